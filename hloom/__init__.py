@@ -1,0 +1,58 @@
+"""hloom: MLIR passes over StableHLO inside jax.jit.
+
+Installed, it is found by JAX without an import: `JAX_HLOOM=remat python train.py`. Importing it
+gives the ways to set the passes from a program, and to ask what they did:
+
+    with hloom.passes("remat"): ...          # also jax.config.update("jax_hloom", "remat")
+    hloom.records()[-1]
+
+The import is light: it loads none of the passes.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
+
+import hloom.passes as _passes_package
+from hloom.dump import dump
+from hloom.passes.errors import PassError, SpecError
+from hloom.plugin import initialize
+from hloom.plugin import scope as _scope
+from hloom.policy import HloomWarning, strict
+from hloom.record import CompileRecord, records
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CompileRecord",
+    "HloomWarning",
+    "PassError",
+    "SpecError",
+    "dump",
+    "initialize",
+    "passes",
+    "records",
+    "strict",
+]
+
+
+class _PassesPackage(types.ModuleType):
+    """The type of the package `hloom.passes`, which makes it callable.
+
+    `hloom.passes("remat")` is the context manager of the flag, and `import hloom.passes.pipeline`
+    the package of the passes: one name, and the import system binds the package to it. So the
+    package gets a type with a call. It is given from here, since nothing in the package may
+    know of the plugin.
+    """
+
+    def __call__(self, spec: str) -> AbstractContextManager[None]:
+        return _scope(spec)
+
+
+_passes_package.__class__ = _PassesPackage
+
+if TYPE_CHECKING:
+    passes: Callable[[str], AbstractContextManager[None]]

@@ -1,0 +1,8 @@
+"""`python -m hloom` is `hloom`."""
+
+import sys
+
+from hloom.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,136 @@
+"""`hloom`: what a person asks hloom for at the command line."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+from typing import NoReturn
+
+from hloom import __version__
+from hloom.passes.errors import did_you_mean
+
+_DESCRIPTION = """\
+hloom rewrites what jax.jit compiles: passes over StableHLO make a training step fit in memory,
+and show every rewrite they made. Nothing in the program changes; one flag switches it on."""
+
+_EPILOG = """\
+the flag, in its five forms:
+  JAX_HLOOM=remat python train.py                          one run of a program
+  jax.config.update("jax_hloom", "remat")                  one process
+  with hloom.passes("remat"): ...                          one block
+  jax.jit(step, compiler_options={"hloom": "remat"})       one function
+  lowered.compile(compiler_options={"hloom": "remat"})     one ahead-of-time compile
+
+see also:
+  hloom passes             the passes that a spec can name
+  hloom-opt --help         the passes on a module in a file, to see or test a rewrite
+  HLOOM_DUMP_TO=DIR        writes the IR before and after each pass of every compile
+  HLOOM_STRICT=1           a pass that fails stops the program, rather than warn and step aside"""
+
+_EXTRA_MODULES = ("flax", "matplotlib", "optax")
+"""What the extra `demo` installs."""
+
+
+class _UsageError(Exception):
+    """A mistake on the command line; the text says what and the remedy."""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise _UsageError(f"{message}. `{self.prog} --help` shows how it is used.")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs `hloom` and gives its exit status: 0, or 1 for a mistake, which is told on stderr.
+
+    Args:
+      argv: the command line without the program's name; `sys.argv[1:]` where None.
+    """
+    words = sys.argv[1:] if argv is None else list(argv)
+    try:
+        status = _run(words)
+        sys.stdout.flush()
+    except _UsageError as error:
+        print(f"hloom: error: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        # The reader has gone; Python's flush at exit would complain about it.
+        sys.stdout = None  # type: ignore[assignment]
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return status
+
+
+def _run(words: list[str]) -> int:
+    parser = _Parser(
+        prog="hloom",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"hloom {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    passes = commands.add_parser(
+        "passes",
+        help="list the passes, or tell all about one",
+        description="Lists every pass with its options, their defaults, and an example.",
+    )
+    passes.add_argument("name", nargs="?", metavar="NAME", help="tell all about this pass")
+    passes.add_argument("--markdown", action="store_true", help="print what docs/passes.md holds")
+    # Its options come from the demo itself, which is imported only when it is asked for.
+    demo = commands.add_parser(
+        "demo", help="train a small GPT twice, hloom off and on, and compare", allow_abbrev=False
+    )
+    first = next((word for word in words if not word.startswith("-")), None)
+    if first is not None and first not in commands.choices:
+        close = did_you_mean(first, commands.choices)
+        known = ", ".join(commands.choices)
+        raise _UsageError(f"unknown command '{first}'.{close} Commands: {known}.")
+    program = _load_demo() if first == "demo" else None
+    if program is not None:
+        program.add_arguments(demo)
+    arguments = parser.parse_args(words)
+    if program is not None:
+        return int(program.run(arguments))
+    if arguments.command == "passes":
+        return _show_passes(arguments)
+    parser.print_help()
+    return 0
+
+
+def _show_passes(arguments: argparse.Namespace) -> int:
+    # rich and the MLIR bindings: nothing that `hloom --help` should wait for.
+    from hloom import passes_doc
+    from hloom.passes import registry
+
+    if arguments.markdown and arguments.name is not None:
+        raise _UsageError("--markdown prints every pass; leave out the name.")
+    if arguments.markdown:
+        sys.stdout.write(passes_doc.markdown())
+        return 0
+    if arguments.name is None:
+        passes_doc.print_to_terminal(passes_doc.overview())
+        return 0
+    pass_class = registry.lookup(arguments.name)
+    if pass_class is None:
+        names = [cls.name for cls in registry.all_passes()]
+        close = did_you_mean(arguments.name, names)
+        raise _UsageError(f"unknown pass '{arguments.name}'.{close} Passes: {', '.join(names)}.")
+    passes_doc.print_to_terminal(passes_doc.details(pass_class))
+    return 0
+
+
+def _load_demo() -> ModuleType:
+    try:
+        from hloom.demo import main as program
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] not in _EXTRA_MODULES:
+            raise
+        raise _UsageError(
+            f"the demo needs {error.name}, which is not installed: pip install 'hloom[demo]'"
+        ) from error
+    return program

@@ -1,0 +1,250 @@
+"""Everything of JAX that hloom uses and that JAX does not promise to keep.
+
+No other file may import `jax._src` or jaxlib's internals. tests/test_contract.py holds JAX to
+each thing used here, on the oldest and the newest supported version. The private modules are
+imported inside the functions: on a JAX outside the tested range this file still imports, and
+none of them is touched.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import jax
+
+if TYPE_CHECKING:
+    # Importing it loads much of JAX that a process without a spec has no use for.
+    from jax.extend.mlir import ir
+
+OLDEST_TESTED = (0, 10, 2)
+FIRST_UNTESTED = (0, 13)
+
+FLAG = "jax_hloom"
+OPTION = "hloom"
+"""The key in a jit's `compiler_options`."""
+
+_MARK = "__hloom__"
+"""An attribute of the functions that hloom puts into JAX: none is wrapped twice."""
+
+_CACHE_HIT = "/jax/compilation_cache/cache_hits"
+
+
+class Flag(Protocol):
+    """JAX's state of one configuration option."""
+
+    @property
+    def value(self) -> Any:
+        """The value in this thread."""
+
+    def __call__(self, value: Any) -> AbstractContextManager[None]:
+        """Sets the value in this thread inside a `with` block."""
+
+
+CompileFunction = Callable[["ir.Module", Any], Any]
+"""JAX's own compile of (module, compile options): its cache, then XLA."""
+
+Hook = Callable[[Any, "ir.Module", Any, Any, CompileFunction], Any]
+"""Called as (backend, module, devices, compile options, JAX's compile); gives the executable."""
+
+
+@dataclass(frozen=True)
+class MemoryFigures:
+    """What XLA's buffer assignment says of an executable, on one device; None where nothing."""
+
+    temp_bytes: int | None = None
+    argument_bytes: int | None = None
+    output_bytes: int | None = None
+    alias_bytes: int | None = None
+
+
+@dataclass
+class CacheOutcome:
+    """Whether a compile was served by the persistent cache; None where the cache is off."""
+
+    hit: bool | None
+
+
+def is_tested_version() -> bool:
+    """Whether this JAX is one that hloom is tested with."""
+    version: tuple[int, ...] = jax.__version_info__
+    return OLDEST_TESTED <= version < FIRST_UNTESTED
+
+
+def declare_flag(doc: str, validate: Callable[[Any], None]) -> Flag:
+    """Declares `jax_hloom`: `JAX_HLOOM`, `jax.config.update` and a context manager at once.
+
+    A change of its value recompiles. `validate` may raise to refuse a new value; the value from
+    the environment is not validated here, since JAX would swallow the error at this point.
+    """
+    from jax._src import config
+
+    declared = False
+
+    def validator(value: Any) -> None:
+        if declared:
+            validate(value)
+
+    flag: Flag = config.string_or_object_state(
+        name=FLAG,
+        default=None,
+        help=doc,
+        validator=validator,
+        # The jit key alone is not enough: tracing and lowering are cached by trace context.
+        include_in_jit_key=True,
+        include_in_trace_context=True,
+    )
+    declared = True
+    return flag
+
+
+def install_hook(hook: Hook) -> None:
+    """Puts `hook` around every compile that JAX makes; the second and later calls do nothing."""
+    from jax._src import compiler
+
+    compile_or_get_cached = compiler.compile_or_get_cached
+    if getattr(compile_or_get_cached, _MARK, False):
+        return
+
+    @functools.wraps(compile_or_get_cached)
+    def hooked(
+        backend: Any,
+        computation: ir.Module,
+        devices: Any,
+        compile_options: Any,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        def compile_(module: ir.Module, options: Any) -> Any:
+            return compile_or_get_cached(backend, module, devices, options, *args, **kwargs)
+
+        return hook(backend, computation, devices, compile_options, compile_)
+
+    setattr(hooked, _MARK, True)
+    compiler.compile_or_get_cached = hooked
+
+
+def keep_executables_apart(flag: Flag) -> None:
+    """Gives each lowered computation one executable for each value of `flag`.
+
+    JAX keeps the first executable in the computation, whatever the flag was. Without this, a
+    `lowered.compile()` inside `hloom.passes(...)` would decide what the jit runs outside it.
+    The second and later calls do nothing.
+    """
+    from jax._src.interpreters import pxla
+
+    compile_method = pxla.MeshComputation.compile
+    if getattr(compile_method, _MARK, False):
+        return
+
+    @functools.wraps(compile_method)
+    def compile_for_flag(self: Any, compiler_options: Any = None, **kwargs: Any) -> Any:
+        if not flag.value or compiler_options is not None or any(kwargs.values()):
+            return compile_method(self, compiler_options, **kwargs)
+        executables = self.__dict__.setdefault("_hloom_executables", {})
+        executable = executables.get(flag.value)
+        if executable is None:
+            # No options and empty options mean the same, but with the latter JAX leaves its own
+            # slot alone, which holds what was compiled with the flag unset.
+            executable = executables[flag.value] = compile_method(self, {}, **kwargs)
+        return executable
+
+    setattr(compile_for_flag, _MARK, True)
+    pxla.MeshComputation.compile = compile_for_flag
+
+
+def take_option(compile_options: Any) -> tuple[Any, Any]:
+    """The jit's own "hloom" option (None where it has none), and options that XLA accepts.
+
+    XLA rejects options that it does not know, so ours is taken out, of a copy: the caller may
+    compile with the same object again.
+    """
+    overrides: list[tuple[str, Any]] = compile_options.env_option_overrides
+    given = [value for name, value in overrides if name == OPTION]
+    if not given:
+        return None, compile_options
+    cleaned = copy.copy(compile_options)
+    cleaned.env_option_overrides = [pair for pair in overrides if pair[0] != OPTION]
+    return given[-1], cleaned
+
+
+def takes_part(backend: Any, devices: Any) -> bool:
+    """Whether a device of this process is among the devices that the executable is for.
+
+    A compile-only backend, which stands for devices that are not here, takes part as long as
+    it has any device.
+    """
+    from jaxlib import _jax
+
+    if isinstance(backend, _jax.CompileOnlyPyClient):
+        return bool(devices.size)
+    here = backend.process_index()
+    return any(device.process_index == here for device in devices.flat)
+
+
+def platform_of(backend: Any) -> str:
+    """The backend's platform by one name everywhere: "cpu", "cuda", "rocm", "tpu", …"""
+    if backend.platform != "gpu":
+        return str(backend.platform)
+    return "rocm" if backend.platform_version.startswith("rocm") else "cuda"
+
+
+def memory_figures(executable: Any) -> MemoryFigures:
+    """XLA's memory figures of an executable; empty where its backend gives none."""
+    try:
+        stats = executable.get_compiled_memory_stats()
+    except (jax.errors.JaxRuntimeError, NotImplementedError):
+        return MemoryFigures()
+    return MemoryFigures(
+        temp_bytes=stats.temp_size_in_bytes,
+        argument_bytes=stats.argument_size_in_bytes,
+        output_bytes=stats.output_size_in_bytes,
+        alias_bytes=stats.alias_size_in_bytes,
+    )
+
+
+_watched = threading.local()
+
+
+@contextmanager
+def watch_cache() -> Iterator[CacheOutcome]:
+    """Sees whether the compile inside the block, in this thread, hits the persistent cache."""
+    _listen_to_cache()
+    config = jax.config
+    is_on = bool(config.jax_compilation_cache_dir and config.jax_enable_compilation_cache)
+    _watched.outcome = outcome = CacheOutcome(False if is_on else None)
+    try:
+        yield outcome
+    finally:
+        _watched.outcome = None
+
+
+@functools.cache
+def _listen_to_cache() -> None:
+    jax.monitoring.register_event_listener(_on_event)
+
+
+def _on_event(event: str, **_: Any) -> None:
+    outcome: CacheOutcome | None = getattr(_watched, "outcome", None)
+    if outcome is not None and event == _CACHE_HIT:
+        outcome.hit = True
+
+
+def make_context() -> ir.Context:
+    """A fresh MLIR context with every dialect of the modules that JAX makes.
+
+    hloom-opt (hloom/opt/job.py) reads modules in it. The public dialect modules register only
+    their own dialect: a module also needs func, arith, mhlo and what native passes need of them.
+    """
+    from jax._src.interpreters import mlir
+
+    # jax 0.10.2 has no _create_ir_context; later ones hand one context of make_ir_context out
+    # several times.
+    create = getattr(mlir, "_create_ir_context", mlir.make_ir_context)
+    context: ir.Context = create()
+    return context

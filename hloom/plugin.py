@@ -1,0 +1,118 @@
+"""The plugin: the flag, and the hook around JAX's compile.
+
+JAX finds this module through the entry-point group `jax_plugins` and calls `initialize` when its
+backends start. A compile without a spec pays for two look-ups here; everything heavier stands
+in hloom/transform.py and is imported at the first spec.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from hloom import jax_private
+from hloom.passes.errors import SpecError
+from hloom.policy import warn
+
+if TYPE_CHECKING:
+    # Importing it loads much of JAX that a process without a spec has no use for.
+    from jax.extend.mlir import ir
+
+    from hloom.passes.pipeline import Pipeline
+
+_FLAG_DOC = (
+    "Passes that hloom runs on every module before XLA, e.g. 'remat'; 'off' for none, 'default' "
+    "for the recommended ones. `hloom passes` lists them."
+)
+
+
+def initialize() -> None:
+    """Puts hloom's hook around JAX's compile; the second and later calls do nothing.
+
+    JAX calls it; a program needs to only where hloom is not installed as a package. On a JAX
+    that hloom is not tested with it warns and does nothing.
+    """
+    if _flag is not None:
+        jax_private.install_hook(_compile)
+        jax_private.keep_executables_apart(_flag)
+
+
+@contextmanager
+def scope(spec: str) -> Iterator[None]:
+    """`hloom.passes(spec)`: inside the block, in this thread, jit compiles with these passes.
+
+    A jit's own `compiler_options={"hloom": …}` wins over it. "off" and the empty string switch
+    hloom off inside the block. Raises SpecError at once where the spec is mistaken.
+    """
+    _check(spec, source="hloom.passes")
+    if _flag is None:
+        yield
+        return
+    with _flag(spec):
+        yield
+
+
+def _declare_flag() -> jax_private.Flag | None:
+    if jax_private.is_tested_version():
+        return jax_private.declare_flag(_FLAG_DOC, lambda spec: _check(spec, source="jax_hloom"))
+    oldest, untested = (
+        ".".join(map(str, version))
+        for version in (jax_private.OLDEST_TESTED, jax_private.FIRST_UNTESTED)
+    )
+    warn(
+        f"hloom is off: it is tested with jax >={oldest},<{untested}, and this is jax "
+        f"{jax.__version__}. Install a jax of that range, or a newer hloom.",
+    )
+    return None
+
+
+def _check(spec: Any, *, source: str) -> None:
+    """Raises SpecError where the spec is mistaken; None and the empty string are not set."""
+    if not _is_unset(spec):
+        _parse(spec, source=source)
+
+
+def _is_unset(spec: Any) -> bool:
+    return spec is None or spec == ""
+
+
+def _parse(spec: Any, *, source: str) -> Pipeline:
+    if not isinstance(spec, str):
+        raise SpecError(f"{source}={spec!r}: a spec is a string such as 'remat'.")
+    # Imported at the first spec: it brings in the passes, numpy and scipy.
+    from hloom.passes.pipeline import Pipeline
+
+    return Pipeline.parse(spec, source=source)
+
+
+def _compile(
+    backend: Any,
+    module: ir.Module,
+    devices: Any,
+    compile_options: Any,
+    compile_: jax_private.CompileFunction,
+) -> Any:
+    spec, options = jax_private.take_option(compile_options)
+    source = "compiler_options['hloom']"
+    if _is_unset(spec):
+        # Every other way to set the flag has checked the spec: a mistake comes from there.
+        spec, source = _flag_value(), "JAX_HLOOM"
+    if _is_unset(spec):
+        return compile_(module, options)
+    pipeline = _parse(spec, source=source)
+    if not pipeline.passes or not jax_private.takes_part(backend, devices):
+        return compile_(module, options)
+    from hloom.transform import compile_transformed
+
+    platform = jax_private.platform_of(backend)
+    return compile_transformed(module, pipeline, platform, lambda chosen: compile_(chosen, options))
+
+
+def _flag_value() -> Any:
+    return None if _flag is None else _flag.value
+
+
+_flag = _declare_flag()

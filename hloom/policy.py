@@ -1,0 +1,55 @@
+"""What happens when a pass fails on a program: one warning and the original program, or a raise.
+
+Outside strict mode hloom never breaks a program. In strict mode the failure is raised; tests run
+strict.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+_strict: ContextVar[bool] = ContextVar("hloom_strict", default=False)
+_warned: set[str] = set()
+_warned_lock = threading.Lock()
+
+
+class HloomWarning(UserWarning):
+    """hloom could not do what the spec asks, and the program goes on without it."""
+
+
+@contextmanager
+def strict() -> Iterator[None]:
+    """Inside the block, in this thread, a failing pass raises PassError.
+
+    `HLOOM_STRICT=1` in the environment does the same for the whole process.
+    """
+    token = _strict.set(True)
+    try:
+        yield
+    finally:
+        _strict.reset(token)
+
+
+def is_strict() -> bool:
+    """Whether a failing pass raises, here and now."""
+    return _strict.get() or os.environ.get("HLOOM_STRICT", "") not in ("", "0")
+
+
+def warn(text: str) -> None:
+    """Warns with `text`."""
+    # No stack level is the user's own line for sure: what compiles is JAX, deep below it.
+    warnings.warn(text, HloomWarning, stacklevel=2)
+
+
+def first_time(key: str) -> bool:
+    """Whether this is the first call with `key` in the process."""
+    with _warned_lock:
+        if key in _warned:
+            return False
+        _warned.add(key)
+        return True

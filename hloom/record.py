@@ -1,0 +1,68 @@
+"""What hloom did at each compile, kept for the program to ask."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hloom.passes.pipeline import PassRun
+
+MAX_RECORDS = 1024
+"""The newest that are kept. A model's set-up compiles a few hundred small functions of JAX."""
+
+_records: deque[CompileRecord] = deque(maxlen=MAX_RECORDS)
+_lock = threading.Lock()
+
+
+@dataclass(frozen=True)
+class CompileRecord:
+    """One compile that hloom took part in.
+
+    Attributes:
+      module: the module's name, "jit_" and the function's name.
+      spec: the pipeline that ran, as a spec.
+      platform: what it was compiled for, e.g. "cpu" or "cuda".
+      changed: XLA compiled what the passes made of the module, not the original.
+      runs: what each step did, in order; empty where one failed.
+      pass_s: seconds in hloom: clone, passes, verifier, lowering.
+      compile_s: seconds in JAX's cache and XLA.
+      cache_hit: whether JAX's persistent cache served it; None where the cache is off.
+      temp_bytes, argument_bytes, output_bytes, alias_bytes: XLA's own figures for one device;
+        None where the backend gives none.
+      fell_back: why the original was compiled in spite of the spec; None where nothing failed.
+      dump_dir: where the module was written; None where it was not.
+    """
+
+    module: str
+    spec: str
+    platform: str
+    changed: bool
+    runs: tuple[PassRun, ...]
+    pass_s: float
+    compile_s: float
+    cache_hit: bool | None
+    temp_bytes: int | None
+    argument_bytes: int | None
+    output_bytes: int | None
+    alias_bytes: int | None
+    fell_back: str | None
+    dump_dir: Path | None
+
+
+def records() -> tuple[CompileRecord, ...]:
+    """Every compile of this process that hloom took part in, newest last.
+
+    At most the newest 1024. Compiles without a spec, or with "off", are not among them.
+    """
+    with _lock:
+        return tuple(_records)
+
+
+def add_record(record: CompileRecord) -> None:
+    """Appends a record, from any thread."""
+    with _lock:
+        _records.append(record)

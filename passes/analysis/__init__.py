@@ -1,0 +1,1 @@
+"""Pure analyses over StableHLO: they read a module and never edit it."""

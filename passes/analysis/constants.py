@@ -1,0 +1,75 @@
+"""Values that follow from constants alone, seen through the invariant carries of loops."""
+
+from __future__ import annotations
+
+from jax.extend.mlir import ir
+
+from hloom.passes.analysis.kinds import Kind, kind_of
+from hloom.passes.analysis.loops import defining_op
+
+_LIGHT = frozenset(
+    f"stablehlo.{name}"
+    for name in (
+        "constant iota broadcast_in_dim reshape transpose reverse slice concatenate pad "
+        "convert bitcast_convert compare select and or xor not add subtract multiply negate "
+        "minimum maximum clamp abs sign floor ceil shift_left shift_right_logical "
+        "shift_right_arithmetic"
+    ).split()
+)
+"""Operations that cost nothing inside the fusion of whoever reads them; no transcendentals."""
+
+_LONGEST_CHAIN = 32
+
+
+class ConstantValues:
+    """Which values of a module are constants, iotas, splats, and light work on these alone."""
+
+    def __init__(self) -> None:
+        self._chains: dict[ir.Value, tuple[ir.Operation, ...] | None] = {}
+
+    def chain(self, value: ir.Value) -> tuple[ir.Operation, ...] | None:
+        """The operations that make the value, in an order to clone them; None if not constant.
+
+        An invariant argument of a loop's body stands for the operand it starts as.
+        """
+        if value not in self._chains:
+            self._chains[value] = None  # a carry that depends on itself is no constant
+            self._chains[value] = self._find(value)
+        return self._chains[value]
+
+    def _find(self, value: ir.Value) -> tuple[ir.Operation, ...] | None:
+        initial = initial_value(value)
+        if initial is not None:
+            return self.chain(initial)
+        op = defining_op(value)
+        if op is None or op.name not in _LIGHT or kind_of(op) is Kind.OPAQUE:
+            return None
+        ops: dict[ir.Operation, None] = {}
+        for operand in op.operands:
+            part = self.chain(operand)
+            if part is None:
+                return None
+            ops.update(dict.fromkeys(part))
+        ops[op] = None
+        return tuple(ops) if len(ops) <= _LONGEST_CHAIN else None
+
+
+def initial_value(argument: ir.Value) -> ir.Value | None:
+    """What an invariant argument of a while loop starts as, and so always is; None otherwise."""
+    if not isinstance(argument.owner, ir.Block):
+        return None
+    loop = argument.owner.owner
+    if loop.operation.name != "stablehlo.while":
+        return None
+    number = ir.BlockArgument(argument).arg_number
+    body = loop.operation.regions[1].blocks[0]
+    returned = list(body.operations)[-1].operands[number]
+    if returned != body.arguments[number]:
+        return None
+    return loop.operation.operands[number]
+
+
+def made_value(value: ir.Value) -> ir.Value:
+    """The value itself, or what it starts as where it is an invariant carry, however deep."""
+    initial = initial_value(value)
+    return value if initial is None else made_value(initial)

@@ -1,0 +1,38 @@
+"""The names JAX gives operations: the name stack in an operation's location.
+
+JAX records which transformation made an operation: ``jit(step)/jvp()/mul`` in the forward pass,
+``jit(step)/transpose(jvp())/mul`` in the backward pass. Operations of a called function carry only
+their own part; XLA's inliner and ours put the call's name before it.
+"""
+
+from __future__ import annotations
+
+from jax.extend.mlir import ir
+
+REMAT_SCOPE = "hloom.remat"
+"""Name-stack component of every operation that rematerialization put in."""
+
+
+def operation_name(location: ir.Location) -> str:
+    """The name stack of a location, or the empty string where it has none."""
+    if isinstance(location, ir.NameLoc):
+        return location.name_str
+    if isinstance(location, ir.FusedLoc):
+        return next(filter(None, map(operation_name, location.locations)), "")
+    return ""
+
+
+def qualified(caller: str, location: ir.Location) -> ir.Location:
+    """``location`` with the caller's name stack put before its own, source position kept."""
+    own = operation_name(location)
+    if not caller:
+        return location
+    child = location.child_loc if isinstance(location, ir.NameLoc) else location
+    return ir.Location.name(f"{caller}/{own}" if own else caller, child)
+
+
+def rematerialized(location: ir.Location) -> ir.Location:
+    """``location`` with the remat scope before the last component of its name stack."""
+    scope, _, leaf = operation_name(location).rpartition("/")
+    child = location.child_loc if isinstance(location, ir.NameLoc) else location
+    return ir.Location.name("/".join(filter(None, (scope, REMAT_SCOPE, leaf))), child)

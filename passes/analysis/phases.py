@@ -1,0 +1,21 @@
+"""Which operations belong to the backward pass."""
+
+from __future__ import annotations
+
+import re
+
+from jax.extend.mlir import ir
+
+from hloom.passes.analysis.names import REMAT_SCOPE, operation_name
+
+_TRANSPOSED = re.compile(r"(?:^|[/(])transpose\(")
+
+
+def is_backward(op: ir.Operation) -> bool:
+    """Whether JAX made the operation by transposing, or hloom by rematerializing, a forward one.
+
+    JAX's name stacks are a hint, not a promise: what rests on them may lose an opportunity, but
+    must be right for any answer.
+    """
+    name = operation_name(op.location)
+    return bool(_TRANSPOSED.search(name)) or REMAT_SCOPE in name

@@ -1,0 +1,53 @@
+"""Walking a module in the order of its text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from jax.extend.mlir import ir
+
+
+def blocks(op: ir.Operation) -> Iterator[ir.Block]:
+    """Every block inside ``op``, an outer one before those within it."""
+    for region in op.regions:
+        for block in region.blocks:
+            yield block
+            for inner in block.operations:
+                yield from blocks(inner.operation)
+
+
+def operations(op: ir.Operation) -> Iterator[ir.Operation]:
+    """Every operation inside ``op``, in textual order; ``op`` itself is not among them."""
+    for region in op.regions:
+        for block in region.blocks:
+            for inner in block.operations:
+                yield inner.operation
+                yield from operations(inner.operation)
+
+
+def functions(module: ir.Module) -> dict[str, ir.Operation]:
+    """The module's ``func.func`` operations by symbol name, in textual order."""
+    found: dict[str, ir.Operation] = {}
+    for op in module.body.operations:
+        if op.operation.name == "func.func":
+            found[ir.StringAttr(op.attributes["sym_name"]).value] = op.operation
+    return found
+
+
+def attribute_names(op: ir.Operation) -> list[str]:
+    """Names of the operation's attributes, sorted."""
+    return sorted(item if isinstance(item, str) else item.name for item in op.attributes)
+
+
+def ancestor_in(block: ir.Block, op: ir.Operation) -> ir.Operation:
+    """The operation of ``block`` that is ``op`` or holds it, however deep.
+
+    Raises ValueError where ``op`` does not stand inside ``block``.
+    """
+    current = op
+    while current.block != block:
+        parent = current.parent
+        if parent is None or parent.name == "builtin.module":
+            raise ValueError(f"{op.name} does not stand inside the given block")
+        current = parent.operation
+    return current

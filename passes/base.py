@@ -1,0 +1,85 @@
+"""What a pass is: a frozen dataclass that plans, then applies."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, Protocol
+
+from jax.extend.mlir import ir
+
+from hloom.passes.errors import SpecError
+from hloom.passes.options import options_of
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """What the module will run on.
+
+    Attributes:
+      platform: "cpu", "cuda", or another platform's name in JAX.
+      name: one kind of device of that platform, e.g. "h100_sxm".
+      memory_bytes: memory of one device; None where it is not known.
+    """
+
+    platform: str = "cpu"
+    name: str = "cpu"
+    memory_bytes: int | None = None
+
+
+class Plan(Protocol):
+    """What a pass decided to do with one module: to be read, printed, tested, then applied."""
+
+    @property
+    def empty(self) -> bool:
+        """Nothing to do: `apply` would leave every byte of the module as it is."""
+
+    def summary(self) -> str:
+        """One line for people."""
+
+    def to_json(self) -> dict[str, object]:
+        """The decisions as values that `json.dumps` takes; the same in every process."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Pass(ABC):
+    """One pass over a StableHLO module; its fields, declared with `option`, are its options.
+
+    `str(p)` is the spec that gives the pass back; options at their default are left out.
+    Raises SpecError when made with a value that an option does not allow.
+    """
+
+    name: ClassVar[str]
+    """The name in specs; the class is the same in CamelCase and the file in snake_case."""
+    summary: ClassVar[str]
+    """What the pass does, one sentence."""
+    example: ClassVar[str]
+    """A spec that shows the pass in use."""
+    requires: ClassVar[tuple[type[Pass], ...]] = ()
+    """Passes that run before this one, with their defaults, unless they ran already."""
+    preparation: ClassVar[bool] = False
+    """It only normalises for others: alone it is no reason to change a program."""
+
+    def __post_init__(self) -> None:
+        for info in options_of(type(self)):
+            if not info.allows(value := getattr(self, info.name)):
+                raise SpecError(
+                    f"{type(self).__name__}: option '{info.name}' of pass '{self.name}' "
+                    f"wants {info.wants}, got {value!r}."
+                )
+
+    def __str__(self) -> str:
+        given = [
+            f"{info.name}={info.print(value)}"
+            for info in options_of(type(self))
+            if (value := getattr(self, info.name)) != info.default
+        ]
+        return f"{self.name}{{{' '.join(given)}}}" if given else self.name
+
+    @abstractmethod
+    def plan(self, module: ir.Module, target: Target) -> Plan:
+        """Reads the module and decides; never edits it."""
+
+    @abstractmethod
+    def apply(self, plan: Any) -> None:
+        """Edits the module that `plan` was made on; decides nothing."""

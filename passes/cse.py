@@ -1,0 +1,111 @@
+"""Merge equal operations of a block, so that a value has one name before it is weighed.
+
+JAX's autodiff computes the same thing under several names (``x - mean`` for the value and for its
+derivative). XLA merges these later; an analysis that sees them apart would keep both.
+
+Before::
+
+    %0 = stablehlo.subtract %x, %m : tensor<4xf32>
+    %1 = stablehlo.subtract %x, %m : tensor<4xf32>
+    %2 = stablehlo.multiply %0, %1 : tensor<4xf32>
+
+After::
+
+    %0 = stablehlo.subtract %x, %m : tensor<4xf32>
+    %2 = stablehlo.multiply %0, %0 : tensor<4xf32>
+
+Only pure operations with equal operands, attributes, regions and types merge, and only within one
+block: MLIR's own ``cse`` also merges optimization barriers (which undoes a user's
+``jax.checkpoint``) and replaces a constant of a loop body by an outer one (which XLA then carries
+through the loop).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jax.extend.mlir import ir
+
+from hloom.passes.analysis import walk
+from hloom.passes.analysis.kinds import is_recomputable
+from hloom.passes.base import Pass, Target
+
+
+@dataclass(frozen=True)
+class CsePlan:
+    """Pairs of an operation and the earlier one that stands for it."""
+
+    merged: tuple[tuple[ir.Operation, ir.Operation], ...]
+
+    @property
+    def empty(self) -> bool:
+        return not self.merged
+
+    def summary(self) -> str:
+        return f"{len(self.merged)} operations merged into equal ones before them"
+
+    def to_json(self) -> dict[str, object]:
+        return {"merged_operations": len(self.merged)}
+
+
+@dataclass(frozen=True)
+class Cse(Pass):
+    """Replace an operation by an equal earlier one of the same block."""
+
+    name: ClassVar[str] = "cse"
+    summary: ClassVar[str] = "merge equal pure operations of a block, never optimization barriers"
+    example: ClassVar[str] = "inline,cse"
+    preparation: ClassVar[bool] = True
+
+    def plan(self, module: ir.Module, target: Target) -> CsePlan:
+        merged: list[tuple[ir.Operation, ir.Operation]] = []
+        for block in walk.blocks(module.operation):
+            _plan_block(block, merged)
+        return CsePlan(tuple(merged))
+
+    def apply(self, plan: CsePlan) -> None:
+        for duplicate, first in plan.merged:
+            for result, same in zip(duplicate.results, first.results, strict=True):
+                result.replace_all_uses_with(same)
+            duplicate.erase()
+
+
+def _plan_block(block: ir.Block, merged: list[tuple[ir.Operation, ir.Operation]]) -> None:
+    first_by_key: dict[Hashable, ir.Operation] = {}
+    canonical: dict[ir.Value, ir.Value] = {}
+    for view in block.operations:
+        op = view.operation
+        if not is_recomputable(op):
+            continue
+        key = (
+            op.name,
+            tuple(canonical.get(operand, operand) for operand in op.operands),
+            _attributes(op),
+            tuple(result.type for result in op.results),
+            tuple(_body_key(region.blocks[0]) for region in op.regions),
+        )
+        first = first_by_key.setdefault(key, op)
+        if first is not op:
+            merged.append((op, first))
+            canonical.update(zip(op.results, first.results, strict=True))
+
+
+def _body_key(block: ir.Block) -> Hashable:
+    """Equal for blocks that compute the same; printing them would number the whole function."""
+    number: dict[ir.Value, int] = {}
+    for argument in block.arguments:
+        number[argument] = len(number)
+    rows: list[Hashable] = [tuple(argument.type for argument in block.arguments)]
+    for view in block.operations:
+        op = view.operation
+        read = tuple(number[operand] for operand in op.operands)
+        rows.append((op.name, read, _attributes(op), tuple(result.type for result in op.results)))
+        for result in op.results:
+            number[result] = len(number)
+    return tuple(rows)
+
+
+def _attributes(op: ir.Operation) -> Hashable:
+    return tuple((name, op.attributes[name]) for name in walk.attribute_names(op))

@@ -1,0 +1,39 @@
+"""What can go wrong: a mistaken spec, and a pass that fails on a program."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class SpecError(ValueError):
+    """A user's mistake in a spec: the text says where, what was got and wanted, and the remedy."""
+
+
+class PassError(RuntimeError):
+    """A pass failed on a program. The module it worked on is to be thrown away.
+
+    Attributes:
+      pass_name: the step that failed, e.g. "remat".
+      phase: "plan", "apply", "verify", "observe" (a dump or a print of the step), or "compile"
+        (XLA refused the result).
+      reason: one line for people; the original exception is the `__cause__`.
+    """
+
+    def __init__(self, pass_name: str, phase: str, reason: str) -> None:
+        super().__init__(f"pass '{pass_name}' failed in {phase}: {reason}")
+        self.pass_name = pass_name
+        self.phase = phase
+        self.reason = reason
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """`" Did you mean 'remat'?"` where one known word is close, else the empty string."""
+    close = difflib.get_close_matches(word, sorted(known), n=1)
+    return f" Did you mean '{close[0]}'?" if close else ""
+
+
+def reason_of(error: Exception) -> str:
+    """An exception in one line: its type and its text."""
+    text = " ".join(line.strip() for line in str(error).splitlines() if line.strip())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

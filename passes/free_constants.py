@@ -1,0 +1,169 @@
+"""Take constants out of optimization barriers and out of loop carries, so that they can fold.
+
+``jax.checkpoint`` puts everything its function reads behind a barrier, constants that JAX hoisted
+into its arguments among them: a mask behind a barrier is kept in memory for the whole program and
+folds into nothing. A scan carries such a constant through the loop as a buffer.
+
+Before::
+
+    %mask = stablehlo.broadcast_in_dim %true, dims = [] : (tensor<i1>) -> tensor<1024x1024xi1>
+    %0:2 = stablehlo.optimization_barrier %x, %mask : tensor<8x1024xf32>, tensor<1024x1024xi1>
+    "use"(%0#0, %0#1)
+
+After::
+
+    %mask = stablehlo.broadcast_in_dim %true, dims = [] : (tensor<i1>) -> tensor<1024x1024xi1>
+    %0 = stablehlo.optimization_barrier %x : tensor<8x1024xf32>
+    "use"(%0, %mask)
+
+A constant here is a constant, an iota, a splat, or light work on these alone (a causal mask), also
+where it comes into a loop as an invariant carry. A carry of at least ``min_bytes`` is cloned into
+the loop's body instead; smaller ones XLA sinks itself. A barrier that loses its last operand goes.
+
+Source: ``jax.checkpoint(prevent_cse=…)`` of jax 0.10 passes hoisted constants outside its barrier
+in the tuple form only; XLA's ``while-loop-constant-sinking`` sinks broadcasts of constants only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo
+
+from hloom.passes.analysis import walk
+from hloom.passes.analysis.constants import ConstantValues, made_value
+from hloom.passes.analysis.types import tensor_bytes
+from hloom.passes.base import Pass, Target
+from hloom.passes.cse import Cse
+from hloom.passes.inline import Inline
+from hloom.passes.loop_edit import LoopEdit, Replaced
+from hloom.passes.options import Bytes, option
+
+
+@dataclass(frozen=True)
+class FreedCarry:
+    """A constant that a loop carries: the carry's number and the operations that make it."""
+
+    number: int
+    chain: tuple[ir.Operation, ...]
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class FreeConstantsPlan:
+    """Loops with the carries to free, outer loops first, and barriers with operands to free."""
+
+    loops: tuple[tuple[ir.Operation, tuple[FreedCarry, ...]], ...]
+    barriers: tuple[tuple[ir.Operation, tuple[int, ...]], ...]
+
+    @property
+    def empty(self) -> bool:
+        return not self.loops and not self.barriers
+
+    def summary(self) -> str:
+        operands = sum(len(numbers) for _, numbers in self.barriers)
+        carries = sum(len(freed) for _, freed in self.loops)
+        return (
+            f"{operands} constants taken out of {len(self.barriers)} barriers, "
+            f"{carries} out of the carries of {len(self.loops)} loops"
+        )
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "barriers": [
+                {"operands": len(op.operands), "freed": list(numbers)}
+                for op, numbers in self.barriers
+            ],
+            "loops": [
+                {"carries": len(op.operands), "freed": {f.number: f.size_bytes for f in freed}}
+                for op, freed in self.loops
+            ],
+        }
+
+
+@dataclass(frozen=True)
+class FreeConstants(Pass):
+    """Take constants out of optimization barriers and out of loop carries."""
+
+    name: ClassVar[str] = "free-constants"
+    summary: ClassVar[str] = "take constants out of optimization barriers and loop carries"
+    example: ClassVar[str] = "free-constants{min_bytes=1MiB}"
+    requires: ClassVar[tuple[type[Pass], ...]] = (Inline, Cse)
+
+    min_bytes: Bytes = option(
+        Bytes(64 * 1024), doc="a loop keeps carrying constants smaller than this", minimum=1
+    )
+
+    def plan(self, module: ir.Module, target: Target) -> FreeConstantsPlan:
+        constants = ConstantValues()
+        loops, barriers = [], []
+        for op in walk.operations(module.operation):
+            if op.name == "stablehlo.while":
+                freed = self._freed_carries(op, constants)
+                loops += [(op, freed)] if freed else []
+            elif op.name == "stablehlo.optimization_barrier":
+                numbers = tuple(
+                    n for n, operand in enumerate(op.operands) if constants.chain(operand)
+                )
+                barriers += [(op, numbers)] if numbers else []
+        return FreeConstantsPlan(tuple(loops), tuple(barriers))
+
+    def _freed_carries(
+        self, loop: ir.Operation, constants: ConstantValues
+    ) -> tuple[FreedCarry, ...]:
+        condition, body = loop.regions[0].blocks[0], loop.regions[1].blocks[0]
+        freed = []
+        for number, argument in enumerate(body.arguments):
+            size = tensor_bytes(argument.type) or 0
+            if size < self.min_bytes or any(True for _ in condition.arguments[number].uses):
+                continue
+            chain = constants.chain(argument)
+            if chain:
+                freed.append(FreedCarry(number, chain, size))
+        return tuple(freed)
+
+    def apply(self, plan: FreeConstantsPlan) -> None:
+        replaced = Replaced()
+        # Inner loops first: their constants may come in through the carries of outer ones.
+        for loop, freed in reversed(plan.loops):
+            _free_carries(loop, freed, replaced)
+        for barrier, numbers in plan.barriers:
+            _free_operands(barrier, numbers)
+        for old in replaced.ops:
+            old.erase()
+
+
+def _free_carries(loop: ir.Operation, freed: tuple[FreedCarry, ...], replaced: Replaced) -> None:
+    """Clones each constant to the start of the loop's body and drops the carry."""
+    edit = LoopEdit(loop)
+    start = ir.InsertionPoint(edit.body.operations[0])
+    clones: dict[ir.Value, ir.Value] = {}
+    for carry in freed:
+        argument = edit.body.arguments[carry.number]
+        for op in carry.chain:
+            if op.results[0] in clones:
+                continue
+            clone = op.clone(start).operation
+            for number, operand in enumerate(op.operands):
+                clone.operands[number] = clones[made_value(operand)]
+            clones[op.results[0]] = clone.results[0]
+        argument.replace_all_uses_with(clones[made_value(argument)])
+        loop.results[carry.number].replace_all_uses_with(loop.operands[carry.number])
+        edit.returned[carry.number] = argument
+        edit.drop(carry.number)
+    edit.apply(replaced)
+
+
+def _free_operands(barrier: ir.Operation, numbers: tuple[int, ...]) -> None:
+    """Lets the readers of constants behind a barrier read them before it."""
+    kept = [number for number in range(len(barrier.operands)) if number not in numbers]
+    for number in numbers:
+        barrier.results[number].replace_all_uses_with(barrier.operands[number])
+    if kept:
+        with ir.InsertionPoint(barrier), barrier.location:
+            smaller = stablehlo.OptimizationBarrierOp([barrier.operands[n] for n in kept])
+        for number, result in zip(kept, smaller.results, strict=True):
+            barrier.results[number].replace_all_uses_with(result)
+    barrier.erase()

@@ -1,0 +1,198 @@
+"""Inline every call, so that a program is one function whose loops hold their bodies.
+
+JAX lowers helpers (``_where``, ``log_softmax``), scanned bodies and each dynamic index to functions
+of their own; MLIR's ``inline`` leaves many of these calls standing. A pass that weighs what to keep
+between forward and backward has to see through them all.
+
+Before::
+
+    func.func public @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+      %0 = call @relu(%x) : (tensor<4xf32>) -> tensor<4xf32>
+      return %0 : tensor<4xf32>
+    }
+    func.func private @relu(%x: tensor<4xf32>) -> tensor<4xf32> {
+      %c = stablehlo.constant dense<0.0> : tensor<4xf32>
+      %0 = stablehlo.maximum %x, %c : tensor<4xf32>
+      return %0 : tensor<4xf32>
+    }
+
+After::
+
+    func.func public @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+      %c = stablehlo.constant dense<0.0> : tensor<4xf32>
+      %0 = stablehlo.maximum %x, %c : tensor<4xf32>
+      return %0 : tensor<4xf32>
+    }
+
+Calls that carry attributes beside the callee (``mhlo.frontend_attributes`` such as
+``inlineable = "false"``), recursive functions, declarations and functions of several blocks stay.
+Names of inlined operations are the call's name and their own, as XLA's inliner makes them.
+Source: XLA's ``CallInliner`` does the same to the HLO later on, so nothing is lost to XLA.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jax.extend.mlir import ir
+
+from hloom.passes.analysis import walk
+from hloom.passes.analysis.names import operation_name, qualified
+from hloom.passes.base import Pass, Target
+
+_ATTRIBUTES_OF_A_PLAIN_CALL = frozenset({"callee"})
+
+
+@dataclass(frozen=True)
+class InlinePlan:
+    """The calls to inline, callees before callers, and the functions nobody needs then."""
+
+    calls: tuple[tuple[ir.Operation, ir.Operation], ...]
+    dropped: tuple[ir.Operation, ...]
+
+    @property
+    def empty(self) -> bool:
+        return not self.calls and not self.dropped
+
+    def summary(self) -> str:
+        return f"{len(self.calls)} calls inlined, {len(self.dropped)} functions dropped"
+
+    def to_json(self) -> dict[str, object]:
+        callees = Counter(_symbol(callee) for _, callee in self.calls)
+        return {
+            "inlined_calls": dict(sorted(callees.items())),
+            "dropped_functions": [_symbol(function) for function in self.dropped],
+        }
+
+
+@dataclass(frozen=True)
+class Inline(Pass):
+    """Inline every plain call and drop the private functions that nothing refers to any more."""
+
+    name: ClassVar[str] = "inline"
+    summary: ClassVar[str] = "inline every call, so that passes see the whole program"
+    example: ClassVar[str] = "inline"
+    preparation: ClassVar[bool] = True
+
+    def plan(self, module: ir.Module, target: Target) -> InlinePlan:
+        functions = walk.functions(module)
+        calls_by_function = {
+            name: [op for op in walk.operations(function) if op.name == "func.call"]
+            for name, function in functions.items()
+        }
+        order = _callees_first(functions, calls_by_function)
+        inlinable = {name for name in order if _is_inlinable(functions[name])}
+        planned = tuple(
+            (call, functions[_callee(call)])
+            for caller in order
+            for call in calls_by_function[caller]
+            if _callee(call) in inlinable and set(walk.attribute_names(call)) <= _ATTRIBUTES_OF_A_PLAIN_CALL
+        )
+        return InlinePlan(planned, _unreferenced(module, functions, {call for call, _ in planned}))
+
+    def apply(self, plan: InlinePlan) -> None:
+        remaining = Counter(callee for _, callee in plan.calls)
+        dropped = set(plan.dropped)
+        for call, callee in plan.calls:
+            remaining[callee] -= 1
+            last_use = callee in dropped and remaining[callee] == 0
+            _inline(call, callee, consume=last_use)
+        for function in plan.dropped:
+            function.erase()
+
+
+def _inline(call: ir.Operation, callee: ir.Operation, *, consume: bool) -> None:
+    """Puts the callee's body in the place of the call; a consumed callee is left empty."""
+    source = callee if consume else callee.clone(ir.InsertionPoint(callee)).operation
+    body = source.regions[0].blocks[0]
+    caller = operation_name(call.location)
+    for argument, operand in zip(body.arguments, call.operands, strict=True):
+        argument.replace_all_uses_with(operand)
+    *operations, terminator = list(body.operations)
+    for op in operations:
+        _relocate(op.operation, caller)
+        op.operation.move_before(call)
+    for result, returned in zip(call.results, list(terminator.operands), strict=True):
+        result.replace_all_uses_with(returned)
+    call.erase()
+    if not consume:
+        source.erase()
+
+
+def _relocate(op: ir.Operation, caller: str) -> None:
+    op.location = qualified(caller, op.location)
+    for inner in walk.operations(op):
+        inner.location = qualified(caller, inner.location)
+
+
+def _callees_first(
+    functions: dict[str, ir.Operation], calls: dict[str, list[ir.Operation]]
+) -> list[str]:
+    """Function names with every callee before its callers; members of a cycle are left out."""
+    order: list[str] = []
+    state: dict[str, bool] = {}
+
+    def visit(name: str) -> bool:
+        if name in state:
+            return state[name]
+        state[name] = False
+        callees = [_callee(call) for call in calls[name]]
+        state[name] = all([visit(callee) for callee in callees if callee in functions])
+        if state[name]:
+            order.append(name)
+        return state[name]
+
+    for name in functions:
+        visit(name)
+    return order
+
+
+def _is_inlinable(function: ir.Operation) -> bool:
+    blocks = list(function.regions[0].blocks)
+    return len(blocks) == 1 and _is_private(function)
+
+
+def _is_private(function: ir.Operation) -> bool:
+    if "sym_visibility" not in function.attributes:
+        return False
+    return ir.StringAttr(function.attributes["sym_visibility"]).value == "private"
+
+
+def _unreferenced(
+    module: ir.Module, functions: dict[str, ir.Operation], inlined: set[ir.Operation]
+) -> tuple[ir.Operation, ...]:
+    """Private functions that nothing refers to any more once the planned calls are inlined."""
+    kept = {name for name, function in functions.items() if not _is_private(function)}
+    for op in module.body.operations:
+        if op.operation.name != "func.func":
+            kept |= _symbols(op.operation) & functions.keys()
+    reached = sorted(kept)
+    for name in reached:  # grows while it is walked
+        for op in walk.operations(functions[name]):
+            targets = _symbols(op) & functions.keys()
+            if op not in inlined:
+                kept |= targets
+            reached += sorted(targets - set(reached))
+    return tuple(function for name, function in functions.items() if name not in kept)
+
+
+def _symbols(op: ir.Operation) -> set[str]:
+    """Names of the flat symbols that an operation's attributes refer to, arrays included."""
+    found: set[str] = set()
+    for key in walk.attribute_names(op):
+        attribute = op.attributes[key]
+        if isinstance(attribute, ir.FlatSymbolRefAttr):
+            found.add(attribute.value)
+        elif isinstance(attribute, ir.ArrayAttr):
+            found |= {item.value for item in attribute if isinstance(item, ir.FlatSymbolRefAttr)}
+    return found
+
+
+def _callee(call: ir.Operation) -> str:
+    return ir.FlatSymbolRefAttr(call.attributes["callee"]).value
+
+
+def _symbol(function: ir.Operation) -> str:
+    return ir.StringAttr(function.attributes["sym_name"]).value

@@ -1,0 +1,133 @@
+"""Rebuilding a while loop with other carries.
+
+An operation's operands and results cannot change in number, so that a loop which carries more or
+less is a new operation that takes over the old one's blocks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo
+
+from hloom.passes.analysis import walk
+from hloom.passes.analysis.loops import CountedLoop
+from hloom.passes.analysis.names import rematerialized
+
+
+@dataclass
+class Replaced:
+    """Operations and values that earlier edits put in the place of planned ones."""
+
+    ops: dict[ir.Operation, ir.Operation] = field(default_factory=dict)
+    values: dict[ir.Value, ir.Value] = field(default_factory=dict)
+
+    def op(self, planned: ir.Operation) -> ir.Operation:
+        return self.ops.get(planned, planned)
+
+    def value(self, planned: ir.Value) -> ir.Value:
+        return self.values.get(planned, planned)
+
+
+class LoopEdit:
+    """A while loop being rebuilt with other carries."""
+
+    def __init__(self, op: ir.Operation) -> None:
+        self.op = op
+        self.body = op.regions[1].blocks[0]
+        self.terminator = list(self.body.operations)[-1].operation
+        self.operands = list(op.operands)
+        self.returned = list(self.terminator.operands)
+        self.dropped: set[int] = set()
+        self.updates: list[ir.Operation] = []
+
+    def add(self, initial: ir.Value) -> int:
+        """Adds an invariant carry; returns its number before any is dropped."""
+        for region in self.op.regions:
+            argument = region.blocks[0].add_argument(initial.type, self.op.location)
+        self.operands.append(initial)
+        self.returned.append(argument)
+        return len(self.operands) - 1
+
+    def drop(self, number: int) -> None:
+        self.dropped.add(number)
+
+    def drop_stack(self, number: int, update: ir.Operation) -> None:
+        """Drops a stacked output together with the update that writes it."""
+        self.drop(number)
+        self.returned[number] = update.operands[0]
+        self.updates.append(update)
+
+    def add_stack(self, value: ir.Value, loop: CountedLoop) -> int:
+        """Adds a stacked output that stores a value of the body; returns its number."""
+        type_ = ir.RankedTensorType(value.type)
+        location = rematerialized(value.location)
+        with ir.InsertionPoint(self.op), location:
+            number = self.add(_zeros(_with_leading_axis(loop.trips, type_)))
+        carried, counter = self.body.arguments[number], self.body.arguments[loop.counter]
+        with ir.InsertionPoint(self.terminator), location:
+            zero = zero_like(counter)
+            slice_ = stablehlo.ReshapeOp(_with_leading_axis(1, type_), value).result
+            starts = [counter, *[zero] * len(type_.shape)]
+            update = stablehlo.DynamicUpdateSliceOp(carried, slice_, starts)
+        self.returned[number] = update.result
+        return number
+
+    def position(self, number: int) -> int:
+        """Where a carry stands once the dropped ones are gone."""
+        return number - sum(1 for gone in self.dropped if gone < number)
+
+    def apply(self, replaced: Replaced) -> ir.Operation:
+        """Builds the new loop right before the old one, which keeps neither regions nor uses."""
+        op = self.op
+        kept = [number for number in range(len(self.operands)) if number not in self.dropped]
+        with ir.InsertionPoint(self.terminator), self.terminator.location:
+            stablehlo.ReturnOp([self.returned[number] for number in kept])
+        self.terminator.erase()
+        for update in self.updates:
+            update.erase()
+        for region in op.regions:
+            for number in sorted(self.dropped, reverse=True):
+                region.blocks[0].erase_argument(number)
+        operands = [self.operands[number] for number in kept]
+        new = ir.Operation.create(
+            op.name,
+            results=[operand.type for operand in operands],
+            operands=operands,
+            attributes={name: op.attributes[name] for name in walk.attribute_names(op)},
+            regions=len(op.regions),
+            loc=op.location,
+            ip=ir.InsertionPoint(op),
+        )
+        for region, old in zip(new.regions, op.regions, strict=True):
+            old.blocks[0].append_to(region)
+        for number, result in enumerate(op.results):
+            if number not in self.dropped:
+                replaced.values[result] = new.results[self.position(number)]
+                result.replace_all_uses_with(replaced.values[result])
+        replaced.ops[op] = new
+        return new
+
+
+def _with_leading_axis(size: int, type_: ir.RankedTensorType) -> ir.RankedTensorType:
+    return ir.RankedTensorType.get([size, *type_.shape], type_.element_type)
+
+
+def _zeros(type_: ir.RankedTensorType) -> ir.Value:
+    scalar = ir.RankedTensorType.get([], type_.element_type)
+    zero = stablehlo.ConstantOp(ir.Attribute.parse(f"dense<{_zero_text(scalar)}> : {scalar}"))
+    axes = ir.DenseI64ArrayAttr.get([])
+    return stablehlo.BroadcastInDimOp(type_, zero.result, axes).result
+
+
+def zero_like(value: ir.Value) -> ir.Value:
+    """A scalar integer zero of the value's type, at the insertion point."""
+    return stablehlo.ConstantOp(ir.Attribute.parse(f"dense<0> : {value.type}")).result
+
+
+def _zero_text(scalar: ir.RankedTensorType) -> str:
+    element = scalar.element_type
+    if isinstance(element, ir.IntegerType):
+        return "false" if element.width == 1 else "0"
+    return "(0.0,0.0)" if isinstance(element, ir.ComplexType) else "0.0"

@@ -1,0 +1,199 @@
+"""The options of a pass: dataclass fields with units, choices and limits, spelled in specs.
+
+A field's type decides its spelling:
+
+| type    | spelled                        | printed                  |
+| ------- | ------------------------------ | ------------------------ |
+| `bool`  | on, off                        | on, off                  |
+| `int`   | 12, -3                         | 12, -3                   |
+| `float` | 0.5, 1e-3                      | shortest that reads back |
+| `str`   | one of `choices`               | itself                   |
+| `Bytes` | 4KiB, 1.5GiB, 4096             | the largest exact unit   |
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+import typing
+from collections.abc import Callable
+from typing import Any, NewType
+
+Bytes = NewType("Bytes", int)
+"""A size in bytes."""
+
+_METADATA_KEY = "hloom.option"
+_UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)([A-Za-z]*)")
+_INT = re.compile(r"[+-]?\d+")
+_FLOAT = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
+_CHOICE = re.compile(r"[A-Za-z0-9_.-]+")
+
+
+@dataclasses.dataclass(frozen=True)
+class OptionInfo:
+    """One option of a pass, as `hloom passes` and docs/passes.md show it."""
+
+    name: str
+    type: type
+    default: Any
+    doc: str
+    unit: str | None = None
+    choices: tuple[str, ...] = ()
+    minimum: float | None = None
+    maximum: float | None = None
+
+    @property
+    def wants(self) -> str:
+        """What a value looks like, for people: "a size in bytes such as 4KiB or 60GiB"."""
+        limits = _limits(self)
+        if self.type is str:
+            return "one of " + ", ".join(self.choices)
+        return f"{_KINDS[self.type].wants}, {limits}" if limits else _KINDS[self.type].wants
+
+    def parse(self, text: str) -> Any:
+        """The value that `text` spells. Raises ValueError where it spells none that is allowed."""
+        value = text if self.type is str else _KINDS[self.type].parse(text)
+        if not self.allows(value):
+            raise ValueError(text)
+        return value
+
+    def print(self, value: Any) -> str:
+        """The spelling of `value`; `parse` gives it back."""
+        return value if self.type is str else _KINDS[self.type].print(value)
+
+    def allows(self, value: Any) -> bool:
+        """Whether `value` has the option's type and keeps to its choices and limits."""
+        if self.type is str:
+            return value in self.choices
+        if type(value) not in _KINDS[self.type].accepts:
+            return False
+        low = _KINDS[self.type].minimum if self.minimum is None else self.minimum
+        high = math.inf if self.maximum is None else self.maximum
+        return bool(low <= value <= high)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Kind:
+    wants: str
+    accepts: tuple[type, ...]
+    parse: Callable[[str], Any]
+    print: Callable[[Any], str]
+    minimum: float = -math.inf
+
+
+def option(
+    default: Any,
+    *,
+    doc: str,
+    unit: str | None = None,
+    choices: tuple[str, ...] = (),
+    minimum: float | None = None,
+    maximum: float | None = None,
+) -> Any:
+    """Declares a field of a pass as an option.
+
+    Args:
+      default: the value when the spec does not name the option.
+      doc: what the option does, one sentence.
+      unit: what a number counts, e.g. "layers"; sizes (`Bytes`) have theirs already.
+      choices: every allowed value; required for `str` fields, only for them.
+      minimum: smallest allowed number, inclusive.
+      maximum: largest allowed number, inclusive.
+    """
+    metadata = {
+        "doc": doc, "unit": unit, "choices": choices, "minimum": minimum, "maximum": maximum
+    }  # fmt: skip
+    return dataclasses.field(default=default, metadata={_METADATA_KEY: metadata})
+
+
+def options_of(pass_class: type) -> tuple[OptionInfo, ...]:
+    """The options of a pass class in the order of its fields.
+
+    Raises TypeError where a field is not declared with `option`, has a type without a spelling,
+    or has a default that its own limits forbid: mistakes of the author of the pass.
+    """
+    hints = typing.get_type_hints(pass_class)
+    return tuple(
+        _option_info(pass_class, field, hints[field.name])
+        for field in dataclasses.fields(pass_class)
+    )
+
+
+def _option_info(pass_class: type, field: dataclasses.Field[Any], type_: Any) -> OptionInfo:
+    where = f"{pass_class.__name__}.{field.name}"
+    if _METADATA_KEY not in field.metadata:
+        raise TypeError(f"{where} is not declared with option(...)")
+    if type_ is not str and type_ not in _KINDS:
+        raise TypeError(f"{where}: options of type {type_} have no spelling in a spec")
+    info = OptionInfo(field.name, type_, field.default, **field.metadata[_METADATA_KEY])
+    if (type_ is str) != bool(info.choices) or not all(map(_CHOICE.fullmatch, info.choices)):
+        raise TypeError(f"{where}: str options, and only they, have choices, each a plain word")
+    if not info.allows(info.default):
+        raise TypeError(f"{where}: its default {info.default!r} is not {info.wants}")
+    return info
+
+
+def _limits(info: OptionInfo) -> str:
+    spell = _KINDS[info.type].print if info.type is Bytes else str
+    if info.minimum is not None and info.maximum is not None:
+        return f"from {spell(info.minimum)} to {spell(info.maximum)}"
+    if info.minimum is not None:
+        return f"at least {spell(info.minimum)}"
+    if info.maximum is not None:
+        return f"at most {spell(info.maximum)}"
+    return ""
+
+
+def _parse_bool(text: str) -> bool:
+    if text not in ("on", "off"):
+        raise ValueError(text)
+    return text == "on"
+
+
+def _parse_int(text: str) -> int:
+    if not _INT.fullmatch(text):
+        raise ValueError(text)
+    return int(text)
+
+
+def _parse_float(text: str) -> float:
+    if not _FLOAT.fullmatch(text) or not math.isfinite(value := float(text)):
+        raise ValueError(text)
+    return value
+
+
+def parse_bytes(text: str) -> Bytes:
+    """Bytes that "4KiB", "1.5GiB" or "4096" spell.
+
+    Raises ValueError for another spelling, and where the size is not a whole number of bytes.
+    """
+    match = _SIZE.fullmatch(text)
+    if match is None or match[2] not in _UNITS:
+        raise ValueError(text)
+    # Decimal digits against a power of two, in integers: exact where floats would round.
+    whole, _, fraction = match[1].partition(".")
+    scaled = int(whole + fraction) * _UNITS[match[2]]
+    size_bytes, rest = divmod(scaled, 10 ** len(fraction))
+    if rest:
+        raise ValueError(text)
+    return Bytes(size_bytes)
+
+
+def print_bytes(size_bytes: int) -> str:
+    """The spelling of a size in the largest unit that divides it: 1536MiB, 60GiB, 1000."""
+    for unit in ("TiB", "GiB", "MiB", "KiB"):
+        if size_bytes and size_bytes % _UNITS[unit] == 0:
+            return f"{size_bytes // _UNITS[unit]}{unit}"
+    return str(size_bytes)
+
+
+_KINDS: dict[Any, _Kind] = {
+    bool: _Kind("on or off", (bool,), _parse_bool, lambda value: "on" if value else "off"),
+    int: _Kind("a whole number", (int,), _parse_int, str),
+    float: _Kind("a number", (float, int), _parse_float, repr),
+    Bytes: _Kind(
+        "a size in bytes such as 4KiB or 60GiB", (int,), parse_bytes, print_bytes, minimum=0
+    ),
+}

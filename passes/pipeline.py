@@ -1,0 +1,195 @@
+"""Runs passes over a module: plan, apply, verify, each timed."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Protocol, TypeVar
+
+from jax.extend.mlir import ir
+
+from hloom.passes.base import Pass, Plan, Target
+from hloom.passes.errors import PassError, reason_of
+from hloom.passes.spec import parse_spec, print_spec
+
+_T = TypeVar("_T")
+
+
+@dataclasses.dataclass(frozen=True)
+class PassRun:
+    """What one step did.
+
+    Attributes:
+      name: the pass.
+      summary: its plan in one line.
+      plan: its plan as `Plan.to_json` gives it.
+      empty: it had nothing to do; `apply` and the verifier did not run.
+      plan_s, apply_s, verify_s: seconds each took.
+    """
+
+    name: str
+    summary: str
+    plan: dict[str, object]
+    empty: bool
+    plan_s: float
+    apply_s: float
+    verify_s: float
+
+    @property
+    def seconds(self) -> float:
+        """Seconds in all."""
+        return self.plan_s + self.apply_s + self.verify_s
+
+
+@dataclasses.dataclass(frozen=True)
+class PipelineResult:
+    """What a whole run did.
+
+    Attributes:
+      runs: one for each step, in order.
+      seconds: wall time of the run, observers included.
+      changed: a step that is no mere preparation had something to do. Where False, go on with
+        the module that the run's clone was made from.
+    """
+
+    runs: tuple[PassRun, ...]
+    seconds: float
+    changed: bool
+
+
+class Observer(Protocol):
+    """Watches a run: IR printing and dumps hang here. It must not edit the module."""
+
+    def before(self, index: int, step: Pass, module: ir.Module) -> None:
+        """Called before the step with this index, which counts from 0, plans."""
+
+    def after(self, index: int, step: Pass, plan: Plan, module: ir.Module) -> None:
+        """Called after the step, its result verified.
+
+        The plan tells what it told before it was applied; the operations that it was about may
+        be gone by now.
+        """
+
+
+@dataclasses.dataclass(frozen=True)
+class Pipeline:
+    """Passes in order. `str(pipeline)` is a spec that parses back to an equal pipeline."""
+
+    passes: tuple[Pass, ...] = ()
+
+    @classmethod
+    def parse(cls, spec: str, *, source: str = "spec") -> Pipeline:
+        """The pipeline that `spec` describes; `source` names where it came from, for errors.
+
+        Raises SpecError.
+        """
+        return cls(parse_spec(spec, source=source))
+
+    def __str__(self) -> str:
+        return print_spec(self.passes)
+
+    def steps(self) -> tuple[Pass, ...]:
+        """The passes with what they require put in before them, each of those at most once."""
+        steps: list[Pass] = []
+        for step in self.passes:
+            _require(step, steps)
+            steps.append(step)
+        return tuple(steps)
+
+    def run(
+        self, module: ir.Module, *, target: Target, observers: Sequence[Observer] = ()
+    ) -> PipelineResult:
+        """Runs the steps on `module`, in place, and verifies it after each.
+
+        Raises PassError where a step fails; the module is then to be thrown away, so hand in
+        a clone of what you mean to keep. An observer that raises counts as its step failing,
+        in phase "observe".
+        """
+        start_s = time.perf_counter()
+        runs: list[PassRun] = []
+        changed = False
+        with module.context, ir.Location.unknown():
+            for index, step in enumerate(self.steps()):
+                _observe(step, [partial(o.before, index, step, module) for o in observers])
+                plan, run = _run_step(step, module, target)
+                runs.append(run)
+                changed |= not (run.empty or step.preparation)
+                _observe(step, [partial(o.after, index, step, plan, module) for o in observers])
+        return PipelineResult(tuple(runs), time.perf_counter() - start_s, changed)
+
+
+def clone_module(module: ir.Module) -> ir.Module:
+    """A copy of the module in the same context, locations included."""
+    # `Operation.clone` would be shorter, but gives an operation, and the bindings have no way
+    # back from it to the `ir.Module` that compilers take.
+    with module.context:
+        clone = ir.Module.create(module.operation.location)
+        for name, attribute in _attributes(module).items():
+            clone.operation.attributes[name] = attribute
+        for operation in module.body.operations:
+            # ip=False: no matter what a caller further up is building, insert nothing there.
+            clone.body.append(operation.operation.clone(ip=False))
+    return clone
+
+
+def _attributes(module: ir.Module) -> dict[str, ir.Attribute]:
+    attributes = module.operation.attributes
+    return {name: attributes[name] for name in attributes}
+
+
+def _require(step: Pass, steps: list[Pass]) -> None:
+    """Puts in what `step` requires, and what that requires, where it is not in `steps` yet."""
+    for required in step.requires:
+        if not any(type(done) is required for done in steps):
+            first = required()
+            _require(first, steps)
+            steps.append(first)
+
+
+@dataclasses.dataclass(frozen=True)
+class _ReadPlan:
+    """What a plan told while the module was as it had read it."""
+
+    empty: bool
+    _summary: str
+    _decisions: dict[str, object]
+
+    def summary(self) -> str:
+        return self._summary
+
+    def to_json(self) -> dict[str, object]:
+        return self._decisions
+
+
+def _run_step(step: Pass, module: ir.Module, target: Target) -> tuple[Plan, PassRun]:
+    plan, plan_s = _timed(step, "plan", lambda: step.plan(module, target))
+    # A plan's own methods are the pass's code as well, and may fail like the rest of it.
+    read, _ = _timed(step, "plan", lambda: _ReadPlan(plan.empty, plan.summary(), plan.to_json()))
+    apply_s = verify_s = 0.0
+    if not read.empty:
+        _, apply_s = _timed(step, "apply", lambda: step.apply(plan))
+        _, verify_s = _timed(step, "verify", lambda: _verify(module))
+    run = PassRun(
+        step.name, read.summary(), read.to_json(), read.empty, plan_s, apply_s, verify_s
+    )
+    return read, run
+
+
+def _observe(step: Pass, calls: Iterable[Callable[[], None]]) -> None:
+    for call in calls:
+        _timed(step, "observe", call)
+
+
+def _verify(module: ir.Module) -> None:
+    if not module.operation.verify():
+        raise ValueError("the module does not verify")
+
+
+def _timed(step: Pass, phase: str, work: Callable[[], _T]) -> tuple[_T, float]:
+    start_s = time.perf_counter()
+    try:
+        return work(), time.perf_counter() - start_s
+    except Exception as error:
+        raise PassError(step.name, phase, reason_of(error)) from error

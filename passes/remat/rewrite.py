@@ -1,0 +1,88 @@
+"""Puts planned recomputations into a block: the editing half of ``straight_line``."""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Iterable, Mapping
+
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo
+
+from hloom.passes.analysis import walk
+from hloom.passes.analysis.kinds import is_recomputable
+from hloom.passes.analysis.names import rematerialized
+from hloom.passes.loop_edit import Replaced
+from hloom.passes.remat.straight_line import BlockPlan, Site
+
+
+def apply_block(plan: BlockPlan, replaced: Replaced) -> None:
+    """Clones what the plan recomputes and lets its readers take the clones."""
+    clones: dict[ir.Value, ir.Value] = {}
+    gradients: dict[ir.Value, ir.Value] = {}
+    for site in plan.sites:
+        if site.cloned:
+            behind = _put_barrier(site, gradients, replaced)
+            before = replaced.op(site.before)
+            clones.update(clone_before(before, site.cloned, ChainMap(behind, clones)))
+        replace_operands(replaced.op(site.op), {value: clones[value] for value in site.reads})
+
+
+def _put_barrier(
+    site: Site, gradients: dict[ir.Value, ir.Value], replaced: Replaced
+) -> dict[ir.Value, ir.Value]:
+    """The leaves as they come out of a barrier before the site, with its gradient beside them."""
+    if not site.leaves:
+        return {}
+    leaves = [replaced.value(leaf) for leaf in site.leaves]
+    if site.gradient is None:
+        return dict(zip(leaves, _barrier(site, leaves, replaced), strict=True))
+    planned = replaced.value(site.gradient)
+    gradient = gradients.get(planned, planned)
+    *behind, held = _barrier(site, [*leaves, gradient], replaced)
+    for reader in site.gradient_readers:
+        replace_operands(replaced.op(reader), {gradient: held})
+    gradients[planned] = held
+    return dict(zip(leaves, behind, strict=True))
+
+
+def _barrier(site: Site, values: list[ir.Value], replaced: Replaced) -> list[ir.Value]:
+    with ir.InsertionPoint(replaced.op(site.before)), rematerialized(site.op.location):
+        return list(stablehlo.OptimizationBarrierOp(values).results)
+
+
+def clone_before(
+    anchor: ir.Operation,
+    ops: Iterable[ir.Operation],
+    replacements: Mapping[ir.Value, ir.Value],
+) -> dict[ir.Value, ir.Value]:
+    """Clones operations in order before ``anchor``; returns the clone of each of their results.
+
+    Operands found in ``replacements``, or cloned here, are exchanged.
+    """
+    made: dict[ir.Value, ir.Value] = {}
+    for op in ops:
+        clone = op.clone(ir.InsertionPoint(anchor)).operation
+        clone.location = rematerialized(op.location)
+        for number, operand in enumerate(op.operands):
+            exchanged = made.get(operand, replacements.get(operand))
+            if exchanged is not None:
+                clone.operands[number] = exchanged
+        made.update(zip(op.results, clone.results, strict=True))
+    return made
+
+
+def replace_operands(op: ir.Operation, replacements: Mapping[ir.Value, ir.Value]) -> None:
+    """Exchanges operands of an operation and of everything inside its regions."""
+    for reader in (op, *walk.operations(op)):
+        for number, operand in enumerate(reader.operands):
+            exchanged = replacements.get(operand)
+            if exchanged is not None:
+                reader.operands[number] = exchanged
+
+
+def erase_dead(block: ir.Block) -> None:
+    """Erases the pure, cheap operations of a block whose results nothing reads."""
+    for view in reversed(list(block.operations)):
+        op = view.operation
+        if is_recomputable(op) and not any(True for result in op.results for _ in result.uses):
+            op.erase()

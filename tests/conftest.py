@@ -1,0 +1,63 @@
+"""The suite runs strict, on the CPU, with 8 virtual devices, whatever the shell has set.
+
+`HLOOM_TEST_PLATFORM=cuda pytest -m gpu` runs the tests that need a GPU.
+"""
+
+from __future__ import annotations
+
+import os
+
+# Before anything imports JAX: it reads these once.
+os.environ["JAX_PLATFORMS"] = os.environ.get("HLOOM_TEST_PLATFORM", "cpu")
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+os.environ["HLOOM_STRICT"] = "1"
+for _name in ("JAX_HLOOM", "HLOOM_DUMP_TO", "JAX_COMPILATION_CACHE_DIR"):
+    os.environ.pop(_name, None)
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import jax
+import pytest
+
+import hloom
+
+RunPython = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(autouse=True)
+def _flag_stays_unset() -> Iterator[None]:
+    """A test that leaves the process-wide flag set would change every test after it."""
+    yield
+    left = jax.config.jax_hloom
+    jax.config.update("jax_hloom", None)
+    assert left is None, f"the test left jax_hloom={left!r} behind"
+
+
+@pytest.fixture
+def new_records() -> Callable[[], tuple[hloom.CompileRecord, ...]]:
+    """Gives the records that this test added."""
+    # Records are dropped at the old end, so their number alone does not tell what is new.
+    before = {id(record): record for record in hloom.records()}
+    return lambda: tuple(record for record in hloom.records() if id(record) not in before)
+
+
+@pytest.fixture
+def run_python() -> RunPython:
+    """Runs a script in a fresh Python that sees the test-only passes of toy_passes.py."""
+
+    def run(script: str, *, check: bool = True, **environment: str) -> object:
+        result = subprocess.run(
+            [sys.executable, "-c", script],
+            env=os.environ | {"PYTHONPATH": str(Path(__file__).parent)} | environment,
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
+        if check:
+            assert result.returncode == 0, result.stderr
+        return result
+
+    return run  # type: ignore[return-value]

@@ -1,0 +1,261 @@
+"""Specs: every diagnostic word for word, and the round trip."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import toy_passes as toy
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hloom.passes import options, registry
+from hloom.passes.errors import SpecError
+from hloom.passes.options import Bytes, option, options_of, parse_bytes, print_bytes
+from hloom.passes.pipeline import Pipeline
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _toys() -> Iterator[None]:
+    with registry.registered(toy.Toy, toy.Touch):
+        yield
+
+
+def known_passes() -> str:
+    names = ", ".join(cls.name for cls in registry.all_passes())
+    return f"Passes: {names}. `hloom passes` lists them with their options."
+
+
+TOY_OPTIONS = "Options: limit, loud, mode, ratio, room, size, weight."
+
+DIAGNOSTICS = [
+    # Names of passes.
+    ("toyy", "unknown pass 'toyy' (at character 1). Did you mean 'toy'? {passes}"),
+    ("toy, tuch", "unknown pass 'tuch' (at character 6). Did you mean 'touch'? {passes}"),
+    ("defualt", "unknown pass 'defualt' (at character 1). Did you mean 'default'? {passes}"),
+    ("xyzzy{a=b}", "unknown pass 'xyzzy' (at character 1). {passes}"),
+    ("TOY", "unknown pass 'TOY' (at character 1). {passes}"),
+    # The list.
+    ("toy,", "expected a pass, got nothing (at character 5). {passes}"),
+    (",toy", "expected a pass, got ',' (at character 1). {passes}"),
+    ("toy,,touch", "expected a pass, got ',' (at character 5). {passes}"),
+    ("{limit=1}", "expected a pass, got '{' (at character 1). {passes}"),
+    ("toy touch", "expected ',' or the end, got 'touch' (at character 5)."),
+    ("toy}", "expected ',' or the end, got '}' (at character 4)."),
+    ("toy=3", "expected ',' or the end, got '=' (at character 4)."),
+    ("off,toy", "'off' stands alone: it switches hloom off (at character 1)."),
+    ("toy, off", "'off' stands alone: it switches hloom off (at character 6)."),
+    ("off{x=1}", "'off' takes no options (at character 1)."),
+    ("default{level=cheap}", "'default' takes no options (at character 1)."),
+    # Braces and names of options.
+    ("toy{limit=3", "the '{' of pass 'toy' has no '}' (at character 4)."),
+    ("toy{", "the '{' of pass 'toy' has no '}' (at character 4)."),
+    ("toy{limit=3,loud=on}", "expected an option of pass 'toy' or '}', got ',' (at character 12)."),
+    ("toy{{}}", "expected an option of pass 'toy' or '}', got '{' (at character 5)."),
+    (
+        "toy{limt=3}",
+        "pass 'toy' has no option 'limt' (at character 5). Did you mean 'limit'? " + TOY_OPTIONS,
+    ),
+    ("toy{xyzzy=3}", "pass 'toy' has no option 'xyzzy' (at character 5). " + TOY_OPTIONS),
+    ("touch{a=3}", "pass 'touch' has no option 'a' (at character 7). It has no options."),
+    (
+        "toy{limit=3 limit=4}",
+        "option 'limit' of pass 'toy' is given twice (at character 13).",
+    ),
+    ("toy{limit}", "expected '=' after option 'limit', got '}' (at character 10)."),
+    ("toy{limit 3}", "expected '=' after option 'limit', got '3' (at character 11)."),
+    # Values.
+    (
+        "toy{limit=}",
+        "option 'limit' of pass 'toy' wants a whole number, from -5 to 100, got nothing "
+        "(at character 11).",
+    ),
+    (
+        "toy{limit=3.5}",
+        "option 'limit' of pass 'toy' wants a whole number, from -5 to 100, got '3.5' "
+        "(at character 11).",
+    ),
+    (
+        "toy{limit=101}",
+        "option 'limit' of pass 'toy' wants a whole number, from -5 to 100, got '101' "
+        "(at character 11).",
+    ),
+    (
+        "toy{ratio=-1}",
+        "option 'ratio' of pass 'toy' wants a number, at least 0.0, got '-1' (at character 11).",
+    ),
+    (
+        "toy{weight=nan}",
+        "option 'weight' of pass 'toy' wants a number, got 'nan' (at character 12).",
+    ),
+    (
+        "toy{weight=1e999}",
+        "option 'weight' of pass 'toy' wants a number, got '1e999' (at character 12).",
+    ),
+    (
+        "toy{loud=yes}",
+        "option 'loud' of pass 'toy' wants on or off, got 'yes' (at character 10).",
+    ),
+    (
+        "toy{mode=slow}",
+        "option 'mode' of pass 'toy' wants one of fast, small-first, got 'slow' (at character 10).",
+    ),
+    (
+        "toy{size=lots}",
+        "option 'size' of pass 'toy' wants a size in bytes such as 4KiB or 60GiB, got 'lots' "
+        "(at character 10).",
+    ),
+    (
+        "toy{size=4KB}",
+        "option 'size' of pass 'toy' wants a size in bytes such as 4KiB or 60GiB, got '4KB' "
+        "(at character 10).",
+    ),
+    (
+        "toy{size=0.3KiB}",
+        "option 'size' of pass 'toy' wants a size in bytes such as 4KiB or 60GiB, got '0.3KiB' "
+        "(at character 10).",
+    ),
+    (
+        "toy{limit=3  room=1KiB}",
+        "option 'room' of pass 'toy' wants a size in bytes such as 4KiB or 60GiB, at least 1MiB, "
+        "got '1KiB' (at character 19).",
+    ),
+]
+
+
+@pytest.mark.parametrize(("spec", "expected"), DIAGNOSTICS)
+def test_diagnostic(spec: str, expected: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        Pipeline.parse(spec, source="JAX_HLOOM")
+    assert str(caught.value) == f"JAX_HLOOM={spec!r}: " + expected.replace(
+        "{passes}", known_passes()
+    )
+
+
+def test_no_diagnostic_is_listed_twice() -> None:
+    assert len({spec for spec, _ in DIAGNOSTICS}) == len(DIAGNOSTICS)
+
+
+@pytest.mark.parametrize("spec", ["", "  ", "off", " off "])
+def test_specs_of_no_pass(spec: str) -> None:
+    pipeline = Pipeline.parse(spec)
+    assert pipeline.passes == ()
+    assert str(pipeline) == "off"
+
+
+@pytest.mark.parametrize(
+    ("spec", "passes", "printed"),
+    [
+        ("toy", (toy.Toy(),), "toy"),
+        ("toy{}", (toy.Toy(),), "toy"),
+        ("toy,touch,toy", (toy.Toy(), toy.Touch(), toy.Toy()), "toy,touch,toy"),
+        (" toy { limit = 3 } ,\ttouch\n", (toy.Toy(limit=3), toy.Touch()), "toy{limit=3},touch"),
+        ("toy{limit=8 loud=off}", (toy.Toy(),), "toy"),
+        ("toy{loud=on limit=+7}", (toy.Toy(limit=7, loud=True),), "toy{limit=7 loud=on}"),
+        ("toy{size=1.5GiB}", (toy.Toy(size=Bytes(3 * 2**29)),), "toy{size=1536MiB}"),
+        ("toy{size=0}", (toy.Toy(size=Bytes(0)),), "toy{size=0}"),
+        ("toy{weight=.5e1}", (toy.Toy(weight=5.0),), "toy{weight=5.0}"),
+        ("toy{mode=small-first}", (toy.Toy(mode="small-first"),), "toy{mode=small-first}"),
+    ],
+)
+def test_reads_and_prints(spec: str, passes: tuple[Any, ...], printed: str) -> None:
+    pipeline = Pipeline.parse(spec)
+    assert pipeline.passes == passes
+    assert str(pipeline) == printed
+
+
+def test_default_is_the_recommended_passes() -> None:
+    recommended = Pipeline.parse(registry.DEFAULT)
+    assert recommended.passes
+    assert Pipeline.parse("default") == recommended
+    assert Pipeline.parse("default,touch").passes == (*recommended.passes, toy.Touch())
+    assert str(Pipeline.parse("default")) == str(recommended)
+
+
+SIZES = st.integers(0, 2**45).map(Bytes)
+TOYS = st.builds(
+    toy.Toy,
+    limit=st.integers(-5, 100),
+    ratio=st.floats(0, 1e300),
+    weight=st.floats(allow_nan=False, allow_infinity=False),
+    loud=st.booleans(),
+    mode=st.sampled_from(["fast", "small-first"]),
+    size=SIZES,
+    room=st.integers(2**20, 2**45).map(Bytes),
+)
+
+
+@given(st.lists(TOYS | st.just(toy.Touch()), max_size=4))
+def test_a_printed_pipeline_parses_back(passes: list[Any]) -> None:
+    pipeline = Pipeline(tuple(passes))
+    again = Pipeline.parse(str(pipeline))
+    assert again == pipeline
+    assert str(again) == str(pipeline)
+
+
+@given(st.text(alphabet="toy{}=, limitsz1KiB\t", max_size=20) | st.text(max_size=20))
+def test_any_text_is_a_pipeline_or_a_spec_error(spec: str) -> None:
+    try:
+        pipeline = Pipeline.parse(spec)
+    except SpecError as error:
+        assert str(error).startswith(f"spec={spec!r}: ")  # noqa: PT017
+    else:
+        assert Pipeline.parse(str(pipeline)) == pipeline
+
+
+@given(SIZES)
+def test_a_printed_size_parses_back(size_bytes: Bytes) -> None:
+    assert parse_bytes(print_bytes(size_bytes)) == size_bytes
+
+
+@pytest.mark.parametrize(
+    ("text", "size_bytes"),
+    [("4096", 4096), ("7B", 7), ("4KiB", 4096), ("1.5GiB", 1610612736), ("0.25TiB", 2**38)],
+)
+def test_sizes(text: str, size_bytes: int) -> None:
+    assert parse_bytes(text) == size_bytes
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "text"),
+    [(0, "0"), (1000, "1000"), (1024, "1KiB"), (1536 * 2**20, "1536MiB"), (2**50, "1024TiB")],
+)
+def test_sizes_print_in_the_largest_exact_unit(size_bytes: int, text: str) -> None:
+    assert print_bytes(size_bytes) == text
+
+
+def test_options_are_described() -> None:
+    limit, *_, size, room = options_of(toy.Toy)
+    assert dataclasses.astuple(limit)[:5] == ("limit", int, 8, "How many.", "things")
+    assert (size.name, size.wants) == ("size", "a size in bytes such as 4KiB or 60GiB")
+    assert room.print(room.default) == "1GiB"
+
+
+def test_mistakes_of_an_author_of_a_pass() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Plain:
+        limit: int = 3
+
+    @dataclasses.dataclass(frozen=True)
+    class NoSpelling:
+        limit: complex = option(1j, doc="")
+
+    @dataclasses.dataclass(frozen=True)
+    class AnyText:
+        title: str = option("a", doc="")
+
+    @dataclasses.dataclass(frozen=True)
+    class BadDefault:
+        limit: int = option(3, doc="", maximum=2)
+
+    for cls, expected in (
+        (Plain, "Plain.limit is not declared with option(...)"),
+        (NoSpelling, "NoSpelling.limit: options of type <class 'complex'> have no spelling in "),
+        (AnyText, "AnyText.title: str options, and only they, have choices, each a plain word"),
+        (BadDefault, "BadDefault.limit: its default 3 is not a whole number, at most 2"),
+    ):
+        with pytest.raises(TypeError) as caught:
+            options.options_of(cls)
+        assert str(caught.value).startswith(expected)
