@@ -155,7 +155,7 @@ def keep_executables_apart(flag: Flag) -> None:
         return executable
 
     setattr(compile_for_flag, _MARK, True)
-    pxla.MeshComputation.compile = compile_for_flag
+    pxla.MeshComputation.compile = compile_for_flag  # type: ignore[method-assign]
 
 
 def take_option(compile_options: Any) -> tuple[Any, Any]:
@@ -215,7 +215,7 @@ _watched = threading.local()
 def watch_cache() -> Iterator[CacheOutcome]:
     """Sees whether the compile inside the block, in this thread, hits the persistent cache."""
     _listen_to_cache()
-    config = jax.config
+    config: Any = jax.config
     is_on = bool(config.jax_compilation_cache_dir and config.jax_enable_compilation_cache)
     _watched.outcome = outcome = CacheOutcome(False if is_on else None)
     try:

@@ -47,10 +47,10 @@ def scope(spec: str) -> Iterator[None]:
     A jit's own `compiler_options={"hloom": …}` wins over it. "off" and the empty string switch
     hloom off inside the block. Raises SpecError at once where the spec is mistaken.
     """
-    _check(spec, source="hloom.passes")
     if _flag is None:
         yield
         return
+    _check(spec, source="hloom.passes")
     with _flag(spec):
         yield
 

@@ -20,11 +20,14 @@ class Target:
       platform: "cpu", "cuda", or another platform's name in JAX.
       name: one kind of device of that platform, e.g. "h100_sxm".
       memory_bytes: memory of one device; None where it is not known.
+      keeps_barriers: whether the compiler honours optimization barriers until it has merged
+        equal operations. Without that a recomputation in the same block merges back.
     """
 
     platform: str = "cpu"
     name: str = "cpu"
     memory_bytes: int | None = None
+    keeps_barriers: bool = True
 
 
 class Plan(Protocol):

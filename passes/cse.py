@@ -79,10 +79,13 @@ def _plan_block(block: ir.Block, merged: list[tuple[ir.Operation, ir.Operation]]
         op = view.operation
         if not is_recomputable(op):
             continue
+        attributes = walk.readable_attributes(op)
+        if any(attribute is None for attribute in attributes.values()):
+            continue
         key = (
             op.name,
             tuple(canonical.get(operand, operand) for operand in op.operands),
-            _attributes(op),
+            tuple(attributes.items()),
             tuple(result.type for result in op.results),
             tuple(_body_key(region.blocks[0]) for region in op.regions),
         )
@@ -101,11 +104,8 @@ def _body_key(block: ir.Block) -> Hashable:
     for view in block.operations:
         op = view.operation
         read = tuple(number[operand] for operand in op.operands)
-        rows.append((op.name, read, _attributes(op), tuple(result.type for result in op.results)))
+        attributes = tuple(walk.readable_attributes(op).items())
+        rows.append((op.name, read, attributes, tuple(result.type for result in op.results)))
         for result in op.results:
             number[result] = len(number)
     return tuple(rows)
-
-
-def _attributes(op: ir.Operation) -> Hashable:
-    return tuple((name, op.attributes[name]) for name in walk.attribute_names(op))

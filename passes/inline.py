@@ -181,8 +181,7 @@ def _unreferenced(
 def _symbols(op: ir.Operation) -> set[str]:
     """Names of the flat symbols that an operation's attributes refer to, arrays included."""
     found: set[str] = set()
-    for key in walk.attribute_names(op):
-        attribute = op.attributes[key]
+    for attribute in walk.readable_attributes(op).values():
         if isinstance(attribute, ir.FlatSymbolRefAttr):
             found.add(attribute.value)
         elif isinstance(attribute, ir.ArrayAttr):

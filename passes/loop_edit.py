@@ -12,7 +12,6 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
 from hloom.passes.analysis import walk
-from hloom.passes.analysis.loops import CountedLoop
 from hloom.passes.analysis.names import rematerialized
 
 
@@ -59,17 +58,20 @@ class LoopEdit:
         self.returned[number] = update.operands[0]
         self.updates.append(update)
 
-    def add_stack(self, value: ir.Value, loop: CountedLoop) -> int:
-        """Adds a stacked output that stores a value of the body; returns its number."""
+    def add_stack(self, value: ir.Value, trips: int, index: ir.Value) -> int:
+        """Adds a stacked output that stores ``value`` at ``index``, both of the body.
+
+        Returns its number before any carry is dropped.
+        """
         type_ = ir.RankedTensorType(value.type)
         location = rematerialized(value.location)
         with ir.InsertionPoint(self.op), location:
-            number = self.add(_zeros(_with_leading_axis(loop.trips, type_)))
-        carried, counter = self.body.arguments[number], self.body.arguments[loop.counter]
+            number = self.add(_zeros(_with_leading_axis(trips, type_)))
+        carried = self.body.arguments[number]
         with ir.InsertionPoint(self.terminator), location:
-            zero = zero_like(counter)
+            zero = integer_like(index, 0)
             slice_ = stablehlo.ReshapeOp(_with_leading_axis(1, type_), value).result
-            starts = [counter, *[zero] * len(type_.shape)]
+            starts = [index, *[zero] * len(type_.shape)]
             update = stablehlo.DynamicUpdateSliceOp(carried, slice_, starts)
         self.returned[number] = update.result
         return number
@@ -121,9 +123,9 @@ def _zeros(type_: ir.RankedTensorType) -> ir.Value:
     return stablehlo.BroadcastInDimOp(type_, zero.result, axes).result
 
 
-def zero_like(value: ir.Value) -> ir.Value:
-    """A scalar integer zero of the value's type, at the insertion point."""
-    return stablehlo.ConstantOp(ir.Attribute.parse(f"dense<0> : {value.type}")).result
+def integer_like(value: ir.Value, integer: int) -> ir.Value:
+    """A scalar constant of the value's integer type, at the insertion point."""
+    return stablehlo.ConstantOp(ir.Attribute.parse(f"dense<{integer}> : {value.type}")).result
 
 
 def _zero_text(scalar: ir.RankedTensorType) -> str:

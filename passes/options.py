@@ -14,6 +14,7 @@ A field's type decides its spelling:
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import re
 import typing
@@ -108,6 +109,7 @@ def option(
     return dataclasses.field(default=default, metadata={_METADATA_KEY: metadata})
 
 
+@functools.cache
 def options_of(pass_class: type) -> tuple[OptionInfo, ...]:
     """The options of a pass class in the order of its fields.
 

@@ -171,9 +171,7 @@ def _run_step(step: Pass, module: ir.Module, target: Target) -> tuple[Plan, Pass
     if not read.empty:
         _, apply_s = _timed(step, "apply", lambda: step.apply(plan))
         _, verify_s = _timed(step, "verify", lambda: _verify(module))
-    run = PassRun(
-        step.name, read.summary(), read.to_json(), read.empty, plan_s, apply_s, verify_s
-    )
+    run = PassRun(step.name, read.summary(), read.to_json(), read.empty, plan_s, apply_s, verify_s)
     return read, run
 
 

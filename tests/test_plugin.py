@@ -1,55 +1,28 @@
-"""The flag in its forms, and every way a program reaches the compiler with it."""
+"""The flag in its forms, its mistakes, who takes part, and what it costs."""
 
 from __future__ import annotations
 
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import toy_passes as toy
 from conftest import RunPython
-from jax.sharding import NamedSharding, PartitionSpec
+from doubling import NewRecords, X, factor, fresh_jit, with_option
 
 import hloom
 from hloom import plugin
 from hloom.passes import registry
-
-NewRecords = Callable[[], tuple[hloom.CompileRecord, ...]]
-
-X = np.arange(8, dtype=np.float32)
 
 
 @pytest.fixture(autouse=True)
 def _toys() -> Iterator[None]:
     with registry.registered(toy.ReplaceTwo, toy.Touch):
         yield
-
-
-def times_two(x: jax.Array) -> jax.Array:
-    """Gives 2 x, or 3 x where replace-two ran on it, which makes 3 of 2."""
-    return x * 2.0
-
-
-def fresh_jit(**options: Any) -> Any:
-    """A jit of times_two that has compiled nothing yet."""
-    return jax.jit(lambda x: times_two(x), **options)
-
-
-def factor(result: jax.Array) -> float:
-    """By what X was multiplied."""
-    # Through numpy: indexing the array would compile, with the flag as it is.
-    return float(np.asarray(result)[1])
-
-
-def with_option(spec: str) -> dict[str, Any]:
-    return {"compiler_options": {"hloom": spec}}
 
 
 # The forms of the flag.
@@ -118,7 +91,7 @@ def test_an_ahead_of_time_compile_decides_nothing_for_the_jit(new_records: NewRe
 def test_hloom_passes_is_the_package_as_well() -> None:
     import hloom.passes.pipeline
 
-    assert hloom.passes.pipeline.Pipeline.parse("off").passes == ()  # type: ignore[attr-defined]
+    assert hloom.passes.pipeline.Pipeline.parse("off").passes == ()
 
 
 # Which of two wins.
@@ -230,110 +203,9 @@ print("after")
     assert result.stdout == "before\n"
     assert (
         "hloom.passes.errors.SpecError: JAX_HLOOM='remta': unknown pass 'remta' (at character 1). "
+        "Did you mean 'remat'? Passes: cse, free-constants, inline, remat. "
+        "`hloom passes` lists them with their options.\n"
     ) in result.stderr
-
-
-# Programs.
-
-
-def test_a_second_initialize_does_nothing() -> None:
-    from jax._src import compiler
-    from jax._src.interpreters import pxla
-
-    before = compiler.compile_or_get_cached, pxla.MeshComputation.compile
-    hloom.initialize()
-    assert (compiler.compile_or_get_cached, pxla.MeshComputation.compile) == before
-
-
-def test_donation(new_records: NewRecords) -> None:
-    x = jnp.arange(1024, dtype=jnp.float32)
-    f = fresh_jit(donate_argnums=0, **with_option("replace-two"))
-    assert factor(f(x)) == 3
-    assert x.is_deleted()
-    assert new_records()[-1].alias_bytes == 4096
-
-
-def test_gradients_and_scan() -> None:
-    def loss(x: jax.Array) -> jax.Array:
-        step = lambda carry, _: (carry * 2.0, None)  # noqa: E731
-        return jax.lax.scan(step, x, None, length=4)[0]
-
-    with hloom.passes("replace-two"):
-        assert jax.jit(jax.grad(loss))(1.0) == 81
-
-
-def test_host_callbacks() -> None:
-    def on_host(x: np.ndarray) -> np.ndarray:
-        return np.asarray(x) + 1
-
-    def f(x: jax.Array) -> jax.Array:
-        return jax.pure_callback(on_host, jax.ShapeDtypeStruct(x.shape, x.dtype), x * 2.0)
-
-    assert factor(jax.jit(f, **with_option("replace-two"))(X)) == 4
-
-
-@pytest.fixture
-def mesh() -> jax.sharding.Mesh:
-    assert len(jax.devices()) == 8
-    return jax.make_mesh((8,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
-
-
-def test_sharded_jit(mesh: jax.sharding.Mesh, new_records: NewRecords) -> None:
-    sharding = NamedSharding(mesh, PartitionSpec("i"))
-    f = fresh_jit(in_shardings=sharding, out_shardings=sharding, **with_option("replace-two"))
-    result = f(X)
-    np.testing.assert_array_equal(result, X * 3)
-    assert result.sharding == sharding
-    assert new_records()[-1].changed
-
-
-def test_shard_map(mesh: jax.sharding.Mesh) -> None:
-    @partial(jax.jit, **with_option("replace-two"))
-    @partial(jax.shard_map, mesh=mesh, in_specs=PartitionSpec("i"), out_specs=PartitionSpec())
-    def f(x: jax.Array) -> jax.Array:
-        return jax.lax.psum(x * 2.0, "i")
-
-    np.testing.assert_array_equal(f(X), [X.sum() * 3])
-
-
-def test_threads_compile_at_once(new_records: NewRecords) -> None:
-    shared = fresh_jit()
-    results: dict[int, tuple[float, float]] = {}
-    start = threading.Barrier(8)
-
-    def work(number: int) -> None:
-        start.wait()
-        # The block is this thread's own: the others compile with other passes meanwhile.
-        with hloom.passes(f"replace-two{{by={number}}}"):
-            results[number] = factor(shared(X)), factor(fresh_jit()(X))
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(3, 11)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=120)
-    assert results == {number: (number, number) for number in range(3, 11)}
-    assert len(new_records()) == 16
-
-
-def test_autopgle_recompiles_with_the_passes(run_python: RunPython) -> None:
-    script = """
-import jax, numpy as np
-import hloom, toy_passes
-from hloom.passes import registry
-jax.config.update("jax_enable_pgle", True)
-jax.config.update("jax_pgle_profiling_runs", 2)
-with registry.registered(toy_passes.ReplaceTwo):
-    def step(x): return x * 2.0
-    f = jax.jit(step, compiler_options={"hloom": "replace-two"})
-    print([float(f(np.ones(3, np.float32))[0]) for _ in range(5)])
-print([(record.module, record.changed) for record in hloom.records()])
-"""
-    # The CPU's profile is empty, but collecting it and compiling again with it are real.
-    assert run_python(script).stdout.splitlines() == [
-        "[3.0, 3.0, 3.0, 3.0, 3.0]",
-        "[('jit_step', True), ('jit_step', True)]",
-    ]
 
 
 # Who takes no part.
@@ -413,7 +285,7 @@ import jax, numpy as np
 jax.jit(lambda x: x * 2.0)(np.ones(3))
 print(sorted(name for name in sys.modules if name.partition(".")[0] in ("hloom", "scipy")))
 from jax._src import compiler
-print(compiler.compile_or_get_cached.__module__, hasattr(compiler.compile_or_get_cached, "__wrapped__"))
+print(hasattr(compiler.compile_or_get_cached, "__wrapped__"))
 """
     modules, hook = run_python(script).stdout.splitlines()
     assert eval(modules) == [
@@ -426,7 +298,7 @@ print(compiler.compile_or_get_cached.__module__, hasattr(compiler.compile_or_get
         "hloom.policy",
         "hloom.record",
     ]
-    assert hook.endswith("True")
+    assert hook == "True"
 
 
 def test_importing_hloom_adds_little_to_jax(run_python: RunPython) -> None:
@@ -447,7 +319,7 @@ jax.__version__, jax.__version_info__ = "0.13.0", (0, 13, 0)
 f = jax.jit(lambda x: x * 2.0)
 print(f(np.ones(3, np.float32))[0], f(np.ones(4, np.float32))[0])
 import hloom
-with hloom.passes("off"):
+with hloom.passes("remta"):
     print(f(np.ones(5, np.float32))[0])
 hloom.initialize()
 from jax._src import compiler
@@ -466,3 +338,12 @@ def test_the_suite_sees_eight_cpu_devices_and_runs_strict() -> None:
     assert [device.platform for device in jax.devices()] == ["cpu"] * 8
     assert hloom.policy.is_strict()
     assert "toy_passes" in sys.modules
+
+
+def test_a_second_initialize_does_nothing() -> None:
+    from jax._src import compiler
+    from jax._src.interpreters import pxla
+
+    before = compiler.compile_or_get_cached, pxla.MeshComputation.compile
+    hloom.initialize()
+    assert (compiler.compile_or_get_cached, pxla.MeshComputation.compile) == before

@@ -144,7 +144,7 @@ def _make_parser() -> _Parser:
             f"--print-ir-{when}",
             type=_names,
             default=[],
-            metavar="PASS,..",
+            metavar="[=PASS,..]",
             action="extend",
             help=f"print the module {when} these passes; every pass if without =PASS",
         )

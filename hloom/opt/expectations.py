@@ -28,7 +28,7 @@ _COMMENT = re.compile(
     r"expected-(?P<severity>error|note|remark|warning)(?P<regex>-re)?\s*"
     r"(?:@(?P<where>[+-]\d+|above|below|unknown))?\s*\{\{(?P<text>.*)\}\}\s*$"
 )
-_MEANT = re.compile(r"//.*?(?P<word>expected-(?:error|note|remark|warning))\b")
+_MEANT = re.compile(r"//.*?(?P<word>expected-(?:error|note|remark|warning))(?:-re)?\s*[@{:\"']")
 _INNER_REGEX = re.compile(r"\{\{(.*?)\}\}")
 _OWN_NOTE = "see current operation: "
 

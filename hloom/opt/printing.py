@@ -19,8 +19,8 @@ class IrPrinter:
 
     Attributes:
       stream: where to.
-      before: names of the passes to print before.
-      after: names of the passes to print after.
+      before_passes: names of the passes to print before.
+      after_passes: names of the passes to print after.
       debug_info: print locations.
     """
 

@@ -2,7 +2,7 @@
 
 A scan counts from 0 to its length in one integer carry. An operand that the body returns unchanged
 is invariant. A stacked output is a carry that the body only writes, one slice an iteration, with
-``dynamic_update_slice`` at the counter.
+``dynamic_update_slice`` at the counter, or counting down from the end in a reversed scan.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
+from hloom.passes.analysis.walk import attribute_names
+
 
 @dataclass(frozen=True)
 class Stack:
-    """A stacked output of a loop: ``value`` is stored at the counter in every iteration.
+    """A stacked output of a loop: every iteration stores ``value`` at slope * counter + offset.
 
     ``number`` is the operand, argument and result of the loop that carries it.
     """
@@ -22,6 +24,8 @@ class Stack:
     number: int
     value: ir.Value
     update: ir.Operation
+    slope: int
+    offset: int
 
 
 @dataclass(frozen=True)
@@ -44,9 +48,13 @@ class CountedLoop:
         return list(self.body.operations)[-1].operation
 
 
+_PER_CARRY = frozenset({"sdy.sharding", "mhlo.sharding"})
+"""Attributes of a loop that speak of each carry, and so of a certain number of them."""
+
+
 def counted_loop(op: ir.Operation) -> CountedLoop | None:
-    """What the loop counts and carries; None where it is not a counted loop."""
-    if op.name != "stablehlo.while":
+    """What the loop counts and carries; None where it is not a counted loop we can rebuild."""
+    if op.name != "stablehlo.while" or not _PER_CARRY.isdisjoint(attribute_names(op)):
         return None
     condition, body = op.regions[0].blocks[0], op.regions[1].blocks[0]
     found = _counter(op, condition, body)
@@ -163,7 +171,8 @@ def _stack(
     if update is None or update.name != "stablehlo.dynamic_update_slice":
         return None
     carried, slice_, first, *rest = update.operands
-    if carried != arguments[number] or first != arguments[counter]:
+    line = affine_in(first, arguments[counter])
+    if carried != arguments[number] or line not in ((1, 0), (-1, trips - 1)):
         return None
     if any(constant_int(start) != 0 for start in rest):
         return None
@@ -172,7 +181,7 @@ def _stack(
     shape = list(ir.RankedTensorType(carried.type).shape)
     if shape[0] != trips or list(ir.RankedTensorType(slice_.type).shape) != [1, *shape[1:]]:
         return None
-    return Stack(number, _without_leading_axis(slice_), update)
+    return Stack(number, _without_leading_axis(slice_), update, *line)
 
 
 def _without_leading_axis(slice_: ir.Value) -> ir.Value:
@@ -209,14 +218,17 @@ class Link:
 class LoopPair:
     """A forward loop and the backward loop that reads its stacks slice by slice.
 
-    ``index`` is the value of the backward body that says which forward iteration is read:
-    slope * counter + offset, always an iteration that the forward loop has.
+    ``index`` is the value of the backward body that says where in the stacks it reads; always a
+    place that the forward loop wrote, in the iteration with index = slope * counter + offset.
+    ``reversed_`` says whether the backward loop goes through the iterations from last to first.
     """
 
     forward: CountedLoop
     backward: CountedLoop
     index: ir.Value
     slope: int
+    offset: int
+    reversed_: bool
     links: tuple[Link, ...]
 
 
@@ -238,12 +250,15 @@ def loop_pair(forward: CountedLoop, backward: CountedLoop) -> LoopPair | None:
     last = offset + slope * (backward.trips - 1)
     if abs(slope) != 1 or not (0 <= offset < forward.trips and 0 <= last < forward.trips):
         return None
+    writes = found[0][0]
     links = tuple(
         _link(stack, slices, operands)
         for stack, slices, operands in found
-        if all(slice_.operands[1] == index for slice_ in slices)
+        if all(slice_.operands[1] == index for slice_ in slices) and stack.slope == writes.slope
     )
-    return LoopPair(forward, backward, index, slope, links)
+    return LoopPair(
+        forward, backward, index, writes.slope, writes.offset, slope == -writes.slope, links
+    )
 
 
 def _slices(stack: ir.Value, loop: CountedLoop) -> tuple[list[ir.Operation], tuple[int, ...]]:
@@ -307,11 +322,12 @@ def counted_loops(block: ir.Block) -> list[CountedLoop]:
 
 def loop_pairs(block: ir.Block) -> list[LoopPair]:
     """All pairs of a forward and a backward loop that stand directly in a block."""
-    loops = counted_loops(block)
+    loops = {loop.op: loop for loop in counted_loops(block)}
     pairs = []
-    for position, backward in enumerate(loops):
-        for forward in loops[:position]:
-            pair = loop_pair(forward, backward)
-            if pair is not None:
+    for forward in loops.values():
+        results = [forward.op.results[stack.number] for stack in forward.stacks]
+        readers = dict.fromkeys(use.owner.operation for result in results for use in result.uses)
+        for reader in readers:
+            if reader in loops and (pair := loop_pair(forward, loops[reader])) is not None:
                 pairs.append(pair)
     return pairs

@@ -22,6 +22,19 @@ def operation_name(location: ir.Location) -> str:
     return ""
 
 
+def source_line(location: ir.Location) -> str:
+    """``file:line`` of the innermost frame of the user's program, or the empty string."""
+    if isinstance(location, ir.FileLineColLoc):
+        return f"{location.filename}:{location.start_line}"
+    if isinstance(location, ir.NameLoc):
+        return source_line(location.child_loc)
+    if isinstance(location, ir.CallSiteLoc):
+        return source_line(location.callee)
+    if isinstance(location, ir.FusedLoc):
+        return next(filter(None, map(source_line, location.locations)), "")
+    return ""
+
+
 def qualified(caller: str, location: ir.Location) -> ir.Location:
     """``location`` with the caller's name stack put before its own, source position kept."""
     own = operation_name(location)

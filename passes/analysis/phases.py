@@ -6,6 +6,7 @@ import re
 
 from jax.extend.mlir import ir
 
+from hloom.passes.analysis import walk
 from hloom.passes.analysis.names import REMAT_SCOPE, operation_name
 
 _TRANSPOSED = re.compile(r"(?:^|[/(])transpose\(")
@@ -19,3 +20,12 @@ def is_backward(op: ir.Operation) -> bool:
     """
     name = operation_name(op.location)
     return bool(_TRANSPOSED.search(name)) or REMAT_SCOPE in name
+
+
+def is_rematerialized(block: ir.Block) -> bool:
+    """Whether rematerialization has been over the block, or the loops in it, already."""
+    return any(
+        REMAT_SCOPE in operation_name(op.location)
+        for view in block.operations
+        for op in (view.operation, *walk.operations(view.operation))
+    )

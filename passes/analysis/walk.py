@@ -16,6 +16,25 @@ def blocks(op: ir.Operation) -> Iterator[ir.Block]:
                 yield from blocks(inner.operation)
 
 
+_CODE = frozenset(
+    {
+        "func.func",
+        "sdy.manual_computation",
+        "stablehlo.case",
+        "stablehlo.if",
+        "stablehlo.while",
+    }
+)
+
+
+def code_blocks(module: ir.Operation) -> Iterator[ir.Block]:
+    """Blocks that hold parts of the program; not the bodies of reductions, sorts and scatters."""
+    for op in operations(module):
+        if op.name in _CODE:
+            for region in op.regions:
+                yield from region.blocks
+
+
 def operations(op: ir.Operation) -> Iterator[ir.Operation]:
     """Every operation inside ``op``, in textual order; ``op`` itself is not among them."""
     for region in op.regions:
@@ -37,6 +56,20 @@ def functions(module: ir.Module) -> dict[str, ir.Operation]:
 def attribute_names(op: ir.Operation) -> list[str]:
     """Names of the operation's attributes, sorted."""
     return sorted(item if isinstance(item, str) else item.name for item in op.attributes)
+
+
+def readable_attributes(op: ir.Operation) -> dict[str, ir.Attribute | None]:
+    """The operation's attributes by name, sorted; None for those the bindings cannot read.
+
+    jaxlib's bindings raise TypeError on dense elements of complex type.
+    """
+    found: dict[str, ir.Attribute | None] = {}
+    for name in attribute_names(op):
+        try:
+            found[name] = op.attributes[name]
+        except TypeError:
+            found[name] = None
+    return found
 
 
 def ancestor_in(block: ir.Block, op: ir.Operation) -> ir.Operation:

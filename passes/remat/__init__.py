@@ -27,7 +27,8 @@ Constants, iotas and splats that the clones need are cloned beside them and neve
 behind one they could not fold and would be kept alive. Everything else that the clones start from
 is behind the barrier, so that XLA's CSE cannot merge them with the first computation. In a scan the
 forward loop stacks fewer residuals and the backward body recomputes them; the two bodies are apart,
-so no barrier is needed. The work of a user's ``jax.checkpoint`` counts as backward work and stays.
+so no barrier is needed. Where the target drops barriers too early for them to hold (XLA:CPU of
+jaxlib 0.10), only scans are rewritten. The work of a user's ``jax.checkpoint`` counts as backward work and stays.
 
 Source: the min-cut partitioner of PyTorch's AOTAutograd (Hu et al., 2022) for what to keep.
 """
@@ -64,26 +65,32 @@ class RematPlan:
         return not self.blocks and not self.scans
 
     @property
-    def bytes_before(self) -> int:
-        """Bytes that backward passes read from forward passes, where something is recomputed."""
-        return sum(part.bytes_before for part in (*self.blocks, *self.scans))
+    def freed_bytes(self) -> int:
+        """Bytes of residuals that are not kept any more."""
+        return sum(part.freed_bytes for part in (*self.blocks, *self.scans))
 
     @property
-    def bytes_after(self) -> int:
-        """The same once the plan is applied."""
-        return sum(part.bytes_after for part in (*self.blocks, *self.scans))
+    def added_bytes(self) -> int:
+        """Bytes of values that are kept in their place."""
+        return sum(part.added_bytes for part in (*self.blocks, *self.scans))
 
     def summary(self) -> str:
         if self.empty:
             return "nothing to recompute"
-        clones = sum(len(site.cloned) for part in (*self.blocks, *self.scans) for site in part.sites)
+        parts = (*self.blocks, *self.scans)
+        clones = sum(len(site.cloned) for part in parts for site in part.sites)
         return (
-            f"{clones} operations recomputed; residuals {self.bytes_before / 2**20:.1f} MiB "
-            f"-> {self.bytes_after / 2**20:.1f} MiB"
+            f"{clones} operations recomputed, {self.freed_bytes / 2**20:.1f} MiB of residuals "
+            f"not kept, {self.added_bytes / 2**20:.1f} MiB kept in their place"
         )
 
     def to_json(self) -> dict[str, object]:
-        return {}
+        return {
+            "freed_bytes": self.freed_bytes,
+            "added_bytes": self.added_bytes,
+            "blocks": [block.to_json() for block in self.blocks],
+            "scans": [scan.to_json() for scan in self.scans],
+        }
 
 
 @dataclass(frozen=True)
@@ -104,9 +111,10 @@ class Remat(Pass):
     def plan(self, module: ir.Module, target: Target) -> RematPlan:
         blocks: list[BlockPlan] = []
         scans: list[ScanPlan] = []
-        for block in walk.blocks(module.operation):
-            plan = plan_block(block, self.min_bytes)
-            blocks += [plan] if plan.sites else []
+        for block in walk.code_blocks(module.operation):
+            if target.keeps_barriers:
+                plan = plan_block(block, self.min_bytes)
+                blocks += [plan] if plan.sites else []
             scans += plan_scans(block, self.min_bytes)
         return RematPlan(tuple(blocks), tuple(scans))
 
@@ -117,7 +125,8 @@ class Remat(Pass):
         for block in plan.blocks:
             apply_block(block, replaced)
         blocks = [old.block for old in replaced.ops]
-        for old in replaced.ops:
+        # An old backward loop still reads the dropped stacks of its old forward loop.
+        for old in reversed(replaced.ops):
             old.erase()
         for block in blocks:
             erase_dead(block)

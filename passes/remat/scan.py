@@ -16,10 +16,11 @@ from jax.extend.mlir import ir
 
 from hloom.passes.analysis import walk
 from hloom.passes.analysis.graph import FROM_OUTSIDE, BlockGraph
-from hloom.passes.analysis.loops import Link, LoopPair, Stack, loop_pairs
+from hloom.passes.analysis.loops import Link, LoopPair, Stack, defining_op, loop_pairs
 from hloom.passes.analysis.mincut import minimum_vertex_cut
 from hloom.passes.analysis.names import operation_name
-from hloom.passes.analysis.phases import is_backward
+from hloom.passes.analysis.phases import is_backward, is_rematerialized
+from hloom.passes.remat.describe import describe_operation, describe_value
 
 
 @dataclass(frozen=True)
@@ -41,28 +42,57 @@ class ScanPlan:
 
     ``stored`` are the forward values that the clones start from as slices, each with the stack
     that has it today, or None where it needs a new one; ``dropped`` are the links whose stacks go. Bytes
-    are of all stacks that only the backward loop reads.
+    are of whole stacks.
     """
 
     pair: LoopPair
     stored: tuple[tuple[ir.Value, Stack | None], ...]
     dropped: tuple[Link, ...]
     sites: tuple[BodySite, ...]
-    bytes_before: int
-    bytes_after: int
+    freed_bytes: int
+    added_bytes: int
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "trips": self.pair.forward.trips,
+            "freed_bytes": self.freed_bytes,
+            "added_bytes": self.added_bytes,
+            "stored": [
+                describe_value(value) | {"already": stack is not None}
+                for value, stack in self.stored
+            ],
+            "not_stored": [describe_value(link.stored) for link in self.dropped],
+            "sites": [
+                {
+                    "reader": describe_operation(site.op),
+                    "reads": [describe_value(value) for _, value in site.reads],
+                    "recomputed_operations": len(site.cloned),
+                }
+                for site in self.sites
+            ],
+        }
 
 
 def plan_scans(block: ir.Block, min_bytes: int) -> list[ScanPlan]:
-    """Plans every pair of loops that stand directly in a block; pure."""
-    plans = (_PairPlanner(pair, min_bytes).plan() for pair in loop_pairs(block) if _is_ad(pair))
-    return [plan for plan in plans if plan is not None]
+    """Plans the pairs of loops that stand directly in a block, each loop once; pure."""
+    plans: list[ScanPlan] = []
+    taken: set[ir.Operation] = set()
+    for pair in loop_pairs(block):
+        loops = {pair.forward.op, pair.backward.op}
+        if not _is_ad(pair) or loops & taken or is_rematerialized(pair.backward.body):
+            continue
+        plan = _PairPlanner(pair, min_bytes).plan()
+        if plan is not None:
+            plans.append(plan)
+            taken |= loops
+    return plans
 
 
 def _is_ad(pair: LoopPair) -> bool:
     """Whether the second loop is the first one's backward pass: by name, else by running back."""
     if operation_name(pair.backward.op.location):
         return is_backward(pair.backward.op) and not is_backward(pair.forward.op)
-    return pair.slope == -1
+    return pair.reversed_
 
 
 class _PairPlanner:
@@ -80,7 +110,7 @@ class _PairPlanner:
         self.stacked = {
             self.graph.index[stack.value]: stack
             for stack in reversed(pair.forward.stacks)
-            if stack.number not in numbers
+            if stack.number not in numbers and stack.slope == pair.slope
         }
 
     def plan(self) -> ScanPlan | None:
@@ -98,7 +128,6 @@ class _PairPlanner:
         sites, leaves = self._sites(gone, kept)
         stored = tuple((graph.values[leaf], self._stack(leaf)) for leaf in leaves)
         trips = self.pair.forward.trips
-        before = sum(graph.size(graph.index[link.stored]) for link in self.pair.links)
         dropped = sum(graph.size(graph.index[link.stored]) for link in gone)
         added = sum(graph.size(leaf) for leaf in leaves if self._stack(leaf) is None)
         if added >= dropped:
@@ -108,8 +137,8 @@ class _PairPlanner:
             stored=stored,
             dropped=tuple(gone),
             sites=sites,
-            bytes_before=before * trips,
-            bytes_after=(before - dropped + added) * trips,
+            freed_bytes=dropped * trips,
+            added_bytes=added * trips,
         )
 
     def _stack(self, value: int) -> Stack | None:
@@ -145,8 +174,7 @@ class _PairPlanner:
     def _weight(self, value: int) -> int:
         graph, size = self.graph, self.graph.size(value)
         if self.there[value]:
-            # Alive once, not in every iteration, and mostly alive anyway.
-            return 0
+            return self._weight_from_outside(value)
         if value in self.stacked or graph.is_small_reduction(value):
             return 0
         if value in self.linked and size < self.min_bytes:
@@ -154,6 +182,19 @@ class _PairPlanner:
         if not isinstance(graph.values[value].type, ir.RankedTensorType) or not graph.sizes[value]:
             return self.unstorable
         return size
+
+    def _weight_from_outside(self, value: int) -> int:
+        """A share of what the backward loop keeps alive by reading a value of the outer block."""
+        forward, backward = self.pair.forward, self.pair.backward
+        if value == forward.counter:
+            return 0
+        inside = value < len(forward.body.arguments)
+        outer = forward.op.operands[value] if inside else self.graph.values[value]
+        if defining_op(outer) is None or any(
+            not _stands_before(use.owner.operation, backward.op) for use in outer.uses
+        ):
+            return 0  # alive when the backward loop runs, whatever we do
+        return -(-self.graph.size(value) // forward.trips)
 
     def _sites(
         self, gone: list[Link], kept: frozenset[int]
@@ -206,3 +247,9 @@ class _PairPlanner:
                 made.update(graph.results[producer])
                 stack += graph.operands[producer]
         return sorted(clones)
+
+
+def _stands_before(op: ir.Operation, loop: ir.Operation) -> bool:
+    """Whether an operation, or the one of the loop's block that holds it, is before the loop."""
+    ancestor = walk.ancestor_in(loop.block, op)
+    return ancestor != loop and ancestor.is_before_in_block(loop)

@@ -7,7 +7,7 @@ from jax.extend.mlir.dialects import stablehlo
 
 from hloom.passes.analysis.loops import defining_op
 from hloom.passes.analysis.names import rematerialized
-from hloom.passes.loop_edit import LoopEdit, Replaced, zero_like
+from hloom.passes.loop_edit import LoopEdit, Replaced, integer_like
 from hloom.passes.remat.rewrite import clone_before, erase_dead, replace_operands
 from hloom.passes.remat.scan import BodySite, ScanPlan
 
@@ -19,8 +19,9 @@ def apply_scan(plan: ScanPlan, replaced: Replaced) -> None:
     """
     forward = LoopEdit(plan.pair.forward.op)
     arguments = list(plan.pair.forward.body.arguments)
+    trips, index = plan.pair.forward.trips, plan.pair.links[0].stack.update.operands[2]
     numbers = {
-        value: forward.add_stack(value, plan.pair.forward) if stack is None else stack.number
+        value: forward.add_stack(value, trips, index) if stack is None else stack.number
         for value, stack in plan.stored
     }
     for link in plan.dropped:
@@ -56,8 +57,8 @@ class _BackwardBody:
         self.plan, self.edit, self.stacks = plan, edit, stacks
         outer = plan.pair.forward.op.operands
         self.outer = dict(zip(arguments, outer, strict=True))
-        counter = arguments[plan.pair.forward.counter]
-        self.known: dict[ir.Value, ir.Value] = {counter: plan.pair.index}
+        self.counter = arguments[plan.pair.forward.counter]
+        self.known: dict[ir.Value, ir.Value] = {}
         gone = {link.stack.number for link in plan.dropped}
         self.reads = {
             link.stored: link.reads for link in plan.pair.links if link.stack.number not in gone
@@ -81,6 +82,8 @@ class _BackwardBody:
             return
         if value in self.stacks:
             self.known[value] = self._read(value, before) or self._slice(value, before)
+        elif value == self.counter:
+            self.known[value] = self._forward_counter(before)
         elif value in self.outer:
             self.known[value] = self._argument(self.outer[value])
         else:
@@ -99,12 +102,21 @@ class _BackwardBody:
         stack = self.stacks[value]
         sizes = [1, *ir.RankedTensorType(stack.type).shape[1:]]
         with ir.InsertionPoint(before), rematerialized(value.location):
-            zero = zero_like(self.plan.pair.index)
+            zero = integer_like(self.plan.pair.index, 0)
             starts = [self.plan.pair.index, *[zero] * (len(sizes) - 1)]
             slice_ = stablehlo.DynamicSliceOp(self._argument(stack), starts, sizes).result
             if slice_.type == type_:
                 return slice_
             return stablehlo.ReshapeOp(type_, slice_).result
+
+    def _forward_counter(self, before: ir.Operation) -> ir.Value:
+        """The counter of the forward iteration that the backward body is at."""
+        pair = self.plan.pair
+        if (pair.slope, pair.offset) == (1, 0):
+            return pair.index
+        with ir.InsertionPoint(before), rematerialized(before.location):
+            last = integer_like(pair.index, pair.offset)
+            return stablehlo.SubtractOp(last, pair.index).result
 
     def _argument(self, outer: ir.Value) -> ir.Value:
         """The body's argument for a value outside the loop, as an invariant carry."""

@@ -21,7 +21,8 @@ from jax.extend.mlir import ir
 from hloom.passes.analysis.graph import FROM_OUTSIDE, BlockGraph
 from hloom.passes.analysis.kinds import Kind
 from hloom.passes.analysis.mincut import minimum_vertex_cut
-from hloom.passes.analysis.phases import is_backward
+from hloom.passes.analysis.phases import is_backward, is_rematerialized
+from hloom.passes.remat.describe import describe_operation, describe_value
 
 _SHORTEST_GAP, _LONGEST_GAP_SHARE = 64, 16
 """A recomputed value may lie unread for 64 operations of the backward pass, or a sixteenth of it
@@ -30,6 +31,9 @@ pass either way. This also bounds the work: nothing is recomputed twice, and a l
 operations is not run from its start."""
 
 _MOST_ROUNDS = 8
+
+_FARTHEST_HOLD = 64
+"""How many cheap backward values are looked through for a gradient that is in memory anyway."""
 
 
 @dataclass(frozen=True)
@@ -53,11 +57,27 @@ class Site:
 
 @dataclass(frozen=True)
 class BlockPlan:
-    """What one block recomputes, and the bytes its backward pass reads from the forward one."""
+    """What one block recomputes: bytes it need not keep any more, and bytes kept instead."""
 
     sites: tuple[Site, ...]
-    bytes_before: int
-    bytes_after: int
+    freed_bytes: int
+    added_bytes: int
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "freed_bytes": self.freed_bytes,
+            "added_bytes": self.added_bytes,
+            "sites": [
+                {
+                    "reader": describe_operation(site.op),
+                    "reads": [describe_value(value) for value in site.reads],
+                    "recomputed_operations": len(site.cloned),
+                    "starts_from": [describe_value(leaf) for leaf in site.leaves],
+                    "held_by_gradient": site.gradient is not None,
+                }
+                for site in self.sites
+            ],
+        }
 
 
 def plan_block(block: ir.Block, min_bytes: int) -> BlockPlan:
@@ -66,22 +86,23 @@ def plan_block(block: ir.Block, min_bytes: int) -> BlockPlan:
     Values below ``min_bytes`` are kept as they are.
     """
     network = _Network.of(BlockGraph.of(block), min_bytes)
-    before = sum(network.weights[value] for value in network.sinks)
-    if not before:
-        return BlockPlan((), 0, 0)
+    nothing = BlockPlan((), 0, 0)
+    if is_rematerialized(block):
+        return nothing
+    sinks = frozenset(network.sinks)
+    if not network.weigh(sinks):
+        return nothing
     longest_gap = max(_SHORTEST_GAP, sum(network.backward) // _LONGEST_GAP_SHARE)
-    banned: set[int] = set()
+    banned: frozenset[int] = frozenset()
     for _ in range(_MOST_ROUNDS):
-        kept = network.cut(banned)
-        schedule = _Schedule.of(network, kept)
-        after = sum(network.weights[value] for value in kept)
-        if after >= before:
+        schedule = _Schedule.of(network, network.cut(banned), longest_gap)
+        idle = schedule.idle()
+        if idle <= banned:
             break
-        idle = schedule.idle_longer_than(longest_gap)
-        if not idle:
-            return BlockPlan(schedule.sites(), before, after)
         banned |= idle
-    return BlockPlan((), before, before)
+    freed = network.weigh(sinks - schedule.kept)
+    added = network.weigh(schedule.kept - sinks)
+    return BlockPlan(schedule.sites(), freed, added) if added < freed else nothing
 
 
 @dataclass(frozen=True)
@@ -112,7 +133,10 @@ class _Network:
                 sinks.append(value)
         return cls(graph, backward, constant, recomputable, weights, sinks)
 
-    def cut(self, banned: set[int]) -> frozenset[int]:
+    def weigh(self, values: frozenset[int]) -> int:
+        return sum(self.weights[value] for value in values)
+
+    def cut(self, banned: frozenset[int]) -> frozenset[int]:
         """The values to keep, where ``banned`` ones may not be recomputed."""
         sources: list[int] = []
         edges: list[tuple[int, int]] = []
@@ -126,30 +150,46 @@ class _Network:
         return minimum_vertex_cut(self.weights, edges, sources, self.sinks)
 
 
-@dataclass(frozen=True)
 class _Schedule:
     """Which backward operation reads which recomputed values, and where those are cloned."""
 
-    network: _Network
-    kept: frozenset[int]
-    reads: dict[int, list[int]]
-    """For each backward position that reads recomputed values, those values."""
-    cloned: dict[int, list[int]]
-    """For a position, the forward positions cloned right before it, in order."""
-    needs: dict[int, list[int]]
-    """For each recomputed value, the backward positions where it, or a clone made of it, is due."""
+    def __init__(self, network: _Network, kept: frozenset[int], longest_gap: int) -> None:
+        self.network = network
+        self.cut = kept
+        self.longest_gap = longest_gap
+        self.too_idle: set[int] = set()
+        self.reads: dict[int, list[int]] = {}
+        """For each backward position that reads recomputed values, those values."""
+        self.cloned: dict[int, list[int]] = {}
+        """For a position, the forward positions cloned for it, in order."""
+        self.due: dict[int, list[int]] = {}
+        """For each recomputed value, where it is needed: read, or an operand of a clone."""
 
     @classmethod
-    def of(cls, network: _Network, kept: frozenset[int]) -> _Schedule:
-        schedule = cls(network, kept, {}, {}, {})
+    def of(cls, network: _Network, kept: frozenset[int], longest_gap: int) -> _Schedule:
+        schedule = cls(network, kept, longest_gap)
         for position, backward in enumerate(network.backward):
             if backward:
                 schedule._visit(position)
         return schedule
 
+    @property
+    def kept(self) -> frozenset[int]:
+        """The cut, and what would lie idle for too long once recomputed."""
+        return self.cut | self.too_idle
+
+    def idle(self) -> frozenset[int]:
+        """Recomputed values with a longer gap between needs, and those kept because of one."""
+        late = {
+            value
+            for value, due in self.due.items()
+            if any(later - earlier > self.longest_gap for earlier, later in pairwise(due))
+        }
+        return frozenset(late | self.too_idle)
+
     def _visit(self, position: int) -> None:
         graph = self.network.graph
-        wanted = [value for value in graph.operands[position] if self._is_recomputed(value)]
+        wanted = [v for v in graph.operands[position] if self._is_recomputed(v, position)]
         if not wanted:
             return
         self.reads[position] = wanted
@@ -157,35 +197,36 @@ class _Schedule:
         stack = list(wanted)
         while stack:
             value = stack.pop()
-            if self.network.constant[value]:
-                producer = graph.producers[value]
-            elif self._is_recomputed(value):
-                already_made = value in self.needs
-                self.needs.setdefault(value, []).append(position)
+            if self._is_recomputed(value, position):
+                already_made = value in self.due
+                self.due.setdefault(value, []).append(position)
                 if already_made:
                     continue
-                producer = graph.producers[value]
-            else:
+            elif not self.network.constant[value]:
                 continue
+            producer = graph.producers[value]
             if producer not in clones:
                 clones.add(producer)
                 stack += graph.operands[producer]
         if clones:
             self.cloned[position] = sorted(clones)
 
-    def _is_recomputed(self, value: int) -> bool:
-        network = self.network
-        return (
-            network.recomputable[value] and value not in self.kept and not network.constant[value]
-        )
+    def _is_recomputed(self, value: int, position: int) -> bool:
+        """Whether the value is to be a clone when the operation at ``position`` needs it.
 
-    def idle_longer_than(self, longest_gap: int) -> set[int]:
-        """Recomputed values that would lie unread for more operations than that."""
-        return {
-            value
-            for value, due in self.needs.items()
-            if any(later - earlier > longest_gap for earlier, later in pairwise(due))
-        }
+        A value met for the first time whose own readers come much later is kept instead.
+        """
+        network = self.network
+        if not network.recomputable[value] or network.constant[value] or value in self.cut:
+            return False
+        if value not in self.due and value not in self.too_idle and self._has_gap(value, position):
+            self.too_idle.add(value)
+        return value not in self.too_idle
+
+    def _has_gap(self, value: int, position: int) -> bool:
+        readers = [u for u in self.network.graph.users[value] if self.network.backward[u]]
+        needs = [position, *(reader for reader in readers if reader > position)]
+        return any(later - earlier > self.longest_gap for earlier, later in pairwise(needs))
 
     def sites(self) -> tuple[Site, ...]:
         graph = self.network.graph
@@ -216,7 +257,7 @@ class _Schedule:
         """The kept values that cloned operations start from."""
         graph, constant = self.network.graph, self.network.constant
         operands = {operand for producer in cloned for operand in graph.operands[producer]}
-        return sorted(v for v in operands if not constant[v] and not self._is_recomputed(v))
+        return sorted(v for v in operands if not constant[v] and v not in self.due)
 
     def _earliest(self, cloned: list[int], placed: dict[int, int]) -> int:
         """The first position where everything that cloned operations read is there."""
@@ -233,7 +274,7 @@ class _Schedule:
         graph, network = self.network.graph, self.network
         found: list[int] = []
         stack, seen = list(graph.operands[position]), set[int]()
-        while stack:
+        while stack and len(seen) < _FARTHEST_HOLD:
             value = stack.pop()
             if value in seen or not self._is_gradient(value):
                 continue

@@ -1,0 +1,303 @@
+"""What hloom/jax_private.py takes for granted about JAX, one test for each thing.
+
+A failure here on a new JAX says what to look at; widen `FIRST_UNTESTED` when all pass.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import json
+import threading
+from importlib.metadata import requires
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from conftest import RunPython
+from jax.extend.mlir import ir
+
+from hloom import jax_private
+
+X = np.ones(4, np.float32)
+
+
+def compile_options(**overrides: str) -> object:
+    from jax._src import compiler
+
+    return compiler.get_compile_options(1, 1, env_options_overrides=overrides)
+
+
+def test_this_jax_is_in_the_tested_range() -> None:
+    assert jax_private.is_tested_version()
+
+
+def test_the_tested_range_is_the_one_that_is_installed_with() -> None:
+    oldest, untested = (
+        ".".join(map(str, version))
+        for version in (jax_private.OLDEST_TESTED, jax_private.FIRST_UNTESTED)
+    )
+    [requirement] = [line for line in requires("hloom") or [] if line.startswith("jax<")]
+    assert requirement == f"jax<{untested},>={oldest}"
+
+
+# The flag: jax._src.config.string_or_object_state.
+
+
+def test_the_flag_is_read_from_config_and_set_by_call() -> None:
+    from hloom import plugin
+
+    flag = plugin._flag
+    assert flag is not None
+    assert flag.value is None
+    with flag("off"):
+        assert flag.value == jax.config.jax_hloom == "off"
+        others: list[object] = []
+        thread = threading.Thread(target=lambda: others.append(flag.value))
+        thread.start()
+        thread.join()
+        assert others == [None]
+    assert flag.value is None
+
+
+def test_the_flag_is_part_of_the_trace_context() -> None:
+    from jax._src import config
+
+    before = config.trace_context()
+    jax.config.update("jax_hloom", "off")
+    try:
+        assert config.trace_context() != before
+    finally:
+        jax.config.update("jax_hloom", None)
+    assert config.trace_context() == before
+
+
+def test_jax_finds_the_plugin_and_swallows_its_exceptions(run_python: RunPython) -> None:
+    script = """
+import jax, numpy as np
+import hloom.plugin
+def initialize(): raise RuntimeError("seen and swallowed")
+hloom.plugin.initialize = initialize
+print(jax.jit(lambda x: x * 2.0)(np.ones(3, np.float32))[0])
+"""
+    result = run_python(script)
+    assert result.stdout == "2.0\n"
+    assert "seen and swallowed" in result.stderr
+
+
+# The hook: jax._src.compiler.compile_or_get_cached.
+
+
+def test_the_wrapped_function_has_the_parameters_that_the_hook_names() -> None:
+    from jax._src import compiler
+
+    assert list(inspect.signature(compiler.compile_or_get_cached).parameters) == [
+        "backend",
+        "computation",
+        "devices",
+        "compile_options",
+        "host_callbacks",
+        "executable_devices",
+        "pgle_profiler",
+    ]
+
+
+def test_jax_calls_it_through_the_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    from jax._src import compiler
+
+    calls: list[tuple[object, ...]] = []
+    compile_ = compiler.compile_or_get_cached
+
+    def spy(*args: object, **kwargs: object) -> object:
+        calls.append((*args, *kwargs.values()))
+        return compile_(*args, **kwargs)
+
+    monkeypatch.setattr(compiler, "compile_or_get_cached", spy)
+    jax.jit(lambda x: x + 3)(X)
+    [(backend, module, devices, *_)] = calls
+    assert isinstance(module, ir.Module)
+    assert isinstance(devices, np.ndarray)
+    assert backend is jax.devices()[0].client
+
+
+def test_extra_arguments_reach_jax_untouched(monkeypatch: pytest.MonkeyPatch) -> None:
+    from jax._src import compiler
+
+    seen: list[object] = []
+
+    def stand_in(*args: object, **kwargs: object) -> str:
+        seen.append((args, kwargs))
+        return "executable"
+
+    monkeypatch.setattr(compiler, "compile_or_get_cached", stand_in)
+    jax_private.install_hook(
+        lambda backend, module, devices, options, compile_: compile_(module, options)
+    )
+    callbacks, profiler = [object()], object()
+    call = compiler.compile_or_get_cached
+    given = ("backend", "module", "devices", "options", callbacks, "list")
+    assert call(*given, profiler) == "executable"
+    assert call(*given, pgle_profiler=profiler, later_argument=1) == "executable"
+    assert seen == [
+        ((*given, profiler), {}),
+        (given, {"pgle_profiler": profiler, "later_argument": 1}),
+    ]
+
+
+# The option: CompileOptions.env_option_overrides, and its copy.
+
+
+def test_the_option_arrives_in_the_overrides_and_xla_refuses_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from jax._src import compiler
+
+    from hloom import plugin
+
+    # JAX's own function, without the hook.
+    monkeypatch.setattr(
+        compiler, "compile_or_get_cached", compiler.compile_or_get_cached.__wrapped__
+    )
+    assert plugin._flag is not None
+    with pytest.raises(jax.errors.JaxRuntimeError, match="No such compile option: 'hloom'"):
+        jax.jit(lambda x: x + 4, compiler_options={"hloom": "off"})(X)
+
+
+def test_taking_the_option_leaves_the_callers_object_as_it_was() -> None:
+    options = compile_options(hloom="remat", xla_cpu_enable_fast_math="1")
+    before = options.SerializeAsString()
+    for _ in range(2):
+        spec, cleaned = jax_private.take_option(options)
+        assert spec == "remat"
+        assert cleaned.env_option_overrides == [("xla_cpu_enable_fast_math", "1")]
+    assert options.SerializeAsString() == before
+
+
+def test_taking_the_option_changes_nothing_else() -> None:
+    _, cleaned = jax_private.take_option(
+        compile_options(hloom="remat", xla_cpu_enable_fast_math="1")
+    )
+    expected = compile_options(xla_cpu_enable_fast_math="1")
+    assert cleaned.SerializeAsString() == expected.SerializeAsString()
+
+
+def test_a_copy_of_compile_options_is_whole_and_apart() -> None:
+    options = compile_options(xla_cpu_enable_fast_math="1")
+    options.executable_build_options.fdo_profile = b"profile"
+    clone = copy.copy(options)
+    assert clone.SerializeAsString() == options.SerializeAsString()
+    clone.env_option_overrides = []
+    assert options.env_option_overrides == [("xla_cpu_enable_fast_math", "1")]
+
+
+def test_options_without_ours_are_handed_on_themselves() -> None:
+    options = compile_options(xla_cpu_enable_fast_math="1")
+    spec, same = jax_private.take_option(options)
+    assert spec is None
+    assert same is options
+
+
+# The executables: jax._src.interpreters.pxla.MeshComputation.
+
+
+def test_a_lowered_computation_keeps_its_first_executable() -> None:
+    from jax._src.interpreters import pxla
+
+    # This is why `keep_executables_apart` exists; see there.
+    lowered = jax.jit(lambda x: x + 5).lower(X)
+    assert isinstance(lowered._lowering, pxla.MeshComputation)
+    assert lowered._lowering.compile() is lowered._lowering.compile()
+    # With empty options JAX compiles as without, and leaves the one it keeps alone.
+    assert lowered._lowering.compile({}) is not lowered._lowering.compile()
+    parameters = inspect.signature(pxla.MeshComputation.compile).parameters
+    assert list(parameters) == ["self", "compiler_options", "device_assignment"]
+
+
+def test_executables_are_kept_by_flag() -> None:
+    lowered = jax.jit(lambda x: x + 6).lower(X)
+    without = lowered._lowering.compile()
+    import hloom
+
+    with hloom.passes("off"):
+        within = lowered._lowering.compile()
+        assert lowered._lowering.compile() is within
+    assert within is not without
+    assert lowered._lowering.compile() is without
+
+
+# Who takes part: jaxlib._jax.CompileOnlyPyClient, process indices.
+
+
+def test_devices_and_clients_tell_their_process() -> None:
+    [device, *_] = jax.devices()
+    assert device.client.process_index() == device.process_index == 0
+    assert jax_private.takes_part(device.client, np.array([device], dtype=object))
+    assert not jax_private.takes_part(device.client, np.array([], dtype=object))
+    assert jax_private.platform_of(device.client) == "cpu"
+
+
+TARGET = Path(__file__).parents[1] / "hloom" / "targets" / "h100_sxm.txtpb"
+
+
+def test_a_compile_only_client_takes_part(run_python: RunPython) -> None:
+    pytest.importorskip("jax_plugins.xla_cuda13", reason="the cuda13 extra is not installed")
+    script = f"""
+import json, numpy as np
+from jax.experimental import topologies
+from hloom import jax_private
+from pathlib import Path
+topology = topologies.get_topology_desc(
+    platform="cuda", target_config=Path({str(TARGET)!r}).read_text(), topology="2x1x1")
+devices = np.array(topology.devices, dtype=object)
+client = devices[0].client
+# Its second device belongs to no process that exists.
+print(json.dumps([client.platform, jax_private.platform_of(client),
+    jax_private.takes_part(client, devices), jax_private.takes_part(client, devices[1:])]))
+"""
+    assert json.loads(run_python(script).stdout) == ["gpu", "cuda", True, True]
+
+
+# Figures: get_compiled_memory_stats.
+
+
+def test_an_executable_tells_its_memory() -> None:
+    compiled = jax.jit(lambda x: (x @ x) * 2.0).lower(np.ones((16, 16), np.float32)).compile()
+    figures = jax_private.memory_figures(compiled.runtime_executable())
+    analysis = compiled.memory_analysis()
+    assert figures == jax_private.MemoryFigures(
+        temp_bytes=analysis.temp_size_in_bytes,
+        argument_bytes=1024,
+        output_bytes=1024,
+        alias_bytes=0,
+    )
+
+
+# The persistent cache: the event /jax/compilation_cache/cache_hits.
+
+
+def test_a_cache_hit_is_seen_in_its_own_thread_only() -> None:
+    def hit() -> None:
+        jax.monitoring.record_event("/jax/compilation_cache/cache_hits")
+
+    jax.config.update("jax_compilation_cache_dir", "/nonexistent")
+    try:
+        with jax_private.watch_cache() as outcome:
+            thread = threading.Thread(target=hit)
+            thread.start()
+            thread.join()
+            assert outcome.hit is False
+            hit()
+            assert outcome.hit is True
+        with jax_private.watch_cache() as outcome:
+            pass
+        hit()
+        assert outcome.hit is False
+    finally:
+        jax.config.update("jax_compilation_cache_dir", None)
+
+
+def test_no_cache_is_neither_hit_nor_miss() -> None:
+    with jax_private.watch_cache() as outcome:
+        pass
+    assert outcome.hit is None
