@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import importlib
+import os
 import sys
 from collections.abc import Sequence
 from types import ModuleType
@@ -56,8 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"hloom: error: {error}", file=sys.stderr)
         return 1
     except BrokenPipeError:
-        # The reader has gone; Python's flush at exit would complain about it.
-        sys.stdout = None  # type: ignore[assignment]
+        # The reader has gone; Python's flush at exit shall not complain about it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
         return 130
@@ -90,12 +92,11 @@ def _run(words: list[str]) -> int:
         close = did_you_mean(first, commands.choices)
         known = ", ".join(commands.choices)
         raise _UsageError(f"unknown command '{first}'.{close} Commands: {known}.")
-    program = _load_demo() if first == "demo" else None
-    if program is not None:
+    if first == "demo":
+        program = _load_demo()
         program.add_arguments(demo)
+        return int(program.run(parser.parse_args(words)))
     arguments = parser.parse_args(words)
-    if program is not None:
-        return int(program.run(arguments))
     if arguments.command == "passes":
         return _show_passes(arguments)
     parser.print_help()
@@ -126,7 +127,7 @@ def _show_passes(arguments: argparse.Namespace) -> int:
 
 def _load_demo() -> ModuleType:
     try:
-        from hloom.demo import main as program
+        program = importlib.import_module("hloom.demo.main")
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] not in _EXTRA_MODULES:
             raise

@@ -62,7 +62,11 @@ def _transform(work: _Work) -> None:
     try:
         result = work.pipeline.run(
             clone,
-            target=Target(work.platform, name=work.platform),
+            target=Target(
+                work.platform,
+                name=work.platform,
+                keeps_barriers=jax_private.keeps_barriers(work.platform),
+            ),
             observers=(work.observer,) if root else (),
         )
         if result.changed and _lower(clone, work.platform) and root:

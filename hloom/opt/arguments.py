@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import NoReturn
 
-from hloom import __version__
+from hloom import __version__, targets
 from hloom.passes import registry
 from hloom.passes.errors import did_you_mean
 from hloom.passes.pipeline import Pipeline
@@ -103,10 +103,6 @@ def check_printed_passes(arguments: Arguments, pipeline: Pipeline) -> None:
                 )
 
 
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",")]
-
-
 def _make_parser() -> _Parser:
     parser = _Parser(
         prog="hloom-opt",
@@ -116,57 +112,47 @@ def _make_parser() -> _Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    flag = {"action": "store_true"}
-    add = parser.add_argument
-    add("input", nargs="?", default="-", metavar="FILE", help="the module; - or none is stdin")
-    add(
-        "-p",
-        "--passes",
-        dest="spec",
-        default="off",
-        metavar="SPEC",
-        help="passes to run; none if not given",
-    )
-    add(
-        "-o", dest="output", default="-", metavar="FILE", help="where to write; stdout if not given"
-    )
-    add(
+    value = parser.add_argument
+    value("input", nargs="?", default="-", metavar="FILE", help="the module; - or none is stdin")
+    value("-p", "--passes", dest="spec", default="off", metavar="SPEC", help="passes to run")
+    value("-o", dest="output", default="-", metavar="FILE", help="where to write, if not stdout")
+    value(
         "--target",
         default="cpu",
         metavar="NAME|FILE",
-        help="device to plan for: cpu, h100_sxm, or the path of a description (default: cpu)",
+        help=f"device to plan for: {', '.join(targets.names())}, or the path of a description",
     )
-    add("--emit-bytecode", **flag, help="write MLIR bytecode, which keeps locations")
-    add("--debug-info", **flag, help="print locations; they are left out otherwise")
+    _flag(parser, "--emit-bytecode", "write MLIR bytecode, which keeps locations")
+    _flag(parser, "--debug-info", "print locations; they are left out otherwise")
+    _flag(parser, "--list-passes", "list the passes and exit")
+    value("--version", action="version", version=f"hloom-opt {__version__}")
     shown = parser.add_argument_group("what to show on stderr")
     for when in ("before", "after"):
         shown.add_argument(
             f"--print-ir-{when}",
             type=_names,
+            action="extend",
             default=[],
             metavar="[=PASS,..]",
-            action="extend",
-            help=f"print the module {when} these passes; every pass if without =PASS",
+            help=f"print the module {when} these passes, or {when} every pass",
         )
-        shown.add_argument(
-            f"--print-ir-{when}-all", **flag, help=f"print the module {when} every pass"
-        )
-    shown.add_argument(
-        "--print-plan", **flag, help="print what each pass decided, one line of JSON each"
-    )
-    shown.add_argument("--timing", **flag, help="print how long each pass took")
-    shown.add_argument("--traceback", **flag, help="show where in its code a pass failed")
+        _flag(shown, f"--print-ir-{when}-all", f"print the module {when} every pass")
+    _flag(shown, "--print-plan", "print what each pass decided, a line of JSON each")
+    _flag(shown, "--timing", "print how long each pass took")
+    _flag(shown, "--traceback", "show where in its code a pass failed")
     tests = parser.add_argument_group("for tests")
-    tests.add_argument(
-        "--split-input-file",
-        **flag,
-        help="take each part between lines '// -----' as a module of its own",
-    )
-    tests.add_argument(
+    _flag(tests, "--split-input-file", "the input is several modules between lines '// -----'")
+    _flag(
+        tests,
         "--verify-diagnostics",
-        **flag,
-        help="compare diagnostics with comments such as // expected-error {{message}}",
+        "compare diagnostics with comments such as // expected-error {{message}}",
     )
-    add("--list-passes", **flag, help="list the passes and exit")
-    add("--version", action="version", version=f"hloom-opt {__version__}")
     return parser
+
+
+def _flag(group: argparse._ActionsContainer, name: str, help_: str) -> None:
+    group.add_argument(name, action="store_true", help=help_)
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",")]

@@ -82,7 +82,10 @@ def _prepare(arguments: Arguments) -> Job:
 def _write(path: str, outputs: list[bytes]) -> None:
     data = _SEPARATOR.join(outputs)
     if path == "-":
-        sys.stdout.buffer.write(data)
+        # Under PYTHONUNBUFFERED this is the bare file, which may take a part at a time.
+        rest = memoryview(data)
+        while rest:
+            rest = rest[sys.stdout.buffer.write(rest) :]
         return
     try:
         Path(path).write_bytes(data)

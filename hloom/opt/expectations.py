@@ -99,9 +99,9 @@ def check(
     for said in _with_notes(diagnostics):
         line = said.position.line if said.position.file == file else 0
         close = [e for e in expectations if e.line == line and e.pattern.search(said.message)]
-        match = next((e for e in close if e.severity is said.severity), None)
-        if match is not None:
-            met.add(match)
+        matches = [e for e in close if e.severity is said.severity]
+        if matches:
+            met.add(next((e for e in matches if e not in met), matches[0]))
         elif close:
             wrong.append(_wrong_severity(said, close[0]))
         else:
@@ -130,9 +130,9 @@ def _pattern(text: str, position: Position, *, is_regex: bool) -> re.Pattern[str
     # split() with one group alternates: literal text, regular expression, literal text, ...
     parts = _INNER_REGEX.split(text)
     try:
-        return re.compile(
-            "".join(f"(?:{p})" if i % 2 else re.escape(p) for i, p in enumerate(parts))
-        )
+        parts[1::2] = [f"(?:{re.compile(part).pattern})" for part in parts[1::2]]
+        parts[::2] = map(re.escape, parts[::2])
+        return re.compile("".join(parts))
     except re.error as error:
         raise _error(position, f"not a regular expression: {error}") from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import io
 import os
 import re
@@ -18,7 +19,7 @@ from hloom.opt.diagnostics import Diagnostic, InputError, Position, Severity, co
 _BYTECODE_MAGIC = b"ML\xefR"
 _SPLIT_MARKER = re.compile(rb"^// -----[ \t\r]*$", re.MULTILINE)
 _TRIAL_LIMIT_S = 10
-"""Processor seconds to read bytecode, and one more for each MiB; a module of 1 MiB takes 0.1 s."""
+"""Processor seconds to read bytecode, and one more for each MiB; 55 KiB take 0.01 s."""
 
 
 @dataclass(frozen=True)
@@ -117,9 +118,10 @@ def _from_portable(module: ir.Module, chunk: Chunk) -> ir.Module:
         module.operation.write_bytecode(bytecode)
         data = bytecode.getvalue()
     try:
-        return deserialize_portable_artifact(data, module.context)
+        stablehlo: ir.Module = deserialize_portable_artifact(data, module.context)
     except (RuntimeError, ValueError) as error:
         raise _error(chunk.source.name, f"not a StableHLO portable artifact: {error}") from error
+    return stablehlo
 
 
 def _try_in_child(chunk: Chunk, context: ir.Context) -> None:
@@ -146,6 +148,7 @@ def _read_and_exit(data: bytes, context: ir.Context) -> None:
         resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        faulthandler.disable()
         ir.Module.parse(data, context)
     finally:
         # Whatever was raised, the parent meets it again and reports it.
