@@ -7,7 +7,6 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from types import ModuleType
 from typing import NoReturn
 
 from hloom import __version__
@@ -93,9 +92,7 @@ def _run(words: list[str]) -> int:
         known = ", ".join(commands.choices)
         raise _UsageError(f"unknown command '{first}'.{close} Commands: {known}.")
     if first == "demo":
-        program = _load_demo()
-        program.add_arguments(demo)
-        return int(program.run(parser.parse_args(words)))
+        return _run_demo(parser, demo, words)
     arguments = parser.parse_args(words)
     if arguments.command == "passes":
         return _show_passes(arguments)
@@ -125,13 +122,14 @@ def _show_passes(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _load_demo() -> ModuleType:
+def _run_demo(parser: _Parser, demo: argparse.ArgumentParser, words: list[str]) -> int:
     try:
         program = importlib.import_module("hloom.demo.main")
+        program.add_arguments(demo)
+        return int(program.run(parser.parse_args(words)))
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] not in _EXTRA_MODULES:
             raise
         raise _UsageError(
             f"the demo needs {error.name}, which is not installed: pip install 'hloom[demo]'"
         ) from error
-    return program

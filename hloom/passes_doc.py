@@ -87,7 +87,10 @@ def _facts(cls: type[Pass], *, quote: str) -> Iterator[str]:
         names = ", ".join(f"{quote}{required.name}{quote}" for required in cls.requires)
         yield f"Runs first, unless the spec has it before: {names}.\n"
     if cls.preparation:
-        yield "It prepares for other passes: where only such passes found something to do, jax.jit compiles the\nprogram as it was.\n"
+        yield (
+            "It prepares for other passes: where only such passes found something to do, jax.jit "
+            "compiles the\nprogram as it was.\n"
+        )
     yield f"Example: {quote}{cls.example}{quote}"
 
 

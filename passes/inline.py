@@ -88,7 +88,8 @@ class Inline(Pass):
             (call, functions[_callee(call)])
             for caller in order
             for call in calls_by_function[caller]
-            if _callee(call) in inlinable and set(walk.attribute_names(call)) <= _ATTRIBUTES_OF_A_PLAIN_CALL
+            if _callee(call) in inlinable
+            and set(walk.attribute_names(call)) <= _ATTRIBUTES_OF_A_PLAIN_CALL
         )
         return InlinePlan(planned, _unreferenced(module, functions, {call for call, _ in planned}))
 
@@ -139,7 +140,8 @@ def _callees_first(
             return state[name]
         state[name] = False
         callees = [_callee(call) for call in calls[name]]
-        state[name] = all([visit(callee) for callee in callees if callee in functions])
+        visited = [visit(callee) for callee in callees if callee in functions]
+        state[name] = all(visited)
         if state[name]:
             order.append(name)
         return state[name]
@@ -165,9 +167,9 @@ def _unreferenced(
 ) -> tuple[ir.Operation, ...]:
     """Private functions that nothing refers to any more once the planned calls are inlined."""
     kept = {name for name, function in functions.items() if not _is_private(function)}
-    for op in module.body.operations:
-        if op.operation.name != "func.func":
-            kept |= _symbols(op.operation) & functions.keys()
+    for view in module.body.operations:
+        if view.operation.name != "func.func":
+            kept |= _symbols(view.operation) & functions.keys()
     reached = sorted(kept)
     for name in reached:  # grows while it is walked
         for op in walk.operations(functions[name]):

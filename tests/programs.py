@@ -350,9 +350,7 @@ def convolution_and_pooling():
                 x, k, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
             )
             x = jax.nn.relu(x) * jax.nn.sigmoid(x)
-            x = jax.lax.reduce_window(
-                x, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID"
-            )
+            x = jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
         return x.mean()
 
     return jax.value_and_grad(loss), (normal(3, 3, 4, 4, seed=6) / 6, normal(2, 8, 8, 4))

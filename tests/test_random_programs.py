@@ -101,7 +101,9 @@ def test_interpreter_agrees(program: list[Step]) -> None:
     original = jax.jit(gradient(program), keep_unused=True).lower(*arguments).compiler_ir()
     changed = clone_module(original)
     Pipeline.parse(SPEC).run(changed, target=Target())
-    for got, wanted in zip(interpret(changed, arguments), interpret(original, arguments), strict=True):
+    for got, wanted in zip(
+        interpret(changed, arguments), interpret(original, arguments), strict=True
+    ):
         np.testing.assert_array_equal(got, wanted)
 
 

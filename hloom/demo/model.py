@@ -6,8 +6,6 @@ Nothing in it knows of hloom, and nothing is annotated with `jax.checkpoint`.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -81,22 +79,17 @@ class Gpt(nnx.Module):  # type: ignore[misc] # as above
     """Byte tokens `[batch, sequence]`, integers, to logits `[batch, sequence, 256]`, float32."""
 
     def __init__(self, sizes: Sizes, *, rngs: nnx.Rngs) -> None:
-        @nnx.split_rngs(splits=sizes.layers)
-        @nnx.vmap(in_axes=0, out_axes=0)
-        def stacked(rngs: nnx.Rngs) -> Block:
-            return Block(sizes, rngs=rngs)
-
+        make_blocks = nnx.vmap(lambda rngs: Block(sizes, rngs=rngs))
         self.embedding = nnx.Embed(BYTE_VALUES, sizes.width, rngs=rngs)
         self.position = nnx.Embed(sizes.sequence, sizes.width, rngs=rngs)
-        self.blocks = stacked(rngs)
+        self.blocks = nnx.split_rngs(splits=sizes.layers)(make_blocks)(rngs)
         self.norm = nnx.LayerNorm(sizes.width, rngs=rngs)
         self.head = nnx.Linear(sizes.width, BYTE_VALUES, use_bias=False, rngs=rngs)
 
     def __call__(self, tokens: jax.Array) -> jax.Array:
-        @nnx.scan(in_axes=(nnx.Carry, 0), out_axes=nnx.Carry)
-        def through(stream: jax.Array, block: Block) -> Any:
-            return block(stream)
-
+        through_blocks = nnx.scan(
+            lambda stream, block: block(stream), in_axes=(nnx.Carry, 0), out_axes=nnx.Carry
+        )
         stream = self.embedding(tokens) + self.position(jnp.arange(tokens.shape[1]))
-        logits: jax.Array = self.head(self.norm(through(stream, self.blocks)))
+        logits: jax.Array = self.head(self.norm(through_blocks(stream, self.blocks)))
         return logits

@@ -16,7 +16,7 @@ import hloom
 from hloom.demo.data import Tokens
 from hloom.demo.model import Gpt, Sizes
 
-LEARNING_RATE = 3e-4
+LEARNING_RATE = 1e-3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,8 +92,8 @@ class TrainStep:
         """A fresh copy of the state before the first step: a run donates what it is given."""
         return jax.tree.map(lambda leaf: leaf.copy(), self._first_state)
 
-    def parameter_bytes(self) -> int:
-        """Bytes of everything the state holds: weights, and what AdamW keeps beside them."""
+    def state_bytes(self) -> int:
+        """Bytes of the whole state: weights, and what AdamW keeps beside them."""
         return sum(leaf.nbytes for leaf in jax.tree.leaves(self._first_state))
 
     def lower(self, sharding: Any = None) -> Any:
@@ -102,9 +102,7 @@ class TrainStep:
         def abstract(leaf: Any) -> jax.ShapeDtypeStruct:
             return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
-        return self._jitted.lower(
-            jax.tree.map(abstract, self._first_state), abstract(self._batch)
-        )
+        return self._jitted.lower(jax.tree.map(abstract, self._first_state), abstract(self._batch))
 
 
 def compile_step(lowered: Any, spec: str, *, dump_to: Path) -> Compiled:
@@ -141,22 +139,28 @@ def compile_step(lowered: Any, spec: str, *, dump_to: Path) -> Compiled:
 
 
 def train(
-    step: Callable[[Any, Any], tuple[Any, jax.Array]],
-    state: Any,
+    programs: Sequence[Compiled],
+    first_state: Callable[[], Any],
     batches: Tokens,
     *,
-    after_step: Callable[[float], None],
-) -> Training:
-    """Runs a step over each batch; `after_step` is called with each loss. Donates the state."""
-    losses: list[float] = []
-    step_s: list[float] = []
+    after_step: Callable[[Sequence[float]], None],
+) -> tuple[Training, ...]:
+    """Trains every program on the batches, each from a first state of its own.
+
+    They take turns at each batch, so that whatever else the machine does meets all of them
+    alike. `after_step` is called with the losses of each turn, in the order of the programs.
+    """
+    states = [first_state() for _ in programs]
+    losses: list[list[float]] = [[] for _ in programs]
+    step_s: list[list[float]] = [[] for _ in programs]
     for batch in batches:
-        start_s = time.perf_counter()
-        state, loss = step(state, batch)
-        losses.append(float(loss))
-        step_s.append(time.perf_counter() - start_s)
-        after_step(losses[-1])
-    return Training(tuple(losses), tuple(step_s))
+        for index, program in enumerate(programs):
+            start_s = time.perf_counter()
+            states[index], loss = program.step(states[index], batch)
+            losses[index].append(float(loss))
+            step_s[index].append(time.perf_counter() - start_s)
+        after_step([own[-1] for own in losses])
+    return tuple(Training(tuple(a), tuple(b)) for a, b in zip(losses, step_s, strict=True))
 
 
 def largest_difference(one: Sequence[float], other: Sequence[float]) -> float:
@@ -167,4 +171,5 @@ def largest_difference(one: Sequence[float], other: Sequence[float]) -> float:
 
 def _loss(model: Gpt, batch: jax.Array) -> jax.Array:
     logits = model(batch[:, :-1])
-    return optax.softmax_cross_entropy_with_integer_labels(logits, batch[:, 1:].astype("int32")).mean()
+    targets = batch[:, 1:].astype("int32")
+    return optax.softmax_cross_entropy_with_integer_labels(logits, targets).mean()

@@ -6,6 +6,7 @@ import enum
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, cast
 
 from jax.extend.mlir import ir
 
@@ -85,7 +86,8 @@ def _find_file(location: ir.Location) -> ir.FileLineColLoc | None:
     kind = location.typeid
     if kind == ir.FileLineColLoc.static_typeid:
         return ir.FileLineColLoc(location)
-    inner: list[ir.Location] = []
+    # Their stubs call the members of a fused location objects.
+    inner: list[Any] = []
     if kind == ir.NameLoc.static_typeid:
         inner = [ir.NameLoc(location).child_loc]
     elif kind == ir.CallSiteLoc.static_typeid:
@@ -108,7 +110,7 @@ def collect(context: ir.Context, *, file: str) -> Iterator[list[Diagnostic]]:
         collected.append(convert(native, file=file))
         return True
 
-    handler = context.attach_diagnostic_handler(handle)
+    handler = cast(ir.DiagnosticHandler, context.attach_diagnostic_handler(handle))
     try:
         yield collected
     finally:

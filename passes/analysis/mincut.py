@@ -43,7 +43,9 @@ def minimum_vertex_cut(
     pairs = np.array(sorted(set(edges)), dtype=np.int64).reshape(-1, 2)
     starts = np.array(sorted(set(sources)), dtype=np.int64)
     ends = np.array(sorted(set(sinks)), dtype=np.int64)
-    tails = np.concatenate([inside, pairs[:, 0] + count, np.full(len(starts), source), ends + count])
+    tails = np.concatenate(
+        [inside, pairs[:, 0] + count, np.full(len(starts), source), ends + count]
+    )
     heads = np.concatenate([inside + count, pairs[:, 1], starts, np.full(len(ends), sink)])
     capacities = np.concatenate(
         [scaled, np.full(len(pairs) + len(starts) + len(ends), unlimited, dtype=np.int64)]

@@ -18,7 +18,8 @@ def operation_name(location: ir.Location) -> str:
     if isinstance(location, ir.NameLoc):
         return location.name_str
     if isinstance(location, ir.FusedLoc):
-        return next(filter(None, map(operation_name, location.locations)), "")
+        parts: list[ir.Location] = list(location.locations)
+        return next((name for part in parts if (name := operation_name(part))), "")
     return ""
 
 
@@ -31,7 +32,8 @@ def source_line(location: ir.Location) -> str:
     if isinstance(location, ir.CallSiteLoc):
         return source_line(location.callee)
     if isinstance(location, ir.FusedLoc):
-        return next(filter(None, map(source_line, location.locations)), "")
+        parts: list[ir.Location] = list(location.locations)
+        return next((line for part in parts if (line := source_line(part))), "")
     return ""
 
 

@@ -28,7 +28,8 @@ behind one they could not fold and would be kept alive. Everything else that the
 is behind the barrier, so that XLA's CSE cannot merge them with the first computation. In a scan the
 forward loop stacks fewer residuals and the backward body recomputes them; the two bodies are apart,
 so no barrier is needed. Where the target drops barriers too early for them to hold (XLA:CPU of
-jaxlib 0.10), only scans are rewritten. The work of a user's ``jax.checkpoint`` counts as backward work and stays.
+jaxlib 0.10), only scans are rewritten. The work of a user's ``jax.checkpoint`` counts as backward
+work and stays.
 
 Source: the min-cut partitioner of PyTorch's AOTAutograd (Hu et al., 2022) for what to keep.
 """
@@ -65,20 +66,25 @@ class RematPlan:
         return not self.blocks and not self.scans
 
     @property
+    def parts(self) -> tuple[BlockPlan | ScanPlan, ...]:
+        return (*self.blocks, *self.scans)
+
+    @property
     def freed_bytes(self) -> int:
         """Bytes of residuals that are not kept any more."""
-        return sum(part.freed_bytes for part in (*self.blocks, *self.scans))
+        return sum(part.freed_bytes for part in self.parts)
 
     @property
     def added_bytes(self) -> int:
         """Bytes of values that are kept in their place."""
-        return sum(part.added_bytes for part in (*self.blocks, *self.scans))
+        return sum(part.added_bytes for part in self.parts)
 
     def summary(self) -> str:
         if self.empty:
             return "nothing to recompute"
-        parts = (*self.blocks, *self.scans)
-        clones = sum(len(site.cloned) for part in parts for site in part.sites)
+        groups = [group for block in self.blocks for group in block.groups]
+        sites = [site for scan in self.scans for site in scan.sites]
+        clones = sum(len(part.cloned) for part in (*groups, *sites))
         return (
             f"{clones} operations recomputed, {self.freed_bytes / 2**20:.1f} MiB of residuals "
             f"not kept, {self.added_bytes / 2**20:.1f} MiB kept in their place"
@@ -114,7 +120,7 @@ class Remat(Pass):
         for block in walk.code_blocks(module.operation):
             if target.keeps_barriers:
                 plan = plan_block(block, self.min_bytes)
-                blocks += [plan] if plan.sites else []
+                blocks += [plan] if plan.groups else []
             scans += plan_scans(block, self.min_bytes)
         return RematPlan(tuple(blocks), tuple(scans))
 
@@ -122,8 +128,8 @@ class Remat(Pass):
         replaced = Replaced()
         for scan in plan.scans:
             apply_scan(scan, replaced)
-        for block in plan.blocks:
-            apply_block(block, replaced)
+        for block_plan in plan.blocks:
+            apply_block(block_plan, replaced)
         blocks = [old.block for old in replaced.ops]
         # An old backward loop still reads the dropped stacks of its old forward loop.
         for old in reversed(replaced.ops):

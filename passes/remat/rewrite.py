@@ -12,41 +12,42 @@ from hloom.passes.analysis import walk
 from hloom.passes.analysis.kinds import is_recomputable
 from hloom.passes.analysis.names import rematerialized
 from hloom.passes.loop_edit import Replaced
-from hloom.passes.remat.straight_line import BlockPlan, Site
+from hloom.passes.remat.straight_line import BlockPlan, Group
 
 
 def apply_block(plan: BlockPlan, replaced: Replaced) -> None:
     """Clones what the plan recomputes and lets its readers take the clones."""
     clones: dict[ir.Value, ir.Value] = {}
     gradients: dict[ir.Value, ir.Value] = {}
-    for site in plan.sites:
-        if site.cloned:
-            behind = _put_barrier(site, gradients, replaced)
-            before = replaced.op(site.before)
-            clones.update(clone_before(before, site.cloned, ChainMap(behind, clones)))
-        replace_operands(replaced.op(site.op), {value: clones[value] for value in site.reads})
+    for group in plan.groups:
+        behind = _put_barrier(group, gradients, replaced)
+        before = replaced.op(group.before)
+        clones.update(clone_before(before, group.cloned, ChainMap(behind, clones)))
+    for reader, values in plan.readers:
+        replace_operands(replaced.op(reader), {value: clones[value] for value in values})
 
 
 def _put_barrier(
-    site: Site, gradients: dict[ir.Value, ir.Value], replaced: Replaced
+    group: Group, gradients: dict[ir.Value, ir.Value], replaced: Replaced
 ) -> dict[ir.Value, ir.Value]:
-    """The leaves as they come out of a barrier before the site, with its gradient beside them."""
-    if not site.leaves:
+    """The leaves as they come out of a barrier, with the group's gradient beside them."""
+    if not group.leaves:
         return {}
-    leaves = [replaced.value(leaf) for leaf in site.leaves]
-    if site.gradient is None:
-        return dict(zip(leaves, _barrier(site, leaves, replaced), strict=True))
-    planned = replaced.value(site.gradient)
+    leaves = [replaced.value(leaf) for leaf in group.leaves]
+    if group.gradient is None:
+        return dict(zip(leaves, _barrier(group, leaves, replaced), strict=True))
+    planned = replaced.value(group.gradient)
     gradient = gradients.get(planned, planned)
-    *behind, held = _barrier(site, [*leaves, gradient], replaced)
-    for reader in site.gradient_readers:
+    *behind, held = _barrier(group, [*leaves, gradient], replaced)
+    for reader in group.gradient_readers:
         replace_operands(replaced.op(reader), {gradient: held})
     gradients[planned] = held
     return dict(zip(leaves, behind, strict=True))
 
 
-def _barrier(site: Site, values: list[ir.Value], replaced: Replaced) -> list[ir.Value]:
-    with ir.InsertionPoint(replaced.op(site.before)), rematerialized(site.op.location):
+def _barrier(group: Group, values: list[ir.Value], replaced: Replaced) -> list[ir.Value]:
+    before = replaced.op(group.before)
+    with ir.InsertionPoint(before), rematerialized(before.location):
         return list(stablehlo.OptimizationBarrierOp(values).results)
 
 

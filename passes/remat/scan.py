@@ -16,7 +16,8 @@ from jax.extend.mlir import ir
 
 from hloom.passes.analysis import walk
 from hloom.passes.analysis.graph import FROM_OUTSIDE, BlockGraph
-from hloom.passes.analysis.loops import Link, LoopPair, Stack, defining_op, loop_pairs
+from hloom.passes.analysis.loop_pairs import Link, LoopPair, loop_pairs
+from hloom.passes.analysis.loops import Stack, defining_op
 from hloom.passes.analysis.mincut import minimum_vertex_cut
 from hloom.passes.analysis.names import operation_name
 from hloom.passes.analysis.phases import is_backward, is_rematerialized
@@ -41,8 +42,8 @@ class ScanPlan:
     """What one pair of loops stores, and what its backward body recomputes.
 
     ``stored`` are the forward values that the clones start from as slices, each with the stack
-    that has it today, or None where it needs a new one; ``dropped`` are the links whose stacks go. Bytes
-    are of whole stacks.
+    that has it today, or None where it needs a new one; ``dropped`` are the links whose stacks go.
+    Bytes are of whole stacks.
     """
 
     pair: LoopPair

@@ -18,7 +18,7 @@ def apply_scan(plan: ScanPlan, replaced: Replaced) -> None:
     The old loops are left empty and unused; they are the caller's to erase.
     """
     forward = LoopEdit(plan.pair.forward.op)
-    arguments = list(plan.pair.forward.body.arguments)
+    arguments: list[ir.Value] = list(plan.pair.forward.body.arguments)
     trips, index = plan.pair.forward.trips, plan.pair.links[0].stack.update.operands[2]
     numbers = {
         value: forward.add_stack(value, trips, index) if stack is None else stack.number

@@ -37,19 +37,15 @@ _FARTHEST_HOLD = 64
 
 
 @dataclass(frozen=True)
-class Site:
-    """A backward operation that reads recomputed values, and what is cloned for it.
+class Group:
+    """Forward operations that are cloned together, right before the operation ``before``.
 
-    ``reads`` are the values of which the operation takes the clones, made here or at an earlier
-    site. ``cloned`` stands with its barrier right before the operation ``before``. ``leaves`` are
-    the kept values the clones start from; they pass the barrier together with ``gradient`` where
-    there is one, whose ``gradient_readers`` take it from the barrier.
+    ``leaves`` are the kept values the clones start from. They pass a barrier, together with
+    ``gradient`` where there is one, whose ``gradient_readers`` take it from the barrier.
     """
 
-    op: ir.Operation
-    reads: tuple[ir.Value, ...]
-    cloned: tuple[ir.Operation, ...]
     before: ir.Operation
+    cloned: tuple[ir.Operation, ...]
     leaves: tuple[ir.Value, ...]
     gradient: ir.Value | None
     gradient_readers: tuple[ir.Operation, ...]
@@ -57,9 +53,13 @@ class Site:
 
 @dataclass(frozen=True)
 class BlockPlan:
-    """What one block recomputes: bytes it need not keep any more, and bytes kept instead."""
+    """What one block recomputes: bytes it need not keep any more, and bytes kept instead.
 
-    sites: tuple[Site, ...]
+    ``readers`` are the backward operations that take clones, each with the values it reads.
+    """
+
+    groups: tuple[Group, ...]
+    readers: tuple[tuple[ir.Operation, tuple[ir.Value, ...]], ...]
     freed_bytes: int
     added_bytes: int
 
@@ -67,26 +67,29 @@ class BlockPlan:
         return {
             "freed_bytes": self.freed_bytes,
             "added_bytes": self.added_bytes,
-            "sites": [
+            "groups": [
                 {
-                    "reader": describe_operation(site.op),
-                    "reads": [describe_value(value) for value in site.reads],
-                    "recomputed_operations": len(site.cloned),
-                    "starts_from": [describe_value(leaf) for leaf in site.leaves],
-                    "held_by_gradient": site.gradient is not None,
+                    "before": describe_operation(group.before),
+                    "recomputed_operations": len(group.cloned),
+                    "starts_from": [describe_value(leaf) for leaf in group.leaves],
+                    "held_by_gradient": group.gradient is not None,
                 }
-                for site in self.sites
+                for group in self.groups
+            ],
+            "readers": [
+                describe_operation(op) | {"reads": [describe_value(value) for value in values]}
+                for op, values in self.readers
             ],
         }
 
 
 def plan_block(block: ir.Block, min_bytes: int) -> BlockPlan:
-    """Plans one block; pure. The plan has no sites where nothing is gained.
+    """Plans one block; pure. The plan has no groups where nothing is gained.
 
     Values below ``min_bytes`` are kept as they are.
     """
     network = _Network.of(BlockGraph.of(block), min_bytes)
-    nothing = BlockPlan((), 0, 0)
+    nothing = BlockPlan((), (), 0, 0)
     if is_rematerialized(block):
         return nothing
     sinks = frozenset(network.sinks)
@@ -102,7 +105,9 @@ def plan_block(block: ir.Block, min_bytes: int) -> BlockPlan:
         banned |= idle
     freed = network.weigh(sinks - schedule.kept)
     added = network.weigh(schedule.kept - sinks)
-    return BlockPlan(schedule.sites(), freed, added) if added < freed else nothing
+    if added >= freed:
+        return nothing
+    return BlockPlan(schedule.groups(), schedule.readers(), freed, added)
 
 
 @dataclass(frozen=True)
@@ -228,30 +233,40 @@ class _Schedule:
         needs = [position, *(reader for reader in readers if reader > position)]
         return any(later - earlier > self.longest_gap for earlier, later in pairwise(needs))
 
-    def sites(self) -> tuple[Site, ...]:
+    def readers(self) -> tuple[tuple[ir.Operation, tuple[ir.Value, ...]], ...]:
+        graph = self.network.graph
+        return tuple(
+            (graph.ops[position], tuple(graph.values[value] for value in values))
+            for position, values in self.reads.items()
+        )
+
+    def groups(self) -> tuple[Group, ...]:
+        """What is cloned for each reader; for neighbours with one place and gradient together."""
         graph = self.network.graph
         placed: dict[int, int] = {}
-        made = []
-        for position, reads in self.reads.items():
-            cloned = self.cloned.get(position, [])
-            leaves = self._leaves(cloned)
-            hold = self._hold(position, self._earliest(cloned, placed), placed) if leaves else None
+        together: list[tuple[int, _Hold | None, list[int]]] = []
+        for position, cloned in self.cloned.items():
+            hold = None
+            if self._leaves(cloned):
+                hold = self._hold(position, self._earliest(cloned, placed), placed)
             before = hold.before if hold else position
             placed |= {value: before for producer in cloned for value in graph.results[producer]}
             if hold:
                 placed[hold.gradient] = before
-            made.append(
-                Site(
-                    op=graph.ops[position],
-                    reads=tuple(graph.values[value] for value in reads),
-                    cloned=tuple(graph.ops[producer] for producer in cloned),
-                    before=graph.ops[before],
-                    leaves=tuple(graph.values[leaf] for leaf in leaves),
-                    gradient=graph.values[hold.gradient] if hold else None,
-                    gradient_readers=tuple(graph.ops[u] for u in hold.readers) if hold else (),
-                )
+            if together and together[-1][:2] == (before, hold):
+                together[-1][2].extend(cloned)
+            else:
+                together.append((before, hold, list(cloned)))
+        return tuple(
+            Group(
+                before=graph.ops[before],
+                cloned=tuple(graph.ops[producer] for producer in sorted(set(cloned))),
+                leaves=tuple(graph.values[leaf] for leaf in self._leaves(cloned)),
+                gradient=graph.values[hold.gradient] if hold else None,
+                gradient_readers=tuple(graph.ops[u] for u in hold.readers) if hold else (),
             )
-        return tuple(made)
+            for before, hold, cloned in together
+        )
 
     def _leaves(self, cloned: list[int]) -> list[int]:
         """The kept values that cloned operations start from."""
@@ -286,7 +301,7 @@ class _Schedule:
         for value in sorted(found, reverse=True):
             first_reader = next(u for u in graph.users[value] if network.backward[u])
             before = min(max(first_reader, earliest, placed.get(value, 0)), position)
-            readers = [user for user in graph.users[value] if user >= before]
+            readers = tuple(user for user in graph.users[value] if user >= before)
             if readers:
                 return _Hold(value, before, readers)
         return None
@@ -308,4 +323,4 @@ class _Hold:
 
     gradient: int
     before: int
-    readers: list[int]
+    readers: tuple[int, ...]
