@@ -100,6 +100,8 @@ def _compare(
     corpus: data.Tokens,
     batches: data.Tokens,
 ) -> int:
+    if arguments.target is not None:
+        deviceless.prepare()
     # A compile that comes out of a cache has no compile time to show.
     jax.config.update("jax_enable_compilation_cache", False)
     with _progress(console, total=arguments.steps + 3) as advance:

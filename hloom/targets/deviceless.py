@@ -3,27 +3,45 @@
 XLA then runs its real GPU passes, scheduling and buffer assignment; its memory figures are exact
 and the same on every machine. Lower the function with arguments placed by `placement`:
 
+    prepare()
     argument = jax.ShapeDtypeStruct((8, 8), "float32", sharding=placement("h100_sxm"))
     jax.jit(f).lower(argument).compile().memory_analysis()
 """
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+from pathlib import Path
+
 import jax
 from jax.experimental import topologies
 
 from hloom import targets
 
+_PLUGINS = ("jax_cuda13_plugin", "jax_cuda12_plugin")
+_DRIVER = Path("/dev/nvidiactl")
+
 
 class MissingCompilerError(RuntimeError):
-    """JAX's compiler for the target's platform is not installed; the text says how to get it."""
+    """JAX's compiler for the target's platform cannot be used; the text says what to do."""
+
+
+def prepare() -> None:
+    """Lets JAX's CUDA plugin start on a machine without a GPU. Call it before JAX is used.
+
+    The plugin looks for a driver, and gives up without one, unless JAX is told to run on
+    something else. So on a machine without a driver, where the program did not choose its
+    platforms itself, this chooses the CPU; anywhere else it does nothing.
+    """
+    if not jax.config.jax_platforms and not _DRIVER.exists():
+        jax.config.update("jax_platforms", "cpu")
 
 
 def placement(target: str) -> jax.sharding.NamedSharding:
     """A sharding that puts a whole array on one device of the target, e.g. "h100_sxm".
 
     Raises hloom.targets.TargetError where the target is unknown, and MissingCompilerError where
-    JAX's CUDA plugin is not installed.
+    JAX's CUDA plugin is not installed or did not start.
     """
     description = targets.text(target)
     try:
@@ -31,9 +49,18 @@ def placement(target: str) -> jax.sharding.NamedSharding:
             platform="cuda", target_config=description, topology="1x1x1"
         )
     except NotImplementedError as error:
-        raise MissingCompilerError(
-            f"compiling for {target} needs JAX's CUDA compiler, which is not installed: "
-            "pip install 'hloom[cuda13]' (about 2 GB; no GPU is needed)"
-        ) from error
+        raise MissingCompilerError(_remedy(target)) from error
     mesh = topologies.make_mesh(topology, (1,), ("device",))
     return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+
+
+def _remedy(target: str) -> str:
+    if any(find_spec(plugin) for plugin in _PLUGINS):
+        return (
+            f"compiling for {target} needs JAX's CUDA plugin, which is installed but did not "
+            "start; on a machine without a GPU set JAX_PLATFORMS=cpu"
+        )
+    return (
+        f"compiling for {target} needs JAX's CUDA plugin, which is not installed: "
+        "pip install 'hloom[cuda13]' (about 2 GB; no GPU is needed)"
+    )

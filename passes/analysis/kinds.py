@@ -73,6 +73,24 @@ def is_recomputable(op: ir.Operation) -> bool:
     return kind_of(op) is not Kind.OPAQUE
 
 
+def is_table(op: ir.Operation) -> bool:
+    """Whether the operation is a constant that spells out its elements.
+
+    Cloning one would spell them out again in the program that XLA reads.
+    """
+    if op.name != "stablehlo.constant":
+        return False
+    try:
+        elements = op.attributes["value"]
+    except TypeError:  # the bindings cannot read dense elements of complex type
+        return not _is_scalar(op)
+    return not (isinstance(elements, ir.DenseElementsAttr) and elements.is_splat)
+
+
+def _is_scalar(op: ir.Operation) -> bool:
+    return ir.RankedTensorType(op.results[0].type).rank == 0
+
+
 def _is_plain_reduction(op: ir.Operation) -> bool:
     """A reduction whose body is cheap itself and uses nothing from outside."""
     block = op.regions[0].blocks[0]

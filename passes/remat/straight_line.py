@@ -19,7 +19,7 @@ from itertools import pairwise
 from jax.extend.mlir import ir
 
 from hloom.passes.analysis.graph import FROM_OUTSIDE, BlockGraph
-from hloom.passes.analysis.kinds import Kind
+from hloom.passes.analysis.kinds import Kind, is_table
 from hloom.passes.analysis.mincut import minimum_vertex_cut
 from hloom.passes.analysis.phases import is_backward, is_rematerialized
 from hloom.passes.remat.describe import describe_operation, describe_value
@@ -207,7 +207,7 @@ class _Schedule:
                 self.due.setdefault(value, []).append(position)
                 if already_made:
                     continue
-            elif not self.network.constant[value]:
+            elif not self.network.constant[value] or is_table(graph.ops[graph.producers[value]]):
                 continue
             producer = graph.producers[value]
             if producer not in clones:

@@ -1,0 +1,109 @@
+"""A GPT written plainly in JAX, its layers unrolled or in a scan: `value_and_grad` of its loss.
+
+12 layers, width 768, 8 heads, vocabulary 8192, batch 8, sequence 1024, bfloat16, plain attention.
+Shapes only: it is made to be compiled, not run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+Parameters = dict[str, Any]
+POLICIES = ("dots_saveable", "dots_with_no_batch_dims_saveable", "nothing_saveable")
+
+
+@dataclasses.dataclass(frozen=True)
+class Gpt:
+    """The program.
+
+    Attributes:
+      scanned: the layers are a `lax.scan` over stacked parameters, else unrolled.
+      policy: a name of `jax.checkpoint_policies`, put on each block; None for no checkpoint.
+      softmax_dtype: what the attention's softmax is computed in.
+      gains: the norms have learned gains.
+    """
+
+    scanned: bool
+    policy: str | None = None
+    softmax_dtype: str = "float32"
+    gains: bool = False
+    layers: int = 12
+    width: int = 768
+    heads: int = 8
+    vocabulary: int = 8192
+    batch: int = 8
+    sequence: int = 1024
+
+    def lower(self, sharding: Any = None) -> Any:
+        """The gradient step lowered for the default device, or the one a sharding names."""
+
+        def shaped(shape: tuple[int, ...], dtype: str = "bfloat16") -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
+
+        stacked = (self.layers,) if self.scanned else ()
+        layer = {name: shaped(stacked + shape) for name, shape in self._layer_shapes().items()}
+        parameters: Parameters = {
+            "embedding": shaped((self.vocabulary, self.width)),
+            "position": shaped((self.sequence, self.width)),
+            "layers": layer if self.scanned else [layer] * self.layers,
+        }
+        if self.gains:
+            parameters["gain"] = shaped((self.width,))
+        tokens = shaped((self.batch, self.sequence), "int32")
+        return jax.jit(jax.value_and_grad(self._loss)).lower(parameters, tokens)
+
+    def _layer_shapes(self) -> dict[str, tuple[int, ...]]:
+        width = self.width
+        gains = {"attention_gain": (width,), "perceptron_gain": (width,)} if self.gains else {}
+        return gains | {
+            "query_key_value": (width, 3 * width),
+            "attention_out": (width, width),
+            "up": (width, 4 * width),
+            "down": (4 * width, width),
+        }
+
+    def _loss(self, parameters: Parameters, tokens: jax.Array) -> jax.Array:
+        block = self._block
+        if self.policy is not None:
+            # In a scan nothing can merge the copy back, and the barrier would only cost.
+            block = jax.checkpoint(
+                self._block,
+                policy=getattr(jax.checkpoint_policies, self.policy),
+                prevent_cse=not self.scanned,
+            )
+        stream = parameters["embedding"][tokens] + parameters["position"]
+        if self.scanned:
+            stream, _ = jax.lax.scan(
+                lambda carry, layer: (block(carry, layer), None), stream, parameters["layers"]
+            )
+        else:
+            for layer in parameters["layers"]:
+                stream = block(stream, layer)
+        logits = _normalize(stream, parameters.get("gain")) @ parameters["embedding"].T
+        log_probabilities = jax.nn.log_softmax(logits.astype("float32"))
+        targets = jnp.roll(tokens, -1, axis=1)
+        return -jnp.take_along_axis(log_probabilities, targets[..., None], axis=-1).mean()
+
+    def _block(self, stream: jax.Array, layer: Parameters) -> jax.Array:
+        normed = _normalize(stream, layer.get("attention_gain"))
+        projected = normed @ layer["query_key_value"]
+        heads = projected.reshape(self.batch, self.sequence, 3, self.heads, -1)
+        query, key, value = heads.transpose(2, 0, 3, 1, 4)
+        scores = jnp.einsum("bhqd,bhkd->bhqk", query, key) / query.shape[-1] ** 0.5
+        causal = jnp.tril(jnp.ones((self.sequence, self.sequence), bool))
+        masked = jnp.where(causal, scores, -1e9).astype(self.softmax_dtype)
+        weights = jax.nn.softmax(masked).astype(stream.dtype)
+        mixed = (weights @ value).transpose(0, 2, 1, 3).reshape(stream.shape)
+        stream = stream + mixed @ layer["attention_out"]
+        normed = _normalize(stream, layer.get("perceptron_gain"))
+        return stream + jax.nn.gelu(normed @ layer["up"]) @ layer["down"]
+
+
+def _normalize(stream: jax.Array, gain: jax.Array | None) -> jax.Array:
+    centered = stream - stream.mean(-1, keepdims=True)
+    normed = centered * jax.lax.rsqrt(stream.var(-1, keepdims=True) + 1e-5)
+    return normed if gain is None else normed * gain
