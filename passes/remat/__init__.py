@@ -108,6 +108,11 @@ class Remat(Pass):
     example: ClassVar[str] = "remat{min_bytes=64KiB}"
     requires: ClassVar[tuple[type[Pass], ...]] = (Inline, Cse, FreeConstants)
 
+    level: str = option(
+        "cheap",
+        doc="what may be recomputed: cheap work only, never a matrix product",
+        choices=("cheap",),
+    )
     min_bytes: Bytes = option(
         Bytes(16 * 1024),
         doc="values smaller than this are kept as they are",
