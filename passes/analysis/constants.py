@@ -27,26 +27,29 @@ class ConstantValues:
     def __init__(self) -> None:
         self._chains: dict[ir.Value, tuple[ir.Operation, ...] | None] = {}
 
-    def chain(self, value: ir.Value) -> tuple[ir.Operation, ...] | None:
+    def chain(
+        self, value: ir.Value, longest: int = _LONGEST_CHAIN
+    ) -> tuple[ir.Operation, ...] | None:
         """The operations that make the value, in an order to clone them; None if not constant.
 
-        An invariant argument of a loop's body stands for the operand it starts as.
+        An invariant argument of a loop's body stands for the operand it starts as. A value with
+        more than ``longest`` operations one behind the other is taken for no constant.
         """
-        if value not in self._chains:
+        if value not in self._chains and longest:
             self._chains[value] = None  # a carry that depends on itself is no constant
-            self._chains[value] = self._find(value)
-        return self._chains[value]
+            self._chains[value] = self._find(value, longest - 1)
+        return self._chains.get(value)
 
-    def _find(self, value: ir.Value) -> tuple[ir.Operation, ...] | None:
+    def _find(self, value: ir.Value, longest: int) -> tuple[ir.Operation, ...] | None:
         initial = initial_value(value)
         if initial is not None:
-            return self.chain(initial)
+            return self.chain(initial, longest)
         op = defining_op(value)
         if op is None or op.name not in _LIGHT or kind_of(op) is Kind.OPAQUE:
             return None
         ops: dict[ir.Operation, None] = {}
         for operand in op.operands:
-            part = self.chain(operand)
+            part = self.chain(operand, longest)
             if part is None:
                 return None
             ops.update(dict.fromkeys(part))

@@ -68,7 +68,8 @@ def counted_loop(op: ir.Operation) -> CountedLoop | None:
     stacks = [
         stack
         for number in range(len(arguments))
-        if (stack := _stack(number, arguments, returned, counter, trips)) is not None
+        if not any(True for _ in condition.arguments[number].uses)
+        and (stack := _stack(number, arguments, returned, counter, trips)) is not None
     ]
     return CountedLoop(op, counter, trips, invariant, tuple(stacks))
 
@@ -92,10 +93,21 @@ def defining_op(value: ir.Value) -> ir.Operation | None:
     return None if isinstance(owner, ir.Block) else owner.operation
 
 
-def affine_in(value: ir.Value, variable: ir.Value) -> tuple[int, int] | None:
+_INDEX_ARITHMETIC = frozenset(
+    {"stablehlo.add", "stablehlo.multiply", "stablehlo.negate", "stablehlo.subtract"}
+)
+
+_DEEPEST_INDEX = 8
+"""How many operations of index arithmetic are looked through; JAX's scans have two."""
+
+
+def affine_in(
+    value: ir.Value, variable: ir.Value, depth: int = _DEEPEST_INDEX
+) -> tuple[int, int] | None:
     """(slope, offset) where value = slope * variable + offset; None where it is not of that form.
 
-    Follows additions, subtractions, negations and products with scalar integer constants.
+    Follows additions, subtractions, negations and products with scalar integer constants, at most
+    ``depth`` of them one behind the other.
     """
     if value == variable:
         return 1, 0
@@ -103,21 +115,21 @@ def affine_in(value: ir.Value, variable: ir.Value) -> tuple[int, int] | None:
     if constant is not None:
         return 0, constant
     op = defining_op(value)
-    if op is None:
+    if op is None or not depth:
         return None
-    parts = [affine_in(operand, variable) for operand in op.operands]
-    if op.name == "stablehlo.negate" and parts[0]:
-        return -parts[0][0], -parts[0][1]
-    if len(parts) != 2 or parts[0] is None or parts[1] is None:
+    if op.name not in _INDEX_ARITHMETIC:
+        return None
+    parts = [affine_in(operand, variable, depth - 1) for operand in op.operands]
+    if op.name == "stablehlo.negate":
+        return None if parts[0] is None else (-parts[0][0], -parts[0][1])
+    if parts[0] is None or parts[1] is None:
         return None
     (a, b), (c, d) = parts[0], parts[1]
     if op.name == "stablehlo.add":
         return a + c, b + d
     if op.name == "stablehlo.subtract":
         return a - c, b - d
-    if op.name == "stablehlo.multiply" and 0 in (a, c):
-        return a * d + b * c, b * d
-    return None
+    return (a * d + b * c, b * d) if 0 in (a, c) else None
 
 
 def _terminator(block: ir.Block) -> ir.Operation:

@@ -14,23 +14,17 @@ there. Constants are cloned beside it and do not pass the barrier.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 
 from jax.extend.mlir import ir
 
 from hloom.passes.analysis.graph import FROM_OUTSIDE, BlockGraph
 from hloom.passes.analysis.kinds import Kind, is_table
-from hloom.passes.analysis.mincut import minimum_vertex_cut
-from hloom.passes.analysis.phases import is_backward, is_rematerialized
+from hloom.passes.analysis.phases import is_rematerialized
 from hloom.passes.remat.describe import describe_operation, describe_value
+from hloom.passes.remat.network import Network
 
-_SHORTEST_GAP, _LONGEST_GAP_SHARE = 64, 16
-"""A recomputed value may lie unread for 64 operations of the backward pass, or a sixteenth of it
-where that is longer. A value with a longer gap is kept: it would be alive for most of the backward
-pass either way. This also bounds the work: nothing is recomputed twice, and a long chain of cheap
-operations is not run from its start."""
-
-_MOST_ROUNDS = 8
+_MOST_ROUNDS = 4
+"""How often the cut is made again with what would still lie idle kept; seldom more than once."""
 
 _FARTHEST_HOLD = 64
 """How many cheap backward values are looked through for a gradient that is in memory anyway."""
@@ -83,118 +77,57 @@ class BlockPlan:
         }
 
 
+_NOTHING = BlockPlan((), (), 0, 0)
+
+
 def plan_block(block: ir.Block, min_bytes: int) -> BlockPlan:
     """Plans one block; pure. The plan has no groups where nothing is gained.
 
     Values below ``min_bytes`` are kept as they are.
     """
-    network = _Network.of(BlockGraph.of(block), min_bytes)
-    nothing = BlockPlan((), (), 0, 0)
     if is_rematerialized(block):
-        return nothing
+        return _NOTHING
+    network = Network(BlockGraph.of(block), min_bytes)
     sinks = frozenset(network.sinks)
     if not network.weigh(sinks):
-        return nothing
-    longest_gap = max(_SHORTEST_GAP, sum(network.backward) // _LONGEST_GAP_SHARE)
+        return _NOTHING
     banned: frozenset[int] = frozenset()
     for _ in range(_MOST_ROUNDS):
-        schedule = _Schedule.of(network, network.cut(banned), longest_gap)
+        kept = network.cut(banned)
+        schedule = _Schedule(network, kept)
         idle = schedule.idle()
-        if idle <= banned:
+        if not idle:
             break
         banned |= idle
-    freed = network.weigh(sinks - schedule.kept)
-    added = network.weigh(schedule.kept - sinks)
-    if added >= freed:
-        return nothing
+    freed, added = network.weigh(sinks - kept), network.weigh(kept - sinks)
+    if idle or added >= freed:
+        return _NOTHING
     return BlockPlan(schedule.groups(), schedule.readers(), freed, added)
-
-
-@dataclass(frozen=True)
-class _Network:
-    """The block as a flow network."""
-
-    graph: BlockGraph
-    backward: list[bool]
-    constant: list[bool]
-    recomputable: list[bool]
-    weights: list[int]
-    sinks: list[int]
-
-    @classmethod
-    def of(cls, graph: BlockGraph, min_bytes: int) -> _Network:
-        backward = [is_backward(op) for op in graph.ops]
-        constant = graph.constant_derived()
-        returned = set(graph.operands[-1]) if graph.ops else set()
-        recomputable, weights, sinks = [], [], []
-        for value, producer in enumerate(graph.producers):
-            inside = producer != FROM_OUTSIDE
-            forward = not inside or not backward[producer]
-            recomputable.append(forward and graph.is_recomputable(value))
-            size = graph.size(value)
-            alive_anyway = not inside or value in returned or size < min_bytes
-            weights.append(0 if alive_anyway or graph.is_small_reduction(value) else size)
-            if forward and not constant[value] and any(backward[u] for u in graph.users[value]):
-                sinks.append(value)
-        return cls(graph, backward, constant, recomputable, weights, sinks)
-
-    def weigh(self, values: frozenset[int]) -> int:
-        return sum(self.weights[value] for value in values)
-
-    def cut(self, banned: frozenset[int]) -> frozenset[int]:
-        """The values to keep, where ``banned`` ones may not be recomputed."""
-        sources: list[int] = []
-        edges: list[tuple[int, int]] = []
-        for value, producer in enumerate(self.graph.producers):
-            if self.constant[value]:
-                continue
-            if self.recomputable[value] and value not in banned:
-                edges += [(read, value) for read in self.graph.operands[producer]]
-            else:
-                sources.append(value)
-        return minimum_vertex_cut(self.weights, edges, sources, self.sinks)
 
 
 class _Schedule:
     """Which backward operation reads which recomputed values, and where those are cloned."""
 
-    def __init__(self, network: _Network, kept: frozenset[int], longest_gap: int) -> None:
+    def __init__(self, network: Network, kept: frozenset[int]) -> None:
         self.network = network
-        self.cut = kept
-        self.longest_gap = longest_gap
-        self.too_idle: set[int] = set()
+        self.kept = kept
         self.reads: dict[int, list[int]] = {}
         """For each backward position that reads recomputed values, those values."""
         self.cloned: dict[int, list[int]] = {}
         """For a position, the forward positions cloned for it, in order."""
         self.due: dict[int, list[int]] = {}
         """For each recomputed value, where it is needed: read, or an operand of a clone."""
-
-    @classmethod
-    def of(cls, network: _Network, kept: frozenset[int], longest_gap: int) -> _Schedule:
-        schedule = cls(network, kept, longest_gap)
         for position, backward in enumerate(network.backward):
             if backward:
-                schedule._visit(position)
-        return schedule
-
-    @property
-    def kept(self) -> frozenset[int]:
-        """The cut, and what would lie idle for too long once recomputed."""
-        return self.cut | self.too_idle
+                self._visit(position)
 
     def idle(self) -> frozenset[int]:
-        """Recomputed values with a longer gap between needs, and those kept because of one."""
-        late = {
-            value
-            for value, due in self.due.items()
-            if any(later - earlier > self.longest_gap for earlier, later in pairwise(due))
-        }
-        return frozenset(late | self.too_idle)
+        """Recomputed values that would lie unread for too long."""
+        return frozenset(v for v, due in self.due.items() if self.network.has_long_gap(due))
 
     def _visit(self, position: int) -> None:
         graph = self.network.graph
-        wanted = [v for v in graph.operands[position] if self._is_recomputed(v, position)]
+        wanted = [value for value in graph.operands[position] if self._is_recomputed(value)]
         if not wanted:
             return
         self.reads[position] = wanted
@@ -202,7 +135,7 @@ class _Schedule:
         stack = list(wanted)
         while stack:
             value = stack.pop()
-            if self._is_recomputed(value, position):
+            if self._is_recomputed(value):
                 already_made = value in self.due
                 self.due.setdefault(value, []).append(position)
                 if already_made:
@@ -216,22 +149,11 @@ class _Schedule:
         if clones:
             self.cloned[position] = sorted(clones)
 
-    def _is_recomputed(self, value: int, position: int) -> bool:
-        """Whether the value is to be a clone when the operation at ``position`` needs it.
-
-        A value met for the first time whose own readers come much later is kept instead.
-        """
+    def _is_recomputed(self, value: int) -> bool:
         network = self.network
-        if not network.recomputable[value] or network.constant[value] or value in self.cut:
-            return False
-        if value not in self.due and value not in self.too_idle and self._has_gap(value, position):
-            self.too_idle.add(value)
-        return value not in self.too_idle
-
-    def _has_gap(self, value: int, position: int) -> bool:
-        readers = [u for u in self.network.graph.users[value] if self.network.backward[u]]
-        needs = [position, *(reader for reader in readers if reader > position)]
-        return any(later - earlier > self.longest_gap for earlier, later in pairwise(needs))
+        return (
+            network.recomputable[value] and value not in self.kept and not network.constant[value]
+        )
 
     def readers(self) -> tuple[tuple[ir.Operation, tuple[ir.Value, ...]], ...]:
         graph = self.network.graph
