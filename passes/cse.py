@@ -61,7 +61,7 @@ class Cse(Pass):
 
     def plan(self, module: ir.Module, target: Target) -> CsePlan:
         merged: list[tuple[ir.Operation, ir.Operation]] = []
-        for block in walk.blocks(module.operation):
+        for block in walk.code_blocks(module.operation):
             _plan_block(block, merged)
         return CsePlan(tuple(merged))
 

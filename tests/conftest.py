@@ -1,6 +1,7 @@
 """The suite runs strict, on the CPU, with 8 virtual devices, whatever the shell has set.
 
 Tests marked `gpu` start a process of their own on the GPU; they are skipped where there is none.
+So are tests marked `h100` where JAX's CUDA plugin is not installed.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ for _name in ("JAX_HLOOM", "HLOOM_DUMP_TO", "JAX_COMPILATION_CACHE_DIR"):
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import jax
@@ -24,15 +26,23 @@ import pytest
 
 import hloom
 
+# Again for JAX: a plugin of pytest (jaxtyping's) may have imported it before this file ran.
+jax.config.update("jax_platforms", "cpu")
+
 RunPython = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skips what needs a GPU where the machine has none."""
+    """Skips what needs a GPU, or the compiler for one, where the machine has none."""
+    missing = {}
     if not Path("/dev/nvidia0").exists():
-        for item in items:
-            if item.get_closest_marker("gpu"):
-                item.add_marker(pytest.mark.skip(reason="no CUDA GPU on this machine"))
+        missing["gpu"] = "no CUDA GPU on this machine"
+    if find_spec("jax_cuda13_plugin") is None:
+        missing["h100"] = "the extra cuda13, with JAX's CUDA compiler, is not installed"
+    for item in items:
+        for marker, reason in missing.items():
+            if item.get_closest_marker(marker):
+                item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -6,6 +6,7 @@ Nothing in it knows of hloom, and nothing is annotated with `jax.checkpoint`.
 from __future__ import annotations
 
 import dataclasses
+
 import jax
 import jax.numpy as jnp
 from flax import nnx

@@ -46,8 +46,9 @@ class Compiled:
       spec: what hloom was asked for.
       step: `(state, batch) -> (state, loss)`; the state is donated.
       memory: XLA's figures.
-      pass_s: seconds in hloom; 0 where it was off.
-      compile_s: seconds of the compile without those.
+      pass_s: seconds in the passes, the verifier included, the writing of the IR not; 0 where
+        hloom was off.
+      compile_s: seconds in XLA.
       runs: the passes; empty where hloom was off.
       fell_back: why the program was compiled as it was in spite of the spec, if it was.
       dump_dir: where the IR before and after each pass is; None where nothing was written.
@@ -114,10 +115,10 @@ def compile_step(lowered: Any, spec: str, *, dump_to: Path) -> Compiled:
     start_s = time.perf_counter()
     with hloom.dump(to=dump_to):
         step = lowered.compile(compiler_options={"hloom": spec})
-    total_s = time.perf_counter() - start_s
+    seconds = time.perf_counter() - start_s
     new = [record for record in hloom.records() if not any(record is old for old in seen)]
     record = new[-1] if new else None
-    pass_s = record.pass_s if record else 0.0
+    runs = record.runs if record else ()
     figures = step.memory_analysis()
     return Compiled(
         spec=spec,
@@ -128,11 +129,9 @@ def compile_step(lowered: Any, spec: str, *, dump_to: Path) -> Compiled:
             alias_bytes=figures.alias_size_in_bytes,
             temp_bytes=figures.temp_size_in_bytes,
         ),
-        pass_s=pass_s,
-        compile_s=total_s - pass_s,
-        runs=tuple(
-            PassTime(run.name, run.summary, run.seconds) for run in (record.runs if record else ())
-        ),
+        pass_s=sum(run.seconds for run in runs),
+        compile_s=record.compile_s if record else seconds,
+        runs=tuple(PassTime(run.name, run.summary, run.seconds) for run in runs),
         fell_back=record.fell_back if record else None,
         dump_dir=record.dump_dir if record else None,
     )

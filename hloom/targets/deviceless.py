@@ -33,7 +33,8 @@ def prepare() -> None:
     something else. So on a machine without a driver, where the program did not choose its
     platforms itself, this chooses the CPU; anywhere else it does nothing.
     """
-    if not jax.config.jax_platforms and not _DRIVER.exists():
+    chosen = jax.config.jax_platforms  # type: ignore[attr-defined] # made when JAX is imported
+    if not chosen and not _DRIVER.exists():
         jax.config.update("jax_platforms", "cpu")
 
 

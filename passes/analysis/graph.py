@@ -37,6 +37,7 @@ class BlockGraph:
     producers: list[int] = field(default_factory=list)
     users: list[list[int]] = field(default_factory=list)
     index: dict[ir.Value, int] = field(default_factory=dict)
+    _size_by_type: dict[ir.Type, int | None] = field(default_factory=dict)
 
     @classmethod
     def of(cls, block: ir.Block) -> BlockGraph:
@@ -50,7 +51,10 @@ class BlockGraph:
     def _add_value(self, value: ir.Value, producer: int) -> int:
         number = self.index[value] = len(self.values)
         self.values.append(value)
-        self.sizes.append(tensor_bytes(value.type))
+        type_ = value.type
+        if type_ not in self._size_by_type:
+            self._size_by_type[type_] = tensor_bytes(type_)
+        self.sizes.append(self._size_by_type[type_])
         self.producers.append(producer)
         self.users.append([])
         return number

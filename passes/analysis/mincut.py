@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import breadth_first_order, maximum_flow
+
 _CAPACITY_LIMIT = 2**30
 """scipy's maximum_flow takes 32-bit capacities; finite ones are scaled to sum below this."""
 

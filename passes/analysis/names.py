@@ -7,6 +7,8 @@ their own part; XLA's inliner and ours put the call's name before it.
 
 from __future__ import annotations
 
+from typing import cast
+
 from jax.extend.mlir import ir
 
 REMAT_SCOPE = "hloom.remat"
@@ -18,7 +20,7 @@ def operation_name(location: ir.Location) -> str:
     if isinstance(location, ir.NameLoc):
         return location.name_str
     if isinstance(location, ir.FusedLoc):
-        parts: list[ir.Location] = list(location.locations)
+        parts = cast(list[ir.Location], location.locations)
         return next((name for part in parts if (name := operation_name(part))), "")
     return ""
 
@@ -32,7 +34,7 @@ def source_line(location: ir.Location) -> str:
     if isinstance(location, ir.CallSiteLoc):
         return source_line(location.callee)
     if isinstance(location, ir.FusedLoc):
-        parts: list[ir.Location] = list(location.locations)
+        parts = cast(list[ir.Location], location.locations)
         return next((line for part in parts if (line := source_line(part))), "")
     return ""
 

@@ -7,15 +7,6 @@ from collections.abc import Iterator
 from jax.extend.mlir import ir
 
 
-def blocks(op: ir.Operation) -> Iterator[ir.Block]:
-    """Every block inside ``op``, an outer one before those within it."""
-    for region in op.regions:
-        for block in region.blocks:
-            yield block
-            for inner in block.operations:
-                yield from blocks(inner.operation)
-
-
 _CODE = frozenset(
     {
         "func.func",
@@ -39,9 +30,11 @@ def operations(op: ir.Operation) -> Iterator[ir.Operation]:
     """Every operation inside ``op``, in textual order; ``op`` itself is not among them."""
     for region in op.regions:
         for block in region.blocks:
-            for inner in block.operations:
-                yield inner.operation
-                yield from operations(inner.operation)
+            for view in block.operations:
+                inner = view.operation
+                yield inner
+                if len(inner.regions):
+                    yield from operations(inner)
 
 
 def functions(module: ir.Module) -> dict[str, ir.Operation]:
@@ -64,11 +57,13 @@ def readable_attributes(op: ir.Operation) -> dict[str, ir.Attribute | None]:
     jaxlib's bindings raise TypeError on dense elements of complex type.
     """
     found: dict[str, ir.Attribute | None] = {}
-    for name in attribute_names(op):
-        try:
-            found[name] = op.attributes[name]
-        except TypeError:
-            found[name] = None
+    attributes = op.attributes
+    if len(attributes):  # most operations have none, and this is read of every one
+        for name in attribute_names(op):
+            try:
+                found[name] = attributes[name]
+            except TypeError:
+                found[name] = None
     return found
 
 

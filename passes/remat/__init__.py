@@ -82,9 +82,8 @@ class RematPlan:
     def summary(self) -> str:
         if self.empty:
             return "nothing to recompute"
-        groups = [group for block in self.blocks for group in block.groups]
-        sites = [site for scan in self.scans for site in scan.sites]
-        clones = sum(len(part.cloned) for part in (*groups, *sites))
+        clones = sum(len(group.cloned) for block in self.blocks for group in block.groups)
+        clones += sum(len(site.cloned) for scan in self.scans for site in scan.sites)
         return (
             f"{clones} operations recomputed, {self.freed_bytes / 2**20:.1f} MiB of residuals "
             f"not kept, {self.added_bytes / 2**20:.1f} MiB kept in their place"

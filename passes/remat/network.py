@@ -125,7 +125,5 @@ class Network:
 
     def _may_be_recomputed(self, value: int, banned: frozenset[int]) -> bool:
         return (
-            self.recomputable[value]
-            and value not in banned
-            and value not in self._read_far_apart
+            self.recomputable[value] and value not in banned and value not in self._read_far_apart
         )

@@ -1,0 +1,134 @@
+"""What `remat` does to a GPT compiled for an H100, beside `jax.checkpoint`.
+
+    python -m benchmarks.remat_cheap          (needs the extra cuda13; no GPU; about 3 minutes)
+
+Writes benchmarks/results/remat_cheap_h100.json, which keeps one entry for each version of JAX it
+was run with, and remat_cheap_h100.md, the same as tables.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import platform
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+
+import hloom
+from benchmarks.h100 import MEBI_BYTES, Measurement, measure, measure_times, placement
+from benchmarks.programs.gpt import POLICIES, Gpt
+
+RESULTS = Path(__file__).parent / "results"
+SPEC = "remat"
+REPEATS = 3
+"""Compiles that are timed; the times are their medians."""
+
+MODELS = {
+    "softmax in float32": Gpt(scanned=False),
+    "softmax in bfloat16, norms with gains": Gpt(
+        scanned=False, softmax_dtype="bfloat16", gains=True
+    ),
+}
+
+
+def main() -> None:
+    """Measures with the JAX that runs this, and writes both files."""
+    sharding = placement()
+    # The first spec of a process imports the passes; that is not what a pass costs.
+    scalar = jax.ShapeDtypeStruct((), "float32", sharding=sharding)
+    measure_times(jax.jit(lambda x: x + 1).lower(scalar), SPEC)
+    rows = [
+        _row(name, dataclasses.replace(model, scanned=scanned), sharding)
+        for name, model in MODELS.items()
+        for scanned in (False, True)
+    ]
+    RESULTS.mkdir(exist_ok=True)
+    file = RESULTS / "remat_cheap_h100.json"
+    report: dict[str, Any] = json.loads(file.read_text("utf-8")) if file.exists() else {}
+    report[jax.__version__] = {
+        "hloom": hloom.__version__,
+        "python": platform.python_version(),
+        "spec": SPEC,
+        "programs": rows,
+    }
+    file.write_text(json.dumps(report, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    text = "\n".join(_markdown(report))
+    file.with_suffix(".md").write_text(text, encoding="utf-8")
+    print(text)
+
+
+def _row(name: str, model: Gpt, sharding: Any) -> dict[str, Any]:
+    form = "scanned" if model.scanned else "unrolled"
+    print(f"measuring: layers {form}, {name}", flush=True)
+    lowered = model.lower(sharding)
+    before, after = measure(lowered, "off"), measure(lowered, SPEC)
+    times = [measure_times(lowered, SPEC) for _ in range(REPEATS)]
+    checkpointed = {
+        policy: measure(dataclasses.replace(model, policy=policy).lower(sharding), "off")
+        for policy in POLICIES
+    }
+    pass_s = statistics.median(one.pass_s for one in times)
+    xla_compile_s = statistics.median(one.xla_compile_s for one in times)
+    return {
+        "layers": form,
+        "model": name,
+        "sizes": dataclasses.asdict(model),
+        "off": _memory_and_products(before),
+        "on": _memory_and_products(after),
+        "checkpoint": {name: _memory_and_products(one) for name, one in checkpointed.items()},
+        "pass_s": pass_s,
+        "xla_compile_s": xla_compile_s,
+        "pass_share": pass_s / xla_compile_s,
+        "summaries": after.summaries,
+    }
+
+
+def _memory_and_products(one: Measurement) -> dict[str, int]:
+    return {"temp_bytes": one.temp_bytes, "products": one.products}
+
+
+def _markdown(report: dict[str, Any]) -> Iterator[str]:
+    yield "# `remat` on a GPT compiled for an H100"
+    yield ""
+    yield "<!-- Written by `python -m benchmarks.remat_cheap`. -->"
+    yield ""
+    yield (
+        "`value_and_grad` of the loss of a GPT: 12 layers, width 768, 8 heads, vocabulary 8192, "
+        "batch 8, sequence 1024, bfloat16, plain attention (`benchmarks/programs/gpt.py`). XLA's "
+        "temporary memory in MiB, and in brackets the matrix products that run, loops included. "
+        "The figures are of a compile without a GPU, so they hold for memory and not for speed. "
+        f"Times are medians of {REPEATS} compiles; they depend on the machine."
+    )
+    for version in sorted(report, key=_as_numbers):
+        entry = report[version]
+        yield ""
+        yield f"## jax {version}, Python {entry['python']}, `{entry['spec']}`"
+        yield ""
+        columns = ["layers", "model", "no checkpoint", f"`{entry['spec']}`"]
+        columns += [f"`jax.checkpoint`, {policy}" for policy in POLICIES]
+        columns += ["passes, s", "XLA, s", "share"]
+        yield "| " + " | ".join(columns) + " |"
+        yield "| --- | --- |" + " ---: |" * (len(columns) - 2)
+        for row in entry["programs"]:
+            cells = [row["layers"], row["model"], _cell(row["off"]), f"**{_cell(row['on'])}**"]
+            cells += [_cell(row["checkpoint"][policy]) for policy in POLICIES]
+            cells += [f"{row['pass_s']:.3f}", f"{row['xla_compile_s']:.2f}"]
+            cells += [f"{row['pass_share']:.1%}".replace("%", " %")]
+            yield "| " + " | ".join(cells) + " |"
+    yield ""
+
+
+def _cell(figures: dict[str, int]) -> str:
+    return f"{figures['temp_bytes'] / MEBI_BYTES:.0f} ({figures['products']})"
+
+
+def _as_numbers(version: str) -> list[int]:
+    return [int(part) for part in version.split(".") if part.isdigit()]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,189 @@
+"""`hloom demo`, at sizes that take seconds: what it prints, writes and returns."""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from hloom import cli
+from hloom.demo import data, table
+from hloom.demo.model import Sizes
+from hloom.demo.train import TrainStep, compile_step, largest_difference, train
+from hloom.targets import deviceless
+
+TINY = "--layers 3 --width 16 --heads 2 --batch 4 --sequence 64 --steps 3".split()
+SIZES = Sizes(layers=3, width=16, heads=2, batch=4, sequence=64)
+EVERYTHING = "remat{min_bytes=0}"
+
+
+@pytest.fixture(autouse=True)
+def _compilation_cache_setting_stays() -> Any:
+    before = jax.config.jax_enable_compilation_cache
+    yield
+    jax.config.update("jax_enable_compilation_cache", before)
+
+
+def demo(tmp_path: Path, *more: str) -> tuple[int, dict[str, Any]]:
+    """Its exit status and every number it wrote."""
+    file = tmp_path / "numbers" / "demo.json"
+    words = ["demo", *TINY, "--out", str(tmp_path / "ir"), "--json", str(file), *more]
+    status = cli.main(words)
+    return status, json.loads(file.read_text()) if file.exists() else {}
+
+
+def test_losses_agree_and_memory_falls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, numbers = demo(tmp_path, "--spec", EVERYTHING)
+    assert status == 0
+    off, on = numbers["off"], numbers["on"]
+    assert len(off["losses"]) == len(on["losses"]) == 3
+    np.testing.assert_allclose(off["losses"], on["losses"], rtol=1e-5)
+    assert on["memory"]["temp_bytes"] < off["memory"]["temp_bytes"]
+    assert off["memory"]["alias_bytes"] == on["memory"]["alias_bytes"] > 0
+    assert off["pass_s"] == 0 < on["pass_s"]
+    printed = capsys.readouterr().out
+    for word in ("The losses agree", "temp", "argument", "alias", "XLA compile", "median"):
+        assert word in printed
+    assert f"{off['losses'][0]:.6f}" in printed
+
+
+def test_the_ir_is_in_the_folder_that_it_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, numbers = demo(tmp_path, "--spec", EVERYTHING)
+    folder = Path(numbers["on"]["dump_dir"])
+    assert folder.parent == tmp_path / "ir"
+    assert (folder / "00-input.mlir").is_file()
+    assert list(folder.glob("*-after-remat.mlir"))
+    assert str(folder) in capsys.readouterr().out
+    assert numbers["off"]["dump_dir"] is None
+
+
+def test_it_runs_with_nothing_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, numbers = demo(tmp_path, "--spec", "off")
+    assert status == 0
+    assert numbers["off"]["losses"] == numbers["on"]["losses"]
+    assert "'off' changed nothing in the step" in capsys.readouterr().out
+
+
+def test_dropout_draws_the_same_with_and_without(tmp_path: Path) -> None:
+    status, numbers = demo(tmp_path, "--spec", EVERYTHING, "--dropout", "0.2")
+    _, without = demo(tmp_path, "--spec", EVERYTHING)
+    assert status == 0
+    assert numbers["off"]["losses"] != without["off"]["losses"]
+
+
+def test_disagreeing_losses_are_a_failure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hloom.demo.main.largest_difference", lambda one, other: 0.5)
+    status, _ = demo(tmp_path)
+    assert status == 1
+    assert "THE LOSSES DISAGREE" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--spec", "remta"], "hloom.passes='remta': unknown pass 'remta' (at character 1)."),
+        (["--heads", "3"], "heads divide the width: 3 do not divide 16"),
+        (["--dropout", "1"], "dropout is at least 0 and below 1, got 1.0"),
+        (["--sequence", str(2**24)], "a sequence of 16777216 bytes needs more text than"),
+        (["--steps", "0"], "argument --steps: at least 1, got 0"),
+    ],
+)
+def test_mistakes_are_told_before_anything_compiles(
+    words: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, numbers = demo(tmp_path, *words)
+    assert status == 1
+    assert numbers == {}
+    captured = capsys.readouterr()
+    assert told in captured.err
+    assert captured.out == ""
+
+
+def test_a_missing_compiler_is_told_and_the_rest_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(target: str) -> Any:
+        raise deviceless.MissingCompilerError(f"no compiler for {target}: pip install it")
+
+    monkeypatch.setattr(deviceless, "placement", missing)
+    status, numbers = demo(tmp_path, "--target", "h100_sxm")
+    assert status == 0
+    assert numbers["h100_sxm"] == {"skipped": "no compiler for h100_sxm: pip install it"}
+    assert "Skipped: no compiler for h100_sxm" in capsys.readouterr().out
+
+
+@pytest.mark.h100
+def test_the_step_compiles_for_an_h100(tmp_path: Path) -> None:
+    status, numbers = demo(tmp_path, "--spec", EVERYTHING, "--target", "h100_sxm")
+    assert status == 0
+    off, on = numbers["h100_sxm"]["off"], numbers["h100_sxm"]["on"]
+    assert on["memory"]["temp_bytes"] < off["memory"]["temp_bytes"]
+
+
+def test_without_the_extra_it_says_what_to_install(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in [name for name in sys.modules if name.startswith("hloom.demo")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "flax", None)
+    assert cli.main(["demo"]) == 1
+    assert "pip install 'hloom[demo]'" in capsys.readouterr().err
+
+
+def test_the_text_is_python_and_the_same_each_time() -> None:
+    corpus = data.standard_library(50_000)
+    assert len(corpus) == 50_000
+    assert b"import " in corpus.tobytes()
+    np.testing.assert_array_equal(corpus, data.standard_library(50_000))
+    first = data.batches(corpus, steps=2, batch=3, sequence=8, seed=0)
+    assert first.shape == (2, 3, 9)
+    assert first[0, 0].tobytes() in corpus.tobytes()
+    np.testing.assert_array_equal(first, data.batches(corpus, steps=2, batch=3, sequence=8, seed=0))
+    assert (first != data.batches(corpus, steps=2, batch=3, sequence=8, seed=1)).any()
+
+
+def test_without_sources_the_text_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
+    with pytest.raises(FileNotFoundError, match="no Python source files under"):
+        data.standard_library()
+
+
+def test_the_state_is_donated_and_every_run_starts_afresh(tmp_path: Path) -> None:
+    step = TrainStep(SIZES, seed=0)
+    batches = data.batches(data.standard_library(10_000), steps=2, batch=4, sequence=64, seed=0)
+    program = compile_step(step.lower(), "off", dump_to=tmp_path)
+    state = step.first_state()
+    program.step(state, batches[0])
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(state))
+    once = train([program], step.first_state, batches, after_step=lambda losses: None)
+    again = train([program, program], step.first_state, batches, after_step=lambda losses: None)
+    assert once[0].losses == again[0].losses == again[1].losses
+
+
+def test_no_number_is_no_agreement() -> None:
+    assert largest_difference([1.0, 2.0], [1.0, 2.0]) == 0
+    assert largest_difference([2.0], [2.5]) == 0.25
+    assert largest_difference([float("nan")], [float("nan")]) == float("inf")
+
+
+def test_changes_are_in_percent() -> None:
+    assert table.change(200, 100) == "-50.0 %"
+    assert table.change(0, 100) == ""
+
+
+@pytest.mark.skipif(find_spec("jax_cuda13_plugin") is not None, reason="the plugin is installed")
+def test_the_missing_plugin_is_named() -> None:
+    with pytest.raises(deviceless.MissingCompilerError, match=r"pip install 'hloom\[cuda13\]'"):
+        deviceless.placement("h100_sxm")

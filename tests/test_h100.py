@@ -1,0 +1,69 @@
+"""The promises about a GPT compiled for an H100, on machines with JAX's CUDA plugin and no GPU."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+# At the end, so that the installed hloom comes before the folder of that name.
+sys.path.append(str(Path(__file__).parents[1]))
+
+from benchmarks.h100 import MEBI_BYTES, measure, placement
+from benchmarks.products import executed_products
+from benchmarks.programs.gpt import Gpt
+
+MOST_TEMP_BYTES = 3750 * MEBI_BYTES
+
+MODELS = {
+    "unrolled": Gpt(scanned=False),
+    "scanned": Gpt(scanned=True),
+    "unrolled-bfloat16": Gpt(scanned=False, softmax_dtype="bfloat16", gains=True),
+    "scanned-bfloat16": Gpt(scanned=True, softmax_dtype="bfloat16", gains=True),
+}
+
+
+@pytest.mark.h100
+@pytest.mark.parametrize("name", MODELS)
+def test_memory_falls_and_no_product_is_repeated(name: str) -> None:
+    lowered = MODELS[name].lower(placement())
+    before, after = measure(lowered, "off"), measure(lowered, "remat")
+    assert before.temp_bytes > 6000 * MEBI_BYTES
+    assert after.temp_bytes <= MOST_TEMP_BYTES
+    assert after.products <= before.products
+
+
+def products(function: Any, *arguments: Any) -> int:
+    return executed_products(jax.jit(function).lower(*arguments).compiler_ir())
+
+
+def test_products_are_counted_through_loops_and_calls() -> None:
+    x = jnp.ones((4, 4))
+    inner = jax.jit(lambda x: x @ x)
+    assert products(lambda x: x @ x, x) == 1
+    assert products(lambda x: x + x, x) == 0
+    assert products(lambda x: inner(inner(x)), x) == 2
+    assert products(lambda x: jax.lax.scan(lambda c, _: (inner(c), None), x, length=7)[0], x) == 7
+    layers = jnp.ones((3, 4, 4))
+    stacked = jax.grad(lambda w: jax.lax.scan(lambda c, w: (c @ w, None), x, w)[0].sum())
+    assert products(stacked, layers) == 3 * 3
+
+
+def test_a_loop_of_unknown_length_is_refused() -> None:
+    def loop(x: Any) -> Any:
+        return jax.lax.while_loop(lambda x: x.sum() < 9, lambda x: x @ x, x)
+
+    with pytest.raises(ValueError, match="loop"):
+        products(loop, jnp.ones((4, 4)))
+
+
+def test_the_policies_repeat_products() -> None:
+    plain = Gpt(scanned=True, layers=2, width=16, heads=2, vocabulary=32, batch=2, sequence=8)
+    kept = executed_products(plain.lower().compiler_ir())
+    nothing = Gpt(**{**vars(plain), "policy": "nothing_saveable"})
+    assert kept == 2 * 6 * 3 + 3
+    assert executed_products(nothing.lower().compiler_ir()) > kept
