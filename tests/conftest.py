@@ -1,7 +1,7 @@
 """The suite runs strict, on the CPU, with 8 virtual devices, whatever the shell has set.
 
 Tests marked `gpu` start a process of their own on the GPU; they are skipped where there is none.
-So are tests marked `h100` where JAX's CUDA plugin is not installed.
+So are tests marked `h100` where JAX's CUDA plugin is not installed. Tests can import `benchmarks`.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ import hloom
 
 # Again for JAX: a plugin of pytest (jaxtyping's) may have imported it before this file ran.
 jax.config.update("jax_platforms", "cpu")
+
+# At the end, so that the installed hloom comes before the folder of that name.
+sys.path.append(str(Path(__file__).parents[1]))
 
 RunPython = Callable[..., "subprocess.CompletedProcess[str]"]
 

@@ -240,8 +240,8 @@ def test_devices_and_clients_tell_their_process() -> None:
 TARGET = Path(__file__).parents[1] / "hloom" / "targets" / "h100_sxm.txtpb"
 
 
+@pytest.mark.h100
 def test_a_compile_only_client_takes_part(run_python: RunPython) -> None:
-    pytest.importorskip("jax_plugins.xla_cuda13", reason="the cuda13 extra is not installed")
     script = f"""
 import json, numpy as np
 from jax.experimental import topologies

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
+from contextlib import redirect_stdout
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -30,62 +33,72 @@ def _compilation_cache_setting_stays() -> Any:
     jax.config.update("jax_enable_compilation_cache", before)
 
 
-def demo(tmp_path: Path, *more: str) -> tuple[int, dict[str, Any]]:
-    """Its exit status and every number it wrote."""
-    file = tmp_path / "numbers" / "demo.json"
-    words = ["demo", *TINY, "--out", str(tmp_path / "ir"), "--json", str(file), *more]
-    status = cli.main(words)
-    return status, json.loads(file.read_text()) if file.exists() else {}
+@dataclass(frozen=True)
+class Outcome:
+    """What one run of the demo gave: exit status, every number it wrote, what it printed."""
+
+    status: int
+    numbers: dict[str, Any]
+    printed: str
 
 
-def test_losses_agree_and_memory_falls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status, numbers = demo(tmp_path, "--spec", EVERYTHING)
-    assert status == 0
-    off, on = numbers["off"], numbers["on"]
+def demo(folder: Path, *more: str) -> Outcome:
+    file = folder / "numbers" / "demo.json"
+    printed = io.StringIO()
+    with redirect_stdout(printed):
+        status = cli.main(["demo", *TINY, "--out", str(folder / "ir"), "--json", str(file), *more])
+    numbers = json.loads(file.read_text()) if file.exists() else {}
+    return Outcome(status, numbers, printed.getvalue())
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    return demo(tmp_path_factory.mktemp("demo"), "--spec", EVERYTHING)
+
+
+def test_losses_agree_and_memory_falls(ran: Outcome) -> None:
+    assert ran.status == 0
+    off, on = ran.numbers["off"], ran.numbers["on"]
     assert len(off["losses"]) == len(on["losses"]) == 3
     np.testing.assert_allclose(off["losses"], on["losses"], rtol=1e-5)
     assert on["memory"]["temp_bytes"] < off["memory"]["temp_bytes"]
     assert off["memory"]["alias_bytes"] == on["memory"]["alias_bytes"] > 0
     assert off["pass_s"] == 0 < on["pass_s"]
-    printed = capsys.readouterr().out
+
+
+def test_it_prints_losses_memory_and_times(ran: Outcome) -> None:
     for word in ("The losses agree", "temp", "argument", "alias", "XLA compile", "median"):
-        assert word in printed
-    assert f"{off['losses'][0]:.6f}" in printed
+        assert word in ran.printed
+    for loss in ran.numbers["off"]["losses"]:
+        assert f"{loss:.6f}" in ran.printed
 
 
-def test_the_ir_is_in_the_folder_that_it_names(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    _, numbers = demo(tmp_path, "--spec", EVERYTHING)
-    folder = Path(numbers["on"]["dump_dir"])
-    assert folder.parent == tmp_path / "ir"
+def test_the_ir_is_in_the_folder_that_it_names(ran: Outcome) -> None:
+    folder = Path(ran.numbers["on"]["dump_dir"])
     assert (folder / "00-input.mlir").is_file()
     assert list(folder.glob("*-after-remat.mlir"))
-    assert str(folder) in capsys.readouterr().out
-    assert numbers["off"]["dump_dir"] is None
+    assert str(folder) in ran.printed
+    assert ran.numbers["off"]["dump_dir"] is None
 
 
-def test_it_runs_with_nothing_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status, numbers = demo(tmp_path, "--spec", "off")
-    assert status == 0
-    assert numbers["off"]["losses"] == numbers["on"]["losses"]
-    assert "'off' changed nothing in the step" in capsys.readouterr().out
+def test_it_runs_with_nothing_on(tmp_path: Path) -> None:
+    nothing = demo(tmp_path, "--spec", "off")
+    assert nothing.status == 0
+    assert nothing.numbers["off"]["losses"] == nothing.numbers["on"]["losses"]
+    assert "'off' changed nothing in the step" in nothing.printed
 
 
-def test_dropout_draws_the_same_with_and_without(tmp_path: Path) -> None:
-    status, numbers = demo(tmp_path, "--spec", EVERYTHING, "--dropout", "0.2")
-    _, without = demo(tmp_path, "--spec", EVERYTHING)
-    assert status == 0
-    assert numbers["off"]["losses"] != without["off"]["losses"]
+def test_dropout_draws_the_same_with_and_without(ran: Outcome, tmp_path: Path) -> None:
+    dropped = demo(tmp_path, "--spec", EVERYTHING, "--dropout", "0.2")
+    assert dropped.status == 0
+    assert dropped.numbers["off"]["losses"] != ran.numbers["off"]["losses"]
 
 
-def test_disagreeing_losses_are_a_failure(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_disagreeing_losses_are_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hloom.demo.main.largest_difference", lambda one, other: 0.5)
-    status, _ = demo(tmp_path)
-    assert status == 1
-    assert "THE LOSSES DISAGREE" in capsys.readouterr().out
+    outcome = demo(tmp_path)
+    assert outcome.status == 1
+    assert "THE LOSSES DISAGREE" in outcome.printed
 
 
 @pytest.mark.parametrize(
@@ -101,32 +114,28 @@ def test_disagreeing_losses_are_a_failure(
 def test_mistakes_are_told_before_anything_compiles(
     words: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status, numbers = demo(tmp_path, *words)
-    assert status == 1
-    assert numbers == {}
-    captured = capsys.readouterr()
-    assert told in captured.err
-    assert captured.out == ""
+    assert demo(tmp_path, *words) == Outcome(1, {}, "")
+    assert told in capsys.readouterr().err
 
 
 def test_a_missing_compiler_is_told_and_the_rest_runs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def missing(target: str) -> Any:
         raise deviceless.MissingCompilerError(f"no compiler for {target}: pip install it")
 
     monkeypatch.setattr(deviceless, "placement", missing)
-    status, numbers = demo(tmp_path, "--target", "h100_sxm")
-    assert status == 0
-    assert numbers["h100_sxm"] == {"skipped": "no compiler for h100_sxm: pip install it"}
-    assert "Skipped: no compiler for h100_sxm" in capsys.readouterr().out
+    outcome = demo(tmp_path, "--target", "h100_sxm")
+    assert outcome.status == 0
+    assert outcome.numbers["h100_sxm"] == {"skipped": "no compiler for h100_sxm: pip install it"}
+    assert "Skipped: no compiler for h100_sxm" in outcome.printed
 
 
 @pytest.mark.h100
 def test_the_step_compiles_for_an_h100(tmp_path: Path) -> None:
-    status, numbers = demo(tmp_path, "--spec", EVERYTHING, "--target", "h100_sxm")
-    assert status == 0
-    off, on = numbers["h100_sxm"]["off"], numbers["h100_sxm"]["on"]
+    outcome = demo(tmp_path, "--spec", EVERYTHING, "--target", "h100_sxm")
+    assert outcome.status == 0
+    off, on = outcome.numbers["h100_sxm"]["off"], outcome.numbers["h100_sxm"]["on"]
     assert on["memory"]["temp_bytes"] < off["memory"]["temp_bytes"]
 
 

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import pytest
-
-# At the end, so that the installed hloom comes before the folder of that name.
-sys.path.append(str(Path(__file__).parents[1]))
 
 from benchmarks.h100 import MEBI_BYTES, measure, placement
 from benchmarks.products import executed_products

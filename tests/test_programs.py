@@ -120,8 +120,8 @@ print([(record.module, record.changed) for record in hloom.records()])
 H100 = Path(__file__).parents[1] / "hloom" / "targets" / "h100_sxm.txtpb"
 
 
+@pytest.mark.h100
 def test_a_compile_for_an_h100_without_one(run_python: RunPython) -> None:
-    pytest.importorskip("jax_plugins.xla_cuda13", reason="the cuda13 extra is not installed")
     script = f"""
 import jax
 import hloom, toy_passes

@@ -49,7 +49,6 @@ _MOVEMENT = frozenset(
         "stablehlo.reverse",
         "stablehlo.slice",
         "stablehlo.transpose",
-        "sdy.sharding_constraint",
     }
 )
 
@@ -65,12 +64,24 @@ def kind_of(op: ir.Operation) -> Kind:
         return Kind.CHEAP
     if name in _REDUCTIONS and _is_plain_reduction(op):
         return Kind.REDUCTION
+    if name == "sdy.sharding_constraint" and _is_of_cheap_work(op):
+        return Kind.CHEAP
     return Kind.OPAQUE
 
 
 def is_recomputable(op: ir.Operation) -> bool:
     """Whether the operation is pure and may stand a second time in the program."""
     return kind_of(op) is not Kind.OPAQUE
+
+
+def _is_of_cheap_work(constraint: ir.Operation) -> bool:
+    """Whether a sharding constraint is on the result of cheap work.
+
+    That result mostly has the sharding already. A constraint on a matrix product or an argument
+    may be where a collective moves data, which must not happen twice.
+    """
+    owner = constraint.operands[0].owner
+    return not isinstance(owner, ir.Block) and kind_of(owner.operation) is not Kind.OPAQUE
 
 
 def is_table(op: ir.Operation) -> bool:

@@ -1,0 +1,89 @@
+# Each target sets up what it needs, in .venv and .venv-newest, from the Python that .ci/find-python
+# finds. Nothing is installed outside this folder.
+
+OLDEST_JAX := jax==0.10.2
+NEWEST_JAX := jax>=0.12,<0.13
+SHELL := /bin/bash
+INSTALL = -m pip install --quiet --no-input --disable-pip-version-check
+# The demo and the benchmarks need no GPU; with the extra cuda13 and no GPU JAX would look for one.
+export JAX_PLATFORMS := cpu
+
+.PHONY: help demo test test-oldest test-newest test-h100 lint bench clean
+
+help:
+	@echo 'make demo         train a small GPT twice, hloom off and on, and compare (2 minutes)'
+	@echo 'make test         everything below, on the oldest and the newest JAX, as CI runs it'
+	@echo 'make lint         ruff and mypy'
+	@echo 'make test-oldest  the tests on $(OLDEST_JAX)'
+	@echo 'make test-newest  the tests on $(NEWEST_JAX), which needs Python >= 3.12'
+	@echo 'make test-h100    the tests that compile for an H100, without one (downloads 2 GB)'
+	@echo 'make bench        measure again what benchmarks/results holds (downloads 2 GB)'
+	@echo 'make clean        remove everything that these made'
+
+demo: .venv/demo.stamp
+	.venv/bin/hloom demo --out build/demo --json build/demo/numbers.json
+
+test:
+	@bash .ci/test
+
+lint: .venv/dev.stamp
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	PYTHON=.venv/bin/python .ci/typecheck -p benchmarks
+
+test-oldest: .venv/dev.stamp
+	.venv/bin/python -m pytest -n 2 -q -rs -m 'not h100'
+
+test-newest: .venv-newest/dev.stamp
+	.venv-newest/bin/python -m pytest -n 2 -q -rs -m 'not h100'
+
+test-h100: .venv/cuda13.stamp
+	.venv/bin/python -m pytest -n 2 -q -rs -m h100
+
+bench: .venv/cuda13.stamp .venv-newest/cuda13.stamp
+	.venv/bin/hloom demo --target h100_sxm --out build/demo --json benchmarks/results/demo_cpu.json
+	.venv/bin/python -m benchmarks.remat_cheap
+	.venv-newest/bin/python -m benchmarks.remat_cheap
+	.venv/bin/python -m benchmarks.readme
+
+.venv/demo.stamp: pyproject.toml | .venv/bin/python
+	$(call install,.venv,'$(OLDEST_JAX)' -e '.[demo]')
+
+.venv/dev.stamp: pyproject.toml | .venv/bin/python
+	$(call install,.venv,'$(OLDEST_JAX)' -e '.[demo$(,)dev]')
+
+.venv/cuda13.stamp: .venv/dev.stamp
+	$(call install,.venv,'$(subst jax,jax[cuda13],$(OLDEST_JAX))')
+
+.venv-newest/dev.stamp: pyproject.toml | .venv-newest/bin/python
+	$(call install,.venv-newest,'$(NEWEST_JAX)' -e '.[demo$(,)dev]')
+
+.venv-newest/cuda13.stamp: .venv-newest/dev.stamp
+	$(call install,.venv-newest,'$(subst jax,jax[cuda13],$(NEWEST_JAX))')
+
+.venv/bin/python:
+	$(call make-venv,.venv,3.11)
+
+.venv-newest/bin/python:
+	$(call make-venv,.venv-newest,3.12)
+
+clean:
+	rm -rf .venv .venv-newest build .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+, := ,
+
+# $(1) the environment, $(2) what pip is to install.
+define install
+@echo "installing $(subst ',,$(2)) into $(1)"
+@$(1)/bin/python $(INSTALL) $(2) || { \
+  echo "pip could not install $(subst ',,$(2)): is there a network? Its message stands above." >&2; \
+  exit 1; }
+@touch $@
+endef
+
+# $(1) the environment, $(2) the oldest Python that will do.
+define make-venv
+@python=$$(bash .ci/find-python $(2)) && echo "making $(1) from $$python" && \
+  "$$python" -m venv --clear $(1)
+endef

@@ -1,0 +1,44 @@
+"""Results that are committed: JSON, an entry for each version of JAX, and the same as tables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+
+RESULTS = Path(__file__).parent / "results"
+
+Report = dict[str, Any]
+"""By version of JAX, what a benchmark found with it."""
+
+
+def update_report(
+    name: str, entry: Any, markdown: Callable[[Report], Iterable[str]], results: Path = RESULTS
+) -> str:
+    """Puts the entry of the JAX that runs this into NAME.json and writes NAME.md anew.
+
+    Entries of other versions stay, versions in their order. Returns the markdown.
+    """
+    results.mkdir(exist_ok=True)
+    file = results / f"{name}.json"
+    report: Report = json.loads(file.read_text("utf-8")) if file.exists() else {}
+    report[jax.__version__] = entry
+    report = {version: report[version] for version in sorted(report, key=_as_numbers)}
+    file.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    text = "\n".join([*markdown(report), ""])
+    file.with_suffix(".md").write_text(text, encoding="utf-8")
+    return text
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, names: int = 1) -> list[str]:
+    """A markdown table whose first ``names`` columns are text and the others figures."""
+    head = "| " + " | ".join(columns) + " |"
+    rule = "|" + " --- |" * names + " ---: |" * (len(columns) - names)
+    return [head, rule, *("| " + " | ".join(row) + " |" for row in rows)]
+
+
+def _as_numbers(version: str) -> list[int]:
+    return [int(part) for part in version.split(".") if part.isdigit()]
