@@ -42,8 +42,8 @@ test-h100: .venv/cuda13.stamp
 
 bench: .venv/cuda13.stamp .venv-newest/cuda13.stamp
 	.venv/bin/hloom demo --target h100_sxm --out build/demo --json benchmarks/results/demo_cpu.json
-	.venv/bin/python -m benchmarks.remat_cheap
-	.venv-newest/bin/python -m benchmarks.remat_cheap
+	for python in .venv/bin/python .venv-newest/bin/python; do \
+	  $$python -m benchmarks.remat_cheap && $$python -m benchmarks.remat_programs || exit 1; done
 	.venv/bin/python -m benchmarks.readme
 
 .venv/demo.stamp: pyproject.toml | .venv/bin/python

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.h100 import MEBI_BYTES
+from benchmarks.report import RESULTS, table
 from hloom.passes import registry
 
 ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "benchmarks" / "results"
 
 
 def main() -> None:
@@ -34,12 +34,14 @@ def filled_in(text: str) -> str:
     """
     for name, lines in (("passes", _passes()), ("demo", _demo()), ("h100", _h100())):
         pattern = rf"(<!-- begin {name} [^\n]*-->\n).*?(<!-- end {name} -->\n)"
-        body = "\n".join(lines) + "\n"
-        text, found = re.subn(
-            pattern, lambda match, body=body: match[1] + body + match[2], text, flags=re.DOTALL
-        )
-        if found != 1:
-            raise ValueError(f"README.md has {found} sections between markers '{name}', wanted 1")
+        found = re.findall(pattern, text, flags=re.DOTALL)
+        if len(found) != 1:
+            raise ValueError(
+                f"README.md has {len(found)} sections between markers '{name}', wanted 1"
+            )
+        [(begin, end)] = found
+        before, after = text.split(begin)[0], text.split(end)[1]
+        text = before + begin + "\n".join([*lines, ""]) + end + after
     return text
 
 
@@ -73,16 +75,17 @@ def _demo() -> Iterator[str]:
     yield f"| a training step, ms, median | {steps_ms[0]:.0f} | {steps_ms[1]:.0f} |"
 
 
-def _h100() -> Iterator[str]:
-    yield "| jax | layers | model | without | `remat` | `dots_saveable` by hand | passes / XLA |"
-    yield "| --- | --- | --- | ---: | ---: | ---: | ---: |"
+def _h100() -> list[str]:
+    columns = ["jax", "layers", "model", "without", "`remat`", "`dots_saveable`", "passes / XLA"]
     report = _read("remat_cheap_h100.json")
-    for version in sorted(report, key=lambda text: [int(part) for part in text.split(".")]):
-        for row in report[version]["programs"]:
+    rows: list[list[str]] = []
+    for version, entry in report.items():
+        for row in entry["programs"]:
             memory = [row["off"], row["on"], row["checkpoint"]["dots_saveable"]]
-            cells = [version, row["layers"], row["model"]]
-            cells += [_mebi(one["temp_bytes"]) for one in memory]
-            yield f"| {' | '.join(cells)} | {row['pass_share'] * 100:.1f} % |"
+            figures = [_mebi(one["temp_bytes"]) for one in memory]
+            share = f"{row['pass_share'] * 100:.1f} %"
+            rows.append([version, row["layers"], row["model"], *figures, share])
+    return table(columns, rows, names=3)
 
 
 def _mebi(size_bytes: int) -> str:

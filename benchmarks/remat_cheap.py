@@ -9,11 +9,9 @@ was run with, and remat_cheap_h100.md, the same as tables.
 from __future__ import annotations
 
 import dataclasses
-import json
 import platform
 import statistics
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -21,8 +19,8 @@ import jax
 import hloom
 from benchmarks.h100 import MEBI_BYTES, Measurement, measure, measure_times, placement
 from benchmarks.programs.gpt import POLICIES, Gpt
+from benchmarks.report import Report, table, update_report
 
-RESULTS = Path(__file__).parent / "results"
 SPEC = "remat"
 REPEATS = 3
 """Compiles that are timed; the times are their medians."""
@@ -46,19 +44,13 @@ def main() -> None:
         for name, model in MODELS.items()
         for scanned in (False, True)
     ]
-    RESULTS.mkdir(exist_ok=True)
-    file = RESULTS / "remat_cheap_h100.json"
-    report: dict[str, Any] = json.loads(file.read_text("utf-8")) if file.exists() else {}
-    report[jax.__version__] = {
+    entry = {
         "hloom": hloom.__version__,
         "python": platform.python_version(),
         "spec": SPEC,
         "programs": rows,
     }
-    file.write_text(json.dumps(report, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    text = "\n".join(_markdown(report))
-    file.with_suffix(".md").write_text(text, encoding="utf-8")
-    print(text)
+    print(update_report("remat_cheap_h100", entry, _markdown))
 
 
 def _row(name: str, model: Gpt, sharding: Any) -> dict[str, Any]:
@@ -91,7 +83,7 @@ def _memory_and_products(one: Measurement) -> dict[str, int]:
     return {"temp_bytes": one.temp_bytes, "products": one.products}
 
 
-def _markdown(report: dict[str, Any]) -> Iterator[str]:
+def _markdown(report: Report) -> Iterator[str]:
     yield "# `remat` on a GPT compiled for an H100"
     yield ""
     yield "<!-- Written by `python -m benchmarks.remat_cheap`. -->"
@@ -103,31 +95,25 @@ def _markdown(report: dict[str, Any]) -> Iterator[str]:
         "The figures are of a compile without a GPU, so they hold for memory and not for speed. "
         f"Times are medians of {REPEATS} compiles; they depend on the machine."
     )
-    for version in sorted(report, key=_as_numbers):
-        entry = report[version]
+    for version, entry in report.items():
         yield ""
         yield f"## jax {version}, Python {entry['python']}, `{entry['spec']}`"
         yield ""
         columns = ["layers", "model", "no checkpoint", f"`{entry['spec']}`"]
         columns += [f"`jax.checkpoint`, {policy}" for policy in POLICIES]
         columns += ["passes, s", "XLA, s", "share"]
-        yield "| " + " | ".join(columns) + " |"
-        yield "| --- | --- |" + " ---: |" * (len(columns) - 2)
-        for row in entry["programs"]:
-            cells = [row["layers"], row["model"], _cell(row["off"]), f"**{_cell(row['on'])}**"]
-            cells += [_cell(row["checkpoint"][policy]) for policy in POLICIES]
-            cells += [f"{row['pass_s']:.3f}", f"{row['xla_compile_s']:.2f}"]
-            cells += [f"{row['pass_share']:.1%}".replace("%", " %")]
-            yield "| " + " | ".join(cells) + " |"
-    yield ""
+        yield from table(columns, map(_cells, entry["programs"]), names=2)
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    cells = [row["layers"], row["model"], _cell(row["off"]), f"**{_cell(row['on'])}**"]
+    cells += [_cell(row["checkpoint"][policy]) for policy in POLICIES]
+    cells += [f"{row['pass_s']:.3f}", f"{row['xla_compile_s']:.2f}"]
+    return [*cells, f"{row['pass_share'] * 100:.1f} %"]
 
 
 def _cell(figures: dict[str, int]) -> str:
     return f"{figures['temp_bytes'] / MEBI_BYTES:.0f} ({figures['products']})"
-
-
-def _as_numbers(version: str) -> list[int]:
-    return [int(part) for part in version.split(".") if part.isdigit()]
 
 
 if __name__ == "__main__":

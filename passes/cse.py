@@ -61,8 +61,9 @@ class Cse(Pass):
 
     def plan(self, module: ir.Module, target: Target) -> CsePlan:
         merged: list[tuple[ir.Operation, ir.Operation]] = []
+        canonical: dict[ir.Value, ir.Value] = {}
         for block in walk.code_blocks(module.operation):
-            _plan_block(block, merged)
+            _plan_block(block, merged, canonical)
         return CsePlan(tuple(merged))
 
     def apply(self, plan: CsePlan) -> None:
@@ -72,20 +73,21 @@ class Cse(Pass):
             duplicate.erase()
 
 
-def _plan_block(block: ir.Block, merged: list[tuple[ir.Operation, ir.Operation]]) -> None:
+def _plan_block(
+    block: ir.Block,
+    merged: list[tuple[ir.Operation, ir.Operation]],
+    canonical: dict[ir.Value, ir.Value],
+) -> None:
+    """Adds the block's duplicates to ``merged``, and what stands for their results to the dict."""
     first_by_key: dict[Hashable, ir.Operation] = {}
-    canonical: dict[ir.Value, ir.Value] = {}
     for view in block.operations:
         op = view.operation
         if not is_recomputable(op):
             continue
-        attributes = walk.readable_attributes(op)
-        if any(attribute is None for attribute in attributes.values()):
-            continue
         key = (
             op.name,
             tuple(canonical.get(operand, operand) for operand in op.operands),
-            tuple(attributes.items()),
+            _attributes_key(op),
             tuple(result.type for result in op.results),
             tuple(_body_key(region.blocks[0]) for region in op.regions),
         )
@@ -104,8 +106,16 @@ def _body_key(block: ir.Block) -> Hashable:
     for view in block.operations:
         op = view.operation
         read = tuple(number[operand] for operand in op.operands)
-        attributes = tuple(walk.readable_attributes(op).items())
-        rows.append((op.name, read, attributes, tuple(result.type for result in op.results)))
+        types = tuple(result.type for result in op.results)
+        rows.append((op.name, read, _attributes_key(op), types))
         for result in op.results:
             number[result] = len(number)
     return tuple(rows)
+
+
+def _attributes_key(op: ir.Operation) -> Hashable:
+    """Equal for equal attributes; equal to nothing where one of them cannot be read."""
+    attributes = walk.readable_attributes(op)
+    if any(attribute is None for attribute in attributes.values()):
+        return object()
+    return tuple(attributes.items())

@@ -30,10 +30,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from jax.extend.mlir import ir
-from jax.extend.mlir.dialects import stablehlo
 
 from hloom.passes.analysis import walk
 from hloom.passes.analysis.constants import ConstantValues, made_value
+from hloom.passes.analysis.loops import has_attributes_by_carry
 from hloom.passes.analysis.types import tensor_bytes
 from hloom.passes.base import Pass, Target
 from hloom.passes.cse import Cse
@@ -100,7 +100,7 @@ class FreeConstants(Pass):
         constants = ConstantValues()
         loops, barriers = [], []
         for op in walk.operations(module.operation):
-            if op.name == "stablehlo.while":
+            if op.name == "stablehlo.while" and not has_attributes_by_carry(op):
                 freed = self._freed_carries(op, constants)
                 loops += [(op, freed)] if freed else []
             elif op.name == "stablehlo.optimization_barrier":
@@ -151,7 +151,6 @@ def _free_carries(loop: ir.Operation, freed: tuple[FreedCarry, ...], replaced: R
             clones[op.results[0]] = clone.results[0]
         argument.replace_all_uses_with(clones[made_value(argument)])
         loop.results[carry.number].replace_all_uses_with(loop.operands[carry.number])
-        edit.returned[carry.number] = argument
         edit.drop(carry.number)
     edit.apply(replaced)
 
@@ -162,8 +161,15 @@ def _free_operands(barrier: ir.Operation, numbers: tuple[int, ...]) -> None:
     for number in numbers:
         barrier.results[number].replace_all_uses_with(barrier.operands[number])
     if kept:
-        with ir.InsertionPoint(barrier), barrier.location:
-            smaller = stablehlo.OptimizationBarrierOp([barrier.operands[n] for n in kept])
+        operands = [barrier.operands[number] for number in kept]
+        smaller = ir.Operation.create(
+            barrier.name,
+            results=[operand.type for operand in operands],
+            operands=operands,
+            attributes={name: barrier.attributes[name] for name in walk.attribute_names(barrier)},
+            loc=barrier.location,
+            ip=ir.InsertionPoint(barrier),
+        )
         for number, result in zip(kept, smaller.results, strict=True):
             barrier.results[number].replace_all_uses_with(result)
     barrier.erase()

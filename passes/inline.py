@@ -25,7 +25,9 @@ After::
     }
 
 Calls that carry attributes beside the callee (``mhlo.frontend_attributes`` such as
-``inlineable = "false"``), recursive functions, declarations and functions of several blocks stay.
+``inlineable = "false"``) stay, and so do functions with attributes of their own (``no_inline``, a
+sharding on an argument), declarations, functions of several blocks, and everything that a recursive
+function takes part in.
 Names of inlined operations are the call's name and their own, as XLA's inliner makes them.
 Source: XLA's ``CallInliner`` does the same to the HLO later on, so nothing is lost to XLA.
 """
@@ -118,8 +120,8 @@ def _inline(call: ir.Operation, callee: ir.Operation, *, consume: bool) -> None:
     for result, returned in zip(call.results, list(terminator.operands), strict=True):
         result.replace_all_uses_with(returned)
     call.erase()
-    if not consume:
-        source.erase()
+    # Either reads values of the caller, which may go before the callee does.
+    (terminator.operation if consume else source).erase()
 
 
 def _relocate(op: ir.Operation, caller: str) -> None:
@@ -151,9 +153,21 @@ def _callees_first(
     return order
 
 
+_PLAIN_FUNCTION = frozenset(
+    {"sym_name", "function_type", "sym_visibility", "arg_attrs", "res_attrs"}
+)
+
+
 def _is_inlinable(function: ir.Operation) -> bool:
-    blocks = list(function.regions[0].blocks)
-    return len(blocks) == 1 and _is_private(function)
+    """Whether nothing is said about the function that its body does not say."""
+    attributes = walk.readable_attributes(function)
+    about_values = [str(attributes.get(name, "")) for name in ("arg_attrs", "res_attrs")]
+    return (
+        len(list(function.regions[0].blocks)) == 1
+        and _is_private(function)
+        and attributes.keys() <= _PLAIN_FUNCTION
+        and not any("sharding" in text for text in about_values)
+    )
 
 
 def _is_private(function: ir.Operation) -> bool:
@@ -181,13 +195,17 @@ def _unreferenced(
 
 
 def _symbols(op: ir.Operation) -> set[str]:
-    """Names of the flat symbols that an operation's attributes refer to, arrays included."""
+    """Names of the symbols that an operation's attributes refer to, however deep inside."""
     found: set[str] = set()
-    for attribute in walk.readable_attributes(op).values():
+    stack: list[ir.Attribute | None] = list(walk.readable_attributes(op).values())
+    while stack:
+        attribute = stack.pop()
         if isinstance(attribute, ir.FlatSymbolRefAttr):
             found.add(attribute.value)
         elif isinstance(attribute, ir.ArrayAttr):
-            found |= {item.value for item in attribute if isinstance(item, ir.FlatSymbolRefAttr)}
+            stack += list(attribute)
+        elif isinstance(attribute, ir.DictAttr):
+            stack += [attribute[number].attr for number in range(len(attribute))]
     return found
 
 

@@ -37,7 +37,8 @@ class LoopEdit:
         self.body = op.regions[1].blocks[0]
         self.terminator = list(self.body.operations)[-1].operation
         self.operands = list(op.operands)
-        self.returned = list(self.terminator.operands)
+        self.returned: dict[int, ir.Value] = {}
+        """Carries whose next value is not, or not only, what the terminator returns today."""
         self.dropped: set[int] = set()
         self.updates: list[ir.Operation] = []
 
@@ -46,8 +47,9 @@ class LoopEdit:
         for region in self.op.regions:
             argument = region.blocks[0].add_argument(initial.type, self.op.location)
         self.operands.append(initial)
-        self.returned.append(argument)
-        return len(self.operands) - 1
+        number = len(self.operands) - 1
+        self.returned[number] = argument
+        return number
 
     def drop(self, number: int) -> None:
         self.dropped.add(number)
@@ -55,7 +57,6 @@ class LoopEdit:
     def drop_stack(self, number: int, update: ir.Operation) -> None:
         """Drops a stacked output together with the update that writes it."""
         self.drop(number)
-        self.returned[number] = update.operands[0]
         self.updates.append(update)
 
     def add_stack(self, value: ir.Value, trips: int, index: ir.Value) -> int:
@@ -84,8 +85,10 @@ class LoopEdit:
         """Builds the new loop right before the old one, which keeps neither regions nor uses."""
         op = self.op
         kept = [number for number in range(len(self.operands)) if number not in self.dropped]
+        # Read only now: what the terminator returns may have been exchanged since.
+        returned = dict(enumerate(self.terminator.operands)) | self.returned
         with ir.InsertionPoint(self.terminator), self.terminator.location:
-            stablehlo.ReturnOp([self.returned[number] for number in kept])
+            stablehlo.ReturnOp([returned[number] for number in kept])
         self.terminator.erase()
         for update in self.updates:
             update.erase()
@@ -117,19 +120,24 @@ def _with_leading_axis(size: int, type_: ir.RankedTensorType) -> ir.RankedTensor
 
 
 def _zeros(type_: ir.RankedTensorType) -> ir.Value:
-    scalar = ir.RankedTensorType.get([], type_.element_type)
-    zero = stablehlo.ConstantOp(ir.Attribute.parse(f"dense<{_zero_text(scalar)}> : {scalar}"))
+    """A tensor of zeros, or of whatever a type without a zero makes of it."""
+    element = type_.element_type
+    scalar = ir.RankedTensorType.get([], element)
+    if isinstance(element, ir.IntegerType):
+        zero = _constant(scalar, "false" if element.width == 1 else "0")
+    else:
+        # Converted: the bindings cannot make complex constants, and f8E8M0FNU has no zero.
+        zero = _constant(ir.RankedTensorType.get([], ir.F32Type.get()), "0.0")
+        if zero.type != scalar:
+            zero = stablehlo.ConvertOp(scalar, zero).result
     axes = ir.DenseI64ArrayAttr.get([])
-    return stablehlo.BroadcastInDimOp(type_, zero.result, axes).result
+    return stablehlo.BroadcastInDimOp(type_, zero, axes).result
+
+
+def _constant(scalar: ir.Type, text: str) -> ir.Value:
+    return stablehlo.ConstantOp(ir.Attribute.parse(f"dense<{text}> : {scalar}")).result
 
 
 def integer_like(value: ir.Value, integer: int) -> ir.Value:
     """A scalar constant of the value's integer type, at the insertion point."""
-    return stablehlo.ConstantOp(ir.Attribute.parse(f"dense<{integer}> : {value.type}")).result
-
-
-def _zero_text(scalar: ir.RankedTensorType) -> str:
-    element = scalar.element_type
-    if isinstance(element, ir.IntegerType):
-        return "false" if element.width == 1 else "0"
-    return "(0.0,0.0)" if isinstance(element, ir.ComplexType) else "0.0"
+    return _constant(value.type, str(integer))

@@ -12,7 +12,7 @@ from jax.extend.mlir import ir
 
 from hloom import jax_private
 from hloom.passes.analysis import walk
-from hloom.passes.analysis.constants import ConstantValues, initial_value, made_value
+from hloom.passes.analysis.constants import ConstantValues, equal_value, made_value
 from hloom.passes.analysis.graph import FROM_OUTSIDE, BlockGraph
 from hloom.passes.analysis.kinds import Kind, is_recomputable, kind_of
 from hloom.passes.analysis.loop_pairs import loop_pairs
@@ -549,9 +549,9 @@ def test_chain_through_the_invariant_carries_of_two_loops(block_of: BlockOf) -> 
     negated = inner.operations[0].operation
     assert constants.chain(negated.results[0]) == (constant, negated)
     assert constants.chain(changing) is None
-    assert initial_value(invariant) == outer.arguments[1]
-    assert initial_value(changing) is None
-    assert initial_value(block.arguments[0]) is None
+    assert equal_value(invariant) == outer.arguments[1]
+    assert equal_value(changing) is None
+    assert equal_value(block.arguments[0]) is None
     assert made_value(invariant) == constant.results[0]
 
 

@@ -43,8 +43,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "and on, from the same seed, and compares losses, XLA's memory figures, and times."
     )
     parser.add_argument("--spec", default="default", help="the passes (default: %(default)s)")
-    parser.add_argument("--steps", type=_positive, default=30, help="default: %(default)s")
-    parser.add_argument("--seed", type=int, default=0, help="default: %(default)s")
+    parser.add_argument(
+        "--steps",
+        type=_positive,
+        default=30,
+        metavar="N",
+        help="steps to train (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        metavar="N",
+        help="of the first weights and of the text (default: %(default)s)",
+    )
     parser.add_argument(
         "--target",
         choices=[name for name in targets.names() if name != "cpu"],
@@ -59,14 +71,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every number here")
     sizes = parser.add_argument_group("sizes")
-    sizes.add_argument("--layers", type=_positive, default=defaults.layers)
-    sizes.add_argument("--width", type=_positive, default=defaults.width)
-    sizes.add_argument("--heads", type=_positive, default=defaults.heads)
-    sizes.add_argument("--batch", type=_positive, default=defaults.batch, help="sequences a step")
+    for name, what in (
+        ("layers", "blocks of the model"),
+        ("width", "features of the residual stream"),
+        ("heads", "attention heads"),
+        ("batch", "sequences in a step"),
+        ("sequence", "bytes in a sequence"),
+    ):
+        sizes.add_argument(
+            f"--{name}",
+            type=_positive,
+            default=getattr(defaults, name),
+            metavar="N",
+            help=f"{what} (default: %(default)s)",
+        )
     sizes.add_argument(
-        "--sequence", type=_positive, default=defaults.sequence, help="tokens (bytes) a sequence"
+        "--dropout",
+        type=float,
+        default=defaults.dropout,
+        metavar="SHARE",
+        help="share of features dropped on each residual branch (default: %(default)s)",
     )
-    sizes.add_argument("--dropout", type=float, default=defaults.dropout)
 
 
 def run(arguments: argparse.Namespace) -> int:

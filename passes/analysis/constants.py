@@ -41,9 +41,9 @@ class ConstantValues:
         return self._chains.get(value)
 
     def _find(self, value: ir.Value, longest: int) -> tuple[ir.Operation, ...] | None:
-        initial = initial_value(value)
-        if initial is not None:
-            return self.chain(initial, longest)
+        same = equal_value(value)
+        if same is not None:
+            return self.chain(same, longest)
         op = defining_op(value)
         if op is None or op.name not in _LIGHT or kind_of(op) is Kind.OPAQUE:
             return None
@@ -57,22 +57,33 @@ class ConstantValues:
         return tuple(ops) if len(ops) <= _LONGEST_CHAIN else None
 
 
-def initial_value(argument: ir.Value) -> ir.Value | None:
-    """What an invariant argument of a while loop starts as, and so always is; None otherwise."""
-    if not isinstance(argument.owner, ir.Block):
+def equal_value(value: ir.Value) -> ir.Value | None:
+    """The value that this one always equals, where it is only handed on; None otherwise.
+
+    An invariant argument of a while loop's body equals the operand it starts as, a result of an
+    optimization barrier the operand.
+    """
+    owner = value.owner
+    if isinstance(owner, ir.Block):
+        return _initial_value(ir.BlockArgument(value), owner.owner.operation)
+    op = owner.operation
+    if op.name != "stablehlo.optimization_barrier":
         return None
-    loop = argument.owner.owner
-    if loop.operation.name != "stablehlo.while":
+    return op.operands[ir.OpResult(value).result_number]
+
+
+def _initial_value(argument: ir.BlockArgument, loop: ir.Operation) -> ir.Value | None:
+    if loop.name != "stablehlo.while":
         return None
-    number = ir.BlockArgument(argument).arg_number
-    body = loop.operation.regions[1].blocks[0]
-    returned = list(body.operations)[-1].operands[number]
-    if returned != body.arguments[number]:
+    number = argument.arg_number
+    body = loop.regions[1].blocks[0]
+    if list(body.operations)[-1].operands[number] != body.arguments[number]:
         return None
-    return loop.operation.operands[number]
+    return loop.operands[number]
 
 
 def made_value(value: ir.Value) -> ir.Value:
-    """The value itself, or what it starts as where it is an invariant carry, however deep."""
-    initial = initial_value(value)
-    return value if initial is None else made_value(initial)
+    """The value itself, or the one that is handed on to it, however often."""
+    while (same := equal_value(value)) is not None:
+        value = same
+    return value

@@ -49,12 +49,16 @@ class CountedLoop:
 
 
 _PER_CARRY = frozenset({"sdy.sharding", "mhlo.sharding"})
-"""Attributes of a loop that speak of each carry, and so of a certain number of them."""
+
+
+def has_attributes_by_carry(loop: ir.Operation) -> bool:
+    """Whether attributes of the loop speak of its carries one by one, so that none may go."""
+    return not _PER_CARRY.isdisjoint(attribute_names(loop))
 
 
 def counted_loop(op: ir.Operation) -> CountedLoop | None:
     """What the loop counts and carries; None where it is not a counted loop we can rebuild."""
-    if op.name != "stablehlo.while" or not _PER_CARRY.isdisjoint(attribute_names(op)):
+    if op.name != "stablehlo.while" or has_attributes_by_carry(op):
         return None
     condition, body = op.regions[0].blocks[0], op.regions[1].blocks[0]
     found = _counter(op, condition, body)
@@ -191,13 +195,17 @@ def _stack(
     shape = list(ir.RankedTensorType(carried.type).shape)
     if shape[0] != trips or list(ir.RankedTensorType(slice_.type).shape) != [1, *shape[1:]]:
         return None
-    return Stack(number, _without_leading_axis(slice_), update, *line)
+    return Stack(number, _without_leading_axis(slice_, update.block), update, *line)
 
 
-def _without_leading_axis(slice_: ir.Value) -> ir.Value:
-    """The value whose reshape or broadcast to a leading axis of 1 is ``slice_``; else itself."""
+def _without_leading_axis(slice_: ir.Value, body: ir.Block) -> ir.Value:
+    """The value that ``body`` reshapes or broadcasts to get ``slice_``; else ``slice_`` itself."""
     op = defining_op(slice_)
-    if op is None or op.name not in ("stablehlo.reshape", "stablehlo.broadcast_in_dim"):
+    if (
+        op is None
+        or op.block != body
+        or op.name not in ("stablehlo.reshape", "stablehlo.broadcast_in_dim")
+    ):
         return slice_
     inner = ir.RankedTensorType(op.operands[0].type)
     if [1, *inner.shape] != list(ir.RankedTensorType(slice_.type).shape):

@@ -46,6 +46,14 @@ def functions(module: ir.Module) -> dict[str, ir.Operation]:
     return found
 
 
+def ancestors(block: ir.Block) -> Iterator[ir.Operation]:
+    """The operations around a block, from the one that holds it outwards."""
+    op: ir.Operation | None = block.owner.operation
+    while op is not None:
+        yield op
+        op = None if op.parent is None else op.parent.operation
+
+
 def attribute_names(op: ir.Operation) -> list[str]:
     """Names of the operation's attributes, sorted."""
     return sorted(item if isinstance(item, str) else item.name for item in op.attributes)

@@ -119,13 +119,18 @@ class Remat(Pass):
     )
 
     def plan(self, module: ir.Module, target: Target) -> RematPlan:
-        blocks: list[BlockPlan] = []
-        scans: list[ScanPlan] = []
-        for block in walk.code_blocks(module.operation):
-            if target.keeps_barriers:
-                plan = plan_block(block, self.min_bytes)
-                blocks += [plan] if plan.groups else []
-            scans += plan_scans(block, self.min_bytes)
+        code_blocks = list(walk.code_blocks(module.operation))
+        scans = [plan for block in code_blocks for plan in plan_scans(block, self.min_bytes)]
+        if not target.keeps_barriers:
+            return RematPlan((), tuple(scans))
+        # A scan's plan rewrites the bodies of its loops, so no other plan may speak of them.
+        taken = {loop for scan in scans for loop in (scan.pair.forward.op, scan.pair.backward.op)}
+        blocks = [
+            plan
+            for block in code_blocks
+            if taken.isdisjoint(walk.ancestors(block))
+            and (plan := plan_block(block, self.min_bytes)).groups
+        ]
         return RematPlan(tuple(blocks), tuple(scans))
 
     def apply(self, plan: RematPlan) -> None:

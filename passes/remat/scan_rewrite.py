@@ -32,7 +32,7 @@ def apply_scan(plan: ScanPlan, replaced: Replaced) -> None:
     }
 
     backward = LoopEdit(plan.pair.backward.op)
-    body = _BackwardBody(plan, backward, stacks, arguments)
+    body = _BackwardBody(plan, backward, stacks, arguments, replaced)
     for site in plan.sites:
         body.write(site)
     erase_dead(plan.pair.backward.body)
@@ -52,9 +52,10 @@ class _BackwardBody:
         edit: LoopEdit,
         stacks: dict[ir.Value, ir.Value],
         arguments: list[ir.Value],
+        replaced: Replaced,
     ) -> None:
         """``arguments`` are those of the forward body as planned, before it was rebuilt."""
-        self.plan, self.edit, self.stacks = plan, edit, stacks
+        self.plan, self.edit, self.stacks, self.replaced = plan, edit, stacks, replaced
         outer = plan.pair.forward.op.operands
         self.outer = dict(zip(arguments, outer, strict=True))
         self.counter = arguments[plan.pair.forward.counter]
@@ -87,7 +88,7 @@ class _BackwardBody:
         elif value in self.outer:
             self.known[value] = self._argument(self.outer[value])
         else:
-            self.known[value] = value
+            self.known[value] = self.replaced.value(value)
 
     def _read(self, value: ir.Value, before: ir.Operation) -> ir.Value | None:
         """The slice that the body has of the value already, where it stands early enough."""
