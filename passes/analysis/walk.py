@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from jax.extend.mlir import ir
 
-
 _CODE = frozenset(
     {
         "func.func",
