@@ -51,7 +51,7 @@ def test_no_persistent_cache(run_python: RunPython) -> None:
 
 
 # A training step with nested calls, a scan, randomness and a conditional, so that the recommended
-# passes have all they know of to look at.
+# passes have all they know of to look at; its residuals are above remat's min_bytes.
 TRAINING_STEP = """
 import jax, jax.numpy as jnp
 def layer(x, w):
@@ -62,7 +62,7 @@ def loss(w, x):
     y = jax.lax.cond(y.sum() > 0, jnp.exp, jnp.cos, y)
     for v in w: y = jax.nn.softmax(layer(y, v)[0])
     return y.sum()
-jax.jit(jax.value_and_grad(loss)).lower(jnp.ones((3, 64, 64)), jnp.ones((32, 64))).compile()
+jax.jit(jax.value_and_grad(loss)).lower(jnp.ones((3, 128, 128)), jnp.ones((128, 128))).compile()
 """
 
 

@@ -58,6 +58,30 @@ func.func public @reductions_with_equal_bodies(%x: tensor<4xf32>) -> (tensor<f32
   return %0, %1 : tensor<f32>, tensor<f32>
 }
 
+// Also where the body itself holds equal operations, which merge as well.
+// CHECK-LABEL: func.func public @reductions_with_equal_rows
+// CHECK:         %[[R:.*]] = stablehlo.reduce(%arg0
+// CHECK-NOT:     stablehlo.reduce
+// CHECK:         return %[[R]], %[[R]]
+func.func public @reductions_with_equal_rows(%x: tensor<8xf32>) -> (tensor<f32>, tensor<f32>) {
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %0 = stablehlo.reduce(%x init: %zero) across dimensions = [0] : (tensor<8xf32>, tensor<f32>) -> tensor<f32>
+    reducer(%a: tensor<f32>, %b: tensor<f32>) {
+      %2 = stablehlo.maximum %a, %b : tensor<f32>
+      %3 = stablehlo.maximum %a, %b : tensor<f32>
+      %4 = stablehlo.add %3, %2 : tensor<f32>
+      stablehlo.return %4 : tensor<f32>
+    }
+  %1 = stablehlo.reduce(%x init: %zero) across dimensions = [0] : (tensor<8xf32>, tensor<f32>) -> tensor<f32>
+    reducer(%a: tensor<f32>, %b: tensor<f32>) {
+      %2 = stablehlo.maximum %a, %b : tensor<f32>
+      %3 = stablehlo.maximum %a, %b : tensor<f32>
+      %4 = stablehlo.add %3, %2 : tensor<f32>
+      stablehlo.return %4 : tensor<f32>
+    }
+  return %0, %1 : tensor<f32>, tensor<f32>
+}
+
 // Within the body of a loop, where what is merged stands in one block too.
 // CHECK-LABEL: func.func public @in_the_body_of_a_loop
 // CHECK:         } do {
@@ -77,6 +101,29 @@ func.func public @in_the_body_of_a_loop(%x: tensor<f32>) -> tensor<f32> {
     stablehlo.return %3 : tensor<f32>
   }
   return %0 : tensor<f32>
+}
+
+// Within a branch, where the operands stand outside and are merged there.
+// CHECK-LABEL: func.func public @operands_merged_outside
+// CHECK-NEXT:    %[[S:.*]] = stablehlo.sine %arg0
+// CHECK-NEXT:    "stablehlo.case"(%arg1) ({
+// CHECK-NEXT:      %[[C:.*]] = stablehlo.cosine %[[S]]
+// CHECK-NEXT:      %[[A:.*]] = stablehlo.add %[[C]], %[[C]]
+// CHECK-NEXT:      stablehlo.return %[[A]]
+// CHECK-NEXT:    }, {
+// CHECK-NEXT:      stablehlo.return %[[S]]
+func.func public @operands_merged_outside(%x: tensor<4xf32>, %i: tensor<i32>) -> tensor<4xf32> {
+  %0 = stablehlo.sine %x : tensor<4xf32>
+  %1 = stablehlo.sine %x : tensor<4xf32>
+  %2 = "stablehlo.case"(%i) ({
+    %3 = stablehlo.cosine %0 : tensor<4xf32>
+    %4 = stablehlo.cosine %1 : tensor<4xf32>
+    %5 = stablehlo.add %3, %4 : tensor<4xf32>
+    stablehlo.return %5 : tensor<4xf32>
+  }, {
+    stablehlo.return %1 : tensor<4xf32>
+  }) : (tensor<i32>) -> tensor<4xf32>
+  return %2 : tensor<4xf32>
 }
 
 // The must-not-change case of this file: same operands, another attribute.

@@ -61,6 +61,26 @@ func.func public @reductions_with_other_bodies(%x: tensor<4xf32>) -> (tensor<f32
   return %0, %1, %2 : tensor<f32>, tensor<f32>, tensor<f32>
 }
 
+// Reductions whose bodies differ in a complex constant, which the bindings cannot read.
+func.func public @reductions_with_complex_constants(%x: tensor<8xcomplex<f32>>) -> (tensor<complex<f32>>, tensor<complex<f32>>) {
+  %zero = stablehlo.constant dense<(0.0,0.0)> : tensor<complex<f32>>
+  %0 = stablehlo.reduce(%x init: %zero) across dimensions = [0] : (tensor<8xcomplex<f32>>, tensor<complex<f32>>) -> tensor<complex<f32>>
+   reducer(%a: tensor<complex<f32>>, %b: tensor<complex<f32>>) {
+    %one = stablehlo.constant dense<(1.0,0.0)> : tensor<complex<f32>>
+    %2 = stablehlo.multiply %b, %one : tensor<complex<f32>>
+    %3 = stablehlo.add %a, %2 : tensor<complex<f32>>
+    stablehlo.return %3 : tensor<complex<f32>>
+  }
+  %1 = stablehlo.reduce(%x init: %zero) across dimensions = [0] : (tensor<8xcomplex<f32>>, tensor<complex<f32>>) -> tensor<complex<f32>>
+   reducer(%a: tensor<complex<f32>>, %b: tensor<complex<f32>>) {
+    %two = stablehlo.constant dense<(2.0,0.0)> : tensor<complex<f32>>
+    %2 = stablehlo.multiply %b, %two : tensor<complex<f32>>
+    %3 = stablehlo.add %a, %2 : tensor<complex<f32>>
+    stablehlo.return %3 : tensor<complex<f32>>
+  }
+  return %0, %1 : tensor<complex<f32>>, tensor<complex<f32>>
+}
+
 // Whatever is expensive or has an effect: not merged here, but by XLA where that is right.
 func.func public @products_and_effects(%x: tensor<4x4xf32>) -> (tensor<4x4xf32>, tensor<4x4xf32>) {
   %0 = stablehlo.dot_general %x, %x, contracting_dims = [1] x [0] : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>

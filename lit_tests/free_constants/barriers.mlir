@@ -58,6 +58,33 @@ func.func public @nothing_but_constants(%x: tensor<4xf32>) -> tensor<4xf32> {
   return %1 : tensor<4xf32>
 }
 
+// Behind two barriers: both let it go in one run.
+// CHECK-LABEL: func.func public @a_constant_behind_two_barriers
+// CHECK-NEXT:    %[[C:.*]] = stablehlo.constant dense<2.0
+// CHECK-NEXT:    %[[A:.*]] = stablehlo.optimization_barrier %arg0 : tensor<4xf32>
+// CHECK-NEXT:    %[[B:.*]] = stablehlo.optimization_barrier %[[A]] : tensor<4xf32>
+// CHECK-NEXT:    %[[S:.*]] = stablehlo.add %[[B]], %[[C]]
+// CHECK-NEXT:    return %[[S]]
+func.func public @a_constant_behind_two_barriers(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %c = stablehlo.constant dense<2.0> : tensor<4xf32>
+  %0:2 = stablehlo.optimization_barrier %x, %c : tensor<4xf32>, tensor<4xf32>
+  %1:2 = stablehlo.optimization_barrier %0#0, %0#1 : tensor<4xf32>, tensor<4xf32>
+  %2 = stablehlo.add %1#0, %1#1 : tensor<4xf32>
+  return %2 : tensor<4xf32>
+}
+
+// The smaller barrier has the attributes of the one that it replaces.
+// CHECK-LABEL: func.func public @a_barrier_with_attributes
+// CHECK-NEXT:    %[[C:.*]] = stablehlo.constant dense<2.0
+// CHECK-NEXT:    %[[B:.*]] = stablehlo.optimization_barrier %arg0 {mhlo.frontend_attributes = {_scheduling_group_id = "1"}} : tensor<4xf32>
+// CHECK-NEXT:    stablehlo.add %[[B]], %[[C]]
+func.func public @a_barrier_with_attributes(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %c = stablehlo.constant dense<2.0> : tensor<4xf32>
+  %0:2 = stablehlo.optimization_barrier %x, %c {mhlo.frontend_attributes = {_scheduling_group_id = "1"}} : tensor<4xf32>, tensor<4xf32>
+  %1 = stablehlo.add %0#0, %0#1 : tensor<4xf32>
+  return %1 : tensor<4xf32>
+}
+
 // In a loop's body, a constant that comes in as an invariant carry. The carry is too small to free.
 // CHECK-LABEL: func.func public @an_invariant_carry_behind_a_barrier
 // CHECK:         stablehlo.while(%{{.*}} = %{{.*}}, %[[X:.*]] = %arg0, %[[K:.*]] = %{{.*}})

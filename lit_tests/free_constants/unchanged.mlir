@@ -3,6 +3,8 @@
 // RUN: hloom-opt %s -p "free-constants{min_bytes=16}" > %t.after
 // RUN: diff %t.before %t.after
 
+sdy.mesh @mesh = <["devices"=2]>
+
 // An argument and what follows from it.
 func.func public @barriers_over_arguments(%x: tensor<4xf32>) -> tensor<4xf32> {
   %0 = stablehlo.negate %x : tensor<4xf32>
@@ -42,6 +44,24 @@ func.func public @a_carry_that_changes(%x: tensor<4xf32>) -> tensor<4xf32> {
 func.func public @an_invariant_argument(%x: tensor<4xf32>, %y: tensor<4xf32>) -> tensor<4xf32> {
   %zero = stablehlo.constant dense<0> : tensor<i32>
   %0:3 = stablehlo.while(%i = %zero, %k = %y, %a = %x) : tensor<i32>, tensor<4xf32>, tensor<4xf32>
+  cond {
+    %three = stablehlo.constant dense<3> : tensor<i32>
+    %1 = stablehlo.compare LT, %i, %three : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %1 : tensor<i1>
+  } do {
+    %1 = stablehlo.add %a, %k : tensor<4xf32>
+    %one = stablehlo.constant dense<1> : tensor<i32>
+    %2 = stablehlo.add %i, %one : tensor<i32>
+    stablehlo.return %2, %k, %1 : tensor<i32>, tensor<4xf32>, tensor<4xf32>
+  }
+  return %0#2 : tensor<4xf32>
+}
+
+// A loop whose shardings are listed one a carry keeps its carries.
+func.func public @a_sharding_for_each_carry(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %zero = stablehlo.constant dense<0> : tensor<i32>
+  %c = stablehlo.constant dense<2.0> : tensor<4xf32>
+  %0:3 = stablehlo.while(%i = %zero, %k = %c, %a = %x) : tensor<i32>, tensor<4xf32>, tensor<4xf32> attributes {sdy.sharding = #sdy.sharding_per_value<[<@mesh, []>, <@mesh, [{"devices"}]>, <@mesh, [{"devices"}]>]>}
   cond {
     %three = stablehlo.constant dense<3> : tensor<i32>
     %1 = stablehlo.compare LT, %i, %three : (tensor<i32>, tensor<i32>) -> tensor<i1>

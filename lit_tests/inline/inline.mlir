@@ -171,6 +171,25 @@ func.func private @dead(%x: tensor<4xf32>) -> tensor<4xf32> {
 
 // -----
 
+// Private functions that only a dead one calls go with it, though one hands its argument back.
+// CHECK-LABEL: module
+// CHECK-NEXT:    func.func public @a_dead_function_and_its_leaf
+// CHECK-NEXT:      return %arg0
+// CHECK-NEXT:    }
+// CHECK-NEXT:  }
+func.func public @a_dead_function_and_its_leaf(%x: tensor<4xf32>) -> tensor<4xf32> {
+  return %x : tensor<4xf32>
+}
+func.func private @dead(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %0 = call @leaf(%x) : (tensor<4xf32>) -> tensor<4xf32>
+  return %0 : tensor<4xf32>
+}
+func.func private @leaf(%x: tensor<4xf32>) -> tensor<4xf32> {
+  return %x : tensor<4xf32>
+}
+
+// -----
+
 // The must-not-change case of this file: a public function is called as it stands.
 // CHECK-LABEL: func.func public @calls_a_public_function
 // CHECK-NEXT:    %[[C:.*]] = call @helper(%arg0)

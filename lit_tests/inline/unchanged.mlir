@@ -76,3 +76,51 @@ func.func private @inner_region(%x: tensor<4xf32>) -> tensor<4xf32> {
 func.func private @computation(%x: tensor<4xf32>) -> tensor<4xf32> {
   return %x : tensor<4xf32>
 }
+
+// -----
+
+// Functions referred to from deep inside an attribute: a dictionary's value, an array's array.
+func.func public @references_inside_attributes(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %0 = stablehlo.custom_call @target(%x) {mhlo.backend_config = {callee = @in_a_dictionary}} : (tensor<4xf32>) -> tensor<4xf32>
+  %1 = stablehlo.custom_call @target(%0) {hloom.computations = [[@in_an_array], [{callee = @in_both}]]} : (tensor<4xf32>) -> tensor<4xf32>
+  return %1 : tensor<4xf32>
+}
+func.func private @in_a_dictionary(%x: tensor<4xf32>) -> tensor<4xf32> {
+  return %x : tensor<4xf32>
+}
+func.func private @in_an_array(%x: tensor<4xf32>) -> tensor<4xf32> {
+  return %x : tensor<4xf32>
+}
+func.func private @in_both(%x: tensor<4xf32>) -> tensor<4xf32> {
+  return %x : tensor<4xf32>
+}
+
+// -----
+
+// A function that is not to be inlined.
+func.func public @no_inline(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %0 = call @apart(%x) : (tensor<4xf32>) -> tensor<4xf32>
+  return %0 : tensor<4xf32>
+}
+func.func private @apart(%x: tensor<4xf32>) -> tensor<4xf32> attributes {no_inline} {
+  %0 = stablehlo.sine %x : tensor<4xf32>
+  return %0 : tensor<4xf32>
+}
+
+// -----
+
+// Functions that give an argument or a result a sharding.
+sdy.mesh @mesh = <["devices"=2]>
+func.func public @shardings(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %0 = call @sharded_argument(%x) : (tensor<4xf32>) -> tensor<4xf32>
+  %1 = call @sharded_result(%0) : (tensor<4xf32>) -> tensor<4xf32>
+  return %1 : tensor<4xf32>
+}
+func.func private @sharded_argument(%x: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"devices"}]>}) -> tensor<4xf32> {
+  %0 = stablehlo.sine %x : tensor<4xf32>
+  return %0 : tensor<4xf32>
+}
+func.func private @sharded_result(%x: tensor<4xf32>) -> (tensor<4xf32> {mhlo.sharding = "{replicated}"}) {
+  %0 = stablehlo.sine %x : tensor<4xf32>
+  return %0 : tensor<4xf32>
+}
