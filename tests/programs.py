@@ -375,3 +375,45 @@ def ordered_callbacks_between():
         return x.mean()
 
     return jax.value_and_grad(loss), (list(weights()), normal(8, 16))
+
+
+@program
+def custom_vjp_in_a_scan_that_returns_a_residual():
+    @jax.custom_vjp
+    def f(c, w):
+        return jnp.sin(c @ w)
+
+    def forward(c, w):
+        h = c @ w
+        return jnp.sin(h), (jnp.tanh(h), jnp.cos(w))
+
+    # What the backward body of the scan hands on is a residual, not the result of an operation.
+    f.defvjp(forward, lambda residuals, g: (residuals[0], residuals[1] * g.mean()))
+
+    def loss(ws, x):
+        return jax.lax.scan(lambda c, w: (f(c, w), None), x, ws)[0].mean()
+
+    return jax.value_and_grad(loss), (weights(), normal(8, 16))
+
+
+@program
+def second_order_through_a_scan():
+    def loss(ws, x):
+        def body(carry, w):
+            a, b = carry
+
+            def layer(v):
+                h = v @ w
+                return jnp.tanh(jnp.sin(h)) * jnp.cos(h)
+
+            y, back_through_first = jax.vjp(layer, a)
+            z, back_through_second = jax.vjp(layer, y)
+            (gradient,) = back_through_second(z + b)
+            return (jnp.sin(*back_through_first(gradient)), gradient), None
+
+        return sum(part.sum() for part in jax.lax.scan(body, (x, x), ws)[0])
+
+    def penalty(ws, x):
+        return (jax.grad(loss, 1)(ws, x) ** 2).sum()
+
+    return jax.value_and_grad(penalty), (weights(3) / 4, normal(8, 16))

@@ -11,6 +11,7 @@ import pytest
 from benchmarks.h100 import MEBI_BYTES, measure, placement
 from benchmarks.products import executed_products
 from benchmarks.programs.gpt import Gpt
+from benchmarks.remat_programs import SUBJECTS, lower
 
 MOST_TEMP_BYTES = 3750 * MEBI_BYTES
 
@@ -62,3 +63,12 @@ def test_the_policies_repeat_products() -> None:
     nothing = Gpt(**{**vars(plain), "policy": "nothing_saveable"})
     assert kept == 2 * 6 * 3 + 3
     assert executed_products(nothing.lower().compiler_ir()) > kept
+
+
+@pytest.mark.h100
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_no_program_gets_bigger_or_repeats_a_product(name: str) -> None:
+    lowered = lower(SUBJECTS[name], None, placement())
+    before, after = measure(lowered, "off"), measure(lowered, "remat")
+    assert after.temp_bytes < 0.8 * before.temp_bytes
+    assert after.products <= before.products

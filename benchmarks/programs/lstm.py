@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -21,7 +22,7 @@ def program(checkpoint: Checkpoint) -> tuple[Any, tuple[Any, ...]]:
     def loss(kernels: list[jax.Array], x: jax.Array) -> jax.Array:
         zero = jnp.zeros((BATCH, WIDTH))
         for kernel in kernels:
-            _, x = jax.lax.scan(lambda state, x, k=kernel: cell(state, x, k), (zero, zero), x)
+            _, x = jax.lax.scan(partial(cell, kernel=kernel), (zero, zero), x)
         return (x**2).mean()
 
     kernels = [shaped(2 * WIDTH, 4 * WIDTH)] * 2

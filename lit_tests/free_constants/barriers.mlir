@@ -76,11 +76,11 @@ func.func public @a_constant_behind_two_barriers(%x: tensor<4xf32>) -> tensor<4x
 // The smaller barrier has the attributes of the one that it replaces.
 // CHECK-LABEL: func.func public @a_barrier_with_attributes
 // CHECK-NEXT:    %[[C:.*]] = stablehlo.constant dense<2.0
-// CHECK-NEXT:    %[[B:.*]] = stablehlo.optimization_barrier %arg0 {mhlo.frontend_attributes = {_scheduling_group_id = "1"}} : tensor<4xf32>
+// CHECK-NEXT:    %[[B:.*]] = stablehlo.optimization_barrier {mhlo.frontend_attributes = {_scheduling_group_id = "1"}} %arg0 : tensor<4xf32>
 // CHECK-NEXT:    stablehlo.add %[[B]], %[[C]]
 func.func public @a_barrier_with_attributes(%x: tensor<4xf32>) -> tensor<4xf32> {
   %c = stablehlo.constant dense<2.0> : tensor<4xf32>
-  %0:2 = stablehlo.optimization_barrier %x, %c {mhlo.frontend_attributes = {_scheduling_group_id = "1"}} : tensor<4xf32>, tensor<4xf32>
+  %0:2 = stablehlo.optimization_barrier {mhlo.frontend_attributes = {_scheduling_group_id = "1"}} %x, %c : tensor<4xf32>, tensor<4xf32>
   %1 = stablehlo.add %0#0, %0#1 : tensor<4xf32>
   return %1 : tensor<4xf32>
 }

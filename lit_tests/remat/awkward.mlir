@@ -163,13 +163,14 @@ func.func public @a_stack_of_powers_of_two(%x: tensor<4xf8E8M0FNU>, %g: tensor<4
 // CHECK-LABEL: func.func public @a_value_from_outside_is_stacked
 // CHECK:         %[[LINE:.*]] = stablehlo.reshape %arg0 : (tensor<4xf32>) -> tensor<1x4xf32>
 // CHECK-NEXT:    %{{.*}} = stablehlo.while(%{{.*}} = %{{.*}}) : tensor<i32>
-// CHECK:         stablehlo.while(%[[K:.*]] = %{{.*}}, %[[G:.*]] = %arg1) : tensor<i32>, tensor<4xf32>
+// CHECK:         %[[B:.*]]:2 = stablehlo.while(%[[K:.*]] = %{{.*}}, %[[G:.*]] = %arg1) : tensor<i32>, tensor<4xf32>
 // CHECK:         } do {
 // CHECK-NEXT:      %[[V:.*]] = stablehlo.reshape %[[LINE]]
 // CHECK-NEXT:      %[[M:.*]] = stablehlo.multiply %[[G]], %[[V]]
 // CHECK-NEXT:      %[[NEXT:.*]] = stablehlo.add %[[K]], %{{.*}}
 // CHECK-NEXT:      stablehlo.return %[[NEXT]], %[[M]]
-func.func public @a_value_from_outside_is_stacked(%v: tensor<4xf32>, %g: tensor<4xf32>) -> tensor<4xf32> {
+// CHECK:         return %[[B]]#1, %[[LINE]]
+func.func public @a_value_from_outside_is_stacked(%v: tensor<4xf32>, %g: tensor<4xf32>) -> (tensor<4xf32>, tensor<1x4xf32>) {
   %zero = stablehlo.constant dense<0> : tensor<i32>
   %one = stablehlo.constant dense<1> : tensor<i32>
   %three = stablehlo.constant dense<3> : tensor<i32>
@@ -196,11 +197,11 @@ func.func public @a_value_from_outside_is_stacked(%v: tensor<4xf32>, %g: tensor<
     %5 = stablehlo.add %k, %one : tensor<i32>
     stablehlo.return %5, %4, %s : tensor<i32>, tensor<4xf32>, tensor<3x4xf32>
   } loc("transpose(jvp())/while")
-  return %1#1 : tensor<4xf32>
+  return %1#1, %line : tensor<4xf32>, tensor<1x4xf32>
 }
 
-// A forward body reads the result of another forward loop straight from outside. That loop is
-// rewritten first: the clone reads the result of the one that stands in its place.
+// The result of another forward loop is stacked. That loop is rewritten first: the backward body
+// reads the result of the one that stands in its place.
 // CHECK-LABEL: func.func public @a_result_of_a_rewritten_loop_is_stacked
 // CHECK:         %[[F:.*]]:2 = stablehlo.while(%{{.*}} = %{{.*}}, %{{.*}} = %arg0) : tensor<i32>, tensor<1xf32>
 // CHECK:         %{{.*}} = stablehlo.while(%{{.*}} = %{{.*}}) : tensor<i32>
