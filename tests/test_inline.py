@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from conftest import RunPython
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 from programs import PROGRAMS, normal
@@ -73,6 +74,38 @@ def test_twice_is_once() -> None:
     second = Pipeline.parse("inline").run(module, target=Target())
     assert second.runs[0].empty
     assert module.operation.get_asm(enable_debug_info=True) == text
+
+
+A_DEAD_FUNCTION_AND_ITS_LEAF = """
+func.func public @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+  return %x : tensor<4xf32>
+}
+func.func private @dead(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %0 = call @leaf(%x) : (tensor<4xf32>) -> tensor<4xf32>
+  return %0 : tensor<4xf32>
+}
+func.func private @leaf(%x: tensor<4xf32>) -> tensor<4xf32> {
+  return %x : tensor<4xf32>
+}
+"""
+
+
+def test_nothing_is_read_after_its_end(run_python: RunPython) -> None:
+    # The leaf's terminator reads the argument of its dead caller, which goes first. The allocator
+    # overwrites what is freed, and many rounds meet it.
+    script = f"""
+from jax.extend.mlir import ir
+from hloom import jax_private
+from hloom.passes.base import Target
+from hloom.passes.pipeline import Pipeline
+for _ in range(200):
+    with jax_private.make_context():
+        module = ir.Module.parse({A_DEAD_FUNCTION_AND_ITS_LEAF!r})
+        Pipeline.parse("inline").run(module, target=Target())
+print([str(op.operation.attributes["sym_name"]) for op in module.body.operations])
+"""
+    done = run_python(script, MALLOC_PERTURB_="165", PYTHONMALLOC="malloc")
+    assert done.stdout == "['\"main\"']\n"
 
 
 def test_the_plan_counts_calls_by_callee() -> None:
