@@ -42,6 +42,7 @@ from typing import ClassVar
 from jax.extend.mlir import ir
 
 from hloom.passes.analysis import walk
+from hloom.passes.analysis.phases import has_remat_name
 from hloom.passes.base import Pass, Target
 from hloom.passes.cse import Cse
 from hloom.passes.free_constants import FreeConstants
@@ -123,12 +124,13 @@ class Remat(Pass):
         scans = [plan for block in code_blocks for plan in plan_scans(block, self.min_bytes)]
         if not target.keeps_barriers:
             return RematPlan((), tuple(scans))
-        # A scan's plan rewrites the bodies of its loops, so no other plan may speak of them.
+        # A scan's plan rewrites the bodies of its loops, so no other plan may speak of them, nor
+        # of the bodies that an earlier run rewrote.
         taken = {loop for scan in scans for loop in (scan.pair.forward.op, scan.pair.backward.op)}
         blocks = [
             plan
             for block in code_blocks
-            if taken.isdisjoint(walk.ancestors(block))
+            if not any(op in taken or has_remat_name(op) for op in walk.ancestors(block))
             and (plan := plan_block(block, self.min_bytes)).groups
         ]
         return RematPlan(tuple(blocks), tuple(scans))

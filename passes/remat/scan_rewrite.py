@@ -39,8 +39,11 @@ def apply_scan(plan: ScanPlan, replaced: Replaced) -> None:
     for link in plan.dropped:
         for number in link.operands:
             backward.drop(number)
-    backward.apply(replaced)
+    new_backward = backward.apply(replaced)
     erase_dead(new_forward.regions[1].blocks[0])
+    # The next run is to leave both bodies alone, even one in which nothing was put.
+    for loop in (new_forward, new_backward):
+        loop.location = rematerialized(loop.location)
 
 
 class _BackwardBody:
