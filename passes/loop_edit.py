@@ -35,7 +35,7 @@ class LoopEdit:
     def __init__(self, op: ir.Operation) -> None:
         self.op = op
         self.body = op.regions[1].blocks[0]
-        self.terminator = list(self.body.operations)[-1].operation
+        self.terminator = walk.terminator(self.body)
         self.operands = list(op.operands)
         self.returned: dict[int, ir.Value] = {}
         """Carries whose next value is not, or not only, what the terminator returns today."""

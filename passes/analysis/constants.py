@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from jax.extend.mlir import ir
 
+from hloom.passes.analysis import walk
 from hloom.passes.analysis.kinds import Kind, kind_of
 from hloom.passes.analysis.loops import defining_op
 
@@ -77,7 +78,7 @@ def _initial_value(argument: ir.BlockArgument, loop: ir.Operation) -> ir.Value |
         return None
     number = argument.arg_number
     body = loop.regions[1].blocks[0]
-    if list(body.operations)[-1].operands[number] != body.arguments[number]:
+    if walk.terminator(body).operands[number] != body.arguments[number]:
         return None
     return loop.operands[number]
 

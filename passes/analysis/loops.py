@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.walk import attribute_names
+from hloom.passes.analysis.walk import attribute_names, terminator
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class CountedLoop:
     @property
     def returned(self) -> ir.Operation:
         """The terminator of the body."""
-        return list(self.body.operations)[-1].operation
+        return terminator(self.body)
 
 
 _PER_CARRY = frozenset({"sdy.sharding", "mhlo.sharding"})
@@ -65,7 +65,7 @@ def counted_loop(op: ir.Operation) -> CountedLoop | None:
     if found is None:
         return None
     counter, trips = found
-    arguments, returned = list(body.arguments), _terminator(body)
+    arguments, returned = list(body.arguments), terminator(body)
     invariant = frozenset(
         number for number, argument in enumerate(arguments) if returned.operands[number] == argument
     )
@@ -136,13 +136,9 @@ def affine_in(
     return (a * d + b * c, b * d) if 0 in (a, c) else None
 
 
-def _terminator(block: ir.Block) -> ir.Operation:
-    return list(block.operations)[-1].operation
-
-
 def _counter(op: ir.Operation, condition: ir.Block, body: ir.Block) -> tuple[int, int] | None:
     """Which carry counts up by one from zero, and to which constant."""
-    compare = defining_op(_terminator(condition).operands[0])
+    compare = defining_op(terminator(condition).operands[0])
     if compare is None or compare.name != "stablehlo.compare":
         return None
     if "LT" not in str(compare.attributes["comparison_direction"]):
@@ -155,7 +151,7 @@ def _counter(op: ir.Operation, condition: ir.Block, body: ir.Block) -> tuple[int
     if counted not in arguments:
         return None
     number = arguments.index(counted)
-    step = affine_in(_terminator(body).operands[number], body.arguments[number])
+    step = affine_in(terminator(body).operands[number], body.arguments[number])
     if step != (1, 1) or constant_int(op.operands[number]) != 0:
         return None
     return number, limit
@@ -167,7 +163,7 @@ def _bound(op: ir.Operation, condition: ir.Block, bound: ir.Value) -> int | None
     if bound in arguments:
         number = arguments.index(bound)
         body = op.regions[1].blocks[0]
-        if _terminator(body).operands[number] != body.arguments[number]:
+        if terminator(body).operands[number] != body.arguments[number]:
             return None
         return constant_int(op.operands[number])
     return constant_int(bound)

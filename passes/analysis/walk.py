@@ -74,6 +74,11 @@ def readable_attributes(op: ir.Operation) -> dict[str, ir.Attribute | None]:
     return found
 
 
+def terminator(block: ir.Block) -> ir.Operation:
+    """The last operation of a block."""
+    return list(block.operations)[-1].operation
+
+
 def ancestor_in(block: ir.Block, op: ir.Operation) -> ir.Operation:
     """The operation of ``block`` that is ``op`` or holds it, however deep.
 
