@@ -14,7 +14,7 @@ from hloom import jax_private
 from hloom.passes.analysis import walk
 from hloom.passes.analysis.constants import ConstantValues, equal_value, made_value
 from hloom.passes.analysis.graph import FROM_OUTSIDE, BlockGraph
-from hloom.passes.analysis.kinds import Kind, is_recomputable, kind_of
+from hloom.passes.analysis.kinds import Kind, is_cheap, kind_of
 from hloom.passes.analysis.loop_pairs import loop_pairs
 from hloom.passes.analysis.loops import affine_in, constant_int, counted_loop, counted_loops
 from hloom.passes.analysis.mincut import minimum_vertex_cut
@@ -210,8 +210,8 @@ def test_reductions_are_cheap_where_their_bodies_are(block_of: BlockOf) -> None:
     plain = last_value(block_of(text.replace("OTHER", "%b"), arguments=arguments))
     assert kind_of(plain.owner) is Kind.REDUCTION
     reads_from_outside = last_value(block_of(text.replace("OTHER", "%z"), arguments=arguments))
-    assert kind_of(reads_from_outside.owner) is Kind.OPAQUE
-    assert not is_recomputable(reads_from_outside.owner)
+    assert kind_of(reads_from_outside.owner) is Kind.EXPENSIVE
+    assert not is_cheap(reads_from_outside.owner)
 
 
 def test_a_block_graph(block_of: BlockOf) -> None:
@@ -231,7 +231,7 @@ def test_a_block_graph(block_of: BlockOf) -> None:
     assert [kind.value for kind in graph.kinds] == [
         "constant",
         "cheap",
-        "opaque",
+        "expensive",
         "cheap",
         "opaque",
     ]

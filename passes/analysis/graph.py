@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from jax.extend.mlir import ir
 
 from hloom.passes.analysis import walk
-from hloom.passes.analysis.kinds import Kind, kind_of
+from hloom.passes.analysis.kinds import CHEAP_KINDS, Kind, kind_of
+from hloom.passes.analysis.shards import Shards
 from hloom.passes.analysis.types import tensor_bytes
 
 FROM_OUTSIDE = -1
@@ -24,10 +25,11 @@ class BlockGraph:
 
     An operation that holds regions reads what its regions read: a loop, a branch or a reduction is
     one vertex. Values from outside the block that its operations read are among the values, with
-    the producer FROM_OUTSIDE.
+    the producer FROM_OUTSIDE. Sizes are bytes on one device, as far as ``shards`` tells.
     """
 
     block: ir.Block
+    shards: Shards = field(default_factory=Shards)
     ops: list[ir.Operation] = field(default_factory=list)
     kinds: list[Kind] = field(default_factory=list)
     operands: list[list[int]] = field(default_factory=list)
@@ -40,8 +42,8 @@ class BlockGraph:
     _size_by_type: dict[ir.Type, int | None] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, block: ir.Block) -> BlockGraph:
-        graph = cls(block)
+    def of(cls, block: ir.Block, shards: Shards | None = None) -> BlockGraph:
+        graph = cls(block, shards or Shards())
         for argument in block.arguments:
             graph._add_value(argument, FROM_OUTSIDE)
         for view in block.operations:
@@ -54,7 +56,8 @@ class BlockGraph:
         type_ = value.type
         if type_ not in self._size_by_type:
             self._size_by_type[type_] = tensor_bytes(type_)
-        self.sizes.append(self._size_by_type[type_])
+        size = self._size_by_type[type_]
+        self.sizes.append(size if self.shards.trivial else self.shards.bytes_of(value))
         self.producers.append(producer)
         self.users.append([])
         return number
@@ -63,7 +66,7 @@ class BlockGraph:
         position = len(self.ops)
         kind = kind_of(op)
         read = [self._reader(value) for value in op.operands]
-        if kind is Kind.OPAQUE and len(op.regions):
+        if kind is not Kind.REDUCTION and len(op.regions):
             for inner in walk.operations(op):
                 read += [self.index[value] for value in inner.operands if value in self.index]
         read = list(dict.fromkeys(read))
@@ -89,15 +92,20 @@ class BlockGraph:
         """For each value, whether it is computed from constants and iotas alone."""
         derived = [False] * len(self.values)
         for position, kind in enumerate(self.kinds):
-            if kind is Kind.OPAQUE:
+            if kind not in CHEAP_KINDS:
                 continue
             if all(derived[value] for value in self.operands[position]):
                 for value in self.results[position]:
                     derived[value] = True
         return derived
 
-    def is_recomputable(self, value: int) -> bool:
+    def is_cheap(self, value: int) -> bool:
         """Whether the value is made in this block by an operation that is cheap to do again."""
+        producer = self.producers[value]
+        return producer != FROM_OUTSIDE and self.kinds[producer] in CHEAP_KINDS
+
+    def is_pure(self, value: int) -> bool:
+        """Whether the value is made in this block by an operation that may be done again."""
         producer = self.producers[value]
         return producer != FROM_OUTSIDE and self.kinds[producer] is not Kind.OPAQUE
 

@@ -7,7 +7,7 @@ import enum
 from jax.extend.mlir import ir
 
 
-class Kind(enum.Enum):
+class Kind(enum.StrEnum):
     """How an operation may be treated by rematerialization."""
 
     CONSTANT = "constant"
@@ -16,8 +16,10 @@ class Kind(enum.Enum):
     """Pure, and as fast as reading its operands and writing its results."""
     REDUCTION = "reduction"
     """Pure and cheap, but reads much more than it writes."""
+    EXPENSIVE = "expensive"
+    """Pure, but worth its time: done again only where that is weighed against memory."""
     OPAQUE = "opaque"
-    """Everything else: expensive, ordered, with side effects, or unknown."""
+    """Everything else: a collective, ordered, with side effects, or unknown."""
 
 
 _CONSTANTS = frozenset({"stablehlo.constant", "stablehlo.iota"})
@@ -52,7 +54,22 @@ _MOVEMENT = frozenset(
     }
 )
 
+FUSIBLE = _ELEMENTWISE | _MOVEMENT
+"""Names of the operations that a compiler fuses into whoever reads them."""
+
 _REDUCTIONS = frozenset({"stablehlo.reduce"})
+
+_EXPENSIVE = frozenset(
+    f"stablehlo.{name}"
+    for name in (
+        "batch_norm_grad batch_norm_inference batch_norm_training cholesky convolution dot "
+        "dot_general dynamic_gather dynamic_update_slice fft gather map reduce_window "
+        "rng_bit_generator scatter select_and_scatter sort triangular_solve"
+    ).split()
+) | frozenset({"chlo.ragged_dot", "chlo.top_k"})
+
+BRANCHING = frozenset({"stablehlo.case", "stablehlo.if", "stablehlo.while"})
+"""Names of the operations whose regions are parts of the program."""
 
 
 def kind_of(op: ir.Operation) -> Kind:
@@ -64,21 +81,44 @@ def kind_of(op: ir.Operation) -> Kind:
         return Kind.CHEAP
     if name in _REDUCTIONS and _is_plain_reduction(op):
         return Kind.REDUCTION
-    if name == "sdy.sharding_constraint" and _is_of_cheap_work(op):
-        return Kind.CHEAP
+    if name == "sdy.sharding_constraint":
+        return Kind.CHEAP if _is_of_cheap_work(op) else Kind.EXPENSIVE
+    if name in _EXPENSIVE or name in _REDUCTIONS:
+        return Kind.EXPENSIVE if _is_pure_inside(op) else Kind.OPAQUE
+    if name in BRANCHING:
+        return Kind.EXPENSIVE if _is_pure_inside(op) else Kind.OPAQUE
     return Kind.OPAQUE
 
 
-def is_recomputable(op: ir.Operation) -> bool:
-    """Whether the operation is pure and may stand a second time in the program."""
+CHEAP_KINDS = frozenset({Kind.CONSTANT, Kind.CHEAP, Kind.REDUCTION})
+"""Kinds of work that are always worth doing again for the memory of their results."""
+
+
+def is_cheap(op: ir.Operation) -> bool:
+    """Whether the operation is pure, and cheap to do a second time."""
+    return kind_of(op) in CHEAP_KINDS
+
+
+def is_pure(op: ir.Operation) -> bool:
+    """Whether the operation may stand a second time in the program, or go where unread."""
     return kind_of(op) is not Kind.OPAQUE
+
+
+def _is_pure_inside(op: ir.Operation) -> bool:
+    """Whether everything in the operation's regions may be done again."""
+    return all(
+        is_pure(inner) or inner.name == "stablehlo.return"
+        for region in op.regions
+        for block in region.blocks
+        for inner in (view.operation for view in block.operations)
+    )
 
 
 def _is_of_cheap_work(constraint: ir.Operation) -> bool:
     """Whether a sharding constraint is on the result of cheap work.
 
     That result mostly has the sharding already. A constraint on a matrix product or an argument
-    may be where a collective moves data, which must not happen twice.
+    may be where a collective moves data, which has its price.
     """
     owner = constraint.operands[0].owner
     return not isinstance(owner, ir.Block) and kind_of(owner.operation) is not Kind.OPAQUE

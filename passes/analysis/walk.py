@@ -36,6 +36,19 @@ def operations(op: ir.Operation) -> Iterator[ir.Operation]:
                     yield from operations(inner)
 
 
+def values_read(op: ir.Operation) -> Iterator[ir.Value]:
+    """What the operation and everything inside it reads of values that are made outside it."""
+    yield from op.operands
+    inside: set[ir.Value] = set()
+    for region in op.regions:
+        for block in region.blocks:
+            inside.update(block.arguments)
+            for view in block.operations:
+                inner = view.operation
+                yield from (value for value in values_read(inner) if value not in inside)
+                inside.update(inner.results)
+
+
 def functions(module: ir.Module) -> dict[str, ir.Operation]:
     """The module's ``func.func`` operations by symbol name, in textual order."""
     found: dict[str, ir.Operation] = {}

@@ -1,0 +1,178 @@
+"""Minimum price under a limit: what to keep in so many bytes so that recomputing is cheapest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import Bounds, LinearConstraint, OptimizeResult, milp
+from scipy.sparse import csr_matrix
+
+from hloom.passes.analysis.mincut import minimum_vertex_cut
+
+_MOST_VERTICES = 400
+"""Vertices up to which the program is solved as it is: a fraction of a second."""
+
+_MOST_NODES = 20_000
+"""Where HiGHS stops; a number of nodes, so that the answer is the same on every machine."""
+
+_TOLERANCE = 1e-7
+"""By how much of the dearest price two prices may differ and be taken for equal."""
+
+_STEPS = 40
+"""Steps of the search for the price of a byte, where the program is too large."""
+
+
+def vertex_cut_within(
+    weights: Sequence[int],
+    edges: Iterable[tuple[int, int]],
+    sources: Iterable[int],
+    sinks: Iterable[int],
+    prices: Mapping[int, int],
+    limit: int,
+) -> frozenset[int] | None:
+    """The vertices to keep, at most ``limit`` by weight, so that the rest costs least to make.
+
+    The arguments are those of ``minimum_vertex_cut``: every sink has to be kept or made; what is
+    made is made from its predecessors, each kept or made in turn, at its price; sources cannot be
+    made. Of sets of one price it takes a lightest.
+
+    Exact up to 400 vertices (a mixed-integer linear program, solved by HiGHS); of larger ones, and
+    where HiGHS gives up, the best cut with one price for every byte. None where nothing fits.
+    """
+    edges, sources, sinks = sorted(set(edges)), frozenset(sources), sorted(set(sinks))
+    if not sinks:
+        return frozenset()
+    needed = _ancestors(len(weights), edges, sinks)
+    if len(needed) <= _MOST_VERTICES:
+        found = _solve(weights, edges, sources, sinks, prices, limit, needed)
+        if found is not None:
+            return found
+    return _priced_by_byte(weights, edges, sources, sinks, prices, limit)
+
+
+def price_of(
+    kept: frozenset[int],
+    edges: Iterable[tuple[int, int]],
+    sinks: Iterable[int],
+    prices: Mapping[int, int],
+) -> int:
+    """What making the sinks costs where these vertices are kept."""
+    from_: dict[int, list[int]] = {}
+    for start, end in edges:
+        from_.setdefault(end, []).append(start)
+    made: set[int] = set()
+    waiting = list(sinks)
+    while waiting:
+        vertex = waiting.pop()
+        if vertex not in kept and vertex not in made:
+            made.add(vertex)
+            waiting += from_.get(vertex, ())
+    return sum(prices.get(vertex, 0) for vertex in made)
+
+
+def _ancestors(count: int, edges: list[tuple[int, int]], sinks: list[int]) -> list[int]:
+    """The vertices from which a sink is reached, in order."""
+    from_: list[list[int]] = [[] for _ in range(count)]
+    for start, end in edges:
+        from_[end].append(start)
+    reached = [False] * count
+    waiting = list(sinks)
+    while waiting:
+        vertex = waiting.pop()
+        if not reached[vertex]:
+            reached[vertex] = True
+            waiting += from_[vertex]
+    return [vertex for vertex in range(count) if reached[vertex]]
+
+
+def _solve(
+    weights: Sequence[int],
+    edges: list[tuple[int, int]],
+    sources: frozenset[int],
+    sinks: list[int],
+    prices: Mapping[int, int],
+    limit: int,
+    needed: list[int],
+) -> frozenset[int] | None:
+    """The exact answer; None where there is none, or not in time.
+
+    Two variables for each vertex: whether it is kept, and whether it is made.
+    """
+    count = len(needed)
+    number = {vertex: position for position, vertex in enumerate(needed)}
+    rows: list[tuple[int, int, float]] = []
+    least: list[float] = []
+    for start, end in edges:
+        if end in number:  # kept(start) + made(start) - made(end) >= 0
+            row = len(least)
+            rows += [(row, number[start], 1.0), (row, count + number[start], 1.0)]
+            rows.append((row, count + number[end], -1.0))
+            least.append(0.0)
+    for sink in sinks:  # kept + made >= 1
+        rows += [(len(least), number[sink], 1.0), (len(least), count + number[sink], 1.0)]
+        least.append(1.0)
+    at, column, factor = (np.array(part) for part in zip(*rows, strict=True))
+    structure = csr_matrix((factor, (at, column)), shape=(len(least), 2 * count))
+    # Shares of the largest: HiGHS has absolute tolerances.
+    heaviest = max((weights[vertex] for vertex in needed), default=0) or 1
+    dearest = max((prices.get(vertex, 0) for vertex in needed), default=0) or 1
+    weight = np.array([weights[v] / heaviest for v in needed] + [0.0] * count)
+    price = np.array([0.0] * count + [prices.get(v, 0) / dearest for v in needed])
+    made_at_most = [0.0 if vertex in sources else 1.0 for vertex in needed]
+    bounds = Bounds(0, np.array([1.0] * count + made_at_most))
+
+    def least_of(objective: NDArray[np.float64], *limits: LinearConstraint) -> OptimizeResult:
+        return milp(
+            c=objective,
+            integrality=np.ones(2 * count),
+            bounds=bounds,
+            constraints=(LinearConstraint(structure, lb=np.array(least)), *limits),
+            options={"mip_rel_gap": 0.0, "node_limit": _MOST_NODES},
+        )
+
+    within = LinearConstraint(weight[np.newaxis], ub=limit / heaviest)
+    cheapest = least_of(price, within)
+    if cheapest.status != 0:
+        return None
+    as_cheap = LinearConstraint(price[np.newaxis], ub=cheapest.fun + _TOLERANCE)
+    lightest = least_of(weight, within, as_cheap)
+    result = lightest if lightest.status == 0 else cheapest
+    kept = frozenset(v for v in needed if result.x[number[v]] > 0.5)
+    return kept if sum(weights[vertex] for vertex in kept) <= limit else None
+
+
+def _priced_by_byte(
+    weights: Sequence[int],
+    edges: list[tuple[int, int]],
+    sources: frozenset[int],
+    sinks: list[int],
+    prices: Mapping[int, int],
+    limit: int,
+) -> frozenset[int] | None:
+    """The cut at the highest price of recomputation, against a byte's, whose weight fits."""
+    bound = 1 + sum(weights[sink] for sink in sinks)
+
+    def cut(scale: float) -> frozenset[int]:
+        scaled = {vertex: min(int(price * scale), bound) for vertex, price in prices.items()}
+        return minimum_vertex_cut(weights, edges, sources, sinks, scaled)
+
+    def fits(kept: frozenset[int]) -> bool:
+        return sum(weights[vertex] for vertex in kept) <= limit
+
+    dearest = max(prices.values(), default=0) or 1
+    low, high = 1.0 / dearest, float(bound)
+    best = cut(0.0)
+    if not fits(best):
+        return None
+    for _ in range(_STEPS):
+        middle = (low * high) ** 0.5
+        kept = cut(middle)
+        if fits(kept):
+            low = middle
+            if price_of(kept, edges, sinks, prices) <= price_of(best, edges, sinks, prices):
+                best = kept
+        else:
+            high = middle
+    return best

@@ -1,0 +1,207 @@
+"""How many bytes of a value lie on one device, in a program that is sharded over several.
+
+Before XLA partitions a module its shapes are global. Shardy's propagation, run on a copy, tells
+how every value will be split. Memory that the partitioner's own collectives need, a gathered
+weight for one, is not in it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from fractions import Fraction
+
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import sdy
+from jax.extend.mlir.passmanager import PassManager
+
+from hloom.passes.analysis import walk
+from hloom.passes.analysis.loops import defining_op
+from hloom.passes.analysis.types import tensor_bytes
+from hloom.passes.clone import clone_module
+
+_NUMBER = "hloom.number"
+"""Discardable attribute by which an operation is found again after Shardy's passes, which clone
+constants and put operations in."""
+
+_WHOLE = Fraction(1)
+
+_FARTHEST = 16
+"""Operations that are looked through for the share of a value that is new."""
+
+
+class Shards:
+    """The share of each value that lies on one device; all of it where nothing says otherwise."""
+
+    def __init__(self, shares: Mapping[ir.Value, Fraction] | None = None) -> None:
+        self._shares = dict(shares or {})
+        self.trivial = all(share == _WHOLE for share in self._shares.values())
+        """Whether every value lies whole on each device."""
+
+    @classmethod
+    def of(cls, module: ir.Module) -> Shards:
+        """The shares in a module for several devices; pure. Quick where it is for one device."""
+        meshes = _meshes(module)
+        if not any(math.prod(axes.values()) > 1 for axes in meshes.values()):
+            return cls()
+        propagated = clone_module(module)
+        with module.context:
+            integer = ir.IntegerType.get_signless(64)
+            for number, op in enumerate(walk.operations(propagated.operation)):
+                op.attributes[_NUMBER] = ir.IntegerAttr.get(integer, number)
+            pipeline = PassManager.parse("builtin.module(sdy-propagation-pipeline)")
+            pipeline.run(propagated.operation)
+        twins: dict[int, ir.Operation] = {}
+        for op in walk.operations(propagated.operation):
+            if _NUMBER in op.attributes:
+                twins.setdefault(ir.IntegerAttr(op.attributes[_NUMBER]).value, op)
+        shares = dict.fromkeys(_values(module), _WHOLE)
+        with module.context:
+            meshes = _meshes(propagated)
+            for number, op in enumerate(walk.operations(module.operation)):
+                if op.name == "sdy.sharding_constraint":  # Shardy puts a reshard in its place
+                    shares[op.results[0]] = _share(op.results[0], op.attributes["sharding"], meshes)
+                elif number in twins:
+                    for value, sharding, split in _shardings(op, twins[number]):
+                        shares[value] = _share(value, sharding, meshes, split)
+        return cls(shares)
+
+    def bytes_of(self, value: ir.Value) -> int | None:
+        """Bytes of the value on one device; None where it has no static size."""
+        size = tensor_bytes(value.type)
+        if self.trivial or not size:
+            return size
+        return math.ceil(size * self.share(value))
+
+    def share(self, value: ir.Value) -> Fraction:
+        """The share of a value; of one that a pass put in, that of what it is made from."""
+        if self.trivial:
+            return _WHOLE
+        for _ in range(_FARTHEST):
+            if value in self._shares:
+                return self._shares[value]
+            source = _made_like(value)
+            if source is None:
+                break
+            value = source
+        return _WHOLE
+
+    def on(self, module: ir.Module, clone: ir.Module) -> Shards:
+        """The shares of a module's clone; it may not have been changed yet."""
+        if self.trivial:
+            return self
+        pairs = zip(_values(module), _values(clone), strict=True)
+        return Shards({new: self.share(old) for old, new in pairs})
+
+
+def _meshes(module: ir.Module) -> dict[str, dict[str, int]]:
+    """By symbol name, the sizes of a mesh's axes."""
+    found: dict[str, dict[str, int]] = {}
+    for view in module.body.operations:
+        op = view.operation
+        if op.name == "sdy.mesh":
+            axes = [sdy.MeshAxisAttr(axis) for axis in sdy.MeshAttr(op.attributes["mesh"]).axes]
+            name = ir.StringAttr(op.attributes["sym_name"]).value
+            found[name] = {axis.name: axis.size for axis in axes}
+    return found
+
+
+def _values(module: ir.Module) -> Iterator[ir.Value]:
+    for op in walk.operations(module.operation):
+        yield from op.results
+        for region in op.regions:
+            for block in region.blocks:
+                yield from block.arguments
+
+
+_Sharded = tuple[ir.Value, ir.Attribute, frozenset[str]]
+"""A value, its sharding, and the axes of the mesh by which its type is split already."""
+
+
+def _shardings(op: ir.Operation, twin: ir.Operation) -> Iterator[_Sharded]:
+    """What an operation's propagated twin says of its results and of its regions' arguments."""
+    attributes = walk.readable_attributes(twin)
+    if op.name == "func.func":
+        yield from _of_arguments(op, attributes.get("arg_attrs"))
+    elif op.name == "sdy.manual_computation":
+        manual = frozenset(_manual_axes(twin.attributes["manual_axes"]))
+        arguments = op.regions[0].blocks[0].arguments
+        yield from _each(arguments, twin.attributes["in_shardings"], manual)
+        yield from _each(op.results, twin.attributes["out_shardings"])
+    elif (sharding := attributes.get("sdy.sharding")) is not None:
+        yield from _each(op.results, sharding)
+        if op.name == "stablehlo.while":
+            for region in op.regions:
+                yield from _each(region.blocks[0].arguments, sharding)
+
+
+def _of_arguments(function: ir.Operation, attributes: ir.Attribute | None) -> Iterator[_Sharded]:
+    if attributes is None or not function.regions[0].blocks:
+        return
+    arguments = function.regions[0].blocks[0].arguments
+    for argument, one in zip(arguments, ir.ArrayAttr(attributes), strict=True):
+        described = ir.DictAttr(one)
+        if "sdy.sharding" in described:
+            yield argument, described["sdy.sharding"], frozenset()
+
+
+def _each(
+    values: Iterable[ir.Value], shardings: ir.Attribute, split: frozenset[str] = frozenset()
+) -> Iterator[_Sharded]:
+    per_value = sdy.TensorShardingPerValueAttr(shardings).shardings
+    for value, sharding in zip(values, per_value, strict=True):
+        yield value, sharding, split
+
+
+def _manual_axes(attribute: ir.Attribute) -> list[str]:
+    axes = sdy.ManualAxesAttr(attribute)
+    return [str(axes[number]) for number in range(len(axes))]
+
+
+def _share(
+    value: ir.Value,
+    sharding: ir.Attribute,
+    meshes: Mapping[str, Mapping[str, int]],
+    split: frozenset[str] = frozenset(),
+) -> Fraction:
+    """The share of a value on one device: along each axis the longest part there is."""
+    if not isinstance(value.type, ir.RankedTensorType) or not value.type.has_static_shape:
+        return _WHOLE
+    tensor = sdy.TensorShardingAttr(sharding)
+    mesh = tensor.mesh_or_ref
+    if isinstance(mesh, ir.FlatSymbolRefAttr):
+        sizes = meshes[mesh.value]
+    else:
+        axes = [sdy.MeshAxisAttr(axis) for axis in sdy.MeshAttr(mesh).axes]
+        sizes = {axis.name: axis.size for axis in axes}
+    share = _WHOLE
+    for length, dimension in zip(value.type.shape, tensor.dimension_shardings, strict=True):
+        parts = 1
+        for one in sdy.DimensionShardingAttr(dimension).axes:
+            axis = sdy.AxisRefAttr(one)
+            if axis.name not in split:
+                part = axis.sub_axis_info
+                parts *= sizes[axis.name] if part is None else sdy.SubAxisInfoAttr(part).size
+        if length:
+            share *= Fraction(-(-length // parts), length)
+    return share
+
+
+def _made_like(value: ir.Value) -> ir.Value | None:
+    """A value that this one is split like: an operand of its shape, what a loop puts in it."""
+    op = defining_op(value)
+    if op is None:
+        argument: ir.BlockArgument = ir.BlockArgument(value)
+        owner = argument.owner.owner.operation
+        return owner.operands[argument.arg_number] if owner.name == "stablehlo.while" else None
+    number = ir.OpResult(value).result_number
+    if op.name == "stablehlo.while":
+        body = op.regions[1].blocks[0]
+        returned = walk.terminator(body).operands[number]
+        return op.operands[number] if returned == body.arguments[number] else returned
+    if op.name == "stablehlo.dynamic_update_slice":
+        return op.operands[1]
+    if op.name == "stablehlo.optimization_barrier":
+        return op.operands[number]
+    size = tensor_bytes(value.type)
+    return next((operand for operand in op.operands if tensor_bytes(operand.type) == size), None)
