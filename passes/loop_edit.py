@@ -19,11 +19,22 @@ from hloom.passes.analysis.names import rematerialized
 class Replaced:
     """Operations and values that earlier edits put in the place of planned ones."""
 
-    ops: dict[ir.Operation, ir.Operation] = field(default_factory=dict)
+    ops: list[ir.Operation] = field(default_factory=list)
+    """Old loops, in the order of their edits: empty, unused, and still to be erased."""
     values: dict[ir.Value, ir.Value] = field(default_factory=dict)
+    _loops: dict[ir.Value, ir.Operation] = field(default_factory=dict)
+    """New loops by the old one's first result: the bindings' hash of an operation is one of its
+    operands, which edits exchange; that of a value stays."""
+    bodies: list[ir.Block] = field(default_factory=list)
+    """Blocks where edits have left operations that nothing reads."""
 
     def op(self, planned: ir.Operation) -> ir.Operation:
-        return self.ops.get(planned, planned)
+        return self._loops.get(planned.results[0], planned) if len(planned.results) else planned
+
+    def put_loop(self, old: ir.Operation, new: ir.Operation) -> None:
+        """Notes that a new loop stands for an old one; every loop has a result."""
+        self.ops.append(old)
+        self._loops[old.results[0]] = new
 
     def value(self, planned: ir.Value) -> ir.Value:
         return self.values.get(planned, planned)
@@ -41,6 +52,8 @@ class LoopEdit:
         """Carries whose next value is not, or not only, what the terminator returns today."""
         self.dropped: set[int] = set()
         self.updates: list[ir.Operation] = []
+        self.initial: list[ir.Operation] = []
+        """What makes the initial values of added stacks: they stand right before the loop."""
 
     def add(self, initial: ir.Value) -> int:
         """Adds an invariant carry; returns its number before any is dropped."""
@@ -67,7 +80,9 @@ class LoopEdit:
         type_ = ir.RankedTensorType(value.type)
         location = rematerialized(value.location)
         with ir.InsertionPoint(self.op), location:
-            number = self.add(_zeros(_with_leading_axis(trips, type_)))
+            zeros = _zeros(_with_leading_axis(trips, type_))
+        self.initial += [op.operation for op in zeros]
+        number = self.add(zeros[-1].results[0])
         carried = self.body.arguments[number]
         with ir.InsertionPoint(self.terminator), location:
             zero = integer_like(index, 0)
@@ -111,7 +126,7 @@ class LoopEdit:
             if number not in self.dropped:
                 replaced.values[result] = new.results[self.position(number)]
                 result.replace_all_uses_with(replaced.values[result])
-        replaced.ops[op] = new
+        replaced.put_loop(op, new)
         return new
 
 
@@ -119,25 +134,26 @@ def _with_leading_axis(size: int, type_: ir.RankedTensorType) -> ir.RankedTensor
     return ir.RankedTensorType.get([size, *type_.shape], type_.element_type)
 
 
-def _zeros(type_: ir.RankedTensorType) -> ir.Value:
-    """A tensor of zeros, or of whatever a type without a zero makes of it."""
+def _zeros(type_: ir.RankedTensorType) -> list[ir.OpView]:
+    """Makes a tensor of zeros, or of whatever a type without a zero makes of it, in some steps."""
     element = type_.element_type
     scalar = ir.RankedTensorType.get([], element)
+    steps: list[ir.OpView] = []
     if isinstance(element, ir.IntegerType):
-        zero = _constant(scalar, "false" if element.width == 1 else "0")
+        steps.append(_constant(scalar, "false" if element.width == 1 else "0"))
     else:
         # Converted: the bindings cannot make complex constants, and f8E8M0FNU has no zero.
-        zero = _constant(ir.RankedTensorType.get([], ir.F32Type.get()), "0.0")
-        if zero.type != scalar:
-            zero = stablehlo.ConvertOp(scalar, zero).result
+        steps.append(_constant(ir.RankedTensorType.get([], ir.F32Type.get()), "0.0"))
+        if steps[-1].results[0].type != scalar:
+            steps.append(stablehlo.ConvertOp(scalar, steps[-1].results[0]))
     axes = ir.DenseI64ArrayAttr.get([])
-    return stablehlo.BroadcastInDimOp(type_, zero, axes).result
+    return [*steps, stablehlo.BroadcastInDimOp(type_, steps[-1].results[0], axes)]
 
 
-def _constant(scalar: ir.Type, text: str) -> ir.Value:
-    return stablehlo.ConstantOp(ir.Attribute.parse(f"dense<{text}> : {scalar}")).result
+def _constant(scalar: ir.Type, text: str) -> ir.OpView:
+    return stablehlo.ConstantOp(ir.Attribute.parse(f"dense<{text}> : {scalar}"))
 
 
 def integer_like(value: ir.Value, integer: int) -> ir.Value:
     """A scalar constant of the value's integer type, at the insertion point."""
-    return _constant(value.type, str(integer))
+    return _constant(value.type, str(integer)).results[0]

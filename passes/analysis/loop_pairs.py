@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
@@ -13,6 +15,7 @@ from hloom.passes.analysis.loops import (
     constant_int,
     counted_loops,
 )
+from hloom.passes.analysis.open_loops import direction, open_loops, same_count
 
 
 @dataclass(frozen=True)
@@ -20,7 +23,8 @@ class Link:
     """A stack that a backward loop reads, one slice an iteration, and nothing else does.
 
     In each iteration the backward body's ``reads`` are what ``stored`` was in the forward body;
-    all have the same type.
+    all have the same type. Where the loops stand in the bodies of an outer pair, the stack goes
+    from one to the other ``through`` a link of that pair.
     """
 
     stack: Stack
@@ -28,6 +32,7 @@ class Link:
     reads: tuple[ir.Value, ...]
     operands: tuple[int, ...]
     """The backward loop's operands that the stack comes in by."""
+    through: Link | None = None
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,7 @@ class LoopPair:
     ``index`` is the value of the backward body that says where in the stacks it reads; always a
     place that the forward loop wrote, in the iteration with index = slope * counter + offset.
     ``reversed_`` says whether the backward loop goes through the iterations from last to first.
+    Of open loops the index is a place that was written, but need not tell the iteration.
     """
 
     forward: CountedLoop
@@ -48,56 +54,173 @@ class LoopPair:
     links: tuple[Link, ...]
 
 
-def loop_pair(forward: CountedLoop, backward: CountedLoop) -> LoopPair | None:
-    """The pair that two loops of one block form, where the second reads stacks of the first."""
-    found = [
-        (stack, slices, operands)
-        for stack in forward.stacks
-        for slices, operands in [_slices(forward.op.results[stack.number], backward)]
-        if slices
-    ]
+@dataclass(frozen=True)
+class _Way:
+    """How a stack comes from one loop to the other: all the operands that are given it."""
+
+    stack: Stack
+    loop: ir.Operation
+    operands: tuple[int, ...]
+    through: Link | None = None
+
+
+def loop_pairs(block: ir.Block) -> list[LoopPair]:
+    """All pairs of a forward and a backward loop that stand directly in a block."""
+    loops = _loops(block)
+    return _pairs(loops, loops, _way)
+
+
+def nested_pairs(outer: LoopPair) -> list[LoopPair]:
+    """Pairs of a loop in a pair's forward body and one in its backward body.
+
+    What the first stacks, the second is given by a link of the outer pair.
+    """
+    links = {link.stored: link for link in outer.links}
+    return _pairs(
+        _loops(outer.forward.body),
+        _loops(outer.backward.body),
+        lambda loop, stack: _way_through(links, loop.op.results[stack.number], stack),
+    )
+
+
+def _loops(block: ir.Block) -> list[CountedLoop]:
+    return [*counted_loops(block), *open_loops(block)]
+
+
+def _pairs(
+    forward_loops: list[CountedLoop],
+    backward_loops: list[CountedLoop],
+    way_of: Callable[[CountedLoop, Stack], _Way | None],
+) -> list[LoopPair]:
+    readers = {loop.op: loop for loop in backward_loops}
+    pairs = []
+    for forward in forward_loops:
+        ways: dict[ir.Operation, list[_Way]] = {}
+        for stack in forward.stacks:
+            way = way_of(forward, stack)
+            if way is not None and way.loop in readers:
+                ways.setdefault(way.loop, []).append(way)
+        for loop, found in ways.items():
+            pair = _loop_pair(forward, readers[loop], found)
+            if pair is not None:
+                pairs.append(pair)
+    return pairs
+
+
+def _way(loop: CountedLoop, stack: Stack) -> _Way | None:
+    """The way of a stack that is given to one other operation of the loop's block, only."""
+    result = loop.op.results[stack.number]
+    return _only_reader(stack, [result], result.type, None)
+
+
+def _way_through(links: dict[ir.Value, Link], result: ir.Value, stack: Stack) -> _Way | None:
+    """The way of a stack that its loop's body hands to an outer stack, and to nothing else."""
+    value = result
+    while True:
+        uses = list(value.uses)
+        if len(uses) != 1:
+            return None
+        if value in links:
+            break
+        op = uses[0].owner.operation
+        if op.name != "stablehlo.reshape":
+            return None
+        value = op.results[0]
+    link = links[value]
+    if len(list(link.stack.update.operands[1].uses)) != 1:
+        return None
+    return _only_reader(stack, list(link.reads), result.type, link)
+
+
+def _only_reader(
+    stack: Stack, values: list[ir.Value], type_: ir.Type, through: Link | None
+) -> _Way | None:
+    """The one operation that is given the values; None where several are.
+
+    Reshapes are looked through where they lead back to the type that the values begin with: then
+    all they do is undone.
+    """
+    readers: dict[ir.Operation, list[int]] = {}
+    waiting = list(values)
+    while waiting:
+        value = waiting.pop()
+        for use in value.uses:
+            op = use.owner.operation
+            if op.name == "stablehlo.reshape":
+                waiting.append(op.results[0])
+            elif value.type != type_:
+                return None
+            else:
+                readers.setdefault(op, []).append(use.operand_number)
+    if len(readers) != 1:
+        return None
+    ((op, operands),) = readers.items()
+    return _Way(stack, op, tuple(sorted(operands)), through)
+
+
+def _loop_pair(forward: CountedLoop, backward: CountedLoop, ways: list[_Way]) -> LoopPair | None:
+    """The pair that two loops form, where the second is given stacks of the first."""
+    found = [(way, slices) for way in ways if (slices := _slices(way, backward))]
     if not found:
         return None
     index = found[0][1][0].operands[1]
-    line = affine_in(index, backward.body.arguments[backward.counter])
-    if line is None or index.type != forward.body.arguments[forward.counter].type:
+    if index.type != forward.body.arguments[forward.counter].type:
         return None
-    slope, offset = line
-    last = offset + slope * (backward.trips - 1)
-    if abs(slope) != 1 or not (0 <= offset < forward.trips and 0 <= last < forward.trips):
+    slope = _open_slope(index, forward, backward) if forward.is_open else None
+    if not forward.is_open and not backward.is_open:
+        slope = _counted_slope(index, forward, backward)
+    if slope is None:
         return None
-    writes = found[0][0]
+    if backward.is_open:
+        backward = dataclasses.replace(backward, trips=forward.trips)
+    writes = found[0][0].stack
     links = tuple(
-        _link(stack, slices, operands)
-        for stack, slices, operands in found
-        if all(slice_.operands[1] == index for slice_ in slices) and stack.slope == writes.slope
+        _link(way, slices)
+        for way, slices in found
+        if way.stack.slope == writes.slope and all(slice_.operands[1] == index for slice_ in slices)
     )
     return LoopPair(
         forward, backward, index, writes.slope, writes.offset, slope == -writes.slope, links
     )
 
 
-def _slices(stack: ir.Value, loop: CountedLoop) -> tuple[list[ir.Operation], tuple[int, ...]]:
-    """The slices of a stack in a loop's body, and its operands; none where it is read otherwise."""
+def _counted_slope(index: ir.Value, forward: CountedLoop, backward: CountedLoop) -> int | None:
+    """How an index runs over the iterations of a forward loop: 1 or -1; None where it does not."""
+    line = affine_in(index, backward.body.arguments[backward.counter])
+    if line is None:
+        return None
+    slope, offset = line
+    last = offset + slope * (backward.trips - 1)
+    if abs(slope) != 1 or not (0 <= offset < forward.trips and 0 <= last < forward.trips):
+        return None
+    return slope
+
+
+def _open_slope(index: ir.Value, forward: CountedLoop, backward: CountedLoop) -> int | None:
+    """The same of loops of which nobody knows how far they count."""
+    if not backward.is_open or not same_count(forward, backward):
+        return None
+    return direction(index, backward)
+
+
+def _slices(way: _Way, loop: CountedLoop) -> list[ir.Operation]:
+    """The slices of a stack in a loop's body; none where the loop reads it otherwise."""
     slices: list[ir.Operation] = []
-    operands: list[int] = []
     returned, body = loop.returned, loop.body
-    for use in stack.uses:
-        number = use.operand_number
-        if use.owner.operation != loop.op or number not in loop.invariant:
-            return [], ()
+    for number in way.operands:
         in_condition = loop.op.regions[0].blocks[0].arguments[number].uses
-        if any(True for _ in (*loop.op.results[number].uses, *in_condition)):
-            return [], ()
-        operands.append(number)
-        for inner in body.arguments[number].uses:
-            reader = inner.owner.operation
+        if number not in loop.invariant or any(
+            True for _ in (*loop.op.results[number].uses, *in_condition)
+        ):
+            return []
+        for use in body.arguments[number].uses:
+            reader = use.owner.operation
             if reader == returned:
                 continue
             if not _is_slice(reader, body.arguments[number]) or reader.block != body:
-                return [], ()
+                return []
             slices.append(reader)
-    return slices, tuple(operands)
+    return slices
 
 
 def _is_slice(op: ir.Operation, stack: ir.Value) -> bool:
@@ -110,12 +233,13 @@ def _is_slice(op: ir.Operation, stack: ir.Value) -> bool:
     return all(constant_int(start) == 0 for start in list(op.operands)[2:])
 
 
-def _link(stack: Stack, slices: list[ir.Operation], operands: tuple[int, ...]) -> Link:
-    reads = [_squeezed(slice_.results[0]) for slice_ in slices]
-    if all(read.type == stack.value.type for read in reads):
-        return Link(stack, stack.value, tuple(reads), operands)
-    raw = tuple(slice_.results[0] for slice_ in slices)
-    return Link(stack, stack.update.operands[1], raw, operands)
+def _link(way: _Way, slices: list[ir.Operation]) -> Link:
+    reads = tuple(_squeezed(slice_.results[0]) for slice_ in slices)
+    stored = way.stack.value
+    if any(read.type != stored.type for read in reads):
+        stored = way.stack.update.operands[1]
+        reads = tuple(slice_.results[0] for slice_ in slices)
+    return Link(way.stack, stored, reads, way.operands, way.through)
 
 
 def _squeezed(slice_: ir.Value) -> ir.Value:
@@ -127,16 +251,3 @@ def _squeezed(slice_: ir.Value) -> ir.Value:
         if list(ir.RankedTensorType(squeezed.type).shape) == shape[1:]:
             return squeezed
     return slice_
-
-
-def loop_pairs(block: ir.Block) -> list[LoopPair]:
-    """All pairs of a forward and a backward loop that stand directly in a block."""
-    loops = {loop.op: loop for loop in counted_loops(block)}
-    pairs = []
-    for forward in loops.values():
-        results = [forward.op.results[stack.number] for stack in forward.stacks]
-        readers = dict.fromkeys(use.owner.operation for result in results for use in result.uses)
-        for reader in readers:
-            if reader in loops and (pair := loop_pair(forward, loops[reader])) is not None:
-                pairs.append(pair)
-    return pairs

@@ -7,11 +7,13 @@ is invariant. A stacked output is a carry that the body only writes, one slice a
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.walk import attribute_names, terminator
+from hloom.passes.analysis.walk import ancestors, attribute_names, terminator
 
 
 @dataclass(frozen=True)
@@ -30,13 +32,19 @@ class Stack:
 
 @dataclass(frozen=True)
 class CountedLoop:
-    """A while loop with a counter that runs 0, 1, …, trips - 1."""
+    """A while loop with a counter that runs 0, 1, …, trips - 1.
+
+    An open one counts from 0 as far as it gets: ``trips`` is the length of its stacks only (0
+    where it has none), and it counts to ``bound``, or until something else ends it.
+    """
 
     op: ir.Operation
     counter: int
     trips: int
     invariant: frozenset[int]
     stacks: tuple[Stack, ...]
+    is_open: bool = False
+    bound: ir.Value | None = None
 
     @property
     def body(self) -> ir.Block:
@@ -57,25 +65,36 @@ def has_attributes_by_carry(loop: ir.Operation) -> bool:
 
 
 def counted_loop(op: ir.Operation) -> CountedLoop | None:
-    """What the loop counts and carries; None where it is not a counted loop we can rebuild."""
+    """What the loop counts and carries; None where it is not a counted loop we can rebuild.
+
+    Open loops are none: see ``open_loops``.
+    """
     if op.name != "stablehlo.while" or has_attributes_by_carry(op):
         return None
-    condition, body = op.regions[0].blocks[0], op.regions[1].blocks[0]
-    found = _counter(op, condition, body)
+    found = upward_count(op)
     if found is None:
         return None
-    counter, trips = found
-    arguments, returned = list(body.arguments), terminator(body)
-    invariant = frozenset(
-        number for number, argument in enumerate(arguments) if returned.operands[number] == argument
+    counter, bound = found
+    trips = constant_int(bound)
+    if trips is None or trips < 0:
+        return None
+    variable = op.regions[1].blocks[0].arguments[counter]
+
+    def line_of(index: ir.Value) -> tuple[int, int] | None:
+        line = affine_in(index, variable)
+        return line if line in ((1, 0), (-1, trips - 1)) else None
+
+    stacks = tuple(stack for stack in stacks_of(op, line_of) if stack_length(stack) == trips)
+    return CountedLoop(op, counter, trips, invariant_carries(op), stacks)
+
+
+def invariant_carries(op: ir.Operation) -> frozenset[int]:
+    """The carries that a loop's body returns unchanged."""
+    body = op.regions[1].blocks[0]
+    returned = terminator(body).operands
+    return frozenset(
+        number for number, argument in enumerate(body.arguments) if returned[number] == argument
     )
-    stacks = [
-        stack
-        for number in range(len(arguments))
-        if not any(True for _ in condition.arguments[number].uses)
-        and (stack := _stack(number, arguments, returned, counter, trips)) is not None
-    ]
-    return CountedLoop(op, counter, trips, invariant, tuple(stacks))
 
 
 def constant_int(value: ir.Value) -> int | None:
@@ -136,60 +155,81 @@ def affine_in(
     return (a * d + b * c, b * d) if 0 in (a, c) else None
 
 
-def _counter(op: ir.Operation, condition: ir.Block, body: ir.Block) -> tuple[int, int] | None:
-    """Which carry counts up by one from zero, and to which constant."""
+def upward_count(op: ir.Operation) -> tuple[int, ir.Value] | None:
+    """Which carry of a loop counts up by one from zero, and to which bound, exclusive.
+
+    The bound is a value of the condition or outside the loop; for an invariant carry, what it
+    starts as.
+    """
+    condition = op.regions[0].blocks[0]
     compare = defining_op(terminator(condition).operands[0])
     if compare is None or compare.name != "stablehlo.compare":
         return None
     if "LT" not in str(compare.attributes["comparison_direction"]):
         return None
     counted, bound = compare.operands
-    limit = _bound(op, condition, bound)
-    if limit is None or limit < 0 or not isinstance(counted.owner, ir.Block):
-        return None
     arguments: list[ir.Value] = list(condition.arguments)
     if counted not in arguments:
         return None
     number = arguments.index(counted)
-    step = affine_in(terminator(body).operands[number], body.arguments[number])
-    if step != (1, 1) or constant_int(op.operands[number]) != 0:
+    if not counts_up(op, number):
         return None
-    return number, limit
-
-
-def _bound(op: ir.Operation, condition: ir.Block, bound: ir.Value) -> int | None:
-    """The loop's limit: a constant, or an invariant carry that starts as one."""
-    arguments: list[ir.Value] = list(condition.arguments)
     if bound in arguments:
-        number = arguments.index(bound)
-        body = op.regions[1].blocks[0]
-        if terminator(body).operands[number] != body.arguments[number]:
+        carried = arguments.index(bound)
+        if carried not in invariant_carries(op):
             return None
-        return constant_int(op.operands[number])
-    return constant_int(bound)
+        bound = op.operands[carried]
+    return number, bound
+
+
+def counts_up(op: ir.Operation, number: int) -> bool:
+    """Whether a carry of a loop runs 0, 1, 2, …"""
+    body = op.regions[1].blocks[0]
+    step = affine_in(terminator(body).operands[number], body.arguments[number])
+    return step == (1, 1) and constant_int(op.operands[number]) == 0
+
+
+def stacks_of(
+    op: ir.Operation, line_of: Callable[[ir.Value], tuple[int, int] | None]
+) -> list[Stack]:
+    """The stacked outputs of a loop, where ``line_of`` has slope and offset of their index."""
+    condition, body = op.regions[0].blocks[0], op.regions[1].blocks[0]
+    arguments, returned = list(body.arguments), terminator(body)
+    found = (
+        _stack(number, arguments, returned, line_of)
+        for number in range(len(arguments))
+        if not any(True for _ in condition.arguments[number].uses)
+    )
+    return [stack for stack in found if stack is not None]
+
+
+def stack_length(stack: Stack) -> int:
+    """How many slices a stack has room for."""
+    return int(ir.RankedTensorType(stack.update.results[0].type).shape[0])
 
 
 def _stack(
     number: int,
-    arguments: list[ir.Value],
+    arguments: list[ir.BlockArgument],
     returned: ir.Operation,
-    counter: int,
-    trips: int,
+    line_of: Callable[[ir.Value], tuple[int, int] | None],
 ) -> Stack | None:
     """The stacked output carried at this place, where there is one."""
     update = defining_op(returned.operands[number])
     if update is None or update.name != "stablehlo.dynamic_update_slice":
         return None
-    carried, slice_, first, *rest = update.operands
-    line = affine_in(first, arguments[counter])
-    if carried != arguments[number] or line not in ((1, 0), (-1, trips - 1)):
+    carried, slice_, *starts = update.operands
+    if carried != arguments[number] or not starts:
         return None
-    if any(constant_int(start) != 0 for start in rest):
+    if any(constant_int(start) != 0 for start in starts[1:]):
         return None
     if len(list(carried.uses)) != 1 or len(list(update.results[0].uses)) != 1:
         return None
     shape = list(ir.RankedTensorType(carried.type).shape)
-    if shape[0] != trips or list(ir.RankedTensorType(slice_.type).shape) != [1, *shape[1:]]:
+    if list(ir.RankedTensorType(slice_.type).shape) != [1, *shape[1:]]:
+        return None
+    line = line_of(starts[0])
+    if line is None:
         return None
     return Stack(number, _without_leading_axis(slice_, update.block), update, *line)
 
@@ -217,3 +257,9 @@ def counted_loops(block: ir.Block) -> list[CountedLoop]:
     """The counted loops that stand directly in a block, in order."""
     found = (counted_loop(view.operation) for view in block.operations)
     return [loop for loop in found if loop is not None]
+
+
+def runs_of(block: ir.Block) -> int:
+    """How often a block runs, as far as the loops around it count to a constant."""
+    loops = (counted_loop(op) for op in ancestors(block))
+    return math.prod(loop.trips for loop in loops if loop is not None)

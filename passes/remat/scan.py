@@ -6,35 +6,25 @@ values to store, and the operations between those and what the backward body rea
 it. Loop invariants and slices of the scanned inputs are there anyway; the carry can be stored like
 any other value. The two bodies are separate computations, so that no barrier is needed between
 them.
+
+Scans inside scans are cut together. What an inner scan stacks is stacked once more by the outer
+one, or the whole inner forward loop is run again in the outer backward body: whatever is cheaper.
 """
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis import walk
-from hloom.passes.analysis.graph import FROM_OUTSIDE, BlockGraph
-from hloom.passes.analysis.loop_pairs import Link, LoopPair, loop_pairs
-from hloom.passes.analysis.loops import Stack, defining_op
-from hloom.passes.analysis.mincut import minimum_vertex_cut
-from hloom.passes.analysis.names import operation_name
-from hloom.passes.analysis.phases import is_backward, is_rematerialized
+from hloom.passes.analysis.loop_pairs import Link, LoopPair
+from hloom.passes.analysis.loops import Stack
 from hloom.passes.remat.describe import describe_operation, describe_value
-
-
-@dataclass(frozen=True)
-class BodySite:
-    """An operation of the backward body that reads residuals which are not stored as they were.
-
-    Each of ``reads`` pairs the value it reads now with the forward value that this is. The forward
-    operations in ``cloned`` are cloned right before it, in order.
-    """
-
-    op: ir.Operation
-    reads: tuple[tuple[ir.Value, ir.Value], ...]
-    cloned: tuple[ir.Operation, ...]
+from hloom.passes.remat.pricing import Pricing
+from hloom.passes.remat.scan_frames import Frame, outermost_frames
+from hloom.passes.remat.scan_network import Network
+from hloom.passes.remat.scan_sites import BodySite, Sites
 
 
 @dataclass(frozen=True)
@@ -44,6 +34,10 @@ class ScanPlan:
     ``stored`` are the forward values that the clones start from as slices, each with the stack
     that has it today, or None where it needs a new one; ``dropped`` are the links whose stacks go.
     Bytes are of whole stacks.
+
+    ``inner`` are the plans of the pairs whose loops stand in these bodies. Where one of them is
+    ``rerun``, its forward loop is among those that are cloned here; otherwise this pair stacks what
+    the inner forward loop stacks.
     """
 
     pair: LoopPair
@@ -52,9 +46,19 @@ class ScanPlan:
     sites: tuple[BodySite, ...]
     freed_bytes: int
     added_bytes: int
+    inner: tuple[ScanPlan, ...] = ()
+    rerun: bool = False
+
+    @property
+    def runs(self) -> tuple[tuple[ir.Operation, int], ...]:
+        """Operations that are done again, and how often while the loops around run once."""
+        trips = self.pair.backward.trips
+        own = ((op, trips) for site in self.sites for op in site.cloned)
+        inside = ((op, trips * runs) for plan in self.inner for op, runs in plan.runs)
+        return (*own, *inside)
 
     def to_json(self) -> dict[str, object]:
-        return {
+        described: dict[str, object] = {
             "trips": self.pair.forward.trips,
             "freed_bytes": self.freed_bytes,
             "added_bytes": self.added_bytes,
@@ -72,185 +76,100 @@ class ScanPlan:
                 for site in self.sites
             ],
         }
+        if self.inner:
+            described["inner"] = [plan.to_json() | {"rerun": plan.rerun} for plan in self.inner]
+        return described
 
 
-def plan_scans(block: ir.Block, min_bytes: int) -> list[ScanPlan]:
-    """Plans the pairs of loops that stand directly in a block, each loop once; pure."""
-    plans: list[ScanPlan] = []
-    taken: set[ir.Operation] = set()
-    for pair in loop_pairs(block):
-        loops = {pair.forward.op, pair.backward.op}
-        if not _is_ad(pair) or loops & taken or is_rematerialized(pair.backward.body):
-            continue
-        plan = _PairPlanner(pair, min_bytes).plan()
-        if plan is not None:
-            plans.append(plan)
-            taken |= loops
-    return plans
+class BlockScans:
+    """The pairs of loops that stand directly in a block, to be planned at one price or several."""
 
-
-def _is_ad(pair: LoopPair) -> bool:
-    """Whether the second loop is the first one's backward pass: by name, else by running back."""
-    if operation_name(pair.backward.op.location):
-        return is_backward(pair.backward.op) and not is_backward(pair.forward.op)
-    return pair.reversed_
-
-
-class _PairPlanner:
-    """The forward body as a flow network, and the backward body that reads from it."""
-
-    def __init__(self, pair: LoopPair, min_bytes: int) -> None:
-        self.pair = pair
+    def __init__(self, block: ir.Block, min_bytes: int) -> None:
+        self.frames = outermost_frames(block)
         self.min_bytes = min_bytes
-        self.graph = BlockGraph.of(pair.forward.body)
-        self.constant = self.graph.constant_derived()
-        self.unstorable = 1 + sum(size or 0 for size in self.graph.sizes)
-        self.there = [self._is_there(value) for value in range(len(self.graph.values))]
-        self.linked = {self.graph.index[link.stored]: link for link in reversed(pair.links)}
-        numbers = {link.stack.number for link in pair.links}
-        self.stacked = {
-            self.graph.index[stack.value]: stack
-            for stack in reversed(pair.forward.stacks)
-            if stack.number not in numbers and stack.slope == pair.slope
-        }
 
-    def plan(self) -> ScanPlan | None:
-        graph = self.graph
-        kept = self._cut()
-        gone = [
-            link
-            for link in self.pair.links
-            if (value := graph.index[link.stored]) not in kept
-            or self.there[value]
-            or self.linked[value] is not link
-        ]
-        if not gone:
-            return None
-        sites, leaves = self._sites(gone, kept)
-        stored = tuple((graph.values[leaf], self._stack(leaf)) for leaf in leaves)
-        trips = self.pair.forward.trips
-        dropped = sum(graph.size(graph.index[link.stored]) for link in gone)
-        added = sum(graph.size(leaf) for leaf in leaves if self._stack(leaf) is None)
-        if added >= dropped:
-            return None
-        return ScanPlan(
-            pair=self.pair,
-            stored=stored,
-            dropped=tuple(gone),
-            sites=sites,
-            freed_bytes=dropped * trips,
-            added_bytes=added * trips,
+    def plan(self, pricing: Pricing | None) -> list[ScanPlan]:
+        """A plan for each pair where there is something to gain, each loop once; pure."""
+        plans: list[ScanPlan] = []
+        taken: set[ir.Operation] = set()
+        for frame in self.frames:
+            loops = {frame.pair.forward.op, frame.pair.backward.op}
+            if loops & taken:
+                continue
+            plan = self._best(frame, pricing)
+            if plan is not None:
+                plans.append(plan)
+                taken |= loops
+        return plans
+
+    def _best(self, frame: Frame, pricing: Pricing | None) -> ScanPlan | None:
+        """The cheapest cut, where inner loops are rerun one by one as long as that is cheaper."""
+        best = _Candidate(Network.of(frame, frozenset(), self.min_bytes, pricing))
+        inner = itertools.islice(frame.all(), 1, None) if pricing is not None else ()
+        for child in inner:
+            if child.may_rerun:
+                rerun = best.network.rerun | {child}
+                other = _Candidate(Network.of(frame, rerun, self.min_bytes, pricing))
+                if other.is_possible and other.cost < best.cost:
+                    best = other
+        return scan_plan(frame, best.sites)
+
+
+def scan_plan(frame: Frame, sites: Sites) -> ScanPlan | None:
+    """The plan of a frame and those inside it; None where nothing would change."""
+    written, rerun = sites.of[frame], frame in sites.network.rerun
+    inner = [plan for child in frame.children if (plan := scan_plan(child, sites)) is not None]
+    handed_on = [
+        link.through
+        for plan in inner
+        for link in (plan.pair.links if plan.rerun else plan.dropped)
+        if link.through is not None
+    ]
+    dropped = (*written.gone, *handed_on)
+    if not dropped and not rerun:
+        return None
+    changed = {plan.pair.backward.op for plan in inner}
+    graph, trips = frame.graph, frame.pair.forward.trips
+    freed = sum(graph.size(graph.index[link.stored]) for link in dropped) * trips
+    # What a frame inside stacks for others is not stacked by the loop around: here it is new.
+    there = frame.linked if frame.parent else {**frame.linked, **frame.stacked}
+    new = sum(graph.size(leaf) for leaf in written.leaves if leaf not in there)
+    added = new * trips + sum(plan.added_bytes * trips for plan in inner if not plan.rerun)
+    if frame.parent is None and added >= freed:
+        return None
+    return ScanPlan(
+        pair=frame.pair,
+        stored=tuple((graph.values[leaf], frame.stack(leaf)) for leaf in sorted(written.leaves)),
+        dropped=dropped,
+        sites=tuple(site for site in written.sites if site.reads or site.op in changed),
+        freed_bytes=freed,
+        added_bytes=added,
+        inner=tuple(inner),
+        rerun=rerun,
+    )
+
+
+class _Candidate:
+    """The least cut of a network."""
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+        self.kept = network.cut()
+        self.is_possible = all(network.weights[v] < network.unstorable for v in self.kept)
+        self.sites = Sites(network, self.kept)
+        self.cost = sum(network.weights[vertex] for vertex in self.kept) + sum(
+            network.price(frame, position)
+            for frame in network.frames
+            for position in self.sites.of[frame].cloned
         )
 
-    def _stack(self, value: int) -> Stack | None:
-        link = self.linked.get(value)
-        return link.stack if link else self.stacked.get(value)
 
-    def _is_there(self, value: int) -> bool:
-        """Whether the backward body can have the value without storing it in each iteration."""
-        forward = self.pair.forward
-        if self.graph.producers[value] != FROM_OUTSIDE:
-            return False
-        if value >= len(forward.body.arguments):
-            return True  # read straight from outside the loop
-        return value == forward.counter or value in forward.invariant
+def plan_scans(block: ir.Block, min_bytes: int, pricing: Pricing | None = None) -> list[ScanPlan]:
+    """Plans the pairs of loops that stand directly in a block, each loop once; pure.
 
-    def _cut(self) -> frozenset[int]:
-        graph = self.graph
-        edges = [
-            (read, value)
-            for value, producer in enumerate(graph.producers)
-            if graph.is_recomputable(value) and not self.constant[value]
-            for read in graph.operands[producer]
-        ]
-        sources = [
-            value
-            for value in range(len(graph.values))
-            if not graph.is_recomputable(value) and not self.constant[value]
-        ]
-        sinks = [value for value in self.linked if not self.constant[value]]
-        weights = [self._weight(value) for value in range(len(graph.values))]
-        return minimum_vertex_cut(weights, edges, sources, sinks)
-
-    def _weight(self, value: int) -> int:
-        graph, size = self.graph, self.graph.size(value)
-        if self.there[value]:
-            return self._weight_from_outside(value)
-        if value in self.stacked or graph.is_small_reduction(value):
-            return 0
-        if value in self.linked and size < self.min_bytes:
-            return 0
-        if not isinstance(graph.values[value].type, ir.RankedTensorType) or not graph.sizes[value]:
-            return self.unstorable
-        return size
-
-    def _weight_from_outside(self, value: int) -> int:
-        """A share of what the backward loop keeps alive by reading a value of the outer block."""
-        forward, backward = self.pair.forward, self.pair.backward
-        if value == forward.counter:
-            return 0
-        inside = value < len(forward.body.arguments)
-        outer = forward.op.operands[value] if inside else self.graph.values[value]
-        if defining_op(outer) is None or any(
-            not _stands_before(use.owner.operation, backward.op) for use in outer.uses
-        ):
-            return 0  # alive when the backward loop runs, whatever we do
-        return -(-self.graph.size(value) // forward.trips)
-
-    def _sites(
-        self, gone: list[Link], kept: frozenset[int]
-    ) -> tuple[tuple[BodySite, ...], list[int]]:
-        """Where the backward body takes clones, and the stored values they start from."""
-        body = self.pair.backward.body
-        reads_by_op: dict[ir.Operation, list[tuple[ir.Value, int]]] = {}
-        for link in gone:
-            for read in link.reads:
-                for use in read.uses:
-                    op = walk.ancestor_in(body, use.owner.operation)
-                    entry = (read, self.graph.index[link.stored])
-                    if entry not in reads_by_op.setdefault(op, []):
-                        reads_by_op[op].append(entry)
-        made: set[int] = set()
-        leaves: set[int] = set()
-        sites = []
-        for view in body.operations:
-            reads = reads_by_op.get(view.operation)
-            if reads is None:
-                continue
-            cloned = self._closure([value for _, value in reads], kept, made, leaves)
-            sites.append(
-                BodySite(
-                    op=view.operation,
-                    reads=tuple((read, self.graph.values[value]) for read, value in reads),
-                    cloned=tuple(self.graph.ops[producer] for producer in cloned),
-                )
-            )
-        return tuple(sites), sorted(leaves)
-
-    def _closure(
-        self, wanted: list[int], kept: frozenset[int], made: set[int], leaves: set[int]
-    ) -> list[int]:
-        """Positions of the operations to clone for the wanted values, beside those made before.
-
-        Adds what it makes to ``made`` and the stored values it starts from to ``leaves``.
-        """
-        graph = self.graph
-        clones: set[int] = set()
-        stack = list(wanted)
-        while stack:
-            value = stack.pop()
-            if value in kept or not graph.is_recomputable(value):
-                if not self.there[value]:
-                    leaves.add(value)
-            elif value not in made:
-                producer = graph.producers[value]
-                clones.add(producer)
-                made.update(graph.results[producer])
-                stack += graph.operands[producer]
-        return sorted(clones)
-
-
-def _stands_before(op: ir.Operation, loop: ir.Operation) -> bool:
-    """Whether an operation, or the one of the loop's block that holds it, is before the loop."""
-    ancestor = walk.ancestor_in(loop.block, op)
-    return ancestor != loop and ancestor.is_before_in_block(loop)
+    With ``pricing`` everything that is pure may be recomputed, at the price of doing it once in
+    bytes of one slice; without, only what is cheap, at no price. Stored values below ``min_bytes``
+    a slice are kept as they are. Pairs of loops inside the bodies of a pair, linked by it, are part
+    of its plan.
+    """
+    return BlockScans(block, min_bytes).plan(pricing)

@@ -1,0 +1,63 @@
+"""What doing an operation once more is worth in bytes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from jax.extend.mlir import ir
+
+from hloom.passes.analysis.cost import Speed, repeat_seconds
+from hloom.passes.analysis.kinds import is_cheap
+from hloom.passes.analysis.tensor_sizes import TensorSizes
+
+DEAREST = 2**60
+"""Bytes that are more than any device has: the price of what is never to be done."""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What a second of recomputation is worth: bytes a second, by what is recomputed.
+
+    A matrix product and other expensive work has a rate of its own, at least that of cheap work:
+    where time is short of a price, expensive work is never done to save a pass of cheap work.
+    """
+
+    expensive: float
+    cheap: float
+
+    def of(self, op: ir.Operation) -> float:
+        """The rate for an operation."""
+        return self.cheap if is_cheap(op) else self.expensive
+
+
+@dataclass(frozen=True)
+class Pricing:
+    """Prices of recomputation: seconds on one device, at so many bytes each.
+
+    The seconds of each operation are looked up once, and stay so for prices made by ``at``.
+    """
+
+    speed: Speed
+    rates: Rates = Rates(1.0, 1.0)
+    _seconds: dict[ir.Operation, float] = field(default_factory=dict, repr=False, compare=False)
+    _sizes: TensorSizes = field(default_factory=TensorSizes, repr=False, compare=False)
+
+    def of(self, op: ir.Operation) -> int:
+        """Bytes that doing the operation once more is worth, rounded up; DEAREST at most."""
+        rate = self.rates.of(op)
+        # Not by way of the seconds, which may be 0.
+        if math.isinf(rate):
+            return DEAREST
+        return math.ceil(min(self.seconds(op) * rate, DEAREST))
+
+    def seconds(self, op: ir.Operation) -> float:
+        """Seconds that doing the operation once more takes."""
+        found = self._seconds.get(op)
+        if found is None:
+            found = self._seconds[op] = repeat_seconds(op, self.speed, self._sizes)
+        return found
+
+    def at(self, rates: Rates) -> Pricing:
+        """The same seconds at other prices."""
+        return Pricing(self.speed, rates, self._seconds, self._sizes)

@@ -1,0 +1,105 @@
+"""What the scans of a block store in so many bytes, so that recomputing takes least: exactly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jax.extend.mlir import ir
+
+from hloom.passes.analysis.cut_within import price_of, vertex_cut_within
+from hloom.passes.remat.pricing import Pricing
+from hloom.passes.remat.scan import ScanPlan, scan_plan
+from hloom.passes.remat.scan_frames import Frame, outermost_frames
+from hloom.passes.remat.scan_network import Network
+from hloom.passes.remat.scan_sites import Sites
+
+
+def plan_scans_within(
+    block: ir.Block, min_bytes: int, pricing: Pricing, cap_bytes: int
+) -> list[ScanPlan] | None:
+    """Plans the pairs of loops of a block together: all they store takes at most ``cap_bytes``.
+
+    Of such plans it is one of least total price, as ``pricing`` has it; exactly so in bodies of up
+    to some 400 values. ``cap_bytes`` is of whole stacks, those that are kept and new ones, without
+    those below ``min_bytes`` a slice. None where no plan fits.
+    """
+    frames = _disjoint(outermost_frames(block))
+    if not frames:
+        return []
+    inner = [child for frame in frames for child in frame.all() if child.may_rerun]
+    found: list[_Choice] = []
+    for start in (frozenset[Frame](), frozenset(inner)):
+        best = _choose(frames, start, min_bytes, pricing, cap_bytes)
+        for child in inner:
+            other = _choose(frames, start ^ {child}, min_bytes, pricing, cap_bytes)
+            if other is not None and (best is None or other.price < best.price):
+                best, start = other, start ^ {child}
+        if best is not None:
+            found.append(best)
+    if not found:
+        return None
+    cheapest = min(found, key=lambda choice: choice.price)
+    plans = (
+        scan_plan(frame, Sites(network, kept))
+        for frame, network, kept in zip(frames, cheapest.networks, cheapest.kept, strict=True)
+    )
+    return [plan for plan in plans if plan is not None]
+
+
+def _disjoint(frames: list[Frame]) -> list[Frame]:
+    """The frames, each loop in one of them: the first."""
+    chosen: list[Frame] = []
+    taken: set[ir.Operation] = set()
+    for frame in frames:
+        loops = {frame.pair.forward.op, frame.pair.backward.op}
+        if not loops & taken:
+            chosen.append(frame)
+            taken |= loops
+    return chosen
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """What each network keeps, and the total price of the rest."""
+
+    networks: tuple[Network, ...]
+    kept: tuple[frozenset[int], ...]
+    price: int
+
+
+def _choose(
+    frames: list[Frame],
+    rerun: frozenset[Frame],
+    min_bytes: int,
+    pricing: Pricing,
+    cap_bytes: int,
+) -> _Choice | None:
+    """The best choice where these inner loops are rerun; None where nothing fits."""
+    networks = [Network.of(frame, rerun & set(frame.all()), min_bytes, pricing) for frame in frames]
+    weights: list[int] = []
+    edges: list[tuple[int, int]] = []
+    sources: list[int] = []
+    sinks: list[int] = []
+    prices: dict[int, int] = {}
+    starts: list[int] = []
+    for frame, network in zip(frames, networks, strict=True):
+        start, trips = len(weights), frame.pair.forward.trips
+        starts.append(start)
+        # What cannot be stored does not fit, whatever the limit.
+        weights += [w * trips if w < network.unstorable else cap_bytes + 1 for w in network.weights]
+        edges += [(start + tail, start + head) for tail, head in network.edges]
+        sources += [start + vertex for vertex in network.sources]
+        sinks += [start + vertex for vertex in network.sinks]
+        prices |= {start + vertex: price * trips for vertex, price in network.prices.items()}
+    kept = vertex_cut_within(weights, edges, sources, sinks, prices, cap_bytes)
+    if kept is None:
+        return None
+    ends = [*starts[1:], len(weights)]
+    return _Choice(
+        networks=tuple(networks),
+        kept=tuple(
+            frozenset(vertex - start for vertex in kept if start <= vertex < end)
+            for start, end in zip(starts, ends, strict=True)
+        ),
+        price=price_of(kept, edges, sinks, prices),
+    )
