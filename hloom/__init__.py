@@ -22,11 +22,12 @@ from hloom.passes.errors import PassError, SpecError
 from hloom.plugin import initialize
 from hloom.plugin import scope as _scope
 from hloom.policy import HloomWarning, strict
-from hloom.record import CompileRecord, records
+from hloom.record import CompileAttempt, CompileRecord, records
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "CompileAttempt",
     "CompileRecord",
     "HloomWarning",
     "PassError",

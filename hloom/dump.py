@@ -4,6 +4,9 @@ One folder a compile, `DIR/<module>-<n>`:
 
     00-input.mlir  01-after-inline.mlir  plan-01-inline.json  02-after-remat.mlir  …
 
+Of several attempts of a measured pass, the one that is used stands here, the others' plans and
+modules in `attempt-1`, `attempt-2`, …, and what all of them gave in `attempts.json`.
+
 Only programs that the passes change, or fail on, are written. A full disk is a warning.
 """
 
@@ -56,8 +59,18 @@ class DumpObserver:
     that no pass changes, and their folders would bury the others.
     """
 
-    def __init__(self) -> None:
-        self._files: dict[str, str] = {}
+    def __init__(self, files: dict[str, str] | None = None) -> None:
+        self._files = dict(files or {})
+
+    def fork(self) -> DumpObserver:
+        """An observer of a module that went this one's way up to here."""
+        return DumpObserver(self._files)
+
+    def include(self, other: DumpObserver, folder: str) -> None:
+        """Takes in what another one has more than this one, or has otherwise, as a folder."""
+        for file_name, text in other._files.items():
+            if self._files.get(file_name) != text:
+                self._files[f"{folder}/{file_name}"] = text
 
     def before(self, index: int, step: Pass, module: ir.Module) -> None:
         """Nothing: the text before a step is the text after the last one that changed it."""
@@ -84,6 +97,7 @@ class DumpObserver:
         try:
             folder = _new_folder(module_name(original), root)
             for file_name, text in self._files.items():
+                (folder / file_name).parent.mkdir(exist_ok=True)
                 (folder / file_name).write_text(text, encoding="utf-8")
         except OSError as error:
             if first_time(f"dump {root}"):

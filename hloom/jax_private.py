@@ -46,6 +46,24 @@ class Flag(Protocol):
         """Sets the value in this thread inside a `with` block."""
 
 
+@dataclass(frozen=True)
+class DeviceFacts:
+    """What JAX tells of one device.
+
+    Attributes:
+      kind: the product, e.g. "NVIDIA H100 80GB HBM3".
+      compute_capability: of a CUDA device, e.g. (9, 0); None elsewhere.
+      core_count: the GPU's multiprocessors; None elsewhere.
+      limit_bytes: what the allocator gives out in all; None where there is no allocator of JAX,
+        and where the device is another process's, or not here at all.
+    """
+
+    kind: str
+    compute_capability: tuple[int, int] | None = None
+    core_count: int | None = None
+    limit_bytes: int | None = None
+
+
 CompileFunction = Callable[["ir.Module", Any], Any]
 """JAX's own compile of (module, compile options): its cache, then XLA."""
 
@@ -192,6 +210,71 @@ def platform_of(backend: Any) -> str:
     if backend.platform != "gpu":
         return str(backend.platform)
     return "rocm" if backend.platform_version.startswith("rocm") else "cuda"
+
+
+def device_facts(backend: Any, devices: Any) -> tuple[DeviceFacts, ...]:
+    """Facts of those of the devices that are this process's, or of all where none of them is."""
+    here = [device for device in devices.flat if device.process_index == backend.process_index()]
+    return tuple(_facts(device) for device in here or devices.flat)
+
+
+def processes_of(backend: Any, devices: Any) -> tuple[int, ...]:
+    """The processes that compile a program for these devices, by index, sorted.
+
+    A compile-only backend compiles for all of them in this one.
+    """
+    from jaxlib import _jax
+
+    if isinstance(backend, _jax.CompileOnlyPyClient):
+        return (backend.process_index(),)
+    return tuple(sorted({device.process_index for device in devices.flat}))
+
+
+class ProcessStore:
+    """The key-value store of `jax.distributed`: what one process puts there all can read."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    @classmethod
+    def find(cls) -> ProcessStore | None:
+        """The store; None where `jax.distributed.initialize` was not called."""
+        from jax._src import distributed
+
+        client = distributed.global_state.client
+        return None if client is None else cls(client)
+
+    def put(self, key: str, value: str) -> None:
+        """Stores a value."""
+        self._client.key_value_set(key, value)
+
+    def get(self, key: str, timeout_s: float) -> str | None:
+        """The value, as soon as there is one; None where there was none in time."""
+        try:
+            value: str = self._client.blocking_key_value_get(key, int(timeout_s * 1000))
+        except jax.errors.JaxRuntimeError:
+            return None
+        return value
+
+    def delete(self, key: str) -> None:
+        """Forgets a value."""
+        self._client.key_value_delete(key)
+
+
+def _facts(device: Any) -> DeviceFacts:
+    # CUDA says "9.0", ROCm "gfx942", other platforms nothing.
+    major, _, minor = str(getattr(device, "compute_capability", "")).partition(".")
+    capability = (int(major), int(minor)) if major.isdecimal() and minor.isdecimal() else None
+    try:
+        limit_bytes = (device.memory_stats() or {}).get("bytes_limit")
+    except (jax.errors.JaxRuntimeError, NotImplementedError):
+        limit_bytes = None
+    return DeviceFacts(
+        kind=device.device_kind,
+        compute_capability=capability,
+        core_count=getattr(device, "core_count", None),
+        limit_bytes=limit_bytes,
+    )
 
 
 def keeps_barriers(platform: str) -> bool:

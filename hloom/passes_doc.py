@@ -73,8 +73,7 @@ def _section(cls: type[Pass]) -> str:
     if options := options_of(cls):
         lines += ["| option | value | default | meaning |", "| --- | --- | --- | --- |"]
         lines += [
-            f"| `{o.name}` | {_cell(_value(o))} | `{o.print(o.default)}` | {_cell(o.doc)} |"
-            for o in options
+            f"| `{o.name}` | {_cell(_value(o))} | {_default(o)} | {_cell(o.doc)} |" for o in options
         ]
     else:
         lines.append("It has no options.")
@@ -98,6 +97,10 @@ def _value(option: OptionInfo) -> str:
     return f"{option.wants} ({option.unit})" if option.unit else option.wants
 
 
+def _default(option: OptionInfo) -> str:
+    return option.shown_default if option.default is None else f"`{option.shown_default}`"
+
+
 def _title(cls: type[Pass]) -> Text:
     return Text.assemble((cls.name, "bold cyan"), "  ", cls.summary)
 
@@ -109,7 +112,7 @@ def _terminal_details(cls: type[Pass]) -> RenderableType:
         for column in ("option", "value", "default", "meaning"):
             table.add_column(column, no_wrap=column in ("option", "default"))
         for o in options:
-            table.add_row(Text(o.name), Text(_value(o)), Text(o.print(o.default)), Text(o.doc))
+            table.add_row(Text(o.name), Text(_value(o)), Text(o.shown_default), Text(o.doc))
         parts.append(table)
     parts += (Text(fact.rstrip()) for fact in _facts(cls, quote=""))
     return Group(*parts)

@@ -105,10 +105,20 @@ def _compile(
     pipeline = _parse(spec, source=source)
     if not pipeline.passes or not jax_private.takes_part(backend, devices):
         return compile_(module, options)
+    from hloom.agreement import Agreement
+    from hloom.targets.devices import target_of
     from hloom.transform import compile_transformed
 
-    platform = jax_private.platform_of(backend)
-    return compile_transformed(module, pipeline, platform, lambda chosen: compile_(chosen, options))
+    agreement = Agreement(
+        module,
+        jax_private.processes_of(backend, devices),
+        me=backend.process_index(),
+        store=jax_private.ProcessStore.find(),
+    )
+    target = target_of(jax_private.platform_of(backend), jax_private.device_facts(backend, devices))
+    return compile_transformed(
+        module, pipeline, target, lambda chosen: compile_(chosen, options), agreement
+    )
 
 
 def _flag_value() -> Any:

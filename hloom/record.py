@@ -19,6 +19,31 @@ _lock = threading.Lock()
 
 
 @dataclass(frozen=True)
+class CompileAttempt:
+    """One compile of what a measured pass planned.
+
+    Attributes:
+      plan: the plan as `Plan.to_json` gave it.
+      predicted_step_bytes: step memory that the plan foresaw; None where it foresees none.
+      added_flops: floating-point operations that the plan adds; None where it does not say.
+      step_bytes: what the step takes of one device: arguments, outputs that are not arguments
+        given back, and temp; None where the backend does not tell. Among several processes it is
+        the largest.
+      temp_bytes: of that, temp.
+      compile_s: seconds in JAX's cache and XLA.
+      cache_hit: whether JAX's persistent cache served it; None where the cache is off.
+    """
+
+    plan: dict[str, object]
+    predicted_step_bytes: int | None
+    added_flops: int | None
+    step_bytes: int | None
+    temp_bytes: int | None
+    compile_s: float
+    cache_hit: bool | None
+
+
+@dataclass(frozen=True)
 class CompileRecord:
     """One compile that hloom took part in.
 
@@ -27,14 +52,20 @@ class CompileRecord:
       spec: the pipeline that ran, as a spec.
       platform: what it was compiled for, e.g. "cpu" or "cuda".
       changed: XLA compiled what the passes made of the module, not the original.
-      runs: what each step did, in order; empty where one failed.
-      pass_s: seconds in hloom: clone, passes, verifier, lowering.
-      compile_s: seconds in JAX's cache and XLA.
-      cache_hit: whether JAX's persistent cache served it; None where the cache is off.
+      runs: what each step did, in order; empty where one failed. Of several attempts, the best's.
+      pass_s: seconds in hloom: clone, passes, verifier, lowering; over all attempts.
+      compile_s: seconds in JAX's cache and XLA; over all attempts.
+      cache_hit: whether JAX's persistent cache served it, every compile of several; None where
+        the cache is off.
       temp_bytes, argument_bytes, output_bytes, alias_bytes: XLA's own figures for one device;
         None where the backend gives none.
       fell_back: why the original was compiled in spite of the spec; None where nothing failed.
       dump_dir: where the module was written; None where it was not.
+      compiles: how often XLA, or the cache, was asked.
+      attempts: what a measured pass tried, in order; empty without one.
+      best_attempt: the index of the attempt that is used; None without any.
+      complaint: what the spec asks for and the program does not have, e.g. a budget that cannot
+        be met; None where all is well.
     """
 
     module: str
@@ -51,6 +82,10 @@ class CompileRecord:
     alias_bytes: int | None
     fell_back: str | None
     dump_dir: Path | None
+    compiles: int = 1
+    attempts: tuple[CompileAttempt, ...] = ()
+    best_attempt: int | None = None
+    complaint: str | None = None
 
 
 def records() -> tuple[CompileRecord, ...]:

@@ -1,145 +1,139 @@
-"""The way of a module: clone, passes, lowering, XLA; and what happens when a step fails."""
+"""The way of a module: clone, passes, lowering, XLA; again, where a pass measures its plans."""
 
 from __future__ import annotations
 
-import time
-import traceback
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+import dataclasses
+import json
 from typing import Any
 
 from jax.extend.mlir import ir
 
-from hloom import jax_private
-from hloom.dump import DumpObserver, dump_root, module_name, module_text
-from hloom.lowering.decompose import decompose_marks
+from hloom.agreement import Agreement, AgreementError
+from hloom.attempts import Attempts
+from hloom.compilation import Compilation, Compiled, CompileFunction
+from hloom.dump import dump_root
 from hloom.passes.base import Target
 from hloom.passes.errors import PassError, reason_of
-from hloom.passes.pipeline import PassRun, Pipeline, clone_module
-from hloom.policy import first_time, is_strict, warn
+from hloom.passes.pipeline import Pipeline
 from hloom.record import CompileRecord, add_record
-
-
-@dataclass
-class _Work:
-    """One module on its way; filled in as it goes."""
-
-    original: ir.Module
-    pipeline: Pipeline
-    platform: str
-    observer: DumpObserver
-    runs: tuple[PassRun, ...] = ()
-    changed: ir.Module | None = None
-    pass_s: float = 0.0
-    fell_back: str | None = None
-    dump_dir: Path | None = None
+from hloom.variants import Variants
 
 
 def compile_transformed(
-    module: ir.Module, pipeline: Pipeline, platform: str, compile_: Callable[[ir.Module], Any]
+    module: ir.Module,
+    pipeline: Pipeline,
+    target: Target,
+    compile_: CompileFunction,
+    agreement: Agreement,
 ) -> Any:
-    """Runs the pipeline on a clone of `module` and compiles the result.
+    """Runs the pipeline on a clone of `module`, compiles the result and gives the executable.
 
-    Where no pass has anything to do, or one fails outside strict mode, compiles `module` itself.
-    Raises PassError in strict mode, and whatever `compile_` raises on the original.
+    A measured pass plans again from what the compile gave; the best of its attempts is the
+    result. Where no pass has anything to do, or one fails outside strict mode, compiles `module`
+    itself. Raises PassError in strict mode, and whatever `compile_` raises on the original.
     """
-    work = _Work(module, pipeline, platform, DumpObserver())
-    _transform(work)
-    start_s = time.perf_counter()
-    with jax_private.watch_cache() as cache:
-        executable = _compile(work, compile_)
-    compile_s = time.perf_counter() - start_s
-    _record(work, executable, compile_s, cache.hit)
-    return executable
+    compilation = Compilation(module, pipeline, Variants(module, pipeline, target), compile_)
+    attempts = None
+    used = _compile_first(compilation, agreement)
+    driver = pipeline.driver()
+    if driver is not None and used.variant is not None:
+        attempts = Attempts(compilation, driver[1], agreement, used)
+        # What is not the best any more shall free what it holds on the device.
+        del used
+        attempts.run()
+        used = attempts.best
+    _dump(compilation, used, attempts)
+    _record(compilation, used, attempts)
+    return used.executable
 
 
-def _transform(work: _Work) -> None:
-    """Leaves the new module in `work.changed`, or None there where the original is to stay."""
-    start_s = time.perf_counter()
-    root = dump_root()
-    clone = clone_module(work.original)
+def _compile_first(compilation: Compilation, agreement: Agreement) -> Compiled:
+    """The first variant's executable; the original's where a step fails outside strict mode."""
+    variants = compilation.variants
     try:
-        result = work.pipeline.run(
-            clone,
-            target=Target(
-                work.platform,
-                name=work.platform,
-                keeps_barriers=jax_private.keeps_barriers(work.platform),
-            ),
-            observers=(work.observer,) if root else (),
-        )
-        if result.changed and _lower(clone, work.platform) and root:
-            work.observer.add(f"{len(result.runs) + 1:02d}-after-lowering.mlir", module_text(clone))
+        if compilation.pipeline.driver() is not None:
+            variants.target = _agree(variants.target, agreement)
+        variant = variants.make()
     except PassError as failure:
-        _fall_back(work, failure)
-    else:
-        work.runs = result.runs
-        work.changed = clone if result.changed else None
-    work.pass_s = time.perf_counter() - start_s
-    if work.changed and root:
-        work.dump_dir = work.observer.write(work.original, root)
-
-
-def _lower(module: ir.Module, platform: str) -> int:
+        compilation.fall_back(failure)
+        return compilation.compile(None)
     try:
-        lowered = decompose_marks(module, platform)
-        if lowered:
-            module.operation.verify()
+        return compilation.compile(variant)
     except Exception as error:
-        raise PassError("lowering", "apply", reason_of(error)) from error
-    return lowered
-
-
-def _compile(work: _Work, compile_: Callable[[ir.Module], Any]) -> Any:
-    if work.changed is None:
-        return compile_(work.original)
-    try:
-        return compile_(work.changed)
-    except Exception as error:
+        if not variant.changed:
+            raise
         # Where the original is refused as well, that error is the program's own.
-        executable = compile_(work.original)
-        failure = PassError(str(work.pipeline), "compile", reason_of(error))
-        failure.__cause__ = error
-        _fall_back(work, failure)
-        work.changed = None
-        return executable
+        compiled = compilation.compile(None)
+        refused = PassError(str(compilation.pipeline), "compile", reason_of(error))
+        refused.__cause__ = error
+        compilation.fall_back(refused)
+        return compiled
 
 
-def _fall_back(work: _Work, failure: PassError) -> None:
-    """In strict mode raises `failure`; else warns, once, that the original is compiled."""
-    if is_strict():
-        raise failure
-    name = module_name(work.original)
-    work.fell_back = str(failure)
-    if not first_time(f"{name}: {failure}"):
+def _agree(target: Target, agreement: Agreement) -> Target:
+    """The target with the least memory that any of the processes has, so that all plan alike."""
+    if target.memory_bytes is None or target.usable_bytes is None:
+        return target
+    least = (-target.memory_bytes, -target.usable_bytes)
+    try:
+        negative = agreement.largest(least)
+    except AgreementError as error:
+        raise PassError("hloom", "measure", reason_of(error)) from error
+    memory_bytes, usable_bytes = (-each for each in negative)
+    return dataclasses.replace(target, memory_bytes=memory_bytes, usable_bytes=usable_bytes)
+
+
+def _dump(compilation: Compilation, used: Compiled, attempts: Attempts | None) -> None:
+    root = dump_root()
+    if compilation.dump_dir is not None:
+        return  # a failure was written there, with what led to it
+    several = attempts is not None and len(attempts.all) > 1
+    if not root or used.variant is None or not (used.variant.changed or several):
         return
-    trace = "".join(traceback.format_exception(failure))
-    work.observer.add("failure.txt", trace)
-    work.dump_dir = work.observer.write(work.original, dump_root())
-    text = f"hloom: {failure}. '{name}' is compiled as it was."
-    if work.dump_dir is not None:
-        text += f" See {work.dump_dir}: `hloom-opt 00-input.mlir -p '{work.pipeline}'` repeats it."
-    warn(text)
+    observer = used.variant.observer
+    if attempts is not None and several:
+        for index, other in enumerate(attempts.observers):
+            if other is not observer:
+                observer.include(other, folder=f"attempt-{index + 1}")
+        observer.add("attempts.json", _attempts_text(attempts))
+    compilation.dump_dir = observer.write(compilation.original, root)
 
 
-def _record(work: _Work, executable: Any, compile_s: float, cache_hit: bool | None) -> None:
-    figures = jax_private.memory_figures(executable)
+def _attempts_text(attempts: Attempts) -> str:
+    rows = [
+        {
+            "used": index == attempts.best_index,
+            "predicted_step_bytes": each.predicted_step_bytes,
+            "step_bytes": each.step_bytes,
+            "temp_bytes": each.temp_bytes,
+            "added_flops": each.added_flops,
+        }
+        for index, each in enumerate(attempts.all)
+    ]
+    return json.dumps(rows, indent=2) + "\n"
+
+
+def _record(compilation: Compilation, used: Compiled, attempts: Attempts | None) -> None:
+    variant = used.variant
     add_record(
         CompileRecord(
-            module=module_name(work.original),
-            spec=str(work.pipeline),
-            platform=work.platform,
-            changed=work.changed is not None,
-            runs=work.runs,
-            pass_s=work.pass_s,
-            compile_s=compile_s,
-            cache_hit=cache_hit,
-            temp_bytes=figures.temp_bytes,
-            argument_bytes=figures.argument_bytes,
-            output_bytes=figures.output_bytes,
-            alias_bytes=figures.alias_bytes,
-            fell_back=work.fell_back,
-            dump_dir=work.dump_dir,
+            module=compilation.name,
+            spec=str(compilation.pipeline),
+            platform=compilation.variants.target.platform,
+            changed=variant is not None and variant.changed,
+            runs=() if variant is None else variant.runs,
+            pass_s=compilation.variants.seconds,
+            compile_s=compilation.compile_s,
+            cache_hit=compilation.cache_hit,
+            temp_bytes=used.figures.temp_bytes,
+            argument_bytes=used.figures.argument_bytes,
+            output_bytes=used.figures.output_bytes,
+            alias_bytes=used.figures.alias_bytes,
+            fell_back=compilation.fell_back,
+            dump_dir=compilation.dump_dir,
+            compiles=compilation.compiles,
+            attempts=() if attempts is None else tuple(attempts.all),
+            best_attempt=None if attempts is None else attempts.best_index,
+            complaint=compilation.complaint,
         )
     )

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol
 
 from jax.extend.mlir import ir
 
+from hloom.passes.analysis.cost import CPU_SPEED, Speed
 from hloom.passes.errors import SpecError
 from hloom.passes.options import options_of
 
@@ -20,6 +22,8 @@ class Target:
       platform: "cpu", "cuda", or another platform's name in JAX.
       name: one kind of device of that platform, e.g. "h100_sxm".
       memory_bytes: memory of one device; None where it is not known.
+      usable_bytes: what of it a step may take, at most `memory_bytes`; None where not known.
+      speed: how fast one device is.
       keeps_barriers: whether the compiler honours optimization barriers until it has merged
         equal operations. Without that a recomputation in the same block merges back.
     """
@@ -27,6 +31,8 @@ class Target:
     platform: str = "cpu"
     name: str = "cpu"
     memory_bytes: int | None = None
+    usable_bytes: int | None = None
+    speed: Speed = CPU_SPEED
     keeps_barriers: bool = True
 
 
@@ -86,3 +92,66 @@ class Pass(ABC):
     @abstractmethod
     def apply(self, plan: Any) -> None:
         """Edits the module that `plan` was made on; decides nothing."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Attempt:
+    """One compile of what a MeasuredPass planned: the plan, and XLA's figures for one device.
+
+    Attributes:
+      plan: the plan as `Plan.to_json` gave it, before it was applied.
+      argument_bytes: what the step is given.
+      output_bytes: what it returns.
+      alias_bytes: what of the output lies where an argument was.
+      temp_bytes: everything else while it runs.
+    """
+
+    plan: dict[str, object]
+    argument_bytes: int
+    output_bytes: int
+    alias_bytes: int
+    temp_bytes: int
+
+    @property
+    def step_bytes(self) -> int:
+        """What the step takes of a device's memory."""
+        return self.argument_bytes + self.output_bytes - self.alias_bytes + self.temp_bytes
+
+
+class MeasuredPass(Pass):
+    """A pass that plans again from what XLA made of its plans.
+
+    Each plan goes on a clone of the same module, which then is compiled: an attempt. A plan that
+    is empty means the module as it is, and that is an attempt as well. Three entries of a plan's
+    `to_json` are known by name where they are there, all of them whole numbers:
+    "predicted_step_bytes", "predicted_temp_bytes" and "added_flops".
+    """
+
+    compiles: int
+    """Attempts at most; a subclass declares it with `option`."""
+
+    def plan(self, module: ir.Module, target: Target) -> Plan:
+        return self.plan_after(module, target, ())
+
+    @abstractmethod
+    def plan_after(self, module: ir.Module, target: Target, attempts: Sequence[Attempt]) -> Plan:
+        """The plan that follows these attempts, oldest first; the first plan where there are none.
+
+        Reads the module and decides; never edits it.
+        """
+
+    @abstractmethod
+    def wants_another(self, attempts: Sequence[Attempt], target: Target) -> bool:
+        """Whether a plan after these attempts, at least one, may be better than the best."""
+
+    @abstractmethod
+    def best(self, attempts: Sequence[Attempt], target: Target) -> int:
+        """The index of the attempt to use.
+
+        One more attempt is either the best or leaves the best as it was: the others' executables
+        are gone.
+        """
+
+    @abstractmethod
+    def complaint(self, attempts: Sequence[Attempt], best: int, target: Target) -> str | None:
+        """What the best attempt fails to hold, a sentence for people; None where it holds."""

@@ -29,7 +29,7 @@ from typing import ClassVar
 from jax.extend.mlir import ir
 
 from hloom.passes.analysis import walk
-from hloom.passes.analysis.kinds import is_recomputable
+from hloom.passes.analysis.kinds import is_cheap
 from hloom.passes.base import Pass, Target
 
 
@@ -82,7 +82,7 @@ def _plan_block(
     first_by_key: dict[Hashable, ir.Operation] = {}
     for view in block.operations:
         op = view.operation
-        if not is_recomputable(op):
+        if not is_cheap(op):
             continue
         key = (
             op.name,

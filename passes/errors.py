@@ -15,8 +15,8 @@ class PassError(RuntimeError):
 
     Attributes:
       pass_name: the step that failed, e.g. "remat".
-      phase: "plan", "apply", "verify", "observe" (a dump or a print of the step), or "compile"
-        (XLA refused the result).
+      phase: "plan", "apply", "verify", "observe" (a dump or a print of the step), "compile"
+        (XLA refused the result), or "measure" (XLA's figures of the result are not as asked).
       reason: one line for people; the original exception is the `__cause__`.
     """
 

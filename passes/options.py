@@ -2,13 +2,16 @@
 
 A field's type decides its spelling:
 
-| type    | spelled                        | printed                  |
-| ------- | ------------------------------ | ------------------------ |
-| `bool`  | on, off                        | on, off                  |
-| `int`   | 12, -3                         | 12, -3                   |
-| `float` | 0.5, 1e-3                      | shortest that reads back |
-| `str`   | one of `choices`               | itself                   |
-| `Bytes` | 4KiB, 1.5GiB, 4096             | the largest exact unit   |
+| type     | spelled                        | printed                  |
+| -------- | ------------------------------ | ------------------------ |
+| `bool`   | on, off                        | on, off                  |
+| `int`    | 12, -3                         | 12, -3                   |
+| `float`  | 0.5, 1e-3                      | shortest that reads back |
+| `str`    | one of `choices`               | itself                   |
+| `Bytes`  | 4KiB, 1.5GiB, 4096             | the largest exact unit   |
+| `Budget` | 60GiB, 12.5%, fit              | the same way             |
+
+A field of type `… | None` with default None is an option that need not be given.
 """
 
 from __future__ import annotations
@@ -23,6 +26,20 @@ from typing import Any, NewType
 
 Bytes = NewType("Bytes", int)
 """A size in bytes."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Budget:
+    """A bound on memory: a size, or a share of something, or, where both are None, what fits.
+
+    Attributes:
+      size_bytes: the bound itself, at least 1.
+      percent: the share that is allowed, from 0 to 100, of what the pass says.
+    """
+
+    size_bytes: int | None = None
+    percent: float | None = None
+
 
 _METADATA_KEY = "hloom.option"
 _UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
@@ -44,6 +61,7 @@ class OptionInfo:
     choices: tuple[str, ...] = ()
     minimum: float | None = None
     maximum: float | None = None
+    optional: bool = False
 
     @property
     def wants(self) -> str:
@@ -52,6 +70,11 @@ class OptionInfo:
         if self.type is str:
             return "one of " + ", ".join(self.choices)
         return f"{_KINDS[self.type].wants}, {limits}" if limits else _KINDS[self.type].wants
+
+    @property
+    def shown_default(self) -> str:
+        """The default, for people."""
+        return "not given" if self.default is None else self.print(self.default)
 
     def parse(self, text: str) -> Any:
         """The value that `text` spells. Raises ValueError where it spells none that is allowed."""
@@ -66,8 +89,12 @@ class OptionInfo:
 
     def allows(self, value: Any) -> bool:
         """Whether `value` has the option's type and keeps to its choices and limits."""
+        if value is None:
+            return self.optional
         if self.type is str:
             return value in self.choices
+        if self.type is Budget:
+            return isinstance(value, Budget) and _is_possible(value)
         if type(value) not in _KINDS[self.type].accepts:
             return False
         low = _KINDS[self.type].minimum if self.minimum is None else self.minimum
@@ -127,9 +154,15 @@ def _option_info(pass_class: type, field: dataclasses.Field[Any], type_: Any) ->
     where = f"{pass_class.__name__}.{field.name}"
     if _METADATA_KEY not in field.metadata:
         raise TypeError(f"{where} is not declared with option(...)")
+    members = typing.get_args(type_)
+    optional = type(None) in members and field.default is None
+    if optional:
+        type_ = next(member for member in members if member is not type(None))
     if type_ is not str and type_ not in _KINDS:
         raise TypeError(f"{where}: options of type {type_} have no spelling in a spec")
-    info = OptionInfo(field.name, type_, field.default, **field.metadata[_METADATA_KEY])
+    info = OptionInfo(
+        field.name, type_, field.default, optional=optional, **field.metadata[_METADATA_KEY]
+    )
     if (type_ is str) != bool(info.choices) or not all(map(_CHOICE.fullmatch, info.choices)):
         raise TypeError(f"{where}: str options, and only they, have choices, each a plain word")
     if not info.allows(info.default):
@@ -191,11 +224,41 @@ def print_bytes(size_bytes: int) -> str:
     return str(size_bytes)
 
 
+def _parse_budget(text: str) -> Budget:
+    if text == "fit":
+        return Budget()
+    if text.endswith("%"):
+        return Budget(percent=_parse_float(text[:-1]))
+    return Budget(size_bytes=parse_bytes(text))
+
+
+def _print_budget(budget: Budget) -> str:
+    if budget.size_bytes is not None:
+        return print_bytes(budget.size_bytes)
+    if budget.percent is not None:
+        return f"{repr(float(budget.percent)).removesuffix('.0')}%"
+    return "fit"
+
+
+def _is_possible(budget: Budget) -> bool:
+    if budget.size_bytes is not None:
+        return budget.percent is None and type(budget.size_bytes) is int and budget.size_bytes > 0
+    if budget.percent is not None:
+        return type(budget.percent) in (int, float) and 0 <= budget.percent <= 100
+    return True
+
+
 _KINDS: dict[Any, _Kind] = {
     bool: _Kind("on or off", (bool,), _parse_bool, lambda value: "on" if value else "off"),
     int: _Kind("a whole number", (int,), _parse_int, str),
     float: _Kind("a number", (float, int), _parse_float, repr),
     Bytes: _Kind(
         "a size in bytes such as 4KiB or 60GiB", (int,), parse_bytes, print_bytes, minimum=0
+    ),
+    Budget: _Kind(
+        "a size such as 60GiB, a share such as 50%, or fit",
+        (Budget,),
+        _parse_budget,
+        _print_budget,
     ),
 }

@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 
 from jax.extend.mlir import ir
 
-from hloom.passes.base import Pass, Plan, Target
+from hloom.passes.base import Attempt, MeasuredPass, Pass, Plan, Target
 from hloom.passes.errors import PassError, reason_of
 from hloom.passes.spec import parse_spec, print_spec
 
@@ -98,10 +98,31 @@ class Pipeline:
             steps.append(step)
         return tuple(steps)
 
+    def driver(self) -> tuple[int, MeasuredPass] | None:
+        """The first measured pass, which decides on further attempts, and its index in `steps`."""
+        for index, step in enumerate(self.steps()):
+            if isinstance(step, MeasuredPass):
+                return index, step
+        return None
+
     def run(
-        self, module: ir.Module, *, target: Target, observers: Sequence[Observer] = ()
+        self,
+        module: ir.Module,
+        *,
+        target: Target,
+        observers: Sequence[Observer] = (),
+        start: int = 0,
+        stop: int | None = None,
+        attempts: Sequence[Attempt] = (),
     ) -> PipelineResult:
         """Runs the steps on `module`, in place, and verifies it after each.
+
+        Args:
+          module: what to change.
+          target: what it will run on.
+          observers: who watches.
+          start, stop: the indices in `steps` to begin at and to end before.
+          attempts: what became of the driver's earlier plans on this module, oldest first.
 
         Raises PassError where a step fails; the module is then to be thrown away, so hand in
         a clone of what you mean to keep. An observer that raises counts as its step failing,
@@ -110,33 +131,18 @@ class Pipeline:
         start_s = time.perf_counter()
         runs: list[PassRun] = []
         changed = False
+        driver = self.driver()
         with module.context, ir.Location.unknown():
-            for index, step in enumerate(self.steps()):
+            for index, step in list(enumerate(self.steps()))[start:stop]:
                 _observe(step, [partial(o.before, index, step, module) for o in observers])
-                plan, run = _run_step(step, module, target)
+                make_plan = partial(step.plan, module, target)
+                if driver is not None and driver[0] == index:
+                    make_plan = partial(driver[1].plan_after, module, target, attempts)
+                plan, run = _run_step(step, module, make_plan)
                 runs.append(run)
                 changed |= not (run.empty or step.preparation)
                 _observe(step, [partial(o.after, index, step, plan, module) for o in observers])
         return PipelineResult(tuple(runs), time.perf_counter() - start_s, changed)
-
-
-def clone_module(module: ir.Module) -> ir.Module:
-    """A copy of the module in the same context, locations included."""
-    # `Operation.clone` would be shorter, but gives an operation, and the bindings have no way
-    # back from it to the `ir.Module` that compilers take.
-    with module.context:
-        clone = ir.Module.create(module.operation.location)
-        for name, attribute in _attributes(module).items():
-            clone.operation.attributes[name] = attribute
-        for operation in module.body.operations:
-            # ip=False: no matter what a caller further up is building, insert nothing there.
-            clone.body.append(operation.operation.clone(ip=False))
-    return clone
-
-
-def _attributes(module: ir.Module) -> dict[str, ir.Attribute]:
-    attributes = module.operation.attributes
-    return {name: attributes[name] for name in attributes}
 
 
 def _require(step: Pass, steps: list[Pass]) -> None:
@@ -163,8 +169,8 @@ class _ReadPlan:
         return self._decisions
 
 
-def _run_step(step: Pass, module: ir.Module, target: Target) -> tuple[Plan, PassRun]:
-    plan, plan_s = _timed(step, "plan", lambda: step.plan(module, target))
+def _run_step(step: Pass, module: ir.Module, make_plan: Callable[[], Plan]) -> tuple[Plan, PassRun]:
+    plan, plan_s = _timed(step, "plan", make_plan)
     # A plan's own methods are the pass's code as well, and may fail like the rest of it.
     read, _ = _timed(step, "plan", lambda: _ReadPlan(plan.empty, plan.summary(), plan.to_json()))
     apply_s = verify_s = 0.0

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import inspect
 import json
+import socket
 import threading
 from importlib.metadata import requires
 from pathlib import Path
@@ -256,6 +257,75 @@ print(json.dumps([client.platform, jax_private.platform_of(client),
     jax_private.takes_part(client, devices), jax_private.takes_part(client, devices[1:])]))
 """
     assert json.loads(run_python(script).stdout) == ["gpu", "cuda", True, True]
+
+
+# Devices: device_kind, memory_stats, and of GPUs compute_capability and core_count.
+
+
+def test_a_cpu_tells_its_kind_only() -> None:
+    devices = np.array(jax.devices()[:2], dtype=object)
+    facts = jax_private.device_facts(devices[0].client, devices)
+    assert facts == (jax_private.DeviceFacts("cpu"),) * 2
+    assert jax_private.processes_of(devices[0].client, devices) == (0,)
+
+
+@pytest.mark.h100
+def test_a_device_that_is_only_described_tells_what_it_is(run_python: RunPython) -> None:
+    script = f"""
+import json, numpy as np
+from jax.experimental import topologies
+from hloom import jax_private
+from pathlib import Path
+topology = topologies.get_topology_desc(
+    platform="cuda", target_config=Path({str(TARGET)!r}).read_text(), topology="2x1x1")
+devices = np.array(topology.devices, dtype=object)
+client = devices[0].client
+print([jax_private.device_facts(client, devices[index:]) for index in range(2)])
+print(jax_private.processes_of(client, devices))
+"""
+    fact = "DeviceFacts(kind='NVIDIA H100 80GB HBM3', compute_capability=(9, 0), core_count=132, "
+    fact += "limit_bytes=None)"
+    assert run_python(script).stdout.splitlines() == [f"[({fact},), ({fact},)]", "(0,)"]
+
+
+@pytest.mark.gpu
+def test_a_gpu_tells_what_it_is_and_its_limit(run_python: RunPython) -> None:
+    script = """
+import jax, numpy as np
+from hloom import jax_private
+devices = np.array(jax.devices(), dtype=object)
+for fact in jax_private.device_facts(devices[0].client, devices):
+    assert fact.compute_capability >= (7, 0)
+    assert fact.core_count > 10
+    assert fact.limit_bytes > 2**30
+"""
+    run_python(script, JAX_PLATFORMS="cuda")
+
+
+# What processes tell each other: jax._src.distributed.global_state.client.
+
+
+def test_a_process_alone_has_no_store() -> None:
+    assert jax_private.ProcessStore.find() is None
+
+
+def test_processes_share_a_store(run_python: RunPython) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    script = f"""
+import jax
+jax.distributed.initialize("127.0.0.1:{port}", num_processes=1, process_id=0)
+from hloom.jax_private import ProcessStore
+store = ProcessStore.find()
+store.put("hloom/a", "[1]")
+print(store.get("hloom/a", 1.0))
+store.delete("hloom/a")
+print(store.get("hloom/a", 0.1))
+store.put("hloom/a", "[2]")
+print(store.get("hloom/a", 1.0))
+"""
+    assert run_python(script).stdout.splitlines() == ["[1]", "None", "[2]"]
 
 
 # Figures: get_compiled_memory_stats.

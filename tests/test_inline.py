@@ -16,7 +16,8 @@ from programs import PROGRAMS, normal
 
 from hloom.passes.analysis import walk
 from hloom.passes.base import Target
-from hloom.passes.pipeline import Pipeline, PipelineResult, clone_module
+from hloom.passes.clone import clone_module
+from hloom.passes.pipeline import Pipeline, PipelineResult
 
 
 def inlined(lowered: Any) -> tuple[ir.Module, PipelineResult]:

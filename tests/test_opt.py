@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import pytest
+import toy_passes as toy
 from jax.extend import mlir
 from opt_passes import OPT_PASSES
 
@@ -221,6 +222,64 @@ def test_passes_are_told_the_target(run: Run, target: str, told: str) -> None:
     _, out, err = run(write(ADD), "-p", "tell-target", "--target", target)
     assert err == ""
     assert f'test.target = "{told}"'.encode() in out
+
+
+# Measured passes
+
+PRODUCTS = """\
+module @m {
+  func.func public @main(%x: tensor<4x4xf32>) -> tensor<4x4xf32> {
+    %0 = stablehlo.dot_general %x, %x, contracting_dims = [1] x [0]
+      : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+    %1 = stablehlo.dot_general %0, %x, contracting_dims = [1] x [0]
+      : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+    return %1 : tensor<4x4xf32>
+  }
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "products", "said"),
+    [
+        ("budget=1000", 2, ["remark: drop-products: 0 products left out"]),
+        ("budget=900", 1, ["remark: drop-products: 1 products left out"]),
+        ("budget=60%", 0, ["remark: drop-products: 2 products left out"]),
+        (
+            "budget=700",
+            0,
+            [
+                "remark: drop-products: 2 products left out",
+                "warning: 100 bytes over the budget.",
+            ],
+        ),
+        (
+            "budget=700 compiles=2",
+            1,
+            [
+                "remark: drop-products: 1 products left out",
+                "warning: 200 bytes over the budget.",
+            ],
+        ),
+    ],
+)
+def test_a_measured_pass_goes_by_its_predictions(
+    run: Run, options: str, products: int, said: list[str]
+) -> None:
+    with registry.registered(toy.DropProducts, toy.Touch):
+        status, out, err = run(write(PRODUCTS), "-p", f"drop-products{{{options}}}")
+    assert status == 0
+    assert out.count(b"dot_general") == products
+    assert err.splitlines() == [f"a.mlir: {line}" for line in said]
+
+
+def test_a_measured_pass_that_fails_is_an_error(run: Run) -> None:
+    with registry.registered(toy.DropProducts, toy.Touch):
+        status, _, err = run(write(PRODUCTS), "-p", "drop-products{budget=900 fail=plan}")
+    assert status == 1
+    assert err == (
+        "a.mlir: error: pass 'drop-products' failed in plan: LookupError: no second plan\n"
+    )
 
 
 # What it shows of a run

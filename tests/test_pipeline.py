@@ -12,8 +12,9 @@ from jax.extend.mlir import ir
 
 from hloom.passes import registry
 from hloom.passes.base import Pass, Plan, Target
+from hloom.passes.clone import clone_module
 from hloom.passes.errors import PassError, SpecError
-from hloom.passes.pipeline import Pipeline, clone_module
+from hloom.passes.pipeline import Pipeline
 
 TARGET = Target()
 

@@ -216,10 +216,16 @@ def fake_call(
 ) -> tuple[Any, Any, Any, Any, list[Any]]:
     """What JAX hands to the hook in process 0, for devices of these processes."""
     backend = SimpleNamespace(platform=platform, platform_version="", process_index=lambda: 0)
-    devices = np.array([SimpleNamespace(process_index=index) for index in processes], dtype=object)
+    devices = np.array([fake_device(index) for index in processes], dtype=object)
     module = fresh_jit().lower(X).compiler_ir()
     options = SimpleNamespace(env_option_overrides=[("hloom", "replace-two"), ("xla_a", "b")])
     return backend, module, devices, options, []
+
+
+def fake_device(process_index: int) -> Any:
+    return SimpleNamespace(
+        process_index=process_index, device_kind="a device", memory_stats=lambda: None
+    )
 
 
 def fake_executable() -> Any:

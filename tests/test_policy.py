@@ -126,7 +126,7 @@ def test_a_failure_in_lowering_leaves_the_program_as_it_was(
     def broken(module: ir.Module, platform: str) -> int:
         raise ValueError(f"no kernel on {platform}")
 
-    monkeypatch.setattr("hloom.transform.decompose_marks", broken)
+    monkeypatch.setattr("hloom.variants.decompose_marks", broken)
     with pytest.warns(hloom.HloomWarning, match="'lowering' failed in apply: .*no kernel on cpu"):
         assert run("replace-two") == 2
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hloom.passes import options, registry
 from hloom.passes.errors import SpecError
-from hloom.passes.options import Bytes, option, options_of, parse_bytes, print_bytes
+from hloom.passes.options import Budget, Bytes, option, options_of, parse_bytes, print_bytes
 from hloom.passes.pipeline import Pipeline
 
 
@@ -28,7 +28,7 @@ def known_passes() -> str:
     return f"Passes: {names}. `hloom passes` lists them with their options."
 
 
-TOY_OPTIONS = "Options: limit, loud, mode, ratio, room, size, weight."
+TOY_OPTIONS = "Options: budget, limit, loud, mode, ratio, room, size, weight."
 
 DIAGNOSTICS = [
     # Names of passes.
@@ -102,6 +102,14 @@ DIAGNOSTICS = [
         "toy{mode=slow}",
         "option 'mode' of pass 'toy' wants one of fast, small-first, got 'slow' (at character 10).",
     ),
+    *(
+        (
+            f"toy{{budget={bad}}}",
+            "option 'budget' of pass 'toy' wants a size such as 60GiB, a share such as 50%, or "
+            f"fit, got '{bad}' (at character 12).",
+        )
+        for bad in ("fits", "101%", "-1%", "%", "nan%", "0", "1.5B", "on")
+    ),
     (
         "toy{size=lots}",
         "option 'size' of pass 'toy' wants a size in bytes such as 4KiB or 60GiB, got 'lots' "
@@ -157,6 +165,10 @@ def test_specs_of_no_pass(spec: str) -> None:
         ("toy{size=1.5GiB}", (toy.Toy(size=Bytes(3 * 2**29)),), "toy{size=1536MiB}"),
         ("toy{size=0}", (toy.Toy(size=Bytes(0)),), "toy{size=0}"),
         ("toy{weight=.5e1}", (toy.Toy(weight=5.0),), "toy{weight=5.0}"),
+        ("toy{budget=60GiB}", (toy.Toy(budget=Budget(60 * 2**30)),), "toy{budget=60GiB}"),
+        ("toy{budget=50%}", (toy.Toy(budget=Budget(percent=50)),), "toy{budget=50%}"),
+        ("toy{budget=12.50%}", (toy.Toy(budget=Budget(percent=12.5)),), "toy{budget=12.5%}"),
+        ("toy{budget=fit}", (toy.Toy(budget=Budget()),), "toy{budget=fit}"),
         ("toy{mode=small-first}", (toy.Toy(mode="small-first"),), "toy{mode=small-first}"),
     ],
 )
@@ -175,6 +187,11 @@ def test_default_is_the_recommended_passes() -> None:
 
 
 SIZES = st.integers(0, 2**45).map(Bytes)
+BUDGETS = st.one_of(
+    st.integers(1, 2**45).map(Budget),
+    st.floats(0, 100).map(lambda percent: Budget(percent=percent)),
+    st.just(Budget()),
+)
 TOYS = st.builds(
     toy.Toy,
     limit=st.integers(-5, 100),
@@ -184,6 +201,7 @@ TOYS = st.builds(
     mode=st.sampled_from(["fast", "small-first"]),
     size=SIZES,
     room=st.integers(2**20, 2**45).map(Bytes),
+    budget=st.none() | BUDGETS,
 )
 
 
@@ -227,10 +245,12 @@ def test_sizes_print_in_the_largest_exact_unit(size_bytes: int, text: str) -> No
 
 
 def test_options_are_described() -> None:
-    limit, *_, size, room = options_of(toy.Toy)
+    limit, *_, size, room, budget = options_of(toy.Toy)
     assert dataclasses.astuple(limit)[:5] == ("limit", int, 8, "How many.", "things")
     assert (size.name, size.wants) == ("size", "a size in bytes such as 4KiB or 60GiB")
-    assert room.print(room.default) == "1GiB"
+    assert room.shown_default == "1GiB"
+    assert (budget.shown_default, budget.type, budget.optional) == ("not given", Budget, True)
+    assert budget.wants == "a size such as 60GiB, a share such as 50%, or fit"
 
 
 def test_mistakes_of_an_author_of_a_pass() -> None:
@@ -250,7 +270,12 @@ def test_mistakes_of_an_author_of_a_pass() -> None:
     class BadDefault:
         limit: int = option(3, doc="", maximum=2)
 
+    @dataclasses.dataclass(frozen=True)
+    class GivenByDefault:
+        limit: int | None = option(3, doc="")
+
     for cls, expected in (
+        (GivenByDefault, "GivenByDefault.limit: options of type int | None have no spelling in "),
         (Plain, "Plain.limit is not declared with option(...)"),
         (NoSpelling, "NoSpelling.limit: options of type <class 'complex'> have no spelling in "),
         (AnyText, "AnyText.title: str options, and only they, have choices, each a plain word"),

@@ -6,13 +6,13 @@ They are not in hloom's table; a test puts them there with `registry.registered(
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 from jax.extend.mlir import ir
 
-from hloom.passes.base import Pass, Plan, Target
-from hloom.passes.options import Bytes, option
+from hloom.passes.base import Attempt, MeasuredPass, Pass, Plan, Target
+from hloom.passes.options import Budget, Bytes, option
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +57,7 @@ class Toy(Pass):
     mode: str = option("fast", doc="Which way.", choices=("fast", "small-first"))
     size: Bytes = option(Bytes(4096), doc="How large.")
     room: Bytes = option(Bytes(2**30), doc="How much room.", minimum=2**20)
+    budget: Budget | None = option(None, doc="How much in all.")
 
     def plan(self, module: ir.Module, target: Target) -> Plan:
         return ToyPlan(module)
@@ -165,3 +166,97 @@ class Fail(Pass):
                 ip=ir.InsertionPoint.after(constant),
             )
             constant.results[0].replace_all_uses_with(call.results[0])
+
+
+@dataclasses.dataclass(frozen=True)
+class DropPlan:
+    """The matrix products to leave out."""
+
+    dropped: tuple[ir.Operation, ...]
+
+    @property
+    def empty(self) -> bool:
+        return not self.dropped
+
+    def summary(self) -> str:
+        return f"{len(self.dropped)} products left out"
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "dropped": len(self.dropped),
+            "predicted_step_bytes": 1000 - 100 * len(self.dropped),
+            "predicted_temp_bytes": 500 - 100 * len(self.dropped),
+            "added_flops": 0,
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class DropProducts(MeasuredPass):
+    """Leaves out as many square matrix products as a budget needs: the result tells how many.
+
+    Its first plan leaves everything as it is, whatever the budget, and each one more out. It
+    predicts 1000 bytes, half of them temporary, and 100 less for each product.
+    """
+
+    name: ClassVar[str] = "drop-products"
+    summary: ClassVar[str] = "Leaves out matrix products."
+    example: ClassVar[str] = "drop-products{budget=fit}"
+    requires: ClassVar[tuple[type[Pass], ...]] = (Touch,)
+
+    budget: Budget | None = option(None, doc="Bound of the step's memory.")
+    compiles: int = option(3, doc="Attempts at most.", minimum=1)
+    fail: str = option("no", doc="Where.", choices=("no", "plan", "apply", "ask", "compile"))
+
+    def plan_after(
+        self, module: ir.Module, target: Target, attempts: Sequence[Attempt]
+    ) -> DropPlan:
+        if attempts and self.fail == "plan":
+            raise LookupError("no second plan")
+        products = [
+            op for op in all_operations(module.operation) if op.name == "stablehlo.dot_general"
+        ]
+        return DropPlan(tuple(products[: len(attempts)]))
+
+    def apply(self, plan: DropPlan) -> None:
+        if self.fail == "apply":
+            raise LookupError("cannot apply")
+        for product in plan.dropped:
+            if self.fail == "compile":
+                kernel = {"call_target_name": ir.StringAttr.get("no_such_kernel")}
+                new = ir.Operation.create(
+                    "stablehlo.custom_call",
+                    results=[product.results[0].type],
+                    attributes=kernel,
+                    ip=ir.InsertionPoint.after(product),
+                ).results[0]
+            else:
+                new = product.operands[0]
+            product.results[0].replace_all_uses_with(new)
+            product.erase()
+
+    def wants_another(self, attempts: Sequence[Attempt], target: Target) -> bool:
+        if self.fail == "ask":
+            raise LookupError("cannot say")
+        return self._too_much(attempts, target) > 0
+
+    def best(self, attempts: Sequence[Attempt], target: Target) -> int:
+        least = min(attempt.step_bytes for attempt in attempts)
+        return next(i for i, attempt in enumerate(attempts) if attempt.step_bytes == least)
+
+    def complaint(self, attempts: Sequence[Attempt], best: int, target: Target) -> str | None:
+        if (over_bytes := self._too_much(attempts, target)) > 0:
+            return f"{over_bytes} bytes over the budget."
+        return None
+
+    def _too_much(self, attempts: Sequence[Attempt], target: Target) -> int:
+        """Bytes of the least attempt above the bound."""
+        least = min(attempt.step_bytes for attempt in attempts)
+        if self.budget is None:
+            return 0
+        if self.budget.size_bytes is not None:
+            return least - self.budget.size_bytes
+        if self.budget.percent is not None:
+            temp_bytes = min(attempt.temp_bytes for attempt in attempts)
+            return temp_bytes - int(attempts[0].temp_bytes * self.budget.percent / 100)
+        assert target.usable_bytes is not None
+        return least - target.usable_bytes

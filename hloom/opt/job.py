@@ -6,6 +6,7 @@ import io
 import sys
 import time
 import traceback
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
@@ -22,9 +23,10 @@ from hloom.opt.diagnostics import (
     convert,
     render,
 )
+from hloom.opt.foresight import Foresight, foresee
 from hloom.passes.base import Target
 from hloom.passes.errors import PassError
-from hloom.passes.pipeline import Observer, Pipeline
+from hloom.passes.pipeline import Observer, Pipeline, PipelineResult
 
 
 @dataclass(frozen=True)
@@ -77,19 +79,35 @@ class Job:
         try:
             module = source.parse(chunk, context)
             parse_s = time.perf_counter() - start_s
-            result = self.pipeline.run(module, target=self.target, observers=self._observers())
+            foresight = foresee(self.pipeline, module, self.target)
+            result = self.pipeline.run(
+                module,
+                target=self.target,
+                observers=self._observers(),
+                attempts=foresight.attempts,
+            )
         except InputError as error:
             said += error.diagnostics
             return None
         except PassError as error:
             self._tell_failure(error, chunk, said)
             return None
+        said += self._predictions(result, foresight, Position(chunk.source.name))
         start_s = time.perf_counter()
         output = self._print(module)
         if self.arguments.timing:
             print_s = time.perf_counter() - start_s
             sys.stderr.write(printing.timing_table(parse_s, result, print_s))
         return output
+
+    def _predictions(
+        self, result: PipelineResult, foresight: Foresight, position: Position
+    ) -> Iterator[Diagnostic]:
+        for run in result.runs:
+            if "predicted_step_bytes" in run.plan:
+                yield Diagnostic(Severity.REMARK, position, f"{run.name}: {run.summary}")
+        if foresight.complaint is not None:
+            yield Diagnostic(Severity.WARNING, position, foresight.complaint)
 
     def _observers(self) -> list[Observer]:
         arguments = self.arguments

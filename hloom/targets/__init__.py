@@ -9,11 +9,21 @@ from __future__ import annotations
 from importlib import resources
 from pathlib import Path
 
+from hloom.passes.analysis.cost import Speed
 from hloom.passes.base import Target
 from hloom.passes.errors import did_you_mean
-from hloom.targets import text_proto
+from hloom.targets import gpu_speed, text_proto
 
 _SUFFIX = ".txtpb"
+
+_USABLE_PERCENT = 80
+"""What a program may take of a device's memory where no allocator is there to tell its limit.
+
+XLA:GPU schedules for this share of a described device
+(xla/service/gpu/gpu_hlo_schedule.cc, GetSchedulerMemoryLimit), and leaves the rest to the CUDA
+context, the libraries' workspaces and NCCL. JAX's 75 % is only what its allocator takes at the
+start of a process by default; jobs that need memory raise it.
+"""
 
 
 class TargetError(ValueError):
@@ -42,6 +52,20 @@ def text(name: str) -> str:
     return resources.files(__name__).joinpath(name + _SUFFIX).read_text(encoding="utf-8")
 
 
+def usable_bytes(memory_bytes: int) -> int:
+    """What a program may take of a device of which nothing but its memory is known."""
+    return memory_bytes * _USABLE_PERCENT // 100
+
+
+def device_kind(name: str) -> str:
+    """What JAX calls the kind of a known GPU, e.g. "NVIDIA H100 80GB HBM3".
+
+    Raises TargetError as `text` does.
+    """
+    source = name + _SUFFIX
+    return str(_single(_parse(text(name), source), "device_description_str", source))
+
+
 def load(name_or_path: str) -> Target:
     """The target of that name, or the one described by the file at that path.
 
@@ -67,10 +91,7 @@ def load(name_or_path: str) -> Target:
 
 
 def _describe(description: str, name: str, *, source: str) -> Target:
-    try:
-        fields = text_proto.parse(description, source=source)
-    except ValueError as error:
-        raise TargetError(str(error)) from error
+    fields = _parse(description, source)
     platform = _single(fields, "platform_name", source)
     device = _single(fields, "gpu_device_info", source)
     if not isinstance(platform, str) or not isinstance(device, dict):
@@ -80,7 +101,44 @@ def _describe(description: str, name: str, *, source: str) -> Target:
         raise TargetError(
             f"{source}: device_memory_size is a positive number of bytes, got {memory_bytes!r}"
         )
-    return Target(platform=platform.lower(), name=name, memory_bytes=memory_bytes)
+    return Target(
+        platform=platform.lower(),
+        name=name,
+        memory_bytes=memory_bytes,
+        usable_bytes=usable_bytes(memory_bytes),
+        speed=_speed(device, source),
+    )
+
+
+def _speed(device: text_proto.Message, source: str) -> Speed:
+    """The speed that a description tells; figures that it lacks are those of a usual part."""
+    capability = device.get("cuda_compute_capability", [])
+    cores = device.get("core_count", [])
+    if not capability or not cores:
+        return Speed()
+    if not isinstance(capability[0], dict) or not isinstance(cores[0], int):
+        raise TargetError(f"{source}: cuda_compute_capability is a message, core_count a number")
+    major, minor = (_number(capability[0], part) for part in ("major", "minor"))
+    clock_ghz = _number(device, "clock_rate_ghz")
+    return gpu_speed.of_gpu(
+        (int(major), int(minor)),
+        cores[0],
+        clock_hz=clock_ghz * 1e9,
+        bytes_per_s=_number(device, "memory_bandwidth"),
+    )
+
+
+def _number(message: text_proto.Message, field: str) -> float:
+    """A field that is a number; 0, as in protocol buffers, where it is not there."""
+    value = message.get(field, [0])[0]
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def _parse(description: str, source: str) -> text_proto.Message:
+    try:
+        return text_proto.parse(description, source=source)
+    except ValueError as error:
+        raise TargetError(str(error)) from error
 
 
 def _single(message: text_proto.Message, field: str, source: str) -> text_proto.Value:

@@ -1,0 +1,79 @@
+"""The targets of the devices that JAX compiles for: those at hand, and those only described."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from hloom import jax_private, targets
+from hloom.jax_private import DeviceFacts
+from hloom.passes.analysis.cost import Speed
+from hloom.passes.base import Target
+from hloom.targets import gpu_speed
+
+_CGROUP_LIMITS = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
+
+
+def target_of(platform: str, facts: Sequence[DeviceFacts]) -> Target:
+    """The target of a program for these devices, at least one; where they differ, the smallest.
+
+    Args:
+      platform: their platform, as `jax_private.platform_of` names it.
+      facts: what JAX tells of each device.
+    """
+    first = facts[0]
+    keeps_barriers = jax_private.keeps_barriers(platform)
+    if platform == "cpu":
+        # The virtual devices of a process share the machine's memory.
+        memory_bytes = _machine_bytes() // len(facts)
+        return Target(
+            memory_bytes=memory_bytes,
+            usable_bytes=targets.usable_bytes(memory_bytes),
+            keeps_barriers=keeps_barriers,
+        )
+    described = _described(platform, first.kind)
+    target = dataclasses.replace(
+        described or Target(platform=platform, name=platform, speed=_speed(first)),
+        keeps_barriers=keeps_barriers,
+    )
+    limits = [limit for each in facts if (limit := each.limit_bytes) is not None]
+    if not limits:
+        return target
+    # The allocator has taken its share off already.
+    return dataclasses.replace(target, memory_bytes=min(limits), usable_bytes=min(limits))
+
+
+def _speed(facts: DeviceFacts) -> Speed:
+    if facts.compute_capability is None or facts.core_count is None:
+        return Speed()
+    return gpu_speed.of_gpu(facts.compute_capability, facts.core_count)
+
+
+@functools.cache
+def _described(platform: str, kind: str) -> Target | None:
+    """The description in this folder of that kind of device; None where there is none."""
+    for name in targets.names():
+        if name != "cpu" and targets.device_kind(name) == kind:
+            target = targets.load(name)
+            if target.platform == platform:
+                return target
+    return None
+
+
+@functools.cache
+def _machine_bytes() -> int:
+    """Memory of this machine, or of the container where that is less."""
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for file in _CGROUP_LIMITS:
+        try:
+            limits.append(int(file.read_text()))
+        except (OSError, ValueError):
+            # No such kind of container here, or "max": no limit.
+            continue
+    return min(limits)

@@ -1,0 +1,113 @@
+"""What a pipeline makes of one module: once, or once more for each plan of a measured pass."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from jax.extend.mlir import ir
+
+from hloom.dump import DumpObserver, dump_root, module_text
+from hloom.lowering.decompose import decompose_marks
+from hloom.passes.base import Attempt, Target
+from hloom.passes.clone import clone_module
+from hloom.passes.errors import PassError, reason_of
+from hloom.passes.pipeline import PassRun, Pipeline, PipelineResult
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One module to compile.
+
+    Attributes:
+      module: what goes to XLA; the original itself where `changed` is False.
+      changed: a step that is no mere preparation had something to do.
+      runs: what each step did, in order.
+      plan: what the measured pass decided; empty where the pipeline has none.
+      observer: what there is to dump.
+    """
+
+    module: ir.Module
+    changed: bool
+    runs: tuple[PassRun, ...]
+    plan: dict[str, object]
+    observer: DumpObserver
+
+
+class Variants:
+    """Makes the variants of one module.
+
+    The steps before the measured pass run once; what follows runs on a clone of their result.
+
+    Attributes:
+      target: what the variants are for.
+      observer: the dump of the variant that was made last, or failed to be made.
+      seconds: what all of it took.
+    """
+
+    def __init__(self, original: ir.Module, pipeline: Pipeline, target: Target) -> None:
+        self.target = target
+        self.observer = DumpObserver()
+        self.seconds = 0.0
+        self._original = original
+        self._pipeline = pipeline
+        self._driver = pipeline.driver()
+        self._prepared: ir.Module | None = None
+        self._preparation = PipelineResult((), 0.0, changed=False)
+        self._prepared_observer = self.observer
+
+    def make(self, attempts: Sequence[Attempt] = ()) -> Variant:
+        """The variant that follows these attempts. Raises PassError where a step fails."""
+        start_s = time.perf_counter()
+        try:
+            return self._make(attempts)
+        finally:
+            self.seconds += time.perf_counter() - start_s
+
+    def _make(self, attempts: Sequence[Attempt]) -> Variant:
+        if self._driver is None:
+            return self._finish(clone_module(self._original), 0, ())
+        index, _ = self._driver
+        if self._prepared is None:
+            self._prepared = clone_module(self._original)
+            self._preparation = self._run(self._prepared, 0, index, ())
+            self._prepared_observer = self.observer
+        self.observer = self._prepared_observer.fork()
+        return self._finish(clone_module(self._prepared), index, attempts)
+
+    def _finish(self, module: ir.Module, start: int, attempts: Sequence[Attempt]) -> Variant:
+        result = self._run(module, start, None, attempts)
+        runs = (*self._preparation.runs, *result.runs)
+        changed = self._preparation.changed or result.changed
+        if changed and _lower(module, self.target.platform) and dump_root():
+            self.observer.add(f"{len(runs) + 1:02d}-after-lowering.mlir", module_text(module))
+        return Variant(
+            module=module if changed else self._original,
+            changed=changed,
+            runs=runs,
+            plan={} if self._driver is None else result.runs[0].plan,
+            observer=self.observer,
+        )
+
+    def _run(
+        self, module: ir.Module, start: int, stop: int | None, attempts: Sequence[Attempt]
+    ) -> PipelineResult:
+        return self._pipeline.run(
+            module,
+            target=self.target,
+            observers=(self.observer,) if dump_root() else (),
+            start=start,
+            stop=stop,
+            attempts=attempts,
+        )
+
+
+def _lower(module: ir.Module, platform: str) -> int:
+    try:
+        lowered = decompose_marks(module, platform)
+        if lowered:
+            module.operation.verify()
+    except Exception as error:
+        raise PassError("lowering", "apply", reason_of(error)) from error
+    return lowered
