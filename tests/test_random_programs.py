@@ -16,7 +16,8 @@ from jax.extend.mlir.dialects import stablehlo
 from programs import normal, weights
 
 from hloom.passes.base import Target
-from hloom.passes.pipeline import Pipeline, clone_module
+from hloom.passes.clone import clone_module
+from hloom.passes.pipeline import Pipeline
 
 SPEC = "remat{min_bytes=0},free-constants{min_bytes=1}"
 WIDTH, ROWS = 4, 3

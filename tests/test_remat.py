@@ -16,13 +16,13 @@ from hloom.passes.analysis import walk
 from hloom.passes.analysis.loops import defining_op
 from hloom.passes.analysis.names import operation_name
 from hloom.passes.base import Target
-from hloom.passes.pipeline import Pipeline, clone_module
+from hloom.passes.clone import clone_module
+from hloom.passes.pipeline import Pipeline
 
 BARRIER = "stablehlo.optimization_barrier"
 FOLDABLE = {"stablehlo.constant", "stablehlo.iota", "stablehlo.broadcast_in_dim"}
 SMALL = "remat{min_bytes=0}"
 NOTHING_TO_RECOMPUTE = {
-    "nested_scans",
     "user_checkpoint_in_a_scan",
     "user_checkpoint_with_a_mask",
 }

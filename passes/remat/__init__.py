@@ -36,81 +36,47 @@ Source: the min-cut partitioner of PyTorch's AOTAutograd (Hu et al., 2022) for w
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis import walk
-from hloom.passes.analysis.phases import has_remat_name
-from hloom.passes.base import Pass, Target
+from hloom.passes.base import Attempt, MeasuredPass, Pass, Target
 from hloom.passes.cse import Cse
 from hloom.passes.free_constants import FreeConstants
 from hloom.passes.inline import Inline
 from hloom.passes.loop_edit import Replaced
-from hloom.passes.options import Bytes, option
-from hloom.passes.remat.rewrite import apply_block, erase_dead
-from hloom.passes.remat.scan import ScanPlan, plan_scans
-from hloom.passes.remat.scan_rewrite import apply_scan
-from hloom.passes.remat.straight_line import BlockPlan, plan_block
+from hloom.passes.options import Budget, Bytes, option
+from hloom.passes.remat.budget import best_of, is_worthwhile, setting_of, temp_budget
+from hloom.passes.remat.describe import describe_floor
+from hloom.passes.remat.plan import RematPlan, plan_cheap, plan_within
+from hloom.passes.remat.rewrite import apply_block
+from hloom.passes.remat.scan_rewrite import apply_scan, finish_scans
 
 
 @dataclass(frozen=True)
-class RematPlan:
-    """What is recomputed in each straight-line block and each pair of loops, outer ones first."""
-
-    blocks: tuple[BlockPlan, ...]
-    scans: tuple[ScanPlan, ...]
-
-    @property
-    def empty(self) -> bool:
-        return not self.blocks and not self.scans
-
-    @property
-    def parts(self) -> tuple[BlockPlan | ScanPlan, ...]:
-        return (*self.blocks, *self.scans)
-
-    @property
-    def freed_bytes(self) -> int:
-        """Bytes of residuals that are not kept any more."""
-        return sum(part.freed_bytes for part in self.parts)
-
-    @property
-    def added_bytes(self) -> int:
-        """Bytes of values that are kept in their place."""
-        return sum(part.added_bytes for part in self.parts)
-
-    def summary(self) -> str:
-        if self.empty:
-            return "nothing to recompute"
-        clones = sum(len(group.cloned) for block in self.blocks for group in block.groups)
-        clones += sum(len(site.cloned) for scan in self.scans for site in scan.sites)
-        return (
-            f"{clones} operations recomputed, {self.freed_bytes / 2**20:.1f} MiB of residuals "
-            f"not kept, {self.added_bytes / 2**20:.1f} MiB kept in their place"
-        )
-
-    def to_json(self) -> dict[str, object]:
-        return {
-            "freed_bytes": self.freed_bytes,
-            "added_bytes": self.added_bytes,
-            "blocks": [block.to_json() for block in self.blocks],
-            "scans": [scan.to_json() for scan in self.scans],
-        }
-
-
-@dataclass(frozen=True)
-class Remat(Pass):
-    """Recompute cheap values in the backward pass instead of keeping them."""
+class Remat(MeasuredPass):
+    """Recompute values in the backward pass instead of keeping them."""
 
     name: ClassVar[str] = "remat"
-    summary: ClassVar[str] = "recompute what the backward pass needs and is cheap to have again"
-    example: ClassVar[str] = "remat{min_bytes=64KiB}"
+    summary: ClassVar[str] = "recompute what the backward pass needs instead of keeping it"
+    example: ClassVar[str] = "remat{budget=60GiB}"
     requires: ClassVar[tuple[type[Pass], ...]] = (Inline, Cse, FreeConstants)
 
+    budget: Budget | None = option(
+        None,
+        doc="the memory that a step may take on a device: bytes for arguments, results and all "
+        "temporaries; a share of the temporaries that the program takes without the pass; or fit, "
+        "for what the device has. Matrix products are recomputed where that is needed. Without a "
+        "budget only cheap work is recomputed, as much as saves memory",
+    )
+    compiles: int = option(
+        3, doc="how often the program may be compiled to hold the budget", minimum=1
+    )
     level: str = option(
         "cheap",
-        doc="what may be recomputed: cheap work only, never a matrix product",
+        doc="what may be recomputed without a budget: cheap work only, never a matrix product",
         choices=("cheap",),
     )
     min_bytes: Bytes = option(
@@ -119,21 +85,44 @@ class Remat(Pass):
         minimum=0,
     )
 
-    def plan(self, module: ir.Module, target: Target) -> RematPlan:
-        code_blocks = list(walk.code_blocks(module.operation))
-        scans = [plan for block in code_blocks for plan in plan_scans(block, self.min_bytes)]
-        if not target.keeps_barriers:
-            return RematPlan((), tuple(scans))
-        # A scan's plan rewrites the bodies of its loops, so no other plan may speak of them, nor
-        # of the bodies that an earlier run rewrote.
-        taken = {loop for scan in scans for loop in (scan.pair.forward.op, scan.pair.backward.op)}
-        blocks = [
-            plan
-            for block in code_blocks
-            if not any(op in taken or has_remat_name(op) for op in walk.ancestors(block))
-            and (plan := plan_block(block, self.min_bytes)).groups
-        ]
-        return RematPlan(tuple(blocks), tuple(scans))
+    def plan_after(
+        self, module: ir.Module, target: Target, attempts: Sequence[Attempt]
+    ) -> RematPlan:
+        if self.budget is None:
+            return plan_cheap(module, target, self.min_bytes)
+        return plan_within(module, target, attempts, self.budget, self.min_bytes)
+
+    def wants_another(self, attempts: Sequence[Attempt], target: Target) -> bool:
+        if self.budget is None:
+            return False
+        limit = temp_budget(self.budget, attempts, target)
+        return limit is not None and is_worthwhile(attempts, limit)
+
+    def best(self, attempts: Sequence[Attempt], target: Target) -> int:
+        if self.budget is None:
+            return len(attempts) - 1
+        return best_of(attempts, temp_budget(self.budget, attempts, target))
+
+    def complaint(self, attempts: Sequence[Attempt], best: int, target: Target) -> str | None:
+        if self.budget is None:
+            return None
+        limit = temp_budget(self.budget, attempts, target)
+        if limit is None:
+            return f"the memory of {target.name} is not known, so that nothing was done to fit it"
+        attempt = attempts[best]
+        if attempt.temp_bytes <= limit:
+            return None
+        if self.budget.percent is not None:
+            # Of a program in which there is nothing to recompute no share was meant.
+            nothing = all(setting_of(one.plan) is None for one in attempts)
+            what = "temporary memory"
+            return (
+                None if nothing else describe_floor(attempt.plan, what, attempt.temp_bytes, limit)
+            )
+        around = attempt.step_bytes - attempt.temp_bytes
+        return describe_floor(
+            attempt.plan, "the memory of the step", attempt.step_bytes, limit + around
+        )
 
     def apply(self, plan: RematPlan) -> None:
         replaced = Replaced()
@@ -141,9 +130,4 @@ class Remat(Pass):
             apply_scan(scan, replaced)
         for block_plan in plan.blocks:
             apply_block(block_plan, replaced)
-        blocks = [old.block for old in replaced.ops]
-        # An old backward loop still reads the dropped stacks of its old forward loop.
-        for old in reversed(replaced.ops):
-            old.erase()
-        for block in blocks:
-            erase_dead(block)
+        finish_scans(replaced)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, MutableMapping
 
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
 from hloom.passes.analysis import walk
-from hloom.passes.analysis.kinds import is_recomputable
+from hloom.passes.analysis.kinds import is_pure
 from hloom.passes.analysis.names import rematerialized
 from hloom.passes.loop_edit import Replaced
 from hloom.passes.remat.straight_line import BlockPlan, Group
@@ -17,14 +17,15 @@ from hloom.passes.remat.straight_line import BlockPlan, Group
 
 def apply_block(plan: BlockPlan, replaced: Replaced) -> None:
     """Clones what the plan recomputes and lets its readers take the clones."""
-    clones: dict[ir.Value, ir.Value] = {}
     gradients: dict[ir.Value, ir.Value] = {}
-    for group in plan.groups:
-        behind = _put_barrier(group, gradients, replaced)
-        before = replaced.op(group.before)
-        clones.update(clone_before(before, group.cloned, ChainMap(behind, clones)))
-    for reader, values in plan.readers:
-        replace_operands(replaced.op(reader), {value: clones[value] for value in values})
+    for window in plan.windows:
+        clones: dict[ir.Value, ir.Value] = {}
+        for group in window.groups:
+            behind = _put_barrier(group, gradients, replaced)
+            before = replaced.op(group.before)
+            clones.update(clone_before(before, group.cloned, ChainMap(behind, clones)))
+        for reader, values in window.readers:
+            replace_operands(replaced.op(reader), {value: clones[value] for value in values})
 
 
 def _put_barrier(
@@ -54,7 +55,7 @@ def _barrier(group: Group, values: list[ir.Value], replaced: Replaced) -> list[i
 def clone_before(
     anchor: ir.Operation,
     ops: Iterable[ir.Operation],
-    replacements: Mapping[ir.Value, ir.Value],
+    replacements: MutableMapping[ir.Value, ir.Value],
 ) -> dict[ir.Value, ir.Value]:
     """Clones operations in order before ``anchor``; returns the clone of each of their results.
 
@@ -64,10 +65,7 @@ def clone_before(
     for op in ops:
         clone = op.clone(ir.InsertionPoint(anchor)).operation
         clone.location = rematerialized(op.location)
-        for number, operand in enumerate(op.operands):
-            exchanged = made.get(operand, replacements.get(operand))
-            if exchanged is not None:
-                clone.operands[number] = exchanged
+        replace_operands(clone, ChainMap(made, replacements))
         made.update(zip(op.results, clone.results, strict=True))
     return made
 
@@ -82,8 +80,8 @@ def replace_operands(op: ir.Operation, replacements: Mapping[ir.Value, ir.Value]
 
 
 def erase_dead(block: ir.Block) -> None:
-    """Erases the pure, cheap operations of a block whose results nothing reads."""
+    """Erases the pure operations of a block whose results nothing reads."""
     for view in reversed(list(block.operations)):
         op = view.operation
-        if is_recomputable(op) and not any(True for result in op.results for _ in result.uses):
+        if is_pure(op) and not any(True for result in op.results for _ in result.uses):
             op.erase()

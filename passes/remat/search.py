@@ -1,0 +1,183 @@
+"""Finding the setting that meets a bound on memory at the least added time."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from hloom.passes.remat.ladder import EXPENSIVE_RUNGS, FINE, RUNGS, Setting
+from hloom.passes.remat.model import Model, Outcome
+
+_LONGEST_LEAD = 4
+
+_FINE_STEPS = 4
+"""Settings that are left for the steps between rungs, where not many may be tried."""
+
+_KEPT_SHARE = 0.75
+"""The share of the peak that kept values mostly are."""
+
+_FLOOR_RUNGS = range(0, EXPENSIVE_RUNGS, 4)
+"""Rungs that are tried for the least memory, and around the best of them those between."""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A setting that was compiled, and the temporary memory XLA gave it."""
+
+    outcome: Outcome
+    real_bytes: int
+
+
+_MOST_WORK, _FEWEST = 1_000_000, 6
+"""How many operations are simulated for one plan, all settings together, and the number of settings
+that are always allowed: so that planning stays short where programs are long."""
+
+
+class Search:
+    """Looks for settings; remembers every outcome it has seen, in order."""
+
+    def __init__(self, model: Model, known: Iterable[Outcome] = ()) -> None:
+        self.model = model
+        self.left = max(_FEWEST, _MOST_WORK // max(len(model.operations), 1))
+        """How many more settings may be tried, about."""
+        self.outcomes: dict[Setting | None, Outcome] = {o.setting: o for o in known}
+
+    def outcome(self, setting: Setting | None) -> Outcome:
+        """What the model says of a setting, asked once."""
+        if setting not in self.outcomes:
+            self.left -= 1
+            self.outcomes[setting] = self.model.outcome(setting)
+        return self.outcomes[setting]
+
+    def within(self, limit_bytes: float, fits: Callable[[Outcome], bool]) -> None:
+        """Tries settings around where outcomes begin to fit in about ``limit_bytes``.
+
+        ``fits`` says whether one does; it is to hold for less memory where it holds for more.
+        """
+        lengths = self.model.lengths()
+        if fits(self.outcome(None)) or not lengths:
+            return
+        guess = self._guess(lengths[0], limit_bytes)
+        found: list[tuple[float, int, int]] = []
+        for length in lengths:
+            rung = self._highest(length, fits, guess)
+            if rung is None:
+                continue
+            guess = rung
+            found.append((self._at(length, rung, 0).seconds, -length, rung))
+            if rung >= EXPENSIVE_RUNGS or self.left <= _FINE_STEPS:
+                break  # where only cheap work is repeated, the windows matter little
+        if found:
+            _, negative, rung = min(found)
+            self._between(-negative, rung, fits)
+            self._lead(fits)
+
+    def _guess(self, length: int, limit_bytes: float) -> int:
+        """About the highest rung that fits, by what is kept alone."""
+        low, high = 0, RUNGS
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self.model.kept_bytes(Setting(length, middle * FINE)) <= limit_bytes * _KEPT_SHARE:
+                low = middle
+            else:
+                high = middle
+        return low
+
+    def lowest(self) -> list[Outcome]:
+        """Settings with little memory: the same ones whatever was tried before."""
+        grid = [
+            self._at(length, rung, 0)
+            for length in self.model.lengths()
+            for rung in (_FLOOR_RUNGS if self.left > 0 else _FLOOR_RUNGS[:1])
+        ]
+        lowest = min(grid, key=lambda one: (one.temp_bytes, one.seconds), default=None)
+        if lowest is not None and lowest.setting is not None and self.left > 0:
+            middle = lowest.setting.step // FINE
+            for rung in (middle - 2, middle + 2):
+                grid.append(self._at(lowest.setting.length, max(rung, 0), 0))
+            if lowest.setting.length:
+                grid.append(self.outcome(dataclasses.replace(lowest.setting, lead=1)))
+        return [self.outcome(None), *grid]
+
+    def _lead(self, fits: Callable[[Outcome], bool]) -> None:
+        """Tries whether the first windows need not recompute what is expensive."""
+        best = cheapest(outcome for outcome in self.outcomes.values() if fits(outcome))
+        if best is None or best.setting is None or not best.setting.length:
+            return
+        lead = 1
+        while best.setting.step < EXPENSIVE_RUNGS * FINE and lead <= _LONGEST_LEAD:
+            if not fits(self.outcome(dataclasses.replace(best.setting, lead=lead))):
+                break
+            lead *= 2
+
+    def _at(self, length: int, rung: int, fine: int) -> Outcome:
+        return self.outcome(Setting(length, rung * FINE + fine))
+
+    def _highest(self, length: int, fits: Callable[[Outcome], bool], guess: int) -> int | None:
+        """The highest rung that fits, looked for near a guess."""
+
+        def holds(rung: int) -> bool:
+            return fits(self._at(length, rung, 0))
+
+        low, high, width = -1, RUNGS, 1
+        if holds(guess):
+            low = guess
+            while low + width < RUNGS and holds(low + width):
+                low, width = low + width, 2 * width
+            high = min(low + width, RUNGS)
+        else:
+            high = guess
+            while high - width >= 0 and not holds(high - width):
+                high, width = high - width, 2 * width
+            low = max(high - width, -1)
+        while high - low > 1 and (self.left > 0 or low < 0):
+            middle = (low + high) // 2
+            if holds(middle):
+                low = middle
+            else:
+                high = middle
+        return low if low >= 0 else None
+
+    def _between(self, length: int, rung: int, fits: Callable[[Outcome], bool]) -> None:
+        """Tries steps from one rung to the next."""
+        low, high = 0, FINE
+        while high - low > 1 and self.left > 0:
+            middle = (low + high) // 2
+            if fits(self._at(length, rung, middle)):
+                low = middle
+            else:
+                high = middle
+
+
+def cheapest(outcomes: Iterable[Outcome]) -> Outcome | None:
+    """The outcome of least added time; of several, the one with the longest windows."""
+    return min(outcomes, key=_cost, default=None)
+
+
+def _cost(outcome: Outcome) -> tuple[float, int, int]:
+    setting = outcome.setting
+    if setting is None:
+        return 0.0, 0, 0
+    return outcome.seconds, -setting.length, -setting.step
+
+
+def corrected_bytes(outcome: Outcome, tried: Sequence[Tried]) -> float:
+    """The temporary memory to expect of an outcome, given what XLA made of others.
+
+    The model is off by much the same ratio for settings that are alike.
+    """
+    if not tried:
+        return outcome.temp_bytes
+    nearest = min(tried, key=lambda other: _distance(outcome, other.outcome))
+    if nearest.outcome.setting == outcome.setting:
+        return nearest.real_bytes
+    return outcome.temp_bytes * nearest.real_bytes / max(nearest.outcome.temp_bytes, 1)
+
+
+def _distance(one: Outcome, other: Outcome) -> float:
+    distance = abs(math.log(max(one.temp_bytes, 1) / max(other.temp_bytes, 1)))
+    if one.setting is None or other.setting is None:
+        return distance + (one.setting != other.setting)
+    return distance + 0.5 * (one.setting.length != other.setting.length)

@@ -1,0 +1,159 @@
+"""`remat` to a budget: results stay, more memory is never slower, and the least is found."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from jax.extend.mlir import ir
+from programs import PROGRAMS, normal, weights
+from test_random_programs import ROWS, WIDTH, Step, gradient, interpret, programs
+from test_remat import assert_same, count, transformed
+
+import hloom
+from hloom.passes.analysis import walk
+from hloom.passes.base import Target
+from hloom.passes.clone import clone_module
+from hloom.passes.pipeline import Pipeline
+from hloom.passes.remat.ladder import FINE, RUNGS, Setting
+from hloom.passes.remat.model import Model
+from hloom.passes.remat.search import Search, cheapest
+
+BUDGETS = ("1B", "30%", "60%")
+"""The floor of every program, and two shares of what it takes."""
+
+FLOOR = "remat{budget=1B min_bytes=0}"
+
+
+@pytest.mark.parametrize("budget", BUDGETS)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_results_stay(name: str, budget: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A budget under the floor raises in strict mode; anything else that warns fails the test.
+    monkeypatch.setenv("HLOOM_STRICT", "0")
+    function, arguments = PROGRAMS[name]()
+    lowered = jax.jit(function).lower(*arguments)
+    wanted = lowered.compile(compiler_options={"hloom": "off"})(*arguments)
+    spec = f"remat{{budget={budget} compiles=2 min_bytes=0}}"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", message=".*cannot be held", category=hloom.HloomWarning)
+        got = lowered.compile(compiler_options={"hloom": spec})(*arguments)
+    assert_same(got, wanted)
+
+
+@settings(
+    max_examples=60,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+@given(programs)
+def test_interpreter_agrees_at_the_floor(program: list[Step]) -> None:
+    arguments = (normal(ROWS, WIDTH), weights(1, WIDTH)[0])
+    original = jax.jit(gradient(program), keep_unused=True).lower(*arguments).compiler_ir()
+    changed = clone_module(original)
+    Pipeline.parse(FLOOR).run(changed, target=Target())
+    for got, wanted in zip(
+        interpret(changed, arguments), interpret(original, arguments), strict=True
+    ):
+        np.testing.assert_array_equal(got, wanted)
+
+
+def deep_loss(w: jax.Array, x: jax.Array) -> jax.Array:
+    for _ in range(24):
+        x = x + jax.numpy.tanh(x @ w) @ w
+    return (x**2).mean()
+
+
+def lowered_deep_loss() -> Any:
+    arguments = (np.ones((64, 64), np.float32), np.ones((512, 64), np.float32))
+    return jax.jit(jax.value_and_grad(deep_loss)).lower(*arguments)
+
+
+def prepared(lowered: Any) -> ir.Module:
+    module = clone_module(lowered.compiler_ir())
+    Pipeline.parse("inline,cse,free-constants").run(module, target=Target())
+    return module
+
+
+def test_more_memory_is_never_slower() -> None:
+    module = prepared(lowered_deep_loss())
+    with module.context, ir.Location.unknown():
+        search = Search(Model(module, Target(), 0))
+        off = search.outcome(None)
+        times = []
+        for share in (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0):
+            limit = off.temp_bytes * share
+            search.within(limit, lambda outcome, limit=limit: outcome.temp_bytes <= limit)
+            best = cheapest(o for o in search.outcomes.values() if o.temp_bytes <= limit)
+            assert best is not None
+            times.append(best.seconds)
+    assert times == sorted(times, reverse=True)
+    assert times[-1] == 0
+
+
+def test_what_is_added_goes_down_rung_by_rung() -> None:
+    module = prepared(lowered_deep_loss())
+    with module.context, ir.Location.unknown():
+        model = Model(module, Target(), 0)
+        length = model.lengths()[0]
+        seconds = [model.outcome(Setting(length, rung * FINE)).seconds for rung in range(RUNGS)]
+    assert all(later <= earlier * 1.001 for earlier, later in itertools.pairwise(seconds))
+    assert seconds[0] > 0
+
+
+def test_products_are_recomputed_where_that_is_needed() -> None:
+    lowered = lowered_deep_loss()
+    before, _ = transformed(lowered, "inline,cse")
+    cheap, _ = transformed(lowered)
+    floor, plan = transformed(lowered, FLOOR)
+    product = "stablehlo.dot_general"
+    assert count(cheap, product) == count(before, product) < count(floor, product)
+    assert plan["added_flops"] >= (count(floor, product) - count(before, product)) * 2 * 512 * 64**2
+
+
+def test_side_effects_and_collectives_are_never_repeated() -> None:
+    for name in PROGRAMS:
+        function, arguments = PROGRAMS[name]()
+        lowered = jax.jit(function).lower(*arguments)
+        before, _ = transformed(lowered, "inline,cse")
+        after, _ = transformed(lowered, FLOOR)
+        for operation in ("custom_call", "all_reduce", "all_gather", "all_to_all", "infeed"):
+            name = f"stablehlo.{operation}"
+            assert count(after, name) == count(before, name)
+
+
+def test_twice_is_once() -> None:
+    for name in PROGRAMS:
+        function, arguments = PROGRAMS[name]()
+        once, _ = transformed(jax.jit(function).lower(*arguments), FLOOR)
+        again = clone_module(once)
+        result = Pipeline.parse(FLOOR).run(again, target=Target())
+        assert result.runs[-1].empty, name
+
+
+def test_same_module_same_bytes() -> None:
+    lowered = lowered_deep_loss()
+    texts = {str(transformed(lowered, "remat{budget=3MiB}")[0]) for _ in range(3)}
+    assert len(texts) == 1
+
+
+def test_a_loop_without_a_gradient_is_recomputed_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    def loss(w: jax.Array, x: jax.Array) -> jax.Array:
+        steps = jax.lax.fori_loop(0, 3, lambda _, c: jax.numpy.sin(c), jax.lax.stop_gradient(x))
+        return deep_loss(w, (x @ w) * steps)
+
+    arguments = (normal(64, 64) / 8, normal(512, 64))
+    lowered = jax.jit(jax.value_and_grad(loss)).lower(*arguments)
+    module, _ = transformed(lowered, FLOOR)
+    assert sum(op.name == "stablehlo.while" for op in walk.operations(module.operation)) > 1
+    monkeypatch.setenv("HLOOM_STRICT", "0")
+    wanted = lowered.compile(compiler_options={"hloom": "off"})(*arguments)
+    with pytest.warns(hloom.HloomWarning, match="cannot be held"):
+        floor = lowered.compile(compiler_options={"hloom": FLOOR})
+    assert_same(floor(*arguments), wanted)
