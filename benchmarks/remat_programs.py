@@ -8,45 +8,26 @@ it was run with, and remat_programs_h100.md, the same as tables.
 
 from __future__ import annotations
 
-import dataclasses
 import platform
 from collections.abc import Iterator
-from types import ModuleType
 from typing import Any
-
-import jax
 
 import hloom
 from benchmarks.h100 import MEBI_BYTES, measure, placement
-from benchmarks.programs import llama, lstm, mixture_of_experts, resnet, unet
-from benchmarks.programs.common import checkpoint_with
 from benchmarks.report import Report, table, update_report
+from benchmarks.subjects import SUBJECTS
 
 SPEC = "remat"
 POLICIES = ("dots_saveable", "nothing_saveable")
 
 
-@dataclasses.dataclass(frozen=True)
-class Subject:
-    """A program, and whether its blocks stand in a scan, where `prevent_cse` only costs."""
-
-    module: ModuleType
-    scanned: bool
-
-
-SUBJECTS = {
-    "Llama-style, 8 layers": Subject(llama, scanned=True),
-    "mixture of experts, 6 layers": Subject(mixture_of_experts, scanned=True),
-    "LSTM, 2 layers of 256 steps": Subject(lstm, scanned=True),
-    "ResNet-50": Subject(resnet, scanned=False),
-    "U-Net": Subject(unet, scanned=False),
-}
+PROGRAMS = ("llama", "mixture_of_experts", "lstm", "resnet", "unet")
 
 
 def main() -> None:
     """Measures with the JAX that runs this, and writes both files."""
     sharding = placement()
-    programs = {name: _measure(subject, sharding) for name, subject in SUBJECTS.items()}
+    programs = {SUBJECTS[name].title: _measure(name, sharding) for name in PROGRAMS}
     entry = {
         "hloom": hloom.__version__,
         "python": platform.python_version(),
@@ -56,23 +37,16 @@ def main() -> None:
     print(update_report("remat_programs_h100", entry, _markdown))
 
 
-def _measure(subject: Subject, sharding: Any) -> dict[str, Any]:
-    print(f"measuring: {subject.module.__name__}", flush=True)
-    plain = lower(subject, None, sharding)
+def _measure(name: str, sharding: Any) -> dict[str, Any]:
+    print(f"measuring: {name}", flush=True)
+    plain = SUBJECTS[name].lower(None, sharding)
     found = {"off": measure(plain, "off"), "on": measure(plain, SPEC)}
     for policy in POLICIES:
-        found[policy] = measure(lower(subject, policy, sharding), "off")
-    return {name: dataclasses.asdict(one) for name, one in found.items()}
-
-
-def lower(subject: Subject, policy: str | None, sharding: Any) -> Any:
-    """The program with a checkpoint policy on its blocks, or none, lowered for a device."""
-    checkpoint = checkpoint_with(policy, prevent_cse=not subject.scanned)
-    function, arguments = subject.module.program(checkpoint)
-    placed = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), arguments
-    )
-    return jax.jit(function).lower(*placed)
+        found[policy] = measure(SUBJECTS[name].lower(policy, sharding), "off")
+    return {
+        label: {"temp_bytes": one.temp_bytes, "products": one.products, "summaries": one.summaries}
+        for label, one in found.items()
+    }
 
 
 def _markdown(report: Report) -> Iterator[str]:

@@ -11,7 +11,8 @@ import pytest
 from benchmarks.h100 import MEBI_BYTES, measure, placement
 from benchmarks.products import executed_products
 from benchmarks.programs.gpt import Gpt
-from benchmarks.remat_programs import SUBJECTS, lower
+from benchmarks.remat_programs import PROGRAMS
+from benchmarks.subjects import SUBJECTS
 
 MOST_TEMP_BYTES = 3750 * MEBI_BYTES
 
@@ -66,9 +67,9 @@ def test_the_policies_repeat_products() -> None:
 
 
 @pytest.mark.h100
-@pytest.mark.parametrize("name", SUBJECTS)
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_no_program_gets_bigger_or_repeats_a_product(name: str) -> None:
-    lowered = lower(SUBJECTS[name], None, placement())
+    lowered = SUBJECTS[name].lower(None, placement())
     before, after = measure(lowered, "off"), measure(lowered, "remat")
     assert after.temp_bytes < 0.8 * before.temp_bytes
     assert after.products <= before.products

@@ -1,0 +1,190 @@
+"""Counts the floating-point operations that a StableHLO module runs, loops included.
+
+It shares no code with the passes, whose promise it checks. What XLA merges or drops anyway does not
+count: equal operations on equal operands count once, and what nothing reads counts as nothing. The
+copies that `jax.checkpoint` and hloom hold apart with optimization barriers are not equal, and
+count.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+
+import numpy as np
+from jax.extend.mlir import ir, passmanager
+from jax.extend.mlir.dialects import stablehlo
+
+_MOVEMENT = frozenset(
+    f"stablehlo.{name}"
+    for name in (
+        "after_all bitcast_convert broadcast_in_dim case composite concatenate constant convert "
+        "create_token custom_call dynamic_gather dynamic_slice dynamic_update_slice gather "
+        "get_tuple_element if iota optimization_barrier pad reshape return reverse scatter "
+        "select_and_scatter slice sort transpose tuple while"
+    ).split()
+)
+"""Operations that move elements or run regions, and those of whose work nothing is known."""
+
+_ALWAYS_RUN = frozenset(
+    f"stablehlo.{name}" for name in "composite custom_call infeed outfeed recv return send".split()
+) | frozenset({"func.call", "func.return", "sdy.return"})
+"""Operations that stay where nothing reads their results, or that have none."""
+
+_REDUCTIONS = frozenset({"stablehlo.reduce", "stablehlo.reduce_window"})
+
+
+@dataclasses.dataclass(frozen=True)
+class Flops:
+    """Floating-point operations, a multiply-add as two.
+
+    Attributes:
+      products: in matrix products and convolutions, without those on padding.
+      elementwise: one for each element that any other operation computes or reduces.
+    """
+
+    products: int
+    elementwise: int
+
+    def __add__(self, other: Flops) -> Flops:
+        return Flops(self.products + other.products, self.elementwise + other.elementwise)
+
+    def __mul__(self, times: int) -> Flops:
+        return Flops(self.products * times, self.elementwise * times)
+
+
+_NONE = Flops(0, 0)
+
+
+def executed_flops(module: ir.Module) -> Flops:
+    """What one run of the module's `main` computes; the module stays as it is.
+
+    The body of a loop counts once a trip; of a conditional the branch with the most work counts.
+    Raises ValueError where a loop with work in it does not count up to a constant.
+    """
+    merged = ir.Module.parse(str(module), module.context)
+    with module.context:
+        passmanager.PassManager.parse("builtin.module(cse)").run(merged.operation)
+    for function in merged.body.operations:
+        _erase_unread(function.operation)
+    functions = {
+        ir.StringAttr(op.attributes["sym_name"]).value: op.operation
+        for op in merged.body.operations
+        if op.operation.name == "func.func"
+    }
+    return _region_flops(functions["main"].regions[0], functions)
+
+
+def _erase_unread(op: ir.Operation) -> None:
+    """Erases the operations inside, back to front, whose results nothing reads."""
+    for region in op.regions:
+        for inner in reversed(list(_operations(region))):
+            unread = not any(True for result in inner.results for _ in result.uses)
+            if unread and inner.name not in _ALWAYS_RUN:
+                inner.erase()
+            else:
+                _erase_unread(inner)
+
+
+def _region_flops(region: ir.Region, functions: dict[str, ir.Operation]) -> Flops:
+    return sum((_flops(op, functions) for op in _operations(region)), _NONE)
+
+
+def _flops(op: ir.Operation, functions: dict[str, ir.Operation]) -> Flops:
+    name = op.name
+    if name == "stablehlo.dot_general":
+        return Flops(_dot_general(op), 0)
+    if name == "stablehlo.convolution":
+        return Flops(_convolution(op), 0)
+    if name == "func.call":
+        callee = functions[ir.FlatSymbolRefAttr(op.attributes["callee"]).value]
+        return _region_flops(callee.regions[0], functions)
+    if name == "stablehlo.while":
+        once = _region_flops(op.regions[0], functions) + _region_flops(op.regions[1], functions)
+        return once * _trips(op) if once != _NONE else once
+    if name in ("stablehlo.case", "stablehlo.if"):
+        branches = [_region_flops(region, functions) for region in op.regions]
+        return max(branches, key=lambda flops: (flops.products, flops.elementwise))
+    if name == "sdy.manual_computation":
+        return _region_flops(op.regions[0], functions)
+    if name in _REDUCTIONS:
+        return Flops(0, math.prod(_shape(op.operands[0])))
+    if name in _MOVEMENT or not name.startswith(("stablehlo.", "chlo.")):
+        return _NONE
+    return Flops(0, sum(math.prod(_shape(result)) for result in op.results))
+
+
+def _operations(region: ir.Region) -> Iterator[ir.Operation]:
+    for block in region:
+        yield from (op.operation for op in block)
+
+
+def _shape(value: ir.Value) -> list[int]:
+    return list(ir.ShapedType(value.type).shape)
+
+
+def _dot_general(op: ir.Operation) -> int:
+    numbers = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
+    left = _shape(op.operands[0])
+    contracted = [left[axis] for axis in numbers.lhs_contracting_dimensions]
+    return 2 * math.prod(_shape(op.results[0])) * math.prod(contracted)
+
+
+def _convolution(op: ir.Operation) -> int:
+    numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
+    image, kernel, out = (_shape(value) for value in (*op.operands, op.results[0]))
+    axes = len(numbers.input_spatial_dimensions)
+    strides = _attribute(op, "window_strides", np.ones(axes, int))
+    holes = _attribute(op, "lhs_dilation", np.ones(axes, int))
+    spread = _attribute(op, "rhs_dilation", np.ones(axes, int))
+    padding = _attribute(op, "padding", np.zeros(2 * axes, int)).reshape(axes, 2)
+    flops = 2 * out[numbers.output_batch_dimension] * out[numbers.output_feature_dimension]
+    flops *= kernel[numbers.kernel_input_feature_dimension]
+    for axis in range(axes):
+        size = image[numbers.input_spatial_dimensions[axis]]
+        at_out = np.arange(out[numbers.output_spatial_dimensions[axis]]) * strides[axis]
+        at_kernel = np.arange(kernel[numbers.kernel_spatial_dimensions[axis]]) * spread[axis]
+        met = np.add.outer(at_out, at_kernel) - padding[axis, 0]
+        there = (met >= 0) & (met < (size - 1) * holes[axis] + 1) & (met % holes[axis] == 0)
+        flops *= int(there.sum())
+    return flops
+
+
+def _attribute(op: ir.Operation, name: str, missing: np.ndarray) -> np.ndarray:
+    if name not in op.attributes:
+        return missing
+    attribute = op.attributes[name]
+    if isinstance(attribute, ir.DenseI64ArrayAttr):
+        return np.array(list(attribute))
+    return np.array(ir.DenseIntElementsAttr(attribute)).reshape(-1)
+
+
+def _trips(loop: ir.Operation) -> int:
+    """How often a loop runs that counts up by one, from and to a constant."""
+    condition = loop.regions[0].blocks[0]
+    compares = [op for op in _operations(loop.regions[0]) if op.name == "stablehlo.compare"]
+    if len(compares) != 1 or "LT" not in str(compares[0].attributes["comparison_direction"]):
+        raise ValueError(f"not a loop up to a bound: {loop.location}")
+    counter, bound = compares[0].operands
+    if not isinstance(counter, ir.BlockArgument):
+        raise ValueError(f"the loop has no plain counter: {loop.location}")
+    if isinstance(bound, ir.BlockArgument) and bound.owner == condition:
+        bound = _unchanged(loop, bound.arg_number)
+    return _constant(bound) - _constant(loop.operands[counter.arg_number])
+
+
+def _unchanged(loop: ir.Operation, number: int) -> ir.Value:
+    """What a carry starts as that the body hands on as it is."""
+    body = loop.regions[1].blocks[0]
+    *_, returned = _operations(loop.regions[1])
+    if returned.operands[number] != body.arguments[number]:
+        raise ValueError(f"the loop's bound changes: {loop.location}")
+    return loop.operands[number]
+
+
+def _constant(value: ir.Value) -> int:
+    op = value.owner
+    if isinstance(op, ir.Block) or op.operation.name != "stablehlo.constant":
+        raise ValueError(f"a loop bound that is no constant: {value}")
+    return int(ir.DenseIntElementsAttr(op.operation.attributes["value"])[0])

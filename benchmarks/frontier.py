@@ -1,0 +1,179 @@
+"""Points of memory against added work, and which of two sets of them has the better ones."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Sequence
+
+from benchmarks.h100 import MEBI_BYTES
+
+GIGA_FLOPS = 10**9
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """One compiled form of a program.
+
+    Attributes:
+      label: the policy or the spec.
+      temp_bytes: XLA's temporary memory.
+      step_bytes: argument, output and temporary memory, less what output and argument share.
+      product_flops: work in matrix products and convolutions that the module runs.
+      elementwise_flops: all other work.
+    """
+
+    label: str
+    temp_bytes: int
+    step_bytes: int
+    product_flops: int
+    elementwise_flops: int
+
+    @property
+    def flops(self) -> int:
+        return self.product_flops + self.elementwise_flops
+
+
+@dataclasses.dataclass(frozen=True)
+class BudgetPoint(Point):
+    """What a budget gave.
+
+    Attributes:
+      budget_bytes: what the step may take; None for level cheap, without a budget.
+      predictions: for each compile, the step's memory by the plan and by XLA; a plan that leaves
+        the program as it is may predict none.
+      best: which of them was used; None where there is no budget.
+      complaint: what was told the user; None where nothing.
+    """
+
+    budget_bytes: int | None
+    predictions: Sequence[Sequence[int | None]]
+    best: int | None
+    complaint: str | None
+
+    @property
+    def predicted_bytes(self) -> int | None:
+        """The step's memory by the plan that was used."""
+        return None if self.best is None else self.predictions[self.best][0]
+
+    @property
+    def error(self) -> float | None:
+        """How far off that is from XLA's figure, relative to it."""
+        return None if self.best is None else _error(*self.predictions[self.best])
+
+    @property
+    def first_error(self) -> float | None:
+        """How far off the first plan that predicted anything was: the model's error, before XLA's
+        figures for that plan corrected it."""
+        errors = (_error(*pair) for pair in self.predictions)
+        return next((error for error in errors if error is not None), None)
+
+
+def _error(predicted_bytes: int | None, real_bytes: int | None) -> float | None:
+    if predicted_bytes is None or real_bytes is None:
+        return None
+    return abs(predicted_bytes - real_bytes) / real_bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """Whether some point needs no more memory and no more work than the other side's.
+
+    Attributes:
+      won: there is one.
+      won_in_products: there is one where only matrix products and convolutions count as work.
+      least_flops: the least work of the points within the memory; None where none is.
+      least_bytes: the least memory of the points within the work; None where none is.
+      shortfall: what is missing, in words; empty where it is won.
+    """
+
+    won: bool
+    won_in_products: bool
+    least_flops: int | None
+    least_bytes: int | None
+    shortfall: str
+
+
+def judge(other: Point, points: Sequence[Point]) -> Verdict:
+    """Holds the points against one of another kind: at its memory, and at its work."""
+    least_flops = min((p.flops for p in points if p.step_bytes <= other.step_bytes), default=None)
+    least_bytes = min((p.step_bytes for p in points if p.flops <= other.flops), default=None)
+    won = least_flops is not None and least_flops <= other.flops
+    won_in_products = any(
+        p.step_bytes <= other.step_bytes and p.product_flops <= other.product_flops for p in points
+    )
+    return Verdict(
+        won, won_in_products, least_flops, least_bytes, "" if won else _shortfall(other, points)
+    )
+
+
+def _shortfall(other: Point, points: Sequence[Point]) -> str:
+    parts = []
+    within = [p for p in points if p.step_bytes <= other.step_bytes]
+    if within:
+        nearest = min(within, key=lambda p: p.flops)
+        more = (nearest.flops - other.flops) / GIGA_FLOPS
+        part = f"{more:.2f} GFLOP more at its memory"
+        if nearest.product_flops <= other.product_flops:
+            part += ", all of it elementwise"
+        parts.append(part)
+    else:
+        floor = min(p.step_bytes for p in points)
+        parts.append(f"the floor is {(floor - other.step_bytes) / MEBI_BYTES:.0f} MiB above it")
+    cheaper = [p.step_bytes for p in points if p.flops <= other.flops]
+    if cheaper:
+        parts.append(f"{(min(cheaper) - other.step_bytes) / MEBI_BYTES:.0f} MiB more at its work")
+    return "; ".join(parts)
+
+
+@dataclasses.dataclass(frozen=True)
+class Kept:
+    """How well a program's budgets were kept.
+
+    Attributes:
+      above_floor: budgets at or above the floor.
+      within: of those, the ones whose step takes no more than the budget.
+      work_falls: a larger budget never takes more work.
+      memory_rises: a larger budget never takes less memory.
+      median_error: of the kept plans' predictions; None where there are none.
+      median_first_error: of the first plans' predictions, before XLA's figures corrected them.
+    """
+
+    above_floor: int
+    within: int
+    work_falls: bool
+    memory_rises: bool
+    median_error: float | None
+    median_first_error: float | None
+
+
+def kept(points: Sequence[BudgetPoint]) -> Kept:
+    """Looks at all points that have a budget."""
+    budgets = sorted(
+        ((p.budget_bytes, p) for p in points if p.budget_bytes is not None),
+        key=lambda pair: pair[0],
+    )
+    floor = min((p.step_bytes for _, p in budgets), default=0)
+    above = [(budget, p) for budget, p in budgets if budget >= floor]
+    work, memory = [p.flops for _, p in budgets], [p.step_bytes for _, p in budgets]
+    errors = [p.error for _, p in budgets if p.error is not None]
+    first_errors = [p.first_error for _, p in budgets if p.first_error is not None]
+    return Kept(
+        above_floor=len(above),
+        within=sum(p.step_bytes <= budget for budget, p in above),
+        work_falls=work == sorted(work, reverse=True),
+        memory_rises=memory == sorted(memory),
+        median_error=statistics.median(errors) if errors else None,
+        median_first_error=statistics.median(first_errors) if first_errors else None,
+    )
+
+
+def budgets_between(floor_bytes: int, none_bytes: int, others: Sequence[int]) -> list[int]:
+    """Budgets to try, ascending: the floor, seven steps of equal ratio, the others, and no bound.
+
+    Those of ``others`` that lie under the floor or over the unmodified program are left out.
+    """
+    ratio = none_bytes / floor_bytes
+    spaced = {round(floor_bytes * ratio ** (step / 8)) for step in range(1, 8)}
+    between = {other for other in others if floor_bytes < other < none_bytes}
+    return sorted({floor_bytes, none_bytes, 2 * none_bytes} | spaced | between)

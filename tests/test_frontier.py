@@ -1,0 +1,166 @@
+"""Who wins at a policy's point, and whether budgets were kept: the benchmarks' own judgement."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from pathlib import Path
+
+import jax
+import pytest
+
+from benchmarks.frontier import GIGA_FLOPS, BudgetPoint, Point, budgets_between, judge, kept
+from benchmarks.frontier_report import Frontier, plot, program_tables, summary_table
+from benchmarks.h100 import MEBI_BYTES, measure, placement
+from benchmarks.planning_time import fitted_exponent
+from benchmarks.products import executed_products
+from benchmarks.programs.gpt import Gpt
+from benchmarks.subjects import POLICIES
+
+
+def point(step_mebi: int, products: int, elementwise: int = 0) -> Point:
+    return Point("p", 0, step_mebi * MEBI_BYTES, products * GIGA_FLOPS, elementwise * GIGA_FLOPS)
+
+
+def budget_point(
+    budget_mebi: int | None, step_mebi: int, products: int, predicted_mebi: int | None = None
+) -> BudgetPoint:
+    predicted = predicted_mebi if predicted_mebi is None else predicted_mebi * MEBI_BYTES
+    real = step_mebi * MEBI_BYTES
+    return BudgetPoint(
+        **dataclasses.asdict(point(step_mebi, products)),
+        budget_bytes=budget_mebi if budget_mebi is None else budget_mebi * MEBI_BYTES,
+        predictions=((None, real), (predicted, real)),
+        best=None if budget_mebi is None else 1,
+        complaint=None,
+    )
+
+
+def test_a_point_with_no_more_of_either_wins() -> None:
+    found = judge(point(100, 50), [point(120, 10), point(100, 50), point(60, 90)])
+    assert found.won
+    assert found.least_flops == 50 * GIGA_FLOPS
+    assert found.least_bytes == 100 * MEBI_BYTES
+    assert found.shortfall == ""
+
+
+def test_two_points_that_each_have_one_of_them_lose() -> None:
+    found = judge(point(100, 50), [point(101, 50), point(100, 51)])
+    assert not found.won
+    assert not found.won_in_products
+    assert found.shortfall == "1.00 GFLOP more at its memory; 1 MiB more at its work"
+
+
+def test_what_is_lost_by_elementwise_work_is_told() -> None:
+    found = judge(point(100, 50, 2), [point(100, 50, 3)])
+    assert not found.won
+    assert found.won_in_products
+    assert "1.00 GFLOP more at its memory, all of it elementwise" in found.shortfall
+
+
+def test_a_floor_above_the_policy_is_told() -> None:
+    found = judge(point(100, 50), [point(130, 40), point(170, 20)])
+    assert found.least_flops is None
+    assert found.shortfall == "the floor is 30 MiB above it; 30 MiB more at its work"
+
+
+def test_budgets_under_the_floor_need_not_be_kept() -> None:
+    points = [budget_point(1, 50, 9), budget_point(50, 50, 9), budget_point(80, 82, 5)]
+    found = kept([*points, budget_point(None, 60, 0)])
+    assert (found.above_floor, found.within) == (2, 1)
+    assert found.work_falls
+    assert found.memory_rises
+
+
+@pytest.mark.parametrize(
+    ("work", "memory", "work_falls", "memory_rises"),
+    [((9, 9, 5), (50, 60, 60), True, True), ((5, 6, 4), (50, 60, 55), False, False)],
+)
+def test_monotone(
+    work: tuple[int, ...], memory: tuple[int, ...], work_falls: bool, memory_rises: bool
+) -> None:
+    points = [budget_point(60 + i, memory[i], work[i]) for i in (2, 0, 1)]
+    found = kept(points)
+    assert (found.work_falls, found.memory_rises) == (work_falls, memory_rises)
+
+
+def test_prediction_errors() -> None:
+    points = [budget_point(100, 100, 1, 103), budget_point(200, 200, 1, 198)]
+    found = kept([*points, budget_point(300, 250, 1, None)])
+    assert found.median_error == pytest.approx(0.02)
+    assert found.median_first_error == pytest.approx(0.02)
+
+
+def test_budgets_run_from_the_floor_to_no_bound() -> None:
+    budgets = budgets_between(100, 25_600, [50, 3_000, 30_000])
+    assert budgets == [100, 200, 400, 800, 1600, 3000, 3200, 6400, 12_800, 25_600, 51_200]
+
+
+def test_the_tables_and_the_plot(tmp_path: Path) -> None:
+    frontier = Frontier(
+        title="a program",
+        none=point(200, 10),
+        policies=[dataclasses.replace(point(90, 15), label="nothing_saveable")],
+        hloom=[budget_point(100, 99, 16, 99), budget_point(200, 200, 10, 200)],
+        reasons={"nothing_saveable": "it is a toy"},
+    )
+    [_, _, summary] = summary_table({"toy": frontier})
+    assert (
+        summary == "| a program | 0 of 1 | 0 of 1 | 2 of 2 | yes | yes | 0.0 % | 0.0 % | 99 | 90 |"
+    )
+    text = "\n".join(program_tables(frontier))
+    assert "**lost**" in text
+    assert "the floor is 9 MiB above it" in text
+    assert "it is a toy" in text
+    pytest.importorskip("matplotlib")
+    files = [tmp_path / "a.svg", tmp_path / "b.svg"]
+    for file in files:
+        plot({"toy": frontier}, "a plot", file)
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_every_policy_that_needs_no_names_is_among_the_subjects() -> None:
+    """Factories of policies take names, memory kinds or other policies; policies a primitive."""
+    members = {
+        name: getattr(jax.checkpoint_policies, name)
+        for name in vars(jax.checkpoint_policies)
+        if not name.startswith("_")
+    }
+    policies = {
+        member
+        for member in members.values()
+        if any(p.kind is p.VAR_KEYWORD for p in inspect.signature(member).parameters.values())
+    }
+    assert policies == {members[name] for name in POLICIES}
+
+
+def test_measuring_counts_what_goes_to_xla() -> None:
+    """Level cheap computes the sines again: elementwise work is added, and no product."""
+
+    def loss(ws: jax.Array, x: jax.Array) -> jax.Array:
+        def layer(x: jax.Array, w: jax.Array) -> tuple[jax.Array, None]:
+            return jax.numpy.sin(jax.numpy.sin(x @ w)), None
+
+        return jax.lax.scan(layer, x, ws)[0].sum()
+
+    kernels = jax.ShapeDtypeStruct((6, 256, 256), "float32")
+    x = jax.ShapeDtypeStruct((256, 256), "float32")
+    lowered = jax.jit(jax.grad(loss, argnums=(0, 1))).lower(kernels, x)
+    off, on = measure(lowered, "off"), measure(lowered, "remat")
+    assert on.flops.products == off.flops.products == 2 * 256**3 * 3 * 6
+    assert on.flops.elementwise > off.flops.elementwise
+    assert on.step_bytes < off.step_bytes
+    assert on.step_bytes - on.temp_bytes == off.step_bytes - off.temp_bytes > 0
+
+
+@pytest.mark.h100
+def test_xla_runs_the_products_that_are_counted() -> None:
+    """Nothing that a checkpoint recomputes is merged back, and nothing else is counted."""
+    lowered = Gpt(scanned=False, policy="nothing_saveable", layers=2).lower(placement())
+    scheduled = lowered.compile(compiler_options={"hloom": "off"}).as_text()
+    assert scheduled.count(" dot(") == executed_products(lowered.compiler_ir())
+
+
+def test_the_fitted_exponent() -> None:
+    sizes = [10.0, 100.0, 1000.0]
+    assert fitted_exponent(sizes, [3 * size**1.5 for size in sizes]) == pytest.approx(1.5)
