@@ -17,6 +17,9 @@ from hloom.passes.remat.search import Search, Tried, cheapest, corrected_bytes
 _CAUTION = (0.99, 0.99, 0.97)
 """The share of the budget that the first, second, … attempt aims at."""
 
+_LEAVES_MUCH = 0.93
+"""A plan that takes less than this share of the budget may recompute more than it has to."""
+
 _INDISTINCT = 1.02
 """Outcomes whose memory differs by less than this factor are the same to the model."""
 
@@ -90,7 +93,10 @@ def is_worthwhile(attempts: Sequence[Attempt], limit_bytes: int) -> bool:
     fitting = [attempt for attempt in attempts if attempt.temp_bytes <= limit_bytes]
     if not fitting:
         return True
-    best_s = min(seconds_of(attempt.plan) for attempt in fitting)
+    best = min(fitting, key=lambda attempt: seconds_of(attempt.plan))
+    best_s = seconds_of(best.plan)
+    if best_s and best.temp_bytes < limit_bytes * _LEAVES_MUCH:
+        return True
     tried = tried_of(attempts)
     known = filter(_Fits(limit_bytes, tried), outcomes_of(attempts[-1].plan))
     better = cheapest(_untried(known, tried))

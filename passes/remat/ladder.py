@@ -8,15 +8,14 @@ from dataclasses import dataclass
 from hloom.passes.remat.pricing import Rates
 
 _RUNGS_PER_DOUBLING = 2
-_LOWEST, _HIGHEST, _CHEAP = -10, 2, -2
+_LOWEST, _HIGHEST, _LAST = -10, 2, 6
 """Rates as powers of two, times the bytes that the program makes a second: the lowest of all, the
-highest for expensive work, beyond which it is not repeated at all, and the one for cheap work,
-which rises once expensive work is out."""
+highest for expensive work, beyond which it is not repeated at all, and the last for cheap work."""
 
 EXPENSIVE_RUNGS = (_HIGHEST - _LOWEST) * _RUNGS_PER_DOUBLING + 1
 """From this rung on only cheap work is repeated."""
 
-RUNGS = EXPENSIVE_RUNGS + (2 - _CHEAP) * _RUNGS_PER_DOUBLING
+RUNGS = (_LAST - _LOWEST) * _RUNGS_PER_DOUBLING + 1
 """How many prices are tried."""
 
 FINE = 32
@@ -56,10 +55,6 @@ class Ladder:
     middle_rate: float
 
     def rates(self, rung: int) -> Rates:
-        """What is cheap keeps its rate until what is expensive is out."""
-        step = 2.0 ** (1 / _RUNGS_PER_DOUBLING)
-        expensive = self.middle_rate * 2.0**_LOWEST * step**rung
-        usual = self.middle_rate * 2.0**_CHEAP
-        if rung < EXPENSIVE_RUNGS:
-            return Rates(expensive, min(expensive, usual))
-        return Rates(math.inf, usual * step ** (rung - EXPENSIVE_RUNGS))
+        """One rate for all work until expensive work is out, then one for cheap work alone."""
+        rate = self.middle_rate * 2.0 ** (_LOWEST + rung / _RUNGS_PER_DOUBLING)
+        return Rates(rate if rung < EXPENSIVE_RUNGS else math.inf, rate)

@@ -15,13 +15,13 @@ DEAREST = 2**60
 """Bytes that are more than any device has: the price of what is never to be done."""
 
 
+_CHEAP_SHARE = 1 / 16
+"""How much a second of cheap work counts, beside one of expensive work."""
+
+
 @dataclass(frozen=True)
 class Rates:
-    """What a second of recomputation is worth: bytes a second, by what is recomputed.
-
-    A matrix product and other expensive work has a rate of its own, at least that of cheap work:
-    where time is short of a price, expensive work is never done to save a pass of cheap work.
-    """
+    """What a second of recomputation is worth: bytes a second, by what is recomputed."""
 
     expensive: float
     cheap: float
@@ -34,6 +34,10 @@ class Rates:
 @dataclass(frozen=True)
 class Pricing:
     """Prices of recomputation: seconds on one device, at so many bytes each.
+
+    Of the seconds of cheap work only a share counts. It is mostly done inside of kernels that run
+    anyway, whose roofline is an upper bound, and a matrix product shall not be repeated to save a
+    few passes over memory: what is added is told and compared in FLOPs.
 
     The seconds of each operation are looked up once, and stay so for prices made by ``at``.
     """
@@ -52,10 +56,13 @@ class Pricing:
         return math.ceil(min(self.seconds(op) * rate, DEAREST))
 
     def seconds(self, op: ir.Operation) -> float:
-        """Seconds that doing the operation once more takes."""
+        """Seconds that doing the operation once more takes, as they count."""
         found = self._seconds.get(op)
         if found is None:
-            found = self._seconds[op] = repeat_seconds(op, self.speed, self._sizes)
+            found = repeat_seconds(op, self.speed, self._sizes)
+            if is_cheap(op):
+                found *= _CHEAP_SHARE
+            self._seconds[op] = found
         return found
 
     def at(self, rates: Rates) -> Pricing:
