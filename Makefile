@@ -17,7 +17,7 @@ help:
 	@echo 'make test-oldest  the tests on $(OLDEST_JAX)'
 	@echo 'make test-newest  the tests on $(NEWEST_JAX), which needs Python >= 3.12'
 	@echo 'make test-h100    the tests that compile for an H100, without one (downloads 2 GB)'
-	@echo 'make bench        measure again what benchmarks/results holds (downloads 2 GB)'
+	@echo 'make bench        measure again what benchmarks/results holds (hours; downloads 2 GB)'
 	@echo 'make clean        remove everything that these made'
 
 demo: .venv/demo.stamp
@@ -43,7 +43,10 @@ test-h100: .venv/cuda13.stamp
 bench: .venv/cuda13.stamp .venv-newest/cuda13.stamp
 	.venv/bin/hloom demo --target h100_sxm --out build/demo --json benchmarks/results/demo_cpu.json
 	for python in .venv/bin/python .venv-newest/bin/python; do \
-	  $$python -m benchmarks.remat_cheap && $$python -m benchmarks.remat_programs || exit 1; done
+	  for name in remat_cheap remat_programs hold_variants liveness_error planning_time; do \
+	    $$python -m benchmarks.$$name || exit 1; done; \
+	  for platform in h100 cpu; do \
+	    $$python -m benchmarks.remat_frontier --again --platform $$platform || exit 1; done; done
 	.venv/bin/python -m benchmarks.readme
 
 .venv/demo.stamp: pyproject.toml | .venv/bin/python

@@ -188,17 +188,17 @@ def _youngest_gradient(clones: tuple[ir.Operation, ...]) -> ir.Value | None:
     """The gradient, of those the clones' reader reads, that is made last before the clones."""
     first = clones[0]
     reader = _next_operation(clones[-1])
-    found = [
-        operand
-        for operand in reader.operands
-        if _is_gradient(operand)
-        and operand.owner.operation.block == first.block
-        and operand.owner.operation.is_before_in_block(first)
-    ]
     youngest: ir.Value | None = None
-    for value in found:
-        if youngest is None or youngest.owner.operation.is_before_in_block(value.owner.operation):
-            youngest = value
+    maker: ir.Operation | None = None
+    for operand in reader.operands:
+        owner = operand.owner
+        if isinstance(owner, ir.Block) or not _is_gradient(operand):
+            continue
+        made_by = owner.operation
+        if made_by.block != first.block or not made_by.is_before_in_block(first):
+            continue
+        if maker is None or maker.is_before_in_block(made_by):
+            youngest, maker = operand, made_by
     return youngest
 
 

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.frontier import Point
+from benchmarks.frontier_report import FLOOR_POLICY, Frontier
 from benchmarks.h100 import MEBI_BYTES
+from benchmarks.remat_frontier import drawing, frontiers
 from benchmarks.report import RESULTS, table
 from hloom.passes import registry
 
@@ -32,7 +35,8 @@ def filled_in(text: str) -> str:
 
     Raises ValueError where a marker is missing.
     """
-    for name, lines in (("passes", _passes()), ("demo", _demo()), ("h100", _h100())):
+    sections = {"passes": _passes(), "demo": _demo(), "h100": _h100(), "frontier": _frontier()}
+    for name, lines in sections.items():
         pattern = rf"(<!-- begin {name} [^\n]*-->\n).*?(<!-- end {name} -->\n)"
         found = re.findall(pattern, text, flags=re.DOTALL)
         if len(found) != 1:
@@ -86,6 +90,41 @@ def _h100() -> list[str]:
             share = f"{row['pass_share'] * 100:.1f} %"
             rows.append([version, row["layers"], row["model"], *figures, share])
     return table(columns, rows, names=3)
+
+
+_POLICIES = "dots_saveable", FLOOR_POLICY
+
+
+def _frontier() -> Iterator[str]:
+    """Of the oldest JAX that was measured: each program's memory and work under budgets."""
+    version, entry = next(iter(_read("remat_frontier_h100.json").items()))
+    columns = [f"program, jax {version}", "no checkpoint"]
+    for policy in _POLICIES:
+        columns += [f"`{policy}`", "`remat{budget=…}` there"]
+    rows = map(_frontier_cells, frontiers(entry["programs"]).values())
+    yield from table([*columns, "the floor"], rows)
+    picture = RESULTS / drawing("h100", version)
+    if picture.exists():
+        yield ""
+        yield f"![added work over memory, jax {version}]({picture.relative_to(ROOT)})"
+
+
+def _frontier_cells(frontier: Frontier) -> list[str]:
+    cells = [frontier.title, frontier.mebi(frontier.none)]
+    for policy in (point for point in frontier.policies if point.label in _POLICIES):
+        cells += [_point(frontier, policy), _point(frontier, _cheapest_within(frontier, policy))]
+    floor = min(frontier.hloom, key=lambda point: (point.step_bytes, point.flops))
+    return [*cells, _point(frontier, floor)]
+
+
+def _cheapest_within(frontier: Frontier, policy: Point) -> Point | None:
+    """The point of least work that takes no more memory than the policy."""
+    within: Sequence[Point] = [p for p in frontier.hloom if p.step_bytes <= policy.step_bytes]
+    return min(within, key=lambda point: (point.flops, point.step_bytes), default=None)
+
+
+def _point(frontier: Frontier, point: Point | None) -> str:
+    return "none" if point is None else f"{frontier.mebi(point)} ({frontier.added(point)})"
 
 
 def _mebi(size_bytes: int) -> str:

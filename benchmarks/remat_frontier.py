@@ -106,10 +106,10 @@ class _Store:
 
     def draw(self) -> None:
         """Writes the plot of the JAX that runs this."""
-        frontiers = _frontiers(self.programs)
-        if frontiers:
-            file = RESULTS / _drawing(self.platform, jax.__version__)
-            plot(frontiers, f"jax {jax.__version__}, {self.platform}", file)
+        measured = frontiers(self.programs)
+        if measured:
+            file = RESULTS / drawing(self.platform, jax.__version__)
+            plot(measured, f"jax {jax.__version__}, {self.platform}", file)
 
     def _markdown(self, report: Report) -> Iterator[str]:
         yield from _markdown(report, self.platform)
@@ -179,7 +179,7 @@ def _budget_point(label: str, budget_bytes: int | None, found: Measurement) -> B
     )
 
 
-def _frontiers(programs: dict[str, dict[str, Any]]) -> dict[str, Frontier]:
+def frontiers(programs: dict[str, dict[str, Any]]) -> dict[str, Frontier]:
     """What is measured whole: programs with all policies and a floor."""
     return {
         name: Frontier(
@@ -197,7 +197,8 @@ def _frontiers(programs: dict[str, dict[str, Any]]) -> dict[str, Frontier]:
     }
 
 
-def _drawing(platform_name: str, version: str) -> str:
+def drawing(platform_name: str, version: str) -> str:
+    """The name of a plot's file."""
     return f"remat_frontier_{platform_name}_{version}.svg"
 
 
@@ -208,16 +209,16 @@ def _markdown(report: Report, platform_name: str) -> Iterator[str]:
     yield ""
     yield _WHAT_IT_IS
     for version, entry in report.items():
-        frontiers = _frontiers(entry["programs"])
-        if not frontiers:
+        measured = frontiers(entry["programs"])
+        if not measured:
             continue
         yield ""
         yield f"## jax {version}, Python {entry['python']}"
         yield ""
-        yield f"![added work over memory]({_drawing(platform_name, version)})"
+        yield f"![added work over memory]({drawing(platform_name, version)})"
         yield ""
-        yield from summary_table(frontiers)
-        for frontier in frontiers.values():
+        yield from summary_table(measured)
+        for frontier in measured.values():
             yield ""
             yield f"### {frontier.title}, jax {version}"
             yield ""
