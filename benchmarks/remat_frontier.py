@@ -35,7 +35,19 @@ PLATFORMS = ("h100", "cpu")
 
 _FLOOR = "remat{budget=1}"
 
-REASONS: dict[tuple[str, str], str] = {}
+REASONS: dict[tuple[str, str], str] = {
+    ("llama", "dots_with_no_batch_dims_saveable"): (
+        "the plan that repeats the policy's products was expected over the budget"
+    ),
+    ("llama", "nothing_saveable"): (
+        "the same values are alive at the peak, but XLA packs the buffers less well"
+    ),
+    ("mixture_of_experts", "dots_saveable"): (
+        "to keep the same values takes XLA 4 MiB more; the next plan repeats an expert's product"
+    ),
+    ("mixture_of_experts", "nothing_saveable"): "some hundred bytes",
+    ("lstm", "nothing_saveable"): "temporaries of the loop's body, a quarter of a MiB",
+}
 """By program and policy, why hloom does not win there."""
 
 

@@ -157,3 +157,21 @@ def test_a_loop_without_a_gradient_is_recomputed_whole(monkeypatch: pytest.Monke
     with pytest.warns(hloom.HloomWarning, match="cannot be held"):
         floor = lowered.compile(compiler_options={"hloom": FLOOR})
     assert_same(floor(*arguments), wanted)
+
+
+def test_a_budget_is_of_one_device_of_several() -> None:
+    function, (ws, x) = PROGRAMS["scanned_mlp"]()
+    x = np.tile(np.asarray(x), (256, 1))
+    mesh = jax.make_mesh((8,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+    rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("d"))
+    lowered = jax.jit(function).lower(ws, jax.device_put(x, rows))
+    off = lowered.compile(compiler_options={"hloom": "off"})
+    whole = jax.jit(function).lower(ws, x).compile(compiler_options={"hloom": "off"})
+    off_bytes = off.memory_analysis().temp_size_in_bytes
+    assert off_bytes < whole.memory_analysis().temp_size_in_bytes / 2
+    half = lowered.compile(compiler_options={"hloom": "remat{budget=60%}"})
+    assert half.memory_analysis().temp_size_in_bytes <= 0.6 * off_bytes
+    predicted = hloom.records()[-1].attempts[-1].plan["predicted_temp_bytes"]
+    assert predicted < off_bytes
+    sharded_x = jax.device_put(x, rows)
+    assert_same(half(ws, sharded_x), off(ws, sharded_x))

@@ -110,14 +110,24 @@ def operation_cost(op: ir.Operation, sizes: TensorSizes | None = None) -> Cost:
     the dearest branch counts. ``sizes`` saves time where many operations are asked about.
     """
     sizes = sizes or TensorSizes()
+    return Cost(all_flops(op, sizes), _all_traffic_bytes(op, sizes))
+
+
+def all_flops(op: ir.Operation, sizes: TensorSizes) -> float:
+    """The FLOPs of `operation_cost` alone, which take less time to tell."""
     if op.name not in _CODE:
-        return Cost(operation_flops(op, sizes), float(_traffic_bytes(op, sizes)))
-    flops, moved = [], []
-    for region in op.regions:
-        costs = [operation_cost(inner, sizes) for inner in _operations(region)]
-        flops.append(sum(cost.flops for cost in costs))
-        moved.append(sum(cost.bytes for cost in costs))
-    return Cost(_of_regions(op, flops), _of_regions(op, moved))
+        return operation_flops(op, sizes)
+    by_region = [sum(all_flops(inner, sizes) for inner in _operations(r)) for r in op.regions]
+    return _of_regions(op, by_region)
+
+
+def _all_traffic_bytes(op: ir.Operation, sizes: TensorSizes) -> float:
+    if op.name not in _CODE:
+        return float(_traffic_bytes(op, sizes))
+    by_region = [
+        sum(_all_traffic_bytes(inner, sizes) for inner in _operations(r)) for r in op.regions
+    ]
+    return _of_regions(op, by_region)
 
 
 def seconds(op: ir.Operation, speed: Speed, sizes: TensorSizes | None = None) -> float:

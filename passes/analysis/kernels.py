@@ -7,7 +7,13 @@ from hloom.passes.analysis.line import Line, Work
 INLINED = frozenset({Work.FREE, Work.FUSED, Work.HEAVY, Work.SHIFT, Work.VIEW})
 """Work whose results need not be in memory."""
 
-_NOBODY, _SEVERAL = -1, -2
+_SEVERAL, _RETURNED, _NOBODY = -1, -2, -3
+"""Instead of a position: a value is made in several kernels, or in none yet."""
+
+_MOST_OPERANDS = 96
+"""XLA fuses no more into a kernel that reads so many buffers (MaxOperandsAndOutputsPerFusion in its
+gpu_fusible.h); what would read more reads a value in memory instead. Without the limit the kernels
+along a residual stream would read ever more, and all of them together the square of its length."""
 
 
 class Kernels:
@@ -23,6 +29,7 @@ class Kernels:
         passed a barrier; for others the value itself.
       maker: by value, the kernel that writes it, or -1.
       free: by value, whether it is made of constants alone.
+      written_bytes: by kernel, bytes of the buffers it writes; none where they are its operands'.
     """
 
     def __init__(self, line: Line) -> None:
@@ -30,7 +37,8 @@ class Kernels:
         count = len(line.sizes)
         self.free = _made_of_constants(line)
         self._in_memory = [False] * count
-        self._used = [False] * count
+        self._live: list[int] = []
+        """Positions whose results are used, last first."""
         self._find_values_in_memory()
         self.positions: list[int] = []
         self.makes: list[list[int]] = []
@@ -40,6 +48,10 @@ class Kernels:
         self.buffer = list(range(count))
         self.maker = [-1] * count
         self._find_kernels()
+        sizes, buffer = line.sizes, self.buffer
+        self.written_bytes = [
+            sum([sizes[value] for value in makes if buffer[value] == value]) for makes in self.makes
+        ]
 
     def _find_values_in_memory(self) -> None:
         """Goes back through the line with the kernel, or kernels, that each value is made in.
@@ -47,14 +59,17 @@ class Kernels:
         A fused value is made once in the kernel of each reader. It has to be in memory where a
         reader cannot fuse it.
         """
-        line, free, in_memory, used = self.line, self.free, self._in_memory, self._used
+        line, free, in_memory = self.line, self.free, self._in_memory
         kernel = [_NOBODY] * len(line.sizes)
         for value in line.returned:
-            in_memory[value] = used[value] = True
+            in_memory[value] = True
+            kernel[value] = _RETURNED
         for position in range(len(line.work) - 1, -1, -1):
             makes = line.makes[position]
-            if makes and not any(map(used.__getitem__, makes)):
+            # Mostly the first one tells.
+            if makes and kernel[makes[0]] == _NOBODY and _are_unread(makes, kernel):
                 continue
+            self._live.append(position)
             work, reads = line.work[position], line.reads[position]
             reader = position
             if work in INLINED:
@@ -76,17 +91,15 @@ class Kernels:
                         if work is not Work.IN_PLACE or not free[value]:
                             in_memory[value] = True
             for value in reads:
-                used[value] = True
-                if kernel[value] == _NOBODY:
-                    kernel[value] = reader
-                elif kernel[value] != reader:
-                    kernel[value] = _SEVERAL
+                known = kernel[value]
+                if known != reader:
+                    kernel[value] = reader if known < _SEVERAL else _SEVERAL
 
     def _has_maximum_alone(self, position: int, kernel: list[int]) -> bool:
         """Whether no later operation than a shift reads the maximum it subtracts."""
         line, value = self.line, self.line.reads[position][-1]
         while True:
-            if kernel[value] != _NOBODY:
+            if kernel[value] >= _SEVERAL:
                 return False
             position -= 1
             while position >= 0 and value not in line.makes[position]:
@@ -104,22 +117,24 @@ class Kernels:
         sources: list[tuple[int, ...]] = [()] * len(line.sizes)
         for value in line.given:
             sources[value] = (value,)
-        for position, work in enumerate(line.work):
-            makes = line.makes[position]
-            if makes and not any(map(self._used.__getitem__, makes)):
-                continue
-            read = _merged([sources[value] for value in line.reads[position]])
+        for position in reversed(self._live):
+            makes, work, reads = line.makes[position], line.work[position], line.reads[position]
+            if len(reads) == 1:
+                read = sources[reads[0]]
+            else:
+                # What is in any of them, each once, in order.
+                read = tuple(dict.fromkeys([v for value in reads for v in sources[value]]))
             if work in INLINED:
                 made = makes[0]
-                if not in_memory[made]:
+                if not in_memory[made] and len(read) <= _MOST_OPERANDS:
                     sources[made] = read
                     continue
                 if work is Work.VIEW and not free[made]:
-                    buffer[made] = buffer[line.reads[position][0]]
+                    buffer[made] = buffer[reads[0]]
                     sources[made] = read
                     continue
             elif work is Work.ALIAS:
-                for value, made in zip(line.reads[position], makes, strict=True):
+                for value, made in zip(reads, makes, strict=True):
                     buffer[made] = buffer[value]
             self._add(position, read)
             for value in makes:
@@ -127,50 +142,38 @@ class Kernels:
 
     def _add(self, position: int, read: tuple[int, ...]) -> None:
         number = len(self.positions)
-        buffer, maker = self.buffer, self.maker
+        buffer, maker, users = self.buffer, self.maker, self.users
+        makes = self.line.makes[position]
         self.positions.append(position)
-        self.makes.append(self.line.makes[position])
+        self.makes.append(makes)
         self.buffers.append(list(dict.fromkeys([buffer[value] for value in read])))
         operands = dict.fromkeys([maker[value] for value in read])
         operands.pop(-1, None)
         self.operands.append(list(operands))
-        self.users.append([])
+        users.append([])
         for operand in operands:
-            self.users[operand].append(number)
-        for value in self.makes[number]:
+            users[operand].append(number)
+        for value in makes:
             maker[value] = number
 
     def work(self, number: int) -> Work:
         """What a kernel does at its end."""
         return self.line.work[self.positions[number]]
 
-    def written_bytes(self) -> list[int]:
-        """By kernel, bytes of the buffers it writes; none where they are its operands'."""
-        sizes, buffer = self.line.sizes, self.buffer
-        return [
-            sum([sizes[value] for value in makes if buffer[value] == value]) for makes in self.makes
-        ]
-
     def returned(self) -> list[int]:
         """The buffers of the values that the line returns, each once, in order."""
         return list(dict.fromkeys([self.buffer[value] for value in sorted(self.line.returned)]))
 
 
+def _are_unread(values: list[int], kernel: list[int]) -> bool:
+    return all(kernel[value] == _NOBODY for value in values)
+
+
 def _made_of_constants(line: Line) -> list[bool]:
     free = [False] * len(line.sizes)
     for work, reads, makes in zip(line.work, line.reads, line.makes, strict=True):
-        if work in INLINED and all(map(free.__getitem__, reads)):
+        # Most operations read first what is no constant: that is quick to see.
+        if (not reads or free[reads[0]]) and work in INLINED and all(map(free.__getitem__, reads)):
             for value in makes:
                 free[value] = True
     return free
-
-
-def _merged(parts: list[tuple[int, ...]]) -> tuple[int, ...]:
-    """What is in any of the parts, each once, in order."""
-    if len(parts) == 1:
-        return parts[0]
-    merged: dict[int, None] = {}
-    for part in parts:
-        for value in part:
-            merged[value] = None
-    return tuple(merged)

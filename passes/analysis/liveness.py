@@ -47,7 +47,11 @@ def predict(module: ir.Module, shards: Shards | None = None) -> MemoryPrediction
     main = walk.functions(module)["main"]
     graph = BlockGraph.of(main.regions[0].blocks[0], shards or Shards.of(module))
     line = line_of(graph)
-    peak = simulate(line)
+    return prediction_of(graph, line, simulate(line))
+
+
+def prediction_of(graph: BlockGraph, line: Line, peak: Peak) -> MemoryPrediction:
+    """The memory of a module, given its main block's graph, line and peak."""
     returned = graph.ops[-1].operands
     outputs = [graph.size(graph.index[value]) for value in returned]
     # Several results come back with a table of pointers to them.

@@ -24,13 +24,15 @@ def depth_first_order(kernels: Kernels) -> list[int]:
     count = len(kernels.positions)
     readers, sizes = [0] * count, [0] * count
     bytes_so_far = 0
-    for number, written in enumerate(kernels.written_bytes()):
-        operands = kernels.operands[number]
+    for number, written in enumerate(kernels.written_bytes):
         bytes_so_far += written
-        others = max(0, len(kernels.users[number]) - 1)
-        readers[number] = min(count, others + sum([readers[operand] for operand in operands]))
-        total = written + sum([sizes[operand] for operand in operands])
-        sizes[number] = min(bytes_so_far, total)
+        users = len(kernels.users[number])
+        others, total = users - 1 if users else 0, written
+        for operand in kernels.operands[number]:
+            others += readers[operand]
+            total += sizes[operand]
+        readers[number] = others if others < count else count
+        sizes[number] = total if total < bytes_so_far else bytes_so_far
 
     def rank(number: int) -> tuple[int, int, int]:
         return -readers[number], -sizes[number], number
@@ -65,8 +67,9 @@ def greedy_order(kernels: Kernels) -> list[int]:
     """
     sizes = kernels.line.sizes
     count = len(kernels.positions)
-    written = kernels.written_bytes()
-    reads = [[b for b in buffers if kernels.maker[b] >= 0] for buffers in kernels.buffers]
+    written = kernels.written_bytes
+    maker, users = kernels.maker, kernels.users
+    reads = [[b for b in buffers if maker[b] >= 0] for buffers in kernels.buffers]
     readers: dict[int, list[int]] = {}
     for number, buffers in enumerate(reads):
         for buffer in buffers:
@@ -87,7 +90,7 @@ def greedy_order(kernels: Kernels) -> list[int]:
         if written[number] > _SCALAR_BYTES or not kernels.makes[number]:
             freed = sum([sizes[buffer] for buffer in reads[number] if unread[buffer] == 1])
             gain = written[number] - freed
-        return gain, -len(kernels.users[number]), -entries, number
+        return gain, -len(users[number]), -entries, number
 
     queue = [entry(number) for number in range(count) if not waits[number]]
     heapify(queue)
@@ -104,7 +107,7 @@ def greedy_order(kernels: Kernels) -> list[int]:
             unread[buffer] -= 1
             if unread[buffer] == 1:
                 changed.update(dict.fromkeys(readers[buffer]))
-        for user in kernels.users[number]:
+        for user in users[number]:
             waits[user] -= 1
             if not waits[user]:
                 heappush(queue, entry(user))

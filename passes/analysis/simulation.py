@@ -85,9 +85,8 @@ class _Buffers:
         line, kernels, last = self.line, self.kernels, self.last
         writable = {target for _, target in line.into}
         over: dict[int, int] = {}
-        for number in reversed(self.order):
-            if kernels.work(number) is not Work.IN_PLACE:
-                continue
+        in_place = [n for n, p in enumerate(kernels.positions) if line.work[p] is Work.IN_PLACE]
+        for number in sorted(in_place, key=self.time.__getitem__, reverse=True):
             reads = line.reads[kernels.positions[number]]
             time = self.time[number]
             for read, made in zip(reads, kernels.makes[number], strict=False):
@@ -109,25 +108,28 @@ class _Buffers:
         line, kernels = self.line, self.kernels
         zeros: dict[int, int] = {}
         """By size, when the first constant of that size to be written over is needed."""
+        work, positions, buffer = line.work, kernels.positions, kernels.buffer
         for time, number in enumerate(self.order):
-            in_place = kernels.work(number) is Work.IN_PLACE
+            position = positions[number]
             for place, value in enumerate(kernels.makes[number]):
-                if kernels.buffer[value] != value or value in self.over:
+                if buffer[value] != value or value in self.over:
                     continue
                 self.first[value] = time
-                reads = line.reads[kernels.positions[number]]
-                if in_place and place < len(reads) and kernels.free[reads[place]]:
+                if work[position] is not Work.IN_PLACE:
+                    continue
+                reads = line.reads[position]
+                if place < len(reads) and kernels.free[reads[place]]:
                     # XLA makes constants of one size in one kernel, for all who will need them.
                     self.first[value] = zeros.setdefault(line.sizes[value], time)
         taking = {self._memory(kernels.buffer[value]): target for value, target in line.into}
-        for buffer in dict.fromkeys([self._memory(b) for b in kernels.returned()]):
-            begin = self.first.pop(buffer, None)
+        for returned in dict.fromkeys([self._memory(b) for b in kernels.returned()]):
+            begin = self.first.pop(returned, None)
             if begin is None:
                 continue
-            if buffer not in taking:
-                self.outputs.append((line.sizes[buffer], begin))
-            elif not self._is_free_for(buffer, taking[buffer]):
-                self.first[buffer] = begin
+            if returned not in taking:
+                self.outputs.append((line.sizes[returned], begin))
+            elif not self._is_free_for(returned, taking[returned]):
+                self.first[returned] = begin
 
     def _is_free_for(self, buffer: int, target: int) -> bool:
         """Whether a given value's memory is free when what is to take its place is made."""
@@ -160,21 +162,22 @@ class _Buffers:
                     break
 
     def peak(self) -> Peak:
-        line, positions = self.line, self.kernels.positions
+        positions, sizes, inner = self.kernels.positions, self.line.sizes, self.line.inner
         change = [0] * (len(self.order) + 2)
         for buffer, begin in self.first.items():
-            change[begin] += line.sizes[buffer]
-            change[min(self.end[buffer], len(self.order)) + 1] -= line.sizes[buffer]
+            change[begin] += sizes[buffer]
+            change[min(self.end[buffer], len(self.order)) + 1] -= sizes[buffer]
         total, most, where = 0, -1, 0
         for time, number in enumerate(self.order):
             total += change[time]
-            if total + line.inner[positions[number]] > most:
-                most, where = total + line.inner[positions[number]], time
+            at_work = total + inner[positions[number]]
+            if at_work > most:
+                most, where = at_work, time
         position = positions[self.order[where]]
         alive = [
-            (buffer, line.sizes[buffer])
+            (buffer, sizes[buffer])
             for buffer, begin in self.first.items()
-            if begin <= where <= self.end[buffer] and line.sizes[buffer]
+            if begin <= where <= self.end[buffer] and sizes[buffer]
         ]
         alive.sort(key=lambda entry: (-entry[1], entry[0]))
-        return Peak(most, position, tuple(alive), line.inner[position])
+        return Peak(most, position, tuple(alive), inner[position])

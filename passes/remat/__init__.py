@@ -1,11 +1,12 @@
-"""Recompute what is cheap instead of keeping it from the forward pass for the backward pass.
+"""Recompute in the backward pass what it needs, instead of keeping it from the forward pass.
 
 A value that the backward pass reads is kept in memory from the moment the forward pass makes it.
-Where it follows from other kept values by cheap work (elementwise operations, broadcasts,
-conversions, transposes, slices, reductions; never a matrix product, a convolution, a collective, a
-custom call, a sort, a scatter or anything with a side effect), this pass computes it again beside
-its backward reader. What to keep is a minimum cut over bytes, in each straight-line block and in
-the body of each ``lax.scan``.
+This pass computes it again, beside its backward reader, from other values that are kept. What to
+keep is a minimum cut: in each straight-line block window by window of the backward pass, and in the
+body of each ``lax.scan``, scans inside scans together.
+
+Without a budget only cheap work is done again (elementwise operations, broadcasts, conversions,
+transposes, slices, reductions), as much as saves memory.
 
 Before::
 
@@ -23,15 +24,30 @@ After::
     %8 = stablehlo.tanh %7#0           loc("jvp()/hloom.remat/tanh")
     %9 = stablehlo.multiply %7#1, %8   loc("transpose(jvp())/mul")
 
+With a budget any pure work may be: matrix products, convolutions, gathers, sorts, whole loops;
+never a collective, a custom call or anything with a side effect. The plan is the one of least added
+time whose memory, by a model of the target and of XLA, is within the budget. After a tight one::
+
+    %6:3 = stablehlo.optimization_barrier %x, %w, %g
+    %7 = stablehlo.dot_general %6#0, %6#1  loc("jvp()/hloom.remat/dot_general")
+    %8 = stablehlo.tanh %7                 loc("jvp()/hloom.remat/tanh")
+    %9 = stablehlo.multiply %6#2, %8       loc("transpose(jvp())/mul")
+
+XLA's figure for the compiled plan then corrects the model, and another plan is compiled where the
+budget is not held, or can be held at less added time. Where no plan holds it, the one with the
+least memory is compiled, and a complaint tells the largest values alive at its peak.
+
 Constants, iotas and splats that the clones need are cloned beside them and never pass a barrier:
 behind one they could not fold and would be kept alive. Everything else that the clones start from
 is behind the barrier, so that XLA's CSE cannot merge them with the first computation. In a scan the
-forward loop stacks fewer residuals and the backward body recomputes them; the two bodies are apart,
-so no barrier is needed. Where the target drops barriers too early for them to hold (XLA:CPU of
-jaxlib 0.10), only scans are rewritten. The work of a user's ``jax.checkpoint`` counts as backward
-work and stays.
+forward loop stacks other residuals and the backward body recomputes the rest; the two bodies are
+apart, so no barrier is needed. Where the target drops barriers too early for them to hold (XLA:CPU
+of jaxlib 0.10), only scans are rewritten. The work of a user's ``jax.checkpoint`` counts as
+backward work and stays.
 
 Source: the min-cut partitioner of PyTorch's AOTAutograd (Hu et al., 2022) for what to keep.
+Checkmate (Jain et al., 2020) states the budget as one integer program over the whole schedule; here
+a price on time is searched for instead.
 """
 
 from __future__ import annotations

@@ -58,10 +58,13 @@ def decide(search: Search, limit_bytes: int, attempts: Sequence[Attempt]) -> Dec
     fits = _Fits(limit_bytes, tried)
     search.within(fits.aim_bytes, fits)
     chosen = cheapest(_untried(filter(fits, search.outcomes.values()), tried))
-    if chosen is None:
+    held = cheapest(one.outcome for one in tried if one.real_bytes <= limit_bytes)
+    if held is not None and (chosen is None or chosen.seconds >= held.seconds):
+        chosen = held  # once more: the attempts end
+    elif chosen is None:
         lowest = search.lowest()
         real_bytes = min((one.real_bytes for one in tried), default=math.inf)
-        # Where nothing promises less than what was reached, that once more: the attempts end.
+        # Where nothing promises less than what was reached, that once more.
         chosen = _least(
             [
                 outcome

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 
 from jax.extend.mlir import ir
 
 from hloom.passes.analysis.graph import FROM_OUTSIDE, BlockGraph
+from hloom.passes.analysis.kinds import Kind, is_table
 from hloom.passes.analysis.phases import is_backward
 from hloom.passes.remat.pricing import DEAREST, Pricing, Rates
 
@@ -38,6 +40,8 @@ class Forward:
         self.sinks: list[int] = []
         self.reads: list[list[int]] = []
         """For each value the backward positions that read it, in order."""
+        self._prices: dict[Rates, list[int]] = {}
+        self._sinks_of: dict[range, list[int]] = {}
         may_be = graph.is_cheap if pricing is None else graph.is_pure
         for value, producer in enumerate(graph.producers):
             self.cheap.append(graph.is_cheap(value))
@@ -59,11 +63,63 @@ class Forward:
             self.reads.append([user for user in graph.users[value] if self.backward[user]])
             if forward and not self.constant[value] and self.reads[value]:
                 self.sinks.append(value)
+        self.made_of = [
+            [read for read in graph.operands[producer] if not self.constant[read]]
+            if self.recomputable[value]
+            else []
+            for value, producer in enumerate(graph.producers)
+        ]
+        """What each recomputable value is made of, constants left out."""
+        self.backward_reads = {
+            position: found
+            for position, backward in enumerate(self.backward)
+            if backward and (found := [v for v in graph.operands[position] if self.recomputable[v]])
+        }
+        """For each backward position that reads recomputable values those, in order."""
+        self.tables = {
+            value
+            for value, producer in enumerate(graph.producers)
+            if self.constant[value] and is_table(graph.ops[producer])
+        }
+        """Constants that spell out their elements."""
+        self.gradients = [value for value in range(len(graph.values)) if self._is_gradient(value)]
+        """Gradients that are in memory, in the order they are made."""
+        self.gradients_made_at = [graph.producers[value] for value in self.gradients]
 
-    def price(self, value: int, rates: Rates) -> int:
-        """Bytes that computing the value again is worth, DEAREST at most."""
-        rate = rates.cheap if self.cheap[value] else rates.expensive
-        return int(min(self.seconds.get(value, 0.0) * rate, DEAREST))
+    def _is_gradient(self, value: int) -> bool:
+        """Whether the value is a gradient that is in memory: not of cheap work, which XLA fuses."""
+        graph = self.graph
+        return (
+            self._is_of_backward(value)
+            and graph.kinds[graph.producers[value]] is not Kind.CHEAP
+            and not self.constant[value]
+            and graph.size(value) > 0
+        )
+
+    def sinks_of(self, window: range) -> list[int]:
+        """What the positions of a window read of what is neither constant nor a gradient."""
+        if window not in self._sinks_of:
+            graph, constant = self.graph, self.constant
+            read = dict.fromkeys([v for p in window for v in graph.operands[p]])
+            self._sinks_of[window] = [
+                value for value in read if not constant[value] and not self._is_of_backward(value)
+            ]
+        return self._sinks_of[window]
+
+    def _is_of_backward(self, value: int) -> bool:
+        producer = self.graph.producers[value]
+        return producer != FROM_OUTSIDE and self.backward[producer]
+
+    def prices(self, rates: Rates) -> list[int]:
+        """By value, the bytes that computing it again is worth, DEAREST at most."""
+        if rates not in self._prices:
+            prices = [0] * len(self.cheap)
+            for value, seconds in self.seconds.items():
+                rate = rates.cheap if self.cheap[value] else rates.expensive
+                # Not by way of the seconds, which may be 0, where the rate is infinite.
+                prices[value] = DEAREST if rate == math.inf else int(min(seconds * rate, DEAREST))
+            self._prices[rates] = prices
+        return self._prices[rates]
 
     def weigh(self, values: frozenset[int]) -> int:
         """Bytes of keeping the values."""

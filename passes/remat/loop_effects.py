@@ -23,7 +23,7 @@ from hloom.passes.remat.ladder import FINE, Ladder
 from hloom.passes.remat.pricing import Pricing
 from hloom.passes.remat.scan import ScanPlan, plan_scans
 from hloom.passes.remat.scan_rewrite import apply_scan, finish_scans
-from hloom.passes.remat.scan_within import plan_scans_within
+from hloom.passes.remat.scan_within import bytes_kept_at, plan_scans_within
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class LoopEffects:
         self.module, self.pairs, self.ladder = module, pairs, ladder
         self.pricing, self.shards, self.min_bytes = pricing, shards, min_bytes
         self._blocks = list(walk.code_blocks(module.operation))
-        self._numbers = _numbers(module)
+        self._kept: dict[tuple[int, int], int] = {}
         self._effects: dict[int, dict[int, LoopEffect]] = {}
 
     def at(self, step: int) -> dict[int, LoopEffect]:
@@ -82,23 +82,18 @@ class LoopEffects:
                 within = plan_scans_within(block, self.min_bytes, pricing, cap_bytes)
             yield from plan_scans(block, self.min_bytes, pricing) if within is None else within
 
-    def _cap_bytes(self, block: int, rung: int, fine: int) -> int | None:
-        """What the loops of a block may stack between two rungs; None where that is the same."""
-        less, more = (self._stacked_bytes(block, step * FINE) for step in (rung, rung + 1))
+    def _cap_bytes(self, number: int, rung: int, fine: int) -> int | None:
+        """What the loops of a block may keep between two rungs; None where that is the same."""
+        less, more = self._kept_bytes(number, rung), self._kept_bytes(number, rung + 1)
         return less + (more - less) * fine // FINE if less < more else None
 
-    def _stacked_bytes(self, number: int, step: int) -> int:
-        """What the loops of a block stack for their backward loops."""
-        block = self._blocks[number]
-        effects, stacked = self.at(step), 0
-        for pair in self.pairs:
-            if pair.forward.op.block == block:
-                effect = effects.get(self._numbers[pair.forward.op])
-                if effect is None:
-                    stacked += _linked_bytes(pair.forward.op, pair.backward.op, self.shards)
-                else:
-                    stacked += effect.stacked_bytes
-        return stacked
+    def _kept_bytes(self, number: int, rung: int) -> int:
+        """What the loops of a block keep for their backward loops at a rung."""
+        key = number, rung
+        if key not in self._kept:
+            pricing = Pricing(self.pricing.speed, self.ladder.rates(rung))
+            self._kept[key] = bytes_kept_at(self._blocks[number], self.min_bytes, pricing)
+        return self._kept[key]
 
     def _find(self, step: int) -> dict[int, LoopEffect]:
         scratch = clone_module(self.module)

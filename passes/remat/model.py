@@ -7,7 +7,9 @@ block around them.
 from __future__ import annotations
 
 import dataclasses
+import gc
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
@@ -15,7 +17,7 @@ from jax.extend.mlir import ir
 from hloom.passes.analysis import walk
 from hloom.passes.analysis.graph import BlockGraph
 from hloom.passes.analysis.line import Line
-from hloom.passes.analysis.liveness import line_of
+from hloom.passes.analysis.liveness import MemoryPrediction, line_of, prediction_of
 from hloom.passes.analysis.loop_pairs import loop_pairs
 from hloom.passes.analysis.loops import runs_of
 from hloom.passes.analysis.phases import has_remat_name, is_rematerialized
@@ -46,6 +48,9 @@ class Outcome:
 _HALVINGS = 2, 1, 3, 4, 5
 """How often the backward pass is halved for the lengths of windows that are tried, in order."""
 
+_LONG, _HALVINGS_IF_LONG = 20_000, (3, 4)
+"""Operations of a program in which few settings can be tried; its windows are that short then."""
+
 _USUAL_LENGTHS, _SHORTEST_LENGTH = (384, 96), 8
 """In very long programs also these, in operations: a layer has some hundred."""
 
@@ -64,10 +69,42 @@ class _Simulated:
     running: ir.Operation | None
 
 
+@dataclass(frozen=True)
+class _Planned:
+    """What a setting does: to loops, by their number; and in blocks.
+
+    ``around`` are the operations inside of which something is planned.
+    """
+
+    effects: Mapping[int, LoopEffect]
+    schedules: Mapping[ir.Block, Schedule]
+    around: frozenset[ir.Operation]
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """Puts off the collection of cyclic garbage.
+
+    Planning makes none, but lists by the hundred thousand, and looking through them over and over
+    takes a quarter of its time.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
 class Model:
     """A module and what may be recomputed in it."""
 
     def __init__(self, module: ir.Module, target: Target, min_bytes: int) -> None:
+        with _without_collection():
+            self._read(module, target, min_bytes)
+
+    def _read(self, module: ir.Module, target: Target, min_bytes: int) -> None:
         self.module, self.min_bytes = module, min_bytes
         self.pricing = Pricing(target.speed)
         self.operations = list(walk.operations(module.operation))
@@ -95,15 +132,22 @@ class Model:
             )
         }
         self._windows: dict[tuple[ir.Block, int, bool], list[range]] = {}
+        self._keeps: dict[tuple[ir.Block, Setting], frozenset[int]] = {}
         self.ladder = Ladder(self._middle_rate())
         self.loops = LoopEffects(
             module, self.pairs, self.ladder, self.pricing, self.shards, min_bytes
         )
 
+    @property
+    def is_long(self) -> bool:
+        """Whether the module has so many operations that only few settings can be tried."""
+        return len(self.operations) > _LONG
+
     def lengths(self) -> tuple[int, ...]:
         """Lengths of windows worth trying; 0 where loops alone may do."""
         longest = max((sum(f.backward) for f in self.forwards.values()), default=0)
-        lengths = [longest >> halvings for halvings in _HALVINGS]
+        halvings = _HALVINGS_IF_LONG if self.is_long else _HALVINGS
+        lengths = [longest >> times for times in halvings]
         lengths += [length for length in _USUAL_LENGTHS if length < min(lengths)]
         lengths = [length for length in lengths if length >= _SHORTEST_LENGTH]
         if longest and not lengths:
@@ -121,6 +165,11 @@ class Model:
         """What a setting would give; None stands for the module as it is."""
         return self._simulated(setting).outcome
 
+    def unmodified(self) -> MemoryPrediction:
+        """The memory of the module as it is."""
+        peak = self._simulated(None).peak
+        return prediction_of(self._graphs[self.main], self._base_line(self.main), peak)
+
     def owners(self, setting: Setting | None) -> list[dict[str, object]]:
         """The largest owners of memory at the peak that a setting would give, as JSON."""
         simulated = self._simulated(setting)
@@ -134,7 +183,8 @@ class Model:
 
     def _simulated(self, setting: Setting | None) -> _Simulated:
         if setting not in self._known:
-            self._known[setting] = self._simulate(setting)
+            with _without_collection():
+                self._known[setting] = self._simulate(setting)
         return self._known[setting]
 
     def _simulate(self, setting: Setting | None) -> _Simulated:
@@ -142,7 +192,9 @@ class Model:
         schedules = {} if setting is None else self._schedules(setting)
         seconds = sum(effect.seconds for effect in effects.values())
         seconds += sum(schedule.seconds * runs_of(b) for b, schedule in schedules.items())
-        line = self._line(self.main, effects, schedules)
+        blocks = [*schedules, *(self.operations[number].block for number in effects)]
+        around = frozenset(op for block in blocks for op in walk.ancestors(block))
+        line = self._line(self.main, _Planned(effects, schedules, around))
         origins: Sequence[int] = range(len(line.sizes))
         if self.main in schedules:
             rehearsed = rehearse(line, schedules[self.main])
@@ -185,47 +237,49 @@ class Model:
             yield forward, self._windows[key]
 
     def _kept(self, forward: Forward, windows: Sequence[range], setting: Setting) -> frozenset[int]:
+        key = forward.graph.block, setting
+        if key not in self._keeps:
+            self._keeps[key] = self._keep(forward, windows, setting)
+        return self._keeps[key]
+
+    def _keep(self, forward: Forward, windows: Sequence[range], setting: Setting) -> frozenset[int]:
         rung, fine = setting.rung, setting.fine
-        made = [p for p, backward in enumerate(forward.backward) if not backward]
-        border = made[len(made) * (FINE - fine) // FINE] if fine else len(forward.backward)
-        tariff = Tariff(self.ladder.rates(rung), self.ladder.rates(rung + 1), border)
+        tariff = Tariff.flat(self.ladder.rates(rung))
+        if fine:
+            made = [p for p, backward in enumerate(forward.backward) if not backward]
+            border = made[len(made) * (FINE - fine) // FINE]
+            tariff = Tariff(self.ladder.rates(rung), self.ladder.rates(rung + 1), border)
         only_cheap = Tariff.flat(self.ladder.rates(max(rung, EXPENSIVE_RUNGS)))
         lead = min(setting.lead, len(windows))
         tariffs = [only_cheap] * lead + [tariff] * (len(windows) - lead)
         return keep(forward, windows, tariffs)
 
-    def _inside(
-        self,
-        op: ir.Operation,
-        effects: Mapping[int, LoopEffect],
-        schedules: Mapping[ir.Block, Schedule],
-    ) -> int:
+    def _inside(self, op: ir.Operation, planned: _Planned) -> int:
         """Bytes alive inside an operation that holds blocks of code."""
         most = 0
         for block in (block for region in op.regions for block in region.blocks):
-            line = self._line(block, effects, schedules)
-            if block in schedules:
-                line = rehearse(line, schedules[block]).line
+            line = self._line(block, planned)
+            if block in planned.schedules:
+                line = rehearse(line, planned.schedules[block]).line
             most = max(most, simulate(line).bytes)
         return most
 
-    def _around(
-        self, effects: Mapping[int, LoopEffect], schedules: Mapping[ir.Block, Schedule]
-    ) -> set[ir.Operation]:
-        """The operations inside of which something is planned."""
-        planned = [*schedules, *(self.operations[number].block for number in effects)]
-        return {op for block in planned for op in walk.ancestors(block)}
-
-    def _line(
-        self,
-        block: ir.Block,
-        effects: Mapping[int, LoopEffect],
-        schedules: Mapping[ir.Block, Schedule],
-    ) -> Line:
-        """The block's line with what is planned inside its operations."""
+    def _base_line(self, block: ir.Block) -> Line:
+        """The block's line as it is, for nobody to change."""
         if block not in self._lines:
             self._lines[block] = line_of(self._graphs[block])
-        base, graph = self._lines[block], self._graphs[block]
+        return self._lines[block]
+
+    def _line(self, block: ir.Block, planned: _Planned) -> Line:
+        """The block's line with what is planned inside its operations."""
+        base, graph = self._base_line(block), self._graphs[block]
+        changed = [
+            (position, op)
+            for position in self._code[block]
+            if (op := graph.ops[position]) in planned.around or self.number[op] in planned.effects
+        ]
+        if not changed:
+            return base
         line = dataclasses.replace(
             base,
             inner=list(base.inner),
@@ -233,13 +287,10 @@ class Model:
             reads=list(base.reads),
             makes=list(base.makes),
         )
-        around = self._around(effects, schedules)
-        for position in self._code[block]:
-            op = graph.ops[position]
-            effect = effects.get(self.number[op])
+        for position, op in changed:
+            effect = planned.effects.get(self.number[op])
             if effect is None:
-                if op in around:
-                    line.inner[position] = self._inside(op, effects, schedules)
+                line.inner[position] = self._inside(op, planned)
                 continue
             line.inner[position] = effect.inner_bytes
             if effect.partner is not None:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from jax.extend.mlir import ir
 
 from hloom.passes.analysis import walk
-from hloom.passes.analysis.cost import operation_cost
-from hloom.passes.analysis.liveness import predict
+from hloom.passes.analysis.cost import all_flops
 from hloom.passes.analysis.loops import runs_of
 from hloom.passes.analysis.phases import has_remat_name
+from hloom.passes.analysis.tensor_sizes import TensorSizes
 from hloom.passes.base import Attempt, Target
 from hloom.passes.options import Budget
 from hloom.passes.remat.budget import Decision, decide, known_json, outcomes_of, temp_budget
@@ -122,7 +122,7 @@ def plan_within(
 ) -> RematPlan:
     """Recomputes what the budget asks for, given what XLA made of earlier plans."""
     model = Model(module, target, min_bytes)
-    first = attempts or (_predicted(module, model),)
+    first = attempts or (_predicted(model),)
     limit = temp_budget(budget, first if budget.percent is None else attempts, target)
     search = Search(model, outcomes_of(attempts[-1].plan) if attempts else ())
     if limit is None:
@@ -143,20 +143,18 @@ def plan_within(
     return RematPlan(blocks, scans, prediction)
 
 
-def _predicted(module: ir.Module, model: Model) -> Attempt:
+def _predicted(model: Model) -> Attempt:
     """What a compile of the module as it is would give, as far as that can be told before."""
-    memory = predict(module, model.shards)
+    memory = model.unmodified()
     return Attempt({}, memory.argument_bytes, memory.output_bytes, memory.alias_bytes, 0)
 
 
 def _added_flops(blocks: Sequence[BlockPlan], scans: Sequence[ScanPlan]) -> float:
-    groups = [group for block in blocks for group in block.groups]
-    flops = sum(
-        operation_cost(op).flops * runs_of(group.before.block)
-        for group in groups
-        for op in group.cloned
-    )
+    sizes, flops = TensorSizes(), 0.0
+    for block in blocks:
+        runs = runs_of(block.groups[0].before.block) if block.groups else 0
+        flops += sum(all_flops(op, sizes) * runs for group in block.groups for op in group.cloned)
     for scan in scans:
-        once = sum(operation_cost(op).flops * times for op, times in scan.runs)
+        once = sum(all_flops(op, sizes) * times for op, times in scan.runs)
         flops += once * runs_of(scan.pair.backward.op.block)
     return flops

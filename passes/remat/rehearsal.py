@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import ChainMap
 from dataclasses import dataclass
 
 from hloom.passes.analysis.line import Line, Work
@@ -95,12 +94,25 @@ class _Rehearsal:
         new.inner.append(inner)
 
     def _emit_group(self, placement: Placement, clones: dict[int, int]) -> None:
-        known = ChainMap(self._emit_barrier(placement), clones)
+        old, new, origins, results = self.old, self.new, self.origins, self.graph.results
+        leaves = self._emit_barrier(placement)
+        sizes = new.sizes
         for producer in placement.cloned:
-            reads = [known.get(value, value) for value in self.old.reads[producer]]
-            made = self.graph.results[producer]
-            copies = [self._copy(value) for value in made]
-            self._emit(self.old.work[producer], reads, copies, self.old.inner[producer])
+            new.reads.append(
+                [
+                    leaves[value] if value in leaves else clones.get(value, value)
+                    for value in old.reads[producer]
+                ]
+            )
+            made = results[producer]
+            first = len(sizes)
+            for value in made:
+                sizes.append(sizes[value])
+                origins.append(origins[value])
+            copies = list(range(first, len(sizes)))
+            new.work.append(old.work[producer])
+            new.makes.append(copies)
+            new.inner.append(old.inner[producer])
             clones.update(zip(made, copies, strict=True))
 
     def _emit_barrier(self, placement: Placement) -> dict[int, int]:

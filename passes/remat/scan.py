@@ -96,13 +96,19 @@ class BlockScans:
             loops = {frame.pair.forward.op, frame.pair.backward.op}
             if loops & taken:
                 continue
-            plan = self._best(frame, pricing)
+            best = self._best(frame, pricing)
+            plan = scan_plan(frame, best.sites)
             if plan is not None:
                 plans.append(plan)
                 taken |= loops
         return plans
 
-    def _best(self, frame: Frame, pricing: Pricing | None) -> ScanPlan | None:
+    def kept_bytes(self, frame: Frame, pricing: Pricing | None) -> int:
+        """Bytes of whole stacks that the cut of a frame keeps, at their weight in the cut."""
+        best = self._best(frame, pricing)
+        return frame.pair.forward.trips * sum(best.network.weights[v] for v in best.kept)
+
+    def _best(self, frame: Frame, pricing: Pricing | None) -> _Candidate:
         """The cheapest cut, where inner loops are rerun one by one as long as that is cheaper."""
         best = _Candidate(Network.of(frame, frozenset(), self.min_bytes, pricing))
         inner = itertools.islice(frame.all(), 1, None) if pricing is not None else ()
@@ -112,7 +118,7 @@ class BlockScans:
                 other = _Candidate(Network.of(frame, rerun, self.min_bytes, pricing))
                 if other.is_possible and other.cost < best.cost:
                     best = other
-        return scan_plan(frame, best.sites)
+        return best
 
 
 def scan_plan(frame: Frame, sites: Sites) -> ScanPlan | None:

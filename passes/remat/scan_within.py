@@ -8,7 +8,7 @@ from jax.extend.mlir import ir
 
 from hloom.passes.analysis.cut_within import price_of, vertex_cut_within
 from hloom.passes.remat.pricing import Pricing
-from hloom.passes.remat.scan import ScanPlan, scan_plan
+from hloom.passes.remat.scan import BlockScans, ScanPlan, scan_plan
 from hloom.passes.remat.scan_frames import Frame, outermost_frames
 from hloom.passes.remat.scan_network import Network
 from hloom.passes.remat.scan_sites import Sites
@@ -44,6 +44,12 @@ def plan_scans_within(
         for frame, network, kept in zip(frames, cheapest.networks, cheapest.kept, strict=True)
     )
     return [plan for plan in plans if plan is not None]
+
+
+def bytes_kept_at(block: ir.Block, min_bytes: int, pricing: Pricing) -> int:
+    """What plans at a price keep, in the bytes that ``plan_scans_within`` limits."""
+    scans = BlockScans(block, min_bytes)
+    return sum(scans.kept_bytes(frame, pricing) for frame in _disjoint(scans.frames))
 
 
 def _disjoint(frames: list[Frame]) -> list[Frame]:

@@ -14,8 +14,6 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hloom.passes.analysis.graph import FROM_OUTSIDE
-from hloom.passes.analysis.kinds import Kind, is_table
 from hloom.passes.remat.forward import Forward
 
 _FARTHEST_HOLD = 64
@@ -62,8 +60,6 @@ class Schedule:
         self.forward = forward
         self.graph = forward.graph
         self.kept = kept
-        self._gradients = [v for v in range(len(self.graph.values)) if self._is_gradient(v)]
-        """Gradients that are in memory, in the order they are made."""
         self.seconds = 0.0
         """Time that the clones take."""
         self.windows = tuple(
@@ -71,14 +67,15 @@ class Schedule:
         )
 
     def _window(self, positions: range) -> Window:
-        graph, forward = self.graph, self.forward
+        forward, kept = self.forward, self.kept
         reads: dict[int, list[int]] = {}
         cloned: dict[int, list[int]] = {}
         made: set[int] = set()
         for position in positions:
-            if not forward.backward[position]:
+            found = forward.backward_reads.get(position)
+            if found is None:
                 continue
-            wanted = [value for value in graph.operands[position] if self._is_recomputed(value)]
+            wanted = [value for value in found if value not in kept]
             if wanted:
                 reads[position] = wanted
                 if clones := self._closure(wanted, made):
@@ -88,41 +85,43 @@ class Schedule:
 
     def _closure(self, wanted: list[int], made: set[int]) -> list[int]:
         """The forward positions to clone for the wanted values, where they are not ``made`` yet."""
-        graph = self.graph
+        graph, forward, kept = self.graph, self.forward, self.kept
+        recomputable, constant, tables = forward.recomputable, forward.constant, forward.tables
         clones: set[int] = set()
         stack = list(wanted)
         while stack:
             value = stack.pop()
-            if self._is_recomputed(value):
+            if recomputable[value] and value not in kept:
                 if value in made:
                     continue
                 made.add(value)
-            elif not self.forward.constant[value] or is_table(graph.ops[graph.producers[value]]):
+            elif not constant[value] or value in tables:
                 continue
             producer = graph.producers[value]
             if producer not in clones:
                 clones.add(producer)
-                made.update(v for v in graph.results[producer] if self._is_recomputed(v))
+                for result in graph.results[producer]:
+                    if recomputable[result] and result not in kept:
+                        made.add(result)
                 stack += graph.operands[producer]
         return sorted(clones)
-
-    def _is_recomputed(self, value: int) -> bool:
-        return self.forward.recomputable[value] and value not in self.kept
 
     def _placements(
         self, start: int, cloned_for: dict[int, list[int]], made: set[int]
     ) -> tuple[Placement, ...]:
         """What is cloned for each reader; for neighbours with one place and gradient together."""
-        graph = self.graph
+        results = self.graph.results
         placed: dict[int, int] = {}
         together: list[tuple[int, Hold | None, list[int]]] = []
         for position, cloned in cloned_for.items():
             hold = None
-            if self._leaves(cloned, made):
-                earliest = max(start, self._earliest(cloned, placed))
-                hold = self._hold(position, earliest, placed)
+            operands = self._operands(cloned)
+            if self._leaves(operands, made):
+                hold = self._hold(position, max(start, self._earliest(operands, placed)), placed)
             before = hold.before if hold else position
-            placed |= {value: before for producer in cloned for value in graph.results[producer]}
+            for producer in cloned:
+                for value in results[producer]:
+                    placed[value] = before
             if hold:
                 placed[hold.gradient] = before
             if together and together[-1][:2] == (before, hold):
@@ -130,21 +129,29 @@ class Schedule:
             else:
                 together.append((before, hold, list(cloned)))
         return tuple(
-            Placement(before, tuple(sorted(set(cloned))), tuple(self._leaves(cloned, made)), hold)
+            Placement(
+                before,
+                tuple(sorted(set(cloned))),
+                tuple(sorted(self._leaves(self._operands(cloned), made))),
+                hold,
+            )
             for before, hold, cloned in together
         )
 
-    def _leaves(self, cloned: list[int], made: set[int]) -> list[int]:
-        """The kept values that cloned operations start from."""
-        graph, constant = self.graph, self.forward.constant
-        operands = {operand for producer in cloned for operand in graph.operands[producer]}
-        return sorted(v for v in operands if not constant[v] and v not in made)
+    def _operands(self, cloned: list[int]) -> set[int]:
+        """What cloned operations read, of themselves as well."""
+        operands = self.graph.operands
+        return {operand for producer in cloned for operand in operands[producer]}
 
-    def _earliest(self, cloned: list[int], placed: dict[int, int]) -> int:
+    def _leaves(self, operands: set[int], made: set[int]) -> list[int]:
+        """The kept values among what cloned operations read."""
+        constant = self.forward.constant
+        return [value for value in operands - made if not constant[value]]
+
+    def _earliest(self, operands: set[int], placed: dict[int, int]) -> int:
         """The first position where everything that cloned operations read is there."""
-        graph = self.graph
-        operands = {operand for producer in cloned for operand in graph.operands[producer]}
-        return max((placed.get(v, graph.producers[v] + 1) for v in operands), default=0)
+        producers = self.graph.producers
+        return max([placed.get(value, producers[value] + 1) for value in operands], default=0)
 
     def _hold(self, position: int, earliest: int, placed: dict[int, int]) -> Hold | None:
         """The gradient that holds back what is cloned for the operation at ``position``.
@@ -152,23 +159,12 @@ class Schedule:
         It is the youngest one that is in memory anyway and read from there on: not the result of
         cheap work, which XLA fuses and a barrier would force to memory.
         """
-        graph = self.graph
-        youngest = bisect_left(self._gradients, position, key=lambda v: graph.producers[v])
-        for value in reversed(self._gradients[max(0, youngest - _FARTHEST_HOLD) : youngest]):
+        graph, gradients = self.graph, self.forward.gradients
+        youngest = bisect_left(self.forward.gradients_made_at, position)
+        for value in reversed(gradients[max(0, youngest - _FARTHEST_HOLD) : youngest]):
             before = max(earliest, placed.get(value, 0), graph.producers[value] + 1)
             if before <= position:
-                readers = tuple(user for user in graph.users[value] if user >= before)
+                readers = tuple([user for user in graph.users[value] if user >= before])
                 if readers:
                     return Hold(value, before, readers)
         return None
-
-    def _is_gradient(self, value: int) -> bool:
-        graph, forward = self.graph, self.forward
-        producer = graph.producers[value]
-        return (
-            producer != FROM_OUTSIDE
-            and forward.backward[producer]
-            and graph.kinds[producer] is not Kind.CHEAP
-            and not forward.constant[value]
-            and graph.size(value) > 0
-        )

@@ -30,9 +30,11 @@ class Tried:
     real_bytes: int
 
 
-_MOST_WORK, _FEWEST = 1_000_000, 6
+_MOST_WORK, _MOST_WORK_IF_LONG, _FEWEST = 1_000_000, 500_000, 6
 """How many operations are simulated for one plan, all settings together, and the number of settings
-that are always allowed: so that planning stays short where programs are long."""
+that are always allowed: so that planning stays short where programs are long. One operation takes 6
+to 8 microseconds on one core of a server, so that 500,000 take 4 seconds; a few settings are tried
+beyond that, to end a search with something that fits, and all is to be done in 10 seconds."""
 
 
 class Search:
@@ -40,7 +42,8 @@ class Search:
 
     def __init__(self, model: Model, known: Iterable[Outcome] = ()) -> None:
         self.model = model
-        self.left = max(_FEWEST, _MOST_WORK // max(len(model.operations), 1))
+        most = _MOST_WORK_IF_LONG if model.is_long else _MOST_WORK
+        self.left = max(_FEWEST, most // max(len(model.operations), 1))
         """How many more settings may be tried, about."""
         self.outcomes: dict[Setting | None, Outcome] = {o.setting: o for o in known}
 
@@ -121,6 +124,8 @@ class Search:
         def holds(rung: int) -> bool:
             return fits(self._at(length, rung, 0))
 
+        if self.model.is_long and self.left <= 0:
+            return 0 if holds(0) else None
         low, high, width = -1, RUNGS, 1
         if holds(guess):
             low = guess

@@ -8,7 +8,6 @@ and what one keeps is free for the next.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -73,18 +72,25 @@ class Tariff:
         """One rate for all."""
         return cls(rates, rates, 0)
 
-    def price(self, forward: Forward, value: int) -> int:
-        """Bytes that computing the value again is worth."""
-        late = forward.graph.producers[value] >= self.border
-        return forward.price(value, self.late if late else self.early)
+    def prices(self, forward: Forward) -> list[int]:
+        """By value, the bytes that computing it again is worth."""
+        late = forward.prices(self.late)
+        if self.border == 0:
+            return late
+        producers, early = forward.graph.producers, forward.prices(self.early)
+        return [
+            late[value] if producer >= self.border else early[value]
+            for value, producer in enumerate(producers)
+        ]
 
 
 def keep(forward: Forward, windows: Sequence[range], tariffs: Sequence[Tariff]) -> frozenset[int]:
     """The values to keep, at the rates of each of the windows."""
     kept: set[int] = set()
     solved: dict[_Problem, frozenset[int]] = {}
+    prices = {tariff: tariff.prices(forward) for tariff in dict.fromkeys(tariffs)}
     for window, tariff in reversed(list(zip(windows, tariffs, strict=True))):
-        values, problem = _problem(forward, window, tariff, kept)
+        values, problem = _problem(forward, window, prices[tariff], kept)
         if problem not in solved:
             solved[problem] = problem.solve()
         kept.update(values[number] for number in solved[problem])
@@ -109,58 +115,38 @@ class _Problem:
 
 
 def _problem(
-    forward: Forward, window: range, tariff: Tariff, kept: set[int]
+    forward: Forward, window: range, price: Sequence[int], kept: set[int]
 ) -> tuple[list[int], _Problem]:
     """What one window is to keep beside what is kept already, and the values by number."""
-    graph = forward.graph
-    sinks = [
-        value
-        for value in dict.fromkeys(v for p in window for v in graph.operands[p])
-        if not forward.constant[value] and not _is_gradient(forward, value)
-    ]
-    numbers = _reached(forward, sinks, kept)
+    sinks = forward.sinks_of(window)
+    reached = _reached(forward, sinks, kept)
+    numbers = {value: number for number, value in enumerate(reached)}
     weights: list[int] = []
     sources: list[int] = []
     edges: list[tuple[int, int]] = []
     prices: list[tuple[int, int]] = []
-    for value, (number, recomputable) in numbers.items():
+    for number, (value, recomputable) in enumerate(reached.items()):
         weights.append(0 if value in kept else forward.weights[value])
-        if not recomputable:
-            sources.append(number)
-            continue
-        prices.append((number, tariff.price(forward, value)))
-        edges += [
-            (numbers[read][0], number)
-            for read in graph.operands[graph.producers[value]]
-            if not forward.constant[read]
-        ]
-    wanted = tuple(numbers[value][0] for value in sinks)
-    problem = _Problem(tuple(weights), tuple(edges), tuple(sources), wanted, tuple(prices))
-    return list(numbers), problem
-
-
-def _reached(forward: Forward, sinks: Sequence[int], kept: set[int]) -> dict[int, tuple[int, bool]]:
-    """Values that the sinks can be made of, nearest first: number, and whether recomputable."""
-    graph = forward.graph
-    most = max(_SMALLEST_SEARCH, _SEARCH_SHARE * len(sinks))
-    numbers: dict[int, tuple[int, bool]] = {}
-    queue = deque(sinks)
-    while queue:
-        value = queue.popleft()
-        if value in numbers:
-            continue
-        near = len(numbers) < most
-        recomputable = near and forward.recomputable[value] and value not in kept
-        numbers[value] = (len(numbers), recomputable)
         if recomputable:
-            queue += [
-                read
-                for read in graph.operands[graph.producers[value]]
-                if not forward.constant[read]
-            ]
-    return numbers
+            prices.append((number, price[value]))
+            edges += [(numbers[read], number) for read in forward.made_of[value]]
+        else:
+            sources.append(number)
+    wanted = tuple(numbers[value] for value in sinks)
+    problem = _Problem(tuple(weights), tuple(edges), tuple(sources), wanted, tuple(prices))
+    return list(reached), problem
 
 
-def _is_gradient(forward: Forward, value: int) -> bool:
-    producer = forward.graph.producers[value]
-    return producer >= 0 and forward.backward[producer]
+def _reached(forward: Forward, sinks: Sequence[int], kept: set[int]) -> dict[int, bool]:
+    """Values that the sinks can be made of, nearest first, and whether each is recomputable."""
+    most = max(_SMALLEST_SEARCH, _SEARCH_SHARE * len(sinks))
+    reached: dict[int, bool] = {}
+    queue = list(sinks)
+    for value in queue:  # grows while it is walked
+        if value in reached:
+            continue
+        recomputable = len(reached) < most and forward.recomputable[value] and value not in kept
+        reached[value] = recomputable
+        if recomputable:
+            queue += forward.made_of[value]
+    return reached
