@@ -43,7 +43,7 @@ test-h100: .venv/cuda13.stamp
 bench: .venv/cuda13.stamp .venv-newest/cuda13.stamp
 	.venv/bin/hloom demo --target h100_sxm --out build/demo --json benchmarks/results/demo_cpu.json
 	for python in .venv/bin/python .venv-newest/bin/python; do \
-	  for name in remat_cheap remat_programs hold_variants liveness_error planning_time; do \
+	  for name in remat_cheap hold_variants liveness_error planning_time; do \
 	    $$python -m benchmarks.$$name || exit 1; done; \
 	  for platform in h100 cpu; do \
 	    $$python -m benchmarks.remat_frontier --again --platform $$platform || exit 1; done; done
