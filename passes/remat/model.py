@@ -48,7 +48,7 @@ class Outcome:
 _HALVINGS = 2, 1, 3, 4, 5
 """How often the backward pass is halved for the lengths of windows that are tried, in order."""
 
-_LONG, _HALVINGS_IF_LONG = 20_000, (3, 4)
+_LONG, _HALVINGS_IF_LONG = 12_000, (3, 4)
 """Operations of a program in which few settings can be tried; its windows are that short then."""
 
 _USUAL_LENGTHS, _SHORTEST_LENGTH = (384, 96), 8
