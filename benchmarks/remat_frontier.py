@@ -18,6 +18,7 @@ import dataclasses
 import json
 import platform
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -32,6 +33,8 @@ from hloom import jax_private
 from hloom.passes.options import print_bytes
 
 PLATFORMS = ("h100", "cpu")
+
+_ROOT = Path(__file__).resolve().parents[1]
 
 _FLOOR = "remat{budget=1}"
 
@@ -191,7 +194,8 @@ def _budget_point(label: str, budget_bytes: int | None, found: Measurement) -> B
         budget_bytes=budget_bytes,
         predictions=found.predictions,
         best=found.best_attempt,
-        complaint=found.complaint,
+        # Source lines as in the repository, wherever that lies.
+        complaint=found.complaint and found.complaint.replace(f"{_ROOT}/", ""),
     )
 
 
