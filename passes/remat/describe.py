@@ -36,7 +36,7 @@ _OWNERS, _OWNERS_TOLD = 8, 4
 
 
 def describe_peak(
-    owners: Sequence[tuple[ir.Value | None, int]], loop: ir.Operation | None, inner_bytes: int
+    owners: Sequence[tuple[ir.Value, int]], loop: ir.Operation | None, inner_bytes: int
 ) -> list[dict[str, object]]:
     """The largest owners of memory at the peak, each a value and its bytes on one device.
 
@@ -50,7 +50,6 @@ def describe_peak(
             "bytes": size,
         }
         for value, size in owners[:_OWNERS]
-        if value is not None
     ]
     if loop is not None and inner_bytes:
         inside = describe_operation(loop) | {"type": "inside of the loop", "bytes": inner_bytes}

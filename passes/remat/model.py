@@ -38,7 +38,10 @@ from hloom.passes.remat.windows import Tariff, keep, split
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a setting is predicted to give: temporary memory at the peak, and added time."""
+    """What a setting is predicted to give: temporary memory at the peak, and added time.
+
+    ``seconds`` are as they count in prices: of cheap work a share.
+    """
 
     setting: Setting | None
     temp_bytes: int
