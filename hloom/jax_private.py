@@ -197,12 +197,19 @@ def takes_part(backend: Any, devices: Any) -> bool:
     A compile-only backend, which stands for devices that are not here, takes part as long as
     it has any device.
     """
+    return bool(devices.size) and backend.process_index() in processes_of(backend, devices)
+
+
+def processes_of(backend: Any, devices: Any) -> tuple[int, ...]:
+    """The processes that compile a program for these devices, by index, sorted.
+
+    A compile-only backend compiles for all of them in this one.
+    """
     from jaxlib import _jax
 
     if isinstance(backend, _jax.CompileOnlyPyClient):
-        return bool(devices.size)
-    here = backend.process_index()
-    return any(device.process_index == here for device in devices.flat)
+        return (backend.process_index(),)
+    return tuple(sorted({device.process_index for device in devices.flat}))
 
 
 def platform_of(backend: Any) -> str:
@@ -218,16 +225,20 @@ def device_facts(backend: Any, devices: Any) -> tuple[DeviceFacts, ...]:
     return tuple(_facts(device) for device in here or devices.flat)
 
 
-def processes_of(backend: Any, devices: Any) -> tuple[int, ...]:
-    """The processes that compile a program for these devices, by index, sorted.
-
-    A compile-only backend compiles for all of them in this one.
-    """
-    from jaxlib import _jax
-
-    if isinstance(backend, _jax.CompileOnlyPyClient):
-        return (backend.process_index(),)
-    return tuple(sorted({device.process_index for device in devices.flat}))
+def _facts(device: Any) -> DeviceFacts:
+    # CUDA says "9.0", ROCm "gfx942", other platforms nothing.
+    major, _, minor = str(getattr(device, "compute_capability", "")).partition(".")
+    capability = (int(major), int(minor)) if major.isdecimal() and minor.isdecimal() else None
+    try:
+        limit_bytes = (device.memory_stats() or {}).get("bytes_limit")
+    except (jax.errors.JaxRuntimeError, NotImplementedError):
+        limit_bytes = None
+    return DeviceFacts(
+        kind=device.device_kind,
+        compute_capability=capability,
+        core_count=getattr(device, "core_count", None),
+        limit_bytes=limit_bytes,
+    )
 
 
 class ProcessStore:
@@ -259,22 +270,6 @@ class ProcessStore:
     def delete(self, key: str) -> None:
         """Forgets a value."""
         self._client.key_value_delete(key)
-
-
-def _facts(device: Any) -> DeviceFacts:
-    # CUDA says "9.0", ROCm "gfx942", other platforms nothing.
-    major, _, minor = str(getattr(device, "compute_capability", "")).partition(".")
-    capability = (int(major), int(minor)) if major.isdecimal() and minor.isdecimal() else None
-    try:
-        limit_bytes = (device.memory_stats() or {}).get("bytes_limit")
-    except (jax.errors.JaxRuntimeError, NotImplementedError):
-        limit_bytes = None
-    return DeviceFacts(
-        kind=device.device_kind,
-        compute_capability=capability,
-        core_count=getattr(device, "core_count", None),
-        limit_bytes=limit_bytes,
-    )
 
 
 def keeps_barriers(platform: str) -> bool:
