@@ -40,6 +40,7 @@ from hloom.passes.cse import Cse
 from hloom.passes.inline import Inline
 from hloom.passes.loop_edit import LoopEdit, Replaced
 from hloom.passes.options import Bytes, option
+from hloom.passes.wording import counted
 
 
 @dataclass(frozen=True)
@@ -65,9 +66,10 @@ class FreeConstantsPlan:
     def summary(self) -> str:
         operands = sum(len(numbers) for _, numbers in self.barriers)
         carries = sum(len(freed) for _, freed in self.loops)
+        barriers = counted(len(self.barriers), "barrier")
         return (
-            f"{operands} constants taken out of {len(self.barriers)} barriers, "
-            f"{carries} out of the carries of {len(self.loops)} loops"
+            f"{counted(operands, 'constant')} taken out of {barriers}, "
+            f"{carries} out of the carries of {counted(len(self.loops), 'loop')}"
         )
 
     def to_json(self) -> dict[str, object]:

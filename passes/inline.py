@@ -43,6 +43,7 @@ from jax.extend.mlir import ir
 from hloom.passes.analysis import walk
 from hloom.passes.analysis.names import operation_name, qualified
 from hloom.passes.base import Pass, Target
+from hloom.passes.wording import counted
 
 _ATTRIBUTES_OF_A_PLAIN_CALL = frozenset({"callee"})
 
@@ -59,7 +60,8 @@ class InlinePlan:
         return not self.calls and not self.dropped
 
     def summary(self) -> str:
-        return f"{len(self.calls)} calls inlined, {len(self.dropped)} functions dropped"
+        calls = counted(len(self.calls), "call")
+        return f"{calls} inlined, {counted(len(self.dropped), 'function')} dropped"
 
     def to_json(self) -> dict[str, object]:
         callees = Counter(_symbol(callee) for _, callee in self.calls)

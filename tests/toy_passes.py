@@ -13,6 +13,7 @@ from jax.extend.mlir import ir
 
 from hloom.passes.base import Attempt, MeasuredPass, Pass, Plan, Target
 from hloom.passes.options import Budget, Bytes, option
+from hloom.passes.wording import counted
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,7 +180,7 @@ class DropPlan:
         return not self.dropped
 
     def summary(self) -> str:
-        return f"{len(self.dropped)} products left out"
+        return f"{counted(len(self.dropped), 'product')} left out"
 
     def to_json(self) -> dict[str, object]:
         return {
@@ -245,7 +246,7 @@ class DropProducts(MeasuredPass):
 
     def complaint(self, attempts: Sequence[Attempt], best: int, target: Target) -> str | None:
         if (over_bytes := self._too_much(attempts, target)) > 0:
-            return f"{over_bytes} bytes over the budget."
+            return f"{counted(over_bytes, 'byte')} over the budget."
         return None
 
     def _too_much(self, attempts: Sequence[Attempt], target: Target) -> int:

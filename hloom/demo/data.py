@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from hloom.passes.wording import counted
+
 Tokens = npt.NDArray[np.uint8]
 
 MAX_CORPUS_BYTES = 16 * 2**20
@@ -42,6 +44,9 @@ def batches(corpus: Tokens, *, steps: int, batch: int, sequence: int, seed: int)
     """
     last = len(corpus) - sequence - 1
     if last < 0:
-        raise ValueError(f"a sequence of {sequence} bytes needs more text than {len(corpus)} bytes")
+        raise ValueError(
+            f"a sequence of {counted(sequence, 'byte')} needs more text than "
+            f"{counted(len(corpus), 'byte')}"
+        )
     starts = np.random.default_rng(seed).integers(0, last, (steps, batch), endpoint=True)
     return corpus[starts[..., None] + np.arange(sequence + 1)]

@@ -10,6 +10,8 @@ from typing import Any, cast
 
 from jax.extend.mlir import ir
 
+from hloom.passes.wording import counted
+
 BUFFER_NAME = "-"
 """The file name that MLIR gives to what it parses from memory."""
 
@@ -141,7 +143,8 @@ def _shorten(message: str) -> str:
     lines = message.splitlines()
     if len(lines) <= _NOTE_LINES:
         return message
-    return "\n".join([*lines[:_NOTE_LINES], f"… ({len(lines) - _NOTE_LINES} more lines)"])
+    rest = counted(len(lines) - _NOTE_LINES, "more line")
+    return "\n".join([*lines[:_NOTE_LINES], f"… ({rest})"])
 
 
 def _snippet(position: Position, text: bytes) -> list[str]:

@@ -9,6 +9,7 @@ from jax.extend.mlir import ir
 
 from hloom.passes.analysis.names import operation_name, source_line
 from hloom.passes.analysis.types import tensor_bytes
+from hloom.passes.wording import counted
 
 
 def describe_value(value: ir.Value) -> dict[str, object]:
@@ -79,4 +80,4 @@ def _size(size_bytes: int) -> str:
             return f"{size_bytes / scale:.0f} {unit}"
         if size_bytes >= scale:
             return f"{size_bytes / scale:.1f} {unit}"
-    return f"{size_bytes} bytes"
+    return counted(size_bytes, "byte")
