@@ -32,6 +32,9 @@ jax.config.update("jax_platforms", "cpu")
 # At the end, so that the installed hloom comes before the folder of that name.
 sys.path.append(str(Path(__file__).parents[1]))
 
+# Fixtures that several files share.
+pytest_plugins = ["ir_blocks", "opt_runs"]
+
 RunPython = Callable[..., "subprocess.CompletedProcess[str]"]
 
 

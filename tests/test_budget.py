@@ -91,7 +91,7 @@ def test_plans_again_until_the_budget_holds(new_records: NewRecords) -> None:
 
 
 def test_the_best_attempt_stays_where_later_ones_are_no_better(new_records: NewRecords) -> None:
-    with pytest.raises(hloom.PassError, match="1 bytes over the budget"):
+    with pytest.raises(hloom.PassError, match="1 byte over the budget"):
         products_run(f"drop-products{{budget={3 * MATRIX_BYTES - 1}}}")
     assert new_records() == ()
 
@@ -103,10 +103,10 @@ def test_what_cannot_be_held_is_one_warning(new_records: NewRecords) -> None:
         assert [products_run(spec), products_run(spec)] == [3, 3]
     [warning] = caught
     assert str(warning.message) == (
-        "hloom: pass 'drop-products', 'jit_step': 1 bytes over the budget."
+        "hloom: pass 'drop-products', 'jit_step': 1 byte over the budget."
     )
     for record in new_records():
-        assert record.complaint == "1 bytes over the budget."
+        assert record.complaint == "1 byte over the budget."
         assert (record.compiles, record.best_attempt) == (3, 1)
         assert [attempt.temp_bytes for attempt in record.attempts] == [
             2 * MATRIX_BYTES,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from jax.extend.mlir import ir
 
 from benchmarks.flops import Flops, executed_flops
-from hloom import jax_private
 from hloom.passes.analysis import walk
 from hloom.passes.analysis.cost import Cost, Speed, operation_cost, repeat_seconds, seconds
 from hloom.passes.analysis.product_flops import PRODUCTS, product_flops
@@ -29,12 +28,6 @@ SPEED = Speed(
     kernel_s=0.0,
 )
 """A device on which arithmetic can be done in the head."""
-
-
-@pytest.fixture
-def context() -> Iterator[ir.Context]:
-    with jax_private.make_context() as context, ir.Location.unknown():
-        yield context
 
 
 @pytest.fixture

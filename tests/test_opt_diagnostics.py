@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from jax.extend.mlir import ir
-from opt_passes import OPT_PASSES
 
 from hloom import jax_private, opt
 from hloom.opt import expectations, source
 from hloom.opt.diagnostics import Diagnostic, InputError, Position, Severity, collect
-from hloom.passes import registry
 
-
-@pytest.fixture(autouse=True)
-def _test_passes() -> Iterator[None]:
-    with registry.registered(*OPT_PASSES):
-        yield
+pytestmark = pytest.mark.usefixtures("registered_opt_passes")
 
 
 def expected(text: str) -> tuple[expectations.Expectation, ...]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,93 +25,89 @@ _STEPS = 40
 """Steps of the search for the price of a byte, where the program is too large."""
 
 
-def vertex_cut_within(
-    weights: Sequence[int],
-    edges: Iterable[tuple[int, int]],
-    sources: Iterable[int],
-    sinks: Iterable[int],
-    prices: Mapping[int, int],
-    limit: int,
-) -> frozenset[int] | None:
+@dataclass(frozen=True)
+class FlowNetwork:
+    """A directed graph to be cut, with weights and prices at its vertices.
+
+    Every sink has to be kept or made; what is made is made from its predecessors, each kept or made
+    in turn.
+
+    Attributes:
+      weights: by vertex, what keeping it takes, at least 0.
+      edges: pairs (from, to) of vertices.
+      sources: vertices that cannot be made.
+      sinks: vertices that are wanted.
+      prices: what making a vertex costs, at least 0; where it is missing making it is free.
+    """
+
+    weights: Sequence[int]
+    edges: Sequence[tuple[int, int]]
+    sources: Sequence[int]
+    sinks: Sequence[int]
+    prices: Mapping[int, int]
+
+    def weigh(self, kept: frozenset[int]) -> int:
+        """What keeping these vertices takes."""
+        return sum(self.weights[vertex] for vertex in kept)
+
+    def price_of(self, kept: frozenset[int]) -> int:
+        """What making the sinks costs where these vertices are kept."""
+        return sum(self.prices.get(vertex, 0) for vertex in self._made(kept))
+
+    def needed(self) -> list[int]:
+        """The vertices from which a sink is reached, in order."""
+        return sorted(self._made(frozenset()))
+
+    def _made(self, kept: frozenset[int]) -> set[int]:
+        """The sinks and what they are made of, back to the vertices that are kept."""
+        from_: dict[int, list[int]] = {}
+        for start, end in self.edges:
+            from_.setdefault(end, []).append(start)
+        made: set[int] = set()
+        waiting = list(self.sinks)
+        while waiting:
+            vertex = waiting.pop()
+            if vertex not in kept and vertex not in made:
+                made.add(vertex)
+                waiting += from_.get(vertex, ())
+        return made
+
+
+def vertex_cut_within(network: FlowNetwork, limit: int) -> frozenset[int] | None:
     """The vertices to keep, at most ``limit`` by weight, so that the rest costs least to make.
 
-    The arguments are those of ``minimum_vertex_cut``: every sink has to be kept or made; what is
-    made is made from its predecessors, each kept or made in turn, at its price; sources cannot be
-    made. Of sets of one price it takes a lightest.
+    Of sets of one price it takes a lightest.
 
     Exact up to 400 vertices (a mixed-integer linear program, solved by HiGHS); of larger ones, and
     where HiGHS gives up, the best cut with one price for every byte. None where nothing fits.
     """
-    edges, sources, sinks = sorted(set(edges)), frozenset(sources), sorted(set(sinks))
-    if not sinks:
+    if not network.sinks:
         return frozenset()
-    needed = _ancestors(len(weights), edges, sinks)
+    needed = network.needed()
     if len(needed) <= _MOST_VERTICES:
-        found = _solve(weights, edges, sources, sinks, prices, limit, needed)
+        found = _solve(network, limit, needed)
         if found is not None:
             return found
-    return _priced_by_byte(weights, edges, sources, sinks, prices, limit)
+    return _priced_by_byte(network, limit)
 
 
-def price_of(
-    kept: frozenset[int],
-    edges: Iterable[tuple[int, int]],
-    sinks: Iterable[int],
-    prices: Mapping[int, int],
-) -> int:
-    """What making the sinks costs where these vertices are kept."""
-    from_: dict[int, list[int]] = {}
-    for start, end in edges:
-        from_.setdefault(end, []).append(start)
-    made: set[int] = set()
-    waiting = list(sinks)
-    while waiting:
-        vertex = waiting.pop()
-        if vertex not in kept and vertex not in made:
-            made.add(vertex)
-            waiting += from_.get(vertex, ())
-    return sum(prices.get(vertex, 0) for vertex in made)
-
-
-def _ancestors(count: int, edges: list[tuple[int, int]], sinks: list[int]) -> list[int]:
-    """The vertices from which a sink is reached, in order."""
-    from_: list[list[int]] = [[] for _ in range(count)]
-    for start, end in edges:
-        from_[end].append(start)
-    reached = [False] * count
-    waiting = list(sinks)
-    while waiting:
-        vertex = waiting.pop()
-        if not reached[vertex]:
-            reached[vertex] = True
-            waiting += from_[vertex]
-    return [vertex for vertex in range(count) if reached[vertex]]
-
-
-def _solve(
-    weights: Sequence[int],
-    edges: list[tuple[int, int]],
-    sources: frozenset[int],
-    sinks: list[int],
-    prices: Mapping[int, int],
-    limit: int,
-    needed: list[int],
-) -> frozenset[int] | None:
+def _solve(network: FlowNetwork, limit: int, needed: list[int]) -> frozenset[int] | None:
     """The exact answer; None where there is none, or not in time.
 
     Two variables for each vertex: whether it is kept, and whether it is made.
     """
+    weights, prices, sources = network.weights, network.prices, frozenset(network.sources)
     count = len(needed)
     number = {vertex: position for position, vertex in enumerate(needed)}
     rows: list[tuple[int, int, float]] = []
     least: list[float] = []
-    for start, end in edges:
+    for start, end in sorted(set(network.edges)):
         if end in number:  # kept(start) + made(start) - made(end) >= 0
             row = len(least)
             rows += [(row, number[start], 1.0), (row, count + number[start], 1.0)]
             rows.append((row, count + number[end], -1.0))
             least.append(0.0)
-    for sink in sinks:  # kept + made >= 1
+    for sink in sorted(set(network.sinks)):  # kept + made >= 1
         rows += [(len(least), number[sink], 1.0), (len(least), count + number[sink], 1.0)]
         least.append(1.0)
     at, column, factor = (np.array(part) for part in zip(*rows, strict=True))
@@ -140,38 +137,29 @@ def _solve(
     lightest = least_of(weight, within, as_cheap)
     result = lightest if lightest.status == 0 else cheapest
     kept = frozenset(v for v in needed if result.x[number[v]] > 0.5)
-    return kept if sum(weights[vertex] for vertex in kept) <= limit else None
+    return kept if network.weigh(kept) <= limit else None
 
 
-def _priced_by_byte(
-    weights: Sequence[int],
-    edges: list[tuple[int, int]],
-    sources: frozenset[int],
-    sinks: list[int],
-    prices: Mapping[int, int],
-    limit: int,
-) -> frozenset[int] | None:
+def _priced_by_byte(network: FlowNetwork, limit: int) -> frozenset[int] | None:
     """The cut at the highest price of recomputation, against a byte's, whose weight fits."""
-    bound = 1 + sum(weights[sink] for sink in sinks)
+    weights, prices = network.weights, network.prices
+    bound = 1 + sum(weights[sink] for sink in network.sinks)
 
     def cut(scale: float) -> frozenset[int]:
         scaled = {vertex: min(int(price * scale), bound) for vertex, price in prices.items()}
-        return minimum_vertex_cut(weights, edges, sources, sinks, scaled)
-
-    def fits(kept: frozenset[int]) -> bool:
-        return sum(weights[vertex] for vertex in kept) <= limit
+        return minimum_vertex_cut(weights, network.edges, network.sources, network.sinks, scaled)
 
     dearest = max(prices.values(), default=0) or 1
     low, high = 1.0 / dearest, float(bound)
     best = cut(0.0)
-    if not fits(best):
+    if network.weigh(best) > limit:
         return None
     for _ in range(_STEPS):
         middle = (low * high) ** 0.5
         kept = cut(middle)
-        if fits(kept):
+        if network.weigh(kept) <= limit:
             low = middle
-            if price_of(kept, edges, sinks, prices) <= price_of(best, edges, sinks, prices):
+            if network.price_of(kept) <= network.price_of(best):
                 best = kept
         else:
             high = middle
