@@ -37,7 +37,9 @@ class Attempts:
         agreement: Agreement,
         first: Compiled,
     ) -> None:
+        assert first.variant is not None
         self.best = first
+        self._first = first.variant.module
         self.best_index = 0
         self.all: list[CompileAttempt] = []
         self.observers: list[DumpObserver] = []
@@ -45,7 +47,6 @@ class Attempts:
         self._driver = driver
         self._agreement = agreement
         self._measured: list[Attempt] = []
-        self._last: ir.Module | None = None
         self._tried: set[bytes] = set()
 
     def run(self) -> None:
@@ -69,11 +70,13 @@ class Attempts:
             return False
         if not self._ask(lambda: driver.wants_another(attempts, self._target)):
             return False
-        if self._last is not None:
-            self._tried.add(_digest(self._last))
+        if not self._tried:
+            self._tried.add(_digest(self._first))
         variant = self._compilation.variants.make(attempts)
-        if _digest(variant.module) in self._tried:
+        digest = _digest(variant.module)
+        if digest in self._tried:
             return False
+        self._tried.add(digest)
         try:
             compiled = self._compilation.compile(variant)
         except Exception as error:
@@ -85,7 +88,6 @@ class Attempts:
         assert compiled.variant is not None
         plan = compiled.variant.plan
         attempt = self._measure(plan, compiled.figures)
-        self._last = compiled.variant.module
         self.observers.append(compiled.variant.observer)
         self.all.append(
             CompileAttempt(

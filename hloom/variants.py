@@ -10,7 +10,7 @@ from jax.extend.mlir import ir
 
 from hloom.dump import DumpObserver, dump_root, module_text
 from hloom.lowering.decompose import decompose_marks
-from hloom.passes.base import Attempt, Target
+from hloom.passes.base import Attempt, Planner, Target
 from hloom.passes.clone import clone_module
 from hloom.passes.errors import PassError, reason_of
 from hloom.passes.pipeline import PassRun, Pipeline, PipelineResult
@@ -54,6 +54,7 @@ class Variants:
         self._pipeline = pipeline
         self._driver = pipeline.driver()
         self._prepared: ir.Module | None = None
+        self._planner: Planner | None = None
         self._preparation = PipelineResult((), 0.0, changed=False)
         self._prepared_observer = self.observer
 
@@ -68,11 +69,12 @@ class Variants:
     def _make(self, attempts: Sequence[Attempt]) -> Variant:
         if self._driver is None:
             return self._finish(clone_module(self._original), 0, ())
-        index, _ = self._driver
+        index, driver = self._driver
         if self._prepared is None:
             self._prepared = clone_module(self._original)
             self._preparation = self._run(self._prepared, 0, index, ())
             self._prepared_observer = self.observer
+            self._planner = driver.planner(self._prepared, self.target)
         self.observer = self._prepared_observer.fork()
         return self._finish(clone_module(self._prepared), index, attempts)
 
@@ -100,6 +102,7 @@ class Variants:
             start=start,
             stop=stop,
             attempts=attempts,
+            planner=self._planner,
         )
 
 

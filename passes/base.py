@@ -118,6 +118,13 @@ class Attempt:
         return self.argument_bytes + self.output_bytes - self.alias_bytes + self.temp_bytes
 
 
+class Planner(Protocol):
+    """Makes plans for clones of one module."""
+
+    def __call__(self, module: ir.Module, attempts: Sequence[Attempt], /) -> Plan:
+        """The plan for a clone that follows these attempts, oldest first."""
+
+
 class MeasuredPass(Pass):
     """A pass that plans again from what XLA made of its plans.
 
@@ -139,6 +146,14 @@ class MeasuredPass(Pass):
 
         Reads the module and decides; never edits it.
         """
+
+    def planner(self, origin: ir.Module, target: Target) -> Planner:
+        """Makes the plans of all attempts, each for another clone of `origin`.
+
+        As `plan_after`, but what the plans have in common need be found out only once. Does
+        nothing yet; nobody edits `origin` as long as the planner is in use.
+        """
+        return lambda module, attempts: self.plan_after(module, target, attempts)
 
     @abstractmethod
     def wants_another(self, attempts: Sequence[Attempt], target: Target) -> bool:

@@ -31,6 +31,7 @@ from jax.extend.mlir import ir
 from hloom.passes.analysis import walk
 from hloom.passes.analysis.kinds import is_cheap
 from hloom.passes.base import Pass, Target
+from hloom.passes.wording import counted
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class CsePlan:
         return not self.merged
 
     def summary(self) -> str:
-        return f"{len(self.merged)} operations merged into equal ones before them"
+        return f"{counted(len(self.merged), 'duplicate operation')} merged"
 
     def to_json(self) -> dict[str, object]:
         return {"merged_operations": len(self.merged)}
@@ -79,22 +80,31 @@ def _plan_block(
     canonical: dict[ir.Value, ir.Value],
 ) -> None:
     """Adds the block's duplicates to ``merged``, and what stands for their results to the dict."""
-    first_by_key: dict[Hashable, ir.Operation] = {}
+    first_alike: dict[Hashable, ir.Operation] = {}
+    first_equal: dict[Hashable, dict[Hashable, ir.Operation]] = {}
     for view in block.operations:
         op = view.operation
-        if not is_cheap(op):
+        # Most operations have no other of their name and operands: no need to look further.
+        alike = op.name, tuple([canonical.get(operand, operand) for operand in op.operands])
+        first = first_alike.setdefault(alike, op)
+        if first is op or not is_cheap(op):
             continue
-        key = (
-            op.name,
-            tuple(canonical.get(operand, operand) for operand in op.operands),
-            _attributes_key(op),
-            tuple(result.type for result in op.results),
-            tuple(_body_key(region.blocks[0]) for region in op.regions),
-        )
-        first = first_by_key.setdefault(key, op)
+        equal = first_equal.get(alike)
+        if equal is None:
+            equal = first_equal[alike] = {_key(first): first} if is_cheap(first) else {}
+        first = equal.setdefault(_key(op), op)
         if first is not op:
             merged.append((op, first))
             canonical.update(zip(op.results, first.results, strict=True))
+
+
+def _key(op: ir.Operation) -> Hashable:
+    """Equal for operations that differ in their operands at most."""
+    return (
+        _attributes_key(op),
+        tuple(result.type for result in op.results),
+        tuple(_body_key(region.blocks[0]) for region in op.regions),
+    )
 
 
 def _body_key(block: ir.Block) -> Hashable:

@@ -10,8 +10,9 @@ from typing import Protocol, TypeVar
 
 from jax.extend.mlir import ir
 
-from hloom.passes.base import Attempt, MeasuredPass, Pass, Plan, Target
+from hloom.passes.base import Attempt, MeasuredPass, Pass, Plan, Planner, Target
 from hloom.passes.errors import PassError, reason_of
+from hloom.passes.garbage import collection_put_off
 from hloom.passes.spec import parse_spec, print_spec
 
 _T = TypeVar("_T")
@@ -114,6 +115,7 @@ class Pipeline:
         start: int = 0,
         stop: int | None = None,
         attempts: Sequence[Attempt] = (),
+        planner: Planner | None = None,
     ) -> PipelineResult:
         """Runs the steps on `module`, in place, and verifies it after each.
 
@@ -123,6 +125,7 @@ class Pipeline:
           observers: who watches.
           start, stop: the indices in `steps` to begin at and to end before.
           attempts: what became of the driver's earlier plans on this module, oldest first.
+          planner: makes the driver's plan, where it made earlier ones.
 
         Raises PassError where a step fails; the module is then to be thrown away, so hand in
         a clone of what you mean to keep. An observer that raises counts as its step failing,
@@ -132,12 +135,13 @@ class Pipeline:
         runs: list[PassRun] = []
         changed = False
         driver = self.driver()
-        with module.context, ir.Location.unknown():
+        with module.context, ir.Location.unknown(), collection_put_off():
             for index, step in list(enumerate(self.steps()))[start:stop]:
                 _observe(step, [partial(o.before, index, step, module) for o in observers])
                 make_plan = partial(step.plan, module, target)
                 if driver is not None and driver[0] == index:
-                    make_plan = partial(driver[1].plan_after, module, target, attempts)
+                    planner = planner or driver[1].planner(module, target)
+                    make_plan = partial(planner, module, attempts)
                 plan, run = _run_step(step, module, make_plan)
                 runs.append(run)
                 changed |= not (run.empty or step.preparation)

@@ -17,6 +17,9 @@ from test_remat import assert_same, count, transformed
 
 import hloom
 from hloom.passes.analysis import walk
+from hloom.passes.analysis.cost import repeat_seconds
+from hloom.passes.analysis.kinds import is_cheap
+from hloom.passes.analysis.phases import has_remat_name
 from hloom.passes.base import Target
 from hloom.passes.clone import clone_module
 from hloom.passes.pipeline import Pipeline
@@ -115,6 +118,23 @@ def test_products_are_recomputed_where_that_is_needed() -> None:
     product = "stablehlo.dot_general"
     assert count(cheap, product) == count(before, product) < count(floor, product)
     assert plan["added_flops"] >= (count(floor, product) - count(before, product)) * 2 * 512 * 64**2
+
+
+@pytest.mark.parametrize("spec", [FLOOR, "remat{budget=3MiB}"])
+def test_the_plan_tells_the_seconds_of_all_clones_beside_what_they_count(spec: str) -> None:
+    module, plan = transformed(lowered_deep_loss(), spec)
+    clones = [
+        op
+        for op in walk.operations(module.operation)
+        if has_remat_name(op) and op.name != "stablehlo.optimization_barrier"
+    ]
+    all_s = sum(repeat_seconds(op, Target().speed) for op in clones)
+    expensive_s = sum(repeat_seconds(op, Target().speed) for op in clones if not is_cheap(op))
+    # Nearly: a clone has other readers than its original, which may want it written.
+    assert plan["added_seconds"] == pytest.approx(all_s, rel=0.05)
+    as_they_count = expensive_s + (all_s - expensive_s) / 16
+    assert plan["weighted_seconds"] == pytest.approx(as_they_count, rel=0.05)
+    assert as_they_count < 0.9 * all_s
 
 
 def test_side_effects_and_collectives_are_never_repeated() -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
-import random
 from typing import Any, ClassVar
 
 import jax
@@ -19,7 +17,6 @@ from test_remat import assert_same
 from hloom.passes import registry
 from hloom.passes.analysis import walk
 from hloom.passes.analysis.cost import CPU_SPEED
-from hloom.passes.analysis.cut_within import price_of, vertex_cut_within
 from hloom.passes.analysis.loop_pairs import loop_pairs, nested_pairs
 from hloom.passes.base import Pass, Target
 from hloom.passes.clone import clone_module
@@ -30,7 +27,7 @@ from hloom.passes.loop_edit import Replaced
 from hloom.passes.options import option
 from hloom.passes.pipeline import Pipeline
 from hloom.passes.remat.pricing import Pricing, Rates
-from hloom.passes.remat.scan import ScanPlan, plan_scans
+from hloom.passes.remat.scan import BlockScans, ScanPlan, plan_scans
 from hloom.passes.remat.scan_rewrite import apply_scan, finish_scans
 from hloom.passes.remat.scan_within import plan_scans_within
 
@@ -73,7 +70,7 @@ class RematLoops(Pass):
             if pricing is None or self.cap < 0:
                 plans += plan_scans(block, 0, pricing)
             else:
-                within = plan_scans_within(block, 0, pricing, self.cap)
+                within = plan_scans_within(BlockScans(block, 0), pricing, self.cap)
                 assert within is not None, "the cap is too low"
                 plans += within
         return LoopsPlan(tuple(plans))
@@ -296,76 +293,8 @@ def test_a_cap_below_everything_is_refused() -> None:
     function, arguments = SCANS["two_levels"]()
     module, _ = rewritten(jax.jit(function).lower(*arguments), "inline,cse,free-constants")
     block = walk.functions(module)["main"].regions[0].blocks[0]
-    assert plan_scans_within(block, 0, Pricing(CPU_SPEED, Rates(FREE, FREE)), 1_000) is None
-
-
-def _least(
-    weights: list[int],
-    edges: list[tuple[int, int]],
-    sources: list[int],
-    sinks: list[int],
-    prices: dict[int, int],
-    limit: int,
-) -> tuple[int, int] | None:
-    """Price and weight of the best set, by trying all."""
-    best: tuple[int, int] | None = None
-    for chosen in itertools.product((False, True), repeat=len(weights)):
-        kept = frozenset(vertex for vertex, taken in enumerate(chosen) if taken)
-        weight = sum(weights[vertex] for vertex in kept)
-        made: set[int] = set()
-        waiting = list(sinks)
-        while waiting:
-            vertex = waiting.pop()
-            if vertex not in kept and vertex not in made:
-                made.add(vertex)
-                waiting += [start for start, end in edges if end == vertex]
-        if weight > limit or made & set(sources):
-            continue
-        found = (sum(prices.get(vertex, 0) for vertex in made), weight)
-        best = found if best is None else min(best, found)
-    return best
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_the_least_price_within_a_limit(seed: int) -> None:
-    draw = random.Random(seed)
-    count = draw.randint(2, 9)
-    weights = [draw.randint(0, 9) * 1000 for _ in range(count)]
-    edges = [(a, b) for b in range(count) for a in range(b) if draw.random() < 0.35]
-    made_of = {end for _, end in edges}
-    sources = [v for v in range(count) if v not in made_of or draw.random() < 0.1]
-    sinks = draw.sample(range(count), draw.randint(1, min(3, count)))
-    prices = {v: draw.randint(0, 20) * 10 for v in range(count) if v not in sources}
-    for limit in (0, sum(weights) // 4, sum(weights) // 2, sum(weights)):
-        wanted = _least(weights, edges, sources, sinks, prices, limit)
-        kept = vertex_cut_within(weights, edges, sources, sinks, prices, limit)
-        if wanted is None:
-            assert kept is None
-        else:
-            assert kept is not None
-            got = price_of(kept, edges, sinks, prices), sum(weights[vertex] for vertex in kept)
-            assert got == wanted
-
-
-def test_a_large_network_within_a_limit_is_near_the_exact_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    draw = random.Random(0)
-    count = 200
-    weights = [draw.randint(1, 100) * 10**6 for _ in range(count)]
-    edges = [(max(0, b - draw.randint(1, 8)), b) for b in range(1, count) for _ in range(2)]
-    sources = [0, *(v for v in range(1, count) if draw.random() < 0.05)]
-    sinks = [v for v in range(count) if draw.random() < 0.3]
-    prices = {v: draw.randint(1, 10**8) for v in range(count) if v not in sources}
-    limit = sum(weights[sink] for sink in sinks) // 2
-    exact = vertex_cut_within(weights, edges, sources, sinks, prices, limit)
-    monkeypatch.setattr("hloom.passes.analysis.cut_within._MOST_VERTICES", 0)
-    near = vertex_cut_within(weights, edges, sources, sinks, prices, limit)
-    assert exact is not None
-    assert near is not None
-    assert sum(weights[vertex] for vertex in near) <= limit
-    least = price_of(exact, edges, sinks, prices)
-    assert least <= price_of(near, edges, sinks, prices) <= 1.2 * least
+    pricing = Pricing(CPU_SPEED, Rates(FREE, FREE))
+    assert plan_scans_within(BlockScans(block, 0), pricing, 1_000) is None
 
 
 def test_the_plan_says_what_runs_again_and_how_often() -> None:

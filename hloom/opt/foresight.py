@@ -44,9 +44,10 @@ def foresee(pipeline: Pipeline, module: ir.Module, target: Target) -> Foresight:
 
 
 def _go_through(driver: MeasuredPass, module: ir.Module, target: Target) -> Foresight:
+    planner = driver.planner(module, target)
     attempts: list[Attempt] = []
     while len(attempts) < driver.compiles:
-        plan = driver.plan_after(module, target, attempts).to_json()
+        plan = planner(module, attempts).to_json()
         step_bytes, temp_bytes = (plan.get(f"predicted_{kind}_bytes") for kind in ("step", "temp"))
         if not isinstance(step_bytes, int) or not isinstance(temp_bytes, int):
             break

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 
 from jax.extend.mlir import ir
@@ -31,6 +32,7 @@ class BlockGraph:
     block: ir.Block
     shards: Shards = field(default_factory=Shards)
     ops: list[ir.Operation] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
     kinds: list[Kind] = field(default_factory=list)
     operands: list[list[int]] = field(default_factory=list)
     results: list[list[int]] = field(default_factory=list)
@@ -39,6 +41,7 @@ class BlockGraph:
     producers: list[int] = field(default_factory=list)
     users: list[list[int]] = field(default_factory=list)
     index: dict[ir.Value, int] = field(default_factory=dict)
+    _sizeless: set[int] = field(default_factory=set)
     _size_by_type: dict[ir.Type, int | None] = field(default_factory=dict)
 
     @classmethod
@@ -58,36 +61,39 @@ class BlockGraph:
             self._size_by_type[type_] = tensor_bytes(type_)
         size = self._size_by_type[type_]
         self.sizes.append(size if self.shards.trivial else self.shards.bytes_of(value))
+        if size is None:
+            self._sizeless.add(number)
         self.producers.append(producer)
         self.users.append([])
         return number
 
     def _add_operation(self, op: ir.Operation) -> None:
         position = len(self.ops)
-        kind = kind_of(op)
-        read = [self._reader(value) for value in op.operands]
-        if kind is not Kind.REDUCTION and len(op.regions):
+        kind, index = kind_of(op), self.index
+        read = [
+            index[value] if value in index else self._add_value(value, FROM_OUTSIDE)
+            for value in op.operands
+        ]
+        if kind not in CHEAP_KINDS and len(op.regions):
             for inner in walk.operations(op):
                 read += [self.index[value] for value in inner.operands if value in self.index]
         read = list(dict.fromkeys(read))
         self.ops.append(op)
+        self.names.append(op.name)
         self.operands.append(read)
         for value in read:
             self.users[value].append(position)
         made = [self._add_value(result, position) for result in op.results]
         self.results.append(made)
-        if kind is not Kind.OPAQUE and any(self.sizes[value] is None for value in read + made):
+        if self._sizeless and not self._sizeless.isdisjoint(read + made):
             kind = Kind.OPAQUE
         self.kinds.append(kind)
-
-    def _reader(self, value: ir.Value) -> int:
-        found = self.index.get(value)
-        return self._add_value(value, FROM_OUTSIDE) if found is None else found
 
     def size(self, value: int) -> int:
         """Bytes of a value; 0 where it has no static size."""
         return self.sizes[value] or 0
 
+    @functools.cached_property
     def constant_derived(self) -> list[bool]:
         """For each value, whether it is computed from constants and iotas alone."""
         derived = [False] * len(self.values)

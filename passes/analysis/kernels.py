@@ -37,8 +37,8 @@ class Kernels:
         count = len(line.sizes)
         self.free = _made_of_constants(line)
         self._in_memory = [False] * count
-        self._live: list[int] = []
-        """Positions whose results are used, last first."""
+        self._live: list[tuple[int, Work, list[int], list[int]]] = []
+        """Operations whose results are used, last first: position, work, reads and makes."""
         self._find_values_in_memory()
         self.positions: list[int] = []
         self.makes: list[list[int]] = []
@@ -64,25 +64,27 @@ class Kernels:
         for value in line.returned:
             in_memory[value] = True
             kernel[value] = _RETURNED
-        for position in range(len(line.work) - 1, -1, -1):
-            makes = line.makes[position]
+        live, count = self._live, len(line.work)
+        operations = zip(range(count), line.work, line.reads, line.makes, strict=True)
+        for operation in reversed(list(operations)):
+            position, work, reads, makes = operation
             # Mostly the first one tells.
             if makes and kernel[makes[0]] == _NOBODY and _are_unread(makes, kernel):
                 continue
-            self._live.append(position)
-            work, reads = line.work[position], line.reads[position]
+            live.append(operation)
             reader = position
             if work in INLINED:
                 made = makes[0]
-                if kernel[made] == _SEVERAL and (
+                reader = kernel[made]
+                if reader == _SEVERAL and (
                     work is Work.HEAVY
                     or (work is Work.SHIFT and self._has_maximum_alone(position, kernel))
                 ):
                     in_memory[made] = True
-                if not in_memory[made]:
-                    reader = kernel[made]
-                elif work is Work.VIEW:
-                    in_memory[reads[0]] = True
+                if in_memory[made]:
+                    reader = position
+                    if work is Work.VIEW:
+                        in_memory[reads[0]] = True
             else:
                 for value in makes:
                     in_memory[value] = True
@@ -117,13 +119,15 @@ class Kernels:
         sources: list[tuple[int, ...]] = [()] * len(line.sizes)
         for value in line.given:
             sources[value] = (value,)
-        for position in reversed(self._live):
-            makes, work, reads = line.makes[position], line.work[position], line.reads[position]
-            if len(reads) == 1:
-                read = sources[reads[0]]
-            else:
-                # What is in any of them, each once, in order.
-                read = tuple(dict.fromkeys([v for value in reads for v in sources[value]]))
+        for position, work, reads, makes in reversed(self._live):
+            read: tuple[int, ...] = ()
+            for value in reads:
+                found = sources[value]
+                # What is in any of them, each once, in order. Mostly it is the same as before.
+                if not read:
+                    read = found
+                elif found and found is not read and (len(found) > 1 or found[0] not in read):
+                    read = tuple(dict.fromkeys(read + found))
             if work in INLINED:
                 made = makes[0]
                 if not in_memory[made] and len(read) <= _MOST_OPERANDS:
@@ -136,14 +140,13 @@ class Kernels:
             elif work is Work.ALIAS:
                 for value, made in zip(reads, makes, strict=True):
                     buffer[made] = buffer[value]
-            self._add(position, read)
+            self._add(position, makes, read)
             for value in makes:
                 sources[value] = (value,)
 
-    def _add(self, position: int, read: tuple[int, ...]) -> None:
+    def _add(self, position: int, makes: list[int], read: tuple[int, ...]) -> None:
         number = len(self.positions)
         buffer, maker, users = self.buffer, self.maker, self.users
-        makes = self.line.makes[position]
         self.positions.append(position)
         self.makes.append(makes)
         self.buffers.append(list(dict.fromkeys([buffer[value] for value in read])))

@@ -89,6 +89,8 @@ class _Orders:
 
     def __init__(self, block: ir.Block) -> None:
         self.known: dict[ir.Value, Order] = {}
+        self._flexible: set[ir.Value] = set()
+        """Results that take the order of their operands."""
         ops = [view.operation for view in block.operations]
         for op in ops:
             for result in op.results:
@@ -96,7 +98,9 @@ class _Orders:
                 if order is not None:
                     self.known[result] = order
         for op in reversed(ops):
-            if len(op.results) == 1 and op.results[0] in self.known and _is_flexible(op):
+            if len(op.results) != 1 or op.results[0] not in self._flexible:
+                continue
+            if op.results[0] in self.known:
                 for operand in op.operands:
                     self._ask(op, operand)
 
@@ -105,9 +109,13 @@ class _Orders:
 
     def _made(self, op: ir.Operation, result: ir.Value) -> Order | None:
         """The order that a result has for the operands' sake; None where it may be any."""
-        if op.name == "stablehlo.dynamic_slice" or kind_of(op) is Kind.CONSTANT:
+        kind = kind_of(op)
+        flexible = _is_flexible(op, kind)
+        if flexible:
+            self._flexible.add(result)
+        if op.name == "stablehlo.dynamic_slice" or kind is Kind.CONSTANT:
             return None
-        if not _is_flexible(op):
+        if not flexible:
             return _plain(result)
         for operand in op.operands:
             order = self.known.get(operand)
@@ -130,11 +138,11 @@ class _Orders:
 _MOVES = frozenset({"stablehlo.transpose", "stablehlo.reshape", "stablehlo.broadcast_in_dim"})
 
 
-def _is_flexible(op: ir.Operation) -> bool:
+def _is_flexible(op: ir.Operation, kind: Kind) -> bool:
     """Whether the operation's result takes the order of its operands."""
     if op.name in _MOVES:
         return True
-    if kind_of(op) is not Kind.CHEAP:
+    if kind is not Kind.CHEAP:
         return False
     result = op.results[0].type
     return any(_shape(operand.type) == _shape(result) for operand in op.operands)

@@ -95,9 +95,8 @@ _HOLDS_CODE = frozenset(
 )
 
 
-def work_of(op: ir.Operation) -> Work:
-    """How the operation's operands and results stand in memory."""
-    name = op.name
+def _work_of(name: str, results: int) -> Work:
+    """How operands and so many results of an operation of this name stand in memory."""
     if name in _CONSTANTS:
         return Work.FREE
     if name in _VIEWS:
@@ -111,26 +110,27 @@ def work_of(op: ir.Operation) -> Work:
     if name in _HEAVY:
         return Work.HEAVY
     known = name.startswith(("stablehlo.", "chlo.")) or name == "sdy.sharding_constraint"
-    return Work.FUSED if known and name not in _WHOLE and len(op.results) == 1 else Work.WHOLE
+    return Work.FUSED if known and name not in _WHOLE and results == 1 else Work.WHOLE
 
 
 def line_of(graph: BlockGraph) -> Line:
     """The line of a block without its terminator; operations and values numbered as there."""
     line = Line(sizes=[graph.size(value) for value in range(len(graph.values))])
-    ends = bool(graph.ops) and graph.ops[-1].name.endswith("return")
-    ops = graph.ops[:-1] if ends else graph.ops
-    for position, op in enumerate(ops):
-        work = work_of(op)
+    ends = bool(graph.ops) and graph.names[-1].endswith("return")
+    for position, name in enumerate(graph.names[:-1] if ends else graph.names):
         reads, makes = graph.operands[position], graph.results[position]
-        if op.name == "stablehlo.while":
+        work, inner = _work_of(name, len(makes)), 0
+        if name in _HOLDS_CODE:
+            inner = inner_bytes(graph.ops[position], graph.shards)
+        if name == "stablehlo.while":
             reads, makes = _carries(graph, position)
         elif work in (Work.ALIAS, Work.VIEW, Work.IN_PLACE):
-            first = [graph.index[value] for value in op.operands]
+            first = [graph.index[value] for value in graph.ops[position].operands]
             reads = first + [value for value in reads if value not in first]
         line.work.append(work)
         line.reads.append(reads)
         line.makes.append(makes)
-        line.inner.append(inner_bytes(op, graph.shards))
+        line.inner.append(inner)
     _mark_narrowed(graph, line)
     _mark_shifts(graph, line)
     line.given = frozenset(
@@ -175,8 +175,8 @@ def _carries(graph: BlockGraph, position: int) -> tuple[list[int], list[int]]:
 
 def _mark_narrowed(graph: BlockGraph, line: Line) -> None:
     """What XLA keeps of heavy work is what it is converted to, where that is smaller."""
-    for position, op in enumerate(graph.ops[: len(line.work)]):
-        if op.name != "stablehlo.convert":
+    for position, name in enumerate(graph.names[: len(line.work)]):
+        if name != "stablehlo.convert":
             continue
         wide, narrow = graph.operands[position][0], graph.results[position][0]
         producer = graph.producers[wide]
@@ -191,11 +191,11 @@ def _mark_narrowed(graph: BlockGraph, line: Line) -> None:
 
 def _mark_shifts(graph: BlockGraph, line: Line) -> None:
     """Finds x - max(x), a softmax's shift, where nothing else reads x."""
-    constant = graph.constant_derived()
-    for position, op in enumerate(graph.ops[: len(line.work)]):
-        if op.name != "stablehlo.subtract":
+    constant = graph.constant_derived
+    for position, name in enumerate(graph.names[: len(line.work)]):
+        if name != "stablehlo.subtract":
             continue
-        value, other = (graph.index[operand] for operand in op.operands)
+        value, other = (graph.index[operand] for operand in graph.ops[position].operands)
         shifted = graph.results[position][0]
         if len(graph.users[value]) != 2 or len(graph.users[shifted]) < 2:
             continue

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
@@ -42,36 +44,55 @@ def minimum_vertex_cut(
     """
     count = len(weights)
     unit = max(1, -(-2 * (sum(weights) + sum(prices.values())) // _CAPACITY_LIMIT))
-    scaled = np.array([-(-weight // unit) for weight in weights], dtype=np.int64)
-    priced = np.array(sorted(prices), dtype=np.int64)
-    paid = np.array([-(-prices[vertex] // unit) for vertex in sorted(prices)], dtype=np.int64)
+    scaled = -(-_array(weights) // unit)
+    paid = -(-_array(prices.values()) // unit)
     unlimited = int(scaled.sum() + paid.sum()) + 1
     # Vertex v is split into v (in) and count + v (out); the arc between carries its weight.
     source, sink = 2 * count, 2 * count + 1
     inside = np.arange(count)
-    pairs = np.array(sorted(set(edges)), dtype=np.int64).reshape(-1, 2)
-    starts = np.array(sorted(set(sources)), dtype=np.int64)
-    ends = np.array(sorted(set(sinks)), dtype=np.int64)
-    tails = np.concatenate(
-        [
-            inside,
-            pairs[:, 0] + count,
-            np.full(len(starts), source),
-            ends + count,
-            np.full(len(priced), source),
-        ]
-    )
-    heads = np.concatenate([inside + count, pairs[:, 1], starts, np.full(len(ends), sink), priced])
-    without_limit = np.full(len(pairs) + len(starts) + len(ends), unlimited, dtype=np.int64)
-    capacities = np.concatenate([scaled, without_limit, paid]).astype(np.int32)
-    size = 2 * count + 2
-    network = csr_matrix((capacities, (tails, heads)), shape=(size, size))
-    flow = maximum_flow(network, source, sink).flow
-    residual = network - flow
-    residual.data[residual.data < 0] = 0
-    residual.eliminate_zeros()
-    # Backward reachability from the sink in the residual graph gives the cut nearest the sink.
-    reached = np.zeros(size, dtype=bool)
-    reached[breadth_first_order(residual.T.tocsr(), sink, return_predecessors=False)] = True
+    pairs = np.fromiter(itertools.chain.from_iterable(edges), dtype=np.int64).reshape(-1, 2)
+    starts, ends, priced = _array(set(sources)), _array(set(sinks)), _array(prices)
+    made = np.concatenate([priced, starts])  # of a source's arcs the last counts
+    tails = np.concatenate([inside, np.full(len(made), source), pairs[:, 0] + count, ends + count])
+    heads = np.concatenate([inside + count, made, pairs[:, 1], np.full(len(ends), sink)])
+    capacities = np.full(len(tails), unlimited, dtype=np.int32)
+    capacities[: count + len(paid)] = np.concatenate([scaled, paid])
+    reached = _reaching(sink, source, tails, heads, capacities)
     crossing = ~reached[:count] & reached[count : 2 * count]
-    return frozenset(int(vertex) for vertex in np.flatnonzero(crossing))
+    return frozenset(np.flatnonzero(crossing).tolist())
+
+
+def _array(numbers: Collection[int]) -> NDArray[np.int64]:
+    return np.fromiter(numbers, dtype=np.int64, count=len(numbers))
+
+
+def _reaching(
+    sink: int,
+    source: int,
+    tails: NDArray[np.int64],
+    heads: NDArray[np.int64],
+    capacities: NDArray[np.int32],
+) -> NDArray[np.bool_]:
+    """The vertices from which the sink, the last one, is reached when the flow is greatest.
+
+    The cut behind them is the one nearest the sink.
+    """
+    size = sink + 1
+    # Every arc is there in both directions, so that a flow has the structure of its network: making
+    # sparse matrices of another structure takes most of the time where networks are small.
+    there, back = tails * size + heads, heads * size + tails
+    arcs, places = np.unique(np.concatenate([there, back]), return_inverse=True)
+    forth, reverse = places[: len(there)], places[len(there) :]
+    room = np.zeros(len(arcs), dtype=np.int32)
+    room[forth] = capacities
+    ends = (arcs % size).astype(np.int32)
+    starts = np.searchsorted(arcs, np.arange(size + 1) * size).astype(np.int32)
+    network = csr_matrix((room, ends, starts), shape=(size, size))
+    left = room - maximum_flow(network, source, sink).flow.data
+    backward = np.zeros_like(left)
+    backward[forth], backward[reverse] = left[reverse], left[forth]
+    residual = csr_matrix((backward, ends, starts), shape=(size, size))
+    residual.eliminate_zeros()
+    reached = np.zeros(size, dtype=np.bool_)
+    reached[breadth_first_order(residual, sink, return_predecessors=False)] = True
+    return reached

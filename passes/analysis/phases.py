@@ -23,7 +23,8 @@ def is_backward(op: ir.Operation) -> bool:
     JAX's name stacks are a hint, not a promise: what rests on them may lose an opportunity, but
     must be right for any answer.
     """
-    return has_remat_name(op) or bool(_TRANSPOSED.search(operation_name(op.location)))
+    name = operation_name(op.location)
+    return REMAT_SCOPE in name or bool(_TRANSPOSED.search(name))
 
 
 def is_rematerialized(block: ir.Block) -> bool:

@@ -26,7 +26,8 @@ After::
 
 With a budget any pure work may be: matrix products, convolutions, gathers, sorts, whole loops;
 never a collective, a custom call or anything with a side effect. The plan is the one of least added
-time whose memory, by a model of the target and of XLA, is within the budget. After a tight one::
+time, in which a second of cheap work counts a sixteenth, whose memory, by a model of the target and
+of XLA, is within the budget. After a tight one::
 
     %6:3 = stablehlo.optimization_barrier %x, %w, %g
     %7 = stablehlo.dot_general %6#0, %6#1  loc("jvp()/hloom.remat/dot_general")
@@ -58,7 +59,7 @@ from typing import ClassVar
 
 from jax.extend.mlir import ir
 
-from hloom.passes.base import Attempt, MeasuredPass, Pass, Target
+from hloom.passes.base import Attempt, MeasuredPass, Pass, Planner, Target
 from hloom.passes.cse import Cse
 from hloom.passes.free_constants import FreeConstants
 from hloom.passes.inline import Inline
@@ -66,7 +67,7 @@ from hloom.passes.loop_edit import Replaced
 from hloom.passes.options import Budget, Bytes, option
 from hloom.passes.remat.budget import best_of, is_worthwhile, setting_of, temp_budget
 from hloom.passes.remat.describe import describe_floor
-from hloom.passes.remat.plan import RematPlan, plan_cheap, plan_within
+from hloom.passes.remat.plan import BudgetPlanner, RematPlan, plan_cheap
 from hloom.passes.remat.rewrite import apply_block
 from hloom.passes.remat.scan_rewrite import apply_scan, finish_scans
 
@@ -106,7 +107,12 @@ class Remat(MeasuredPass):
     ) -> RematPlan:
         if self.budget is None:
             return plan_cheap(module, target, self.min_bytes)
-        return plan_within(module, target, attempts, self.budget, self.min_bytes)
+        return BudgetPlanner(module, target, self.budget, self.min_bytes)(module, attempts)
+
+    def planner(self, origin: ir.Module, target: Target) -> Planner:
+        if self.budget is None:
+            return super().planner(origin, target)
+        return BudgetPlanner(origin, target, self.budget, self.min_bytes)
 
     def wants_another(self, attempts: Sequence[Attempt], target: Target) -> bool:
         if self.budget is None:

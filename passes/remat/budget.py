@@ -56,7 +56,7 @@ def decide(search: Search, limit_bytes: int, attempts: Sequence[Attempt]) -> Dec
     """The next setting to compile for at most ``limit_bytes`` of temporary memory."""
     tried = tried_of(attempts)
     fits = _Fits(limit_bytes, tried)
-    search.within(fits.aim_bytes, fits)
+    search.within(fits.aim_bytes, fits, tried)
     chosen = cheapest(_untried(filter(fits, search.outcomes.values()), tried))
     held = cheapest(one.outcome for one in tried if one.real_bytes <= limit_bytes)
     if held is not None and (chosen is None or chosen.seconds >= held.seconds):
@@ -145,12 +145,12 @@ def known_json(decision: Decision) -> dict[str, object]:
         "setting": _setting_json(decision.outcome.setting),
         "model_temp_bytes": decision.outcome.temp_bytes,
         "predicted_temp_bytes": decision.expected_bytes,
-        "added_seconds": decision.outcome.seconds,
+        "weighted_seconds": decision.outcome.seconds,
         "considered": [
             {
                 "setting": _setting_json(outcome.setting),
                 "temp_bytes": outcome.temp_bytes,
-                "seconds": outcome.seconds,
+                "weighted_seconds": outcome.seconds,
             }
             for outcome in decision.known
         ],
@@ -171,14 +171,14 @@ def setting_of(plan: Mapping[str, Any]) -> Setting | None:
 
 
 def seconds_of(plan: Mapping[str, Any]) -> float:
-    """The added time that a plan was made with."""
-    return float(plan.get("added_seconds", 0.0))
+    """The added time that a plan was made with, as it counts in prices: of cheap work a share."""
+    return float(plan.get("weighted_seconds", 0.0))
 
 
 def outcomes_of(plan: Mapping[str, Any]) -> tuple[Outcome, ...]:
     """Every outcome that was known when a plan was made."""
     return tuple(
-        Outcome(_setting(one["setting"]), one["temp_bytes"], one["seconds"])
+        Outcome(_setting(one["setting"]), one["temp_bytes"], one["weighted_seconds"])
         for one in plan.get("considered", ())
     )
 

@@ -31,7 +31,7 @@ class Forward:
     ) -> None:
         self.graph = graph
         self.backward = [is_backward(op) for op in graph.ops]
-        self.constant = graph.constant_derived()
+        self.constant = graph.constant_derived
         returned = set(graph.operands[-1]) if graph.ops else set()
         self.recomputable: list[bool] = []
         self.seconds: dict[int, float] = {}
@@ -40,6 +40,8 @@ class Forward:
         self.sinks: list[int] = []
         self.reads: list[list[int]] = []
         """For each value the backward positions that read it, in order."""
+        self.of_loops: set[int] = set()
+        """Results of the loops, which take what the loops stack."""
         self._prices: dict[Rates, list[int]] = {}
         self._sinks_of: dict[range, list[int]] = {}
         may_be = graph.is_cheap if pricing is None else graph.is_pure
@@ -47,12 +49,14 @@ class Forward:
             self.cheap.append(graph.is_cheap(value))
             inside = producer != FROM_OUTSIDE
             forward = not inside or not self.backward[producer]
+            if inside and graph.ops[producer] in loops:
+                self.of_loops.add(value)
             self.recomputable.append(
                 inside
                 and forward
                 and not self.constant[value]
                 and may_be(value)
-                and graph.ops[producer] not in loops
+                and value not in self.of_loops
             )
             if pricing is not None and self.recomputable[-1]:
                 made_together = len(graph.results[producer])

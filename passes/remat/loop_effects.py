@@ -6,22 +6,20 @@ them is what the bodies hold while they run, and how much one loop stacks for th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis import walk
 from hloom.passes.analysis.line import Line
 from hloom.passes.analysis.liveness import inner_bytes
-from hloom.passes.analysis.loop_pairs import LoopPair
 from hloom.passes.analysis.loops import runs_of
 from hloom.passes.analysis.shards import Shards
-from hloom.passes.clone import clone_module
+from hloom.passes.clone import Counterparts, clone_module
 from hloom.passes.loop_edit import Replaced
 from hloom.passes.remat.ladder import FINE, Ladder
 from hloom.passes.remat.pricing import Pricing
-from hloom.passes.remat.scan import ScanPlan, plan_scans
+from hloom.passes.remat.scan import BlockScans, ScanPlan
 from hloom.passes.remat.scan_rewrite import apply_scan, finish_scans
 from hloom.passes.remat.scan_within import bytes_kept_at, plan_scans_within
 
@@ -49,91 +47,96 @@ class LoopEffects:
     def __init__(
         self,
         module: ir.Module,
-        pairs: Sequence[LoopPair],
+        number: Mapping[ir.Operation, int],
+        scans: Sequence[BlockScans],
         ladder: Ladder,
         pricing: Pricing,
         shards: Shards,
-        min_bytes: int,
     ) -> None:
-        self.module, self.pairs, self.ladder = module, pairs, ladder
-        self.pricing, self.shards, self.min_bytes = pricing, shards, min_bytes
-        self._blocks = list(walk.code_blocks(module.operation))
+        """``number`` is that of an operation among all of the module's."""
+        self.module, self.number, self.scans = module, number, scans
+        self.ladder, self.pricing, self.shards = ladder, pricing, shards
         self._kept: dict[tuple[int, int], int] = {}
-        self._effects: dict[int, dict[int, LoopEffect]] = {}
+        self._plans: dict[int, tuple[ScanPlan, ...]] = {}
+        self._effects: dict[tuple[ScanPlan, ...], dict[int, LoopEffect]] = {}
 
-    def at(self, step: int) -> dict[int, LoopEffect]:
+    def at(self, step: int) -> Mapping[int, LoopEffect]:
         """By the number of a loop among the module's operations, what its rewriting changes."""
-        if not self.pairs:
-            return {}
-        if step not in self._effects:
-            self._effects[step] = self._find(step)
-        return self._effects[step]
+        plans = self.plans(step)
+        if plans not in self._effects:
+            self._effects[plans] = self._find(plans) if plans else {}
+        return self._effects[plans]
 
-    def plans(self, module: ir.Module, step: int) -> Iterator[ScanPlan]:
-        """The plans of a step for the module, or a copy of it; pure."""
-        if not self.pairs:
-            return
+    def plans(self, step: int) -> tuple[ScanPlan, ...]:
+        """The plans of a step; pure."""
+        if step not in self._plans:
+            self._plans[step] = tuple(
+                plan
+                for block, scans in enumerate(self.scans)
+                if scans.frames
+                for plan in self._plan(block, scans, step)
+            )
+        return self._plans[step]
+
+    def kept_bytes(self, step: int) -> dict[ir.Block, int]:
+        """By block, bytes of what its loops stack at the rung of a step; quicker than effects."""
+        return {
+            scans.block: self._kept_bytes(number, step // FINE)
+            for number, scans in enumerate(self.scans)
+            if scans.frames
+        }
+
+    def _plan(self, block: int, scans: BlockScans, step: int) -> list[ScanPlan]:
         rung, fine = divmod(step, FINE)
-        # Not the planner's own seconds: a copy's operations come and go.
-        pricing = Pricing(self.pricing.speed, self.ladder.rates(rung))
-        for number, block in enumerate(walk.code_blocks(module.operation)):
-            within = None
-            if fine and (cap_bytes := self._cap_bytes(number, rung, fine)) is not None:
-                within = plan_scans_within(block, self.min_bytes, pricing, cap_bytes)
-            yield from plan_scans(block, self.min_bytes, pricing) if within is None else within
+        pricing = self.pricing.at(self.ladder.rates(rung))
+        within = None
+        if fine and (cap_bytes := self._cap_bytes(block, rung, fine)) is not None:
+            within = plan_scans_within(scans, pricing, cap_bytes)
+        return scans.plan(pricing) if within is None else within
 
-    def _cap_bytes(self, number: int, rung: int, fine: int) -> int | None:
+    def _cap_bytes(self, block: int, rung: int, fine: int) -> int | None:
         """What the loops of a block may keep between two rungs; None where that is the same."""
-        less, more = self._kept_bytes(number, rung), self._kept_bytes(number, rung + 1)
+        less, more = self._kept_bytes(block, rung), self._kept_bytes(block, rung + 1)
         return less + (more - less) * fine // FINE if less < more else None
 
-    def _kept_bytes(self, number: int, rung: int) -> int:
+    def _kept_bytes(self, block: int, rung: int) -> int:
         """What the loops of a block keep for their backward loops at a rung."""
-        key = number, rung
+        key = block, rung
         if key not in self._kept:
-            pricing = Pricing(self.pricing.speed, self.ladder.rates(rung))
-            self._kept[key] = bytes_kept_at(self._blocks[number], self.min_bytes, pricing)
+            pricing = self.pricing.at(self.ladder.rates(rung))
+            self._kept[key] = bytes_kept_at(self.scans[block], pricing)
         return self._kept[key]
 
-    def _find(self, step: int) -> dict[int, LoopEffect]:
+    def _find(self, plans: tuple[ScanPlan, ...]) -> dict[int, LoopEffect]:
         scratch = clone_module(self.module)
-        shards, number = self.shards.on(self.module, scratch), _numbers(scratch)
+        shards = self.shards.on(self.module, scratch)
+        counterparts = Counterparts(self.number, scratch)
         effects: dict[int, LoopEffect] = {}
         with scratch.context, ir.Location.unknown():
-            plans = list(self.plans(scratch, step))
-            # Rewriting changes how operations hash, so all that is asked of the old ones is first.
-            seconds = [self._seconds(plan) for plan in plans]
-            loops = [
-                (number[plan.pair.forward.op], number[plan.pair.backward.op]) for plan in plans
-            ]
+            copies = [counterparts.of(plan) for plan in plans]
             replaced = Replaced()
-            for plan in plans:
-                apply_scan(plan, replaced)
+            for copy in copies:
+                apply_scan(copy, replaced)
             rebuilt = [
-                (replaced.op(plan.pair.forward.op), replaced.op(plan.pair.backward.op))
-                for plan in plans
+                (replaced.op(copy.pair.forward.op), replaced.op(copy.pair.backward.op))
+                for copy in copies
             ]
             finish_scans(replaced)
-            effects_of = zip(rebuilt, seconds, loops, strict=True)
-            for (forward, backward), added_s, (first, second) in effects_of:
-                effects[first] = LoopEffect(
+            for plan, (forward, backward) in zip(plans, rebuilt, strict=True):
+                second = self.number[plan.pair.backward.op]
+                effects[self.number[plan.pair.forward.op]] = LoopEffect(
                     inner_bytes=inner_bytes(forward, shards),
                     stacked_bytes=_linked_bytes(forward, backward, shards),
                     partner=second,
-                    seconds=added_s,
+                    seconds=self._seconds(plan),
                 )
                 effects[second] = LoopEffect(inner_bytes(backward, shards))
         return effects
 
     def _seconds(self, plan: ScanPlan) -> float:
         """Seconds that a pair of loops takes for what it recomputes."""
-        pricing = Pricing(self.pricing.speed)
-        once = sum(pricing.seconds(op) * times for op, times in plan.runs)
+        once = sum(self.pricing.seconds(op) * times for op, times in plan.runs)
         return once * runs_of(plan.pair.backward.op.block)
-
-
-def _numbers(module: ir.Module) -> dict[ir.Operation, int]:
-    return {op: number for number, op in enumerate(walk.operations(module.operation))}
 
 
 def _linked_bytes(forward: ir.Operation, backward: ir.Operation, shards: Shards) -> int:

@@ -7,9 +7,8 @@ block around them.
 from __future__ import annotations
 
 import dataclasses
-import gc
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
@@ -18,22 +17,22 @@ from hloom.passes.analysis import walk
 from hloom.passes.analysis.graph import BlockGraph
 from hloom.passes.analysis.line import Line
 from hloom.passes.analysis.liveness import MemoryPrediction, line_of, prediction_of
-from hloom.passes.analysis.loop_pairs import loop_pairs
 from hloom.passes.analysis.loops import runs_of
 from hloom.passes.analysis.phases import has_remat_name, is_rematerialized
 from hloom.passes.analysis.shards import Shards
 from hloom.passes.analysis.simulation import Peak, simulate
 from hloom.passes.base import Target
+from hloom.passes.clone import Counterparts
 from hloom.passes.remat.describe import describe_peak
 from hloom.passes.remat.forward import Forward
-from hloom.passes.remat.ladder import EXPENSIVE_RUNGS, FINE, Ladder, Setting
+from hloom.passes.remat.ladder import Ladder, Setting
 from hloom.passes.remat.loop_effects import LoopEffect, LoopEffects, put_stacks
 from hloom.passes.remat.pricing import Pricing
 from hloom.passes.remat.rehearsal import rehearse
-from hloom.passes.remat.scan import ScanPlan
+from hloom.passes.remat.scan import BlockScans, ScanPlan
 from hloom.passes.remat.schedule import Schedule
 from hloom.passes.remat.straight_line import BlockPlan, block_plan
-from hloom.passes.remat.windows import Tariff, keep, split
+from hloom.passes.remat.straight_lines import StraightLines
 
 
 @dataclass(frozen=True)
@@ -56,6 +55,10 @@ _LONG, _HALVINGS_IF_LONG = 12_000, (3, 4)
 
 _USUAL_LENGTHS, _SHORTEST_LENGTH = (384, 96), 8
 """In very long programs also these, in operations: a layer has some hundred."""
+
+
+Plans = tuple[tuple[BlockPlan, ...], tuple[ScanPlan, ...]]
+"""What is recomputed in blocks, and in pairs of loops."""
 
 
 @dataclass(frozen=True)
@@ -84,30 +87,10 @@ class _Planned:
     around: frozenset[ir.Operation]
 
 
-@contextmanager
-def _without_collection() -> Iterator[None]:
-    """Puts off the collection of cyclic garbage.
-
-    Planning makes none, but lists by the hundred thousand, and looking through them over and over
-    takes a quarter of its time.
-    """
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
 class Model:
     """A module and what may be recomputed in it."""
 
     def __init__(self, module: ir.Module, target: Target, min_bytes: int) -> None:
-        with _without_collection():
-            self._read(module, target, min_bytes)
-
-    def _read(self, module: ir.Module, target: Target, min_bytes: int) -> None:
         self.module, self.min_bytes = module, min_bytes
         self.pricing = Pricing(target.speed)
         self.operations = list(walk.operations(module.operation))
@@ -123,9 +106,12 @@ class Model:
         }
         self._lines: dict[ir.Block, Line] = {}
         self._known: dict[Setting | None, _Simulated] = {}
-        self.pairs = [pair for block in self.blocks for pair in loop_pairs(block)]
+        self._alike: dict[Hashable, _Simulated] = {}
+        """By what follows from a setting: several may come to the same."""
+        scans = [BlockScans(block, min_bytes) for block in self.blocks]
+        self.pairs = [pair for one in scans for pair in one.pairs]
         loops = {loop for pair in self.pairs for loop in (pair.forward.op, pair.backward.op)}
-        self.forwards = {
+        forwards = {
             block: forward
             for block in (self.blocks if target.keeps_barriers else ())
             if not is_rematerialized(block)
@@ -134,12 +120,9 @@ class Model:
                 frozenset(forward.sinks)
             )
         }
-        self._windows: dict[tuple[ir.Block, int, bool], list[range]] = {}
-        self._keeps: dict[tuple[ir.Block, Setting], frozenset[int]] = {}
-        self.ladder = Ladder(self._middle_rate())
-        self.loops = LoopEffects(
-            module, self.pairs, self.ladder, self.pricing, self.shards, min_bytes
-        )
+        ladder = Ladder(self._middle_rate())
+        self.lines = StraightLines(forwards, ladder)
+        self.loops = LoopEffects(module, self.number, scans, ladder, self.pricing, self.shards)
 
     @property
     def is_long(self) -> bool:
@@ -148,7 +131,7 @@ class Model:
 
     def lengths(self) -> tuple[int, ...]:
         """Lengths of windows worth trying; 0 where loops alone may do."""
-        longest = max((sum(f.backward) for f in self.forwards.values()), default=0)
+        longest = self.lines.longest
         halvings = _HALVINGS_IF_LONG if self.is_long else _HALVINGS
         lengths = [longest >> times for times in halvings]
         lengths += [length for length in _USUAL_LENGTHS if length < min(lengths)]
@@ -158,11 +141,21 @@ class Model:
         return (*lengths, 0) if self.pairs else tuple(lengths)
 
     def kept_bytes(self, setting: Setting) -> int:
-        """Bytes of what is kept for straight lines; quicker to tell than an outcome."""
-        return sum(
-            forward.weigh(self._kept(forward, windows, setting))
-            for forward, windows in self._windowed(setting)
-        )
+        """Bytes that are kept at one time for the backward pass; quicker to tell than an outcome.
+
+        It is mostly a bit less than the temporary memory.
+        """
+        by_block = Counter(self.lines.kept_bytes(setting))
+        by_block.update(self.loops.kept_bytes(setting.step))
+        return max(by_block.values(), default=0)
+
+    def seconds(self, setting: Setting) -> float:
+        """The added time of a setting; quicker to tell than an outcome where there are no loops."""
+        return _seconds(self.loops.at(setting.step), self.lines.schedules(setting))
+
+    def are_alike(self, one: Setting | None, other: Setting | None) -> bool:
+        """Whether two settings come to the same decisions."""
+        return self._simulated(one).peak is self._simulated(other).peak
 
     def outcome(self, setting: Setting | None) -> Outcome:
         """What a setting would give; None stands for the module as it is."""
@@ -186,15 +179,25 @@ class Model:
 
     def _simulated(self, setting: Setting | None) -> _Simulated:
         if setting not in self._known:
-            with _without_collection():
-                self._known[setting] = self._simulate(setting)
+            self._known[setting] = self._simulate(setting)
         return self._known[setting]
 
     def _simulate(self, setting: Setting | None) -> _Simulated:
         effects = {} if setting is None else self.loops.at(setting.step)
-        schedules = {} if setting is None else self._schedules(setting)
-        seconds = sum(effect.seconds for effect in effects.values())
-        seconds += sum(schedule.seconds * runs_of(b) for b, schedule in schedules.items())
+        schedules = {} if setting is None else self.lines.schedules(setting)
+        key = tuple(schedules.values()), tuple(effects.items())
+        if key not in self._alike:
+            self._alike[key] = self._simulate_as(setting, effects, schedules)
+        alike = self._alike[key]
+        outcome = dataclasses.replace(alike.outcome, setting=setting)
+        return dataclasses.replace(alike, outcome=outcome)
+
+    def _simulate_as(
+        self,
+        setting: Setting | None,
+        effects: Mapping[int, LoopEffect],
+        schedules: Mapping[ir.Block, Schedule],
+    ) -> _Simulated:
         blocks = [*schedules, *(self.operations[number].block for number in effects)]
         around = frozenset(op for block in blocks for op in walk.ancestors(block))
         line = self._line(self.main, _Planned(effects, schedules, around))
@@ -207,13 +210,17 @@ class Model:
         if peak.inner_bytes:
             graph = self._graphs[self.main]
             running = graph.ops[graph.producers[origins[line.makes[peak.position][0]]]]
-        return _Simulated(Outcome(setting, peak.bytes, seconds), peak, origins, running)
+        outcome = Outcome(setting, peak.bytes, _seconds(effects, schedules))
+        return _Simulated(outcome, peak, origins, running)
 
-    def plan(self, setting: Setting) -> tuple[tuple[BlockPlan, ...], tuple[ScanPlan, ...]]:
+    def plan(self, setting: Setting) -> Plans:
         """The setting's decisions on the module itself."""
-        scans = tuple(self.loops.plans(self.module, setting.step))
-        schedules = self._schedules(setting)
-        return tuple(block_plan(schedule) for schedule in schedules.values()), scans
+        schedules = self.lines.schedules(setting).values()
+        return tuple(map(block_plan, schedules)), self.loops.plans(setting.step)
+
+    def on(self, module: ir.Module, plans: Plans) -> Plans:
+        """The same decisions on a clone of the module."""
+        return plans if module is self.module else Counterparts(self.number, module).of(plans)
 
     def _middle_rate(self) -> float:
         """Bytes that the module's recomputable work makes a second, on the whole."""
@@ -224,38 +231,6 @@ class Model:
                     made += sum(graph.size(value) for value in graph.results[position])
                     seconds += self.pricing.seconds(op)
         return made / seconds if seconds else 1.0
-
-    def _schedules(self, setting: Setting) -> dict[ir.Block, Schedule]:
-        return {
-            forward.graph.block: Schedule(forward, windows, self._kept(forward, windows, setting))
-            for forward, windows in self._windowed(setting)
-        }
-
-    def _windowed(self, setting: Setting) -> Iterator[tuple[Forward, list[range]]]:
-        """The straight lines that a setting is about, and their windows."""
-        for block, forward in self.forwards.items() if setting.length else ():
-            key = block, setting.length, setting.lead > 0
-            if key not in self._windows:
-                self._windows[key] = split(forward, setting.length, loss_apart=setting.lead > 0)
-            yield forward, self._windows[key]
-
-    def _kept(self, forward: Forward, windows: Sequence[range], setting: Setting) -> frozenset[int]:
-        key = forward.graph.block, setting
-        if key not in self._keeps:
-            self._keeps[key] = self._keep(forward, windows, setting)
-        return self._keeps[key]
-
-    def _keep(self, forward: Forward, windows: Sequence[range], setting: Setting) -> frozenset[int]:
-        rung, fine = setting.rung, setting.fine
-        tariff = Tariff.flat(self.ladder.rates(rung))
-        if fine:
-            made = [p for p, backward in enumerate(forward.backward) if not backward]
-            border = made[len(made) * (FINE - fine) // FINE]
-            tariff = Tariff(self.ladder.rates(rung), self.ladder.rates(rung + 1), border)
-        only_cheap = Tariff.flat(self.ladder.rates(max(rung, EXPENSIVE_RUNGS)))
-        lead = min(setting.lead, len(windows))
-        tariffs = [only_cheap] * lead + [tariff] * (len(windows) - lead)
-        return keep(forward, windows, tariffs)
 
     def _inside(self, op: ir.Operation, planned: _Planned) -> int:
         """Bytes alive inside an operation that holds blocks of code."""
@@ -300,6 +275,12 @@ class Model:
                 reader = graph.producers[graph.index[self.operations[effect.partner].results[0]]]
                 put_stacks(line, position, reader, effect.stacked_bytes)
         return line
+
+
+def _seconds(effects: Mapping[int, LoopEffect], schedules: Mapping[ir.Block, Schedule]) -> float:
+    """The added time of what is decided for loops and for straight lines."""
+    loops_s = sum(effect.seconds for effect in effects.values())
+    return loops_s + sum(schedule.seconds * runs_of(block) for block, schedule in schedules.items())
 
 
 _HOLDS_CODE = frozenset(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
@@ -16,9 +18,11 @@ from hloom.passes.base import Attempt, Target
 from hloom.passes.options import Budget
 from hloom.passes.remat.budget import Decision, decide, known_json, outcomes_of, temp_budget
 from hloom.passes.remat.model import Model
+from hloom.passes.remat.pricing import Pricing
 from hloom.passes.remat.scan import ScanPlan, plan_scans
 from hloom.passes.remat.search import Search
 from hloom.passes.remat.straight_line import BlockPlan, plan_block
+from hloom.passes.wording import counted
 
 
 @dataclass(frozen=True)
@@ -29,18 +33,22 @@ class Prediction:
       decision: the setting it was made with, and what else was considered.
       step_bytes: arguments, results and temporaries.
       added_flops: floating-point operations that are done once more.
+      added_seconds: what is done once more by its roofline, all of it one after the other; of cheap
+        work, which mostly fuses into kernels that run anyway, an upper bound.
       peak: the largest values alive when most is, as JSON.
     """
 
     decision: Decision
     step_bytes: int
     added_flops: float
+    added_seconds: float
     peak: tuple[dict[str, object], ...]
 
     def to_json(self) -> dict[str, object]:
         return known_json(self.decision) | {
             "predicted_step_bytes": self.step_bytes,
             "added_flops": self.added_flops,
+            "added_seconds": self.added_seconds,
             "peak": list(self.peak),
         }
 
@@ -78,8 +86,8 @@ class RematPlan:
         clones = sum(len(group.cloned) for block in self.blocks for group in block.groups)
         clones += sum(len(site.cloned) for scan in self.scans for site in scan.sites)
         text = (
-            f"{clones} operations recomputed, {self.freed_bytes / 2**20:.1f} MiB of residuals "
-            f"not kept, {self.added_bytes / 2**20:.1f} MiB kept in their place"
+            f"{counted(clones, 'operation')} recomputed, {self.freed_bytes / 2**20:.1f} MiB of "
+            f"residuals not kept, {self.added_bytes / 2**20:.1f} MiB kept in their place"
         )
         if self.prediction is not None:
             text += f", {self.prediction.step_bytes / 2**20:.1f} MiB predicted for the step"
@@ -113,34 +121,42 @@ def plan_cheap(module: ir.Module, target: Target, min_bytes: int) -> RematPlan:
     return RematPlan(tuple(blocks), tuple(scans))
 
 
-def plan_within(
-    module: ir.Module,
-    target: Target,
-    attempts: Sequence[Attempt],
-    budget: Budget,
-    min_bytes: int,
-) -> RematPlan:
-    """Recomputes what the budget asks for, given what XLA made of earlier plans."""
-    model = Model(module, target, min_bytes)
-    first = attempts or (_predicted(model),)
-    limit = temp_budget(budget, first if budget.percent is None else attempts, target)
-    search = Search(model, outcomes_of(attempts[-1].plan) if attempts else ())
-    if limit is None:
-        # A share of what the program takes as it is: to be seen first.
-        unmodified = search.outcome(None)
-        decision = Decision(unmodified, unmodified.temp_bytes, (unmodified,))
-    else:
-        decision = decide(search, limit, attempts)
-    setting = decision.outcome.setting
-    blocks, scans = ((), ()) if setting is None else model.plan(setting)
-    around = first[0].step_bytes - first[0].temp_bytes
-    prediction = Prediction(
-        decision,
-        step_bytes=around + decision.expected_bytes,
-        added_flops=_added_flops(blocks, scans),
-        peak=tuple(model.owners(setting)),
-    )
-    return RematPlan(blocks, scans, prediction)
+class BudgetPlanner:
+    """Recomputes what a budget asks for, in clones of a module, which is read only once."""
+
+    def __init__(self, origin: ir.Module, target: Target, budget: Budget, min_bytes: int) -> None:
+        self.origin, self.target = origin, target
+        self.budget, self.min_bytes = budget, min_bytes
+
+    @functools.cached_property
+    def _model(self) -> Model:
+        return Model(self.origin, self.target, self.min_bytes)
+
+    def __call__(self, module: ir.Module, attempts: Sequence[Attempt]) -> RematPlan:
+        """The plan for a clone, or for the module itself, given what XLA made of earlier plans."""
+        model, budget = self._model, self.budget
+        first = attempts or (_predicted(model),)
+        limit = temp_budget(budget, first if budget.percent is None else attempts, self.target)
+        search = Search(model, outcomes_of(attempts[-1].plan) if attempts else ())
+        if limit is None:
+            # A share of what the program takes as it is: to be seen first.
+            unmodified = search.outcome(None)
+            decision = Decision(unmodified, unmodified.temp_bytes, (unmodified,))
+        else:
+            decision = decide(search, limit, attempts)
+        setting = decision.outcome.setting
+        plans = ((), ()) if setting is None else model.plan(setting)
+        around = first[0].step_bytes - first[0].temp_bytes
+        added_flops, added_seconds = _added_work(*plans, model.pricing)
+        prediction = Prediction(
+            decision,
+            step_bytes=around + decision.expected_bytes,
+            added_flops=added_flops,
+            added_seconds=added_seconds,
+            peak=tuple(model.owners(setting)),
+        )
+        blocks, scans = model.on(module, plans)
+        return RematPlan(blocks, scans, prediction)
 
 
 def _predicted(model: Model) -> Attempt:
@@ -149,12 +165,25 @@ def _predicted(model: Model) -> Attempt:
     return Attempt({}, memory.argument_bytes, memory.output_bytes, memory.alias_bytes, 0)
 
 
-def _added_flops(blocks: Sequence[BlockPlan], scans: Sequence[ScanPlan]) -> float:
-    sizes, flops = TensorSizes(), 0.0
+def _added_work(
+    blocks: Sequence[BlockPlan], scans: Sequence[ScanPlan], pricing: Pricing
+) -> tuple[float, float]:
+    """FLOPs and seconds of what is done once more."""
+    again: Counter[ir.Operation] = Counter()
+    for op, runs in _again(blocks, scans):
+        again[op] += runs
+    sizes = TensorSizes()
+    flops = sum(all_flops(op, sizes) * runs for op, runs in again.items())
+    return flops, sum(pricing.repeat_seconds(op) * runs for op, runs in again.items())
+
+
+def _again(
+    blocks: Sequence[BlockPlan], scans: Sequence[ScanPlan]
+) -> Iterator[tuple[ir.Operation, int]]:
+    """What is done once more, and how often."""
     for block in blocks:
         runs = runs_of(block.groups[0].before.block) if block.groups else 0
-        flops += sum(all_flops(op, sizes) * runs for group in block.groups for op in group.cloned)
+        yield from ((op, runs) for group in block.groups for op in group.cloned)
     for scan in scans:
-        once = sum(all_flops(op, sizes) * times for op, times in scan.runs)
-        flops += once * runs_of(scan.pair.backward.op.block)
-    return flops
+        runs = runs_of(scan.pair.backward.op.block)
+        yield from ((op, times * runs) for op, times in scan.runs)

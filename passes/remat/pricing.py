@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass, field
 
@@ -45,6 +46,9 @@ class Pricing:
     speed: Speed
     rates: Rates = Rates(1.0, 1.0)
     _seconds: dict[ir.Operation, float] = field(default_factory=dict, repr=False, compare=False)
+    _roofline_seconds: dict[ir.Operation, float] = field(
+        default_factory=dict, repr=False, compare=False
+    )
     _sizes: TensorSizes = field(default_factory=TensorSizes, repr=False, compare=False)
 
     def of(self, op: ir.Operation) -> int:
@@ -59,12 +63,17 @@ class Pricing:
         """Seconds that doing the operation once more takes, as they count."""
         found = self._seconds.get(op)
         if found is None:
-            found = repeat_seconds(op, self.speed, self._sizes)
-            if is_cheap(op):
-                found *= _CHEAP_SHARE
+            found = self.repeat_seconds(op) * (_CHEAP_SHARE if is_cheap(op) else 1)
             self._seconds[op] = found
+        return found
+
+    def repeat_seconds(self, op: ir.Operation) -> float:
+        """Seconds that doing the operation once more takes, of cheap work an upper bound."""
+        found = self._roofline_seconds.get(op)
+        if found is None:
+            found = self._roofline_seconds[op] = repeat_seconds(op, self.speed, self._sizes)
         return found
 
     def at(self, rates: Rates) -> Pricing:
         """The same seconds at other prices."""
-        return Pricing(self.speed, rates, self._seconds, self._sizes)
+        return dataclasses.replace(self, rates=rates)

@@ -95,15 +95,11 @@ class _Rehearsal:
 
     def _emit_group(self, placement: Placement, clones: dict[int, int]) -> None:
         old, new, origins, results = self.old, self.new, self.origins, self.graph.results
-        leaves = self._emit_barrier(placement)
+        # A leaf of several groups passes a barrier in each.
+        clones.update(self._emit_barrier(placement))
         sizes = new.sizes
         for producer in placement.cloned:
-            new.reads.append(
-                [
-                    leaves[value] if value in leaves else clones.get(value, value)
-                    for value in old.reads[producer]
-                ]
-            )
+            new.reads.append([clones.get(value, value) for value in old.reads[producer]])
             made = results[producer]
             first = len(sizes)
             for value in made:

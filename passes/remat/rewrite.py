@@ -83,5 +83,5 @@ def erase_dead(block: ir.Block) -> None:
     """Erases the pure operations of a block whose results nothing reads."""
     for view in reversed(list(block.operations)):
         op = view.operation
-        if is_pure(op) and not any(True for result in op.results for _ in result.uses):
+        if not any(True for result in op.results for _ in result.uses) and is_pure(op):
             op.erase()

@@ -18,12 +18,12 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.loop_pairs import Link, LoopPair
+from hloom.passes.analysis.loop_pairs import Link, LoopPair, loop_pairs
 from hloom.passes.analysis.loops import Stack
 from hloom.passes.remat.describe import describe_operation, describe_value
 from hloom.passes.remat.pricing import Pricing
 from hloom.passes.remat.scan_frames import Frame, outermost_frames
-from hloom.passes.remat.scan_network import Network
+from hloom.passes.remat.scan_network import Network, price_in
 from hloom.passes.remat.scan_sites import BodySite, Sites
 
 
@@ -82,11 +82,19 @@ class ScanPlan:
 
 
 class BlockScans:
-    """The pairs of loops that stand directly in a block, to be planned at one price or several."""
+    """The pairs of loops that stand directly in a block, to be planned at one price or several.
+
+    What does not depend on prices is found out once.
+    """
 
     def __init__(self, block: ir.Block, min_bytes: int) -> None:
-        self.frames = outermost_frames(block)
+        self.block = block
+        self.pairs = loop_pairs(block)
+        self.frames = outermost_frames(self.pairs)
         self.min_bytes = min_bytes
+        self._networks: dict[tuple[Frame, frozenset[Frame], bool], Network] = {}
+        self._sites: dict[tuple[Network, frozenset[int]], Sites] = {}
+        self._plans: dict[Sites, ScanPlan | None] = {}
 
     def plan(self, pricing: Pricing | None) -> list[ScanPlan]:
         """A plan for each pair where there is something to gain, each loop once; pure."""
@@ -96,8 +104,7 @@ class BlockScans:
             loops = {frame.pair.forward.op, frame.pair.backward.op}
             if loops & taken:
                 continue
-            best = self._best(frame, pricing)
-            plan = scan_plan(frame, best.sites)
+            plan = self.plan_of(frame, self._best(frame, pricing).sites)
             if plan is not None:
                 plans.append(plan)
                 taken |= loops
@@ -108,23 +115,49 @@ class BlockScans:
         best = self._best(frame, pricing)
         return frame.pair.forward.trips * sum(best.network.weights[v] for v in best.kept)
 
+    def network(self, frame: Frame, rerun: frozenset[Frame], *, only_cheap: bool) -> Network:
+        """The network of an outermost frame where these inner loops are rerun."""
+        key = frame, rerun, only_cheap
+        if key not in self._networks:
+            self._networks[key] = Network.of(frame, rerun, self.min_bytes, only_cheap=only_cheap)
+        return self._networks[key]
+
+    def sites(self, network: Network, kept: frozenset[int]) -> Sites:
+        """What follows where a cut of a network is kept."""
+        key = network, kept
+        if key not in self._sites:
+            self._sites[key] = Sites(network, kept)
+        return self._sites[key]
+
+    def plan_of(self, frame: Frame, sites: Sites) -> ScanPlan | None:
+        """The plan of an outermost frame; None where nothing would change."""
+        if sites not in self._plans:
+            self._plans[sites] = _scan_plan(frame, sites)
+        return self._plans[sites]
+
     def _best(self, frame: Frame, pricing: Pricing | None) -> _Candidate:
         """The cheapest cut, where inner loops are rerun one by one as long as that is cheaper."""
-        best = _Candidate(Network.of(frame, frozenset(), self.min_bytes, pricing))
+        best = self._candidate(frame, frozenset(), pricing)
         inner = itertools.islice(frame.all(), 1, None) if pricing is not None else ()
         for child in inner:
             if child.may_rerun:
-                rerun = best.network.rerun | {child}
-                other = _Candidate(Network.of(frame, rerun, self.min_bytes, pricing))
+                other = self._candidate(frame, best.network.rerun | {child}, pricing)
                 if other.is_possible and other.cost < best.cost:
                     best = other
         return best
 
+    def _candidate(
+        self, frame: Frame, rerun: frozenset[Frame], pricing: Pricing | None
+    ) -> _Candidate:
+        network = self.network(frame, rerun, only_cheap=pricing is None)
+        kept = network.cut(pricing)
+        return _Candidate(network, kept, self.sites(network, kept), pricing)
 
-def scan_plan(frame: Frame, sites: Sites) -> ScanPlan | None:
+
+def _scan_plan(frame: Frame, sites: Sites) -> ScanPlan | None:
     """The plan of a frame and those inside it; None where nothing would change."""
     written, rerun = sites.of[frame], frame in sites.network.rerun
-    inner = [plan for child in frame.children if (plan := scan_plan(child, sites)) is not None]
+    inner = [plan for child in frame.children if (plan := _scan_plan(child, sites)) is not None]
     handed_on = [
         link.through
         for plan in inner
@@ -156,17 +189,17 @@ def scan_plan(frame: Frame, sites: Sites) -> ScanPlan | None:
 
 
 class _Candidate:
-    """The least cut of a network."""
+    """The least cut of a network, what follows from it, and what that costs."""
 
-    def __init__(self, network: Network) -> None:
-        self.network = network
-        self.kept = network.cut()
-        self.is_possible = all(network.weights[v] < network.unstorable for v in self.kept)
-        self.sites = Sites(network, self.kept)
-        self.cost = sum(network.weights[vertex] for vertex in self.kept) + sum(
-            network.price(frame, position)
+    def __init__(
+        self, network: Network, kept: frozenset[int], sites: Sites, pricing: Pricing | None
+    ) -> None:
+        self.network, self.kept, self.sites = network, kept, sites
+        self.is_possible = all(network.weights[v] < network.unstorable for v in kept)
+        self.cost = sum(network.weights[vertex] for vertex in kept) + sum(
+            price_in(frame, position, pricing)
             for frame in network.frames
-            for position in self.sites.of[frame].cloned
+            for position in sites.of[frame].cloned
         )
 
 

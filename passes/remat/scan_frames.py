@@ -9,7 +9,7 @@ loop, and its stacks need to be there for one iteration only.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
 
 from jax.extend.mlir import ir
@@ -32,7 +32,7 @@ class Frame:
     def __init__(self, pair: LoopPair, parent: Frame | None = None, depth: int = 1) -> None:
         self.pair, self.parent = pair, parent
         self.graph = BlockGraph.of(pair.forward.body)
-        self.constant = self.graph.constant_derived()
+        self.constant = self.graph.constant_derived
         inner = _separate(pair) if depth < _DEEPEST else []
         self.children = [Frame(found, self, depth + 1) for found in inner]
         handed_on = {
@@ -142,14 +142,14 @@ class Frame:
         return -1 if self.parent is None else self.parent.graph.ops.index(self.pair.forward.op)
 
 
-def outermost_frames(block: ir.Block) -> list[Frame]:
-    """Frames of the pairs of loops that stand directly in a block and that may be rewritten.
+def outermost_frames(pairs: Iterable[LoopPair]) -> list[Frame]:
+    """Frames of those of a block's pairs of loops that may be rewritten.
 
     A loop may be in several of them.
     """
     return [
         Frame(pair)
-        for pair in loop_pairs(block)
+        for pair in pairs
         if _is_ad(pair)
         and not has_remat_name(pair.backward.op)
         and not is_rematerialized(pair.backward.body)

@@ -15,49 +15,55 @@ from hloom.passes.remat.pricing import Pricing
 from hloom.passes.remat.scan_frames import Frame
 
 
-@dataclass
+@dataclass(eq=False)
 class Network:
     """Vertices of all frames, one for each value and one for each operation of several results.
 
-    ``first`` is the vertex of a frame's first value.
+    ``first`` is the vertex of a frame's first value, ``made`` has for the vertices that stand for
+    an operation the operation's frame and position. Nothing of it depends on prices.
     """
 
     frames: list[Frame]
     rerun: frozenset[Frame]
     min_bytes: int
-    pricing: Pricing | None
+    only_cheap: bool
     first: dict[Frame, int] = field(default_factory=dict)
     weights: list[int] = field(default_factory=list)
     edges: list[tuple[int, int]] = field(default_factory=list)
     sources: list[int] = field(default_factory=list)
     sinks: list[int] = field(default_factory=list)
-    prices: dict[int, int] = field(default_factory=dict)
+    made: dict[int, tuple[Frame, int]] = field(default_factory=dict)
 
     @classmethod
     def of(
-        cls, frame: Frame, rerun: frozenset[Frame], min_bytes: int, pricing: Pricing | None
+        cls, frame: Frame, rerun: frozenset[Frame], min_bytes: int, *, only_cheap: bool
     ) -> Network:
         """The network of an outermost frame and those inside it, of which some are rerun."""
-        network = cls(list(frame.all()), rerun, min_bytes, pricing)
+        network = cls(list(frame.all()), rerun, min_bytes, only_cheap)
         network._weigh()
         network._connect()
         return network
 
-    def cut(self) -> frozenset[int]:
+    def cut(self, pricing: Pricing | None) -> frozenset[int]:
         """The vertices to keep: those of least weight, with the prices of what they leave out."""
-        prices = {vertex: min(price, self.unstorable) for vertex, price in self.prices.items()}
+        prices = {
+            vertex: min(price, self.unstorable) for vertex, price in self.prices(pricing).items()
+        }
         return minimum_vertex_cut(self.weights, self.edges, self.sources, self.sinks, prices)
+
+    def prices(self, pricing: Pricing | None) -> dict[int, int]:
+        """By vertex, what making it costs; nothing where that is free for all."""
+        if pricing is None:
+            return {}
+        return {
+            vertex: price_in(frame, position, pricing)
+            for vertex, (frame, position) in self.made.items()
+        }
 
     def is_recomputable(self, frame: Frame, value: int) -> bool:
         """Whether a value made in a frame may be computed again in the backward body."""
         graph = frame.graph
-        return graph.is_cheap(value) if self.pricing is None else graph.is_pure(value)
-
-    def price(self, frame: Frame, position: int) -> int:
-        """What doing an operation of a frame again costs, in all iterations of its loop."""
-        if self.pricing is None:
-            return 0
-        return self.pricing.of(frame.graph.ops[position]) * frame.runs
+        return graph.is_cheap(value) if self.only_cheap else graph.is_pure(value)
 
     def _weigh(self) -> None:
         stored = [
@@ -86,7 +92,7 @@ class Network:
             return self.unstorable
         if frame.parent is None and value in frame.stacked:
             return 0
-        if self.pricing is None and graph.is_small_reduction(value):
+        if self.only_cheap and graph.is_small_reduction(value):
             return 0
         if value in frame.linked and graph.size(value) < self.min_bytes:
             return 0
@@ -129,5 +135,9 @@ class Network:
         self.edges += [(first + read, made) for read in graph.operands[position]]
         if any(child.position == position for child in self.rerun if child.parent is frame):
             self.sinks.append(made)  # done again in any case
-        if self.pricing is not None:
-            self.prices[made] = self.price(frame, position)
+        self.made[made] = frame, position
+
+
+def price_in(frame: Frame, position: int, pricing: Pricing | None) -> int:
+    """What doing an operation of a frame again costs, in all iterations of its loop."""
+    return 0 if pricing is None else pricing.of(frame.graph.ops[position]) * frame.runs

@@ -2,36 +2,39 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.cut_within import price_of, vertex_cut_within
+from hloom.passes.analysis.cut_within import FlowNetwork, vertex_cut_within
 from hloom.passes.remat.pricing import Pricing
-from hloom.passes.remat.scan import BlockScans, ScanPlan, scan_plan
-from hloom.passes.remat.scan_frames import Frame, outermost_frames
+from hloom.passes.remat.scan import BlockScans, ScanPlan
+from hloom.passes.remat.scan_frames import Frame
 from hloom.passes.remat.scan_network import Network
-from hloom.passes.remat.scan_sites import Sites
 
 
-def plan_scans_within(
-    block: ir.Block, min_bytes: int, pricing: Pricing, cap_bytes: int
-) -> list[ScanPlan] | None:
+def plan_scans_within(scans: BlockScans, pricing: Pricing, cap_bytes: int) -> list[ScanPlan] | None:
     """Plans the pairs of loops of a block together: all they store takes at most ``cap_bytes``.
 
     Of such plans it is one of least total price, as ``pricing`` has it; exactly so in bodies of up
     to some 400 values. ``cap_bytes`` is of whole stacks, those that are kept and new ones, without
     those below ``min_bytes`` a slice. None where no plan fits.
     """
-    frames = _disjoint(outermost_frames(block))
+    frames = _disjoint(scans.frames)
     if not frames:
         return []
     inner = [child for frame in frames for child in frame.all() if child.may_rerun]
+
+    @functools.cache
+    def choose(rerun: frozenset[Frame]) -> _Choice | None:
+        return _choose(scans, frames, rerun, pricing, cap_bytes)
+
     found: list[_Choice] = []
     for start in (frozenset[Frame](), frozenset(inner)):
-        best = _choose(frames, start, min_bytes, pricing, cap_bytes)
+        best = choose(start)
         for child in inner:
-            other = _choose(frames, start ^ {child}, min_bytes, pricing, cap_bytes)
+            other = choose(start ^ {child})
             if other is not None and (best is None or other.price < best.price):
                 best, start = other, start ^ {child}
         if best is not None:
@@ -40,15 +43,14 @@ def plan_scans_within(
         return None
     cheapest = min(found, key=lambda choice: choice.price)
     plans = (
-        scan_plan(frame, Sites(network, kept))
+        scans.plan_of(frame, scans.sites(network, kept))
         for frame, network, kept in zip(frames, cheapest.networks, cheapest.kept, strict=True)
     )
     return [plan for plan in plans if plan is not None]
 
 
-def bytes_kept_at(block: ir.Block, min_bytes: int, pricing: Pricing) -> int:
+def bytes_kept_at(scans: BlockScans, pricing: Pricing) -> int:
     """What plans at a price keep, in the bytes that ``plan_scans_within`` limits."""
-    scans = BlockScans(block, min_bytes)
     return sum(scans.kept_bytes(frame, pricing) for frame in _disjoint(scans.frames))
 
 
@@ -74,14 +76,16 @@ class _Choice:
 
 
 def _choose(
+    scans: BlockScans,
     frames: list[Frame],
     rerun: frozenset[Frame],
-    min_bytes: int,
     pricing: Pricing,
     cap_bytes: int,
 ) -> _Choice | None:
     """The best choice where these inner loops are rerun; None where nothing fits."""
-    networks = [Network.of(frame, rerun & set(frame.all()), min_bytes, pricing) for frame in frames]
+    networks = [
+        scans.network(frame, rerun & set(frame.all()), only_cheap=False) for frame in frames
+    ]
     weights: list[int] = []
     edges: list[tuple[int, int]] = []
     sources: list[int] = []
@@ -96,8 +100,11 @@ def _choose(
         edges += [(start + tail, start + head) for tail, head in network.edges]
         sources += [start + vertex for vertex in network.sources]
         sinks += [start + vertex for vertex in network.sinks]
-        prices |= {start + vertex: price * trips for vertex, price in network.prices.items()}
-    kept = vertex_cut_within(weights, edges, sources, sinks, prices, cap_bytes)
+        prices |= {
+            start + vertex: price * trips for vertex, price in network.prices(pricing).items()
+        }
+    together = FlowNetwork(weights, edges, sources, sinks, prices)
+    kept = vertex_cut_within(together, cap_bytes)
     if kept is None:
         return None
     ends = [*starts[1:], len(weights)]
@@ -107,5 +114,5 @@ def _choose(
             frozenset(vertex - start for vertex in kept if start <= vertex < end)
             for start, end in zip(starts, ends, strict=True)
         ),
-        price=price_of(kept, edges, sinks, prices),
+        price=together.price_of(kept),
     )

@@ -61,7 +61,7 @@ class Schedule:
         self.graph = forward.graph
         self.kept = kept
         self.seconds = 0.0
-        """Time that the clones take."""
+        """Time that the clones take, as it counts in prices: of cheap work a share."""
         self.windows = tuple(
             window for positions in windows if (window := self._window(positions)).reads
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -15,11 +16,18 @@ _LONGEST_LEAD = 4
 _FINE_STEPS = 4
 """Settings that are left for the steps between rungs, where not many may be tried."""
 
+_EVEN_STEPS = 3
+"""How many steps are looked for as if memory grew evenly from one rung to the next."""
+
 _KEPT_SHARE = 0.75
 """The share of the peak that kept values mostly are."""
 
-_FLOOR_RUNGS = range(0, EXPENSIVE_RUNGS, 4)
-"""Rungs that are tried for the least memory, and around the best of them those between."""
+_FLOOR_RUNGS = (0, 8, 4, 16, 12, 24, 20)
+"""Rungs that are tried for the least memory, each after the two that it is between; and around the
+best of them those between."""
+
+_FAR = 1.25
+"""Between two rungs that both take so many times the least memory nothing is looked for."""
 
 
 @dataclass(frozen=True)
@@ -54,27 +62,34 @@ class Search:
             self.outcomes[setting] = self.model.outcome(setting)
         return self.outcomes[setting]
 
-    def within(self, limit_bytes: float, fits: Callable[[Outcome], bool]) -> None:
+    def within(
+        self, limit_bytes: float, fits: Callable[[Outcome], bool], tried: Sequence[Tried] = ()
+    ) -> None:
         """Tries settings around where outcomes begin to fit in about ``limit_bytes``.
 
         ``fits`` says whether one does; it is to hold for less memory where it holds for more.
+        ``tried`` corrects what the model says of memory.
         """
         lengths = self.model.lengths()
         if fits(self.outcome(None)) or not lengths:
             return
         guess = self._guess(lengths[0], limit_bytes)
-        found: list[tuple[float, int, int]] = []
+        best: tuple[float, int, int] | None = None
         for length in lengths:
-            rung = self._highest(length, fits, guess)
+            wanted = 0
+            if best and (self.model.seconds(Setting(length, guess * FINE)), -length) > best[:2]:
+                wanted = guess + 1  # as far down as there it would cost more than the best
+            rung = self._highest(length, fits, max(guess, wanted), wanted)
             if rung is None:
                 continue
             guess = rung
-            found.append((self._at(length, rung, 0).seconds, -length, rung))
+            found = self._at(length, rung, 0).seconds, -length, rung
+            best = min(best or found, found)
             if rung >= EXPENSIVE_RUNGS or self.left <= _FINE_STEPS:
                 break  # where only cheap work is repeated, the windows matter little
-        if found:
-            _, negative, rung = min(found)
-            self._between(-negative, rung, fits)
+        if best:
+            _, negative, rung = best
+            self._between(-negative, rung, fits, limit_bytes, tried)
             self._lead(fits)
 
     def _guess(self, length: int, limit_bytes: float) -> int:
@@ -90,11 +105,7 @@ class Search:
 
     def lowest(self) -> list[Outcome]:
         """Settings with little memory: the same ones whatever was tried before."""
-        grid = [
-            self._at(length, rung, 0)
-            for length in self.model.lengths()
-            for rung in (_FLOOR_RUNGS if self.left > 0 else _FLOOR_RUNGS[:1])
-        ]
+        grid = self._grid()
         lowest = min(grid, key=lambda one: (one.temp_bytes, one.seconds), default=None)
         if lowest is not None and lowest.setting is not None and self.left > 0:
             middle = lowest.setting.step // FINE
@@ -104,6 +115,31 @@ class Search:
                 grid.append(self.outcome(dataclasses.replace(lowest.setting, lead=1)))
         return [self.outcome(None), *grid]
 
+    def _grid(self) -> list[Outcome]:
+        """Outcomes for each length, at the rungs where they may take less than the others."""
+        grid: list[Outcome] = []
+        ceiling = EXPENSIVE_RUNGS
+        for length in self.model.lengths():
+            column: dict[int, Outcome] = {}
+            for rung in _FLOOR_RUNGS if self.left > 0 else _FLOOR_RUNGS[:1]:
+                around = [column[near] for near in (rung - 4, rung + 4) if near in column]
+                least = min((one.temp_bytes for one in (*grid, *column.values())), default=math.inf)
+                if rung >= ceiling or (len(around) == 2 and self._is_far(around, least)):
+                    continue
+                if self.model.kept_bytes(Setting(length, rung * FINE)) > least:
+                    ceiling = rung  # with windows of other lengths no less is kept
+                    continue
+                column[rung] = self._at(length, rung, 0)
+            grid += column.values()
+        return grid
+
+    def _is_far(self, around: Sequence[Outcome], least_bytes: float) -> bool:
+        """Whether it is not worth looking between two outcomes for less memory."""
+        one, other = around
+        if self.model.are_alike(one.setting, other.setting):
+            return True
+        return min(one.temp_bytes, other.temp_bytes) > least_bytes * _FAR
+
     def _lead(self, fits: Callable[[Outcome], bool]) -> None:
         """Tries whether the first windows need not recompute what is expensive."""
         best = cheapest(outcome for outcome in self.outcomes.values() if fits(outcome))
@@ -111,22 +147,25 @@ class Search:
             return
         lead = 1
         while best.setting.step < EXPENSIVE_RUNGS * FINE and lead <= _LONGEST_LEAD:
-            if not fits(self.outcome(dataclasses.replace(best.setting, lead=lead))):
+            setting = dataclasses.replace(best.setting, lead=lead)
+            if self.model.seconds(setting) < best.seconds and not fits(self.outcome(setting)):
                 break
             lead *= 2
 
     def _at(self, length: int, rung: int, fine: int) -> Outcome:
         return self.outcome(Setting(length, rung * FINE + fine))
 
-    def _highest(self, length: int, fits: Callable[[Outcome], bool], guess: int) -> int | None:
-        """The highest rung that fits, looked for near a guess."""
+    def _highest(
+        self, length: int, fits: Callable[[Outcome], bool], guess: int, wanted: int
+    ) -> int | None:
+        """The highest rung that fits, from the ``wanted`` one on, looked for near a guess."""
 
         def holds(rung: int) -> bool:
             return fits(self._at(length, rung, 0))
 
         if self.model.is_long and self.left <= 0:
-            return 0 if holds(0) else None
-        low, high, width = -1, RUNGS, 1
+            return 0 if wanted == 0 and holds(0) else None
+        low, high, width = wanted - 1, RUNGS, 1
         if holds(guess):
             low = guess
             while low + width < RUNGS and holds(low + width):
@@ -134,22 +173,47 @@ class Search:
             high = min(low + width, RUNGS)
         else:
             high = guess
-            while high - width >= 0 and not holds(high - width):
+            while high - width >= wanted and not holds(high - width):
                 high, width = high - width, 2 * width
-            low = max(high - width, -1)
+            low = max(high - width, wanted - 1)
         while high - low > 1 and (self.left > 0 or low < 0):
             middle = (low + high) // 2
             if holds(middle):
                 low = middle
             else:
                 high = middle
-        return low if low >= 0 else None
+        return low if low >= wanted else None
 
-    def _between(self, length: int, rung: int, fits: Callable[[Outcome], bool]) -> None:
-        """Tries steps from one rung to the next."""
+    def _between(
+        self,
+        length: int,
+        rung: int,
+        fits: Callable[[Outcome], bool],
+        limit_bytes: float,
+        tried: Sequence[Tried],
+    ) -> None:
+        """Tries steps from one rung to the next: where memory grows evenly few, else by halves."""
+
+        def missing_bytes(fine: int) -> float:
+            return limit_bytes - corrected_bytes(self._at(length, rung, fine), tried)
+
+        even = Setting(length, (rung + 1) * FINE) in self.outcomes
         low, high = 0, FINE
-        while high - low > 1 and self.left > 0:
+        for number in itertools.count():
+            if high - low <= 1 or self.left <= 0:
+                break
             middle = (low + high) // 2
+            if (
+                number == 1
+                and low
+                and self.model.pairs
+                and missing_bytes(low) > missing_bytes(0) / 2
+            ):
+                middle = FINE - 1  # what loops stack grows in large steps: the last one may fit
+            elif even and number < _EVEN_STEPS:
+                below, above = missing_bytes(low), missing_bytes(high)
+                share = below / (below - above) if below > above else 0.5
+                middle = min(max(low + int(share * (high - low)), low + 1), high - 1)
             if fits(self._at(length, rung, middle)):
                 low = middle
             else:

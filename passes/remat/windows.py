@@ -84,10 +84,18 @@ class Tariff:
         ]
 
 
-def keep(forward: Forward, windows: Sequence[range], tariffs: Sequence[Tariff]) -> frozenset[int]:
-    """The values to keep, at the rates of each of the windows."""
+def keep(
+    forward: Forward,
+    windows: Sequence[range],
+    tariffs: Sequence[Tariff],
+    solved: Solved | None = None,
+) -> frozenset[int]:
+    """The values to keep, at the rates of each of the windows.
+
+    ``solved`` has cuts that were found before, and is given new ones.
+    """
     kept: set[int] = set()
-    solved: dict[_Problem, frozenset[int]] = {}
+    solved = {} if solved is None else solved
     prices = {tariff: tariff.prices(forward) for tariff in dict.fromkeys(tariffs)}
     for window, tariff in reversed(list(zip(windows, tariffs, strict=True))):
         values, problem = _problem(forward, window, prices[tariff], kept)
@@ -112,6 +120,10 @@ class _Problem:
         most = sum(self.weights) + 1
         prices = {number: min(price, most) for number, price in self.prices}
         return minimum_vertex_cut(self.weights, self.edges, self.sources, self.sinks, prices)
+
+
+Solved = dict[_Problem, frozenset[int]]
+"""The cuts of windows: layers are alike, and settings have prices of many windows in common."""
 
 
 def _problem(
