@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hloom.passes.remat.ladder import EXPENSIVE_RUNGS, FINE, RUNGS, Setting
@@ -22,11 +22,11 @@ _EVEN_STEPS = 3
 _KEPT_SHARE = 0.75
 """The share of the peak that kept values mostly are."""
 
-_FLOOR_RUNGS = (0, 8, 4, 16, 12, 24, 20)
-"""Rungs that are tried for the least memory, each after the two that it is between; and around the
-best of them those between."""
+_FLOOR_RUNGS = (0, 12, 8, 4, 16, 24, 20)
+"""Rungs that are tried for the least memory, in this order; and around the best of them those
+between."""
 
-_FAR = 1.25
+_FAR = 1.5
 """Between two rungs that both take so many times the least memory nothing is looked for."""
 
 
@@ -122,9 +122,8 @@ class Search:
         for length in self.model.lengths():
             column: dict[int, Outcome] = {}
             for rung in _FLOOR_RUNGS if self.left > 0 else _FLOOR_RUNGS[:1]:
-                around = [column[near] for near in (rung - 4, rung + 4) if near in column]
                 least = min((one.temp_bytes for one in (*grid, *column.values())), default=math.inf)
-                if rung >= ceiling or (len(around) == 2 and self._is_far(around, least)):
+                if rung >= ceiling or self._is_far(rung, column, least):
                     continue
                 if self.model.kept_bytes(Setting(length, rung * FINE)) > least:
                     ceiling = rung  # with windows of other lengths no less is kept
@@ -133,9 +132,13 @@ class Search:
             grid += column.values()
         return grid
 
-    def _is_far(self, around: Sequence[Outcome], least_bytes: float) -> bool:
-        """Whether it is not worth looking between two outcomes for less memory."""
-        one, other = around
+    def _is_far(self, rung: int, column: Mapping[int, Outcome], least_bytes: float) -> bool:
+        """Whether it is not worth trying a rung for less memory, by those that it is between."""
+        below = max((other for other in column if other < rung), default=None)
+        above = min((other for other in column if other > rung), default=None)
+        if below is None or above is None:
+            return False
+        one, other = column[below], column[above]
         if self.model.are_alike(one.setting, other.setting):
             return True
         return min(one.temp_bytes, other.temp_bytes) > least_bytes * _FAR
@@ -194,7 +197,7 @@ class Search:
     ) -> None:
         """Tries steps from one rung to the next: where memory grows evenly few, else by halves."""
 
-        def missing_bytes(fine: int) -> float:
+        def missing(fine: int) -> float:
             return limit_bytes - corrected_bytes(self._at(length, rung, fine), tried)
 
         even = Setting(length, (rung + 1) * FINE) in self.outcomes
@@ -203,21 +206,20 @@ class Search:
             if high - low <= 1 or self.left <= 0:
                 break
             middle = (low + high) // 2
-            if (
-                number == 1
-                and low
-                and self.model.pairs
-                and missing_bytes(low) > missing_bytes(0) / 2
-            ):
+            if number == 1 and low and self.model.pairs and 2 * missing(low) > missing(0):
                 middle = FINE - 1  # what loops stack grows in large steps: the last one may fit
             elif even and number < _EVEN_STEPS:
-                below, above = missing_bytes(low), missing_bytes(high)
-                share = below / (below - above) if below > above else 0.5
-                middle = min(max(low + int(share * (high - low)), low + 1), high - 1)
+                middle = _evenly_between(low, high, missing(low), missing(high))
             if fits(self._at(length, rung, middle)):
                 low = middle
             else:
                 high = middle
+
+
+def _evenly_between(low: int, high: int, below: float, above: float) -> int:
+    """The last step before nothing is missing, if what is missing falls evenly, from ``below``."""
+    share = below / (below - above) if below > above else 0.5
+    return min(max(low + int(share * (high - low)), low + 1), high - 1)
 
 
 def cheapest(outcomes: Iterable[Outcome]) -> Outcome | None:
