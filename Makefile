@@ -3,6 +3,8 @@
 
 OLDEST_JAX := jax==0.10.2
 NEWEST_JAX := jax>=0.12,<0.13
+# What the native library is built from: an editable install must be made again where it changes.
+NATIVE := runtime/CMakeLists.txt $(wildcard runtime/csrc/*.* runtime/csrc/*/*.*)
 SHELL := /bin/bash
 INSTALL = -m pip install --quiet --no-input --disable-pip-version-check
 # The demo and the benchmarks need no GPU; with the extra cuda13 and no GPU JAX would look for one.
@@ -49,16 +51,16 @@ bench: .venv/cuda13.stamp .venv-newest/cuda13.stamp
 	    $$python -m benchmarks.remat_frontier --again --platform $$platform || exit 1; done; done
 	.venv/bin/python -m benchmarks.readme
 
-.venv/demo.stamp: pyproject.toml | .venv/bin/python
+.venv/demo.stamp: pyproject.toml $(NATIVE) | .venv/bin/python
 	$(call install,.venv,'$(OLDEST_JAX)' -e '.[demo]')
 
-.venv/dev.stamp: pyproject.toml | .venv/bin/python
+.venv/dev.stamp: pyproject.toml $(NATIVE) | .venv/bin/python
 	$(call install,.venv,'$(OLDEST_JAX)' -e '.[demo$(,)dev]')
 
 .venv/cuda13.stamp: .venv/dev.stamp
 	$(call install,.venv,'$(subst jax,jax[cuda13],$(OLDEST_JAX))')
 
-.venv-newest/dev.stamp: pyproject.toml | .venv-newest/bin/python
+.venv-newest/dev.stamp: pyproject.toml $(NATIVE) | .venv-newest/bin/python
 	$(call install,.venv-newest,'$(NEWEST_JAX)' -e '.[demo$(,)dev]')
 
 .venv-newest/cuda13.stamp: .venv-newest/dev.stamp

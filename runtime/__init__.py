@@ -1,17 +1,23 @@
-"""The kernels that hloom brings to XLA.
+"""The kernels that hloom brings to XLA, and how XLA comes to know them.
 
-None exists yet: the table is empty, so every mark is lowered by inlining its decomposition.
+The handlers are C++ (csrc), in one native library that needs neither Python nor CUDA to load. It
+is loaded and registered when a lowered module first needs it: importing this loads nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
+from hloom.runtime.kernels import KERNELS, Kernel, targets
+from hloom.runtime.library import RuntimeLibraryError, find_library, load_library
+from hloom.runtime.registration import RegistrationError, register, registered
 
-KERNELS: Mapping[str, Mapping[str, str]] = MappingProxyType({})
-"""By platform ("cpu", "cuda"), then by mark ("hloom.…"): the FFI target that serves the mark."""
-
-
-def kernel_target(platform: str, mark: str) -> str | None:
-    """The FFI target registered for a mark on a platform; None where no kernel serves it."""
-    return KERNELS.get(platform, {}).get(mark)
+__all__ = [
+    "KERNELS",
+    "Kernel",
+    "RegistrationError",
+    "RuntimeLibraryError",
+    "find_library",
+    "load_library",
+    "register",
+    "registered",
+    "targets",
+]

@@ -1,0 +1,89 @@
+"""The native library: where it lies, what it holds, and what to do where it is missing."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Mapping
+from importlib.resources import as_file, files
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import jax.ffi
+
+FILE_NAME = "libhloom_runtime.so"
+
+
+class RuntimeLibraryError(RuntimeError):
+    """The native library is missing or does not load; the text says what to do."""
+
+
+def find_library() -> Path | None:
+    """Where the library lies; None where hloom was installed without a C++ compiler."""
+    # Beside the sources in a wheel, in site-packages in an editable install: the resources of the
+    # package know both.
+    resource = files("hloom.runtime") / FILE_NAME
+    if not resource.is_file():
+        return None
+    with as_file(resource) as path:
+        return path
+
+
+class Library:
+    """The loaded library, by symbol."""
+
+    def __init__(self, path: Path) -> None:
+        """Loads the file at `path`; raises RuntimeLibraryError where that fails."""
+        self.path = path
+        try:
+            self._handle = ctypes.CDLL(str(path))
+        except OSError as error:
+            raise RuntimeLibraryError(
+                f"hloom's native library {path} does not load: {error}. Reinstall hloom on this "
+                f"machine: pip install --force-reinstall --no-deps hloom"
+            ) from None
+
+    @property
+    def ffi_version(self) -> tuple[int, int]:
+        """The version of XLA's FFI that the library was built against, (major, minor)."""
+        return self._handle.hloom_ffi_version_major(), self._handle.hloom_ffi_version_minor()
+
+    def capsules(self, symbols: Mapping[str, str]) -> Mapping[str, Any]:
+        """What jax.ffi wants: by the same keys, a capsule with the address of each symbol.
+
+        Raises RuntimeLibraryError for a symbol that the library does not have.
+        """
+        return MappingProxyType(
+            {key: jax.ffi.pycapsule(self._symbol(symbol)) for key, symbol in symbols.items()}
+        )
+
+    def start_trace(self, file: str) -> str | None:
+        """Starts to record calls into `file` (see trace.h); why it could not, else None."""
+        message = ctypes.create_string_buffer(512)
+        failed = self._handle.hloom_start_trace(
+            file.encode(), message, ctypes.c_size_t(len(message))
+        )
+        return message.value.decode(errors="replace") if failed else None
+
+    def _symbol(self, symbol: str) -> Any:
+        try:
+            return self._handle[symbol]
+        except AttributeError:
+            raise RuntimeLibraryError(
+                f"hloom's native library {self.path} lacks {symbol}: it was built from other "
+                f"sources than these. Reinstall hloom"
+            ) from None
+
+
+@functools.cache
+def load_library() -> Library:
+    """The library, loaded at the first call. Raises RuntimeLibraryError where there is none."""
+    path = find_library()
+    if path is None:
+        raise RuntimeLibraryError(
+            "hloom was installed without its native library, because no C++17 compiler was found "
+            "or the build failed. Install one (on Debian and Ubuntu: apt install g++) and "
+            "reinstall: pip install --force-reinstall --no-deps --no-cache-dir -v hloom"
+        )
+    return Library(path)

@@ -1,0 +1,155 @@
+"""Registers kernels with XLA: late, once, in the order that XLA needs, and checked."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import threading
+from collections.abc import Callable, Collection, Iterable
+from pathlib import Path
+
+import jax
+import jax.ffi
+
+from hloom.runtime.kernels import PLATFORMS, Kernel, StateType, kernel
+from hloom.runtime.library import Library, RuntimeLibraryError, load_library
+
+logger = logging.getLogger("hloom.runtime")
+
+TRACE_VARIABLE = "HLOOM_TRACE"
+"""Names the file in which the calls of the kernels are recorded as a Chrome trace."""
+
+_lock = threading.RLock()
+_registered: set[tuple[str, str]] = set()
+_types: set[tuple[str, str]] = set()
+_is_prepared = False
+
+
+class RegistrationError(RuntimeError):
+    """XLA did not take a kernel; the text names it and both sides' versions."""
+
+
+Known = Callable[[str], Collection[str] | None]
+"""By platform, the targets that XLA has now; None where that cannot be asked."""
+
+
+def register(targets: Iterable[str], platform: str, known: Known = lambda _: None) -> None:
+    """Registers what is not yet registered of `targets` on `platform` ("cpu" or "cuda").
+
+    Later compiles in this process can then name these targets; that they can is checked with
+    `known`. Thread-safe; a target that is registered costs a set lookup. Raises
+    RuntimeLibraryError where the native library is missing, RegistrationError where XLA cannot
+    take the kernels, KeyError for a target that hloom lacks.
+    """
+    platform = platform.lower()
+    with _lock:
+        missing = [
+            kernel(target, platform)
+            for target in dict.fromkeys(targets)
+            if (target, platform) not in _registered
+        ]
+        if not missing:
+            return
+        library = load_library()
+        _prepare(library)
+        for each in missing:
+            _register_one(each, library)
+        there = known(platform)
+        lost = [] if there is None else [each for each in missing if each.target not in there]
+        if lost:
+            raise RegistrationError(
+                f"XLA took {', '.join(each.target for each in lost)} for "
+                f"{PLATFORMS[platform]} and does not have it ({_versions(library)})"
+            )
+        _registered.update((each.target, platform) for each in missing)
+        logger.info(
+            "registered for %s: %s (from %s)",
+            platform,
+            ", ".join(each.target for each in missing),
+            library.path,
+        )
+
+
+def registered(platform: str) -> frozenset[str]:
+    """The targets that this process has registered on a platform so far."""
+    with _lock:
+        return frozenset(target for target, where in _registered if where == platform.lower())
+
+
+def _prepare(library: Library) -> None:
+    """What comes before the first registration in a process."""
+    global _is_prepared
+    if _is_prepared:
+        return
+    _check_version(library)
+    # XLA's CPU backend fails to start when it finds state types of others already there.
+    jax.devices()
+    if file := os.environ.get(TRACE_VARIABLE):
+        reason = library.start_trace(file)
+        if reason is None:
+            logger.info("%s: calls are recorded in %s", TRACE_VARIABLE, file)
+        else:
+            logger.warning("%s=%s: %s; nothing is recorded", TRACE_VARIABLE, file, reason)
+    _is_prepared = True
+
+
+def _register_one(new: Kernel, library: Library) -> None:
+    platform = PLATFORMS[new.platform]
+    try:
+        if new.state is not None:
+            _register_state(new.state, new.platform, library)
+        jax.ffi.register_ffi_target(new.target, dict(library.capsules(new.stages)), platform)
+    except RuntimeLibraryError:
+        raise
+    except Exception as error:
+        raise RegistrationError(
+            f"XLA did not take {new.target} for {platform}: {error} ({_versions(library)})"
+        ) from error
+
+
+def _register_state(state: StateType, platform: str, library: Library) -> None:
+    """XLA wants the type before the first target that uses it."""
+    if (state.name, platform) in _types:
+        return
+    found = library.capsules({"type_id": state.type_id, "type_info": state.type_info})
+    jax.ffi.register_ffi_type(
+        state.name,
+        {"type_id": found["type_id"], "type_info": found["type_info"]},
+        PLATFORMS[platform],
+    )
+    _types.add((state.name, platform))
+
+
+def _check_version(library: Library) -> None:
+    """Raises RegistrationError where this jaxlib would reject the library.
+
+    On CUDA XLA does so without a word: the registration passes, and the compile then finds no
+    such target. So compare before, with the version that the installed jaxlib's headers state.
+    """
+    theirs = _installed_ffi_version()
+    if theirs is not None and (theirs[0] != library.ffi_version[0] or theirs < library.ffi_version):
+        raise RegistrationError(
+            f"this jaxlib is too old, or too new, for hloom's native library "
+            f"({_versions(library)}). Reinstall hloom, so that it is built against the headers "
+            f"that it names: pip install --force-reinstall --no-deps --no-cache-dir hloom"
+        )
+
+
+def _installed_ffi_version() -> tuple[int, int] | None:
+    """The FFI version of the installed jaxlib; None where it has no headers to tell."""
+    header = Path(jax.ffi.include_dir()) / "xla" / "ffi" / "api" / "c_api.h"
+    if not header.is_file():
+        return None
+    text = header.read_text(encoding="utf-8")
+    found = dict(re.findall(r"^#define XLA_FFI_API_(MAJOR|MINOR) (\d+)$", text, re.MULTILINE))
+    return (int(found["MAJOR"]), int(found["MINOR"])) if len(found) == 2 else None
+
+
+def _versions(library: Library) -> str:
+    theirs = _installed_ffi_version()
+    return (
+        f"jax {jax.__version__} with XLA FFI "
+        f"{'unknown' if theirs is None else '.'.join(map(str, theirs))}, "
+        f"{library.path} built against {'.'.join(map(str, library.ffi_version))}"
+    )
