@@ -24,6 +24,7 @@ class Target:
       memory_bytes: memory of one device; None where it is not known.
       usable_bytes: what of it a step may take, at most `memory_bytes`; None where not known.
       speed: how fast one device is.
+      compute_capability: of a CUDA device, e.g. (9, 0); None for others and where not known.
       keeps_barriers: whether the compiler honours optimization barriers until it has merged
         equal operations. Without that a recomputation in the same block merges back.
     """
@@ -33,6 +34,7 @@ class Target:
     memory_bytes: int | None = None
     usable_bytes: int | None = None
     speed: Speed = CPU_SPEED
+    compute_capability: tuple[int, int] | None = None
     keeps_barriers: bool = True
 
 

@@ -16,6 +16,8 @@ from hloom.targets import gpu_speed, text_proto
 
 _SUFFIX = ".txtpb"
 
+_CAPABILITY_AND_CORES = "{}: cuda_compute_capability is a message, core_count a number"
+
 _USABLE_PERCENT = 80
 """What a program may take of a device's memory where no allocator is there to tell its limit.
 
@@ -107,25 +109,35 @@ def _describe(description: str, name: str, *, source: str) -> Target:
         memory_bytes=memory_bytes,
         usable_bytes=usable_bytes(memory_bytes),
         speed=_speed(device, source),
+        compute_capability=_compute_capability(device, source),
     )
 
 
 def _speed(device: text_proto.Message, source: str) -> Speed:
     """The speed that a description tells; figures that it lacks are those of a usual part."""
-    capability = device.get("cuda_compute_capability", [])
+    capability = _compute_capability(device, source)
     cores = device.get("core_count", [])
-    if not capability or not cores:
+    if capability is None or not cores:
         return Speed()
-    if not isinstance(capability[0], dict) or not isinstance(cores[0], int):
-        raise TargetError(f"{source}: cuda_compute_capability is a message, core_count a number")
-    major, minor = (_number(capability[0], part) for part in ("major", "minor"))
+    if not isinstance(cores[0], int):
+        raise TargetError(_CAPABILITY_AND_CORES.format(source))
     clock_ghz = _number(device, "clock_rate_ghz")
     return gpu_speed.of_gpu(
-        (int(major), int(minor)),
+        capability,
         cores[0],
         clock_hz=clock_ghz * 1e9,
         bytes_per_s=_number(device, "memory_bandwidth"),
     )
+
+
+def _compute_capability(device: text_proto.Message, source: str) -> tuple[int, int] | None:
+    """Major and minor; None where the description does not tell."""
+    capability = device.get("cuda_compute_capability", [])
+    if not capability:
+        return None
+    if not isinstance(capability[0], dict):
+        raise TargetError(_CAPABILITY_AND_CORES.format(source))
+    return int(_number(capability[0], "major")), int(_number(capability[0], "minor"))
 
 
 def _number(message: text_proto.Message, field: str) -> float:

@@ -7,9 +7,11 @@ import functools
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from hloom import jax_private, targets
 from hloom.jax_private import DeviceFacts
+from hloom.lowering.placement import Placement
 from hloom.passes.analysis.cost import Speed
 from hloom.passes.base import Target
 from hloom.targets import gpu_speed
@@ -37,9 +39,12 @@ def target_of(platform: str, facts: Sequence[DeviceFacts]) -> Target:
             usable_bytes=targets.usable_bytes(memory_bytes),
             keeps_barriers=keeps_barriers,
         )
-    described = _described(platform, first.kind)
+    described = _described(platform, first.kind) or Target(
+        platform=platform, name=platform, speed=_speed(first)
+    )
     target = dataclasses.replace(
-        described or Target(platform=platform, name=platform, speed=_speed(first)),
+        described,
+        compute_capability=first.compute_capability or described.compute_capability,
         keeps_barriers=keeps_barriers,
     )
     limits = [limit for each in facts if (limit := each.limit_bytes) is not None]
@@ -47,6 +52,24 @@ def target_of(platform: str, facts: Sequence[DeviceFacts]) -> Target:
         return target
     # The allocator has taken its share off already.
     return dataclasses.replace(target, memory_bytes=min(limits), usable_bytes=min(limits))
+
+
+def placement_of(target: Target, devices: Any, *, process: int) -> Placement:
+    """Where the partitions of a program run.
+
+    Args:
+      target: what it runs on.
+      devices: JAX's devices, by partition.
+      process: the index of this process.
+    """
+    places = jax_private.device_places(devices)
+    return Placement(
+        platform=target.platform,
+        device_ordinals=tuple(place.ordinal for place in places),
+        processes=tuple(place.process for place in places),
+        process=process,
+        compute_capability=target.compute_capability,
+    )
 
 
 def _speed(facts: DeviceFacts) -> Speed:

@@ -1,0 +1,134 @@
+"""What serves the marks on CUDA devices.
+
+Devices of one process that can address each other's memory meet in a kernel of hloom's, compiled
+here for their architecture and carried in the custom call. Otherwise, and between processes, there
+is XLA's own all-reduce: of the token, which comes from a custom call, so that XLA cannot know it.
+Ties are selects, which XLA fuses with what they stand before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from jax.extend.mlir import ir
+
+from hloom.lowering.collective import kernel_attributes, rendezvous_of
+from hloom.lowering.kernel_calls import Choice, Chooser, Decomposition, KernelCall, Site
+from hloom.lowering.placement import Placement
+from hloom.passes import marks
+from hloom.runtime import cuda_images, cuda_peers, nvrtc
+
+MOST_RANKS = 128
+"""Devices that the kernels can bring together (cuda_kernels/pad.cuh, kMaxRanks)."""
+
+_BARRIER = "barrier"
+_RAGGED = "ragged_all_to_all"
+_FUNCTIONS = MappingProxyType({_BARRIER: "hloom_barrier", _RAGGED: "hloom_ragged_all_to_all"})
+"""By source, the function in it that is launched."""
+
+_INDEX_BITS = (32, 64)
+_BYTE_BITS = 8
+
+
+def architecture(compute_capability: tuple[int, int]) -> str:
+    """What the compiler calls devices of a compute capability, e.g. "sm_90" for (9, 0)."""
+    major, minor = compute_capability
+    return f"sm_{major}{minor}"
+
+
+def image(kernel: str, compute_capability: tuple[int, int]) -> bytes:
+    """The machine code of a kernel ("barrier", "ragged_all_to_all") for devices.
+
+    Raises nvrtc.CompilerMissingError and nvrtc.UnknownArchitectureError.
+    """
+    return cuda_images.image(kernel, architecture(compute_capability))
+
+
+def _token(site: Site, placement: Placement) -> Choice:
+    return KernelCall("hloom.token.v1", "a value that XLA cannot know")
+
+
+def _barrier(site: Site, placement: Placement) -> Choice:
+    where = rendezvous_of(site, placement)
+    made = _image_or_why_not(_BARRIER, where, placement)
+    if isinstance(made, str):
+        return Decomposition(f"an all-reduce of the token: {made}")
+    return KernelCall(
+        "hloom.barrier.v1",
+        "signals in memory that the devices share",
+        attributes=kernel_attributes(where, placement) | _kernel(_BARRIER, made),
+        # What passes through keeps its buffers; operands without a result are only held.
+        aliases={result: result for result in range(len(site.mark.results))},
+        has_side_effect=site.is_manual,
+    )
+
+
+def _ragged_all_to_all(site: Site, placement: Placement) -> Choice:
+    where = rendezvous_of(site, placement)
+    made: bytes | str = "the partitioner has yet to split the values"
+    if site.is_manual:
+        made = _unsupported(site) or _image_or_why_not(_RAGGED, where, placement)
+    if isinstance(made, str):
+        return Decomposition(f"XLA's own: {made}")
+    return KernelCall(
+        "hloom.ragged_all_to_all.v1",
+        "each device writes into the others' outputs",
+        attributes=kernel_attributes(where, placement) | _kernel(_RAGGED, made),
+        aliases={0: 2, 1: 0},
+        has_side_effect=True,
+    )
+
+
+def _image_or_why_not(kernel: str, where: marks.Rendezvous, placement: Placement) -> bytes | str:
+    """A kernel's machine code, or for people why the kernel cannot serve these groups."""
+    if placement.spans_processes:
+        return "the devices are of several processes"
+    if placement.compute_capability is None:
+        return "the devices' compute capability is not known"
+    if len(where.groups[0]) > MOST_RANKS:
+        return f"groups of {len(where.groups[0])} devices, the kernel serves {MOST_RANKS}"
+    for group in where.groups:
+        ordinals = (placement.device_ordinals[member] for member in group if member >= 0)
+        if pair := cuda_peers.cannot_address(ordinals):
+            return f"device {pair[0]} cannot address the memory of device {pair[1]}"
+    try:
+        return image(kernel, placement.compute_capability)
+    except (nvrtc.CompilerMissingError, nvrtc.UnknownArchitectureError) as error:
+        return str(error).partition("\n")[0]
+
+
+def _unsupported(site: Site) -> str | None:
+    """Why the kernel cannot move these values; None where it can."""
+    _, operand, _, *vectors = (ir.RankedTensorType(each.type) for each in site.mark.operands)
+    if _bits(operand.element_type) % _BYTE_BITS:
+        return f"elements of type {operand.element_type} share bytes"
+    kinds = {vector.element_type for vector in vectors}
+    if len(kinds) > 1 or _bits(vectors[0].element_type) not in _INDEX_BITS:
+        found = ", ".join(sorted(map(str, kinds)))
+        return f"offsets and sizes of type {found}, the kernel reads 32 or 64 bits"
+    return None
+
+
+def _bits(element: ir.Type) -> int:
+    if isinstance(element, ir.ComplexType):
+        return 2 * _bits(element.element_type)
+    if isinstance(element, ir.IntegerType):
+        # Truth values have a byte each.
+        return _BYTE_BITS if element.width == 1 else element.width
+    return ir.FloatType(element).width
+
+
+def _kernel(kernel: str, made: bytes) -> dict[str, ir.Attribute]:
+    """What the handler launches."""
+    return {"image": ir.StringAttr.get(made), "kernel": ir.StringAttr.get(_FUNCTIONS[kernel])}
+
+
+CHOOSERS: Mapping[str, Chooser] = MappingProxyType(
+    {
+        marks.TOKEN: _token,
+        marks.BARRIER: _barrier,
+        marks.RAGGED_ALL_TO_ALL: _ragged_all_to_all,
+    }
+)
+"""By mark."""

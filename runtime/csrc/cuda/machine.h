@@ -1,0 +1,30 @@
+// What the CUDA handlers of a process share.
+
+#ifndef HLOOM_RUNTIME_CUDA_MACHINE_H_
+#define HLOOM_RUNTIME_CUDA_MACHINE_H_
+
+#include "cuda/allocator.h"
+#include "cuda/collective_memory.h"
+#include "cuda/driver.h"
+#include "cuda/fault_watch.h"
+#include "cuda/loaded_kernel.h"
+
+namespace hloom::cuda {
+
+struct Machine {
+  explicit Machine(const Driver& driver);
+
+  const Driver& driver;
+  DriverAllocator allocator;
+  CollectiveMemoryCache memory;
+  LoadedKernels kernels;
+  FaultWatch watch;
+
+  // The one of this process, made at the first call; never destroyed, for executables may outlive
+  // every destructor. Null where there is no usable driver; `why` is then why.
+  static Machine* OfProcess(std::string* why);
+};
+
+}  // namespace hloom::cuda
+
+#endif  // HLOOM_RUNTIME_CUDA_MACHINE_H_

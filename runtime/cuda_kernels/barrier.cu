@@ -1,0 +1,14 @@
+// The cross-device barrier: no rank leaves before all have arrived.
+//
+// What a rank wrote before it, to its own memory or to a peer's, every rank sees after it. One
+// block of kBarrierThreads.
+
+#include "sync.cuh"
+
+extern "C" __global__ void __launch_bounds__(hloom::kBarrierThreads)
+    hloom_barrier(hloom::Site site) {
+  unsigned epoch = site.pad->epoch + 1;
+  if (threadIdx.x < site.ranks) hloom::SignalPeer(site, threadIdx.x, epoch);
+  if (!hloom::AwaitPeers(site, epoch)) return;
+  if (threadIdx.x == 0) site.pad->epoch = epoch;
+}

@@ -1,0 +1,143 @@
+// Ragged all-to-all: every rank writes slices of its operand into its peers' outputs.
+//
+// Two epochs, one kernel. Entry: a rank tells where its output lies; from then on peers may write
+// there. Exit: all blocks have written, the rank tells so, and waits until its own output is
+// complete. Any number of blocks of kRaggedThreads; they need not run at the same time.
+
+#include "sync.cuh"
+
+namespace hloom {
+
+template <typename Word>
+__device__ inline void CopyWords(char* to, const char* from, long long bytes) {
+  Word* to_words = reinterpret_cast<Word*>(to);
+  const Word* from_words = reinterpret_cast<const Word*>(from);
+  long long words = bytes / static_cast<long long>(sizeof(Word));
+  for (long long word = threadIdx.x; word < words; word += blockDim.x) {
+    to_words[word] = from_words[word];
+  }
+}
+
+__device__ inline void CopyBytes(char* to, const char* from, long long bytes) {
+  // Short, but for rows of odd addresses: unrolled it would be half of the kernel's code.
+#pragma unroll 1
+  for (long long byte = threadIdx.x; byte < bytes; byte += blockDim.x) to[byte] = from[byte];
+}
+
+// Copies with the widest words that both addresses allow; the whole block takes part.
+__device__ inline void Copy(char* to, const char* from, long long bytes) {
+  unsigned long long unlike =
+      reinterpret_cast<unsigned long long>(to) ^ reinterpret_cast<unsigned long long>(from);
+  long long width = unlike % 16 == 0 ? 16 : unlike % 8 == 0 ? 8 : unlike % 4 == 0 ? 4 : 1;
+  long long before = reinterpret_cast<unsigned long long>(from) % width;
+  long long head = before == 0 ? 0 : width - before;
+  if (head > bytes) head = bytes;
+  long long body = (bytes - head) / width * width;
+  CopyBytes(to, from, head);
+  to += head, from += head;
+  if (width == 16) {
+    CopyWords<uint4>(to, from, body);
+  } else if (width == 8) {
+    CopyWords<unsigned long long>(to, from, body);
+  } else if (width == 4) {
+    CopyWords<unsigned>(to, from, body);
+  } else {
+    CopyBytes(to, from, body);
+  }
+  CopyBytes(to + body, from + body, bytes - head - body);
+}
+
+__device__ inline bool Inside(long long offset, long long rows, long long limit) {
+  return offset >= 0 && rows >= 0 && offset <= limit && rows <= limit - offset;
+}
+
+__device__ inline void FailBounds(const Site& site, unsigned epoch, const RaggedBuffers& buffers,
+                                  unsigned peer, long long from_row, long long to_row,
+                                  long long rows) {
+  if (!ClaimReport(site, epoch)) return;
+  bool output = Inside(from_row, rows, buffers.operand_rows);
+  FaultReport* report = site.pad->report;
+  report->rank = peer;
+  report->output = output;
+  report->offset = output ? to_row : from_row;
+  report->rows = rows;
+  report->limit = output ? buffers.output_rows : buffers.operand_rows;
+  Fail(site, Fault::kOutOfBounds);
+}
+
+__device__ inline long long Load(const RaggedBuffers& buffers, const void* indices,
+                                 long long position) {
+  return buffers.index_bytes == 4 ? static_cast<const int*>(indices)[position]
+                                  : static_cast<const long long*>(indices)[position];
+}
+
+// Copies this block's share of the slices for `peer`. False where a slice is out of bounds.
+__device__ inline bool Send(const Site& site, unsigned epoch, const RaggedBuffers& buffers,
+                            unsigned peer) {
+  char* output = *const_cast<char* volatile*>(&site.pad->outputs[peer]);
+  for (long long slice = peer * buffers.slices; slice < (peer + 1) * buffers.slices; ++slice) {
+    long long from_row = Load(buffers, buffers.input_offsets, slice);
+    long long to_row = Load(buffers, buffers.output_offsets, slice);
+    long long rows = Load(buffers, buffers.send_sizes, slice);
+    if (!Inside(from_row, rows, buffers.operand_rows) ||
+        !Inside(to_row, rows, buffers.output_rows)) {
+      if (threadIdx.x == 0) FailBounds(site, epoch, buffers, peer, from_row, to_row, rows);
+      return false;
+    }
+    long long bytes = rows * buffers.row_bytes;
+    // A multiple of 16, so that every share is aligned as the slice is.
+    long long share = (bytes / gridDim.x / 16 + 1) * 16;
+    long long begin = blockIdx.x * share;
+    if (begin >= bytes) continue;
+    Copy(output + to_row * buffers.row_bytes + begin,
+         buffers.operand + from_row * buffers.row_bytes + begin,
+         begin + share < bytes ? share : bytes - begin);
+  }
+  return true;
+}
+
+__device__ inline void RaggedAllToAll(const Site& site, const RaggedBuffers& buffers) {
+  __shared__ bool first;
+  __shared__ bool last;
+  unsigned thread = threadIdx.x;
+  unsigned entry = site.pad->epoch + 1;
+
+  // Whichever block starts first: to wait for a certain one could be to wait for one that waits
+  // for this one to make room.
+  if (thread == 0) first = atomicAdd(&site.pad->started_blocks, 1u) == 0;
+  __syncthreads();
+  if (first && thread < site.ranks) {
+    site.pad->peers[thread]->outputs[site.rank] = buffers.output;
+    SignalPeer(site, thread, entry);
+  }
+  if (!AwaitPeers(site, entry)) return;
+
+  // Each block starts at another peer, so that all links are in use at once.
+  for (unsigned step = 0; step < site.ranks; ++step) {
+    unsigned peer = (site.rank + 1 + blockIdx.x + step) % site.ranks;
+    if (!Send(site, entry, buffers, peer)) return;
+  }
+
+  __threadfence_system();
+  __syncthreads();
+  if (thread == 0) last = atomicAdd(&site.pad->finished_blocks, 1u) + 1 == gridDim.x;
+  __syncthreads();
+  if (!last) return;
+  __threadfence_system();
+
+  unsigned exit = entry + 1;
+  if (thread < site.ranks) SignalPeer(site, thread, exit);
+  if (!AwaitPeers(site, exit)) return;
+  if (thread == 0) {
+    site.pad->started_blocks = 0;
+    site.pad->finished_blocks = 0;
+    site.pad->epoch = exit;
+  }
+}
+
+}  // namespace hloom
+
+extern "C" __global__ void __launch_bounds__(hloom::kRaggedThreads)
+    hloom_ragged_all_to_all(hloom::Site site, hloom::RaggedBuffers buffers) {
+  hloom::RaggedAllToAll(site, buffers);
+}
