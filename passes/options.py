@@ -2,14 +2,15 @@
 
 A field's type decides its spelling:
 
-| type     | spelled                        | printed                  |
-| -------- | ------------------------------ | ------------------------ |
-| `bool`   | on, off                        | on, off                  |
-| `int`    | 12, -3                         | 12, -3                   |
-| `float`  | 0.5, 1e-3                      | shortest that reads back |
-| `str`    | one of `choices`               | itself                   |
-| `Bytes`  | 4KiB, 1.5GiB, 4096             | the largest exact unit   |
-| `Budget` | 60GiB, 12.5%, fit              | the same way             |
+| type       | spelled                        | printed                  |
+| ---------- | ------------------------------ | ------------------------ |
+| `bool`     | on, off                        | on, off                  |
+| `int`      | 12, -3                         | 12, -3                   |
+| `float`    | 0.5, 1e-3                      | shortest that reads back |
+| `str`      | one of `choices`               | itself                   |
+| `Bytes`    | 4KiB, 1.5GiB, 4096             | the largest exact unit   |
+| `Duration` | 60s, 1.5s, 500ms               | the largest exact unit   |
+| `Budget`   | 60GiB, 12.5%, fit              | the same way             |
 
 A field of type `… | None` with default None is an option that need not be given.
 """
@@ -26,6 +27,9 @@ from typing import Any, NewType
 
 Bytes = NewType("Bytes", int)
 """A size in bytes."""
+
+Duration = NewType("Duration", int)
+"""A time in milliseconds."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +48,7 @@ class Budget:
 _METADATA_KEY = "hloom.option"
 _UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([A-Za-z]*)")
+_TIME = re.compile(r"(\d+(?:\.\d{1,3})?)s|(\d+)ms")
 _INT = re.compile(r"[+-]?\d+")
 _FLOAT = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
 _CHOICE = re.compile(r"[A-Za-z0-9_.-]+")
@@ -171,7 +176,7 @@ def _option_info(pass_class: type, field: dataclasses.Field[Any], type_: Any) ->
 
 
 def _limits(info: OptionInfo) -> str:
-    spell = _KINDS[info.type].print if info.type is Bytes else str
+    spell = _KINDS[info.type].print if info.type in (Bytes, Duration) else str
     if info.minimum is not None and info.maximum is not None:
         return f"from {spell(info.minimum)} to {spell(info.maximum)}"
     if info.minimum is not None:
@@ -224,6 +229,20 @@ def print_bytes(size_bytes: int) -> str:
     return str(size_bytes)
 
 
+def _parse_duration(text: str) -> Duration:
+    match = _TIME.fullmatch(text)
+    if match is None:
+        raise ValueError(text)
+    if match[2]:
+        return Duration(int(match[2]))
+    seconds, _, fraction = match[1].partition(".")
+    return Duration(int(seconds) * 1000 + int(fraction.ljust(3, "0") or 0))
+
+
+def _print_duration(duration_ms: int) -> str:
+    return f"{duration_ms}ms" if duration_ms % 1000 else f"{duration_ms // 1000}s"
+
+
 def _parse_budget(text: str) -> Budget:
     if text == "fit":
         return Budget()
@@ -254,6 +273,9 @@ _KINDS: dict[Any, _Kind] = {
     float: _Kind("a number", (float, int), _parse_float, repr),
     Bytes: _Kind(
         "a size in bytes such as 4KiB or 60GiB", (int,), parse_bytes, print_bytes, minimum=0
+    ),
+    Duration: _Kind(
+        "a time such as 60s or 500ms", (int,), _parse_duration, _print_duration, minimum=0
     ),
     Budget: _Kind(
         "a size such as 60GiB, a share such as 50%, or fit",

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from hloom.passes.barriers import Barriers
 from hloom.passes.base import Pass
 from hloom.passes.cse import Cse
 from hloom.passes.free_constants import FreeConstants
 from hloom.passes.inline import Inline
 from hloom.passes.remat import Remat
 
-_PASSES: tuple[type[Pass], ...] = (Cse, FreeConstants, Inline, Remat)
+_PASSES: tuple[type[Pass], ...] = (Barriers, Cse, FreeConstants, Inline, Remat)
 
 DEFAULT = "remat"
 """What the spec "default" stands for: the recommended passes."""

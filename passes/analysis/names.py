@@ -48,8 +48,13 @@ def qualified(caller: str, location: ir.Location) -> ir.Location:
     return ir.Location.name(f"{caller}/{own}" if own else caller, child)
 
 
+def scoped(location: ir.Location, scope: str) -> ir.Location:
+    """``location`` with ``scope`` before the last component of its name stack."""
+    outer, _, leaf = operation_name(location).rpartition("/")
+    child = location.child_loc if isinstance(location, ir.NameLoc) else location
+    return ir.Location.name("/".join(filter(None, (outer, scope, leaf))), child)
+
+
 def rematerialized(location: ir.Location) -> ir.Location:
     """``location`` with the remat scope before the last component of its name stack."""
-    scope, _, leaf = operation_name(location).rpartition("/")
-    child = location.child_loc if isinstance(location, ir.NameLoc) else location
-    return ir.Location.name("/".join(filter(None, (scope, REMAT_SCOPE, leaf))), child)
+    return scoped(location, REMAT_SCOPE)

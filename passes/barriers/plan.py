@@ -1,0 +1,153 @@
+"""Which barriers a module gets, and what each of them holds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from jax.extend.mlir import ir
+
+from hloom.passes.barriers.program import (
+    Chain,
+    Exchange,
+    Kernel,
+    Member,
+    Nested,
+    Program,
+    XlaCollective,
+)
+from hloom.passes.collectives import target_of
+from hloom.passes.marks import BarrierKind, Rendezvous
+
+
+@dataclass(frozen=True)
+class Barrier:
+    """A barrier in a block.
+
+    Attributes:
+      slot: it stands before the operation at this position.
+      kind: what for.
+      where: who meets.
+      location: of the kernel that it is for.
+      entering: kernels whose operands pass through it.
+      leaving: kernels whose results pass through it.
+      keeping: kernels whose operands it keeps.
+      passes_returned: what the block returns passes through it, so that XLA cannot leave it out.
+    """
+
+    slot: int
+    kind: BarrierKind
+    where: Rendezvous
+    location: ir.Location
+    entering: tuple[Kernel, ...] = ()
+    leaving: tuple[Kernel, ...] = ()
+    keeping: tuple[Kernel, ...] = ()
+    passes_returned: bool = False
+
+
+@dataclass(frozen=True)
+class BlockPlan:
+    """What is done in one block.
+
+    Attributes:
+      chain: its members.
+      barriers: in the order of the program.
+      exchanges: where the partitions of each ragged all-to-all meet, by its position.
+      served: for people, the needs that no barrier of their own serves, each with what does.
+    """
+
+    chain: Chain
+    barriers: tuple[Barrier, ...]
+    exchanges: dict[int, Rendezvous]
+    served: tuple[tuple[str, str], ...]
+
+    def steps(self) -> Iterator[Barrier | Member]:
+        """Barriers and members in the order of the program."""
+        barriers = list(self.barriers)
+        for member in self.chain.members:
+            while barriers and barriers[0].slot <= member.position:
+                yield barriers.pop(0)
+            yield member
+        yield from barriers
+
+
+@dataclass(frozen=True)
+class BarriersPlan:
+    """What a module gets: barriers, and one order of all that meets other devices.
+
+    Attributes:
+      module: what is edited.
+      program: what of it meets other devices.
+      blocks: for each chain of the program.
+    """
+
+    module: ir.Module
+    program: Program
+    blocks: tuple[BlockPlan, ...]
+
+    @property
+    def empty(self) -> bool:
+        return not self.blocks
+
+    def summary(self) -> str:
+        if self.empty:
+            return "no kernel that meets other devices, or they are in order already"
+        members = Counter(type(member) for member in self._members())
+        kinds = Counter(barrier.kind for barrier in self._barriers())
+        holds = kinds.pop(BarrierKind.HOLD, 0)
+        served = sum(len(block.served) for block in self.blocks)
+        parts = [
+            _count(sum(kinds.values()), "barrier"),
+            _count(holds, "hold") if holds else "",
+            f"for {_count(members[Kernel], 'kernel')}" if members[Kernel] else "",
+            f"({_count(served, 'need')} served by another)" if served else "",
+        ]
+        ordered = [
+            _count(members[kind], text)
+            for kind, text in ((Exchange, "ragged all-to-all"), (XlaCollective, "collective"))
+            if members[kind]
+        ]
+        first = " ".join(filter(None, parts))
+        return f"{first}, in one order with {' and '.join(ordered)}" if ordered else first
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "barriers": [
+                {
+                    "kind": str(barrier.kind),
+                    "site": barrier.where.site,
+                    "channel": barrier.where.channel,
+                    "replica_groups": [list(row) for row in barrier.where.groups],
+                    "timeout_ms": barrier.where.timeout_ms,
+                }
+                for barrier in self._barriers()
+            ],
+            "served": [
+                {"need": need, "by": by} for block in self.blocks for need, by in block.served
+            ],
+            "ordered": dict(sorted(Counter(_name(each) for each in self._members()).items())),
+        }
+
+    def _members(self) -> Iterable[Member]:
+        """All that meets other devices by itself."""
+        return (
+            member
+            for block in self.blocks
+            for member in block.chain.members
+            if not isinstance(member, Nested)
+        )
+
+    def _barriers(self) -> Iterable[Barrier]:
+        return (barrier for block in self.blocks for barrier in block.barriers)
+
+
+def _name(member: Member) -> str:
+    """For people: "@write", "stablehlo.all_reduce"."""
+    if isinstance(member, Kernel):
+        return f"@{target_of(member.op)}"
+    return "ragged_all_to_all" if isinstance(member, Exchange) else member.op.name
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"

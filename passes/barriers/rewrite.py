@@ -1,0 +1,155 @@
+"""Writes the barriers of a plan, and one token through everything that meets other devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jax.extend.mlir import ir
+
+from hloom.passes import marks
+from hloom.passes.analysis import walk
+from hloom.passes.analysis.names import scoped
+from hloom.passes.barriers import carry
+from hloom.passes.barriers.crossing import Crossing
+from hloom.passes.barriers.plan import Barrier, BarriersPlan, BlockPlan
+from hloom.passes.barriers.program import Chain, Exchange, Kernel, Nested, XlaCollective
+from hloom.passes.loop_edit import LoopEdit, Replaced
+from hloom.passes.mark_decompositions import can_be_tied
+
+SCOPE = "hloom.barriers"
+"""Name-stack component of every mark that this pass puts in."""
+
+
+def apply_plan(plan: BarriersPlan) -> None:
+    """Edits the module that the plan is for."""
+    threader = _Threader(plan)
+    for root in plan.program.roots:
+        threader.thread_root(root)
+
+
+class _Threader:
+    def __init__(self, plan: BarriersPlan) -> None:
+        self._marks = marks.MarkBuilder(plan.module)
+        self._plans = {id(block.chain): block for block in plan.blocks}
+        self._functions = walk.functions(plan.module)
+        self._extended: set[str] = set()
+        """Functions that take and give a token by now."""
+
+    def thread_root(self, chain: Chain) -> None:
+        if not chain.members:
+            return
+        first = next(self._plans[id(chain)].steps())
+        slot = first.slot if isinstance(first, Barrier) else first.position
+        start = list(chain.block.operations)[slot].operation
+        with ir.InsertionPoint(start), scoped(start.location, SCOPE):
+            token = self._marks.token()
+        self._thread(chain, token)
+
+    def _thread(self, chain: Chain, token: ir.Value) -> ir.Value:
+        """Puts a block's members in order after a token; gives the token after them all."""
+        if not chain.members:
+            return token
+        plan = self._plans[id(chain)]
+        operations = [view.operation for view in chain.block.operations]
+        crossing = Crossing(chain.block)
+        steps = list(plan.steps())
+        for step, following in zip(steps, [*steps[1:], None], strict=True):
+            if isinstance(step, Barrier):
+                token = self._cross(step, operations[step.slot], crossing, token)
+            elif isinstance(step, Kernel):
+                token = self._kernel(step, plan, following, token)
+            elif isinstance(step, XlaCollective):
+                token = self._after(step.op, self._tied(step.op, token))
+            elif isinstance(step, Exchange):
+                token = self._exchange(step, plan, token)
+            else:
+                token = self._nested(step, token)
+        return token
+
+    def _cross(
+        self, barrier: Barrier, before: ir.Operation, crossing: Crossing, token: ir.Value
+    ) -> ir.Value:
+        entries = crossing.entries(barrier)
+        passed = [entry.value for entry in entries]
+        kept = crossing.kept(barrier, passed)
+        with ir.InsertionPoint(before), scoped(barrier.location, SCOPE):
+            token, given = self._marks.barrier(token, passed, kept, barrier.where, barrier.kind)
+        crossing.replace(entries, given, behind=ir.OpResult(token).owner.operation)
+        return token
+
+    def _kernel(
+        self, kernel: Kernel, plan: BlockPlan, following: object, token: ir.Value
+    ) -> ir.Value:
+        if not any(kernel in barrier.entering for barrier in plan.barriers):
+            token = self._tied(kernel.op, token)
+        if isinstance(following, Barrier) and kernel in following.leaving:
+            return token  # that barrier waits for the results itself
+        return self._after(kernel.op, token)
+
+    def _exchange(self, exchange: Exchange, plan: BlockPlan, token: ir.Value) -> ir.Value:
+        op = exchange.op
+        with ir.InsertionPoint(op), scoped(op.location, SCOPE):
+            where = plan.exchanges[exchange.position]
+            output, token = self._marks.ragged_all_to_all(token, op, where)
+        op.results[0].replace_all_uses_with(output)
+        op.erase()
+        return token
+
+    def _tied(self, op: ir.Operation, token: ir.Value) -> ir.Value:
+        """Lets the operation read its operands no sooner than the token; gives the token."""
+        numbers = [number for number, value in enumerate(op.operands) if can_be_tied(value.type)]
+        with ir.InsertionPoint(op), scoped(op.location, SCOPE):
+            tied = self._marks.tie(token, [op.operands[number] for number in numbers])
+        for number, value in zip(numbers, tied, strict=True):
+            op.operands[number] = value
+        return token
+
+    def _after(self, op: ir.Operation, token: ir.Value) -> ir.Value:
+        """The token once the operation's results are there."""
+        with ir.InsertionPoint.after(op), scoped(op.location, SCOPE):
+            return self._marks.after(token, _tieable(op.results))
+
+    def _nested(self, nested: Nested, token: ir.Value) -> ir.Value:
+        op, chains = nested.op, nested.chains
+        if op.name == "stablehlo.while":
+            return self._loop(op, chains, token)
+        if op.name == "func.call":
+            self._extend_function(chains[0], token.type)
+            return carry.rebuild_call(op, token)
+        if op.name == "sdy.manual_computation":
+            inside = chains[0].block.add_argument(token.type, op.location)
+            return carry.rebuild_computation(op, token, self._thread(chains[0], inside))
+        return carry.rebuild_branches(op, [self._thread(chain, token) for chain in chains])
+
+    def _extend_function(self, chain: Chain, type_: ir.Type) -> None:
+        if chain.function not in self._extended:
+            self._extended.add(chain.function)
+            function = self._functions[chain.function]
+            token = chain.block.add_argument(type_, function.location)
+            carry.extend_function(function, self._thread(chain, token))
+
+    def _loop(self, op: ir.Operation, chains: Sequence[Chain], token: ir.Value) -> ir.Value:
+        condition, body = chains
+        edit = LoopEdit(op)
+        number = edit.add(token)
+        decided = self._thread(condition, condition.block.arguments[number])
+        if condition.members:
+            self._tied(walk.terminator(condition.block), decided)
+        edit.returned[number] = self._thread(body, body.block.arguments[number])
+        new = edit.apply(Replaced())
+        op.erase()
+        carry.share_token_everywhere(new)
+        if not condition.members:
+            return new.results[number]
+        # The token that the loop gives is from before its last condition, and from before the loop
+        # where the body holds nothing that meets other devices.
+        return self._after_loop(new, new.results[number])
+
+    def _after_loop(self, loop: ir.Operation, token: ir.Value) -> ir.Value:
+        others = [result for result in loop.results if result != token]
+        with ir.InsertionPoint.after(loop), scoped(loop.location, SCOPE):
+            return self._marks.after(token, _tieable(others))
+
+
+def _tieable(values: Sequence[ir.Value]) -> list[ir.Value]:
+    return [value for value in values if can_be_tied(value.type)]

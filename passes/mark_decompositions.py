@@ -1,0 +1,207 @@
+"""What the marks mean, as functions of plain StableHLO.
+
+They hold on every backend, in one order: whatever depends on the result of one runs after what it
+is made from. XLA must not see through them, so that nothing here is a constant once the first token
+comes from a custom call:
+
+- the token is compared with 0, which it always is, and the other branch has other data;
+- a barrier sums up a value that is another on each partition, as far as XLA knows: it drops an
+  all-reduce whose operand is the same everywhere.
+
+A select writes a new buffer, and an all-reduce says nothing about buffers. So between peers that
+address each other's memory a decomposition is no barrier: only the kernels are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jax.extend.mlir import ir
+
+Groups = tuple[tuple[int, ...], ...]
+"""Replica groups: partition ids, a row for each group, rows of equal length; -1 fills up."""
+
+TOKEN_TYPE = "tensor<ui32>"
+
+_ZERO = f"%zero = stablehlo.constant dense<0> : {TOKEN_TYPE}"
+_IS_REAL = (
+    f"%never = stablehlo.compare NE, %token, %zero : ({TOKEN_TYPE}, {TOKEN_TYPE}) -> tensor<i1>"
+)
+
+
+def token() -> str:
+    """`() -> token`."""
+    return _function([], [_ZERO], ["%zero"], [TOKEN_TYPE])
+
+
+def tie(types: Sequence[ir.Type]) -> str:
+    """`(token, x...) -> (x...)`."""
+    names = _names("x", types)
+    lines, tied = _tied("%token", dict(zip(names, types, strict=True)))
+    return _function(
+        _arguments(names, types), [_ZERO, _IS_REAL, *lines], tied, [str(type_) for type_ in types]
+    )
+
+
+def after(types: Sequence[ir.Type]) -> str:
+    """`(token, y...) -> token`."""
+    names = _names("y", types)
+    lines, bits = _bits(dict(zip(names, types, strict=True)))
+    lines += [_select("%after", bits, "%token", TOKEN_TYPE)] if bits else []
+    result = "%after" if bits else "%token"
+    return _function(_arguments(names, types), [_ZERO, _IS_REAL, *lines], [result], [TOKEN_TYPE])
+
+
+def barrier(types: Sequence[ir.Type], results: int, channel: int, groups: Groups) -> str:
+    """`(token, x..., kept...) -> (token, x...)`; `types` and `results` count the token."""
+    names = _names("x", types[1:])
+    values = dict(zip(names, types[1:], strict=True))
+    lines, bits = _bits(values)
+    lines.append(f"%partition = stablehlo.partition_id : {TOKEN_TYPE}")
+    mine = "%partition"
+    if bits:
+        mine = "%mine"
+        lines.append(f"%mine = stablehlo.or {bits}, %partition : {TOKEN_TYPE}")
+    lines.append(_select("%arrived", mine, "%token", TOKEN_TYPE))
+    lines.append(_all_reduce("%arrived", "%all", channel, groups))
+    lines.append(_IS_REAL.replace("%never", "%never_all").replace("%token", "%all"))
+    passed = dict(list(values.items())[: results - 1])
+    ties, tied = _tied("%all", passed, never="%never_all")
+    return _function(
+        _arguments(names, types[1:]),
+        [_ZERO, _IS_REAL, *lines, *ties],
+        ["%all", *tied],
+        [str(type_) for type_ in types[:results]],
+    )
+
+
+def ragged_all_to_all(call: ir.Operation, channel: int, groups: Groups) -> str:
+    """`(token, operand, output, four of offsets and sizes) -> (output, token)`."""
+    types = [operand.type for operand in call.operands]
+    names = _names("x", types)
+    ties, tied = _tied("%token", dict(zip(names, types, strict=True)))
+    result = call.results[0].type
+    exchange = (
+        f"%result = stablehlo.custom_call @ragged_all_to_all({', '.join(tied)}) "
+        "{api_version = 4 : i32, backend_config = {"
+        f"channel_id = {channel} : i64, replica_groups = {dense(groups)}}}}} "
+        f": ({', '.join(map(str, types))}) -> {result}"
+    )
+    lines, bits = _bits({"%result": result})
+    lines += [_select("%after", bits, "%token", TOKEN_TYPE)] if bits else []
+    return _function(
+        _arguments(names, types),
+        [_ZERO, _IS_REAL, *ties, exchange, *lines],
+        ["%result", "%after" if bits else "%token"],
+        [str(result), TOKEN_TYPE],
+    )
+
+
+def dense(groups: Groups) -> str:
+    """The attribute that spells replica groups."""
+    rows = ", ".join(f"[{', '.join(map(str, row))}]" for row in groups)
+    return f"dense<[{rows}]> : tensor<{len(groups)}x{len(groups[0])}xi64>"
+
+
+def can_be_tied(type_: ir.Type) -> bool:
+    """Whether a select or a slice takes values of this type: tensors of known, nonzero size."""
+    return (
+        isinstance(type_, ir.RankedTensorType)
+        and type_.has_static_shape
+        and 0 not in type_.shape
+        and isinstance(type_.element_type, ir.IntegerType | ir.FloatType | ir.ComplexType)
+    )
+
+
+def holds_nothing(type_: ir.Type) -> bool:
+    """Whether values of this type are no data: not a tensor, or one without elements."""
+    if not isinstance(type_, ir.ShapedType):
+        return True
+    return type_.has_rank and 0 in type_.shape
+
+
+def _tied(
+    token: str, values: dict[str, ir.Type], never: str = "%never"
+) -> tuple[list[str], list[str]]:
+    """The lines that tie each value to the token, and the tied values' names."""
+    lines: list[str] = []
+    zeros: dict[str, str] = {}
+    tied: list[str] = []
+    for name, type_ in values.items():
+        if not can_be_tied(type_):
+            tied.append(name)
+            continue
+        tensor, scalar = str(type_), f"tensor<{ir.RankedTensorType(type_).element_type}>"
+        if tensor not in zeros:
+            zeros[tensor] = each = f"%zeros{len(zeros)}"
+            # Converted: not every element type has a 0 that a constant can spell.
+            lines.append(f"{each}_0 = stablehlo.convert %zero : ({TOKEN_TYPE}) -> {scalar}")
+            lines.append(
+                f"{each} = stablehlo.broadcast_in_dim {each}_0, dims = [] : ({scalar}) -> {tensor}"
+            )
+        lines.append(_select(f"{name}_tied", zeros[tensor], name, tensor, never))
+        tied.append(f"{name}_tied")
+    return lines, tied
+
+
+def _bits(values: dict[str, ir.Type]) -> tuple[list[str], str]:
+    """The lines that make an integer of one element of each value, and its name; "" for none."""
+    lines: list[str] = []
+    bits = ""
+    for name, type_ in values.items():
+        if not can_be_tied(type_):
+            continue
+        shape = ir.RankedTensorType(type_).shape
+        element = ir.RankedTensorType(type_).element_type
+        ones = "x".join(["1"] * len(shape) + [str(element)])
+        first = ", ".join("0:1" for _ in shape)
+        scalar = name
+        if shape:
+            lines.append(
+                f"{name}_first = stablehlo.slice {name} [{first}] : ({type_}) -> tensor<{ones}>"
+            )
+            lines.append(
+                f"{name}_scalar = stablehlo.reshape {name}_first : (tensor<{ones}>) -> "
+                f"tensor<{element}>"
+            )
+            scalar = f"{name}_scalar"
+        lines.append(
+            f"{name}_bits = stablehlo.convert {scalar} : (tensor<{element}>) -> {TOKEN_TYPE}"
+        )
+        if bits:
+            lines.append(f"{name}_any = stablehlo.or {bits}, {name}_bits : {TOKEN_TYPE}")
+        bits = f"{name}_any" if bits else f"{name}_bits"
+    return lines, bits
+
+
+def _select(result: str, on_true: str, on_false: str, type_: str, never: str = "%never") -> str:
+    return f"{result} = stablehlo.select {never}, {on_true}, {on_false} : tensor<i1>, {type_}"
+
+
+def _all_reduce(operand: str, result: str, channel: int, groups: Groups) -> str:
+    handle = f"#stablehlo.channel_handle<handle = {channel}, type = 1>"
+    return f"""{result} = "stablehlo.all_reduce"({operand}) <{{channel_handle = {handle},
+      replica_groups = {dense(groups)}, use_global_device_ids}}> ({{
+    ^bb0(%left: {TOKEN_TYPE}, %right: {TOKEN_TYPE}):
+      %larger = stablehlo.maximum %left, %right : {TOKEN_TYPE}
+      stablehlo.return %larger : {TOKEN_TYPE}
+    }}) : ({TOKEN_TYPE}) -> {TOKEN_TYPE}"""
+
+
+def _names(prefix: str, types: Sequence[ir.Type]) -> list[str]:
+    return [f"%{prefix}{number}" for number in range(len(types))]
+
+
+def _arguments(names: Sequence[str], types: Sequence[ir.Type]) -> list[str]:
+    values = [f"{name}: {type_}" for name, type_ in zip(names, types, strict=True)]
+    return [f"%token: {TOKEN_TYPE}", *values]
+
+
+def _function(
+    arguments: Sequence[str], lines: Sequence[str], results: Sequence[str], types: Sequence[str]
+) -> str:
+    body = "\n    ".join(lines)
+    return (
+        f"func.func private @mark({', '.join(arguments)}) -> ({', '.join(types)}) {{\n    {body}\n"
+        f"    return {', '.join(results)} : {', '.join(types)}\n}}\n"
+    )
