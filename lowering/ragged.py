@@ -1,0 +1,112 @@
+"""What serves `hloom.ragged_all_to_all` on the CPU, where XLA has no such operation.
+
+Devices of one process meet in a rendezvous and copy. Between processes no device can read another's
+memory; there, and where XLA's partitioner still has to split the values, everyone gathers all
+operands and picks its rows:
+
+    %starts = stablehlo.all_to_all %offsets     // of what I get: in the senders' rows and in mine
+    %every = stablehlo.all_gather %operand
+    %source = …                                 // for each row of mine, which of %every, or -1
+    %result = select(%source >= 0, %every[%source], %output)
+
+That takes the group's size times the operand in memory. It checks no bounds: what lies outside an
+operand comes from the nearest row, what lies outside an output is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from jax.extend.mlir import ir
+
+from hloom.lowering import ragged_text
+from hloom.lowering.collective import kernel_attributes, rendezvous_of
+from hloom.lowering.errors import LoweringError
+from hloom.lowering.kernel_calls import Choice, KernelCall, Rewrite, Site
+from hloom.lowering.placement import Placement
+from hloom.passes import mark_decompositions, marks
+from hloom.passes.mark_decompositions import Groups
+
+_INDEX_BITS = (8, 16, 32, 64)
+
+
+def choose_cpu(site: Site, placement: Placement) -> Choice:
+    """The kernel, or XLA's own collectives where devices cannot read each other's memory.
+
+    Raises LoweringError where the number of slices does not fit the groups, or offsets and sizes
+    are of a type that no kernel reads.
+    """
+    where = rendezvous_of(site, placement)
+    _check(site, where)
+    if placement.spans_processes:
+        why = "all operands are gathered, between processes"
+    elif not site.is_manual:
+        why = "all operands are gathered, for the partitioner has yet to split them"
+    else:
+        return KernelCall(
+            "hloom.ragged_all_to_all.v1",
+            "a rendezvous of the devices of this process",
+            attributes=kernel_attributes(where, placement),
+            aliases={0: 2, 1: 0},
+            has_side_effect=True,
+        )
+    return Rewrite(why, partial(_gather_and_pick, groups=where.groups))
+
+
+def _check(site: Site, where: marks.Rendezvous) -> None:
+    at = f"{site.name} at {where.site}"
+    if any(member < 0 for group in where.groups for member in group):
+        raise LoweringError(f"{at}: its replica groups differ in size; all must have the same")
+    _, _, _, *vectors = site.mark.operands
+    devices = len(where.groups[0])
+    for vector in map(ragged_text.Tensor.of, vectors):
+        if vector.shape[0] % devices:
+            raise LoweringError(
+                f"{at}: {vector.shape[0]} slices for groups of {devices} devices; the number "
+                "of slices must be a multiple of theirs"
+            )
+        if ir.IntegerType(ir.Type.parse(vector.element)).width not in _INDEX_BITS:
+            raise LoweringError(
+                f"{at}: offsets and sizes of type {vector.element}; wanted integers of "
+                f"{', '.join(map(str, _INDEX_BITS))} bits"
+            )
+
+
+def _gather_and_pick(mark: ir.Operation, *, groups: Groups) -> list[ir.Value]:
+    """Builds it before the mark, in the order of the token; gives the output and the token."""
+    token, operand, output, input_offsets, _, output_offsets, recv_sizes = mark.operands
+    narrow, offsets = map(ragged_text.Tensor.of, (output, input_offsets))
+    if 0 in (*ragged_text.Tensor.of(operand).shape, *narrow.shape):
+        return [output, token]
+    paste = partial(_paste, mark)
+    # XLA:CPU 0.10.2 gathers wrong values of types below a byte, or crashes.
+    [operand], [output] = (
+        paste(ragged_text.widened(ragged_text.Tensor.of(value)), [value])
+        for value in (operand, output)
+    )
+    mine, room = map(ragged_text.Tensor.of, (operand, output))
+    [places] = paste(ragged_text.places(offsets), [input_offsets, output_offsets])
+    [places] = paste(mark_decompositions.tie([places.type]), [token, places])
+    [starts] = paste(ragged_text.exchanged_places(offsets, groups), [places])
+    [token] = paste(mark_decompositions.after([starts.type]), [token, starts])
+    [operand] = paste(mark_decompositions.tie([operand.type]), [token, operand])
+    [every] = paste(ragged_text.every_row(mine, groups), [operand])
+    [token] = paste(mark_decompositions.after([every.type]), [token, every])
+    text = ragged_text.picked(mine, room, offsets, len(groups[0]))
+    [result] = paste(text, [starts, recv_sizes, every, output])
+    [result] = paste(ragged_text.converted(room, narrow.element), [result])
+    return [result, token]
+
+
+def _paste(mark: ir.Operation, function: str, operands: Sequence[ir.Value]) -> list[ir.Value]:
+    """Puts the body of a function, given as text, before the mark; gives what it returns."""
+    module = ir.Module.parse(function)
+    [block] = module.body.operations[0].regions[0].blocks
+    for argument, operand in zip(block.arguments, operands, strict=True):
+        argument.replace_all_uses_with(operand)
+    *body, terminator = (view.operation for view in block.operations)
+    results = list(terminator.operands)
+    for operation in body:
+        operation.move_before(mark)
+    return results

@@ -1,0 +1,205 @@
+// The handler of the ragged all-to-all on the CPU.
+//
+// The ranks of a group meet once. Each brings its buffers; whoever comes last checks every slice
+// of every rank and sees to the copies, and only then is anyone released: until then XLA keeps
+// everyone's operands, and nobody reads an output.
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "element_bits.h"
+#include "group_call.h"
+#include "ragged_copy.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace hloom {
+namespace {
+
+namespace ffi = xla::ffi;
+
+constexpr std::string_view kWhat = "hloom.ragged_all_to_all";
+
+// Below this many bytes in all, waking other threads takes longer than the copies.
+constexpr int64_t kParallelBytes = int64_t{1} << 18;
+
+// The receivers' copies, shared out among threads that come to help.
+//
+// Whoever has the copies done waits for the helpers that have begun, never for one that has not:
+// the pool's threads may all be busy, some with waiting for this very rank. A helper that starts
+// late finds nothing left.
+class Copies {
+ public:
+  explicit Copies(RaggedRanks ranks) : ranks_(std::move(ranks)) {}
+
+  void Help() {
+    for (size_t receiver; (receiver = next_.fetch_add(1)) < ranks_.size();) {
+      ReceiveRagged(ranks_, receiver);
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (++done_ == ranks_.size()) all_done_.notify_all();
+    }
+  }
+
+  void Wait() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    all_done_.wait(lock, [this] { return done_ == ranks_.size(); });
+  }
+
+ private:
+  const RaggedRanks ranks_;
+  std::atomic<size_t> next_{0};
+  std::mutex mutex_;
+  std::condition_variable all_done_;
+  size_t done_ = 0;
+};
+
+int64_t ReceivedBytes(const RaggedRanks& ranks) {
+  int64_t rows = 0;
+  for (const RaggedRank* rank : ranks) {
+    for (const int64_t size : rank->recv_sizes) rows += size;
+  }
+  return rows * ranks.front()->row_bits / 8;
+}
+
+void Exchange(const RaggedRanks& ranks, ffi::ThreadPool& pool) {
+  const auto copies = std::make_shared<Copies>(ranks);
+  if (ReceivedBytes(ranks) >= kParallelBytes) {
+    const auto helpers = std::min<int64_t>(pool.num_threads(), ranks.size()) - 1;
+    for (int64_t i = 0; i < helpers; ++i) {
+      pool.Schedule([copies] { copies->Help(); });
+    }
+  }
+  copies->Help();
+  copies->Wait();
+}
+
+template <typename T>
+std::vector<int64_t> Widened(const ffi::AnyBuffer& buffer) {
+  const T* values = static_cast<const T*>(buffer.untyped_data());
+  return std::vector<int64_t>(values, values + buffer.element_count());
+}
+
+// Offsets or sizes of any integer type of a byte and more. A uint64 above the int64s turns
+// negative, which no check lets through.
+ffi::ErrorOr<std::vector<int64_t>> Integers(const ffi::AnyBuffer& buffer) {
+  switch (buffer.element_type()) {
+    case ffi::DataType::S8:
+      return Widened<int8_t>(buffer);
+    case ffi::DataType::U8:
+      return Widened<uint8_t>(buffer);
+    case ffi::DataType::S16:
+      return Widened<int16_t>(buffer);
+    case ffi::DataType::U16:
+      return Widened<uint16_t>(buffer);
+    case ffi::DataType::S32:
+      return Widened<int32_t>(buffer);
+    case ffi::DataType::U32:
+      return Widened<uint32_t>(buffer);
+    case ffi::DataType::S64:
+      return Widened<int64_t>(buffer);
+    case ffi::DataType::U64:
+      return Widened<uint64_t>(buffer);
+    default:
+      return ffi::Unexpected(ffi::Error::InvalidArgument(
+          std::string(kWhat) + ": offsets and sizes must be integers of 8 bits or more"));
+  }
+}
+
+ffi::ErrorOr<RaggedRank> RankOf(const Meeting& meeting, const ffi::AnyBuffer& operand,
+                                const ffi::AnyBuffer& input_offsets,
+                                const ffi::AnyBuffer& send_sizes,
+                                const ffi::AnyBuffer& output_offsets,
+                                const ffi::AnyBuffer& recv_sizes, const ffi::AnyBuffer& output) {
+  RaggedRank rank;
+  rank.rank = meeting.members[meeting.position].rank;
+  rank.element_bits = ElementBits(operand.element_type());
+  if (rank.element_bits == 0) {
+    return ffi::Unexpected(ffi::Error::InvalidArgument(
+        std::string(kWhat) + ": the operand's element type, number " +
+        std::to_string(static_cast<int>(operand.element_type())) + " of XLA, is not known"));
+  }
+  const ffi::AnyBuffer::Dimensions from = operand.dimensions();
+  const ffi::AnyBuffer::Dimensions to = output.dimensions();
+  if (from.size() == 0 || from.size() != to.size() ||
+      !std::equal(from.begin() + 1, from.end(), to.begin() + 1) ||
+      operand.element_type() != output.element_type()) {
+    return ffi::Unexpected(ffi::Error::InvalidArgument(
+        std::string(kWhat) +
+        ": operand and output must have the same element type and shape, but "
+        "for the number of rows"));
+  }
+  rank.row_bits = rank.element_bits;
+  for (const int64_t size : from.last(from.size() - 1)) rank.row_bits *= size;
+  rank.operand = static_cast<const std::byte*>(operand.untyped_data());
+  rank.operand_rows = from[0];
+  rank.output = static_cast<std::byte*>(output.untyped_data());
+  rank.output_rows = to[0];
+  const std::pair<const ffi::AnyBuffer*, std::vector<int64_t>*> vectors[] = {
+      {&input_offsets, &rank.input_offsets},
+      {&send_sizes, &rank.send_sizes},
+      {&output_offsets, &rank.output_offsets},
+      {&recv_sizes, &rank.recv_sizes},
+  };
+  for (const auto& [buffer, values] : vectors) {
+    auto read = Integers(*buffer);
+    if (read.has_error()) return ffi::Unexpected(read.error());
+    *values = std::move(*read);
+  }
+  return rank;
+}
+
+ffi::Future RaggedAllToAll(ffi::RunId run, int32_t device, ffi::ThreadPool pool,
+                           ffi::BufferR0<ffi::U32> token, ffi::AnyBuffer operand,
+                           ffi::AnyBuffer output, ffi::AnyBuffer input_offsets,
+                           ffi::AnyBuffer send_sizes, ffi::AnyBuffer output_offsets,
+                           ffi::AnyBuffer recv_sizes, ffi::Result<ffi::AnyBuffer> result,
+                           ffi::Result<ffi::BufferR0<ffi::U32>> token_after,
+                           ffi::Dictionary attributes) {
+  return Guarded(kWhat, run, device, [&] {
+    const auto meeting = MeetingOf(kWhat, attributes, run, device);
+    if (meeting.has_error()) return FailedCall(run, device, meeting.error());
+    auto rank =
+        RankOf(*meeting, operand, input_offsets, send_sizes, output_offsets, recv_sizes, *result);
+    if (rank.has_error()) return FailedCall(run, device, rank.error());
+    *token_after->typed_data() = *token.typed_data();
+    if (output.untyped_data() != result->untyped_data() && BufferBytes(output) > 0) {
+      std::memcpy(result->untyped_data(), output.untyped_data(), BufferBytes(output));
+    }
+    const auto exchange = [&](const RaggedRanks& ranks) -> Outcome {
+      if (const auto problem = CheckRagged(ranks)) {
+        return Failure{FailureKind::kAction,
+                       std::string(kWhat) + " at " + std::string(meeting->site) + ": " + *problem};
+      }
+      Exchange(ranks, pool);
+      return std::nullopt;
+    };
+    return Meet<RaggedRank>(*meeting, pool, std::move(*rank), exchange);
+  });
+}
+
+}  // namespace
+}  // namespace hloom
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(hloom_cpu_ragged_all_to_all_v1_execute, hloom::RaggedAllToAll,
+                              hloom::ffi::Ffi::Bind()
+                                  .Ctx<hloom::ffi::RunId>()
+                                  .Ctx<hloom::ffi::DeviceOrdinal>()
+                                  .Ctx<hloom::ffi::ThreadPool>()
+                                  .Arg<hloom::ffi::BufferR0<hloom::ffi::U32>>()
+                                  .Arg<hloom::ffi::AnyBuffer>()
+                                  .Arg<hloom::ffi::AnyBuffer>()
+                                  .Arg<hloom::ffi::AnyBuffer>()
+                                  .Arg<hloom::ffi::AnyBuffer>()
+                                  .Arg<hloom::ffi::AnyBuffer>()
+                                  .Arg<hloom::ffi::AnyBuffer>()
+                                  .Ret<hloom::ffi::AnyBuffer>()
+                                  .Ret<hloom::ffi::BufferR0<hloom::ffi::U32>>()
+                                  .Attrs());
