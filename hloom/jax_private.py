@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import functools
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -62,6 +63,19 @@ class DeviceFacts:
     compute_capability: tuple[int, int] | None = None
     core_count: int | None = None
     limit_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class DevicePlace:
+    """Which device of which process.
+
+    Attributes:
+      ordinal: the number that XLA tells a custom call that runs there.
+      process: the index of the process.
+    """
+
+    ordinal: int
+    process: int
 
 
 CompileFunction = Callable[["ir.Module", Any], Any]
@@ -241,6 +255,28 @@ def _facts(device: Any) -> DeviceFacts:
     )
 
 
+def device_places(devices: Any) -> tuple[DevicePlace, ...]:
+    """Where the partitions of a program for these devices run, by partition."""
+    counts: Counter[int] = Counter()
+    in_order: dict[int, int] = {}
+    for device in sorted(devices.flat, key=lambda device: int(device.id)):
+        in_order[device.id] = counts[device.process_index]
+        counts[device.process_index] += 1
+    return tuple(
+        DevicePlace(_ordinal(device, in_order[device.id]), device.process_index)
+        for device in devices.flat
+    )
+
+
+def _ordinal(device: Any, number_in_process: int) -> int:
+    # XLA:CPU tells a custom call the device's id, which is another in each process; XLA:GPU its
+    # number in the process (0.10.2 and 0.12.0.1).
+    if device.platform == "cpu":
+        return int(device.id)
+    # A device that is only described has no number: they are taken to be in order.
+    return number_in_process if device.local_hardware_id is None else device.local_hardware_id
+
+
 class ProcessStore:
     """The key-value store of `jax.distributed`: what one process puts there all can read."""
 
@@ -270,6 +306,16 @@ class ProcessStore:
     def delete(self, key: str) -> None:
         """Forgets a value."""
         self._client.key_value_delete(key)
+
+
+def ffi_targets(platform: str) -> frozenset[str] | None:
+    """The FFI targets that XLA has for a platform; None for one that lives in a plugin.
+
+    A plugin ("cuda") has a registry of its own, which nobody can ask.
+    """
+    from jaxlib import xla_client
+
+    return frozenset(xla_client.custom_call_targets("Host")) if platform == "cpu" else None
 
 
 def keeps_barriers(platform: str) -> bool:

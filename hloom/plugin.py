@@ -106,7 +106,7 @@ def _compile(
     if not pipeline.passes or not jax_private.takes_part(backend, devices):
         return compile_(module, options)
     from hloom.agreement import Agreement
-    from hloom.targets.devices import target_of
+    from hloom.targets.devices import placement_of, target_of
     from hloom.transform import compile_transformed
 
     agreement = Agreement(
@@ -116,8 +116,9 @@ def _compile(
         store=jax_private.ProcessStore.find(),
     )
     target = target_of(jax_private.platform_of(backend), jax_private.device_facts(backend, devices))
+    placement = placement_of(target, devices, process=backend.process_index())
     return compile_transformed(
-        module, pipeline, target, lambda chosen: compile_(chosen, options), agreement
+        module, pipeline, target, placement, lambda chosen: compile_(chosen, options), agreement
     )
 
 

@@ -12,6 +12,7 @@ from hloom.agreement import Agreement, AgreementError
 from hloom.attempts import Attempts
 from hloom.compilation import Compilation, Compiled, CompileFunction
 from hloom.dump import dump_root
+from hloom.lowering.placement import Placement
 from hloom.passes.base import Target
 from hloom.passes.errors import PassError, reason_of
 from hloom.passes.pipeline import Pipeline
@@ -23,6 +24,7 @@ def compile_transformed(
     module: ir.Module,
     pipeline: Pipeline,
     target: Target,
+    placement: Placement,
     compile_: CompileFunction,
     agreement: Agreement,
 ) -> Any:
@@ -32,7 +34,8 @@ def compile_transformed(
     result. Where no pass has anything to do, or one fails outside strict mode, compiles `module`
     itself. Raises PassError in strict mode, and whatever `compile_` raises on the original.
     """
-    compilation = Compilation(module, pipeline, Variants(module, pipeline, target), compile_)
+    variants = Variants(module, pipeline, target, placement)
+    compilation = Compilation(module, pipeline, variants, compile_)
     attempts = None
     used = _compile_first(compilation, agreement)
     driver = pipeline.driver()

@@ -9,11 +9,14 @@ from dataclasses import dataclass
 from jax.extend.mlir import ir
 
 from hloom.dump import DumpObserver, dump_root, module_text
-from hloom.lowering.decompose import decompose_marks
+from hloom.jax_private import ffi_targets
+from hloom.lowering.lower import Lowered, lower
+from hloom.lowering.placement import Placement
 from hloom.passes.base import Attempt, Planner, Target
 from hloom.passes.clone import clone_module
 from hloom.passes.errors import PassError, reason_of
 from hloom.passes.pipeline import PassRun, Pipeline, PipelineResult
+from hloom.runtime import register
 
 
 @dataclass(frozen=True)
@@ -46,11 +49,14 @@ class Variants:
       seconds: what all of it took.
     """
 
-    def __init__(self, original: ir.Module, pipeline: Pipeline, target: Target) -> None:
+    def __init__(
+        self, original: ir.Module, pipeline: Pipeline, target: Target, placement: Placement
+    ) -> None:
         self.target = target
         self.observer = DumpObserver()
         self.seconds = 0.0
         self._original = original
+        self._placement = placement
         self._pipeline = pipeline
         self._driver = pipeline.driver()
         self._prepared: ir.Module | None = None
@@ -82,7 +88,7 @@ class Variants:
         result = self._run(module, start, None, attempts)
         runs = (*self._preparation.runs, *result.runs)
         changed = self._preparation.changed or result.changed
-        if changed and _lower(module, self.target.platform) and dump_root():
+        if changed and _lower(module, self._placement).marks and dump_root():
             self.observer.add(f"{len(runs) + 1:02d}-after-lowering.mlir", module_text(module))
         return Variant(
             module=module if changed else self._original,
@@ -106,11 +112,14 @@ class Variants:
         )
 
 
-def _lower(module: ir.Module, platform: str) -> int:
+def _lower(module: ir.Module, placement: Placement) -> Lowered:
+    """Lowers the module's marks and registers the kernels that it calls then."""
     try:
-        lowered = decompose_marks(module, platform)
-        if lowered:
+        lowered = lower(module, placement)
+        if lowered.marks:
             module.operation.verify()
+        if lowered.targets:
+            register(lowered.targets, placement.platform, known=ffi_targets)
     except Exception as error:
         raise PassError("lowering", "apply", reason_of(error)) from error
     return lowered

@@ -15,7 +15,6 @@ operand comes from the nearest row, what lies outside an output is left out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 
 from jax.extend.mlir import ir
@@ -24,6 +23,7 @@ from hloom.lowering import ragged_text
 from hloom.lowering.collective import kernel_attributes, rendezvous_of
 from hloom.lowering.errors import LoweringError
 from hloom.lowering.kernel_calls import Choice, KernelCall, Rewrite, Site
+from hloom.lowering.paste import paste
 from hloom.lowering.placement import Placement
 from hloom.passes import mark_decompositions, marks
 from hloom.passes.mark_decompositions import Groups
@@ -79,34 +79,21 @@ def _gather_and_pick(mark: ir.Operation, *, groups: Groups) -> list[ir.Value]:
     narrow, offsets = map(ragged_text.Tensor.of, (output, input_offsets))
     if 0 in (*ragged_text.Tensor.of(operand).shape, *narrow.shape):
         return [output, token]
-    paste = partial(_paste, mark)
+    put = partial(paste, mark)
     # XLA:CPU 0.10.2 gathers wrong values of types below a byte, or crashes.
     [operand], [output] = (
-        paste(ragged_text.widened(ragged_text.Tensor.of(value)), [value])
+        put(ragged_text.widened(ragged_text.Tensor.of(value)), [value])
         for value in (operand, output)
     )
     mine, room = map(ragged_text.Tensor.of, (operand, output))
-    [places] = paste(ragged_text.places(offsets), [input_offsets, output_offsets])
-    [places] = paste(mark_decompositions.tie([places.type]), [token, places])
-    [starts] = paste(ragged_text.exchanged_places(offsets, groups), [places])
-    [token] = paste(mark_decompositions.after([starts.type]), [token, starts])
-    [operand] = paste(mark_decompositions.tie([operand.type]), [token, operand])
-    [every] = paste(ragged_text.every_row(mine, groups), [operand])
-    [token] = paste(mark_decompositions.after([every.type]), [token, every])
+    [places] = put(ragged_text.places(offsets), [input_offsets, output_offsets])
+    [places] = put(mark_decompositions.tie([places.type]), [token, places])
+    [starts] = put(ragged_text.exchanged_places(offsets, groups), [places])
+    [token] = put(mark_decompositions.after([starts.type]), [token, starts])
+    [operand] = put(mark_decompositions.tie([operand.type]), [token, operand])
+    [every] = put(ragged_text.every_row(mine, groups), [operand])
+    [token] = put(mark_decompositions.after([every.type]), [token, every])
     text = ragged_text.picked(mine, room, offsets, len(groups[0]))
-    [result] = paste(text, [starts, recv_sizes, every, output])
-    [result] = paste(ragged_text.converted(room, narrow.element), [result])
+    [result] = put(text, [starts, recv_sizes, every, output])
+    [result] = put(ragged_text.converted(room, narrow.element), [result])
     return [result, token]
-
-
-def _paste(mark: ir.Operation, function: str, operands: Sequence[ir.Value]) -> list[ir.Value]:
-    """Puts the body of a function, given as text, before the mark; gives what it returns."""
-    module = ir.Module.parse(function)
-    [block] = module.body.operations[0].regions[0].blocks
-    for argument, operand in zip(block.arguments, operands, strict=True):
-        argument.replace_all_uses_with(operand)
-    *body, terminator = (view.operation for view in block.operations)
-    results = list(terminator.operands)
-    for operation in body:
-        operation.move_before(mark)
-    return results

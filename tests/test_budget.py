@@ -21,6 +21,7 @@ from jax.extend.mlir import ir
 import hloom
 from hloom import jax_private, policy
 from hloom.agreement import Agreement
+from hloom.lowering.placement import Placement
 from hloom.passes import registry
 from hloom.passes.base import Target
 from hloom.passes.pipeline import Pipeline
@@ -297,7 +298,14 @@ def test_only_the_best_executable_is_kept() -> None:
     module = jax.jit(step).lower(X).compiler_ir()
     pipeline = Pipeline.parse("drop-products{budget=1 compiles=4}")
     with pytest.warns(hloom.HloomWarning):
-        best = compile_transformed(module, pipeline, Target(), compile_, Agreement(module))
+        best = compile_transformed(
+            module,
+            pipeline,
+            Target(),
+            Placement.of_one_process("cpu", 1),
+            compile_,
+            Agreement(module),
+        )
     assert alive == [[], [True], [False, True], [False, True, False]]
     assert best is made[3]()
     assert made[1]() is None

@@ -10,8 +10,11 @@ import pytest
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-from hloom import runtime
-from hloom.lowering.decompose import LoweringError, decompose_marks
+from hloom.lowering.errors import LoweringError
+from hloom.lowering.lower import lower
+from hloom.lowering.placement import Placement
+
+ONE_CPU = Placement.of_one_process("cpu", 1)
 
 
 @pytest.fixture
@@ -55,7 +58,7 @@ def lines(module: ir.Module) -> list[str]:
 @pytest.mark.usefixtures("context")
 def test_a_mark_becomes_its_decomposition() -> None:
     module = module_of(mark("%0", "%x") + "\nreturn %0 : tensor<4xf32>", DOUBLE)
-    assert decompose_marks(module, "cpu") == 1
+    assert lower(module, ONE_CPU).marks == 1
     assert module.operation.verify()
     assert lines(module) == [
         "module @m {",
@@ -71,7 +74,7 @@ def test_a_mark_becomes_its_decomposition() -> None:
 def test_two_marks_that_share_a_decomposition() -> None:
     body = [mark("%0", "%x"), mark("%1", "%0"), "return %1 : tensor<4xf32>"]
     module = module_of("\n".join(body), DOUBLE)
-    assert decompose_marks(module, "cpu") == 2
+    assert lower(module, ONE_CPU).marks == 2
     assert lines(module)[2:5] == [
         "%0 = stablehlo.add %arg0, %arg0 : tensor<4xf32>",
         "%1 = stablehlo.add %0, %0 : tensor<4xf32>",
@@ -97,7 +100,7 @@ def test_marks_in_decompositions_with_several_results_and_an_argument_as_a_resul
     # The function that is used comes last, so that it is not done when it is met.
     module = module_of(body, TWICE, DOUBLE)
     [before] = stablehlo.eval_module(module, [values()])
-    assert decompose_marks(module, "cpu") == 2
+    assert lower(module, ONE_CPU).marks == 2
     assert lines(module)[2:5] == [
         "%0 = stablehlo.add %arg0, %arg0 : tensor<4xf32>",
         "%1 = stablehlo.multiply %arg0, %0 : tensor<4xf32>",
@@ -131,7 +134,7 @@ def test_marks_in_regions_and_in_other_functions() -> None:
   }}
 """
     module = module_of(body, other, DOUBLE)
-    assert decompose_marks(module, "cpu") == 2
+    assert lower(module, ONE_CPU).marks == 2
     assert module.operation.verify()
     assert "composite" not in str(module)
     assert "@double" not in str(module)
@@ -143,7 +146,7 @@ def test_composites_of_others_stay() -> None:
     foreign = mark("%0", "%x", name="their.double", version="7")
     module = module_of(foreign + "\nreturn %0 : tensor<4xf32>", DOUBLE)
     before = str(module)
-    assert decompose_marks(module, "cpu") == 0
+    assert lower(module, ONE_CPU).marks == 0
     assert str(module) == before
 
 
@@ -151,21 +154,8 @@ def test_composites_of_others_stay() -> None:
 def test_a_module_without_marks_keeps_its_unused_functions() -> None:
     module = module_of("return %x : tensor<4xf32>", DOUBLE)
     before = str(module)
-    assert decompose_marks(module, "cpu") == 0
+    assert lower(module, ONE_CPU).marks == 0
     assert str(module) == before
-
-
-@pytest.mark.usefixtures("context")
-def test_a_mark_that_a_kernel_serves_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime, "KERNELS", {"cuda": {"hloom.double": "hloom_double"}})
-    text = mark("%0", "%x") + "\nreturn %0 : tensor<4xf32>"
-    assert decompose_marks(module_of(text, DOUBLE), "cuda") == 0
-    assert decompose_marks(module_of(text, DOUBLE), "cpu") == 1
-
-
-def test_no_kernel_exists_yet() -> None:
-    assert dict(runtime.KERNELS) == {}
-    assert runtime.kernel_target("cpu", "hloom.double") is None
 
 
 @pytest.mark.usefixtures("context")
@@ -173,7 +163,7 @@ def test_no_kernel_exists_yet() -> None:
 def test_an_unknown_version_is_an_error(version: str) -> None:
     text = mark("%0", "%x", version=version) + "\nreturn %0 : tensor<4xf32>"
     with pytest.raises(LoweringError) as caught:
-        decompose_marks(module_of(text, DOUBLE), "cpu")
+        lower(module_of(text, DOUBLE), ONE_CPU)
     assert str(caught.value) == (
         f"mark 'hloom.double' has version {version}, and this hloom knows version 1: "
         "the module was written by another hloom"
@@ -192,9 +182,10 @@ def test_a_decomposition_that_contains_itself_is_an_error() -> None:
     return %0 : tensor<4xf32>
   }}
 """
-    module = module_of("return %x : tensor<4xf32>", functions)
+    body = mark("%0", "%x").replace("@double", "@first") + "\nreturn %0 : tensor<4xf32>"
+    module = module_of(body, functions)
     with pytest.raises(LoweringError) as caught:
-        decompose_marks(module, "cpu")
+        lower(module, ONE_CPU)
     assert str(caught.value) == "decomposition @first contains itself: @first -> @second -> @first"
 
 
@@ -204,7 +195,7 @@ def test_lowering_is_the_same_every_time() -> None:
     texts = set()
     for _ in range(3):
         module = module_of("\n".join(body), DOUBLE)
-        decompose_marks(module, "cpu")
+        lower(module, ONE_CPU)
         texts.add(str(module))
     assert len(texts) == 1
 
@@ -218,7 +209,7 @@ def test_a_program_of_jax_with_a_mark() -> None:
     x = np.arange(4, dtype=np.float32)
     module = f.lower(x).compiler_ir()
     expected = f(x)
-    assert decompose_marks(module, "cpu") == 1
+    assert lower(module, ONE_CPU).marks == 1
     assert "composite" not in str(module)
     with module.context:
         [result] = stablehlo.eval_module(module, [values_of(x)])

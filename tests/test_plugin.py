@@ -203,7 +203,7 @@ print("after")
     assert result.stdout == "before\n"
     assert (
         "hloom.passes.errors.SpecError: JAX_HLOOM='remta': unknown pass 'remta' (at character 1). "
-        "Did you mean 'remat'? Passes: cse, free-constants, inline, remat. "
+        "Did you mean 'remat'? Passes: barriers, cse, free-constants, inline, remat. "
         "`hloom passes` lists them with their options.\n"
     ) in result.stderr
 
@@ -216,15 +216,20 @@ def fake_call(
 ) -> tuple[Any, Any, Any, Any, list[Any]]:
     """What JAX hands to the hook in process 0, for devices of these processes."""
     backend = SimpleNamespace(platform=platform, platform_version="", process_index=lambda: 0)
-    devices = np.array([fake_device(index) for index in processes], dtype=object)
+    devices = [fake_device(process, platform=platform) for process in processes]
     module = fresh_jit().lower(X).compiler_ir()
     options = SimpleNamespace(env_option_overrides=[("hloom", "replace-two"), ("xla_a", "b")])
-    return backend, module, devices, options, []
+    return backend, module, np.array(devices, dtype=object), options, []
 
 
-def fake_device(process_index: int) -> Any:
+def fake_device(process_index: int, *, platform: str) -> Any:
     return SimpleNamespace(
-        process_index=process_index, device_kind="a device", memory_stats=lambda: None
+        id=process_index,
+        local_hardware_id=0,
+        platform=platform,
+        process_index=process_index,
+        device_kind="a device",
+        memory_stats=lambda: None,
     )
 
 

@@ -16,6 +16,8 @@ from jax.extend.mlir import ir
 
 import hloom
 from hloom import policy
+from hloom.lowering.lower import Lowered
+from hloom.lowering.placement import Placement
 from hloom.passes import registry
 
 NewRecords = Callable[[], tuple[hloom.CompileRecord, ...]]
@@ -123,10 +125,10 @@ def test_the_same_failure_warns_once(tmp_path: Path, new_records: NewRecords) ->
 def test_a_failure_in_lowering_leaves_the_program_as_it_was(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def broken(module: ir.Module, platform: str) -> int:
-        raise ValueError(f"no kernel on {platform}")
+    def broken(module: ir.Module, placement: Placement) -> Lowered:
+        raise ValueError(f"no kernel on {placement.platform}")
 
-    monkeypatch.setattr("hloom.variants.decompose_marks", broken)
+    monkeypatch.setattr("hloom.variants.lower", broken)
     with pytest.warns(hloom.HloomWarning, match="'lowering' failed in apply: .*no kernel on cpu"):
         assert run("replace-two") == 2
 

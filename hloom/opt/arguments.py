@@ -24,6 +24,7 @@ examples:
   hloom-opt step.mlir -p remat --print-ir-before-all   and on stderr what each pass was given
   hloom-opt step.mlir -p remat --print-plan -o out.mlir    what remat decided, as JSON on stderr
   hloom-opt step.mlir -p 'remat{min_bytes=4KiB}' --target h100_sxm --timing
+  hloom-opt step.mlir -p barriers --lower --target h100_sxm
   hloom-opt tests.mlir -p remat --split-input-file --verify-diagnostics
 
 A spec is 'name{option=value option=value},name'; `hloom passes` lists the passes with their
@@ -53,6 +54,7 @@ class Arguments(argparse.Namespace):
     timing: bool
     split_input_file: bool
     verify_diagnostics: bool
+    lower: bool
     emit_bytecode: bool
     debug_info: bool
     list_passes: bool
@@ -121,6 +123,11 @@ def _make_parser() -> _Parser:
         default="cpu",
         metavar="NAME|FILE",
         help=f"device to plan for: {', '.join(targets.names())}, or the path of a description",
+    )
+    _flag(
+        parser,
+        "--lower",
+        "turn the passes' marks into the kernels of the target, as a compile does",
     )
     _flag(parser, "--emit-bytecode", "write MLIR bytecode, which keeps locations")
     _flag(parser, "--debug-info", "print locations; they are left out otherwise")

@@ -24,6 +24,7 @@ from hloom.opt.diagnostics import (
     render,
 )
 from hloom.opt.foresight import Foresight, foresee
+from hloom.opt.lowered import lower_for
 from hloom.passes.base import Target
 from hloom.passes.errors import PassError
 from hloom.passes.pipeline import Observer, Pipeline, PipelineResult
@@ -86,6 +87,7 @@ class Job:
                 observers=self._observers(),
                 attempts=foresight.attempts,
             )
+            choices = lower_for(self.target, module) if self.arguments.lower else ()
         except InputError as error:
             said += error.diagnostics
             return None
@@ -93,6 +95,7 @@ class Job:
             self._tell_failure(error, chunk, said)
             return None
         said += self._predictions(result, foresight, Position(chunk.source.name))
+        said += (Diagnostic(Severity.REMARK, Position(chunk.source.name), each) for each in choices)
         start_s = time.perf_counter()
         output = self._print(module)
         if self.arguments.timing:

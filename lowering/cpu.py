@@ -1,0 +1,63 @@
+"""What serves the marks on the CPU.
+
+Devices of one process meet in a rendezvous. Between processes they exchange tokens through XLA: the
+first token comes from a custom call, so that XLA cannot know it and leave the exchange out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from hloom.lowering import between_processes, ragged
+from hloom.lowering.collective import kernel_attributes, rendezvous_of
+from hloom.lowering.kernel_calls import Choice, Chooser, Decomposition, KernelCall, Site
+from hloom.lowering.placement import Placement
+from hloom.passes import marks
+
+
+def _token(site: Site, placement: Placement) -> Choice:
+    return KernelCall("hloom.token.v1", "a value that XLA cannot know")
+
+
+def _tie(site: Site, placement: Placement) -> Choice:
+    if not site.is_manual:
+        return Decomposition("the partitioner can split a select")
+    values = len(site.mark.results)
+    return KernelCall(
+        "hloom.tie.v1",
+        "values keep their buffers",
+        aliases={value: value + 1 for value in range(values)},
+    )
+
+
+def _after(site: Site, placement: Placement) -> Choice:
+    if not site.is_manual:
+        return Decomposition("the partitioner can split a select")
+    return KernelCall("hloom.after.v1", "the token keeps its buffer", aliases={0: 0})
+
+
+def _barrier(site: Site, placement: Placement) -> Choice:
+    where = rendezvous_of(site, placement)
+    if placement.spans_processes:
+        return between_processes.choose_barrier(site, where)
+    return KernelCall(
+        "hloom.barrier.v1",
+        "a rendezvous of the devices of this process",
+        attributes=kernel_attributes(where, placement),
+        # What passes through keeps its buffers; operands without a result are only held.
+        aliases={result: result for result in range(len(site.mark.results))},
+        has_side_effect=site.is_manual,
+    )
+
+
+CHOOSERS: Mapping[str, Chooser] = MappingProxyType(
+    {
+        marks.TOKEN: _token,
+        marks.TIE: _tie,
+        marks.AFTER: _after,
+        marks.BARRIER: _barrier,
+        marks.RAGGED_ALL_TO_ALL: ragged.choose_cpu,
+    }
+)
+"""By mark."""

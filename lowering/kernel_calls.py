@@ -1,0 +1,139 @@
+"""What a mark becomes: a custom call of a kernel, other operations, or its own decomposition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from jax.extend.mlir import ir
+
+from hloom.lowering.placement import Placement
+
+_TYPED_FFI = 4
+"""XLA's version of custom calls whose attributes are a dictionary."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """A mark in a module.
+
+    Attributes:
+      mark: the composite.
+      module: the module that it is in.
+      is_manual: the module's partitions run the code around the mark as it stands there: it is
+        inside a manual computation of all mesh axes, or there is one partition only. Elsewhere
+        XLA's partitioner is still to split the values, and it knows nothing of custom calls: it
+        makes their operands whole on every device, and refuses side effects.
+    """
+
+    mark: ir.Operation
+    module: ir.Module
+    is_manual: bool
+
+    @property
+    def name(self) -> str:
+        """The mark's name, e.g. "hloom.barrier"."""
+        return ir.StringAttr(self.mark.attributes["name"]).value
+
+
+@dataclass(frozen=True)
+class KernelCall:
+    """A call of one FFI target in the place of a mark, with the mark's operands and results.
+
+    Attributes:
+      target: the name under which the runtime registers the kernel.
+      why: the choice for people, e.g. "rendezvous of the devices of this process".
+      attributes: what the handler is given beside its operands.
+      aliases: from the index of a result to that of the operand whose buffer it takes over.
+      has_side_effect: XLA keeps the call where its results are not used, and merges and moves none.
+    """
+
+    target: str
+    why: str
+    attributes: Mapping[str, ir.Attribute] = field(default_factory=dict)
+    aliases: Mapping[int, int] = field(default_factory=dict)
+    has_side_effect: bool = False
+
+
+@dataclass(frozen=True)
+class Decomposition:
+    """The mark's own decomposition in its place; `why` is the choice for people."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """Other operations in the place of the mark, marks among them if need be.
+
+    Attributes:
+      why: the choice for people.
+      build: called with the mark, inserts the operations before it and gives the values that
+        replace its results.
+    """
+
+    why: str
+    build: Callable[[ir.Operation], Sequence[ir.Value]]
+
+
+Choice = KernelCall | Decomposition | Rewrite
+
+Chooser = Callable[[Site, Placement], Choice]
+"""What becomes of one kind of mark on one platform. Called in the context of the module."""
+
+
+def emit(call: KernelCall, mark: ir.Operation) -> None:
+    """Puts the call in the place of the mark, which is erased.
+
+    Operands and results are laid out row by row, as the handlers read them.
+    """
+    with mark.context, mark.location:
+        custom_call = ir.Operation.create(
+            "stablehlo.custom_call",
+            results=[result.type for result in mark.results],
+            operands=list(mark.operands),
+            attributes={
+                "call_target_name": ir.StringAttr.get(call.target),
+                "api_version": ir.IntegerAttr.get(ir.IntegerType.get_signless(32), _TYPED_FFI),
+                "backend_config": ir.DictAttr.get(dict(call.attributes)),
+                "has_side_effect": ir.BoolAttr.get(call.has_side_effect),
+                "operand_layouts": _row_by_row(list(mark.operands)),
+                "result_layouts": _row_by_row(list(mark.results)),
+                "output_operand_aliases": _aliases(call.aliases, results=len(mark.results)),
+            },
+            ip=ir.InsertionPoint(mark),
+        )
+        for old, new in zip(mark.results, custom_call.results, strict=True):
+            old.replace_all_uses_with(new)
+        mark.erase()
+
+
+def rewrite(choice: Rewrite, mark: ir.Operation) -> list[ir.Operation]:
+    """Lets the choice build in the place of the mark, which is erased; gives what it built."""
+    block = mark.block
+    before = {view.operation for view in block.operations}
+    with mark.context, mark.location:
+        values = choice.build(mark)
+    built = [view.operation for view in block.operations if view.operation not in before]
+    for result, value in zip(mark.results, values, strict=True):
+        result.replace_all_uses_with(value)
+    mark.erase()
+    return built
+
+
+def _aliases(aliases: Mapping[int, int], *, results: int) -> ir.ArrayAttr:
+    # A single result is no tuple.
+    texts = (
+        f"#stablehlo.output_operand_alias<output_tuple_indices = [{result if results > 1 else ''}],"
+        f" operand_index = {operand}, operand_tuple_indices = []>"
+        for result, operand in sorted(aliases.items())
+    )
+    return ir.ArrayAttr.get([ir.Attribute.parse(text) for text in texts])
+
+
+def _row_by_row(values: Sequence[ir.Value]) -> ir.ArrayAttr:
+    ranks = (
+        value.type.rank if isinstance(value.type, ir.RankedTensorType) else 0 for value in values
+    )
+    texts = (f"dense<{list(range(rank))[::-1] or ''}> : tensor<{rank}xindex>" for rank in ranks)
+    return ir.ArrayAttr.get([ir.Attribute.parse(text) for text in texts])

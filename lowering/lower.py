@@ -1,0 +1,221 @@
+"""Turns the marks of a module into kernels, or into what they mean.
+
+Before:
+
+    %1 = stablehlo.composite "hloom.barrier" %0 {decomposition = @hloom.barrier_0, version = 1 : i32
+        composite_attributes = {channel = 7 : i64, …}} : (tensor<ui32>) -> tensor<ui32>
+
+After, on the CPU, with all devices in one process:
+
+    %1 = stablehlo.custom_call @hloom.barrier.v1(%0) {api_version = 4 : i32, backend_config = {
+        channel = 7 : i64, …}, has_side_effect = true, …} : (tensor<ui32>) -> tensor<ui32>
+
+Which kernel serves which mark stands in one table by platform. A mark that is not in it is
+replaced by its decomposition, in which there may be marks again. Composites of others stay.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+from jax.extend.mlir import ir, passmanager
+
+from hloom.lowering import cpu, cuda, manual
+from hloom.lowering.decompose import decomposition_name, inline_decomposition
+from hloom.lowering.errors import LoweringError
+from hloom.lowering.kernel_calls import (
+    Choice,
+    Chooser,
+    Decomposition,
+    KernelCall,
+    Rewrite,
+    Site,
+    emit,
+    rewrite,
+)
+from hloom.lowering.placement import Placement
+from hloom.passes import marks
+
+_log = logging.getLogger("hloom.lowering")
+
+
+CHOOSERS: Mapping[str, Mapping[str, Chooser]] = MappingProxyType(
+    {"cpu": cpu.CHOOSERS, "cuda": cuda.CHOOSERS}
+)
+"""By platform, then by mark."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What became of some marks of a module.
+
+    Attributes:
+      mark: their name.
+      became: "kernel", "decomposition" or "rewrite".
+      target: the FFI target that they call now; None where they call none.
+      why: the reason, for people.
+    """
+
+    mark: str
+    became: Literal["kernel", "decomposition", "rewrite"]
+    target: str | None
+    why: str
+
+    @classmethod
+    def of(cls, site: Site, choice: Choice) -> Decision:
+        """The decision that a choice is."""
+        match choice:
+            case KernelCall():
+                return cls(site.name, "kernel", choice.target, choice.why)
+            case Decomposition():
+                return cls(site.name, "decomposition", None, choice.why)
+            case Rewrite():
+                return cls(site.name, "rewrite", None, choice.why)
+
+    def __str__(self) -> str:
+        return f"{self.mark} -> {self.target or self.became}: {self.why}"
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """What became of the marks of a module.
+
+    Attributes:
+      decisions: how many marks each was made for, in the order of the text.
+    """
+
+    decisions: Mapping[Decision, int]
+
+    @property
+    def marks(self) -> int:
+        """How many marks there were."""
+        return sum(self.decisions.values())
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The FFI targets that the module calls now, sorted: to register before it compiles."""
+        return tuple(sorted({each.target for each in self.decisions if each.target is not None}))
+
+
+def lower(module: ir.Module, placement: Placement) -> Lowered:
+    """Leaves no mark of hloom in the module, in place.
+
+    Without a mark nothing is touched. Raises LoweringError where a mark has a version that this
+    hloom does not know, where what it says is no use for this placement, and where decompositions
+    contain themselves.
+    """
+    lowerer = _Lowerer(module, placement)
+    with module.context, ir.Location.unknown():
+        lowerer.lower_functions()
+        if lowerer.decisions:
+            passmanager.PassManager.parse("builtin.module(symbol-dce)").run(module.operation)
+    lowered = Lowered(lowerer.decisions)
+    for decision, count in lowered.decisions.items():
+        _log.info("%s, %s: %d x %s", _name(module), placement, count, decision)
+    return lowered
+
+
+class _Lowerer:
+    def __init__(self, module: ir.Module, placement: Placement) -> None:
+        self.decisions: Counter[Decision] = Counter()
+        self._module = module
+        self._placement = placement
+        self._choosers = CHOOSERS.get(placement.platform, {})
+
+    def lower_functions(self) -> None:
+        marks_by_function = {
+            name: list(_marks(function)) for name, function in self._functions().items()
+        }
+        # A decomposition is lowered where it is used: what serves a mark depends on its place.
+        decompositions = {
+            decomposition_name(mark) for found in marks_by_function.values() for mark in found
+        }
+        for name, found in marks_by_function.items():
+            if name not in decompositions:
+                for mark in found:
+                    self._lower(mark, ())
+
+    def _functions(self) -> dict[str, ir.Operation]:
+        """The module's functions; a rewrite may add some."""
+        return {
+            ir.StringAttr(view.attributes["sym_name"]).value: view.operation
+            for view in self._module.body.operations
+            if view.operation.name == "func.func"
+        }
+
+    def _lower(self, mark: ir.Operation, inside: tuple[str, ...]) -> None:
+        _check_version(mark)
+        is_manual = manual.is_manual(mark, self._placement.partitions)
+        site = Site(mark, self._module, is_manual)
+        choice = self._choose(site)
+        self.decisions[Decision.of(site, choice)] += 1
+        if isinstance(choice, KernelCall):
+            emit(choice, mark)
+            return
+        if isinstance(choice, Rewrite):
+            operations = rewrite(choice, mark)
+        else:
+            name = decomposition_name(mark)
+            inside = _entering(name, inside)
+            operations = inline_decomposition(mark, self._functions()[name])
+        for inner in [each for operation in operations for each in _marks_in(operation)]:
+            self._lower(inner, inside)
+
+    def _choose(self, site: Site) -> Choice:
+        chooser = self._choosers.get(site.name)
+        if chooser is not None:
+            return chooser(site, self._placement)
+        platform = self._placement.platform
+        if site.name == marks.TOKEN:
+            raise LoweringError(
+                f"{marks.TOKEN} has no kernel on {platform}: its decomposition is a constant, with "
+                "which XLA would drop every barrier that hangs on it"
+            )
+        return Decomposition(f"no kernel on {platform}")
+
+
+def _entering(name: str, inside: tuple[str, ...]) -> tuple[str, ...]:
+    """The decompositions that an operation is inside of, one more than before."""
+    if name in inside:
+        chain = [*inside[inside.index(name) :], name]
+        raise LoweringError(
+            f"decomposition @{name} contains itself: {' -> '.join(f'@{link}' for link in chain)}"
+        )
+    return (*inside, name)
+
+
+def _check_version(mark: ir.Operation) -> None:
+    # StableHLO leaves the attribute out where it is 0.
+    attributes = mark.attributes
+    version = ir.IntegerAttr(attributes["version"]).value if "version" in attributes else 0
+    if version != marks.VERSION:
+        name = ir.StringAttr(attributes["name"]).value
+        raise LoweringError(
+            f"mark '{name}' has version {version}, and this hloom knows version "
+            f"{marks.VERSION}: the module was written by another hloom"
+        )
+
+
+def _marks(operation: ir.Operation) -> Iterator[ir.Operation]:
+    """The marks inside an operation, in the order of the text."""
+    for region in operation.regions:
+        for block in region.blocks:
+            for view in block.operations:
+                yield from _marks_in(view.operation)
+
+
+def _marks_in(operation: ir.Operation) -> Iterator[ir.Operation]:
+    if marks.mark_name(operation) is not None:
+        yield operation
+    else:
+        yield from _marks(operation)
+
+
+def _name(module: ir.Module) -> str:
+    attributes = module.operation.attributes
+    return ir.StringAttr(attributes["sym_name"]).value if "sym_name" in attributes else "module"
