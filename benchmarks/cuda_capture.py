@@ -139,7 +139,7 @@ def compile_and_count(
         jax.ShapeDtypeStruct((WIDTH, WIDTH), "float32", sharding=NamedSharding(mesh, whole)),
     )
     with tempfile.TemporaryDirectory() as folder:
-        dump = {"xla_dump_to": folder, "xla_dump_hlo_as_text": True}
+        dump: dict[str, Any] = {"xla_dump_to": folder, "xla_dump_hlo_as_text": True}
         with hloom.strict():
             lowered.compile(compiler_options={"hloom": "barriers", **dump, **options})
         return count(Path(folder))
