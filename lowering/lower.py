@@ -2,8 +2,9 @@
 
 Before:
 
-    %1 = stablehlo.composite "hloom.barrier" %0 {decomposition = @hloom.barrier_0, version = 1 : i32
-        composite_attributes = {channel = 7 : i64, …}} : (tensor<ui32>) -> tensor<ui32>
+    %1 = stablehlo.composite "hloom.barrier" %0 {decomposition = @hloom.barrier.0,
+        version = 1 : i32, composite_attributes = {channel = 7 : i64, …}}
+        : (tensor<ui32>) -> tensor<ui32>
 
 After, on the CPU, with all devices in one process:
 

@@ -53,7 +53,8 @@ uint64_t Mixed(uint64_t value) {
 
 // Another delay for each run, site, stage and device; none for most.
 void ComeLate(int64_t run, int64_t site, Stage stage, int64_t device, int64_t most_us) {
-  const uint64_t random = Mixed(Mixed(Mixed(run + getpid()) ^ site) ^ (device * 4 + int64_t(stage)));
+  const uint64_t random =
+      Mixed(Mixed(Mixed(run + getpid()) ^ site) ^ (device * 4 + int64_t(stage)));
   if (most_us > 0 && random % 4 == 0) {
     std::this_thread::sleep_for(std::chrono::microseconds((random >> 2) % most_us));
   }
