@@ -42,10 +42,13 @@ test-newest: .venv-newest/dev.stamp
 test-h100: .venv/cuda13.stamp
 	.venv/bin/python -m pytest -n 2 -q -rs -m h100
 
+bench: devices := --xla_force_host_platform_device_count
 bench: .venv/cuda13.stamp .venv-newest/cuda13.stamp
 	.venv/bin/hloom demo --target h100_sxm --out build/demo --json benchmarks/results/demo_cpu.json
 	for python in .venv/bin/python .venv-newest/bin/python; do \
-	  for name in remat_cheap hold_variants liveness_error planning_time; do \
+	  XLA_FLAGS=$(devices)=64 $$python -m benchmarks.barrier_latency || exit 1; \
+	  XLA_FLAGS=$(devices)=8 $$python -m benchmarks.ragged_all_to_all || exit 1; \
+	  for name in remat_cheap hold_variants liveness_error planning_time cuda_capture; do \
 	    $$python -m benchmarks.$$name || exit 1; done; \
 	  for platform in h100 cpu; do \
 	    $$python -m benchmarks.remat_frontier --again --platform $$platform || exit 1; done; done
