@@ -95,6 +95,13 @@ class Pass(ABC):
     def apply(self, plan: Any) -> None:
         """Edits the module that `plan` was made on; decides nothing."""
 
+    def rewrites(self, plan: Any) -> bool:
+        """Whether the plan changes the program; False where it only puts marks for compile options.
+
+        Where no step of a pipeline does, XLA gets the program as it was, with these options.
+        """
+        return True
+
 
 @dataclasses.dataclass(frozen=True)
 class Attempt:

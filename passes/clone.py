@@ -1,4 +1,4 @@
-"""Copies of modules: for passes to change, and to try things on."""
+"""Copies: of modules, for passes to change and to try things on, and of operations elsewhere."""
 
 from __future__ import annotations
 
@@ -25,6 +25,14 @@ def clone_module(module: ir.Module) -> ir.Module:
             # ip=False: no matter what a caller further up is building, insert nothing there.
             clone.body.append(operation.operation.clone(ip=False))
     return clone
+
+
+def read_instead(op: ir.Operation, values: Mapping[ir.Value, ir.Value]) -> None:
+    """Makes an operation, and everything inside it, read other values than it does, in place."""
+    for each in (op, *walk.operations(op)):
+        for number, operand in enumerate(each.operands):
+            if operand in values:
+                each.operands[number] = values[operand]
 
 
 def _attributes(module: ir.Module) -> dict[str, ir.Attribute]:

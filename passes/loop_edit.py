@@ -80,9 +80,9 @@ class LoopEdit:
         type_ = ir.RankedTensorType(value.type)
         location = rematerialized(value.location)
         with ir.InsertionPoint(self.op), location:
-            zeros = _zeros(_with_leading_axis(trips, type_))
-        self.initial += [op.operation for op in zeros]
-        number = self.add(zeros[-1].results[0])
+            steps = zeros(_with_leading_axis(trips, type_))
+        self.initial += [op.operation for op in steps]
+        number = self.add(steps[-1].results[0])
         carried = self.body.arguments[number]
         with ir.InsertionPoint(self.terminator), location:
             zero = integer_like(index, 0)
@@ -134,7 +134,7 @@ def _with_leading_axis(size: int, type_: ir.RankedTensorType) -> ir.RankedTensor
     return ir.RankedTensorType.get([size, *type_.shape], type_.element_type)
 
 
-def _zeros(type_: ir.RankedTensorType) -> list[ir.OpView]:
+def zeros(type_: ir.RankedTensorType) -> list[ir.OpView]:
     """Makes a tensor of zeros, or of whatever a type without a zero makes of it, in some steps."""
     element = type_.element_type
     scalar = ir.RankedTensorType.get([], element)

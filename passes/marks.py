@@ -47,6 +47,11 @@ AFTER = "hloom.after"
 BARRIER = "hloom.barrier"
 RAGGED_ALL_TO_ALL = "hloom.ragged_all_to_all"
 
+CAPTURE_REGION = PREFIX + "capture_region"
+"""Work that is to run as one CUDA graph: `passes/capture`. Its decomposition is the work; lowering
+makes compile options of its attributes: the pass's `min_ops`, `loops` and `collectives`, how many
+`operations` are in it, and whether the module `has_loops` or branches."""
+
 COMPOSITE = "stablehlo.composite"
 
 

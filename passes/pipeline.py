@@ -27,6 +27,7 @@ class PassRun:
       summary: its plan in one line.
       plan: its plan as `Plan.to_json` gives it.
       empty: it had nothing to do; `apply` and the verifier did not run.
+      rewrites: it changed the program, and did not only ask for compile options.
       plan_s, apply_s, verify_s: seconds each took.
     """
 
@@ -34,6 +35,7 @@ class PassRun:
     summary: str
     plan: dict[str, object]
     empty: bool
+    rewrites: bool
     plan_s: float
     apply_s: float
     verify_s: float
@@ -53,11 +55,13 @@ class PipelineResult:
       seconds: wall time of the run, observers included.
       changed: a step that is no mere preparation had something to do. Where False, go on with
         the module that the run's clone was made from.
+      rewritten: one of them changed the program, and did not only ask for compile options.
     """
 
     runs: tuple[PassRun, ...]
     seconds: float
     changed: bool
+    rewritten: bool
 
 
 class Observer(Protocol):
@@ -133,7 +137,7 @@ class Pipeline:
         """
         start_s = time.perf_counter()
         runs: list[PassRun] = []
-        changed = False
+        changed = rewritten = False
         driver = self.driver()
         with module.context, ir.Location.unknown(), collection_put_off():
             for index, step in list(enumerate(self.steps()))[start:stop]:
@@ -144,9 +148,11 @@ class Pipeline:
                     make_plan = partial(planner, module, attempts)
                 plan, run = _run_step(step, module, make_plan)
                 runs.append(run)
-                changed |= not (run.empty or step.preparation)
+                acts = not (run.empty or step.preparation)
+                changed |= acts
+                rewritten |= acts and run.rewrites
                 _observe(step, [partial(o.after, index, step, plan, module) for o in observers])
-        return PipelineResult(tuple(runs), time.perf_counter() - start_s, changed)
+        return PipelineResult(tuple(runs), time.perf_counter() - start_s, changed, rewritten)
 
 
 def _require(step: Pass, steps: list[Pass]) -> None:
@@ -163,6 +169,7 @@ class _ReadPlan:
     """What a plan told while the module was as it had read it."""
 
     empty: bool
+    rewrites: bool
     _summary: str
     _decisions: dict[str, object]
 
@@ -176,13 +183,27 @@ class _ReadPlan:
 def _run_step(step: Pass, module: ir.Module, make_plan: Callable[[], Plan]) -> tuple[Plan, PassRun]:
     plan, plan_s = _timed(step, "plan", make_plan)
     # A plan's own methods are the pass's code as well, and may fail like the rest of it.
-    read, _ = _timed(step, "plan", lambda: _ReadPlan(plan.empty, plan.summary(), plan.to_json()))
+    read, _ = _timed(step, "plan", lambda: _read(step, plan))
     apply_s = verify_s = 0.0
     if not read.empty:
         _, apply_s = _timed(step, "apply", lambda: step.apply(plan))
         _, verify_s = _timed(step, "verify", lambda: _verify(module))
-    run = PassRun(step.name, read.summary(), read.to_json(), read.empty, plan_s, apply_s, verify_s)
+    run = PassRun(
+        name=step.name,
+        summary=read.summary(),
+        plan=read.to_json(),
+        empty=read.empty,
+        rewrites=read.rewrites,
+        plan_s=plan_s,
+        apply_s=apply_s,
+        verify_s=verify_s,
+    )
     return read, run
+
+
+def _read(step: Pass, plan: Plan) -> _ReadPlan:
+    empty = plan.empty
+    return _ReadPlan(empty, not empty and step.rewrites(plan), plan.summary(), plan.to_json())
 
 
 def _observe(step: Pass, calls: Iterable[Callable[[], None]]) -> None:

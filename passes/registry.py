@@ -7,12 +7,22 @@ from contextlib import contextmanager
 
 from hloom.passes.barriers import Barriers
 from hloom.passes.base import Pass
+from hloom.passes.capture import Capture
 from hloom.passes.cse import Cse
 from hloom.passes.free_constants import FreeConstants
 from hloom.passes.inline import Inline
 from hloom.passes.remat import Remat
+from hloom.passes.unroll import Unroll
 
-_PASSES: tuple[type[Pass], ...] = (Barriers, Cse, FreeConstants, Inline, Remat)
+_PASSES: tuple[type[Pass], ...] = (
+    Barriers,
+    Capture,
+    Cse,
+    FreeConstants,
+    Inline,
+    Remat,
+    Unroll,
+)
 
 DEFAULT = "remat"
 """What the spec "default" stands for: the recommended passes."""

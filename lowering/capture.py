@@ -1,0 +1,138 @@
+"""What XLA is to be told of the capture regions of a module: compile options of this module alone.
+
+XLA has no marker for a region. It goes by types of work, by a minimum size, and by what its own
+passes leave of loops, so that this is what the marks become:
+
+- the types that a graph may hold: XLA's default, loops and branches, and collectives where asked;
+- the minimum: what the regions were found by. jaxlib before 0.12 counts a loop as one thunk,
+  however much is in it, and makes no graphs inside of one that is too little for a graph: a loop
+  between two collectives that the partitioner put there would be lost. So with a loop it is 1;
+- no dynamic-slice annotator: that pass has slices at a loop's counter, and others, copied by the
+  host beside the kernels. No graph can hold such a copy, or a loop with one.
+
+Measured on compiles for an H100 (2026-11-21): of the three passes that make dynamic-slice fusions
+only the annotator had to go, and `xla_gpu_command_buffer_unroll_loops` captured no such loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import jax
+from jax.extend.mlir import ir
+
+from hloom.passes import marks
+
+COMMAND_BUFFER_TYPES = "xla_gpu_enable_command_buffer"
+MIN_GRAPH_SIZE = "xla_gpu_graph_min_graph_size"
+DISABLED_PASSES = "xla_disable_hlo_passes"
+"""A list, so that it adds to what a user has there."""
+
+_CUDA = "cuda"
+
+
+@dataclass(frozen=True)
+class _Release:
+    """What jaxlib's XLA captures, from one version on.
+
+    Attributes:
+      since: the first version.
+      types: what it can put into a graph and does not mind there.
+      loop_types: loops and branches.
+      collective_types: exchanges between devices.
+      spoiling_passes: HLO passes that make work which no graph can hold of work that one could.
+      counts_in_loops: whether a graph's size counts what is inside its loops.
+    """
+
+    since: tuple[int, int, int]
+    types: tuple[str, ...] = (
+        "FUSION",
+        "CUBLAS",
+        "CUBLASLT",
+        "CUDNN",
+        "CUSTOM_CALL",
+        "DYNAMIC_SLICE_FUSION",
+    )
+    loop_types: tuple[str, ...] = ("WHILE", "CONDITIONAL")
+    collective_types: tuple[str, ...] = ("COLLECTIVES",)
+    spoiling_passes: tuple[str, ...] = ("dynamic-slice-annotator",)
+    counts_in_loops: bool = False
+
+
+_RELEASES = (_Release(since=(0, 10, 2)), _Release(since=(0, 12, 0), counts_in_loops=True))
+"""Oldest first."""
+
+
+def compile_options(
+    module: ir.Module, platform: str, version: tuple[int, ...] | None = None
+) -> dict[str, str | int]:
+    """The options of XLA, by name, that the capture regions of a module ask for.
+
+    Empty where the module has no region, and where the platform has no graphs. To be called before
+    the marks are lowered.
+
+    Args:
+      module: with its marks.
+      platform: its name in JAX.
+      version: of jaxlib; the one at hand where None.
+    """
+    regions = list(_regions(module)) if platform == _CUDA else []
+    if not regions:
+        return {}
+    release = _release(jax.__version_info__ if version is None else version)
+    types = list(release.types)
+    if any(region.loops for region in regions):
+        types += release.loop_types
+    if any(region.collectives for region in regions):
+        types += release.collective_types
+    return {
+        COMMAND_BUFFER_TYPES: ",".join(types),
+        MIN_GRAPH_SIZE: _min_size(regions, release),
+        DISABLED_PASSES: ",".join(release.spoiling_passes),
+    }
+
+
+@dataclass(frozen=True)
+class _Region:
+    """What a mark says; `passes/capture/regions.py` tells what it means."""
+
+    collectives: bool
+    has_loops: bool
+    loops: bool
+    min_ops: int
+
+
+def _min_size(regions: list[_Region], release: _Release) -> int:
+    """So many kernels XLA is to put into a graph, or none."""
+    least = min(region.min_ops for region in regions)
+    loops = any(region.has_loops and region.loops for region in regions)
+    return 1 if loops and not release.counts_in_loops else least
+
+
+def _release(version: tuple[int, ...]) -> _Release:
+    """The newest release that is not newer than a version; the oldest, for one before all."""
+    known = [release for release in _RELEASES if release.since <= version]
+    return known[-1] if known else _RELEASES[0]
+
+
+def _regions(module: ir.Module) -> Iterator[_Region]:
+    for mark in _marks(module.operation):
+        told = ir.DictAttr(mark.attributes["composite_attributes"])
+        yield _Region(
+            collectives=ir.BoolAttr(told["collectives"]).value,
+            has_loops=ir.BoolAttr(told["has_loops"]).value,
+            loops=ir.BoolAttr(told["loops"]).value,
+            min_ops=ir.IntegerAttr(told["min_ops"]).value,
+        )
+
+
+def _marks(operation: ir.Operation) -> Iterator[ir.Operation]:
+    for region in operation.regions:
+        for block in region.blocks:
+            for view in block.operations:
+                inner = view.operation
+                if inner.name != "stablehlo.composite":
+                    yield from _marks(inner)
+                elif ir.StringAttr(inner.attributes["name"]).value == marks.CAPTURE_REGION:
+                    yield inner

@@ -1,0 +1,165 @@
+"""What `capture` decides about a module, and how it says it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from jax.extend.mlir import ir
+
+from hloom.passes.analysis import walk
+from hloom.passes.analysis.capturable import Obstacle, Rules, is_collective
+from hloom.passes.analysis.names import operation_name, source_line
+from hloom.passes.capture.regions import BlockRegions, regions_of
+from hloom.passes.capture.ties import Tie, can_be_selected, waiting_operands
+from hloom.passes.capture.timeline import Interruption, Timeline
+
+_MOST_ANCHORS = 32
+"""So many values an interruption waits for at most: one kernel reads an element of each. Of the
+results of a step the latest have nearly all of its work before them. With 450 of them (Adam, 150
+tensors) XLA took three times as long to compile, and made 5 kernels more."""
+
+_MOST_TOLD = 100
+"""How many operations that are not captured a plan spells out."""
+
+
+@dataclass(frozen=True)
+class BlockPlan:
+    """What happens to a block: it is put in the order of its timeline, tied and outlined."""
+
+    regions: BlockRegions
+    ties: tuple[Tie, ...]
+
+
+@dataclass(frozen=True)
+class CapturePlan:
+    """The blocks in which there are regions, in the order of the text.
+
+    Attributes:
+      blocks: what happens to them.
+      interruptions: everything that no graph holds.
+      rules, min_ops: by which the regions were found.
+    """
+
+    blocks: tuple[BlockPlan, ...]
+    interruptions: tuple[Interruption, ...]
+    rules: Rules
+    min_ops: int
+
+    @property
+    def empty(self) -> bool:
+        return not self.blocks
+
+    @property
+    def regions(self) -> int:
+        """How many graphs there are to be."""
+        return sum(len(block.regions.regions) for block in self.blocks)
+
+    @property
+    def moved(self) -> int:
+        """How many interruptions are made to wait."""
+        return sum(len(tie.calls) for block in self.blocks for tie in block.ties)
+
+    @property
+    def operations(self) -> int:
+        """How many operations the regions hold, those of loops once."""
+        found = [region for block in self.blocks for region in block.regions.regions]
+        return sum(region.operations for region in found)
+
+    def summary(self) -> str:
+        if self.empty:
+            return "nothing to capture"
+        text = f"{_counted(self.operations, 'operation')} in {_counted(self.regions, 'region')}"
+        if self.moved:
+            text += f", {_counted(self.moved, 'interruption')} moved"
+        reasons = Counter(each.obstacle.reason for each in self.interruptions)
+        told = [f"{count} x {reason}" for reason, count in sorted(reasons.items())]
+        return f"{text}; left out: {', '.join(told)}" if told else text
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "regions": self.regions,
+            "operations": self.operations,
+            "moved": self.moved,
+            "left_out": [_told(each.obstacle) for each in self.interruptions[:_MOST_TOLD]],
+            "left_out_operations": len(self.interruptions),
+        }
+
+
+def plan_module(module: ir.Module, rules: Rules, min_ops: int) -> CapturePlan:
+    """Finds the regions of a module and what is to wait at their edges."""
+    can_tie_at_top = _partitions(module) == 1
+    blocks: list[BlockPlan] = []
+    interruptions: list[Interruption] = []
+    for found in regions_of(module, rules, min_ops):
+        interruptions += [
+            each for each in found.timeline.interruptions if each.obstacle.op == each.op
+        ]
+        if found.regions:
+            can_tie = can_tie_at_top or _is_manual(found.timeline.block)
+            blocks.append(BlockPlan(found, tuple(_ties(found.timeline)) if can_tie else ()))
+    return CapturePlan(tuple(blocks), tuple(interruptions), rules, min_ops)
+
+
+def _ties(sorted_: Timeline) -> list[Tie]:
+    """What is to wait: the last interruptions for the block's end, others for their neighbours."""
+    ties: list[Tie] = []
+    work = {result for ops in sorted_.phases for op in ops for result in op.results}
+    end = len(sorted_.phases) - 1
+    for gap in range(end + 1):
+        found = [each for each in sorted_.interruptions if each.gap == gap]
+        made_here = {result for op in sorted_.gaps[gap + 1] for result in op.results}
+        waiting = [(each.op, waiting_operands(each.op, made_here)) for each in found]
+        calls = tuple((op, numbers) for op, numbers in waiting if numbers and _may_move(op))
+        if gap == end:
+            anchors = [value for value in walk.terminator(sorted_.block).operands if value in work]
+        elif len(calls) > 1:
+            anchors = [op.operands[number] for op, numbers in calls for number in numbers]
+        else:
+            continue
+        usable = list(dict.fromkeys(each for each in anchors if can_be_selected(each.type)))
+        if calls and usable:
+            ties.append(Tie(gap, calls, tuple(_latest(usable, sorted_))))
+    return ties
+
+
+def _latest(values: list[ir.Value], sorted_: Timeline) -> list[ir.Value]:
+    """Of many values those at the end of the longest chains of work, in their order."""
+    if len(values) <= _MOST_ANCHORS:
+        return values
+    depths: dict[ir.Value, int] = {}
+    for op in sorted_.order():
+        depth = 1 + max((depths.get(value, 0) for value in walk.values_read(op)), default=0)
+        depths.update((result, depth) for result in op.results)
+    latest = sorted(values, key=lambda value: -depths[value])[:_MOST_ANCHORS]
+    return [value for value in values if value in set(latest)]
+
+
+def _may_move(op: ir.Operation) -> bool:
+    """Whether an interruption may run later than it could: every device makes it wait alone."""
+    return op.name == "stablehlo.custom_call" and not is_collective(op)
+
+
+def _partitions(module: ir.Module) -> int:
+    """For how many devices the module is; its values may be spread over all of them."""
+    count = walk.readable_attributes(module.operation).get("mhlo.num_partitions")
+    return count.value if isinstance(count, ir.IntegerAttr) else 1
+
+
+def _is_manual(block: ir.Block) -> bool:
+    """Whether each device has its own values in a block, so that reading one moves no data."""
+    return any(op.name == "sdy.manual_computation" for op in walk.ancestors(block))
+
+
+def _told(obstacle: Obstacle) -> dict[str, object]:
+    op = obstacle.op
+    return {
+        "operation": op.name,
+        "name": operation_name(op.location),
+        "line": source_line(op.location),
+        "reason": obstacle.reason,
+    }
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"

@@ -1,0 +1,83 @@
+"""Where the capture regions of a module are.
+
+A region is a maximal run of work in one block: the operations of one phase of the block's timeline
+(``timeline``), loops and branches with all that is inside them. It is worth a graph where it has at
+least so many operations; constants, and operations that only relabel, do not count. Inside a loop,
+a branch or a manual computation that no graph can hold whole, its blocks have regions of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from jax.extend.mlir import ir
+
+from hloom.passes.analysis import walk
+from hloom.passes.analysis.capturable import CONTAINERS, Rules
+from hloom.passes.capture.timeline import Timeline, is_free, timeline
+
+
+@dataclass(frozen=True)
+class Region:
+    """A run of work.
+
+    Attributes:
+      phase: of which phase of its block's timeline.
+      operations: how many of its operations count, those inside loops once.
+    """
+
+    phase: int
+    operations: int
+
+
+@dataclass(frozen=True)
+class BlockRegions:
+    """A block's timeline, and those of its phases that are worth a graph."""
+
+    timeline: Timeline
+    regions: tuple[Region, ...]
+
+
+_LOOP = "stablehlo.while"
+_TERMINATORS = frozenset({"sdy.return", "stablehlo.return"})
+
+
+def regions_of(module: ir.Module, rules: Rules, min_ops: int) -> Iterator[BlockRegions]:
+    """Every block of the program that no graph holds together with what is around it."""
+    for function in walk.functions(module).values():
+        if not _is_private(function):
+            yield from _of_block(function.regions[0].blocks[0], rules, min_ops)
+
+
+def _is_private(function: ir.Operation) -> bool:
+    """Whether only others of the module use it: a decomposition, or what could not be inlined."""
+    visibility = walk.readable_attributes(function).get("sym_visibility")
+    return isinstance(visibility, ir.StringAttr) and visibility.value == "private"
+
+
+def _of_block(block: ir.Block, rules: Rules, min_ops: int) -> Iterator[BlockRegions]:
+    sorted_ = timeline(block, rules)
+    counts = (sum(map(_counted, ops)) for ops in sorted_.phases)
+    found = (Region(phase, count) for phase, count in enumerate(counts) if count >= min_ops)
+    yield BlockRegions(sorted_, tuple(found))
+    for interruption in sorted_.interruptions:
+        for inner in _inner_blocks(interruption.op):
+            yield from _of_block(inner, rules, min_ops)
+
+
+def _inner_blocks(op: ir.Operation) -> list[ir.Block]:
+    """The blocks of an operation in which there may be regions; a loop's condition is none."""
+    if op.name not in CONTAINERS:
+        return []
+    regions = list(op.regions)
+    return [region.blocks[0] for region in (regions[1:] if op.name == _LOOP else regions)]
+
+
+def _counted(op: ir.Operation) -> int:
+    """How many operations count of an operation and what is inside it."""
+    if op.name not in CONTAINERS:
+        return 0 if is_free(op) else 1
+    blocks = [block for region in op.regions for block in region.blocks]
+    inner = [view.operation for block in blocks for view in block.operations]
+    return sum(_counted(each) for each in inner if each.name not in _TERMINATORS)

@@ -1,0 +1,130 @@
+"""Write out loops of a few iterations that hold a host callback, or all loops of a few.
+
+A loop with a callback in its body runs from the host: a graph before the callback and one after it,
+each time round, and the host waits for the loop's condition. Written out, the work between two
+callbacks is one graph, and ``capture`` may move the callbacks to the end, all together.
+
+Before::
+
+    %0:2 = stablehlo.while(%i = %zero, %c = %x) cond { %i < 2 } do {
+      stablehlo.custom_call @xla_ffi_python_gpu_callback(%c)
+      %1 = stablehlo.tanh %c
+      %2 = stablehlo.add %i, %one
+      stablehlo.return %2, %1
+    }
+
+After::
+
+    stablehlo.custom_call @xla_ffi_python_gpu_callback(%x)
+    %1 = stablehlo.tanh %x
+    %2 = stablehlo.add %zero, %one
+    stablehlo.custom_call @xla_ffi_python_gpu_callback(%1)
+    %3 = stablehlo.tanh %1
+    %4 = stablehlo.add %2, %one
+
+Large loops stay: those of more than 4096 operations then, and those whose iterations make more than
+64 MiB. Loops that carry sharding attributes stay as well, which speak of carries one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jax.extend.mlir import ir
+
+from hloom.passes.analysis import walk
+from hloom.passes.analysis.capturable import is_host_callback
+from hloom.passes.analysis.loops import CountedLoop, counted_loop
+from hloom.passes.analysis.types import tensor_bytes
+from hloom.passes.base import Pass, Target
+from hloom.passes.clone import read_instead
+from hloom.passes.inline import Inline
+from hloom.passes.options import option
+
+_MOST_OPERATIONS = 4096
+"""A loop that would become more operations than this stays: XLA's time to compile grows with it."""
+
+_MOST_BYTES = 64 * 2**20
+"""Nor is a loop written out whose iterations make more than this, all together: XLA may run parts
+of several at once, and what they make is then in memory at the same time."""
+
+
+@dataclass(frozen=True)
+class UnrollPlan:
+    """The loops to write out, inner ones before those around them."""
+
+    loops: tuple[CountedLoop, ...]
+
+    @property
+    def empty(self) -> bool:
+        return not self.loops
+
+    def summary(self) -> str:
+        iterations = sum(loop.trips for loop in self.loops)
+        return f"{len(self.loops)} loops written out, {iterations} iterations"
+
+    def to_json(self) -> dict[str, object]:
+        return {"loops": len(self.loops), "trips": [loop.trips for loop in self.loops]}
+
+
+@dataclass(frozen=True)
+class Unroll(Pass):
+    """Write out loops of a few iterations."""
+
+    name: ClassVar[str] = "unroll"
+    summary: ClassVar[str] = "write out loops of a few iterations that hold a host callback"
+    example: ClassVar[str] = "unroll{trips=8},capture"
+    requires: ClassVar[tuple[type[Pass], ...]] = (Inline,)
+
+    trips: int = option(4, doc="iterations that a loop has at most to be written out", minimum=0)
+    loops: str = option(
+        "cut",
+        doc="cut: loops that a host callback keeps out of a CUDA graph, where there are graphs; "
+        "all: every loop of so few iterations",
+        choices=("cut", "all"),
+    )
+
+    def plan(self, module: ir.Module, target: Target) -> UnrollPlan:
+        if self.loops == "cut" and target.platform != "cuda":
+            return UnrollPlan(())
+        found = (counted_loop(op) for op in _inner_first(module.operation))
+        return UnrollPlan(tuple(loop for loop in found if loop is not None and self._wants(loop)))
+
+    def _wants(self, loop: CountedLoop) -> bool:
+        inside = list(walk.operations(loop.op))
+        made_bytes = sum(tensor_bytes(value.type) or 0 for op in inside for value in op.results)
+        if not 1 <= loop.trips <= self.trips or len(inside) * loop.trips > _MOST_OPERATIONS:
+            return False
+        if made_bytes * loop.trips > _MOST_BYTES:
+            return False
+        return self.loops == "all" or any(is_host_callback(op) for op in inside)
+
+    def apply(self, plan: UnrollPlan) -> None:
+        for loop in plan.loops:
+            _write_out(loop)
+
+
+def _inner_first(op: ir.Operation) -> Iterator[ir.Operation]:
+    for region in op.regions:
+        for block in region.blocks:
+            for view in block.operations:
+                yield from _inner_first(view.operation)
+                yield view.operation
+
+
+def _write_out(loop: CountedLoop) -> None:
+    """Puts a copy of the body for each iteration in the loop's place."""
+    *body, terminator = [view.operation for view in loop.body.operations]
+    carried: list[ir.Value] = list(loop.op.operands)
+    for _ in range(loop.trips):
+        values: dict[ir.Value, ir.Value] = dict(zip(loop.body.arguments, carried, strict=True))
+        for op in body:
+            copy = op.clone(ir.InsertionPoint(loop.op)).operation
+            read_instead(copy, values)
+            values.update(zip(op.results, copy.results, strict=True))
+        carried = [values.get(value, value) for value in terminator.operands]
+    for result, value in zip(loop.op.results, carried, strict=True):
+        result.replace_all_uses_with(value)
+    loop.op.erase()
