@@ -7,14 +7,16 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from hloom import __version__
 from hloom.passes.errors import did_you_mean
 
 _DESCRIPTION = """\
-hloom rewrites what jax.jit compiles: passes over StableHLO make a training step fit in memory,
-and show every rewrite they made. Nothing in the program changes; one flag switches it on."""
+hloom rewrites what jax.jit compiles: passes over StableHLO make a training step fit in memory and
+run as CUDA graphs, and show every rewrite they made. Nothing in the program changes; one flag
+switches it on."""
 
 _EPILOG = """\
 the flag, in its five forms:
@@ -82,6 +84,26 @@ def _run(words: list[str]) -> int:
     )
     passes.add_argument("name", nargs="?", metavar="NAME", help="tell all about this pass")
     passes.add_argument("--markdown", action="store_true", help="print what docs/passes.md holds")
+    capture = commands.add_parser(
+        "capture",
+        help="show what of a program runs in CUDA graphs, and why not the rest",
+        description="Shows how many of a program's kernels, copies and other thunks XLA puts into "
+        "CUDA graphs, and each that it leaves out, with its line and the reason. A module is "
+        "compiled for the target twice, without hloom and with it; no GPU is needed.",
+    )
+    capture.add_argument(
+        "file",
+        metavar="FILE",
+        type=Path,
+        help="a StableHLO module, e.g. of HLOOM_DUMP_TO, or a folder that XLA wrote to with "
+        "--xla_dump_to",
+    )
+    capture.add_argument(
+        "--target", default="h100_sxm", metavar="NAME", help="the GPU to compile for (h100_sxm)"
+    )
+    capture.add_argument(
+        "-p", "--passes", default="capture", metavar="SPEC", help="what to compile with (capture)"
+    )
     # Its options come from the demo itself, which is imported only when it is asked for.
     demo = commands.add_parser(
         "demo", help="train a small GPT twice, hloom off and on, and compare", allow_abbrev=False
@@ -96,6 +118,8 @@ def _run(words: list[str]) -> int:
     arguments = parser.parse_args(words)
     if arguments.command == "passes":
         return _show_passes(arguments)
+    if arguments.command == "capture":
+        return _show_capture(arguments)
     parser.print_help()
     return 0
 
@@ -119,6 +143,18 @@ def _show_passes(arguments: argparse.Namespace) -> int:
         close = did_you_mean(arguments.name, names)
         raise _UsageError(f"unknown pass '{arguments.name}'.{close} Passes: {', '.join(names)}.")
     passes_doc.print_to_terminal(passes_doc.details(pass_class))
+    return 0
+
+
+def _show_capture(arguments: argparse.Namespace) -> int:
+    from hloom import passes_doc
+    from hloom.capture import command
+
+    try:
+        shown = command.report(arguments.file, target=arguments.target, passes=arguments.passes)
+    except command.CaptureError as error:
+        raise _UsageError(str(error)) from error
+    passes_doc.print_to_terminal(shown)
     return 0
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,14 +11,13 @@ from typing import Any
 from jax.extend.mlir import ir
 
 from hloom import jax_private
+from hloom.capture.compiling import Captured, CompileFunction, Settings, compile_captured
 from hloom.dump import dump_root, module_name
 from hloom.jax_private import MemoryFigures
 from hloom.passes.errors import PassError
 from hloom.passes.pipeline import Pipeline
 from hloom.policy import first_time, is_strict, warn
 from hloom.variants import Variant, Variants
-
-CompileFunction = Callable[[ir.Module], Any]
 
 
 @dataclass(frozen=True)
@@ -32,6 +30,7 @@ class Compiled:
       figures: XLA's, of its memory.
       compile_s: seconds in JAX's cache and XLA.
       cache_hit: whether JAX's persistent cache served it; None where the cache is off.
+      captured: what of it runs in CUDA graphs; None where no pass cares.
     """
 
     executable: Any
@@ -39,6 +38,7 @@ class Compiled:
     figures: MemoryFigures
     compile_s: float
     cache_hit: bool | None
+    captured: Captured | None
 
 
 class Compilation:
@@ -61,6 +61,7 @@ class Compilation:
         pipeline: Pipeline,
         variants: Variants,
         compile_: CompileFunction,
+        settings: Settings,
     ) -> None:
         self.original = original
         self.pipeline = pipeline
@@ -72,6 +73,7 @@ class Compilation:
         self.complaint: str | None = None
         self.dump_dir: Path | None = None
         self._compile = compile_
+        self._settings = settings
 
     @property
     def name(self) -> str:
@@ -86,17 +88,20 @@ class Compilation:
     def compile(self, variant: Variant | None) -> Compiled:
         """Compiles a variant, or the original. Raises what XLA raises."""
         module = self.original if variant is None else variant.module
+        options = {} if variant is None else variant.options
         self.compiles += 1
         start_s = time.perf_counter()
         try:
             with jax_private.watch_cache() as cache:
-                executable = self._compile(module)
+                executable, captured = compile_captured(
+                    self._compile, module, options, self._settings
+                )
         finally:
             compile_s = time.perf_counter() - start_s
             self.compile_s += compile_s
         self._cache_hits.append(cache.hit)
         figures = jax_private.memory_figures(executable)
-        return Compiled(executable, variant, figures, compile_s, cache.hit)
+        return Compiled(executable, variant, figures, compile_s, cache.hit, captured)
 
     def fall_back(self, failure: PassError) -> None:
         """In strict mode raises `failure`; else warns, once, that the original is compiled."""

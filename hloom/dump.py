@@ -5,7 +5,8 @@ One folder a compile, `DIR/<module>-<n>`:
     00-input.mlir  01-after-inline.mlir  plan-01-inline.json  02-after-remat.mlir  …
 
 Of several attempts of a measured pass, the one that is used stands here, the others' plans and
-modules in `attempt-1`, `attempt-2`, …, and what all of them gave in `attempts.json`.
+modules in `attempt-1`, `attempt-2`, …, and what all of them gave in `attempts.json`. Of a program
+with capture regions, what XLA captured is in `captured.json`.
 
 Only programs that the passes change, or fail on, are written. A full disk is a warning.
 """

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import copy
 import functools
+import os
+import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -205,6 +207,42 @@ def take_option(compile_options: Any) -> tuple[Any, Any]:
     return given[-1], cleaned
 
 
+def with_options(compile_options: Any, options: Mapping[str, str | int | bool]) -> Any:
+    """The compile options with some of XLA's set beside, or in the place of, those they have."""
+    if not options:
+        return compile_options
+    extended = copy.copy(compile_options)
+    kept = [pair for pair in compile_options.env_option_overrides if pair[0] not in options]
+    extended.env_option_overrides = [*kept, *options.items()]
+    return extended
+
+
+def given_options(compile_options: Any) -> dict[str, str]:
+    """The options of XLA that the program has set, by name: for this compile, or in XLA_FLAGS."""
+    flags = re.findall(r"--(\w+)(?:=(\S*))?", os.environ.get("XLA_FLAGS", ""))
+    given = {name: value or "true" for name, value in flags}
+    given.update((name, str(value)) for name, value in compile_options.env_option_overrides)
+    return given
+
+
+def profiled(compile_options: Any) -> str | None:
+    """What profiles the program, so that XLA uses no CUDA graphs for now; None where nothing does.
+
+    AutoPGLE compiles twice: JAX has XLA form no graphs the first time. While a trace is taken, XLA
+    runs what it captured kernel by kernel.
+    """
+    from jax._src import config, profiler
+
+    is_auto_pgle = config.enable_pgle.value and config.pgle_profiling_runs.value > 0
+    if is_auto_pgle and not compile_options.executable_build_options.fdo_profile:
+        return "AutoPGLE profiles this executable: JAX switches CUDA graphs off until it recompiles"
+    state: Any = profiler._profile_state
+    # jax 0.12 has it under the second name.
+    if getattr(state, "profile_session", None) or getattr(state, "session", None):
+        return "a profiler is running: XLA launches captured work kernel by kernel until it stops"
+    return None
+
+
 def takes_part(backend: Any, devices: Any) -> bool:
     """Whether a device of this process is among the devices that the executable is for.
 
@@ -367,6 +405,36 @@ def _on_event(event: str, **_: Any) -> None:
     outcome: CacheOutcome | None = getattr(_watched, "outcome", None)
     if outcome is not None and event == _CACHE_HIT:
         outcome.hit = True
+
+
+def compile_module(module: ir.Module, devices: Sequence[Any], options: Mapping[str, Any]) -> Any:
+    """Compiles a module for these devices as JAX would, through its hook and its cache.
+
+    Args:
+      module: for as many partitions as there are devices.
+      devices: of one backend; it may be one that only compiles.
+      options: compile options, "hloom" among them or not.
+    """
+    import numpy as np
+    from jax._src import compiler
+    from jaxlib import _jax
+
+    backend = devices[0].client
+    compile_options = compiler.get_compile_options(
+        num_replicas=1,
+        num_partitions=len(devices),
+        device_assignment=np.array([[device.id for device in devices]]),
+        env_options_overrides=dict(options),
+        backend=backend,
+    )
+    return compiler.compile_or_get_cached(
+        backend,
+        module,
+        np.array(devices),
+        compile_options,
+        host_callbacks=[],
+        executable_devices=_jax.DeviceList(tuple(devices)),
+    )
 
 
 def make_context() -> ir.Context:

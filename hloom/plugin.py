@@ -106,6 +106,7 @@ def _compile(
     if not pipeline.passes or not jax_private.takes_part(backend, devices):
         return compile_(module, options)
     from hloom.agreement import Agreement
+    from hloom.capture.compiling import Settings
     from hloom.targets.devices import placement_of, target_of
     from hloom.transform import compile_transformed
 
@@ -117,8 +118,15 @@ def _compile(
     )
     target = target_of(jax_private.platform_of(backend), jax_private.device_facts(backend, devices))
     placement = placement_of(target, devices, process=backend.process_index())
+    settings = Settings(jax_private.given_options(options), jax_private.profiled(options))
     return compile_transformed(
-        module, pipeline, target, placement, lambda chosen: compile_(chosen, options), agreement
+        module,
+        pipeline,
+        target,
+        placement,
+        lambda chosen, more: compile_(chosen, jax_private.with_options(options, more)),
+        agreement,
+        settings,
     )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from hloom.capture.compiling import Captured
     from hloom.passes.pipeline import PassRun
 
 MAX_RECORDS = 1024
@@ -66,6 +67,7 @@ class CompileRecord:
       best_attempt: the index of the attempt that is used; None without any.
       complaint: what the spec asks for and the program does not have, e.g. a budget that cannot
         be met; None where all is well.
+      captured: what of it runs in CUDA graphs; None without regions to capture.
     """
 
     module: str
@@ -86,6 +88,7 @@ class CompileRecord:
     attempts: tuple[CompileAttempt, ...] = ()
     best_attempt: int | None = None
     complaint: str | None = None
+    captured: Captured | None = None
 
 
 def records() -> tuple[CompileRecord, ...]:

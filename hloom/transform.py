@@ -10,7 +10,8 @@ from jax.extend.mlir import ir
 
 from hloom.agreement import Agreement, AgreementError
 from hloom.attempts import Attempts
-from hloom.compilation import Compilation, Compiled, CompileFunction
+from hloom.capture.compiling import CompileFunction, Settings
+from hloom.compilation import Compilation, Compiled
 from hloom.dump import dump_root
 from hloom.lowering.placement import Placement
 from hloom.passes.base import Target
@@ -27,6 +28,7 @@ def compile_transformed(
     placement: Placement,
     compile_: CompileFunction,
     agreement: Agreement,
+    settings: Settings,
 ) -> Any:
     """Runs the pipeline on a clone of `module`, compiles the result and gives the executable.
 
@@ -35,7 +37,7 @@ def compile_transformed(
     itself. Raises PassError in strict mode, and whatever `compile_` raises on the original.
     """
     variants = Variants(module, pipeline, target, placement)
-    compilation = Compilation(module, pipeline, variants, compile_)
+    compilation = Compilation(module, pipeline, variants, compile_, settings)
     attempts = None
     used = _compile_first(compilation, agreement)
     driver = pipeline.driver()
@@ -99,6 +101,8 @@ def _dump(compilation: Compilation, used: Compiled, attempts: Attempts | None) -
             if other is not observer:
                 observer.include(other, folder=f"attempt-{index + 1}")
         observer.add("attempts.json", _attempts_text(attempts))
+    if used.captured is not None:
+        observer.add("captured.json", json.dumps(used.captured.to_json(), indent=2) + "\n")
     compilation.dump_dir = observer.write(compilation.original, root)
 
 
@@ -138,5 +142,6 @@ def _record(compilation: Compilation, used: Compiled, attempts: Attempts | None)
             attempts=() if attempts is None else tuple(attempts.all),
             best_attempt=None if attempts is None else attempts.best_index,
             complaint=compilation.complaint,
+            captured=used.captured,
         )
     )

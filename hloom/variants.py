@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
 from hloom.dump import DumpObserver, dump_root, module_text
 from hloom.jax_private import ffi_targets
+from hloom.lowering.capture import compile_options
 from hloom.lowering.lower import Lowered, lower
 from hloom.lowering.placement import Placement
 from hloom.passes.base import Attempt, Planner, Target
@@ -24,11 +25,12 @@ class Variant:
     """One module to compile.
 
     Attributes:
-      module: what goes to XLA; the original itself where `changed` is False.
+      module: what goes to XLA; the original itself where no step rewrote it.
       changed: a step that is no mere preparation had something to do.
       runs: what each step did, in order.
       plan: what the measured pass decided; empty where the pipeline has none.
       observer: what there is to dump.
+      options: options of XLA, by name, that its capture regions ask for.
     """
 
     module: ir.Module
@@ -36,6 +38,7 @@ class Variant:
     runs: tuple[PassRun, ...]
     plan: dict[str, object]
     observer: DumpObserver
+    options: Mapping[str, str | int]
 
 
 class Variants:
@@ -61,7 +64,7 @@ class Variants:
         self._driver = pipeline.driver()
         self._prepared: ir.Module | None = None
         self._planner: Planner | None = None
-        self._preparation = PipelineResult((), 0.0, changed=False)
+        self._preparation = PipelineResult((), 0.0, changed=False, rewritten=False)
         self._prepared_observer = self.observer
 
     def make(self, attempts: Sequence[Attempt] = ()) -> Variant:
@@ -88,14 +91,18 @@ class Variants:
         result = self._run(module, start, None, attempts)
         runs = (*self._preparation.runs, *result.runs)
         changed = self._preparation.changed or result.changed
-        if changed and _lower(module, self._placement).marks and dump_root():
+        rewritten = self._preparation.rewritten or result.rewritten
+        # Read first: lowering leaves no marks.
+        options = compile_options(module, self.target.platform) if changed else {}
+        if rewritten and _lower(module, self._placement).marks and dump_root():
             self.observer.add(f"{len(runs) + 1:02d}-after-lowering.mlir", module_text(module))
         return Variant(
-            module=module if changed else self._original,
+            module=module if rewritten else self._original,
             changed=changed,
             runs=runs,
             plan={} if self._driver is None else result.runs[0].plan,
             observer=self.observer,
+            options=options,
         )
 
     def _run(

@@ -21,6 +21,7 @@ from jax.extend.mlir import ir
 import hloom
 from hloom import jax_private, policy
 from hloom.agreement import Agreement
+from hloom.capture.compiling import Options, Settings
 from hloom.lowering.placement import Placement
 from hloom.passes import registry
 from hloom.passes.base import Target
@@ -289,7 +290,8 @@ def test_only_the_best_executable_is_kept() -> None:
     made: list[weakref.ref[FakeExecutable]] = []
     alive: list[list[bool]] = []
 
-    def compile_(_: ir.Module) -> FakeExecutable:
+    def compile_(_: ir.Module, options: Options) -> FakeExecutable:
+        assert not options
         alive.append([each() is not None for each in made])
         executable = FakeExecutable([30, 10, 20, 5][len(made)])
         made.append(weakref.ref(executable))
@@ -305,6 +307,7 @@ def test_only_the_best_executable_is_kept() -> None:
             Placement.of_one_process("cpu", 1),
             compile_,
             Agreement(module),
+            Settings(),
         )
     assert alive == [[], [True], [False, True], [False, True, False]]
     assert best is made[3]()

@@ -85,9 +85,9 @@ def test_markdown_is_the_document(run: Run) -> None:
     [
         (
             ("pases",),
-            "unknown command 'pases'. Did you mean 'passes'? Commands: passes, demo.",
+            "unknown command 'pases'. Did you mean 'passes'? Commands: passes, capture, demo.",
         ),
-        (("zzz",), "unknown command 'zzz'. Commands: passes, demo."),
+        (("zzz",), "unknown command 'zzz'. Commands: passes, capture, demo."),
         (
             ("passes", "remta"),
             "unknown pass 'remta'. Did you mean 'remat'? Passes: %s.",

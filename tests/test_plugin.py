@@ -203,7 +203,8 @@ print("after")
     assert result.stdout == "before\n"
     assert (
         "hloom.passes.errors.SpecError: JAX_HLOOM='remta': unknown pass 'remta' (at character 1). "
-        "Did you mean 'remat'? Passes: barriers, cse, free-constants, inline, remat. "
+        "Did you mean 'remat'? Passes: barriers, capture, cse, free-constants, inline, remat, "
+        "unroll. "
         "`hloom passes` lists them with their options.\n"
     ) in result.stderr
 

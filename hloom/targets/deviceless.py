@@ -44,15 +44,22 @@ def placement(target: str) -> jax.sharding.NamedSharding:
     Raises hloom.targets.TargetError where the target is unknown, and MissingCompilerError where
     JAX's CUDA plugin is not installed or did not start.
     """
+    return jax.sharding.NamedSharding(mesh(target, 1), jax.sharding.PartitionSpec())
+
+
+def mesh(target: str, devices: int) -> jax.sharding.Mesh:
+    """That many devices of the target in one machine, as a mesh of one axis, "device".
+
+    Raises as `placement` does.
+    """
     description = targets.text(target)
     try:
         topology = topologies.get_topology_desc(
-            platform="cuda", target_config=description, topology="1x1x1"
+            platform="cuda", target_config=description, topology=f"1x1x{devices}"
         )
     except NotImplementedError as error:
         raise MissingCompilerError(_remedy(target)) from error
-    mesh = topologies.make_mesh(topology, (1,), ("device",))
-    return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    return topologies.make_mesh(topology, (devices,), ("device",))
 
 
 def _remedy(target: str) -> str:
