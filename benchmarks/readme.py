@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.capture import DEVICES, cell
 from benchmarks.frontier import Point
 from benchmarks.frontier_report import FLOOR_POLICY, Frontier
 from benchmarks.h100 import MEBI_BYTES
@@ -35,7 +36,13 @@ def filled_in(text: str) -> str:
 
     Raises ValueError where a marker is missing.
     """
-    sections = {"passes": _passes(), "demo": _demo(), "h100": _h100(), "frontier": _frontier()}
+    sections = {
+        "passes": _passes(),
+        "demo": _demo(),
+        "h100": _h100(),
+        "frontier": _frontier(),
+        "capture": _capture(),
+    }
     for name, lines in sections.items():
         pattern = rf"(<!-- begin {name} [^\n]*-->\n).*?(<!-- end {name} -->\n)"
         found = re.findall(pattern, text, flags=re.DOTALL)
@@ -125,6 +132,25 @@ def _cheapest_within(frontier: Frontier, policy: Point) -> Point | None:
 
 def _point(frontier: Frontier, point: Point | None) -> str:
     return "none" if point is None else f"{frontier.mebi(point)} ({frontier.added(point)})"
+
+
+def _capture() -> Iterator[str]:
+    """Of the oldest JAX that was measured: thunks in graphs, of all, and the number of graphs."""
+    version, entry = next(iter(_read("capture_h100.json").items()))
+    by_name: dict[str, dict[int, dict[str, Any]]] = {}
+    for row in entry["programs"]:
+        by_name.setdefault(row["title"], {})[row["devices"]] = row
+    columns = [f"thunks in graphs, H100, jax {version}"]
+    for devices in DEVICES:
+        place = "1 device" if devices == 1 else f"{devices} devices"
+        columns += [f"{place}, XLA alone", f"{place}, `capture`"]
+    yield from table(columns, ([title, *_captured(rows)] for title, rows in by_name.items()))
+
+
+def _captured(rows: dict[int, dict[str, Any]]) -> Iterator[str]:
+    for devices in DEVICES:
+        yield cell(rows[devices]["alone"])
+        yield cell(rows[devices]["captured"])
 
 
 def _mebi(size_bytes: int) -> str:

@@ -38,8 +38,11 @@ class Gpt:
     batch: int = 8
     sequence: int = 1024
 
-    def lower(self, sharding: Any = None) -> Any:
-        """The gradient step lowered for the default device, or the one a sharding names."""
+    def lower(self, sharding: Any = None, *, data_sharding: Any = None) -> Any:
+        """The gradient step lowered for the default device, or the ones that a sharding names.
+
+        The tokens lie as `data_sharding` says, where it is given.
+        """
 
         def shaped(shape: tuple[int, ...], dtype: str = "bfloat16") -> jax.ShapeDtypeStruct:
             return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
@@ -54,6 +57,8 @@ class Gpt:
         if self.gains:
             parameters["gain"] = shaped((self.width,))
         tokens = shaped((self.batch, self.sequence), "int32")
+        if data_sharding is not None:
+            tokens = jax.ShapeDtypeStruct(tokens.shape, tokens.dtype, sharding=data_sharding)
         return jax.jit(jax.value_and_grad(self._loss)).lower(parameters, tokens)
 
     def _layer_shapes(self) -> dict[str, tuple[int, ...]]:

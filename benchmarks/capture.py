@@ -1,0 +1,156 @@
+"""What of a program `capture` puts into CUDA graphs, compiled for an H100, beside XLA alone.
+
+    python -m benchmarks.capture [SUBJECT ...]    (needs the extra cuda13; no GPU; about 10 minutes)
+
+Writes benchmarks/results/capture_h100.json, which keeps one entry for each version of JAX it was
+run with, and capture_h100.md, the same as tables. What it says holds for what is captured and for
+memory, and says nothing of speed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+
+import hloom
+from benchmarks.capture_subjects import SUBJECTS, Subject
+from benchmarks.h100 import MEBI_BYTES, TARGET
+from benchmarks.report import Report, table, update_report
+from hloom.capture.coverage import Coverage
+from hloom.capture.dumped import thunk_dump
+from hloom.targets import deviceless
+
+SPEC = "capture"
+DEVICES = (1, 8)
+
+
+@dataclasses.dataclass(frozen=True)
+class Figures:
+    """What one compile gave.
+
+    Attributes:
+      coverage: what runs in graphs.
+      peak_bytes: XLA's peak of all memory on a device.
+      foreseen_graphs: the regions of the plan; None without hloom.
+    """
+
+    coverage: Coverage
+    peak_bytes: int
+    foreseen_graphs: int | None = None
+
+    def to_json(self) -> dict[str, object]:
+        """As values that `json.dumps` takes; what is left out by reason."""
+        found = self.coverage
+        reasons = Counter(_in_short(each.reason) for each in found.left_out)
+        return {
+            "captured": found.captured,
+            "thunks": found.thunks,
+            "graphs": found.graphs,
+            "peak_bytes": self.peak_bytes,
+            "foreseen_graphs": self.foreseen_graphs,
+            "left_out": dict(sorted(reasons.items())),
+        }
+
+
+def main(names: list[str]) -> None:
+    """Measures with the JAX that runs this, and writes both files."""
+    deviceless.prepare()
+    rows = [
+        _row(name, SUBJECTS[name], devices) for devices in DEVICES for name in names or SUBJECTS
+    ]
+    entry = {
+        "hloom": hloom.__version__,
+        "python": platform.python_version(),
+        "spec": SPEC,
+        "programs": rows,
+    }
+    print(update_report("capture_h100", entry, _markdown))
+
+
+def measure_alone(lowered: Any) -> Figures:
+    """A compile without hloom."""
+    jax.clear_caches()
+    with thunk_dump({}) as dump:
+        compiled = lowered.compile(compiler_options={**dump.options, "hloom": "off"})
+        found = dump.read()
+    return Figures(_known(found), compiled.memory_analysis().peak_memory_in_bytes)
+
+
+def measure_captured(lowered: Any, spec: str = SPEC) -> Figures:
+    """A compile with `capture`. Raises RuntimeError where a pass fails: a benchmark is strict."""
+    jax.clear_caches()
+    compiled = lowered.compile(compiler_options={"hloom": spec})
+    record = hloom.records()[-1]
+    if record.fell_back is not None or record.captured is None or record.captured.notes:
+        raise RuntimeError(f"{record.fell_back or record.captured}")
+    plan = record.runs[-1].plan
+    return Figures(
+        _known(record.captured.coverage),
+        compiled.memory_analysis().peak_memory_in_bytes,
+        int(str(plan["regions"])),
+    )
+
+
+def _in_short(reason: str) -> str:
+    return "a loop around one of these" if reason.startswith("in it: ") else reason
+
+
+def _known(found: Coverage | None) -> Coverage:
+    if found is None:
+        raise RuntimeError("XLA wrote no thunk sequence: is there a compilation cache?")
+    return found
+
+
+def _row(name: str, subject: Subject, devices: int) -> dict[str, object]:
+    print(f"measuring: {subject.title}, devices: {devices}", flush=True)
+    lowered = subject.lower(deviceless.mesh(TARGET, devices))
+    return {
+        "name": name,
+        "title": subject.title,
+        "devices": devices,
+        "host_calls": subject.host_calls,
+        "alone": measure_alone(lowered).to_json(),
+        "captured": measure_captured(lowered).to_json(),
+    }
+
+
+def _markdown(report: Report) -> Iterator[str]:
+    yield "# `capture` on programs compiled for an H100"
+    yield ""
+    yield "<!-- Written by `python -m benchmarks.capture`. -->"
+    yield ""
+    yield (
+        "Thunks (kernels, copies, collectives, calls, loops; those in a loop once) that run in "
+        "CUDA graphs, of all, and in how many. One device, and eight with the data spread over "
+        "them. Peak memory is of one device. Compiled without a GPU: this says what is captured, "
+        "and nothing of speed."
+    )
+    for version, entry in report.items():
+        yield ""
+        yield f"## jax {version}, Python {entry['python']}, `{entry['spec']}`"
+        yield ""
+        columns = ["program", "devices", "XLA alone", f"`{entry['spec']}`", "peak, MiB", "left out"]
+        yield from table(columns, map(_cells, entry["programs"]))
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    before, after = row["alone"], row["captured"]
+    growth = after["peak_bytes"] / before["peak_bytes"] - 1
+    peak = f"{after['peak_bytes'] / MEBI_BYTES:.0f} ({growth:+.1%})"
+    left_out = "; ".join(f"{count} x {reason}" for reason, count in after["left_out"].items())
+    return [row["title"], str(row["devices"]), cell(before), f"**{cell(after)}**", peak, left_out]
+
+
+def cell(figures: dict[str, Any]) -> str:
+    """ "52 / 176 in 6": captured of all, and the graphs."""
+    return f"{figures['captured']} / {figures['thunks']} in {figures['graphs']}"
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
