@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from benchmarks.programs import adam, lstm, mixture_of_experts, perceptron
+from benchmarks.programs import adam, lstm, mixture_of_experts, peers, perceptron
 from benchmarks.programs.gpt import Gpt
 
 
@@ -22,11 +23,13 @@ class Subject:
       lower: lowers it for the devices of a mesh of one axis; its data is spread over them, and
         what it learns lies on each.
       host_calls: how often it calls the host.
+      passes: what it cannot do without, as a spec; the empty string for none.
     """
 
     title: str
     lower: Callable[[Mesh], Any]
     host_calls: int = 0
+    passes: str = ""
 
 
 def _gpt(*, scanned: bool) -> Subject:
@@ -44,6 +47,7 @@ def _program(
     data: int,
     data_axis: int = 0,
     host_calls: int = 0,
+    passes: str = "",
 ) -> Subject:
     """A subject whose last `data` arguments are spread along one of their axes."""
 
@@ -56,7 +60,20 @@ def _program(
         ]
         return jax.jit(function).lower(*placed)
 
-    return Subject(title, lower, host_calls)
+    return Subject(title, lower, host_calls, passes)
+
+
+def _with_peers(title: str, layer: peers.Layer) -> dict[str, Subject]:
+    """Subjects of layers with a kernel of hloom's, one after the other and as a loop."""
+    return {
+        f"{layer.__name__}_{form}": _program(
+            f"{peers.LAYERS} x {title}, {form}",
+            partial(peers.program, layer, scanned=form == "scanned"),
+            data=1,
+            passes="barriers",
+        )
+        for form in ("unrolled", "scanned")
+    }
 
 
 def _place(tree: Any, sharding: NamedSharding) -> Any:
@@ -101,4 +118,7 @@ SUBJECTS = {
         data=2,
         host_calls=1,
     ),
+    **_with_peers("a ragged exchange", peers.exchange),
+    **_with_peers("a ragged exchange and an all-reduce", peers.exchange_and_sum),
+    **_with_peers("a kernel between barriers", peers.between_barriers),
 }
