@@ -44,7 +44,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not Path("/dev/nvidia0").exists():
         missing["gpu"] = "no CUDA GPU on this machine"
     if find_spec("jax_cuda13_plugin") is None:
-        missing["h100"] = "the extra cuda13, with JAX's CUDA compiler, is not installed"
+        missing["h100"] = "the extra cuda13, with JAX's CUDA compiler and NVRTC, is not installed"
     for item in items:
         for marker, reason in missing.items():
             if item.get_closest_marker(marker):

@@ -21,7 +21,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from native_code import compile_native
 
 from hloom import targets
-from hloom.runtime import cuda_peers, nvrtc
+from hloom.runtime import cuda_peers
 
 EVERY_TYPE = (
     "FUSION,CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,WHILE,CONDITIONAL,COLLECTIVES,DYNAMIC_SLICE_FUSION"
@@ -33,14 +33,6 @@ EVERY_TYPE = (
 def _no_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """No GPU of this machine decides anything."""
     monkeypatch.setattr(cuda_peers, "cannot_address", lambda ordinals: None)
-
-
-@pytest.fixture
-def _compiler() -> None:
-    try:
-        nvrtc.load()
-    except nvrtc.CompilerMissingError as error:
-        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +128,6 @@ def kinds(thunks: str) -> list[str]:
 
 
 @pytest.mark.h100
-@pytest.mark.usefixtures("_compiler")
 @pytest.mark.parametrize("devices", [1, 8])
 def test_ragged_all_to_all_stands_in_command_buffers(devices: int, tmp_path: Path) -> None:
     step = partial(three_times, partial(exchange, devices=devices))
@@ -148,7 +139,6 @@ def test_ragged_all_to_all_stands_in_command_buffers(devices: int, tmp_path: Pat
 
 
 @pytest.mark.h100
-@pytest.mark.usefixtures("_compiler")
 @pytest.mark.parametrize("devices", [1, 8])
 def test_barriers_stand_in_command_buffers(
     stand_ins: ctypes.CDLL, devices: int, tmp_path: Path

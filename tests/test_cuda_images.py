@@ -31,10 +31,7 @@ def small(answer: int) -> nvrtc.Source:
 
 @pytest.fixture(scope="module")
 def compiler() -> nvrtc.Compiler:
-    try:
-        return nvrtc.load()
-    except nvrtc.CompilerMissingError as error:
-        pytest.skip(str(error))
+    return nvrtc.load()
 
 
 @pytest.fixture
@@ -46,6 +43,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     cuda_images.image.cache_clear()
 
 
+@pytest.mark.h100
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_kernels_compile_without_a_gpu(
@@ -58,6 +56,7 @@ def test_kernels_compile_without_a_gpu(
     assert compiler.compile(cuda_images.source(kernel), architecture, cuda_images.OPTIONS) == made
 
 
+@pytest.mark.h100
 def test_an_error_shows_the_log(compiler: nvrtc.Compiler) -> None:
     bad = nvrtc.Source("bad.cu", "__global__ void f(int* x) { *x = unknown; }", {})
     with pytest.raises(nvrtc.CompileError) as raised:
@@ -66,12 +65,14 @@ def test_an_error_shows_the_log(compiler: nvrtc.Compiler) -> None:
     assert 'identifier "unknown" is undefined' in str(raised.value)
 
 
+@pytest.mark.h100
 def test_headers_come_from_memory(compiler: nvrtc.Compiler) -> None:
     assert compiler.compile(small(1), "sm_90").startswith(ELF)
     with pytest.raises(nvrtc.CompileError, match="answer"):
         compiler.compile(SMALL, "sm_90")
 
 
+@pytest.mark.h100
 def test_an_unknown_architecture_is_told_from_an_error(compiler: nvrtc.Compiler) -> None:
     with pytest.raises(nvrtc.UnknownArchitectureError) as raised:
         compiler.compile(small(1), "sm_20")
@@ -82,6 +83,7 @@ def test_an_unknown_architecture_is_told_from_an_error(compiler: nvrtc.Compiler)
     assert "sm_90" in str(raised.value)
 
 
+@pytest.mark.h100
 def test_a_wrong_option_is_an_error(compiler: nvrtc.Compiler) -> None:
     with pytest.raises(nvrtc.CompileError, match="NVRTC"):
         compiler.compile(small(1), "sm_90", ["--no-such-option"])
@@ -110,6 +112,7 @@ def test_toolkits_are_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     assert nvrtc.candidates()[-1] == "libnvrtc.so"
 
 
+@pytest.mark.h100
 def test_an_image_is_compiled_once(
     compiler: nvrtc.Compiler, cache: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -136,6 +139,7 @@ def test_what_decides_the_bytes_decides_the_key() -> None:
     assert cuda_images.key(small(1), "sm_90", (13, 0)) in keys
 
 
+@pytest.mark.h100
 @pytest.mark.parametrize("damage", [b"", b"short", bytes(4000)])
 def test_a_damaged_file_is_made_again(compiler: nvrtc.Compiler, cache: Path, damage: bytes) -> None:
     first = cuda_images.image("barrier", "sm_90")
@@ -148,6 +152,7 @@ def test_a_damaged_file_is_made_again(compiler: nvrtc.Compiler, cache: Path, dam
     assert file.read_bytes() == whole
 
 
+@pytest.mark.h100
 def test_many_at_once_leave_one_whole_file(compiler: nvrtc.Compiler, cache: Path) -> None:
     uncached = cuda_images.image.__wrapped__
     with ThreadPoolExecutor(8) as pool:
@@ -157,6 +162,7 @@ def test_many_at_once_leave_one_whole_file(compiler: nvrtc.Compiler, cache: Path
     assert file.read_bytes().endswith(image)
 
 
+@pytest.mark.h100
 def test_a_disk_that_refuses_costs_time_only(
     compiler: nvrtc.Compiler,
     tmp_path: Path,
@@ -192,6 +198,7 @@ def test_where_images_are_kept(
     assert str(cuda_images.cache_dir()) == folder
 
 
+@pytest.mark.h100
 def test_files_of_the_cache_are_readable_by_their_owner_alone(
     compiler: nvrtc.Compiler, cache: Path
 ) -> None:

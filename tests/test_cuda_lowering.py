@@ -34,14 +34,6 @@ def _context() -> Iterator[None]:
         yield
 
 
-@pytest.fixture
-def _compiler() -> None:
-    try:
-        nvrtc.load()
-    except nvrtc.CompilerMissingError as error:
-        pytest.skip(str(error))
-
-
 CALL = """
   %r = stablehlo.custom_call @ragged_all_to_all(%x, %x, %i, %i, %i, %i) {{api_version = 4 : i32,
     backend_config = {{channel_id = 1 : i64, replica_groups = dense<[[0, 1, 2, 3]]> :
@@ -117,7 +109,8 @@ module @m {{
     return Outcome(module, result, calls)
 
 
-@pytest.mark.usefixtures("_context", "_compiler")
+@pytest.mark.h100
+@pytest.mark.usefixtures("_context")
 def test_marks_become_kernels() -> None:
     found = lowered(FOUR)
     calls = found.calls
@@ -135,7 +128,8 @@ def test_marks_become_kernels() -> None:
     assert re.findall(r"\[(\d)\], operand_index = (\d)", aliases) == [("0", "2"), ("1", "0")]
 
 
-@pytest.mark.usefixtures("_context", "_compiler")
+@pytest.mark.h100
+@pytest.mark.usefixtures("_context")
 def test_the_same_module_has_the_same_bytes() -> None:
     assert str(lowered(FOUR).module) == str(lowered(FOUR).module)
 
@@ -148,7 +142,8 @@ def two_processes() -> Placement:
     return Placement("cuda", (0, 1, 0, 1), (0, 0, 1, 1), 0, H100)
 
 
-@pytest.mark.usefixtures("_context", "_compiler")
+@pytest.mark.h100
+@pytest.mark.usefixtures("_context")
 @pytest.mark.parametrize(
     ("placement", "reason"),
     [
@@ -198,7 +193,8 @@ def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.why(marks.BARRIER) == ALL_REDUCE + "no compiler here"
 
 
-@pytest.mark.usefixtures("_context", "_compiler")
+@pytest.mark.h100
+@pytest.mark.usefixtures("_context")
 @pytest.mark.parametrize(
     ("element", "index", "reason"),
     [
@@ -212,7 +208,8 @@ def test_values_that_the_kernel_cannot_move(element: str, index: str, reason: st
     assert found.why(marks.BARRIER).startswith("hloom.barrier.v1: ")
 
 
-@pytest.mark.usefixtures("_context", "_compiler")
+@pytest.mark.h100
+@pytest.mark.usefixtures("_context")
 @pytest.mark.parametrize("element", ["i1", "bf16", "f8E4M3FN", "complex<f32>", "ui64"])
 def test_values_that_the_kernel_moves(element: str) -> None:
     found = lowered(FOUR, element=element, index="i64")

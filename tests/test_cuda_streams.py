@@ -16,8 +16,6 @@ import pytest
 from cuda_on_cpu import compile_driver
 from cuda_streams import CHECKS
 
-from hloom.runtime import nvrtc
-
 SCRIPT = Path(__file__).parent / "cuda_streams.py"
 
 SANITIZER = "compute-sanitizer"
@@ -25,14 +23,6 @@ SANITIZER = "compute-sanitizer"
 LAUNCHES = "1000"
 SOME_LAUNCHES = "20"
 """As many as slow devices, or a slow tool, bear."""
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _compiler() -> None:
-    try:
-        nvrtc.load()
-    except nvrtc.CompilerMissingError as error:
-        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +38,7 @@ def run(*command: str, **environment: str) -> str:
     return result.stdout
 
 
+@pytest.mark.h100
 @pytest.mark.parametrize("check", CHECKS)
 def test_on_the_fake_driver(driver_folder: Path, check: str) -> None:
     folder = str(driver_folder)
