@@ -132,7 +132,7 @@ def _marks(operation: ir.Operation) -> Iterator[ir.Operation]:
         for block in region.blocks:
             for view in block.operations:
                 inner = view.operation
-                if inner.name != "stablehlo.composite":
+                if inner.name != marks.COMPOSITE:
                     yield from _marks(inner)
-                elif ir.StringAttr(inner.attributes["name"]).value == marks.CAPTURE_REGION:
+                elif marks.mark_name(inner) == marks.CAPTURE_REGION:
                     yield inner

@@ -19,6 +19,7 @@ from hloom.passes.barriers.program import (
 )
 from hloom.passes.collectives import target_of
 from hloom.passes.marks import BarrierKind, Rendezvous
+from hloom.passes.wording import counted
 
 
 @dataclass(frozen=True)
@@ -98,13 +99,13 @@ class BarriersPlan:
         holds = kinds.pop(BarrierKind.HOLD, 0)
         served = sum(len(block.served) for block in self.blocks)
         parts = [
-            _count(sum(kinds.values()), "barrier"),
-            _count(holds, "hold") if holds else "",
-            f"for {_count(members[Kernel], 'kernel')}" if members[Kernel] else "",
-            f"({_count(served, 'need')} served by another)" if served else "",
+            counted(sum(kinds.values()), "barrier"),
+            counted(holds, "hold") if holds else "",
+            f"for {counted(members[Kernel], 'kernel')}" if members[Kernel] else "",
+            f"({counted(served, 'need')} served by another)" if served else "",
         ]
         ordered = [
-            _count(members[kind], text)
+            counted(members[kind], text)
             for kind, text in ((Exchange, "ragged all-to-all"), (XlaCollective, "collective"))
             if members[kind]
         ]
@@ -147,7 +148,3 @@ def _name(member: Member) -> str:
     if isinstance(member, Kernel):
         return f"@{target_of(member.op)}"
     return "ragged_all_to_all" if isinstance(member, Exchange) else member.op.name
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"

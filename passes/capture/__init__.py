@@ -104,7 +104,5 @@ class Capture(Pass):
 def _has_regions(module: ir.Module) -> bool:
     """Whether the pass has been here before."""
     return any(
-        op.name == "stablehlo.composite"
-        and ir.StringAttr(op.attributes["name"]).value == marks.CAPTURE_REGION
-        for op in walk.operations(module.operation)
+        marks.mark_name(op) == marks.CAPTURE_REGION for op in walk.operations(module.operation)
     )

@@ -55,7 +55,7 @@ class Outliner:
         body = self._function(name, [value.type for value in inputs], result_types)
         with ir.InsertionPoint(ops[0]), ops[0].location:
             composite = ir.Operation.create(
-                "stablehlo.composite",
+                marks.COMPOSITE,
                 results=result_types,
                 operands=inputs,
                 attributes=self._attributes(name, region),

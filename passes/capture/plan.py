@@ -13,6 +13,7 @@ from hloom.passes.analysis.names import operation_name, source_line
 from hloom.passes.capture.regions import BlockRegions, regions_of
 from hloom.passes.capture.ties import Tie, can_be_selected, waiting_operands
 from hloom.passes.capture.timeline import Interruption, Timeline
+from hloom.passes.wording import counted
 
 _MOST_ANCHORS = 32
 """So many values an interruption waits for at most: one kernel reads an element of each. Of the
@@ -69,9 +70,9 @@ class CapturePlan:
     def summary(self) -> str:
         if self.empty:
             return "nothing to capture"
-        text = f"{_counted(self.operations, 'operation')} in {_counted(self.regions, 'region')}"
+        text = f"{counted(self.operations, 'operation')} in {counted(self.regions, 'region')}"
         if self.moved:
-            text += f", {_counted(self.moved, 'interruption')} moved"
+            text += f", {counted(self.moved, 'interruption')} moved"
         reasons = Counter(each.obstacle.reason for each in self.interruptions)
         told = [f"{count} x {reason}" for reason, count in sorted(reasons.items())]
         return f"{text}; left out: {', '.join(told)}" if told else text
@@ -159,7 +160,3 @@ def _told(obstacle: Obstacle) -> dict[str, object]:
         "line": source_line(op.location),
         "reason": obstacle.reason,
     }
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
