@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import pytest
 
+import hloom
 from benchmarks.capture import measure_alone, measure_captured
 from benchmarks.capture_subjects import SUBJECTS
 from benchmarks.h100 import TARGET
 from benchmarks.programs import perceptron
+from hloom.lowering.capture import COMMAND_BUFFER_TYPES
 from hloom.passes import registry
 from hloom.passes.analysis.capturable import Rules, obstacle
 from hloom.passes.analysis.walk import functions, operations
@@ -54,6 +58,19 @@ def test_everything_is_in_one_graph(name: str) -> None:
     assert captured.coverage.graphs == captured.foreseen_graphs == 1
     assert captured.coverage.left_out == ()
     assert captured.peak_bytes <= MOST_GROWTH * alone.peak_bytes
+
+
+def test_no_type_that_xla_captures_by_default_is_left_out(tmp_path: Path) -> None:
+    program = SUBJECTS["perceptron"].lower(deviceless.mesh(TARGET, 1))
+    dump = {"xla_dump_to": str(tmp_path), "xla_dump_hlo_as_text": True}
+    program.compile(compiler_options={"hloom": "off", **dump})
+    [config] = tmp_path.glob("*.config.pbtxt")
+    by_default = re.findall(r"xla_gpu_enable_command_buffer: (\w+)", config.read_text("utf-8"))
+    measure_captured(program)
+    captured = hloom.records()[-1].captured
+    assert captured is not None
+    assert by_default
+    assert {*by_default} <= {*str(captured.options[COMMAND_BUFFER_TYPES]).split(",")}
 
 
 @pytest.mark.parametrize(("name", "graphs"), [("host_is_told", 1), ("host_is_asked", 2)])

@@ -18,7 +18,11 @@ from hloom.passes.clone import clone_module
 from hloom.passes.pipeline import Pipeline
 
 X = jnp.ones((4, 4))
-DEFAULT_TYPES = "FUSION,CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,DYNAMIC_SLICE_FUSION"
+PLAIN_TYPES = "FUSION,CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,DYNAMIC_SLICE_FUSION"
+VERSIONS = pytest.mark.parametrize(
+    ("version", "types"),
+    [((0, 10, 2), PLAIN_TYPES), ((0, 12, 0), PLAIN_TYPES + ",COLLECTIVES_KERNEL")],
+)
 WANTED = {
     "xla_gpu_enable_command_buffer": "FUSION,WHILE",
     "xla_gpu_graph_min_graph_size": 5,
@@ -44,17 +48,20 @@ def options_of(
     return compile_options(module, given.pop("platform", "cuda"), **given)
 
 
-def test_a_module_asks_for_what_its_regions_need() -> None:
-    assert options_of(straight, X) == {
-        "xla_gpu_enable_command_buffer": DEFAULT_TYPES + ",WHILE,CONDITIONAL",
+@VERSIONS
+def test_a_module_asks_for_what_its_regions_need(version: tuple[int, ...], types: str) -> None:
+    assert options_of(straight, X, version=version) == {
+        "xla_gpu_enable_command_buffer": types + ",WHILE,CONDITIONAL",
         "xla_gpu_graph_min_graph_size": 5,
         "xla_disable_hlo_passes": "dynamic-slice-annotator",
     }
 
 
-def test_options_of_the_pass_reach_xla() -> None:
-    options = options_of(straight, X, "capture{min_ops=7 loops=off collectives=on}")
-    assert options["xla_gpu_enable_command_buffer"] == DEFAULT_TYPES + ",COLLECTIVES"
+@VERSIONS
+def test_options_of_the_pass_reach_xla(version: tuple[int, ...], types: str) -> None:
+    spec = "capture{min_ops=7 loops=off collectives=on}"
+    options = options_of(straight, X, spec, version=version)
+    assert options["xla_gpu_enable_command_buffer"] == types + ",COLLECTIVES"
     assert options["xla_gpu_graph_min_graph_size"] == 7
 
 
