@@ -62,6 +62,16 @@ def test_what_the_plan_says() -> None:
     ]
     assert plan["served"] == [{"need": "entry of @k2", "by": "barrier of the exit of @k1"}]
     assert plan["ordered"] == {"@k1": 1, "@k2": 1, "stablehlo.all_gather": 1}
+    assert [(each["depth"], each["what"], each.get("kind")) for each in plan["order"]] == [
+        (0, "sdy.manual_computation", None),
+        (1, "barrier", "entry"),
+        (1, "@k1", None),
+        (1, "barrier", "exit+entry"),
+        (1, "@k2", None),
+        (1, "stablehlo.all_gather", None),
+    ]
+    assert plan["order"][1]["site"] == plan["barriers"][0]["site"]
+    assert plan["order"][2]["source"] == "train.py:12"
     found = [marks.rendezvous(op) for op in marks_in(module, marks.BARRIER)]
     assert [each.channel for each in found] == [5, 6]
     assert found[0].groups == ((0, 1), (2, 3))

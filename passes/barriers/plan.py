@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 from jax.extend.mlir import ir
 
+from hloom.passes.analysis.names import operation_name, source_line
 from hloom.passes.barriers.program import (
     Chain,
     Exchange,
@@ -20,6 +22,9 @@ from hloom.passes.barriers.program import (
 from hloom.passes.collectives import target_of
 from hloom.passes.marks import BarrierKind, Rendezvous
 from hloom.passes.wording import counted
+
+_MOST_TOLD = 1000
+"""How many places of the order a plan spells out."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +133,14 @@ class BarriersPlan:
                 {"need": need, "by": by} for block in self.blocks for need, by in block.served
             ],
             "ordered": dict(sorted(Counter(_name(each) for each in self._members()).items())),
+            "order": list(islice(self._order(), _MOST_TOLD)),
         }
+
+    def _order(self) -> Iterator[dict[str, object]]:
+        """Every place that devices meet at, as they come to it."""
+        plans = {id(block.chain): block for block in self.blocks}
+        for root in self.program.roots:
+            yield from _order_of(root, plans, depth=0)
 
     def _members(self) -> Iterable[Member]:
         """All that meets other devices by itself."""
@@ -141,6 +153,27 @@ class BarriersPlan:
 
     def _barriers(self) -> Iterable[Barrier]:
         return (barrier for block in self.blocks for barrier in block.barriers)
+
+
+def _order_of(
+    chain: Chain, plans: Mapping[int, BlockPlan], *, depth: int
+) -> Iterator[dict[str, object]]:
+    """A chain's places; those inside a loop stand behind it, one deeper."""
+    plan = plans.get(id(chain))
+    for step in chain.members if plan is None else plan.steps():
+        place = {"depth": depth}
+        if isinstance(step, Barrier):
+            what = {"what": "barrier", "kind": str(step.kind), "site": step.where.site}
+            yield place | what | _where(step.location)
+            continue
+        yield place | {"what": _name(step)} | _where(step.op.location)
+        if isinstance(step, Nested):
+            for inside in step.chains:
+                yield from _order_of(inside, plans, depth=depth + 1)
+
+
+def _where(location: ir.Location) -> dict[str, object]:
+    return {"name": operation_name(location), "source": source_line(location)}
 
 
 def _name(member: Member) -> str:
