@@ -117,7 +117,7 @@ def _inline(call: ir.Operation, callee: ir.Operation, *, consume: bool) -> None:
         argument.replace_all_uses_with(operand)
     *operations, terminator = list(body.operations)
     for op in operations:
-        _relocate(op.operation, caller)
+        _relocate(op.operation, caller, call.location)
         op.operation.move_before(call)
     for result, returned in zip(call.results, list(terminator.operands), strict=True):
         result.replace_all_uses_with(returned)
@@ -126,10 +126,10 @@ def _inline(call: ir.Operation, callee: ir.Operation, *, consume: bool) -> None:
     (terminator.operation if consume else source).erase()
 
 
-def _relocate(op: ir.Operation, caller: str) -> None:
-    op.location = qualified(caller, op.location)
+def _relocate(op: ir.Operation, caller: str, call: ir.Location) -> None:
+    op.location = qualified(caller, op.location, call)
     for inner in walk.operations(op):
-        inner.location = qualified(caller, inner.location)
+        inner.location = qualified(caller, inner.location, call)
 
 
 def _callees_first(

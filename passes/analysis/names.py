@@ -39,12 +39,17 @@ def source_line(location: ir.Location) -> str:
     return ""
 
 
-def qualified(caller: str, location: ir.Location) -> ir.Location:
-    """``location`` with the caller's name stack put before its own, source position kept."""
+def qualified(caller: str, location: ir.Location, call: ir.Location | None = None) -> ir.Location:
+    """``location`` with the caller's name stack put before its own, source position kept.
+
+    Where it has none, as in the functions of JAX itself, that of ``call`` is put in its place.
+    """
     own = operation_name(location)
     if not caller:
         return location
     child = location.child_loc if isinstance(location, ir.NameLoc) else location
+    if call is not None and not source_line(child):
+        child = call.child_loc if isinstance(call, ir.NameLoc) else call
     return ir.Location.name(f"{caller}/{own}" if own else caller, child)
 
 
