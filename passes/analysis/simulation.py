@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_left
 from dataclasses import dataclass
 
@@ -27,11 +28,50 @@ class Peak:
     inner_bytes: int = 0
 
 
+@dataclass(frozen=True)
+class Life:
+    """How long a value's buffer is there: from the first time to the last, both included."""
+
+    value: int
+    bytes: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The memory of a line of work while it runs.
+
+    Attributes:
+      positions: by time, the operation that runs.
+      bytes: by time, what is alive, inside that operation too.
+      lives: the buffers that are counted in it, by begin.
+    """
+
+    positions: tuple[int, ...]
+    bytes: tuple[int, ...]
+    lives: tuple[Life, ...]
+
+    @property
+    def peak_bytes(self) -> int:
+        return max(self.bytes, default=0)
+
+
+_ORDERS = (greedy_order, depth_first_order)
+
+
 def simulate(line: Line) -> Peak:
     """The peak of a line as XLA would run it: in the order of those it tries that needs least."""
     kernels = Kernels(line)
-    peaks = [peak_in_order(kernels, order(kernels)) for order in (greedy_order, depth_first_order)]
+    peaks = [peak_in_order(kernels, order(kernels)) for order in _ORDERS]
     return min(peaks, key=lambda peak: peak.bytes)
+
+
+def timeline(line: Line) -> Timeline:
+    """The same line over time, in the same order; its peak is that of `simulate`."""
+    kernels = Kernels(line)
+    timelines = [_Buffers(kernels, order(kernels)).timeline() for order in _ORDERS]
+    return min(timelines, key=lambda found: found.peak_bytes)
 
 
 def peak_in_order(kernels: Kernels, order: list[int]) -> Peak:
@@ -161,12 +201,35 @@ class _Buffers:
                     del self.first[guest]
                     break
 
-    def peak(self) -> Peak:
-        positions, sizes, inner = self.kernels.positions, self.line.sizes, self.line.inner
+    def _changes(self) -> list[int]:
+        """By time, how many bytes more there are than the time before."""
+        sizes = self.line.sizes
         change = [0] * (len(self.order) + 2)
         for buffer, begin in self.first.items():
             change[begin] += sizes[buffer]
             change[min(self.end[buffer], len(self.order)) + 1] -= sizes[buffer]
+        return change
+
+    def timeline(self) -> Timeline:
+        sizes, inner, last = self.line.sizes, self.line.inner, len(self.order) - 1
+        positions = [self.kernels.positions[number] for number in self.order]
+        totals = itertools.accumulate(self._changes())
+        lives = [
+            Life(buffer, sizes[buffer], begin, min(self.end[buffer], last))
+            for buffer, begin in self.first.items()
+            if sizes[buffer]
+        ]
+        return Timeline(
+            positions=tuple(positions),
+            bytes=tuple(
+                total + inner[position] for total, position in zip(totals, positions, strict=False)
+            ),
+            lives=tuple(sorted(lives, key=lambda life: (life.start, life.value))),
+        )
+
+    def peak(self) -> Peak:
+        positions, sizes, inner = self.kernels.positions, self.line.sizes, self.line.inner
+        change = self._changes()
         total, most, where = 0, -1, 0
         for time, number in enumerate(self.order):
             total += change[time]
