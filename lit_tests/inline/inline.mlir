@@ -203,3 +203,19 @@ func.func public @helper(%x: tensor<4xf32>) -> tensor<4xf32> {
   %0 = stablehlo.sine %x : tensor<4xf32>
   return %0 : tensor<4xf32>
 }
+
+// -----
+// What has a name but no source line, as in the functions of JAX itself, takes the line of its call.
+// CHECK-LABEL: func.func public @line_of_the_call
+// NAMES-LABEL: func.func public @line_of_the_call
+// NAMES:         stablehlo.maximum {{.*}} loc(#[[MAX:loc[0-9]*]])
+// NAMES-DAG:   #[[LINE:loc[0-9]*]] = loc("train.py":7:1)
+// NAMES-DAG:   #[[MAX]] = loc("jit(f)/jit(relu)/max"(#[[LINE]]))
+func.func public @line_of_the_call(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %0 = call @relu(%x) : (tensor<4xf32>) -> tensor<4xf32> loc("jit(f)/jit(relu)"("train.py":7:1))
+  return %0 : tensor<4xf32>
+}
+func.func private @relu(%a: tensor<4xf32>) -> tensor<4xf32> {
+  %0 = stablehlo.maximum %a, %a : tensor<4xf32> loc("max")
+  return %0 : tensor<4xf32>
+}
