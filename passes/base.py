@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any, ClassVar, Protocol
+from collections.abc import Collection, Sequence
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from jax.extend.mlir import ir
 
@@ -50,6 +50,35 @@ class Plan(Protocol):
 
     def to_json(self) -> dict[str, object]:
         """The decisions as values that `json.dumps` takes; the same in every process."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Decision:
+    """One thing that a plan does and could leave.
+
+    Attributes:
+      id: tells it from the plan's others; of equal plans the same in every process.
+      description: one line for people, with names and source lines.
+    """
+
+    id: str
+    description: str
+
+
+@runtime_checkable
+class DivisiblePlan(Plan, Protocol):
+    """A plan of many decisions, any of which can be left out: the rest is right without it."""
+
+    def decisions(self) -> tuple[Decision, ...]:
+        """All that is decided, in the order to add them one by one.
+
+        One that works with what another one makes stands before that: as long as the other one
+        is left out it works with what the program makes itself. So where results become wrong
+        with one more decision, that is the wrong one.
+        """
+
+    def keeping(self, ids: Collection[str]) -> Plan:
+        """The plan with these decisions alone, for the same module, which nobody has edited yet."""
 
 
 @dataclasses.dataclass(frozen=True)

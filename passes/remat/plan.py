@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
+from hloom.passes import base
 from hloom.passes.analysis import walk
 from hloom.passes.analysis.cost import all_flops
 from hloom.passes.analysis.loops import runs_of
@@ -17,6 +18,7 @@ from hloom.passes.analysis.tensor_sizes import TensorSizes
 from hloom.passes.base import Attempt, Target
 from hloom.passes.options import Budget
 from hloom.passes.remat.budget import Decision, decide, known_json, outcomes_of, temp_budget
+from hloom.passes.remat.decisions import DividedBlock, DividedScan
 from hloom.passes.remat.model import Model
 from hloom.passes.remat.pricing import Pricing
 from hloom.passes.remat.scan import ScanPlan, plan_scans
@@ -101,6 +103,21 @@ class RematPlan:
             "scans": [scan.to_json() for scan in self.scans],
         }
         return decisions | (self.prediction.to_json() if self.prediction else {})
+
+    def decisions(self) -> tuple[base.Decision, ...]:
+        """Each clone, and each stack that goes without one; the parts one after the other."""
+        blocks = [d for n, plan in enumerate(self.blocks) for d in DividedBlock(plan, n).decisions]
+        scans = [d for n, plan in enumerate(self.scans) for d in DividedScan(plan, n).decisions]
+        return (*blocks, *scans)
+
+    def keeping(self, ids: Collection[str]) -> RematPlan:
+        """The plan with these decisions alone; what it was predicted to give is not known then."""
+        blocks = (DividedBlock(plan, n).keeping(ids) for n, plan in enumerate(self.blocks))
+        scans = (DividedScan(plan, n).keeping(ids) for n, plan in enumerate(self.scans))
+        return RematPlan(
+            tuple(plan for plan in blocks if plan is not None),
+            tuple(plan for plan in scans if plan is not None),
+        )
 
 
 def plan_cheap(module: ir.Module, target: Target, min_bytes: int) -> RematPlan:

@@ -130,9 +130,11 @@ class BlockScans:
         return self._sites[key]
 
     def plan_of(self, frame: Frame, sites: Sites) -> ScanPlan | None:
-        """The plan of an outermost frame; None where nothing would change."""
+        """The plan of an outermost frame; None where nothing would be gained."""
         if sites not in self._plans:
-            self._plans[sites] = _scan_plan(frame, sites)
+            plan = scan_plan(frame, sites)
+            gains = plan is not None and plan.added_bytes < plan.freed_bytes
+            self._plans[sites] = plan if gains else None
         return self._plans[sites]
 
     def _best(self, frame: Frame, pricing: Pricing | None) -> _Candidate:
@@ -154,10 +156,10 @@ class BlockScans:
         return _Candidate(network, kept, self.sites(network, kept), pricing)
 
 
-def _scan_plan(frame: Frame, sites: Sites) -> ScanPlan | None:
+def scan_plan(frame: Frame, sites: Sites) -> ScanPlan | None:
     """The plan of a frame and those inside it; None where nothing would change."""
     written, rerun = sites.of[frame], frame in sites.network.rerun
-    inner = [plan for child in frame.children if (plan := _scan_plan(child, sites)) is not None]
+    inner = [plan for child in frame.children if (plan := scan_plan(child, sites)) is not None]
     handed_on = [
         link.through
         for plan in inner
@@ -174,8 +176,6 @@ def _scan_plan(frame: Frame, sites: Sites) -> ScanPlan | None:
     there = frame.linked if frame.parent else {**frame.linked, **frame.stacked}
     new = sum(graph.size(leaf) for leaf in written.leaves if leaf not in there)
     added = new * trips + sum(plan.added_bytes * trips for plan in inner if not plan.rerun)
-    if frame.parent is None and added >= freed:
-        return None
     return ScanPlan(
         pair=frame.pair,
         stored=tuple((graph.values[leaf], frame.stack(leaf)) for leaf in sorted(written.leaves)),

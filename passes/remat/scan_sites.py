@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from jax.extend.mlir import ir
@@ -40,10 +41,13 @@ class FrameSites:
 
 
 class Sites:
-    """The sites of an outermost frame and those inside it, where a cut says what is kept."""
+    """The sites of an outermost frame and those inside it, where a cut says what is kept.
 
-    def __init__(self, network: Network, kept: frozenset[int]) -> None:
-        self.network, self.kept = network, kept
+    Links that are ``held`` stay, even where the backward body could have their values otherwise.
+    """
+
+    def __init__(self, network: Network, kept: frozenset[int], held: Collection[Link] = ()) -> None:
+        self.network, self.kept, self.held = network, kept, held
         self.of: dict[Frame, FrameSites] = {}
         self._wanted: dict[Frame, dict[ir.Operation, list[int]]] = {
             frame: {} for frame in network.frames
@@ -84,6 +88,8 @@ class Sites:
         return written
 
     def _is_gone(self, frame: Frame, link: Link) -> bool:
+        if link in self.held:
+            return False
         value = frame.graph.index[link.stored]
         return (
             not self._is_kept(frame, value)

@@ -1,0 +1,283 @@
+"""Plans taken apart: single clones, of which any may be left out, and what is left is right.
+
+Where the clone of an operation is left out, what would read it reads the first computation: in a
+straight-line block the backward operations and the clones that start from it, behind their barrier;
+in a scan by way of a stack. Clones that nothing reads then go as well, and constants come along
+with the clones that read them. So every subset of the decisions is a plan like those that the cuts
+make, only with more that is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from jax.extend.mlir import ir
+
+from hloom.passes.analysis.graph import BlockGraph
+from hloom.passes.analysis.loop_pairs import Link
+from hloom.passes.analysis.names import operation_name, source_line
+from hloom.passes.base import Decision
+from hloom.passes.remat.forward import Forward
+from hloom.passes.remat.scan import ScanPlan, scan_plan
+from hloom.passes.remat.scan_frames import Frame
+from hloom.passes.remat.scan_network import Network
+from hloom.passes.remat.scan_sites import Sites
+from hloom.passes.remat.straight_line import BlockPlan, Group, WindowPlan
+
+
+class DividedBlock:
+    """The plan of a straight-line block, clone by clone of its windows.
+
+    Attributes:
+      decisions: those of a window together, and there from what is read to what it is made of.
+    """
+
+    def __init__(self, plan: BlockPlan, number: int) -> None:
+        self._windows: list[_Window] = []
+        self.decisions: tuple[Decision, ...] = ()
+        if plan.groups:
+            graph = BlockGraph.of(plan.groups[0].before.block)
+            names = (f"block-{number}/window-{n}" for n in range(len(plan.windows)))
+            self._windows = list(map(_Window, [graph] * len(plan.windows), plan.windows, names))
+            self._graph = graph
+            self.decisions = tuple(d for window in self._windows for d in window.decisions())
+
+    def keeping(self, ids: Collection[str]) -> BlockPlan | None:
+        """The plan with these decisions alone; None where it has none of them."""
+        windows = [window.keeping(frozenset(ids)) for window in self._windows]
+        if not any(window.readers for window in windows):
+            return None
+        freed_bytes, added_bytes = self._balance(windows)
+        return BlockPlan(
+            tuple(window for window in windows if window.readers), freed_bytes, added_bytes
+        )
+
+    def _balance(self, windows: Iterable[WindowPlan]) -> tuple[int, int]:
+        """Bytes that need not be kept, and bytes that are kept instead, of whole values."""
+        forward = Forward(self._graph, 0)
+        cloned = {value for w in windows for _, values in w.readers for value in values}
+        left = {
+            value
+            for before, after in zip(self._windows, windows, strict=True)
+            for value in before.reads - {v for _, values in after.readers for v in values}
+        }
+        leaves = {leaf for window in windows for group in window.groups for leaf in group.leaves}
+        index = self._graph.index.__getitem__
+        new = frozenset(map(index, leaves)) - frozenset(forward.sinks)
+        return forward.weigh(frozenset(map(index, cloned - left))), forward.weigh(new)
+
+
+class _Window:
+    """The clones of one window of the backward pass, by the positions of what they repeat."""
+
+    def __init__(self, graph: BlockGraph, plan: WindowPlan, name: str) -> None:
+        self.graph, self.plan, self.name = graph, plan, name
+        self.position = {op: position for position, op in enumerate(graph.ops)}
+        self.reads = {value for _, values in plan.readers for value in values}
+        self.group: dict[int, Group] = {
+            self._position(op): group
+            for group in plan.groups
+            for op in group.cloned
+            if not self._is_constant(self._position(op))
+        }
+        """By what is cloned, constants apart, the group that has the clone."""
+
+    def decisions(self) -> list[Decision]:
+        return [
+            Decision(
+                self._id(position),
+                f"{_told(self.graph.ops[position])} is computed again before "
+                f"{_told(self.group[position].before)}",
+            )
+            for position in sorted(self.group, reverse=True)
+        ]
+
+    def keeping(self, ids: frozenset[str]) -> WindowPlan:
+        allowed = {position for position in self.group if self._id(position) in ids}
+        readers = tuple(
+            (op, kept)
+            for op, values in self.plan.readers
+            if (kept := tuple(v for v in values if self._producer(v) in allowed))
+        )
+        made = self._made(allowed, {self._producer(v) for _, values in readers for v in values})
+        groups = (self._group(group, made) for group in self.plan.groups)
+        return WindowPlan(tuple(group for group in groups if group.cloned), readers)
+
+    def _made(self, allowed: set[int], wanted: set[int]) -> set[int]:
+        """What is cloned for the wanted clones, where these clones are allowed."""
+        made: set[int] = set()
+        waiting = list(wanted)
+        while waiting:
+            position = waiting.pop()
+            if position in made:
+                continue
+            made.add(position)
+            before = self._position(self.group[position].before)
+            for value in self.graph.operands[position]:
+                producer = self.graph.producers[value]
+                # What the program makes only later cannot be read instead.
+                if producer in self.group and (producer in allowed or producer >= before):
+                    waiting.append(producer)
+        return made
+
+    def _group(self, group: Group, made: set[int]) -> Group:
+        """What is left of a group where these clones are made."""
+        graph = self.graph
+        cloned: set[int] = set()
+        read: set[int] = set()
+        constants = {p for op in group.cloned if (p := self._position(op)) not in self.group}
+        waiting = [p for op in group.cloned if (p := self._position(op)) in made]
+        while waiting:
+            position = waiting.pop()
+            if position not in cloned:
+                cloned.add(position)
+                read.update(graph.operands[position])
+                waiting += constants & {graph.producers[v] for v in graph.operands[position]}
+        leaves = [
+            v for v in sorted(read) if graph.producers[v] not in made and not self._derived[v]
+        ]
+        gradient = group.gradient if leaves else None
+        return Group(
+            before=group.before,
+            cloned=tuple(graph.ops[position] for position in sorted(cloned)),
+            leaves=tuple(graph.values[leaf] for leaf in leaves),
+            gradient=gradient,
+            gradient_readers=group.gradient_readers if gradient is not None else (),
+        )
+
+    @property
+    def _derived(self) -> list[bool]:
+        return self.graph.constant_derived
+
+    def _is_constant(self, position: int) -> bool:
+        return all(self._derived[value] for value in self.graph.results[position])
+
+    def _position(self, op: ir.Operation) -> int:
+        return self.position[op]
+
+    def _producer(self, value: ir.Value) -> int:
+        return self.graph.producers[self.graph.index[value]]
+
+    def _id(self, position: int) -> str:
+        return f"{self.name}/clone-{position}"
+
+
+class DividedScan:
+    """The plan of a pair of loops and of those inside it.
+
+    It is made again from the cut that it comes from, with more values kept.
+
+    Attributes:
+      decisions: inner pairs first, and of each from what is read to what it is made of.
+    """
+
+    def __init__(self, plan: ScanPlan, number: int) -> None:
+        self._frame = Frame(plan.pair)
+        self._plans = dict(_by_frame(plan, self._frame))
+        rerun = frozenset(frame for frame, part in self._plans.items() if part.rerun)
+        self._network = Network.of(self._frame, rerun, 0, only_cheap=False)
+        self._kept = frozenset(self._vertices_kept())
+        self._sites = Sites(self._network, self._kept)
+        frames = list(enumerate(self._network.frames))
+        self._clones = [
+            clone
+            for depth, frame in reversed(frames)
+            for clone in self._clones_of(frame, f"scan-{number}/pair-{depth}")
+        ]
+        self._stacks = [
+            stack
+            for depth, frame in reversed(frames)
+            for stack in self._stacks_of(frame, f"scan-{number}/pair-{depth}")
+        ]
+        self.decisions = (
+            *(clone.decision for clone in self._clones),
+            *(stack.decision for stack in self._stacks),
+        )
+
+    def keeping(self, ids: Collection[str]) -> ScanPlan | None:
+        """The plan with these decisions alone; None where nothing is left."""
+        left_out = [clone for clone in self._clones if clone.decision.id not in ids]
+        kept = self._kept | {vertex for clone in left_out for vertex in clone.vertices}
+        rerun = self._network.rerun - {clone.loop for clone in left_out}
+        held = {stack.link for stack in self._stacks if stack.decision.id not in ids}
+        network = Network.of(self._frame, rerun, 0, only_cheap=False)
+        return scan_plan(self._frame, Sites(network, kept, held))
+
+    def _vertices_kept(self) -> Iterable[int]:
+        for frame in self._network.frames:
+            first, index = self._network.first[frame], frame.graph.index
+            plan = self._plans.get(frame)
+            dropped = {link.stack.number for link in plan.dropped} if plan else set()
+            for link in frame.links:
+                if link.stack.number not in dropped:
+                    yield first + index[link.stored]
+            for value, _ in plan.stored if plan else ():
+                yield first + index[value]
+
+    def _clones_of(self, frame: Frame, name: str) -> Iterable[_Clone]:
+        graph, first = frame.graph, self._network.first[frame]
+        loops = {child.position: child for child in self._network.rerun if child.parent is frame}
+        sites = {op: site.op for site in self._sites.of[frame].sites for op in site.cloned}
+        for position in sorted(map(graph.ops.index, sites), reverse=True):
+            results = [value for value in graph.results[position] if not frame.constant[value]]
+            storable = [value for value in results if graph.size(value)]
+            if position not in loops and (not results or len(storable) < len(results)):
+                continue  # it comes along with what reads it
+            op = graph.ops[position]
+            text = f"{_told(op)} of a scan is computed again before {_told(sites[op])}"
+            yield _Clone(
+                Decision(f"{name}/clone-{position}", text),
+                tuple(first + value for value in storable),
+                loops.get(position),
+            )
+
+    def _stacks_of(self, frame: Frame, name: str) -> Iterable[_Gone]:
+        """The stacks that go without a clone to leave out instead."""
+        first = self._network.first[frame]
+        cloned = {vertex for clone in self._clones for vertex in clone.vertices}
+        for link in self._sites.of[frame].gone:
+            value = frame.graph.index[link.stored]
+            # Where two stacks have a value, and its clone is left out, one of them goes as well.
+            if first + value not in cloned or frame.linked[value] is not link:
+                number = link.stack.number
+                text = f"what a scan stacks of {_told(link.stored)} is read elsewhere"
+                yield _Gone(Decision(f"{name}/stack-{number}", text), link)
+
+
+@dataclass(frozen=True)
+class _Clone:
+    """An operation of a forward body that a backward body repeats.
+
+    ``vertices`` are its results in the network; ``loop`` is the frame whose forward loop it is,
+    where that is rerun.
+    """
+
+    decision: Decision
+    vertices: tuple[int, ...]
+    loop: Frame | None
+
+
+@dataclass(frozen=True)
+class _Gone:
+    """A stack that is not read any more."""
+
+    decision: Decision
+    link: Link
+
+
+def _by_frame(plan: ScanPlan, frame: Frame) -> Iterable[tuple[Frame, ScanPlan]]:
+    """The frames of a pair and those inside it, each with its plan; without one where it stays."""
+    yield frame, plan
+    children = {child.pair.forward.op: child for child in frame.children}
+    for part in plan.inner:
+        yield from _by_frame(part, children[part.pair.forward.op])
+
+
+def _told(what: ir.Operation | ir.Value) -> str:
+    """An operation, or what made a value, by its name in JAX and its line."""
+    name = operation_name(what.location)
+    if not name:
+        name = what.name if isinstance(what, ir.Operation) else "an argument"
+    line = source_line(what.location)
+    return f"{name} ({line})" if line else name
