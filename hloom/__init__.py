@@ -6,6 +6,13 @@ gives the ways to set the passes from a program, and to ask what they did:
     with hloom.passes("remat"): ...          # also jax.config.update("jax_hloom", "remat")
     hloom.records()[-1]
 
+and to write what they did to the programs of chosen steps to disk:
+
+    with hloom.dump(to="dumps", steps="3,7"):
+        for n, batch in enumerate(data):
+            with hloom.step(n):
+                state = train_step(state, batch)
+
 The import is light: it loads none of the passes.
 """
 
@@ -17,7 +24,8 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 import hloom.passes as _passes_package
-from hloom.dump import dump
+from hloom.dumps.settings import dump
+from hloom.dumps.step import step
 from hloom.passes.errors import PassError, SpecError
 from hloom.plugin import initialize
 from hloom.plugin import scope as _scope
@@ -36,6 +44,7 @@ __all__ = [
     "initialize",
     "passes",
     "records",
+    "step",
     "strict",
 ]
 

@@ -11,7 +11,7 @@ from jax.extend.mlir import ir
 
 from hloom.agreement import Agreement
 from hloom.compilation import Compilation, Compiled
-from hloom.dump import DumpObserver
+from hloom.dumps.observer import DumpObserver
 from hloom.jax_private import MemoryFigures
 from hloom.passes.base import Attempt, MeasuredPass, Target
 from hloom.passes.errors import PassError, reason_of

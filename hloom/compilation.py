@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,8 @@ from jax.extend.mlir import ir
 
 from hloom import jax_private
 from hloom.capture.compiling import Captured, CompileFunction, Settings, compile_captured
-from hloom.dump import dump_root, module_name
+from hloom.dumps.observer import module_name
+from hloom.dumps.program import ProgramDump
 from hloom.jax_private import MemoryFigures
 from hloom.passes.errors import PassError
 from hloom.passes.pipeline import Pipeline
@@ -48,6 +48,7 @@ class Compilation:
       original: the program.
       pipeline: what is done to it.
       variants: what the pipeline makes of it.
+      dump: what is dumped of it.
       compiles: how often XLA, or the cache, was asked.
       compile_s: how long that took.
       fell_back: why the original was compiled in spite of the pipeline.
@@ -62,10 +63,12 @@ class Compilation:
         variants: Variants,
         compile_: CompileFunction,
         settings: Settings,
+        dump: ProgramDump,
     ) -> None:
         self.original = original
         self.pipeline = pipeline
         self.variants = variants
+        self.dump = dump
         self.compiles = 0
         self.compile_s = 0.0
         self._cache_hits: list[bool | None] = []
@@ -127,9 +130,9 @@ class Compilation:
             raise failure
         if not first_time(f"{self.name}: {failure}"):
             return
-        observer = self.variants.observer
-        observer.add("failure.txt", "".join(traceback.format_exception(failure)))
-        self.dump_dir = observer.write(self.original, dump_root())
+        self.dump_dir = self.dump.write_failure(
+            self.variants.observer, self.pipeline, self.variants.target, failure
+        )
         text = f"hloom: {failure}. '{self.name}' is {outcome}."
         if self.dump_dir is not None:
             text += f" See {self.dump_dir}: {repeat}" if repeat else f" See {self.dump_dir}."

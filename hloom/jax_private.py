@@ -29,6 +29,7 @@ OLDEST_TESTED = (0, 10, 2)
 FIRST_UNTESTED = (0, 13)
 
 FLAG = "jax_hloom"
+STEP_FLAG = "jax_hloom_step"
 OPTION = "hloom"
 """The key in a jit's `compiler_options`."""
 
@@ -137,6 +138,114 @@ def declare_flag(doc: str, validate: Callable[[Any], None]) -> Flag:
     return flag
 
 
+_STEP_DOC = "hloom's own: whether it watches this thread. Never set it."
+_step_flag_lock = threading.Lock()
+
+
+def step_flag() -> Flag:
+    """`jax_hloom_step`: while it has a value, each call in this thread goes through Python.
+
+    JAX calls an executable from C++ as soon as it knows it for the arguments and the values of
+    such flags. Nothing is traced or compiled for another value; with the old one it is back in C++.
+    The value is to be the same each time: JAX keeps an entry for each, and finds none of a
+    function's entries quickly where there are many (5 ms a call after 5000 values).
+    """
+    with _step_flag_lock:
+        return _declare_step_flag()
+
+
+@functools.cache
+def _declare_step_flag() -> Flag:
+    from jax._src import config
+
+    flag: Flag = config.string_or_object_state(
+        name=STEP_FLAG,
+        default=None,
+        help=_STEP_DOC,
+        include_in_jit_key=True,
+        include_in_trace_context=False,
+    )
+    return flag
+
+
+class Program(Protocol):
+    """JAX's `ExecuteReplicated`: what runs an executable from Python."""
+
+    name: str
+    xla_executable: Any
+    kept_var_idx: set[int]
+    mut: Any
+
+
+def watch_programs(
+    made: Callable[[Program], None],
+    run: Callable[[Program, Sequence[Any], Callable[[], Any]], Any],
+) -> None:
+    """Has hloom see each program that JAX makes, and each run of one that goes through Python.
+
+    Every run does in a thread where `step_flag` has a value. The second and later calls do nothing.
+
+    Args:
+      made: called with each new program, at the latest when it first runs.
+      run: called as (program, arguments, JAX's own run) in the place of JAX's own run.
+    """
+    from jax._src.interpreters import pxla
+
+    init, call = pxla.ExecuteReplicated.__init__, pxla.ExecuteReplicated.__call__
+    if getattr(call, _MARK, False):
+        return
+
+    @functools.wraps(init)
+    def watched_init(self: Any, *args: Any, **kwargs: Any) -> None:
+        init(self, *args, **kwargs)
+        made(self)
+
+    @functools.wraps(call)
+    def watched_call(self: Any, *args: Any) -> Any:
+        return run(self, args, lambda: call(self, *args))
+
+    setattr(watched_call, _MARK, True)
+    pxla.ExecuteReplicated.__init__ = watched_init  # type: ignore[method-assign]
+    pxla.ExecuteReplicated.__call__ = watched_call  # type: ignore[method-assign]
+    _keep_in_python(step_flag())
+
+
+def _keep_in_python(flag: Flag) -> None:
+    """Gives JAX nothing to call an executable from C++ with while `flag` has a value."""
+    from jax._src.interpreters import pxla
+
+    fastpath_data: Any = pxla.MeshExecutableFastpathData
+
+    class FastpathData(fastpath_data):  # type: ignore[misc]
+        __slots__ = ()
+
+        def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+            # JAX itself has None for what is to stay in Python.
+            return None if flag.value is not None else fastpath_data(*args, **kwargs)
+
+    pxla.MeshExecutableFastpathData = FastpathData  # type: ignore[misc]
+
+
+def module_name_of(program: Program) -> str:
+    """The name of a program's module: JAX makes "jit_step" of "jit(step)"."""
+    return re.sub(r"[^\w.-]", "_", program.name).rstrip("_")
+
+
+def arguments_of(program: Program, args: Sequence[Any]) -> list[Any]:
+    """Those of the arguments that the module takes, in its order; tokens of effects left out."""
+    kept = [each for index, each in enumerate(args) if index in program.kept_var_idx]
+    return [*kept, *program.mut.in_mut] if program.mut else kept
+
+
+def fingerprint(executable: Any) -> bytes | None:
+    """What XLA identifies an executable by; None where its backend does not."""
+    try:
+        found: bytes | None = executable.fingerprint
+    except (jax.errors.JaxRuntimeError, NotImplementedError, AttributeError):
+        return None
+    return found
+
+
 def install_hook(hook: Hook) -> None:
     """Puts `hook` around every compile that JAX makes; the second and later calls do nothing."""
     from jax._src import compiler
@@ -223,6 +332,18 @@ def given_options(compile_options: Any) -> dict[str, str]:
     given = {name: value or "true" for name, value in flags}
     given.update((name, str(value)) for name, value in compile_options.env_option_overrides)
     return given
+
+
+def own_options(compile_options: Any) -> dict[str, str]:
+    """The options of XLA that the program has set for this compile, by name; not hloom's."""
+    overrides: list[tuple[str, Any]] = compile_options.env_option_overrides
+    return {name: str(value) for name, value in overrides if name != OPTION}
+
+
+def partitions_and_replicas(compile_options: Any) -> tuple[int, int]:
+    """How many partitions and replicas a program is compiled for."""
+    build = compile_options.executable_build_options
+    return int(build.num_partitions), int(build.num_replicas)
 
 
 def profiled(compile_options: Any) -> str | None:
@@ -407,6 +528,25 @@ def _on_event(event: str, **_: Any) -> None:
         outcome.hit = True
 
 
+def compile_options_for(devices: Sequence[Any], options: Mapping[str, Any]) -> Any:
+    """JAX's compile options for a module with one partition on each of these devices.
+
+    Args:
+      devices: of one backend.
+      options: by name, XLA's and "hloom".
+    """
+    import numpy as np
+    from jax._src import compiler
+
+    return compiler.get_compile_options(
+        num_replicas=1,
+        num_partitions=len(devices),
+        device_assignment=np.array([[device.id for device in devices]]),
+        env_options_overrides=dict(options),
+        backend=devices[0].client,
+    )
+
+
 def compile_module(module: ir.Module, devices: Sequence[Any], options: Mapping[str, Any]) -> Any:
     """Compiles a module for these devices as JAX would, through its hook and its cache.
 
@@ -420,13 +560,7 @@ def compile_module(module: ir.Module, devices: Sequence[Any], options: Mapping[s
     from jaxlib import _jax
 
     backend = devices[0].client
-    compile_options = compiler.get_compile_options(
-        num_replicas=1,
-        num_partitions=len(devices),
-        device_assignment=np.array([[device.id for device in devices]]),
-        env_options_overrides=dict(options),
-        backend=backend,
-    )
+    compile_options = compile_options_for(devices, options)
     return compiler.compile_or_get_cached(
         backend,
         module,
@@ -450,3 +584,128 @@ def make_context() -> ir.Context:
     create = getattr(mlir, "_create_ir_context", mlir.make_ir_context)
     context: ir.Context = create()
     return context
+
+
+@dataclass(frozen=True)
+class OptimizedModule:
+    """What an executable holds of the module that XLA made of the program.
+
+    Attributes:
+      name: the module's, e.g. "jit_step".
+      text: XLA's text of it, in the order of the schedule.
+      proto: the same as a serialized HloModuleProto, with the ids of the instructions.
+    """
+
+    name: str
+    text: str
+    proto: bytes
+
+
+def optimized_module(executable: Any) -> OptimizedModule:
+    """XLA's optimised module, also of an executable that came from the cache.
+
+    Raises what the backend raises where it does not tell.
+    """
+    [module, *_] = executable.hlo_modules()
+    return OptimizedModule(
+        module.name, module.to_string(), bytes(module.as_serialized_hlo_module_proto())
+    )
+
+
+@dataclass(frozen=True)
+class BufferAssignment:
+    """What XLA keeps of the buffers of an executable.
+
+    Attributes:
+      proto: a serialized BufferAssignmentProto; empty where the backend has none.
+      generated_code_bytes: of the code itself, on one device.
+    """
+
+    proto: bytes
+    generated_code_bytes: int
+
+
+def buffer_assignment(executable: Any) -> BufferAssignment | None:
+    """XLA's buffer assignment of an executable; None where its backend does not tell."""
+    try:
+        stats = executable.get_compiled_memory_stats()
+    except (jax.errors.JaxRuntimeError, NotImplementedError):
+        return None
+    proto = bytes(stats.serialized_buffer_assignment_proto or b"")
+    return BufferAssignment(proto, stats.generated_code_size_in_bytes)
+
+
+def xla_version(executable: Any) -> str:
+    """What the executable's backend says of its version."""
+    return str(executable.client.platform_version)
+
+
+def argument_shardings(
+    executable: Any, devices: Sequence[Any], memory_kinds: Sequence[str | None]
+) -> tuple[jax.sharding.Sharding, ...]:
+    """How an executable wants its arguments spread over its devices.
+
+    Args:
+      executable: of `compile_module`.
+      devices: what it was compiled for, in order.
+      memory_kinds: for each argument, the memory that it lies in; None for the device's own.
+    """
+    shardings = executable.get_parameter_shardings() or [None] * len(memory_kinds)
+    return tuple(
+        _sharding(devices, sharding, kind)
+        for sharding, kind in zip(shardings, memory_kinds, strict=True)
+    )
+
+
+def execute(executable: Any, arguments: Sequence[jax.Array]) -> list[list[jax.Array]]:
+    """Runs an executable; gives each result's shards, by device.
+
+    Arguments that it was compiled to write over are gone afterwards.
+    """
+    results = executable.execute_sharded(list(arguments))
+    shards: list[list[jax.Array]] = results.disassemble_into_single_device_arrays()
+    return shards
+
+
+def assembled(
+    executable: Any,
+    devices: Sequence[Any],
+    results: Sequence[tuple[int, tuple[int, ...], Sequence[jax.Array]]],
+) -> list[jax.Array]:
+    """Whole arrays of the shards that `execute` gave.
+
+    Args:
+      executable: what gave them.
+      devices: what it was compiled for, in order.
+      results: of each, the number of the result, its whole shape, and its shards.
+    """
+    shardings = executable.get_output_shardings()
+    return [
+        jax.make_array_from_single_device_arrays(
+            shape,
+            _sharding(devices, shardings and shardings[index], shards[0].sharding.memory_kind),
+            list(shards),
+        )
+        for index, shape, shards in results
+    ]
+
+
+def _sharding(devices: Sequence[Any], sharding: Any, kind: str | None) -> jax.sharding.Sharding:
+    from jax._src import sharding_impls
+
+    if sharding is None:
+        return jax.sharding.SingleDeviceSharding(devices[0], memory_kind=kind)
+    gspmd: jax.sharding.Sharding = sharding_impls.GSPMDSharding(
+        tuple(devices), sharding, memory_kind=kind
+    )
+    return gspmd
+
+
+def through_hlo(module_text: str) -> str:
+    """A module as XLA reads it: StableHLO without CHLO, calls and shardings of JAX as they are."""
+    from jaxlib import _jax
+
+    computation = _jax.mlir.mlir_module_to_xla_computation(
+        module_text, use_tuple_args=False, return_tuple=False
+    )
+    return str(_jax.mlir.xla_computation_to_mlir_module(computation))

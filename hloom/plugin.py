@@ -7,13 +7,14 @@ in hloom/transform.py and is imported at the first spec.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import jax
 
 from hloom import jax_private
+from hloom.dumps import settings as dump_settings
 from hloom.passes.errors import SpecError
 from hloom.policy import warn
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     # Importing it loads much of JAX that a process without a spec has no use for.
     from jax.extend.mlir import ir
 
+    from hloom.capture.compiling import CompileFunction
+    from hloom.dumps.facts import Origin
+    from hloom.dumps.program import ProgramDump
     from hloom.passes.pipeline import Pipeline
 
 _FLAG_DOC = (
@@ -95,38 +99,55 @@ def _compile(
     compile_options: Any,
     compile_: jax_private.CompileFunction,
 ) -> Any:
+    dumped = dump_settings.current()
     spec, options = jax_private.take_option(compile_options)
     source = "compiler_options['hloom']"
     if _is_unset(spec):
         # Every other way to set the flag has checked the spec: a mistake comes from there.
         spec, source = _flag_value(), "JAX_HLOOM"
-    if _is_unset(spec):
+    pipeline = None if _is_unset(spec) else _parse(spec, source=source)
+    is_on = pipeline is not None and pipeline.passes
+    waits_for_steps = dumped is not None and dumped.steps is not None
+    if not (is_on or waits_for_steps) or not jax_private.takes_part(backend, devices):
         return compile_(module, options)
-    pipeline = _parse(spec, source=source)
-    if not pipeline.passes or not jax_private.takes_part(backend, devices):
-        return compile_(module, options)
+    # Imported where a pass runs or a dump waits for steps.
+    from hloom.dumps.facts import Origin
+    from hloom.dumps.program import ProgramDump, compile_kept
+
+    def compile_with(chosen: ir.Module, more: Mapping[str, str | int | bool]) -> Any:
+        return compile_(chosen, jax_private.with_options(options, more))
+
+    origin = Origin(module, backend, devices, options)
+    if pipeline is None or not pipeline.passes:
+        assert dumped is not None
+        return compile_kept(origin, dumped, compile_with)
+    dump = ProgramDump(origin, dumped)
+    try:
+        return _transform(origin, pipeline, dump.watch(compile_with), dump)
+    finally:
+        dump.close()
+
+
+def _transform(
+    origin: Origin, pipeline: Pipeline, compile_: CompileFunction, dump: ProgramDump
+) -> Any:
     from hloom.agreement import Agreement
     from hloom.capture.compiling import Settings
     from hloom.targets.devices import placement_of, target_of
     from hloom.transform import compile_transformed
 
+    backend, devices = origin.backend, origin.devices
     agreement = Agreement(
-        module,
+        origin.module,
         jax_private.processes_of(backend, devices),
         me=backend.process_index(),
         store=jax_private.ProcessStore.find(),
     )
     target = target_of(jax_private.platform_of(backend), jax_private.device_facts(backend, devices))
     placement = placement_of(target, devices, process=backend.process_index())
-    settings = Settings(jax_private.given_options(options), jax_private.profiled(options))
+    settings = Settings(dump.given, jax_private.profiled(origin.options))
     return compile_transformed(
-        module,
-        pipeline,
-        target,
-        placement,
-        lambda chosen, more: compile_(chosen, jax_private.with_options(options, more)),
-        agreement,
-        settings,
+        origin.module, pipeline, target, placement, compile_, agreement, settings, dump
     )
 
 

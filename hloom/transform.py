@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import json
+from collections.abc import Mapping
 from typing import Any
 
 from jax.extend.mlir import ir
@@ -12,7 +12,8 @@ from hloom.agreement import Agreement, AgreementError
 from hloom.attempts import Attempts
 from hloom.capture.compiling import CompileFunction, Settings
 from hloom.compilation import Compilation, Compiled
-from hloom.dump import dump_root
+from hloom.dumps.observer import DumpObserver, json_text
+from hloom.dumps.program import ProgramDump
 from hloom.lowering.placement import Placement
 from hloom.passes.base import Target
 from hloom.passes.errors import PassError, reason_of
@@ -29,6 +30,7 @@ def compile_transformed(
     compile_: CompileFunction,
     agreement: Agreement,
     settings: Settings,
+    dump: ProgramDump,
 ) -> Any:
     """Runs the pipeline on a clone of `module`, compiles the result and gives the executable.
 
@@ -36,8 +38,8 @@ def compile_transformed(
     result. Where no pass has anything to do, or one fails outside strict mode, compiles `module`
     itself. Raises PassError in strict mode, and whatever `compile_` raises on the original.
     """
-    variants = Variants(module, pipeline, target, placement)
-    compilation = Compilation(module, pipeline, variants, compile_, settings)
+    variants = Variants(module, pipeline, target, placement, dump)
+    compilation = Compilation(module, pipeline, variants, compile_, settings, dump)
     attempts = None
     used = _compile_first(compilation, agreement)
     driver = pipeline.driver()
@@ -47,8 +49,9 @@ def compile_transformed(
         del used
         attempts.run()
         used = attempts.best
-    _dump(compilation, used, attempts)
-    _record(compilation, used, attempts)
+    record = _record(compilation, used, attempts)
+    _dump(compilation, used, attempts, record)
+    add_record(dataclasses.replace(record, dump_dir=compilation.dump_dir))
     return used.executable
 
 
@@ -88,22 +91,48 @@ def _agree(target: Target, agreement: Agreement) -> Target:
     return dataclasses.replace(target, memory_bytes=memory_bytes, usable_bytes=usable_bytes)
 
 
-def _dump(compilation: Compilation, used: Compiled, attempts: Attempts | None) -> None:
-    root = dump_root()
-    if compilation.dump_dir is not None:
-        return  # a failure was written there, with what led to it
+def _dump(
+    compilation: Compilation, used: Compiled, attempts: Attempts | None, record: CompileRecord
+) -> None:
+    """Writes the program, or keeps it for steps to come, where that is asked for."""
+    dump, variant = compilation.dump, used.variant
     several = attempts is not None and len(attempts.all) > 1
-    if not root or used.variant is None or not (used.variant.changed or several):
+    worth_writing = variant is not None and (variant.changed or several)
+    # A failure was written already, with what led to it.
+    writes = dump.at_compile and compilation.dump_dir is None and worth_writing
+    if not (writes or dump.for_steps):
         return
-    observer = used.variant.observer
-    if attempts is not None and several:
+    observer = _all_observed(compilation, used, attempts if several else None)
+    pipeline, target = compilation.pipeline, compilation.variants.target
+    added = _added(used)
+    if writes:
+        compilation.dump_dir = dump.write(
+            observer, pipeline, target, added, record, used.executable
+        )
+    else:
+        dump.keep(observer, pipeline, target, added, record, used.executable)
+
+
+def _all_observed(
+    compilation: Compilation, used: Compiled, attempts: Attempts | None
+) -> DumpObserver:
+    """What was seen of the variant that is used, and of the other attempts."""
+    observer = compilation.variants.observer if used.variant is None else used.variant.observer
+    if attempts is not None:
         for index, other in enumerate(attempts.observers):
             if other is not observer:
                 observer.include(other, folder=f"attempt-{index + 1}")
         observer.add("attempts.json", _attempts_text(attempts))
     if used.captured is not None:
-        observer.add("captured.json", json.dumps(used.captured.to_json(), indent=2) + "\n")
-    compilation.dump_dir = observer.write(compilation.original, root)
+        observer.add("captured.json", json_text(used.captured.to_json()))
+    return observer
+
+
+def _added(used: Compiled) -> Mapping[str, str | int | bool]:
+    """The compile options that hloom added."""
+    if used.captured is not None:
+        return used.captured.options
+    return {} if used.variant is None else used.variant.options
 
 
 def _attempts_text(attempts: Attempts) -> str:
@@ -117,31 +146,29 @@ def _attempts_text(attempts: Attempts) -> str:
         }
         for index, each in enumerate(attempts.all)
     ]
-    return json.dumps(rows, indent=2) + "\n"
+    return json_text(rows)
 
 
-def _record(compilation: Compilation, used: Compiled, attempts: Attempts | None) -> None:
+def _record(compilation: Compilation, used: Compiled, attempts: Attempts | None) -> CompileRecord:
     variant = used.variant
-    add_record(
-        CompileRecord(
-            module=compilation.name,
-            spec=str(compilation.pipeline),
-            platform=compilation.variants.target.platform,
-            changed=variant is not None and variant.changed,
-            runs=() if variant is None else variant.runs,
-            pass_s=compilation.variants.seconds,
-            compile_s=compilation.compile_s,
-            cache_hit=compilation.cache_hit,
-            temp_bytes=used.figures.temp_bytes,
-            argument_bytes=used.figures.argument_bytes,
-            output_bytes=used.figures.output_bytes,
-            alias_bytes=used.figures.alias_bytes,
-            fell_back=compilation.fell_back,
-            dump_dir=compilation.dump_dir,
-            compiles=compilation.compiles,
-            attempts=() if attempts is None else tuple(attempts.all),
-            best_attempt=None if attempts is None else attempts.best_index,
-            complaint=compilation.complaint,
-            captured=used.captured,
-        )
+    return CompileRecord(
+        module=compilation.name,
+        spec=str(compilation.pipeline),
+        platform=compilation.variants.target.platform,
+        changed=variant is not None and variant.changed,
+        runs=() if variant is None else variant.runs,
+        pass_s=compilation.variants.seconds,
+        compile_s=compilation.compile_s,
+        cache_hit=compilation.cache_hit,
+        temp_bytes=used.figures.temp_bytes,
+        argument_bytes=used.figures.argument_bytes,
+        output_bytes=used.figures.output_bytes,
+        alias_bytes=used.figures.alias_bytes,
+        fell_back=compilation.fell_back,
+        dump_dir=None,
+        compiles=compilation.compiles,
+        attempts=() if attempts is None else tuple(attempts.all),
+        best_attempt=None if attempts is None else attempts.best_index,
+        complaint=compilation.complaint,
+        captured=used.captured,
     )

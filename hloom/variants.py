@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from hloom.dump import DumpObserver, dump_root, module_text
+from hloom.dumps.observer import DumpObserver
+from hloom.dumps.program import ProgramDump
 from hloom.jax_private import ffi_targets
 from hloom.lowering.capture import compile_options
 from hloom.lowering.lower import Lowered, lower
@@ -53,10 +54,16 @@ class Variants:
     """
 
     def __init__(
-        self, original: ir.Module, pipeline: Pipeline, target: Target, placement: Placement
+        self,
+        original: ir.Module,
+        pipeline: Pipeline,
+        target: Target,
+        placement: Placement,
+        dump: ProgramDump,
     ) -> None:
         self.target = target
-        self.observer = DumpObserver()
+        self.observer = dump.observer()
+        self._dump = dump
         self.seconds = 0.0
         self._original = original
         self._placement = placement
@@ -94,8 +101,8 @@ class Variants:
         rewritten = self._preparation.rewritten or result.rewritten
         # Read first: lowering leaves no marks.
         options = compile_options(module, self.target.platform) if changed else {}
-        if rewritten and _lower(module, self._placement).marks and dump_root():
-            self.observer.add(f"{len(runs) + 1:02d}-after-lowering.mlir", module_text(module))
+        if rewritten and _lower(module, self._placement).marks and self._dump.observed:
+            self.observer.add_state(f"{len(runs) + 1:02d}-after-lowering.mlir", module)
         return Variant(
             module=module if rewritten else self._original,
             changed=changed,
@@ -111,7 +118,7 @@ class Variants:
         return self._pipeline.run(
             module,
             target=self.target,
-            observers=(self.observer,) if dump_root() else (),
+            observers=(self.observer,) if self._dump.observed else (),
             start=start,
             stop=stop,
             attempts=attempts,

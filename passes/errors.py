@@ -33,7 +33,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f" Did you mean '{close[0]}'?" if close else ""
 
 
-def reason_of(error: Exception) -> str:
+def reason_of(error: BaseException) -> str:
     """An exception in one line: its type and its text."""
     text = " ".join(line.strip() for line in str(error).splitlines() if line.strip())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

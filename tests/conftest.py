@@ -12,8 +12,9 @@ import os
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
 os.environ["HLOOM_STRICT"] = "1"
-for _name in ("JAX_HLOOM", "HLOOM_DUMP_TO", "JAX_COMPILATION_CACHE_DIR"):
-    os.environ.pop(_name, None)
+for _name in list(os.environ):
+    if _name in ("JAX_HLOOM", "JAX_COMPILATION_CACHE_DIR") or _name.startswith("HLOOM_DUMP_"):
+        os.environ.pop(_name)
 
 import subprocess
 import sys
@@ -33,7 +34,7 @@ jax.config.update("jax_platforms", "cpu")
 sys.path.append(str(Path(__file__).parents[1]))
 
 # Fixtures that several files share.
-pytest_plugins = ["ir_blocks", "opt_runs"]
+pytest_plugins = ["dump_runs", "ir_blocks", "opt_runs", "sample_steps"]
 
 RunPython = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -74,7 +75,7 @@ def new_records() -> Callable[[], tuple[hloom.CompileRecord, ...]]:
     return lambda: tuple(record for record in hloom.records() if id(record) not in before)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def run_python() -> RunPython:
     """Runs a script in a fresh Python that sees the test-only passes of toy_passes.py."""
 

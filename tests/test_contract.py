@@ -6,14 +6,19 @@ A failure here on a new JAX says what to look at; widen `FIRST_UNTESTED` when al
 from __future__ import annotations
 
 import copy
+import gc
 import inspect
 import json
 import socket
 import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import requires
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import RunPython
@@ -371,3 +376,202 @@ def test_no_cache_is_neither_hit_nor_miss() -> None:
     with jax_private.watch_cache() as outcome:
         pass
     assert outcome.hit is None
+
+
+# What an executable holds of XLA's side: hlo_modules and the buffer assignment.
+
+
+def test_an_executable_holds_its_optimised_module() -> None:
+    compiled = jax.jit(lambda x: (x @ x) * 2.0).lower(np.ones((16, 16), np.float32)).compile()
+    module = jax_private.optimized_module(compiled.runtime_executable())
+    assert module.name.startswith("jit_")
+    assert "is_scheduled=true" in module.text
+    assert module.name.encode() in module.proto
+
+
+def test_an_executable_holds_its_buffer_assignment() -> None:
+    compiled = jax.jit(lambda x: (x @ x) @ x).lower(np.ones((16, 16), np.float32)).compile()
+    assignment = jax_private.buffer_assignment(compiled.runtime_executable())
+    assert assignment is not None
+    assert len(assignment.proto) > 0
+    assert assignment.generated_code_bytes >= 0
+    assert jax_private.xla_version(compiled.runtime_executable())
+
+
+def test_a_backend_that_tells_no_buffers_is_no_error() -> None:
+    class Executable:
+        def get_compiled_memory_stats(self) -> None:
+            raise NotImplementedError
+
+    assert jax_private.buffer_assignment(Executable()) is None
+
+
+# Steps: a flag of the jit key alone, and ExecuteReplicated.
+
+
+def test_with_the_step_flag_every_call_goes_through_python() -> None:
+    runs: list[str] = []
+    traces: list[int] = []
+
+    def run(program: jax_private.Program, _: object, call: Callable[[], object]) -> object:
+        runs.append(jax_private.module_name_of(program))
+        return call()
+
+    @jax.jit
+    def step(x: jax.Array) -> jax.Array:
+        traces.append(1)
+        return x * 2
+
+    compiled = jax.jit(lambda x: x + 1).lower(X).compile()
+
+    def run_both() -> None:
+        step(X)
+        compiled(X)
+
+    flag = jax_private.step_flag()
+    run_both()
+    with watched_programs(run):
+        run_both()
+        assert runs == []
+        # The same value again and again: JAX's cache of calls must not grow with the steps.
+        for _ in range(2):
+            with flag("watched"):
+                run_both()
+                run_both()
+            assert runs == ["jit_step", "jit__lambda"] * 2
+            runs.clear()
+            run_both()
+            assert runs == []
+    assert len(traces) == 1
+
+
+def call_it(_: object, __: object, call: Callable[[], object]) -> object:
+    return call()
+
+
+@contextmanager
+def watched_programs(
+    run: Callable[..., object], made: Callable[[jax_private.Program], None] = lambda _: None
+) -> Iterator[None]:
+    """Watches the programs, whoever watches them already."""
+    from jax._src.interpreters import pxla
+
+    init, call = pxla.ExecuteReplicated.__init__, pxla.ExecuteReplicated.__call__
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pxla, "MeshExecutableFastpathData", pxla.MeshExecutableFastpathData)
+        patch.setattr(pxla.ExecuteReplicated, "__init__", init)
+        patch.setattr(pxla.ExecuteReplicated, "__call__", lambda *args: call(*args))
+        jax_private.watch_programs(made, run)
+        yield
+
+
+def test_a_program_is_made_with_the_executable_of_the_compile() -> None:
+    from jax._src import compiler
+
+    compiled: list[object] = []
+    made: list[jax_private.Program] = []
+    compile_or_get_cached = compiler.compile_or_get_cached
+
+    def compile_(*args: object, **kwargs: object) -> object:
+        compiled.append(compile_or_get_cached(*args, **kwargs))  # type: ignore[arg-type]
+        return compiled[-1]
+
+    with pytest.MonkeyPatch.context() as patch, watched_programs(call_it, made.append):
+        patch.setattr(compiler, "compile_or_get_cached", compile_)
+        jax.jit(lambda x: x - 3)(X)
+    # The very same object: what is kept of a compile is found by its address.
+    assert made[-1].xla_executable is compiled[-1]
+    assert isinstance(jax_private.fingerprint(compiled[-1]), bytes)
+    # It goes away with the function, and tells so.
+    gone: list[int] = []
+    weakref.finalize(made.pop(), gone.append, 1)
+    jax.clear_caches()
+    gc.collect()
+    assert gone == [1]
+
+
+def test_arguments_are_those_that_the_module_takes() -> None:
+    seen: list[list[object]] = []
+
+    def run(
+        program: jax_private.Program, args: Sequence[object], call: Callable[[], object]
+    ) -> object:
+        seen.append(jax_private.arguments_of(program, args))
+        return call()
+
+    box = jax.new_ref(jnp.ones(2))
+
+    @jax.jit
+    def step(unused: jax.Array, used: jax.Array) -> jax.Array:
+        box[...] += used[:2]
+        return used * 2
+
+    step(X, X)
+    with watched_programs(run), jax_private.step_flag()("test 3"):
+        step(X, 3 * X)
+    arguments = seen[0]
+    assert len(arguments) == 2
+    assert np.asarray(arguments[0])[0] == 3
+
+
+def test_names_of_modules_are_those_of_programs() -> None:
+    def odd_name(x: jax.Array) -> jax.Array:
+        return x
+
+    for name in ("step", "odd name!", "<lambda>", "trailing_"):
+        odd_name.__name__ = name
+        lowered = jax.jit(odd_name).lower(X)
+        program = lowered.compile()._executable.unsafe_call  # type: ignore[attr-defined]
+        module = str(lowered.compiler_ir().operation.attributes["sym_name"]).strip('"')
+        assert jax_private.module_name_of(program) == module
+
+
+def test_options_tell_partitions_and_what_the_program_set() -> None:
+    options = compile_options(hloom="remat", xla_cpu_enable_fast_math="true")
+    assert jax_private.own_options(options) == {"xla_cpu_enable_fast_math": "true"}
+    assert jax_private.partitions_and_replicas(options) == (1, 1)
+
+
+# Running an executable by itself: execute_sharded, the shardings of its parameters and outputs,
+# GSPMDSharding; and modules through HLO.
+
+
+def test_an_executable_runs_by_itself_on_several_devices() -> None:
+    devices = jax.devices()[:4]
+    mesh = jax.sharding.Mesh(np.array(devices), ("a",))
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("a"))
+    x = jax.ShapeDtypeStruct((8, 2), "float32", sharding=sharding)
+    lowered = jax.jit(lambda x, n: (x + 1, x.sum() * n), donate_argnums=0).lower(x, 2.0)
+    executable = jax_private.compile_module(lowered.compiler_ir(), devices, {})
+    wanted = jax_private.argument_shardings(executable, devices, [None, None])
+    given = [
+        jax.device_put(value, place)
+        for value, place in zip(
+            (np.arange(16, dtype=np.float32).reshape(8, 2), np.float32(2)), wanted, strict=True
+        )
+    ]
+    assert {shard.data.shape for shard in given[0].addressable_shards} == {(2, 2)}
+    shards = jax_private.execute(executable, given)
+    assert [len(each) for each in shards] == [4, 4]
+    results = [(0, (8, 2), shards[0]), (1, (), shards[1])]
+    more, total = jax_private.assembled(executable, devices, results)
+    np.testing.assert_array_equal(more, np.arange(16).reshape(8, 2) + 1)
+    assert total == 240
+    assert given[0].is_deleted()
+
+
+def test_an_executable_runs_by_itself_on_one_device() -> None:
+    module = jax.jit(jnp.sin).lower(np.float32(0)).compiler_ir()
+    executable = jax_private.compile_module(module, jax.devices()[:1], {})
+    [place] = jax_private.argument_shardings(executable, jax.devices()[:1], [None])
+    shards = jax_private.execute(executable, [jax.device_put(np.float32(0), place)])
+    [result] = jax_private.assembled(executable, jax.devices()[:1], [(0, (), shards[0])])
+    assert result == 0
+
+
+def test_a_module_through_hlo_has_no_chlo() -> None:
+    text = jax.jit(jnp.sinh).lower(np.float32(0)).as_text()
+    assert "chlo.sinh" in text
+    through = jax_private.through_hlo(text)
+    assert "chlo." not in through
+    assert "@main(%arg0: tensor<f32>" in through

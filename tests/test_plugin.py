@@ -302,7 +302,11 @@ print(hasattr(compiler.compile_or_get_cached, "__wrapped__"))
     modules, hook = run_python(script).stdout.splitlines()
     assert eval(modules) == [
         "hloom",
-        "hloom.dump",
+        "hloom.dumps",
+        "hloom.dumps.settings",
+        "hloom.dumps.step",
+        "hloom.dumps.steps",
+        "hloom.dumps.switch",
         "hloom.jax_private",
         "hloom.passes",
         "hloom.passes.errors",

@@ -1,0 +1,265 @@
+"""One module folder of a dump, as a reader finds it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+MANIFEST = "manifest.json"
+INPUT = "00-input.mlir"
+
+_NUMBERED = re.compile(r"(.*)-(\d+)")
+_PROCESS = re.compile(r"\.?process-(\d+)(?:\.partial)?")
+_STATE = re.compile(r"(\d{2,})-(?:(before|after)-)?([A-Za-z0-9_.-]+)\.mlir")
+_PLAN = re.compile(r"plan-(\d{2,})-([A-Za-z0-9_.-]+)\.json")
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Something that a dump has not, or has not whole.
+
+    Attributes:
+      what: e.g. "thunk sequence".
+      why: e.g. "the executable came from JAX's persistent cache".
+      remedy: what would bring it; empty where nothing would.
+      where: the folder that it belongs to, from the dump's own; empty for the dump itself.
+    """
+
+    what: str
+    why: str
+    remedy: str = ""
+    where: str = ""
+
+    @classmethod
+    def from_json(cls, entry: Mapping[str, Any], where: str = "") -> Missing:
+        """An entry of a manifest's "missing"."""
+        what, why, remedy = (str(entry.get(key) or "") for key in ("what", "why", "remedy"))
+        return cls(what, why, remedy, where)
+
+    def to_json(self) -> dict[str, str]:
+        """As an entry of a manifest's "missing"."""
+        entry = {"what": self.what, "why": self.why}
+        return entry | {"remedy": self.remedy} if self.remedy else entry
+
+    def __str__(self) -> str:
+        place = f"{self.where}: " if self.where else ""
+        remedy = f" ({self.remedy})" if self.remedy else ""
+        return f"{place}{self.what}: {self.why}{remedy}"
+
+
+@dataclass(frozen=True)
+class State:
+    """The module at one point of its way.
+
+    Attributes:
+      label: "input", "before remat", "after remat", "after lowering".
+      index: the number of the pass in the pipeline, from 1; 0 for the input.
+      file: the module as text.
+    """
+
+    label: str
+    index: int
+    file: Path
+
+    @property
+    def text(self) -> str:
+        """What the file holds. Bytes that are no UTF-8 are replaced."""
+        return self.file.read_text(encoding="utf-8", errors="replace")
+
+
+@dataclass(frozen=True)
+class PlanFile:
+    """The plan of one pass.
+
+    Attributes:
+      name: the pass.
+      index: the number of the pass in the pipeline, from 1.
+      json: the plan as `Plan.to_json` gave it.
+    """
+
+    name: str
+    index: int
+    json: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class ModuleDump:
+    """One module folder.
+
+    Attributes:
+      folder: where it lies.
+      manifest: what its manifest.json says; empty where there is none that can be read.
+      missing: what it has not.
+    """
+
+    folder: Path
+    manifest: dict[str, Any]
+    missing: tuple[Missing, ...]
+
+    @property
+    def name(self) -> str:
+        """The module's name, e.g. "jit_step"."""
+        numbered = _NUMBERED.fullmatch(self.folder.name)
+        return str(self.manifest.get("module") or (numbered or [0, self.folder.name])[1])
+
+    @property
+    def process(self) -> int:
+        """The index of the process that wrote it."""
+        return whole_number(self.manifest, "process", None) or 0
+
+    @property
+    def step(self) -> int | None:
+        """The step that it ran in; None for one that was written when it was compiled."""
+        return whole_number(self.manifest, "step", None)
+
+    @property
+    def spec(self) -> str:
+        """The pipeline that ran, as a spec; empty where hloom was off or nobody knows."""
+        return str(self.manifest.get("spec") or "")
+
+    @property
+    def input_file(self) -> Path | None:
+        """The module as JAX handed it over; None where it was not kept."""
+        file = self.folder / INPUT
+        return file if file.is_file() else None
+
+    @cached_property
+    def states(self) -> tuple[State, ...]:
+        """The module at each point that was written, the input first."""
+        matches = [(_STATE.fullmatch(file.name), file) for file in self.folder.glob("*.mlir")]
+        found = [
+            (int(match[1]), match[2] or "", match[3], file) for match, file in matches if match
+        ]
+        # A state before a pass stands before the one after it.
+        found.sort(key=lambda each: (each[0], each[1] != "before", each[2]))
+        return tuple(State(f"{when} {name}".strip(), n, file) for n, when, name, file in found)
+
+    @cached_property
+    def planned(self) -> tuple[PlanFile, ...]:
+        """The plans in the order of the passes."""
+        matches = [(_PLAN.fullmatch(file.name), file) for file in self.folder.glob("plan-*.json")]
+        found = sorted((int(match[1]), match[2], file) for match, file in matches if match)
+        read = [(name, index, read_json(file)) for index, name, file in found]
+        return tuple(PlanFile(name, n, plan) for name, n, plan in read if isinstance(plan, dict))
+
+    @cached_property
+    def plans(self) -> dict[str, dict[str, Any]]:
+        """The plans by the pass's name; of a pass that ran several times, the last."""
+        return {plan.name: plan.json for plan in self.planned}
+
+    def plan(self, name: str) -> dict[str, Any] | None:
+        """The plan of a pass; None where there is none."""
+        return self.plans.get(name)
+
+    @cached_property
+    def attempts(self) -> list[dict[str, Any]]:
+        """What a measured pass tried, in order; empty where it tried just one plan."""
+        attempts = read_json(self.folder / "attempts.json")
+        return attempts if isinstance(attempts, list) else []
+
+    @cached_property
+    def captured(self) -> dict[str, Any] | None:
+        """What of it runs in CUDA graphs, as `Captured.to_json` gave it; None without regions."""
+        return self._object("captured.json")
+
+    @cached_property
+    def memory(self) -> dict[str, Any] | None:
+        """XLA's figures of one device, in bytes; None where the backend gave none."""
+        return self._object("xla/memory.json")
+
+    @cached_property
+    def live_ranges(self) -> dict[str, Any] | None:
+        """What lives when in XLA's schedule; None where it is not known."""
+        return self._object("xla/live_ranges.json")
+
+    @property
+    def failure(self) -> str | None:
+        """Why a pass failed on it; None where none did."""
+        return self.text("failure.txt")
+
+    def text(self, name: str) -> str | None:
+        """What a file of the folder holds, e.g. "xla/optimized_hlo.txt"; None without that file.
+
+        Bytes that are no UTF-8 are replaced.
+        """
+        try:
+            return (self.folder / name).read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return None
+
+    def array_folders(self, kind: str) -> tuple[Path, ...]:
+        """The folders with the shares of its arrays, its own first, of all processes.
+
+        Args:
+          kind: "arguments" or "results".
+        """
+        folders = [each / kind for each in self.sibling_folders]
+        return tuple(folder for folder in folders if folder.is_dir())
+
+    @cached_property
+    def sibling_folders(self) -> tuple[Path, ...]:
+        """The folders of this module of all processes of the step, its own first."""
+        mine = process_number(self.folder.parent)
+        if mine is None:
+            return (self.folder,)
+        siblings: dict[int, Path] = {}
+        for process in folders_in(self.folder.parent.parent):
+            number = process_number(process)
+            if number is None or number == mine:
+                continue
+            # One that must not be read is in the dump's `missing`.
+            with suppress(OSError):
+                siblings.update((number, found) for found in self._in_process(process))
+        return (self.folder, *(folder for _, folder in sorted(siblings.items())))
+
+    def _in_process(self, process: Path) -> list[Path]:
+        """The folder of the module in another process's; the number may be another there."""
+        numbered = _NUMBERED.fullmatch(self.folder.name)
+        stem = numbered[1] if numbered else self.folder.name
+        for folder in [process / self.folder.name, *folders_in(process)]:
+            if folder.is_dir() and folder.name.startswith(stem):
+                theirs = read_json(folder / MANIFEST)
+                digest = theirs.get("input_sha256") if isinstance(theirs, dict) else None
+                if digest == self.manifest.get("input_sha256"):
+                    return [folder]
+        return []
+
+    def _object(self, name: str) -> dict[str, Any] | None:
+        value = read_json(self.folder / name)
+        return value if isinstance(value, dict) else None
+
+
+def process_number(folder: Path) -> int | None:
+    """The index of the process whose folder it is, whole or half; None where it is no process's."""
+    named = _PROCESS.fullmatch(folder.name)
+    return int(named[1]) if named else None
+
+
+def folders_in(folder: Path) -> list[Path]:
+    """The folders in a folder, step-9 before step-10. Raises OSError."""
+    return sorted((child for child in folder.iterdir() if child.is_dir()), key=_natural)
+
+
+def _natural(path: Path) -> list[tuple[int, str]]:
+    parts = re.split(r"(\d+)", path.name)
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
+
+
+def whole_number(manifest: Mapping[str, Any], name: str, default: int | None) -> int | None:
+    """An entry of a manifest; the default where it has none, or something else there."""
+    value = manifest.get(name)
+    return value if isinstance(value, int) else default
+
+
+def read_json(file: Path) -> Any:
+    """What a file holds; None where it is not there, or is no JSON."""
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
