@@ -178,6 +178,7 @@ def test_a_text_that_is_no_module_is_refused() -> None:
         curve_of_text("func.func @main(")
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("seed", range(30))
 def test_a_timeline_peaks_where_the_simulation_does(seed: int) -> None:
     line = random_line(random.Random(seed))
@@ -206,6 +207,7 @@ def random_line(random_: random.Random) -> Line:
     return line
 
 
+@pytest.mark.once
 def test_values_of_one_kind_are_put_together() -> None:
     owners = [
         Owner("jit(f)/jvp()/tanh", "a.py:3", "tensor<8xf32>", 32, 0, 9),
@@ -217,6 +219,7 @@ def test_values_of_one_kind_are_put_together() -> None:
     assert (second.name, second.count, second.bytes) == ("dot_general", 1, 40)
 
 
+@pytest.mark.once
 def test_a_program_of_no_kernels_has_no_peak() -> None:
     curve = MemoryCurve((), 0, (), 8, 8, 0)
     assert (curve.temp_bytes, curve.base_bytes, curve.step_bytes) == (0, 16, 16)

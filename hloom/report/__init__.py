@@ -1,0 +1,1 @@
+"""`hloom report`: a dump as one page to look at, as text, and as plots."""

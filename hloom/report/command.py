@@ -1,0 +1,128 @@
+"""`hloom report`: shows a dump as one HTML page, on the terminal, or as plots."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from hloom.dumps.read import DumpError, open_dump
+from hloom.report.folder import PAGE
+from hloom.report.gather import Report, gather
+from hloom.report.plots import Plot, PlotError
+from hloom.report.text import text
+
+
+class ReportError(ValueError):
+    """A report cannot be made; the text says why and the remedy."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `hloom report` to a parser."""
+    parser.description = (
+        "Shows what a dump tells: the memory before the passes and after them and whose it is, "
+        "what is recomputed and why, barriers in their order, what runs in CUDA graphs, times, "
+        "and what is missing. Writes one HTML page, which needs nothing else, into the dump."
+    )
+    parser.add_argument(
+        "dump",
+        metavar="DIR",
+        type=Path,
+        help="what `to` named, or in it the folder of a step, a process or a module",
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help=f"write the page here (default: DIR/{PAGE})"
+    )
+    parser.add_argument("--text", action="store_true", help="print it instead of writing a page")
+    parser.add_argument(
+        "--png",
+        type=Path,
+        metavar="FOLDER",
+        help="write the plots there as PNG files, instead of the page unless --out is given",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs `hloom report` and gives its exit status: 0, or 1 for a mistake, told on stderr."""
+    try:
+        for line in _run(arguments.dump, arguments.out, arguments.png, as_text=arguments.text):
+            Console(highlight=False, soft_wrap=True).print(Text(line))
+    except (DumpError, PlotError, ReportError) as error:
+        print(f"hloom report: error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _run(dump: Path, out: Path | None, png: Path | None, *, as_text: bool) -> Iterator[str]:
+    report = gather(open_dump(dump))
+    if as_text:
+        Console(highlight=False).print(text(report))
+    if png is not None:
+        for file in save_plots(report, png):
+            yield f"wrote {file}"
+    if out is not None or (png is None and not as_text):
+        yield f"wrote {write_page(report, out or report.path / PAGE)}"
+
+
+def write_page(report: Report, file: Path) -> Path:
+    """Writes the page of a report. Raises ReportError, and PlotError without matplotlib."""
+    try:
+        from hloom.report.page import page
+    except ModuleNotFoundError as error:
+        if error.name not in ("jinja2", "markupsafe"):
+            raise
+        raise ReportError(
+            f"the page needs {error.name}, which is not installed: pip install 'hloom[report]'; "
+            "--text does without"
+        ) from error
+    html = page(report, folder=file.parent)
+    try:
+        file.write_text(html, encoding="utf-8")
+    except OSError as error:
+        why = error.strerror or error
+        raise ReportError(f"{file} cannot be written: {why}. --out names another file.") from error
+    return file
+
+
+def save_plots(report: Report, folder: Path) -> list[Path]:
+    """Writes the plots of the largest modules as PNG files; gives them.
+
+    Raises ReportError, and PlotError without matplotlib.
+    """
+    written: list[Path] = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, plot in _plots(report):
+            file = folder / f"{name}.png"
+            plot.save_png(file)
+            written.append(file)
+    except OSError as error:
+        why = error.strerror or error
+        raise ReportError(f"{folder} cannot be written to: {why}.") from error
+    if not written:
+        raise ReportError(f"{report.path} has nothing to plot: no state, and nothing of XLA's.")
+    return written
+
+
+def _plots(report: Report) -> Iterator[tuple[str, Plot]]:
+    from hloom.report import plots
+    from hloom.report.figures import figures_of
+
+    for module in report.modules:
+        if not module.in_full:
+            continue
+        memory, times = module.memory, module.times
+        for figure in figures_of(memory):
+            yield f"{module.folder.name}-{figure.name}", figure.wide
+        curve = memory.after or memory.before
+        if curve is not None and curve.owners:
+            peak_bytes = curve.points[curve.peak_at].bytes
+            owners = plots.owners_plot(curve.owners, peak_bytes=peak_bytes)
+            yield f"{module.folder.name}-owners", owners
+        if times.passes and times.compile_s is not None:
+            seconds = [(run.name, run.seconds) for run in times.passes]
+            yield f"{module.folder.name}-times", plots.times_plot(seconds, times.compile_s)

@@ -1,0 +1,98 @@
+"""What a plot is: drawn by matplotlib when it is asked for, as SVG for the page or as a PNG file.
+
+In the SVG colours are variables of CSS, which the page sets for light and for dark; text stays
+text, in the page's font.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from hloom.report.svg import for_page
+
+Width = Literal["wide", "phone"]
+"""For a page of about 1,000 px, or of about 360."""
+
+COLORS = {
+    "before": "#b1530b",
+    "after": "#0b6e75",
+    "budget": "#7a3ea1",
+    "text": "#1b2227",
+    "muted": "#586269",
+    "line": "#dfe1dc",
+    "surface": "#ffffff",
+    "sunken": "#f0f0ec",
+}
+"""By CSS variable, what a PNG has and an SVG where the page does not set it. The two curves differ
+to every kind of eye, and by their marks too."""
+
+DARK = {
+    "before": "#f0a05a",
+    "after": "#54c5ca",
+    "budget": "#c9a0ec",
+    "text": "#e6eaec",
+    "muted": "#9ba8b0",
+    "line": "#2f383f",
+    "surface": "#191f24",
+    "sunken": "#20272d",
+}
+
+
+def _variables(colors: Mapping[str, str]) -> str:
+    return " ".join(f"--{name}: {color};" for name, color in colors.items())
+
+
+PLOT_CSS = f""":root {{ {_variables(COLORS)} }}
+@media (prefers-color-scheme: dark) {{ :root {{ {_variables(DARK)} }} }}
+"""
+"""What the plots' colours are, for a page that does not set them itself."""
+
+WIDTH_INCHES = {"wide": 10.0, "phone": 4.0}
+_FONT_POINTS = 9.5
+_PNG_DOTS_PER_INCH = 200
+
+
+class PlotError(RuntimeError):
+    """Plots cannot be made; the text says what is missing."""
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A plot that is drawn when it is asked for.
+
+    Attributes:
+      width_inches, height_inches: of the drawing.
+      draw: draws it into a figure of that size.
+    """
+
+    width_inches: float
+    height_inches: float
+    draw: Callable[[Any], None]
+
+    def svg(self) -> str:
+        """The plot as an `<svg>` element. Raises PlotError without matplotlib."""
+        return for_page(self._render("svg", metadata={"Date": None}).decode(), COLORS)
+
+    def save_png(self, path: Path) -> None:
+        """Writes the plot to a file. Raises PlotError without matplotlib, and OSError."""
+        path.write_bytes(self._render("png", dpi=_PNG_DOTS_PER_INCH))
+
+    def _render(self, format_: str, **options: Any) -> bytes:
+        try:
+            import matplotlib as mpl
+            from matplotlib.figure import Figure
+        except ImportError as error:
+            raise PlotError(
+                f"plots need {error.name}, which is not installed: pip install 'hloom[report]'"
+            ) from error
+        settings = {"svg.fonttype": "none", "svg.hashsalt": "hloom", "font.size": _FONT_POINTS}
+        with mpl.rc_context(settings), io.BytesIO() as file:
+            figure = Figure(figsize=(self.width_inches, self.height_inches))
+            figure.patch.set_facecolor(COLORS["surface"] if format_ == "png" else "none")
+            self.draw(figure)
+            figure.savefig(file, format=format_, **options)
+            return file.getvalue()

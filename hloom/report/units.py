@@ -1,0 +1,92 @@
+"""Numbers, names and places as a reader wants them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePath
+
+_INSTALLED = re.compile(r"^.*/(?:site|dist)-packages/")
+_STANDARD_LIBRARY = re.compile(r"^.*/lib/python3\.\d+/")
+_TENSOR = re.compile(r"tensor<(?:([0-9?x]+)x)?([a-z]\w*)>")
+
+
+def size(size_bytes: float) -> str:
+    """A size with three digits or so, e.g. "143 MiB", "1.50 GiB", "12 B"."""
+    for unit, scale in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if abs(size_bytes) >= scale:
+            return f"{_three_digits(size_bytes / scale)} {unit}"
+    return f"{size_bytes:.0f} B"
+
+
+def seconds(time_s: float) -> str:
+    """A time with three digits or so, e.g. "43 ms", "1.32 s", "4 min 10 s"."""
+    if time_s >= 99.5:
+        return f"{round(time_s) // 60} min {round(time_s) % 60} s"
+    if time_s >= 1:
+        return f"{_three_digits(time_s)} s"
+    if time_s >= 1e-3:
+        return f"{_three_digits(time_s * 1e3)} ms"
+    return f"{time_s * 1e6:.0f} µs"
+
+
+def flops(count: float) -> str:
+    """A number of floating-point operations, e.g. "8.12 GFLOP"."""
+    for unit, scale in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if count >= scale:
+            return f"{_three_digits(count / scale)} {unit}FLOP"
+    return f"{count:.0f} FLOP"
+
+
+def change(before: float, after: float) -> str:
+    """A change in percent with its sign, e.g. "-73 %"; empty where there is none to tell."""
+    percent = (after - before) / before * 100 if before else 0.0
+    if abs(percent) < 0.05:
+        return ""
+    digits = 0 if abs(percent) >= 10 else 1
+    return f"{percent:+.{digits}f} %"
+
+
+def percent(share: float) -> str:
+    """A share of 1, e.g. "91 %"; only all of it is "100 %", and only nothing "0 %"."""
+    shown = round(share * 100)
+    if shown in (0, 100) and share not in (0, 1):
+        return "< 1 %" if share < 0.5 else "> 99 %"
+    return f"{shown} %"
+
+
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """A count with its noun, e.g. "1 block", "2,572 operations"."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+def short_place(line: str) -> str:
+    """A source line without the folders that say nothing: "flax/nnx/nn/linear.py:422"."""
+    for folders in (_INSTALLED, _STANDARD_LIBRARY):
+        inside, found = folders.subn("", line)
+        if found:
+            return inside
+    return PurePath(line).name
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """A name stack of JAX as what leads to an operation, with its "/", and the operation."""
+    depth = 0
+    for position in range(len(name) - 1, -1, -1):
+        depth += {")": 1, "(": -1}.get(name[position], 0)
+        if name[position] == "/" and depth == 0:
+            return name[: position + 1], name[position + 1 :]
+    return "", name
+
+
+def short_type(text: str) -> str:
+    """A type as JAX prints it: "f32[8,256]" for "tensor<8x256xf32>"; others as they are."""
+    match = _TENSOR.fullmatch(text)
+    if match is None:
+        return text
+    dimensions = (match[1] or "").replace("x", ",")
+    return f"{match[2]}[{dimensions}]"
+
+
+def _three_digits(number: float) -> str:
+    digits = max(0, 2 - len(str(int(abs(number)))) + 1) if abs(number) < 99.5 else 0
+    return f"{number:.{digits}f}"
