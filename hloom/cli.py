@@ -30,6 +30,9 @@ see also:
   hloom passes             the passes that a spec can name
   hloom-opt --help         the passes on a module in a file, to see or test a rewrite
   HLOOM_DUMP_TO=DIR        writes the IR before and after each pass of every compile
+  HLOOM_DUMP_STEPS=3,7     … of the steps 3 and 7 instead: `with hloom.step(n):` names them;
+                           also HLOOM_DUMP_PASSES, HLOOM_DUMP_MODULES, HLOOM_DUMP_ARRAYS=1
+  hloom report DIR         shows what was written; `hloom replay` and `hloom bisect` run it again
   HLOOM_STRICT=1           a pass that fails stops the program, rather than warn and step aside"""
 
 _EXTRA_MODULES = ("flax", "matplotlib", "optax")
@@ -108,6 +111,19 @@ def _run(words: list[str]) -> int:
     demo = commands.add_parser(
         "demo", help="train a small GPT twice, hloom off and on, and compare", allow_abbrev=False
     )
+    replay = commands.add_parser(
+        "replay",
+        help="run a dumped module again under any passes, and compare",
+        allow_abbrev=False,
+    )
+    bisect = commands.add_parser(
+        "bisect",
+        help="find the pass, and its decision, that changes a result or raises the peak",
+        allow_abbrev=False,
+    )
+    report = commands.add_parser(
+        "report", help="show a dump as one page, as text or as plots", allow_abbrev=False
+    )
     first = next((word for word in words if not word.startswith("-")), None)
     if first is not None and first not in commands.choices:
         close = did_you_mean(first, commands.choices)
@@ -115,6 +131,12 @@ def _run(words: list[str]) -> int:
         raise _UsageError(f"unknown command '{first}'.{close} Commands: {known}.")
     if first == "demo":
         return _run_demo(parser, demo, words)
+    if first == "replay":
+        return _run_command("hloom.replay.command", parser, replay, words)
+    if first == "report":
+        return _run_command("hloom.report.command", parser, report, words)
+    if first == "bisect":
+        return _run_command("hloom.replay.bisect_command", parser, bisect, words)
     arguments = parser.parse_args(words)
     if arguments.command == "passes":
         return _show_passes(arguments)
@@ -156,6 +178,15 @@ def _show_capture(arguments: argparse.Namespace) -> int:
         raise _UsageError(str(error)) from error
     passes_doc.print_to_terminal(shown)
     return 0
+
+
+def _run_command(
+    name: str, parser: _Parser, command: argparse.ArgumentParser, words: list[str]
+) -> int:
+    """Runs a command whose options come from the module of that name, imported only now."""
+    program = importlib.import_module(name)
+    program.add_arguments(command)
+    return int(program.run(parser.parse_args(words)))
 
 
 def _run_demo(parser: _Parser, demo: argparse.ArgumentParser, words: list[str]) -> int:

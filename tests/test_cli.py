@@ -85,9 +85,13 @@ def test_markdown_is_the_document(run: Run) -> None:
     [
         (
             ("pases",),
-            "unknown command 'pases'. Did you mean 'passes'? Commands: passes, capture, demo.",
+            "unknown command 'pases'. Did you mean 'passes'? "
+            "Commands: passes, capture, demo, replay, bisect, report.",
         ),
-        (("zzz",), "unknown command 'zzz'. Commands: passes, capture, demo."),
+        (
+            ("zzz",),
+            "unknown command 'zzz'. Commands: passes, capture, demo, replay, bisect, report.",
+        ),
         (
             ("passes", "remta"),
             "unknown pass 'remta'. Did you mean 'remat'? Passes: %s.",

@@ -1,0 +1,49 @@
+"""Which module of a dump a command is about, where none is named."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from hloom.dumps.read import DumpError, ModuleDump, open_dump
+from hloom.passes.wording import counted
+
+
+def chosen_module(path: Path) -> ModuleDump:
+    """The module that a folder holds; of several, the only one that the passes changed.
+
+    Of several processes' folders of one module it is the first. Raises DumpError where there is
+    none, or where it is not clear which is meant.
+    """
+    dump = open_dump(path)
+    if not dump.modules:
+        missing = "".join(f"\n  {each}" for each in dump.missing)
+        raise DumpError(f"{dump.path} holds no module.{missing}")
+    modules = _different(dump.modules)
+    changed = [module for module in modules if _is_changed(module)]
+    for candidates in (modules, changed):
+        if len(candidates) == 1:
+            return candidates[0]
+    listed = "".join(f"\n  {module.folder}" for module in dump.modules)
+    raise DumpError(
+        f"{dump.path} holds {counted(len(dump.modules), 'module')}; give one of them:{listed}"
+    )
+
+
+def _different(modules: Sequence[ModuleDump]) -> list[ModuleDump]:
+    """The modules, those that several processes wrote once: most are the same in all."""
+    found: dict[object, ModuleDump] = {}
+    seen: Counter[object] = Counter()
+    for module in modules:
+        digest = module.manifest.get("input_sha256")
+        seen[module.process, digest] += 1
+        # A process that ran equal modules twice wrote two: they are two.
+        key = module.folder if digest is None else (digest, seen[module.process, digest])
+        found.setdefault(key, module)
+    return list(found.values())
+
+
+def _is_changed(module: ModuleDump) -> bool:
+    compiled = module.manifest.get("compile")
+    return isinstance(compiled, Mapping) and compiled.get("changed") is True

@@ -1,0 +1,290 @@
+"""Compares the results of two runs, value by value."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.generic]
+
+finfo: Any = jnp.finfo
+"""What of a dtype's numbers can be, e.g. its `eps`; narrow and complex ones as well."""
+
+_CHUNK_ELEMENTS = 2**20
+"""Compared at once: the float64 copies of a chunk take 16 MiB, whatever the value takes."""
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How far two runs may part.
+
+    Attributes:
+      relative: for all floating-point values; None for one by dtype, `eps ** 0.6`: 4e-10 for
+        float64, 7e-5 for float32, 0.016 for float16, 0.054 for bfloat16. That is room for sums in
+        another order, and far from a wrong operation. Integers and booleans must be equal anyway.
+    """
+
+    relative: float | None = None
+
+    def of(self, dtype: np.dtype[np.generic]) -> float:
+        """The relative tolerance of a dtype."""
+        if not is_inexact(dtype):
+            return 0.0
+        if self.relative is not None:
+            return self.relative
+        return float(finfo(dtype).eps) ** 0.6
+
+
+DEFAULT_TOLERANCE = Tolerance()
+
+
+@dataclass(frozen=True)
+class ValueComparison:
+    """One value of two runs.
+
+    Relative errors are against the wanted element's size plus the mean size of the value's
+    elements: what is left where large terms cancel is noise, and no large error.
+
+    Attributes:
+      name: e.g. "result[0]['w']".
+      index: the number of the result.
+      dtype, shape: of the wanted value.
+      tolerance: the largest relative error that is allowed; 0 for exact values.
+      bits_equal: every bit is the same.
+      differing: elements beyond the tolerance, not-a-numbers on one side only among them.
+      max_absolute, max_relative: the largest errors of the elements that are numbers on both
+        sides; infinite where an infinity stands against another number.
+      worst: the index of the largest relative error, of which a number on one side only is the
+        worst; None where all elements are equal.
+      got, wanted: the elements there, as text.
+      nan_got, nan_wanted, nan_both: elements that are no number in the one, the other, or both.
+      mismatch: why the values cannot be compared, e.g. their shapes; None where they can.
+    """
+
+    name: str
+    index: int
+    dtype: str
+    shape: tuple[int, ...]
+    tolerance: float
+    bits_equal: bool = False
+    differing: int = 0
+    max_absolute: float = 0.0
+    max_relative: float = 0.0
+    worst: tuple[int, ...] | None = None
+    got: str | None = None
+    wanted: str | None = None
+    nan_got: int = 0
+    nan_wanted: int = 0
+    nan_both: int = 0
+    mismatch: str | None = None
+
+    @property
+    def equal(self) -> bool:
+        """Within tolerance everywhere, with not-a-numbers at the same places."""
+        return self.mismatch is None and self.differing == 0
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All values of two runs, in the order of the program's results."""
+
+    values: tuple[ValueComparison, ...]
+
+    @property
+    def equal(self) -> bool:
+        """Every value is equal within its tolerance."""
+        return all(value.equal for value in self.values)
+
+    @property
+    def bits_equal(self) -> bool:
+        """Every bit is the same."""
+        return all(value.bits_equal for value in self.values)
+
+    @property
+    def first_differing(self) -> ValueComparison | None:
+        """The first value that is not equal within its tolerance."""
+        return next((value for value in self.values if not value.equal), None)
+
+    def to_json(self) -> dict[str, object]:
+        """As values that `json.dumps` takes; infinite errors as text."""
+        return {
+            "equal": self.equal,
+            "bits_equal": self.bits_equal,
+            "values": [
+                {
+                    name: str(each) if isinstance(each, float) and not math.isfinite(each) else each
+                    for name, each in dataclasses.asdict(value).items()
+                }
+                | {"equal": value.equal}
+                for value in self.values
+            ],
+        }
+
+
+def compare(
+    got: Sequence[Array],
+    wanted: Sequence[Array],
+    names: Sequence[str],
+    tolerance: Tolerance = DEFAULT_TOLERANCE,
+) -> Comparison:
+    """Compares the results of one run with those of another that is taken to be right.
+
+    Not-a-numbers are equal to each other, whatever their bits; infinities of one sign too. Integers
+    and booleans must be equal.
+    """
+    pairs = zip(names, got, wanted, strict=True)
+    return Comparison(
+        tuple(
+            _compare_value(name, index, one, other, tolerance)
+            for index, (name, one, other) in enumerate(pairs)
+        )
+    )
+
+
+def is_inexact(dtype: np.dtype[np.generic]) -> bool:
+    """Whether values of the dtype are rounded: floating point or complex, narrow ones as well."""
+    return bool(jnp.issubdtype(dtype, jnp.inexact))
+
+
+@dataclass
+class _Found:
+    """What is found in the chunks of one value; `rank` is how bad the worst element is."""
+
+    differing: int = 0
+    max_absolute: float = 0.0
+    max_relative: float = 0.0
+    rank: float = 0.0
+    worst: int | None = None
+    nan_got: int = 0
+    nan_wanted: int = 0
+    nan_both: int = 0
+
+    def add(
+        self,
+        start: int,
+        absolute: NDArray[np.float64],
+        relative: NDArray[np.float64],
+        rank: NDArray[np.float64],
+        limit: float,
+    ) -> None:
+        """Counts in the chunk that begins at element `start`."""
+        self.differing += int(np.count_nonzero(rank > limit))
+        self.max_absolute = max(self.max_absolute, float(absolute.max()))
+        self.max_relative = max(self.max_relative, float(relative.max()))
+        at = int(np.argmax(rank))
+        if rank[at] > self.rank:
+            self.rank, self.worst = float(rank[at]), start + at
+
+
+def _compare_value(
+    name: str, index: int, got: Array, wanted: Array, tolerance: Tolerance
+) -> ValueComparison:
+    dtype = wanted.dtype
+    limit = tolerance.of(dtype)
+    blank = ValueComparison(name, index, str(dtype), wanted.shape, limit)
+    for what, one, other in (("shape", got.shape, wanted.shape), ("dtype", got.dtype, dtype)):
+        if one != other:
+            return dataclasses.replace(blank, mismatch=f"{what} is {one}, not {other}")
+    flat_got, flat_wanted = (np.ascontiguousarray(each.reshape(-1)) for each in (got, wanted))
+    if np.array_equal(flat_got.view(np.uint8), flat_wanted.view(np.uint8)):
+        return dataclasses.replace(blank, bits_equal=True, nan_both=_count_nans(flat_wanted))
+    found = _search(flat_got, flat_wanted, limit)
+    at = None if found.worst is None else int(found.worst)
+    place = None if at is None else np.unravel_index(at, wanted.shape)
+    return dataclasses.replace(
+        blank,
+        differing=found.differing,
+        max_absolute=found.max_absolute,
+        max_relative=found.max_relative,
+        worst=None if place is None else tuple(map(int, place)),
+        got=None if at is None else str(flat_got[at]),
+        wanted=None if at is None else str(flat_wanted[at]),
+        nan_got=found.nan_got,
+        nan_wanted=found.nan_wanted,
+        nan_both=found.nan_both,
+    )
+
+
+def _search(got: Array, wanted: Array, limit: float) -> _Found:
+    found = _Found()
+    if not is_inexact(wanted.dtype):
+        for start, one, other in _chunks(got, wanted):
+            _search_exact(found, start, one, other)
+        return found
+    scale = _mean_size(wanted)
+    least = float(finfo(wanted.dtype).tiny)
+    for start, one, other in _chunks(got, wanted):
+        _search_inexact(found, start, one, other, limit, scale=scale, least=least)
+    return found
+
+
+def _search_inexact(
+    found: _Found,
+    start: int,
+    got: Array,
+    wanted: Array,
+    limit: float,
+    *,
+    scale: float,
+    least: float,
+) -> None:
+    one, other = _wide(got), _wide(wanted)
+    no_got, no_wanted = np.isnan(one), np.isnan(other)
+    found.nan_both += int(np.count_nonzero(no_got & no_wanted))
+    found.nan_got += int(np.count_nonzero(no_got & ~no_wanted))
+    found.nan_wanted += int(np.count_nonzero(~no_got & no_wanted))
+    with np.errstate(all="ignore"):
+        absolute = np.abs(one - other)
+        absolute = np.where(np.isnan(absolute), math.inf, absolute)
+        absolute = np.where((one == other) | no_got | no_wanted, 0.0, absolute)
+        # Flushing denormals to zero is no error.
+        absolute = np.where(absolute < least, 0.0, absolute)
+        # Halves: the sum of two large float64 values could overflow.
+        relative = absolute / 2 / (np.abs(other) / 2 + scale / 2 + least)
+        # An infinity against a number, on either side.
+        relative = np.where(np.isinf(absolute), math.inf, relative)
+    found.add(start, absolute, relative, np.where(no_got ^ no_wanted, math.inf, relative), limit)
+
+
+def _search_exact(found: _Found, start: int, got: Array, wanted: Array) -> None:
+    one, other = _wide(got), _wide(wanted)
+    # 64-bit integers that differ may be one number as float64.
+    absolute = np.where(got != wanted, np.maximum(np.abs(one - other), 1.0), 0.0)
+    relative = absolute / np.maximum(np.abs(other), 1.0)
+    found.add(start, absolute, relative, relative, 0.0)
+
+
+def _chunks(got: Array, wanted: Array) -> Iterator[tuple[int, Array, Array]]:
+    for start in range(0, wanted.size, _CHUNK_ELEMENTS):
+        stop = start + _CHUNK_ELEMENTS
+        yield start, got[start:stop], wanted[start:stop]
+
+
+def _wide(chunk: Array) -> NDArray[Any]:
+    """As float64 or complex128."""
+    return chunk.astype(np.complex128 if chunk.dtype.kind == "c" else np.float64)
+
+
+def _mean_size(array: Array) -> float:
+    """The mean size of the finite elements; 0 where there are none."""
+    total, count = 0.0, 0
+    for _, chunk, _ in _chunks(array, array):
+        sizes = np.abs(_wide(chunk))
+        finite = sizes[np.isfinite(sizes)]
+        count += finite.size
+        # Divided first: the sum of large float64 values could overflow.
+        total += float(np.sum(finite / array.size))
+    return total * (array.size / count) if count else 0.0
+
+
+def _count_nans(array: Array) -> int:
+    if not is_inexact(array.dtype):
+        return 0
+    return sum(int(np.count_nonzero(np.isnan(_wide(one)))) for _, one, _ in _chunks(array, array))

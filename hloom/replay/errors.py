@@ -1,0 +1,7 @@
+"""What stops a replay."""
+
+from __future__ import annotations
+
+
+class ReplayError(ValueError):
+    """A dump cannot be replayed as asked; the text says what, where, and the remedy."""
