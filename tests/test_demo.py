@@ -19,6 +19,7 @@ from hloom import cli
 from hloom.demo import data, table
 from hloom.demo.model import Sizes
 from hloom.demo.train import TrainStep, compile_step, largest_difference, train
+from hloom.dumps.read import open_dump
 from hloom.targets import deviceless
 
 TINY = "--layers 3 --width 16 --heads 2 --batch 4 --sequence 64 --steps 3".split()
@@ -81,6 +82,24 @@ def test_the_ir_is_in_the_folder_that_it_names(ran: Outcome) -> None:
     assert ran.numbers["off"]["dump_dir"] is None
 
 
+def test_chosen_steps_are_dumped_and_nothing_else(ran: Outcome, tmp_path: Path) -> None:
+    dumped = demo(tmp_path, "--spec", EVERYTHING, "--dump-steps", "1,3")
+    assert dumped.status == 0
+    assert dumped.numbers["on"]["losses"] == ran.numbers["on"]["losses"]
+    assert sorted(child.name for child in (tmp_path / "ir").iterdir()) == ["step-1", "step-3"]
+    steps = [tmp_path / "ir" / "step-1", tmp_path / "ir" / "step-3"]
+    assert dumped.numbers["dumped_steps"] == [str(step) for step in steps]
+    for step in steps:
+        # The step with hloom off, which ran beside it, is not in it.
+        [module] = open_dump(step).modules
+        assert module.name == "jit_step"
+        assert module.spec == EVERYTHING
+        assert [state.label for state in module.states][:2] == ["input", "after inline"]
+        assert "after remat" in [state.label for state in module.states]
+        assert f"Dumped: {step}" in dumped.printed
+    assert f"Look at it with: hloom report {steps[0]}" in dumped.printed
+
+
 def test_it_runs_with_nothing_on(tmp_path: Path) -> None:
     nothing = demo(tmp_path, "--spec", "off")
     assert nothing.status == 0
@@ -108,6 +127,8 @@ def test_disagreeing_losses_are_a_failure(tmp_path: Path, monkeypatch: pytest.Mo
         (["--heads", "3"], "heads divide the width: 3 do not divide 16"),
         (["--dropout", "1"], "dropout is at least 0 and below 1, got 1.0"),
         (["--sequence", str(2**24)], "a sequence of 16777216 bytes needs more text than"),
+        (["--dump-steps", "4,9"], "--dump-steps='4,9' is none of the training's steps, 1 to 3"),
+        (["--dump-steps", "3;7"], "--dump-steps='3;7': wanted a step such as 3"),
         (["--steps", "0"], "argument --steps: at least 1, got 0"),
     ],
 )

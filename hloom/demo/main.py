@@ -8,7 +8,7 @@ import json
 import platform
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 import hloom
 from hloom import targets
-from hloom.demo import data, table
+from hloom.demo import data, dumping, table
 from hloom.demo.model import Sizes
 from hloom.demo.train import (
     Compiled,
@@ -69,6 +69,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="where the IR before and after each pass goes (default: %(default)s)",
     )
+    parser.add_argument(
+        "--dump-steps",
+        metavar="STEPS",
+        help="dump these steps of the training with hloom on, e.g. 3,7, in place of the IR alone",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every number here")
     sizes = parser.add_argument_group("sizes")
     for name, what in (
@@ -103,6 +108,8 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         with hloom.passes(arguments.spec):
             """A mistake in the spec is told here, before anything takes time."""
+        if arguments.dump_steps is not None:
+            dumping.check_steps(arguments.dump_steps, arguments.steps)
         sizes = Sizes(**{f.name: getattr(arguments, f.name) for f in dataclasses.fields(Sizes)})
         corpus = data.standard_library()
         batches = data.batches(
@@ -136,12 +143,21 @@ def _compare(
             _introduction(sizes, corpus, step.state_bytes(), arguments.steps), soft_wrap=True
         )
         lowered = step.lower()
-        off, on = programs = _compile_both(lowered, arguments.spec, arguments.out, advance)
+        off, on = programs = _compile_both(
+            lowered, arguments.spec, arguments.out, advance, dump_steps=arguments.dump_steps
+        )
 
         def show(losses: Sequence[float]) -> None:
             advance("training, loss " + " and ".join(f"{loss:.3f}" for loss in losses))
 
-        trainings = train(programs, step.first_state, batches, after_step=show)
+        with _dumping(arguments) as dumped:
+            trainings = train(
+                programs,
+                step.first_state,
+                batches,
+                after_step=show,
+                dumped=None if dumped is None else on,
+            )
     largest = largest_difference(trainings[0].losses, trainings[1].losses)
     backend = jax.default_backend()
     console.print(
@@ -162,22 +178,35 @@ def _compare(
         "off": _numbers(off, trainings[0]),
         "on": _numbers(on, trainings[1]),
     }
+    if dumped is not None:
+        report["dumped_steps"] = [str(folder) for folder in dumped]
     if arguments.target is not None:
         report[arguments.target] = _for_target(console, arguments, step)
     if arguments.json is not None:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
         arguments.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    _tell_where(console, on, arguments.json)
+    _tell_where(console, on, dumped, arguments.json)
     return 0 if largest <= TOLERANCE and on.fell_back is None else 1
 
 
+def _dumping(arguments: argparse.Namespace) -> AbstractContextManager[list[Path] | None]:
+    if arguments.dump_steps is None:
+        return nullcontext()
+    return dumping.dumping(arguments.out, arguments.dump_steps)
+
+
 def _compile_both(
-    lowered: Any, spec: str, dump_to: Path, advance: Callable[[str], None]
+    lowered: Any,
+    spec: str,
+    dump_to: Path,
+    advance: Callable[[str], None],
+    *,
+    dump_steps: str | None = None,
 ) -> tuple[Compiled, Compiled]:
     advance("compiling, hloom off")
     off = compile_step(lowered, "off", dump_to=dump_to)
     advance("compiling, hloom on")
-    return off, compile_step(lowered, spec, dump_to=dump_to)
+    return off, compile_step(lowered, spec, dump_to=dump_to, dump_steps=dump_steps)
 
 
 def _for_target(console: Console, arguments: argparse.Namespace, step: TrainStep) -> dict[str, Any]:
@@ -225,10 +254,17 @@ def _introduction(sizes: Sizes, corpus: data.Tokens, state_bytes: int, steps: in
     )
 
 
-def _tell_where(console: Console, on: Compiled, json_file: Path | None) -> None:
+def _tell_where(
+    console: Console, on: Compiled, dumped: list[Path] | None, json_file: Path | None
+) -> None:
     if on.fell_back is not None:
         console.print(f"hloom fell back to the original program: {on.fell_back}", markup=False)
-    if on.dump_dir is None:
+    if dumped is not None:
+        for folder in dumped:
+            console.print(f"Dumped: {folder}", soft_wrap=True)
+        if dumped:
+            console.print(f"Look at it with: hloom report {dumped[0]}", soft_wrap=True)
+    elif on.dump_dir is None:
         console.print(f"'{on.spec}' changed nothing in the step: there is no IR to show.")
     else:
         console.print(f"The IR before and after each pass: {on.dump_dir}", soft_wrap=True)

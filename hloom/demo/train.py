@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,8 @@ class Compiled:
       compile_s: seconds in XLA.
       runs: the passes; empty where hloom was off.
       fell_back: why the program was compiled as it was in spite of the spec, if it was.
-      dump_dir: where the IR before and after each pass is; None where nothing was written.
+      dump_dir: where the IR before and after each pass is; None where nothing was written when it
+        was compiled.
     """
 
     spec: str
@@ -106,14 +108,18 @@ class TrainStep:
         return self._jitted.lower(jax.tree.map(abstract, self._first_state), abstract(self._batch))
 
 
-def compile_step(lowered: Any, spec: str, *, dump_to: Path) -> Compiled:
+def compile_step(
+    lowered: Any, spec: str, *, dump_to: Path, dump_steps: str | None = None
+) -> Compiled:
     """Compiles a lowered step with a spec, writing the IR of each pass under `dump_to`.
+
+    With `dump_steps` it is written with those steps, when they have run: see `train`.
 
     Raises hloom.SpecError where the spec is mistaken.
     """
     seen = hloom.records()
     start_s = time.perf_counter()
-    with hloom.dump(to=dump_to):
+    with hloom.dump(to=dump_to, steps=dump_steps):
         step = lowered.compile(compiler_options={"hloom": spec})
     seconds = time.perf_counter() - start_s
     new = [record for record in hloom.records() if not any(record is old for old in seen)]
@@ -143,19 +149,22 @@ def train(
     batches: Tokens,
     *,
     after_step: Callable[[Sequence[float]], None],
+    dumped: Compiled | None = None,
 ) -> tuple[Training, ...]:
     """Trains every program on the batches, each from a first state of its own.
 
     They take turns at each batch, so that whatever else the machine does meets all of them
-    alike. `after_step` is called with the losses of each turn, in the order of the programs.
+    alike. `after_step` is called with the losses of each turn, in the order of the programs. The
+    steps of `dumped`, one of the programs, are `hloom.step`s, the first has number 1.
     """
     states = [first_state() for _ in programs]
     losses: list[list[float]] = [[] for _ in programs]
     step_s: list[list[float]] = [[] for _ in programs]
-    for batch in batches:
+    for number, batch in enumerate(batches, start=1):
         for index, program in enumerate(programs):
             start_s = time.perf_counter()
-            states[index], loss = program.step(states[index], batch)
+            with hloom.step(number) if program is dumped else nullcontext():
+                states[index], loss = program.step(states[index], batch)
             losses[index].append(float(loss))
             step_s[index].append(time.perf_counter() - start_s)
         after_step([own[-1] for own in losses])
