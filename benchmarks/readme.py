@@ -42,6 +42,7 @@ def filled_in(text: str) -> str:
         "h100": _h100(),
         "frontier": _frontier(),
         "capture": _capture(),
+        "dump_cost": _dump_cost(),
     }
     for name, lines in sections.items():
         pattern = rf"(<!-- begin {name} [^\n]*-->\n).*?(<!-- end {name} -->\n)"
@@ -145,6 +146,34 @@ def _capture() -> Iterator[str]:
         place = "1 device" if devices == 1 else f"{devices} devices"
         columns += [f"{place}, XLA alone", f"{place}, `capture`"]
     yield from table(columns, ([title, *_captured(rows)] for title, rows in by_name.items()))
+
+
+def _dump_cost() -> Iterator[str]:
+    """Of the oldest JAX that was measured: what it costs where no step is chosen."""
+    version, entry = next(iter(_read("dump_cost.json").items()))
+    columns = [
+        f"jax {version}, no step chosen: a training step of",
+        "takes, of its time without dumps",
+    ]
+    yield from table(columns, map(_cost_cells, entry["steps"]))
+    yield ""
+    memory, disk = (
+        " to ".join(
+            f"{pick(row[key] for row in entry['modules']) / 1024:.0f}" for pick in (min, max)
+        )
+        for key in ("memory_bytes", "disk_bytes")
+    )
+    bounds = entry["bounds"]
+    yield f"Of each live module hloom keeps {memory} KiB in memory and {disk} KiB on disk, and in a"
+    most_mebi = bounds["disk_bytes"] >> 20
+    yield f"process {bounds['modules']} modules and {most_mebi} MiB of disk at most."
+
+
+def _cost_cells(row: dict[str, Any]) -> list[str]:
+    """A step's time, and its ratio with quartiles."""
+    low, high = row["configured"]["quartiles"]
+    step_ms = row["step_s"]["annotated"] * 1000
+    return [f"{step_ms:.3g} ms", f"{row['configured']['ratio']:.3f} ({low:.3f} to {high:.3f})"]
 
 
 def _captured(rows: dict[int, dict[str, Any]]) -> Iterator[str]:

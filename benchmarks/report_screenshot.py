@@ -1,0 +1,90 @@
+"""The picture of a report in the README, taken by headless Chromium.
+
+    python -m benchmarks.report_screenshot [DIR]      (needs the extras demo and test, and Chromium)
+
+Trains the demo's GPT for a few steps under a memory budget, dumps one of them, makes its report
+and writes docs/report.png. With DIR, a dump, it takes that one's instead.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from playwright.sync_api import sync_playwright
+
+import hloom
+from hloom.demo import data
+from hloom.demo.model import Sizes
+from hloom.demo.train import TrainStep
+from hloom.dumps import writer
+from hloom.dumps.read import open_dump
+from hloom.report.command import write_page
+from hloom.report.gather import gather
+
+OUT = Path(__file__).parents[1] / "docs" / "report.png"
+SPEC = "remat{budget=150MiB}"
+STEPS, DUMPED = 4, 3
+
+_WIDTH, _DOTS_PER_PIXEL = 1180, 1.5
+_END = "section.module .card:nth-of-type(3) tbody tr:nth-child(4)"
+"""The picture ends below this: the fourth of the peak's owners."""
+
+
+def main(words: list[str]) -> None:
+    """Writes the picture."""
+    with tempfile.TemporaryDirectory() as folder:
+        dump = Path(words[0]) if words else _dumped(Path(folder))
+        report = gather(open_dump(dump))
+        # Paths and commands of the machine that takes the picture are nobody's business.
+        shown = dataclasses.replace(report, path=Path(dump.name), command="")
+        page = write_page(shown, Path(folder) / "report.html")
+        take_picture(page, OUT)
+    print(OUT)
+
+
+def take_picture(page: Path, out: Path) -> None:
+    """Writes the top of a page as a PNG file. Raises RuntimeError where there is no Chromium."""
+    chromium = os.environ.get("CHROMIUM") or shutil.which("chromium")
+    if chromium is None:
+        raise RuntimeError("there is no Chromium: neither `chromium` on PATH nor in $CHROMIUM")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        window = browser.new_page(
+            viewport={"width": _WIDTH, "height": 800},
+            device_scale_factor=_DOTS_PER_PIXEL,
+            color_scheme="light",
+        )
+        window.goto(page.as_uri())
+        end = window.locator(_END).first.bounding_box()
+        if end is None:
+            raise RuntimeError(f"{page} shows fewer than four owners of the peak")
+        height = end["y"] + end["height"]
+        clip = {"x": 0.0, "y": 0.0, "width": float(_WIDTH), "height": height}
+        window.screenshot(path=out, full_page=True, clip=clip)  # type: ignore[arg-type]
+        browser.close()
+
+
+def _dumped(folder: Path) -> Path:
+    """The dump of a step of the demo's model, in `folder`."""
+    sizes = Sizes()
+    program = TrainStep(sizes, seed=0)
+    state = program.first_state()
+    corpus = data.standard_library()
+    batches = data.batches(corpus, steps=STEPS, batch=sizes.batch, sequence=sizes.sequence, seed=0)
+    step = program.lower()
+    with hloom.dump(to=folder, steps=DUMPED):
+        compiled = step.compile(compiler_options={"hloom": SPEC})
+        for number, batch in enumerate(batches, start=1):
+            with hloom.step(number):
+                state, _ = compiled(state, batch)
+        writer.flush()
+    return folder / f"step-{DUMPED}"
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
