@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -11,6 +13,8 @@ import pytest
 from dump_runs import DUMP_MARKS, Captures, X, names, program, train
 
 import hloom
+from hloom.dumps import reminder
+from hloom.dumps import step as step_module
 
 pytestmark = DUMP_MARKS
 
@@ -238,3 +242,25 @@ def test_a_state_that_cannot_be_kept_changes_nothing(
         pytest.warns(hloom.HloomWarning, match=message),
     ):
         assert program()(X)[0] == 3
+
+
+def test_steps_that_nobody_names_are_told_of_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    registered: list[Callable[[], None]] = []
+    monkeypatch.setattr(step_module, "_used", False)
+    monkeypatch.setattr(atexit, "register", registered.append)
+    reminder.remind_at_exit.cache_clear()
+    with hloom.dump(to=tmp_path, steps="3"):
+        program()(X)
+        program("other")(X)
+    [at_exit] = registered
+    at_exit()
+    assert capsys.readouterr().err == (
+        "hloom: steps were to be dumped, but the program named none: put "
+        "`with hloom.step(n):` around each training step.\n"
+    )
+    with hloom.dump(to=tmp_path, steps="3"), hloom.step(2):
+        pass
+    at_exit()
+    assert capsys.readouterr().err == ""

@@ -16,6 +16,7 @@ from hloom.dumps.guard import guarded
 from hloom.dumps.keeping import keep
 from hloom.dumps.live import Content, LiveModule
 from hloom.dumps.observer import DumpObserver, module_name
+from hloom.dumps.reminder import remind_at_exit
 from hloom.dumps.settings import Settings
 from hloom.dumps.xla_files import Compile, XlaFiles
 from hloom.passes.errors import PassError
@@ -46,6 +47,7 @@ class ProgramDump:
         self._xla: XlaFiles | None = None
         if self.for_steps:
             watch.install()
+            remind_at_exit()
             with guarded("having XLA write its files for dumps"):
                 self._xla = XlaFiles(self.given, module_name(origin.module))
                 self.given = self._xla.given

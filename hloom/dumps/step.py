@@ -43,6 +43,12 @@ class _Thread(threading.local):
 
 
 _thread = _Thread()
+_used = False
+
+
+def is_used() -> bool:
+    """Whether a step was named while dumps of steps were asked for."""
+    return _used
 
 
 class _Step:
@@ -54,14 +60,16 @@ class _Step:
         self._annotation = jax.profiler.StepTraceAnnotation("train", step_num=number)
 
     def __enter__(self) -> None:
+        global _used
         wanted = settings.current_for_step()
-        if (
-            wanted is not None
-            and not _thread.is_inside
-            and switch.chooses(wanted, self._number)
-            and jax_private.is_tested_version()
-        ):
-            self._watch = _watch(self._number)
+        if wanted is not None:
+            _used = True
+            if (
+                not _thread.is_inside
+                and switch.chooses(wanted, self._number)
+                and jax_private.is_tested_version()
+            ):
+                self._watch = _watch(self._number)
         self._annotation.__enter__()
 
     def __exit__(
