@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,23 +85,47 @@ def test_what_waits_at_the_end_of_the_program_is_written(ended: Ended) -> None:
     assert not list(ended.waiting.rglob("*.partial"))
 
 
-def test_arrays_are_written_elsewhere_where_threads_do_not_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def no_threads(folder: Path, *_: object) -> None:
+@pytest.fixture
+def no_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As at the end of a program, where Orbax cannot write."""
+
+    def write_share(folder: Path, *_: object) -> None:
         folder.mkdir()
         raise OSError("can't create new thread at interpreter shutdown")
 
-    monkeypatch.setattr(arrays, "write_share", no_threads)
+    monkeypatch.setattr(arrays, "write_share", write_share)
+    yield
+    array_child.close()
+
+
+@pytest.mark.usefixtures("no_threads")
+def test_arrays_are_written_elsewhere_where_threads_do_not_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     given = [jnp.arange(6, dtype=jnp.bfloat16), np.float32(3)]
     arrays.snapshot(["x", "y"], given).write(tmp_path / "arguments")
+    # One process is there for all that is left: its start is what takes long.
+    monkeypatch.setattr(array_child, "_SCRIPT", "raise RuntimeError('another process')")
+    arrays.snapshot(["z"], [np.int32(7)]).write(tmp_path / "results")
     found = read_arrays([tmp_path / "arguments"])
     assert found[0].dtype == jnp.bfloat16
     np.testing.assert_array_equal(found[0], given[0])
     assert found[1] == 3
+    assert read_arrays([tmp_path / "results"])[0] == 7
+    with pytest.raises(OSError, match="File exists"):
+        array_child.write_share_elsewhere(tmp_path / "results", (), {})
 
 
 def test_what_fails_elsewhere_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(array_child, "_SCRIPT", "raise FileExistsError('it is there already')")
     with pytest.raises(OSError, match="FileExistsError: it is there already"):
+        array_child.write_share_elsewhere(tmp_path / "arguments", (), {})
+
+
+def test_a_process_that_does_not_answer_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(array_child, "_SCRIPT", "import sys; sys.stdin.read()")
+    monkeypatch.setattr(array_child, "TIMEOUT_S", 0.0)
+    with pytest.raises(OSError, match="the arrays were not written 0 s after the end"):
         array_child.write_share_elsewhere(tmp_path / "arguments", (), {})

@@ -253,6 +253,8 @@ def finish(timeout_s: float = EXIT_TIMEOUT_S) -> None:
         return
     start_s = time.monotonic()
     left = writer.close(timeout_s)
+    if not left and (array_child := sys.modules.get("hloom.dumps.array_child")):
+        array_child.close()
     if left:
         waited_s = time.monotonic() - start_s
         steps = "1 step" if left == 1 else f"{left} steps"
