@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -22,6 +21,7 @@ from hloom.passes.errors import PassError, SpecError, did_you_mean
 from hloom.passes.pipeline import Pipeline
 from hloom.passes.wording import counted
 from hloom.replay import arguments as inputs
+from hloom.replay import options
 from hloom.replay.bisect import (
     Bisection,
     Guilty,
@@ -50,12 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "and runs the module on this machine a dozen times or so. Ends with 0 where all is well, "
         "else with 1."
     )
-    parser.add_argument(
-        "dump",
-        metavar="DIR",
-        type=Path,
-        help="a module folder, or a dump that holds just one, or one that the passes changed",
-    )
+    options.add_dump(parser)
     parser.add_argument(
         "-p",
         "--passes",
@@ -70,26 +65,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--rise",
-        type=_not_negative,
+        type=options.not_negative,
         default=_RISE_PERCENT,
         metavar="PERCENT",
         help="with --peak, the rise that is none yet (default: %(default)s)",
     )
-    parser.add_argument(
-        "--arguments",
-        choices=("dumped", "random"),
-        help="what to run it with (default: those of the dump, where it has them)",
-    )
-    parser.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="of random arguments (default: 0)"
-    )
-    parser.add_argument(
-        "--tolerance",
-        type=_not_negative,
-        metavar="X",
-        help="largest relative error of floating-point results (default: by dtype, 7e-5 for "
-        "float32); 0 asks for equal values",
-    )
+    options.add_inputs(parser)
     parser.add_argument(
         "--target",
         choices=[name for name in targets.names() if name != "cpu"],
@@ -117,9 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
     0 where nothing was found; 1 where something was, and where the search is not possible, which
     stderr tells.
     """
-    # What is replayed shall not be dumped again, into the folder that it is read from.
-    for name in [name for name in os.environ if name.startswith("HLOOM_DUMP_")]:
-        del os.environ[name]
+    options.switch_dumps_off()
     try:
         return _Command(arguments, Console(soft_wrap=True)).run()
     except (ReplayError, DumpError, SpecError, PassError, OSError) as error:
@@ -312,10 +291,3 @@ class _Command:
 
     def _tell(self, text: str) -> None:
         self._console.print(Text(text))
-
-
-def _not_negative(text: str) -> float:
-    value = float(text)
-    if not value >= 0:
-        raise argparse.ArgumentTypeError(f"a number of 0 or more, got {text}")
-    return value

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from hloom.passes.errors import PassError, SpecError
 from hloom.passes.pipeline import Pipeline
 from hloom.passes.wording import counted
 from hloom.replay import arguments as inputs
-from hloom.replay import table
+from hloom.replay import options, table
 from hloom.replay.chosen import chosen_module
 from hloom.replay.comparison import Tolerance, compare
 from hloom.replay.decisions import other_plans, replayed
@@ -43,12 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "random ones, under two pipelines, compares their results value by value, and times them. "
         "Ends with 0 where all are equal within the tolerance, else with 1."
     )
-    parser.add_argument(
-        "dump",
-        metavar="DIR",
-        type=Path,
-        help="a module folder, or a dump that holds just one, or one that the passes changed",
-    )
+    options.add_dump(parser)
     parser.add_argument(
         "-p",
         "--passes",
@@ -67,21 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="ask StableHLO's reference interpreter as well: for small programs on one device",
     )
-    parser.add_argument(
-        "--arguments",
-        choices=("dumped", "random"),
-        help="what to run it with (default: those of the dump, where it has them)",
-    )
-    parser.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="of random arguments (default: 0)"
-    )
-    parser.add_argument(
-        "--tolerance",
-        type=_relative,
-        metavar="X",
-        help="largest relative error of floating-point results (default: by dtype, 7e-5 for "
-        "float32); 0 asks for equal values",
-    )
+    options.add_inputs(parser)
     parser.add_argument(
         "--repeat",
         type=_count,
@@ -103,9 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
     0 where all results are equal within the tolerance; 1 where they are not, and where the replay
     is not possible, which stderr tells.
     """
-    # What is replayed shall not be dumped again, into the folder that it is read from.
-    for name in [name for name in os.environ if name.startswith("HLOOM_DUMP_")]:
-        del os.environ[name]
+    options.switch_dumps_off()
     try:
         return _replay(arguments, Console())
     except (ReplayError, DumpError, SpecError, PassError, OSError) as error:
@@ -267,17 +245,6 @@ def _write_json(
         ],
     }
     file.write_text(json.dumps(report, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-
-
-def _relative(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    # Not a number is not at least 0 either.
-    if not value >= 0:
-        raise argparse.ArgumentTypeError(f"a number of 0 or more, got {text}")
-    return value
 
 
 def _count(text: str) -> int:

@@ -1,0 +1,54 @@
+"""What `hloom replay` and `hloom bisect` have in common on the command line."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+
+def add_dump(parser: argparse.ArgumentParser) -> None:
+    """Adds DIR, which says what to run."""
+    parser.add_argument(
+        "dump",
+        metavar="DIR",
+        type=Path,
+        help="a module folder, or a dump that holds just one, or one that the passes changed",
+    )
+
+
+def add_inputs(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that say what to run it with, and what results count as equal."""
+    parser.add_argument(
+        "--arguments",
+        choices=("dumped", "random"),
+        help="what to run it with (default: those of the dump, where it has them)",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="of random arguments (default: 0)"
+    )
+    parser.add_argument(
+        "--tolerance",
+        type=not_negative,
+        metavar="X",
+        help="largest relative error of floating-point results (default: by dtype, 7e-5 for "
+        "float32); 0 asks for equal values",
+    )
+
+
+def not_negative(text: str) -> float:
+    """A number of 0 or more, of the text of an option."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    # Not a number is not at least 0 either.
+    if not value >= 0:
+        raise argparse.ArgumentTypeError(f"a number of 0 or more, got {text}")
+    return value
+
+
+def switch_dumps_off() -> None:
+    """What is run again shall not be dumped again, into the folder that it is read from."""
+    for name in [name for name in os.environ if name.startswith("HLOOM_DUMP_")]:
+        del os.environ[name]
