@@ -95,6 +95,7 @@ def configured(**values: object) -> Iterator[None]:
 def persistent_cache(tmp_path: Path) -> Iterator[None]:
     """JAX has a cache on disk, and puts everything into it."""
     with configured(
+        jax_enable_compilation_cache=True,
         jax_compilation_cache_dir=str(tmp_path / "cache"),
         jax_persistent_cache_min_compile_time_secs=0,
         jax_persistent_cache_min_entry_size_bytes=-1,
