@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from cuda_on_cpu import Clique, RaggedBuffers, compile_kernels, random_splits, reference
 
+pytestmark = pytest.mark.once
+
 NewClique = Callable[[int], Clique]
 
 

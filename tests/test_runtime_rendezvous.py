@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from native_code import CSRC, NATIVE, compile_native
 
+pytestmark = pytest.mark.once
+
 SOURCES = (NATIVE / "rendezvous_test.cc", CSRC / "rendezvous.cc")
 
 CHECKS = re.findall(r"NAMED\((\w+)\)", SOURCES[0].read_text(encoding="utf-8").split("kChecks")[1])
