@@ -635,9 +635,10 @@ def buffer_assignment(executable: Any) -> BufferAssignment | None:
     return BufferAssignment(proto, stats.generated_code_size_in_bytes)
 
 
-def xla_version(executable: Any) -> str:
-    """What the executable's backend says of its version."""
-    return str(executable.client.platform_version)
+def xla_version(executable: Any) -> str | None:
+    """What the executable's backend says of its version; None for devices that are not here."""
+    client = getattr(executable, "client", None)
+    return None if client is None else str(client.platform_version)
 
 
 def argument_shardings(
