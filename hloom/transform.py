@@ -12,7 +12,8 @@ from hloom.agreement import Agreement, AgreementError
 from hloom.attempts import Attempts
 from hloom.capture.compiling import CompileFunction, Settings
 from hloom.compilation import Compilation, Compiled
-from hloom.dumps.observer import DumpObserver, json_text
+from hloom.dumps.module_dump import json_text
+from hloom.dumps.observer import DumpObserver
 from hloom.dumps.program import ProgramDump
 from hloom.lowering.placement import Placement
 from hloom.passes.base import Target

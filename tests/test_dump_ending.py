@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,3 +130,11 @@ def test_a_process_that_does_not_answer_is_given_up(
     monkeypatch.setattr(array_child, "TIMEOUT_S", 0.0)
     with pytest.raises(OSError, match="the arrays were not written 0 s after the end"):
         array_child.write_share_elsewhere(tmp_path / "arguments", (), {})
+
+
+def test_a_process_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(array_child, "_SCRIPT", "import time; time.sleep(600)")
+    monkeypatch.setattr(array_child, "_END_S", 0.0)
+    child = array_child._Child()
+    child.close()
+    assert child._process.returncode == -signal.SIGKILL

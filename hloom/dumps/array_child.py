@@ -26,6 +26,9 @@ from hloom.passes.errors import reason_of
 TIMEOUT_S = 60.0
 """How long to wait for a share. The first waits for JAX and Orbax too, 5 s on a slow machine."""
 
+_END_S = 5.0
+"""How long it may take to end."""
+
 _SCRIPT = "from hloom.dumps.array_child import serve; serve()"
 _ENDING = "interpreter shutdown"
 """What Python says where a thread is not started: of `threading` and of `concurrent.futures`."""
@@ -71,9 +74,13 @@ class _Child:
             raise OSError(failure)
 
     def close(self) -> None:
-        """Ends the process, which has nothing more to do."""
-        with suppress(BrokenPipeError):
-            self._process.communicate()
+        """Ends the process, which has nothing more to do; kills it where it does not end."""
+        try:
+            with suppress(BrokenPipeError):
+                self._process.communicate(timeout=_END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
         self._log.close()
 
     def _last_words(self) -> str:

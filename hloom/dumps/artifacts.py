@@ -5,14 +5,13 @@ All of it is there for every executable, one from the persistent cache too.
 
 from __future__ import annotations
 
-import json
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from hloom import jax_private
 from hloom.dumps.live_ranges import live_ranges
-from hloom.dumps.module_dump import Missing
+from hloom.dumps.module_dump import Missing, json_text
 
 FOLDER = "xla"
 
@@ -52,11 +51,6 @@ def write_file(file: Path, content: str | bytes) -> None:
     except OSError:
         file.unlink(missing_ok=True)
         raise
-
-
-def as_json(value: object) -> str:
-    """JSON as all files of a dump have it."""
-    return json.dumps(value, sort_keys=True, indent=2, default=str) + "\n"
 
 
 Files: TypeAlias = dict[str, str | bytes]
@@ -100,7 +94,7 @@ class _XlaSide:
             "generated_code_bytes": self._assignment.generated_code_bytes,
             "step_bytes": arguments + outputs - aliases + temp,
         }
-        files: Files = {"memory.json": as_json(memory)}
+        files: Files = {"memory.json": json_text(memory)}
         if self._assignment.proto:
             files["buffer_assignment.pb"] = self._assignment.proto
         return files
@@ -113,4 +107,4 @@ class _XlaSide:
             proto,
             buffer_assignment_text=text.read_text("utf-8", "replace") if text.exists() else "",
         )
-        return {"live_ranges.json": as_json(found)}
+        return {"live_ranges.json": json_text(found)}

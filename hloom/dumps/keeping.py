@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import tempfile
 import weakref
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hloom.dumps.live import LIVE, Content, LiveModule, ModuleFacts
-from hloom.dumps.module_dump import Missing
+from hloom.dumps.module_dump import Missing, plain_name
 from hloom.dumps.process_folder import delete, process_folder
 from hloom.passes.errors import reason_of
 from hloom.policy import first_time, warn
@@ -74,7 +73,6 @@ def _put(folder: Path, name: str, content: Content) -> Path:
 
 
 def _new_folder(name: str) -> Path:
-    plain_name = re.sub(r"[^A-Za-z0-9_.-]", "_", name)[:80]
-    folder = process_folder() / f"{next(_numbers)}-{plain_name}"
+    folder = process_folder() / f"{next(_numbers)}-{plain_name(name)}"
     folder.mkdir()
     return folder

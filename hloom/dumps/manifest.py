@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import importlib.metadata
-import json
 import os
 import platform
 import sys
@@ -19,7 +18,7 @@ from jax.extend.mlir import ir
 
 from hloom import __version__
 from hloom.dumps.live import ModuleFacts
-from hloom.dumps.module_dump import MANIFEST, Missing
+from hloom.dumps.module_dump import MANIFEST, Missing, json_text
 from hloom.dumps.read import FORMAT
 from hloom.dumps.sources import sources
 
@@ -264,7 +263,7 @@ def process_manifest(
 
 def write_manifest(folder: Path, manifest: Mapping[str, object]) -> None:
     """Writes the manifest.json of a folder; one that is there already is replaced in one go."""
-    text = json.dumps(manifest, sort_keys=True, indent=2, default=str) + "\n"
+    text = json_text(manifest, default=str)
     half = folder / f".{MANIFEST}.partial"
     half.write_text(text, encoding="utf-8")
     half.replace(folder / MANIFEST)

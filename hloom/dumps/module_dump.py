@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,6 +13,9 @@ from typing import Any
 
 MANIFEST = "manifest.json"
 INPUT = "00-input.mlir"
+
+_LONGEST_NAME = 100
+"""Characters of a module's name that its folder has: file systems allow 255 bytes in all."""
 
 _NUMBERED = re.compile(r"(.*)-(\d+)")
 _PROCESS = re.compile(r"\.?process-(\d+)(?:\.partial)?")
@@ -255,6 +258,16 @@ def whole_number(manifest: Mapping[str, Any], name: str, default: int | None) ->
     """An entry of a manifest; the default where it has none, or something else there."""
     value = manifest.get(name)
     return value if isinstance(value, int) else default
+
+
+def plain_name(name: str) -> str:
+    """A module's name as a folder can have it."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", name).lstrip(".")[:_LONGEST_NAME] or "module"
+
+
+def json_text(value: object, *, default: Callable[[Any], object] | None = None) -> str:
+    """Values as the text of a dump's JSON file; `default` is for those that JSON does not have."""
+    return json.dumps(value, indent=2, sort_keys=True, default=default) + "\n"
 
 
 def read_json(file: Path) -> Any:

@@ -5,7 +5,6 @@ The manifest comes last: a folder without one was cut off.
 
 from __future__ import annotations
 
-import re
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -19,16 +18,13 @@ from hloom.dumps.artifacts import write_artifacts, write_file
 from hloom.dumps.claims import claim, new_half
 from hloom.dumps.live import Content, LiveModule
 from hloom.dumps.manifest import Signature, module_manifest, write_manifest
-from hloom.dumps.module_dump import INPUT, MANIFEST, Missing
+from hloom.dumps.module_dump import INPUT, MANIFEST, Missing, plain_name
 from hloom.passes.errors import reason_of
 from hloom.policy import first_time, warn
 
 if TYPE_CHECKING:
     from hloom.dumps.arrays import Snapshot
     from hloom.dumps.watch import Execution
-
-_LONGEST_NAME = 100
-"""Characters of a module's name that its folder has: file systems allow 255 bytes in all."""
 
 _BYTECODE = b"ML\xefR"
 """What MLIR bytecode begins with."""
@@ -208,8 +204,3 @@ def _sizes(folder: Path) -> dict[str, int]:
         for file in sorted(folder.rglob("*"))
         if file.is_file() and file.name != MANIFEST
     }
-
-
-def plain_name(name: str) -> str:
-    """A module's name as a folder can have it."""
-    return re.sub(r"[^A-Za-z0-9_.-]", "_", name).lstrip(".")[:_LONGEST_NAME] or "module"

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import io
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hloom.dumps.guard import guarded
-from hloom.dumps.module_dump import INPUT
+from hloom.dumps.module_dump import INPUT, json_text
 from hloom.dumps.settings import Settings
 
 if TYPE_CHECKING:
@@ -91,11 +90,6 @@ class DumpObserver:
         with guarded("keeping a state of a module for a dump"):
             as_text = self._settings.steps is None
             self._files[file_name] = module_text(module) if as_text else module_bytecode(module)
-
-
-def json_text(value: object) -> str:
-    """Values as a JSON file's text."""
-    return json.dumps(value, indent=2, sort_keys=True) + "\n"
 
 
 def module_name(module: ir.Module) -> str:

@@ -9,7 +9,7 @@ What is not there, or not whole, is no error: `missing` says what and why.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -102,6 +102,18 @@ def _open(path: Path) -> Dump:
         why = f" Writing {', '.join(cut_off)} was cut off." if cut_off else ""
         raise DumpError(f"{path} holds no dump.{why} {_REMEDY}")
     raise DumpError(f"{path} holds {len(inside)} dumps; give one of them: {_listed(inside)}.")
+
+
+def alike(modules: Iterable[ModuleDump]) -> list[list[ModuleDump]]:
+    """The modules in groups: what several processes ran alike is one, in the order of the first."""
+    groups: dict[tuple[object, ...], list[ModuleDump]] = {}
+    seen: dict[tuple[object, ...], int] = {}
+    for module in modules:
+        content = str(module.manifest.get("input_sha256") or module.folder)
+        same = (module.name, content, module.spec)
+        turn = seen[(module.process, *same)] = seen.get((module.process, *same), 0) + 1
+        groups.setdefault((turn, *same), []).append(module)
+    return list(groups.values())
 
 
 def _listed(folders: Sequence[Path], most: int = 20) -> str:

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING
 
 from hloom.dumps.claims import Claim, claim_step
 from hloom.dumps.manifest import process_manifest, write_manifest
-from hloom.dumps.module_dump import Missing
-from hloom.dumps.module_folder import plain_name, write_execution
+from hloom.dumps.module_dump import Missing, plain_name
+from hloom.dumps.module_folder import write_execution
 from hloom.policy import first_time, warn
 
 if TYPE_CHECKING:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
-from hloom.dumps.read import DumpError, ModuleDump, open_dump
+from hloom.dumps.read import DumpError, ModuleDump, alike, open_dump
 from hloom.passes.wording import counted
 
 
@@ -20,7 +19,7 @@ def chosen_module(path: Path) -> ModuleDump:
     if not dump.modules:
         missing = "".join(f"\n  {each}" for each in dump.missing)
         raise DumpError(f"{dump.path} holds no module.{missing}")
-    modules = _different(dump.modules)
+    modules = [group[0] for group in alike(dump.modules)]
     changed = [module for module in modules if _is_changed(module)]
     for candidates in (modules, changed):
         if len(candidates) == 1:
@@ -29,19 +28,6 @@ def chosen_module(path: Path) -> ModuleDump:
     raise DumpError(
         f"{dump.path} holds {counted(len(dump.modules), 'module')}; give one of them:{listed}"
     )
-
-
-def _different(modules: Sequence[ModuleDump]) -> list[ModuleDump]:
-    """The modules, those that several processes wrote once: most are the same in all."""
-    found: dict[object, ModuleDump] = {}
-    seen: Counter[object] = Counter()
-    for module in modules:
-        digest = module.manifest.get("input_sha256")
-        seen[module.process, digest] += 1
-        # A process that ran equal modules twice wrote two: they are two.
-        key = module.folder if digest is None else (digest, seen[module.process, digest])
-        found.setdefault(key, module)
-    return list(found.values())
 
 
 def _is_changed(module: ModuleDump) -> bool:

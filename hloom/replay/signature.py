@@ -72,13 +72,12 @@ class Signature:
 
     Attributes:
       arguments, results: the values.
-      argument_count, result_count: with tokens.
+      argument_count: of the arguments with tokens.
     """
 
     arguments: tuple[Value, ...]
     results: tuple[Value, ...]
     argument_count: int
-    result_count: int
 
 
 def signature_of(
@@ -108,7 +107,6 @@ def signature_of(
         ),
         _values("result", results, attributes, own_results, result_names),
         len(own_names),
-        len(results),
     )
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hloom.dumps.read import Dump, Missing, ModuleDump
+from hloom.dumps.read import Dump, Missing, ModuleDump, alike
 from hloom.report.memory import memory_of
 from hloom.report.module import ModuleReport, report_module
 
@@ -43,7 +43,7 @@ class Report:
 
 def gather(dump: Dump) -> Report:
     """Reads a dump, and models the memory of its largest modules. Raises nothing for damage."""
-    groups = _alike(dump.modules)
+    groups = alike(dump.modules)
     groups.sort(key=lambda group: -_rough_bytes(group[0]))
     in_full = _to_show_in_full([group[0] for group in groups])
     modules = [
@@ -66,18 +66,6 @@ def gather(dump: Dump) -> Report:
 
 def _command(words: object) -> str:
     return shlex.join(map(str, words)) if isinstance(words, list) else ""
-
-
-def _alike(modules: Iterable[ModuleDump]) -> list[list[ModuleDump]]:
-    """The modules, those that several processes ran in one group."""
-    groups: dict[tuple[object, ...], list[ModuleDump]] = {}
-    seen: dict[tuple[object, ...], int] = {}
-    for module in modules:
-        content = str(module.manifest.get("input_sha256") or module.folder)
-        same = (module.name, content, module.spec)
-        turn = seen[(module.process, *same)] = seen.get((module.process, *same), 0) + 1
-        groups.setdefault((turn, *same), []).append(module)
-    return list(groups.values())
 
 
 def _to_show_in_full(modules: Sequence[ModuleDump]) -> set[int]:
