@@ -280,13 +280,18 @@ def test_ten_thousand_barriers_leave_nothing_behind() -> None:
             with pytest.raises(XlaError):
                 jax.block_until_ready(failing(jnp.ones(RANKS)))
 
+    def growth() -> int:
+        memory = resident_bytes()
+        rounds(10)
+        return resident_bytes() - memory
+
     rounds(3)
-    files, threads, memory = open_files(), running_threads(), resident_bytes()
-    rounds(10)
+    files, threads = open_files(), running_threads()
+    # An arrival takes some hundred bytes: 80,000 that were kept would be many MiB, each time. What
+    # the rest of the process takes meanwhile, it does not take each time.
+    assert any(growth() < 4 * 2**20 for _ in range(3))
     assert open_files() == files
     assert running_threads() == threads
-    # An arrival takes some hundred bytes: 80,000 that were kept would be many MiB.
-    assert resident_bytes() - memory < 4 * 2**20
 
 
 def open_files() -> int:
