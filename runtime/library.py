@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, distribution
 from importlib.resources import as_file, files
 from pathlib import Path
 from types import MappingProxyType
@@ -24,10 +25,16 @@ def find_library() -> Path | None:
     # Beside the sources in a wheel, in site-packages in an editable install: the resources of the
     # package know both.
     resource = files("hloom.runtime") / FILE_NAME
-    if not resource.is_file():
+    if resource.is_file():
+        with as_file(resource) as path:
+            return path
+    # Python started in a checkout's root imports the sources there: the library is the installed
+    # package's.
+    try:
+        installed = Path(str(distribution("hloom").locate_file(f"hloom/runtime/{FILE_NAME}")))
+    except PackageNotFoundError:
         return None
-    with as_file(resource) as path:
-        return path
+    return installed if installed.is_file() else None
 
 
 class Library:
