@@ -59,6 +59,12 @@ def test_plots_are_files(step: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert sorted(capsys.readouterr().out.splitlines()) == [f"wrote {plot}" for plot in plots]
 
 
+def test_plots_stand_beside_the_page_unless_told(step: Path) -> None:
+    module = step / "process-0" / "jit_scanned_step-0"
+    assert main(["report", str(module), "--png"]) == 0
+    assert len(list((module / "plots").glob("*.png"))) == 4
+
+
 @pytest.mark.once
 def test_without_its_libraries_the_remedy_is_told(
     step: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

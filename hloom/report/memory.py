@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from hloom.dumps.module_dump import ModuleDump, read_json
@@ -54,6 +54,13 @@ class Bound:
     bytes: int | None
     of_temp: bool
 
+    @property
+    def described(self) -> str:
+        """The budget, with its bytes where the spec does not name them."""
+        if self.bytes is None or self.text == units.size(self.bytes):
+            return self.text
+        return f"{self.text}, {units.size(self.bytes)}"
+
     def holds(self, figures: Figures) -> bool | None:
         """Whether a step keeps to it; None where that is not known."""
         if self.bytes is None:
@@ -94,6 +101,7 @@ class Owners:
       peak_at: when that is, from 0 to 1.
       rows: the largest, in order.
       others: how many more there are, and their bytes.
+      is_before: of the program as it was before the passes.
     """
 
     title: str
@@ -102,6 +110,7 @@ class Owners:
     rows: tuple[Owner, ...]
     others: int
     others_bytes: int
+    is_before: bool = False
 
 
 @dataclass(frozen=True)
@@ -110,7 +119,7 @@ class Memory:
 
     Attributes:
       xla: XLA's figures for what runs.
-      xla_before: XLA's bytes of the program as it was, where it was compiled that way too.
+      xla_before: XLA's figures of the program as it was, where it was compiled that way too.
       before, after: by hloom's model of memory; `after` only where the passes changed something.
       bound: the budget.
       live_ranges: what lives when in XLA's schedule, as the dump has it.
@@ -118,7 +127,7 @@ class Memory:
     """
 
     xla: Figures | None
-    xla_before: int | None
+    xla_before: Figures | None
     before: MemoryCurve | None
     after: MemoryCurve | None
     bound: Bound | None
@@ -129,7 +138,7 @@ class Memory:
     def ends(self) -> tuple[int, int] | None:
         """Bytes before and after, counted in the same way; None where not both are known."""
         if self.xla is not None and self.xla_before is not None:
-            return self.xla_before, self.xla.step_bytes
+            return self.xla_before.step_bytes, self.xla.step_bytes
         if self.before is not None and self.after is not None:
             return self.before.step_bytes, self.after.step_bytes
         return None
@@ -139,6 +148,8 @@ class Memory:
         """What to show side by side: "before" or "after", who counted, and the figures."""
         modelled = (("before", self.before), ("after", self.after))
         bars = [(when, "hloom's model", _figures(c)) for when, c in modelled if c is not None]
+        if self.xla_before is not None:
+            bars.append(("before", "XLA", self.xla_before))
         if self.xla is not None:
             bars.append(("after" if self.after or not self.before else "compiled", "XLA", self.xla))
         return tuple(bars)
@@ -152,10 +163,9 @@ def _figures(curve: MemoryCurve) -> Figures:
 def memory_of(dump: ModuleDump) -> Memory:
     """XLA's figures and the budget, and of the rest what a module folder has as it is."""
     figures = _xla_figures(dump.memory)
-    before_bytes = _unmodified_bytes(dump)
     return Memory(
         xla=figures,
-        xla_before=before_bytes,
+        xla_before=None if figures is None else _unmodified(dump, figures),
         before=None,
         after=None,
         bound=_bound(dump),
@@ -175,13 +185,21 @@ def _xla_figures(memory: Mapping[str, Any] | None) -> Figures | None:
         return None
 
 
-def _unmodified_bytes(dump: ModuleDump) -> int | None:
-    """XLA's figure of the attempt in which nothing was recomputed, where there was one."""
+def _unmodified(dump: ModuleDump, figures: Figures) -> Figures | None:
+    """XLA's figures of the attempt in which nothing was recomputed, where there was one.
+
+    Args:
+      dump: the module.
+      figures: of what runs: recomputation changes neither arguments nor results.
+    """
     for number, attempt in enumerate(_attempts(dump), start=1):
         for file in dump.folder.glob(f"attempt-{number}/plan-*-remat.json"):
             plan = read_json(file)
             if isinstance(plan, dict) and not plan.get("blocks") and not plan.get("scans"):
-                return attempt.get("step_bytes")
+                temp_bytes = attempt.get("temp_bytes")
+                return (
+                    replace(figures, temp_bytes=temp_bytes) if isinstance(temp_bytes, int) else None
+                )
     return None
 
 
@@ -233,7 +251,9 @@ def xla_owners(ranges: Json, sources: Sources) -> Owners:
     return _owners(title, rows, int(ranges["peak_bytes"]), int(ranges["peak_at"]) / last)
 
 
-def model_owners(title: str, curve: MemoryCurve, sources: Sources) -> Owners:
+def model_owners(
+    title: str, curve: MemoryCurve, sources: Sources, *, is_before: bool = False
+) -> Owners:
     """The owners of the peak of a program by hloom's model."""
     last = max(len(curve.points) - 1, 1)
     rows = [
@@ -249,7 +269,8 @@ def model_owners(title: str, curve: MemoryCurve, sources: Sources) -> Owners:
         for each in curve.owners
     ]
     peak_bytes = curve.points[curve.peak_at].bytes if curve.points else 0
-    return _owners(title, rows, peak_bytes, curve.peak_at / last)
+    found = _owners(title, rows, peak_bytes, curve.peak_at / last)
+    return replace(found, is_before=is_before)
 
 
 def _owners(title: str, values: list[Owner], peak_bytes: int, peak_at: float) -> Owners:

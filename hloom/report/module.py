@@ -139,7 +139,7 @@ def _modelled(dump: ModuleDump, memory: Memory, sources: Sources) -> Memory:
     if after is not None:
         owners.append(model_owners("After the passes, by hloom's model", after, sources))
     title = "Before the passes, by hloom's model" if after else "By hloom's model of memory"
-    owners.append(model_owners(title, before, sources))
+    owners.append(model_owners(title, before, sources, is_before=after is not None))
     return dataclasses.replace(memory, before=before, after=after, owners=tuple(owners))
 
 

@@ -134,7 +134,7 @@ _FILTERS = {
     "change": lambda ends: units.change(*ends),
     "counted": lambda count, noun, plural="": units.counted(count, noun, plural),
     "flops": units.flops,
-    "lower_first": lambda text: text[:1].lower() + text[1:],
+    "lower_first": units.lower_first,
     "moment": _moment,
     "of": _of,
     "parted": _parted,
