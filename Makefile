@@ -85,7 +85,7 @@ clean:
 
 # $(1) the environment, $(2) what pip is to install.
 define install
-@echo "installing $(subst ',,$(2)) into $(1)"
+@echo "installing $(subst ',,$(2)) into $(1): downloads some 300 MB and compiles C++, a minute or two"
 @$(1)/bin/python $(INSTALL) $(2) || { \
   echo "pip could not install $(subst ',,$(2)): is there a network? Its message stands above." >&2; \
   exit 1; }
