@@ -167,23 +167,17 @@ def _is_inlinable(function: ir.Operation) -> bool:
     about_values = [str(attributes.get(name, "")) for name in ("arg_attrs", "res_attrs")]
     return (
         len(list(function.regions[0].blocks)) == 1
-        and _is_private(function)
+        and not walk.is_public(function)
         and attributes.keys() <= _PLAIN_FUNCTION
         and not any("sharding" in text for text in about_values)
     )
-
-
-def _is_private(function: ir.Operation) -> bool:
-    if "sym_visibility" not in function.attributes:
-        return False
-    return ir.StringAttr(function.attributes["sym_visibility"]).value == "private"
 
 
 def _unreferenced(
     module: ir.Module, functions: dict[str, ir.Operation], inlined: set[ir.Operation]
 ) -> tuple[ir.Operation, ...]:
     """Private functions that nothing refers to any more once the planned calls are inlined."""
-    kept = {name for name, function in functions.items() if not _is_private(function)}
+    kept = {name for name, function in functions.items() if walk.is_public(function)}
     seen: dict[ir.Attribute, frozenset[str]] = {}
     for view in module.body.operations:
         if view.operation.name != "func.func":
