@@ -167,9 +167,9 @@ class MeasuredPass(Pass):
     """A pass that plans again from what XLA made of its plans.
 
     Each plan goes on a clone of the same module, which then is compiled: an attempt. A plan that
-    is empty means the module as it is, and that is an attempt as well. Three entries of a plan's
-    `to_json` are known by name where they are there, all of them whole numbers:
-    "predicted_step_bytes", "predicted_temp_bytes" and "added_flops".
+    is empty means the module as it is, and that is an attempt as well. Four entries of a plan's
+    `to_json` are known by name where they are there: "predicted_step_bytes", "predicted_temp_bytes"
+    and "added_flops", whole numbers, and "obstacle", a sentence on why nothing could be planned.
     """
 
     compiles: int

@@ -48,6 +48,8 @@ def _go_through(driver: MeasuredPass, module: ir.Module, target: Target) -> Fore
     attempts: list[Attempt] = []
     while len(attempts) < driver.compiles:
         plan = planner(module, attempts).to_json()
+        if isinstance(obstacle := plan.get("obstacle"), str):
+            return Foresight(complaint=obstacle)
         step_bytes, temp_bytes = (plan.get(f"predicted_{kind}_bytes") for kind in ("step", "temp"))
         if not isinstance(step_bytes, int) or not isinstance(temp_bytes, int):
             break

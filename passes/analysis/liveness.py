@@ -42,9 +42,10 @@ class MemoryPrediction:
 def predict(module: ir.Module, shards: Shards | None = None) -> MemoryPrediction:
     """The memory of a module whose calls are inlined; pure.
 
-    ``shards`` are found by Shardy's propagation where they are not given.
+    ``shards`` are found by Shardy's propagation where they are not given. Raises NoEntryError where
+    no function is known to be the program.
     """
-    main = walk.functions(module)["main"]
+    main = walk.entry_function(module)
     graph = BlockGraph.of(main.regions[0].blocks[0], shards or Shards.of(module))
     line = line_of(graph)
     return prediction_of(graph, line, simulate(line))

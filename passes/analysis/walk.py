@@ -58,6 +58,35 @@ def functions(module: ir.Module) -> dict[str, ir.Operation]:
     return found
 
 
+class NoEntryError(ValueError):
+    """A module does not say which of its functions is the program."""
+
+
+def entry_function(module: ir.Module) -> ir.Operation:
+    """The function that a run of the module starts in: ``main``, or else the only public one.
+
+    JAX always writes ``main``; tests and other programs that write StableHLO may not. Raises
+    NoEntryError where there is neither.
+    """
+    found = functions(module)
+    if "main" in found:
+        return found["main"]
+    public = [function for function in found.values() if is_public(function)]
+    if len(public) == 1:
+        return public[0]
+    raise NoEntryError(
+        "no function of the module is known to be its program: none is called main, and "
+        f"{len(public)} are public"
+    )
+
+
+def is_public(function: ir.Operation) -> bool:
+    """Whether others than the module itself may call the function."""
+    if "sym_visibility" not in function.attributes:
+        return True
+    return ir.StringAttr(function.attributes["sym_visibility"]).value != "private"
+
+
 def ancestors(block: ir.Block) -> Iterator[ir.Operation]:
     """The operations around a block, from the one that holds it outwards."""
     op: ir.Operation | None = block.owner.operation

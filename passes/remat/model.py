@@ -96,7 +96,7 @@ class Model:
         self.operations = list(walk.operations(module.operation))
         self.number = {op: number for number, op in enumerate(self.operations)}
         """Of an operation among all of them; none is edited while the model is used."""
-        self.main = walk.functions(module)["main"].regions[0].blocks[0]
+        self.main = walk.entry_function(module).regions[0].blocks[0]
         self.blocks = list(walk.code_blocks(module.operation))
         self.shards = Shards.of(module)
         self._graphs = {block: BlockGraph.of(block, self.shards) for block in self.blocks}

@@ -63,6 +63,8 @@ class RematPlan:
     scans: tuple[ScanPlan, ...]
     prediction: Prediction | None = None
     """What the plan is to give; None where there is no budget to hold."""
+    obstacle: str | None = None
+    """Why nothing can be planned to hold the budget."""
 
     @property
     def empty(self) -> bool:
@@ -84,7 +86,8 @@ class RematPlan:
 
     def summary(self) -> str:
         if self.empty:
-            return "nothing to recompute"
+            why = "" if self.obstacle is None else f": {self.obstacle}"
+            return f"nothing to recompute{why}"
         clones = sum(len(group.cloned) for block in self.blocks for group in block.groups)
         clones += sum(len(site.cloned) for scan in self.scans for site in scan.sites)
         text = (
@@ -102,7 +105,8 @@ class RematPlan:
             "blocks": [block.to_json() for block in self.blocks],
             "scans": [scan.to_json() for scan in self.scans],
         }
-        return decisions | (self.prediction.to_json() if self.prediction else {})
+        obstacle = {} if self.obstacle is None else {"obstacle": self.obstacle}
+        return decisions | (self.prediction.to_json() if self.prediction else {}) | obstacle
 
     def decisions(self) -> tuple[base.Decision, ...]:
         """Each clone, and each stack that goes without one; the parts one after the other."""
@@ -151,7 +155,10 @@ class BudgetPlanner:
 
     def __call__(self, module: ir.Module, attempts: Sequence[Attempt]) -> RematPlan:
         """The plan for a clone, or for the module itself, given what XLA made of earlier plans."""
-        model, budget = self._model, self.budget
+        try:
+            model, budget = self._model, self.budget
+        except walk.NoEntryError as error:
+            return RematPlan((), (), obstacle=f"no budget can be held: {error}")
         first = attempts or (_predicted(model),)
         limit = temp_budget(budget, first if budget.percent is None else attempts, self.target)
         search = Search(model, outcomes_of(attempts[-1].plan) if attempts else ())
