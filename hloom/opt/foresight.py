@@ -58,4 +58,13 @@ def _go_through(driver: MeasuredPass, module: ir.Module, target: Target) -> Fore
     if not attempts:
         return Foresight()
     best = driver.best(attempts, target)
-    return Foresight(tuple(attempts[:best]), driver.complaint(attempts, best, target))
+
+    def module_of_best() -> ir.Module:
+        rewritten = clone_module(module)
+        plan = planner(rewritten, attempts[:best])
+        if not plan.empty:
+            driver.apply(plan)
+        return rewritten
+
+    complaint = driver.complaint(attempts, best, target, module_of_best)
+    return Foresight(tuple(attempts[:best]), complaint.text if complaint else None)
