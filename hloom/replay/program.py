@@ -218,7 +218,7 @@ class _Compilation(Compilation):
     def stop_trying(self, failure: PassError) -> None:
         raise failure
 
-    def complain(self, complaint: PassError) -> None:
+    def complain(self, complaint: PassError, topic: str) -> None:
         self.complaint = complaint.reason
 
 

@@ -217,6 +217,8 @@ def _bound(dump: ModuleDump) -> Bound | None:
     if not isinstance(budget, Budget):
         return None
     target = entries(dump.manifest, "target")
+    if budget.least:
+        return None
     if budget.percent is not None:
         temp_bytes = next((each.get("temp_bytes") for each in _attempts(dump)), None)
         limit = None if temp_bytes is None else int(temp_bytes * budget.percent / 100)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
@@ -23,7 +23,6 @@ from hloom.passes.analysis.shards import Shards
 from hloom.passes.analysis.simulation import Peak, simulate
 from hloom.passes.base import Target
 from hloom.passes.clone import Counterparts
-from hloom.passes.remat.describe import describe_peak
 from hloom.passes.remat.forward import Forward
 from hloom.passes.remat.ladder import Ladder, Setting
 from hloom.passes.remat.loop_effects import LoopEffect, LoopEffects, put_stacks
@@ -63,16 +62,10 @@ Plans = tuple[tuple[BlockPlan, ...], tuple[ScanPlan, ...]]
 
 @dataclass(frozen=True)
 class _Simulated:
-    """An outcome with the peak it comes from.
-
-    ``origins`` has for each value of the peak the one of the main block that it is; ``running``
-    is the operation that runs then, where much of the peak is inside of it.
-    """
+    """An outcome with the peak it comes from."""
 
     outcome: Outcome
     peak: Peak
-    origins: Sequence[int]
-    running: ir.Operation | None
 
 
 @dataclass(frozen=True)
@@ -166,17 +159,6 @@ class Model:
         peak = self._simulated(None).peak
         return prediction_of(self._graphs[self.main], self._base_line(self.main), peak)
 
-    def owners(self, setting: Setting | None) -> list[dict[str, object]]:
-        """The largest owners of memory at the peak that a setting would give, as JSON."""
-        simulated = self._simulated(setting)
-        peak, graph = simulated.peak, self._graphs[self.main]
-        values = [
-            (graph.values[simulated.origins[value]], size)
-            for value, size in peak.alive
-            if simulated.origins[value] < len(graph.values)
-        ]
-        return describe_peak(values, simulated.running, peak.inner_bytes)
-
     def _simulated(self, setting: Setting | None) -> _Simulated:
         if setting not in self._known:
             self._known[setting] = self._simulate(setting)
@@ -201,17 +183,10 @@ class Model:
         blocks = [*schedules, *(self.operations[number].block for number in effects)]
         around = frozenset(op for block in blocks for op in walk.ancestors(block))
         line = self._line(self.main, _Planned(effects, schedules, around))
-        origins: Sequence[int] = range(len(line.sizes))
         if self.main in schedules:
-            rehearsed = rehearse(line, schedules[self.main])
-            line, origins = rehearsed.line, rehearsed.origins
+            line = rehearse(line, schedules[self.main])
         peak = simulate(line)
-        running = None
-        if peak.inner_bytes:
-            graph = self._graphs[self.main]
-            running = graph.ops[graph.producers[origins[line.makes[peak.position][0]]]]
-        outcome = Outcome(setting, peak.bytes, _seconds(effects, schedules))
-        return _Simulated(outcome, peak, origins, running)
+        return _Simulated(Outcome(setting, peak.bytes, _seconds(effects, schedules)), peak)
 
     def plan(self, setting: Setting) -> Plans:
         """The setting's decisions on the module itself."""
@@ -238,7 +213,7 @@ class Model:
         for block in (block for region in op.regions for block in region.blocks):
             line = self._line(block, planned)
             if block in planned.schedules:
-                line = rehearse(line, planned.schedules[block]).line
+                line = rehearse(line, planned.schedules[block])
             most = max(most, simulate(line).bytes)
         return most
 
