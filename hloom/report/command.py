@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from rich.console import Console
-from rich.text import Text
-
+from hloom.dumps import files
 from hloom.dumps.read import DumpError, open_dump
 from hloom.report.folder import PAGE
 from hloom.report.gather import Report, gather
 from hloom.report.plots import Plot, PlotError
 from hloom.report.text import text
+from hloom.terminal import PlainConsole, complain
 
 
 class ReportError(ValueError):
@@ -50,17 +48,20 @@ def run(arguments: argparse.Namespace) -> int:
     """Runs `hloom report` and gives its exit status: 0, or 1 for a mistake, told on stderr."""
     try:
         for line in _run(arguments.dump, arguments.out, arguments.png, as_text=arguments.text):
-            Console(highlight=False, soft_wrap=True).print(Text(line))
+            PlainConsole(soft_wrap=True).print(line)
     except (DumpError, PlotError, ReportError) as error:
-        print(f"hloom report: error: {error}", file=sys.stderr)
-        return 1
+        return complain("hloom report", error)
     return 0
 
 
 def _run(dump: Path, out: Path | None, png: Path | None, *, as_text: bool) -> Iterator[str]:
-    report = gather(open_dump(dump))
+    found = open_dump(dump)
+    if not found.modules:
+        missing = "".join(f"\n  {each}" for each in found.missing)
+        raise DumpError(f"{found.path} holds no module.{missing}")
+    report = gather(found)
     if as_text:
-        Console(highlight=False).print(text(report))
+        PlainConsole().print(text(report))
     if png is not None:
         for file in save_plots(report, png):
             yield f"wrote {file}"
@@ -81,7 +82,9 @@ def write_page(report: Report, file: Path) -> Path:
         ) from error
     html = page(report, folder=file.parent)
     try:
-        file.write_text(html, encoding="utf-8")
+        files.write_whole(file, html.encode())
+    except files.FileError as error:
+        raise ReportError(f"{error}. Remove it, or name another file with --out.") from error
     except OSError as error:
         why = error.strerror or error
         raise ReportError(f"{file} cannot be written: {why}. --out names another file.") from error
@@ -100,6 +103,8 @@ def save_plots(report: Report, folder: Path) -> list[Path]:
             file = folder / f"{name}.png"
             plot.save_png(file)
             written.append(file)
+    except files.FileError as error:
+        raise ReportError(f"{error}.") from error
     except OSError as error:
         why = error.strerror or error
         raise ReportError(f"{folder} cannot be written to: {why}.") from error
