@@ -42,7 +42,7 @@ class Graphs:
     @property
     def share(self) -> float | None:
         """Captured of all, from 0 to 1."""
-        if self.thunks is None or self.captured is None:
+        if self.thunks is None or self.captured is None or self.graphs is None:
             return None
         return self.captured / self.thunks if self.thunks else 1.0
 

@@ -125,7 +125,7 @@ def _moment(text: str) -> str:
 
 def _ticked(text: str) -> Markup:
     """A text in which what stands between backticks is code."""
-    parts = (escape(part) for part in text.split("`"))
+    parts = (escape(part) for part in visible(text).split("`"))
     return Markup("").join(
         Markup("<code>{}</code>").format(part) if number % 2 else part
         for number, part in enumerate(parts)
@@ -134,7 +134,7 @@ def _ticked(text: str) -> Markup:
 
 def _breakable(spec: str) -> Markup:
     """A spec that may be broken where its options begin."""
-    return Markup("<wbr>{").join(escape(part) for part in spec.split("{"))
+    return Markup("<wbr>{").join(escape(part) for part in visible(spec).split("{"))
 
 
 _FILTERS = {
