@@ -48,7 +48,7 @@ class Library:
         except OSError as error:
             raise RuntimeLibraryError(
                 f"hloom's native library {path} does not load: {error}. Reinstall hloom on this "
-                f"machine: pip install --force-reinstall --no-deps hloom"
+                f"machine, from its source: pip install --force-reinstall --no-deps PATH"
             ) from None
 
     @property
@@ -91,6 +91,7 @@ def load_library() -> Library:
         raise RuntimeLibraryError(
             "hloom was installed without its native library, because no C++17 compiler was found "
             "or the build failed. Install one (on Debian and Ubuntu: apt install g++) and "
-            "reinstall: pip install --force-reinstall --no-deps --no-cache-dir -v hloom"
+            "reinstall hloom from its source: "
+            "pip install --force-reinstall --no-deps --no-cache-dir -v PATH"
         )
     return Library(path)

@@ -66,6 +66,17 @@ def test_plots_stand_beside_the_page_unless_told(step: Path) -> None:
 
 
 @pytest.mark.once
+def test_plots_are_not_written_through_a_link(
+    step: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = step / "process-0" / "jit_small-1"
+    (module / "plots").symlink_to(tmp_path)
+    assert main(["report", str(module), "--png"]) == 1
+    assert capsys.readouterr().err.endswith("nothing is written through it. Remove it.\n")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.once
 def test_without_its_libraries_the_remedy_is_told(
     step: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.console import Group, RenderableType
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -63,7 +62,7 @@ def runs(all_runs: Sequence[Run]) -> RenderableType:
     table = Table(title="Memory and time", title_justify="left")
     table.add_column("")
     for run in all_runs:
-        table.add_column(escape(run.title), justify="right", overflow="fold")
+        table.add_column(run.title, justify="right", overflow="fold")
     if len(all_runs) == 2:
         table.add_column("change", justify="right")
     rows: list[tuple[str, list[float | None], bool]] = [
@@ -129,8 +128,7 @@ def described(value: ValueComparison) -> str:
 
 def _values(found: Opinion, unequal: Sequence[ValueComparison]) -> Table:
     table = Table(
-        title=f"Results of {escape(found.got)} that are not bit for bit those of "
-        f"{escape(found.wanted)}",
+        title=f"Results of {found.got} that are not bit for bit those of {found.wanted}",
         title_justify="left",
     )
     table.add_column("result", overflow="fold", min_width=_LEAST_NAME_COLUMNS)
@@ -161,10 +159,10 @@ def _worst_first(values: Sequence[ValueComparison]) -> list[ValueComparison]:
 def _row(value: ValueComparison) -> tuple[str, ...]:
     type_ = _type(value)
     if value.mismatch is not None:
-        return escape(value.name), escape(type_), escape(value.mismatch)
+        return value.name, type_, value.mismatch
     return (
-        escape(value.name),
-        escape(type_),
+        value.name,
+        type_,
         f"{value.max_absolute:.3g}",
         f"{value.max_relative:.3g}",
         f"{value.tolerance:.2g}",

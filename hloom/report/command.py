@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from rich.console import Console
-from rich.text import Text
-
+from hloom.dumps import files
 from hloom.dumps.read import DumpError, open_dump
 from hloom.report.folder import PAGE
 from hloom.report.gather import Report, gather
 from hloom.report.plots import Plot, PlotError
 from hloom.report.text import text
 from hloom.report.units import lower_first, size
+from hloom.terminal import PlainConsole, complain
 
 
 class ReportError(ValueError):
@@ -55,24 +53,34 @@ def run(arguments: argparse.Namespace) -> int:
     """Runs `hloom report` and gives its exit status: 0, or 1 for a mistake, told on stderr."""
     try:
         for line in _run(arguments.dump, arguments.out, arguments.png, as_text=arguments.text):
-            Console(highlight=False, soft_wrap=True).print(Text(line))
+            PlainConsole(soft_wrap=True).print(line)
     except (DumpError, PlotError, ReportError) as error:
-        print(f"hloom report: error: {error}", file=sys.stderr)
-        return 1
+        return complain("hloom report", error)
     return 0
 
 
 def _run(
     dump: Path, out: Path | None, png: Path | Literal[True] | None, *, as_text: bool
 ) -> Iterator[str]:
-    report = gather(open_dump(dump))
+    found = open_dump(dump)
+    if not found.modules:
+        missing = "".join(f"\n  {each}" for each in found.missing)
+        raise DumpError(f"{found.path} holds no module.{missing}")
+    report = gather(found)
     if as_text:
-        Console(highlight=False).print(text(report))
+        PlainConsole().print(text(report))
     if png is not None:
-        for file in save_plots(report, report.path / "plots" if png is True else png):
+        for file in save_plots(report, _plots_beside(report) if png is True else png):
             yield f"wrote {file}"
     if out is not None or (png is None and not as_text):
         yield f"wrote {write_page(report, out or report.path / PAGE)}"
+
+
+def _plots_beside(report: Report) -> Path:
+    folder = report.path / "plots"
+    if folder.is_symlink():
+        raise ReportError(f"{folder} is a link, and nothing is written through it. Remove it.")
+    return folder
 
 
 def write_page(report: Report, file: Path) -> Path:
@@ -88,7 +96,9 @@ def write_page(report: Report, file: Path) -> Path:
         ) from error
     html = page(report, folder=file.parent)
     try:
-        file.write_text(html, encoding="utf-8")
+        files.write_whole(file, html.encode())
+    except files.FileError as error:
+        raise ReportError(f"{error}. Remove it, or name another file with --out.") from error
     except OSError as error:
         why = error.strerror or error
         raise ReportError(f"{file} cannot be written: {why}. --out names another file.") from error
@@ -107,6 +117,8 @@ def save_plots(report: Report, folder: Path) -> list[Path]:
             file = folder / f"{name}.png"
             plot.save_png(file, title)
             written.append(file)
+    except files.FileError as error:
+        raise ReportError(f"{error}.") from error
     except OSError as error:
         why = error.strerror or error
         raise ReportError(f"{folder} cannot be written to: {why}.") from error

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from hloom.dumps.files import write_whole
 from hloom.report.svg import for_page
 
 Width = Literal["wide", "phone"]
@@ -81,7 +82,7 @@ class Plot:
     def save_png(self, path: Path, title: str = "") -> None:
         """Writes the plot to a file, a title above it. Raises PlotError without matplotlib,
         and OSError."""
-        path.write_bytes(self._render("png", title=title, dpi=_PNG_DOTS_PER_INCH))
+        write_whole(path, self._render("png", title=title, dpi=_PNG_DOTS_PER_INCH))
 
     def _render(self, format_: str, *, title: str = "", **options: Any) -> bytes:
         try:
@@ -92,7 +93,13 @@ class Plot:
             raise PlotError(
                 f"plots need {error.name}, which is not installed: pip install 'hloom[report]'"
             ) from error
-        settings = {"svg.fonttype": "none", "svg.hashsalt": "hloom", "font.size": _FONT_POINTS}
+        settings = {
+            "svg.fonttype": "none",
+            "svg.hashsalt": "hloom",
+            "font.size": _FONT_POINTS,
+            # Names may have a "$" in them, and are no formulas.
+            "text.parse_math": False,
+        }
         with mpl.rc_context(settings), io.BytesIO() as file:
             figure = Figure(figsize=(self.width_inches, self.height_inches))
             figure.patch.set_facecolor(COLORS["surface"] if format_ == "png" else "none")

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from hloom.dumps.module_dump import ModuleDump, read_json
+from hloom.dumps.module_dump import ModuleDump
 from hloom.passes.errors import SpecError
 from hloom.passes.options import Budget
 from hloom.passes.pipeline import Pipeline
 from hloom.report import units
-from hloom.report.sources import Json, Named, Sources, entries
+from hloom.report.sources import Json, Named, Sources, entries, number, whole, whole_or_none
 
 if TYPE_CHECKING:
     from hloom.passes.analysis.memory_curve import MemoryCurve
@@ -178,8 +178,8 @@ def _xla_figures(memory: Mapping[str, Any] | None) -> Figures | None:
     try:
         if memory is None:
             return None
-        output_bytes = int(memory["output_bytes"]) - int(memory["alias_bytes"])
-        arguments, temp = int(memory["argument_bytes"]), int(memory["temp_bytes"])
+        output_bytes = whole(memory["output_bytes"]) - whole(memory["alias_bytes"])
+        arguments, temp = whole(memory["argument_bytes"]), whole(memory["temp_bytes"])
         return Figures(arguments, max(output_bytes, 0), temp)
     except (KeyError, TypeError, ValueError):
         return None
@@ -192,19 +192,21 @@ def _unmodified(dump: ModuleDump, figures: Figures) -> Figures | None:
       dump: the module.
       figures: of what runs: recomputation changes neither arguments nor results.
     """
-    for number, attempt in enumerate(_attempts(dump), start=1):
-        for file in dump.folder.glob(f"attempt-{number}/plan-*-remat.json"):
-            plan = read_json(file)
+    for index, attempt in enumerate(dump.attempts, start=1):
+        for file in sorted(dump.folder.glob(f"attempt-{index}/plan-*-remat.json")):
+            plan = dump.json(f"attempt-{index}/{file.name}")
             if isinstance(plan, dict) and not plan.get("blocks") and not plan.get("scans"):
-                temp_bytes = attempt.get("temp_bytes")
-                return (
-                    replace(figures, temp_bytes=temp_bytes) if isinstance(temp_bytes, int) else None
-                )
+                temp_bytes = _known(attempt.get("temp_bytes"))
+                return None if temp_bytes is None else replace(figures, temp_bytes=temp_bytes)
     return None
 
 
-def _attempts(dump: ModuleDump) -> list[Json]:
-    return [each if isinstance(each, dict) else {} for each in dump.attempts]
+def _known(value: object) -> int | None:
+    """A size; None where a damaged file has something else."""
+    try:
+        return whole_or_none(value)
+    except TypeError:
+        return None
 
 
 def _bound(dump: ModuleDump) -> Bound | None:
@@ -220,17 +222,21 @@ def _bound(dump: ModuleDump) -> Bound | None:
     if budget.least:
         return None
     if budget.percent is not None:
-        temp_bytes = next((each.get("temp_bytes") for each in _attempts(dump)), None)
+        temp_bytes = next((_known(each.get("temp_bytes")) for each in dump.attempts), None)
         limit = None if temp_bytes is None else int(temp_bytes * budget.percent / 100)
         return Bound(f"{budget.percent:g} % of its temporaries", limit, of_temp=True)
     if budget.size_bytes is not None:
         return Bound(units.size(budget.size_bytes), budget.size_bytes, of_temp=False)
-    return Bound("what fits the device", target.get("usable_bytes"), of_temp=False)
+    return Bound("what fits the device", _known(target.get("usable_bytes")), of_temp=False)
 
 
 def xla_owners(ranges: Json, sources: Sources) -> Owners:
-    """The owners of the peak by XLA's assignment of buffers."""
-    last = max(int(ranges["instructions"]) - 1, 1)
+    """The owners of the peak by XLA's assignment of buffers.
+
+    Raises TypeError, LookupError or ValueError where the file has not what a plot of it needs.
+    """
+    _check_curve(ranges)
+    last = max(whole(ranges["instructions"]) - 1, 1)
     values = ranges["values"]
     rows = [
         Owner(
@@ -238,19 +244,29 @@ def xla_owners(ranges: Json, sources: Sources) -> Owners:
                 str(value["operation"] or value["name"]),
                 sources.place(str(value["line"])),
                 units.short_type(str(value["type"])),
-                int(value["bytes"]),
+                whole(value["bytes"]),
             ),
             count=1,
-            start=value["start"] / last,
-            end=value["end"] / last,
-            note=value["name"] if value["operation"] else "",
+            start=number(value["start"]) / last,
+            end=number(value["end"]) / last,
+            note=str(value["name"]) if value["operation"] else "",
         )
         for value in (values[index] for index in ranges["at_peak"])
         # The peak is of temporaries; what is given and returned is there all the time.
         if value["kind"] == "temp"
     ]
     title = "XLA's temporaries at their peak, in what runs"
-    return _owners(title, rows, int(ranges["peak_bytes"]), int(ranges["peak_at"]) / last)
+    return _owners(title, rows, whole(ranges["peak_bytes"]), whole(ranges["peak_at"]) / last)
+
+
+def _check_curve(ranges: Json) -> None:
+    whole_or_none(ranges.get("temp_bytes"))
+    end, place = whole(ranges["instructions"]), -1
+    for time, size_bytes in ranges.get("curve") or ():
+        whole(size_bytes)
+        if not place < whole(time) <= end:
+            raise ValueError("its curve does not go on from one instruction to a later one")
+        place = time
 
 
 def model_owners(
@@ -280,7 +296,7 @@ def _owners(title: str, values: list[Owner], peak_bytes: int, peak_at: float) ->
     shown, others = tuple(rows[:MOST_OWNERS]), rows[MOST_OWNERS:]
     return Owners(
         title=title,
-        peak_bytes=peak_bytes or sum(row.size_bytes for row in rows),
+        peak_bytes=peak_bytes or sum(row.size_bytes for row in rows) or 1,
         peak_at=peak_at,
         rows=shown,
         others=sum(row.count for row in others),
