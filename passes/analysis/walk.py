@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 
 from jax.extend.mlir import ir
 
@@ -116,9 +116,24 @@ def readable_attributes(op: ir.Operation) -> dict[str, ir.Attribute | None]:
     return found
 
 
+def key(op: ir.Operation) -> Hashable:
+    """What stands for an operation in dicts and sets that are asked for each carry of a loop.
+
+    The bindings hash an operation by its operands: that takes long where it has many, and is
+    another number once they are exchanged. They hash a value by where it is.
+    """
+    results = op.results
+    return results[0] if len(results) else op
+
+
 def terminator(block: ir.Block) -> ir.Operation:
-    """The last operation of a block."""
-    return list(block.operations)[-1].operation
+    """The last operation of a block, found without walking there; every block of code has one.
+
+    Raises ValueError where the last operation is no terminator.
+    """
+    found = ir.InsertionPoint.at_block_terminator(block).ref_operation
+    assert found is not None
+    return found.operation
 
 
 def ancestor_in(block: ir.Block, op: ir.Operation) -> ir.Operation:

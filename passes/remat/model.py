@@ -16,7 +16,12 @@ from jax.extend.mlir import ir
 from hloom.passes.analysis import walk
 from hloom.passes.analysis.graph import BlockGraph
 from hloom.passes.analysis.line import Line
-from hloom.passes.analysis.liveness import MemoryPrediction, line_of, prediction_of
+from hloom.passes.analysis.liveness import (
+    MemoryPrediction,
+    bytes_around,
+    line_of,
+    prediction_of,
+)
 from hloom.passes.analysis.loops import runs_of
 from hloom.passes.analysis.phases import has_remat_name, is_rematerialized
 from hloom.passes.analysis.shards import Shards
@@ -87,8 +92,8 @@ class Model:
         self.module, self.min_bytes = module, min_bytes
         self.pricing = Pricing(target.speed)
         self.operations = list(walk.operations(module.operation))
-        self.number = {op: number for number, op in enumerate(self.operations)}
-        """Of an operation among all of them; none is edited while the model is used."""
+        self.number = {walk.key(op): number for number, op in enumerate(self.operations)}
+        """Of an operation among all of them, by its key; none is edited while the model is used."""
         self.main = walk.entry_function(module).regions[0].blocks[0]
         self.blocks = list(walk.code_blocks(module.operation))
         self.shards = Shards.of(module)
@@ -98,6 +103,7 @@ class Model:
             for block, graph in self._graphs.items()
         }
         self._lines: dict[ir.Block, Line] = {}
+        self._peaks: dict[ir.Block, int] = {}
         self._known: dict[Setting | None, _Simulated] = {}
         self._alike: dict[Hashable, _Simulated] = {}
         """By what follows from a setting: several may come to the same."""
@@ -220,8 +226,18 @@ class Model:
     def _base_line(self, block: ir.Block) -> Line:
         """The block's line as it is, for nobody to change."""
         if block not in self._lines:
-            self._lines[block] = line_of(self._graphs[block])
+            self._lines[block] = line_of(self._graphs[block], self._base_inner)
         return self._lines[block]
+
+    def _base_inner(self, op: ir.Operation) -> int:
+        """Bytes alive inside an operation that holds blocks of code, as it is."""
+        return bytes_around(op, self._base_bytes, self.shards)
+
+    def _base_bytes(self, block: ir.Block) -> int:
+        """Bytes alive inside a block as it is, looked up once for all blocks around it."""
+        if block not in self._peaks:
+            self._peaks[block] = simulate(self._base_line(block)).bytes
+        return self._peaks[block]
 
     def _line(self, block: ir.Block, planned: _Planned) -> Line:
         """The block's line with what is planned inside its operations."""
@@ -229,7 +245,8 @@ class Model:
         changed = [
             (position, op)
             for position in self._code[block]
-            if (op := graph.ops[position]) in planned.around or self.number[op] in planned.effects
+            if (op := graph.ops[position]) in planned.around
+            or self.number[walk.key(op)] in planned.effects
         ]
         if not changed:
             return base
@@ -241,7 +258,7 @@ class Model:
             makes=list(base.makes),
         )
         for position, op in changed:
-            effect = planned.effects.get(self.number[op])
+            effect = planned.effects.get(self.number[walk.key(op)])
             if effect is None:
                 line.inner[position] = self._inside(op, planned)
                 continue
