@@ -10,7 +10,7 @@ INSTALL = -m pip install --quiet --no-input --disable-pip-version-check
 # The demo and the benchmarks need no GPU; with the extra cuda13 and no GPU JAX would look for one.
 export JAX_PLATFORMS := cpu
 
-.PHONY: help demo test test-oldest test-newest test-h100 lint bench clean
+.PHONY: help demo test test-oldest test-newest test-h100 lint bench gpu gpu-wheel clean
 
 help:
 	@echo 'make demo         train a small GPT twice, hloom off and on, and compare (2 minutes)'
@@ -20,6 +20,8 @@ help:
 	@echo 'make test-newest  the tests on $(NEWEST_JAX), which needs Python >= 3.12'
 	@echo 'make test-h100    the tests that compile for an H100, without one (downloads 2 GB)'
 	@echo 'make bench        measure again what benchmarks/results holds (hours; downloads 2 GB)'
+	@echo 'make gpu          what only a CUDA GPU can tell, into build/gpu-results (docs/gpu.md)'
+	@echo 'make gpu-wheel    the wheel for that, for a machine without a network or a compiler'
 	@echo 'make clean        remove everything that these made'
 
 demo: .venv/demo.stamp
@@ -55,6 +57,22 @@ bench: .venv/cuda13.stamp .venv-newest/cuda13.stamp
 	    $$python -m benchmarks.remat_frontier --again --platform $$platform || exit 1; done; done
 	.venv/bin/python -m benchmarks.report_screenshot
 	.venv/bin/python -m benchmarks.readme
+
+# With the Python that has JAX for the GPU: GPU_PYTHON=... make gpu. It needs no network; where
+# hloom is not installed it takes the wheel of gpu-wheel.
+GPU_PYTHON ?= python3
+gpu:
+	$(GPU_PYTHON) -m benchmarks.gpu --out build/gpu-results
+
+# The commit goes with it: where it is used there may be no git.
+gpu-wheel: .venv/bin/python
+	rm -rf build/wheels
+	.venv/bin/python -m pip wheel --quiet --no-input --disable-pip-version-check --no-deps \
+	  --wheel-dir build/wheels .
+	@.venv/bin/python -m zipfile -l build/wheels/hloom-*.whl | grep -q libhloom_runtime.so || { \
+	  echo "the wheel has no native library: is there a C++17 compiler?" >&2; exit 1; }
+	-git rev-parse HEAD > build/wheels/COMMIT
+	@ls build/wheels
 
 .venv/demo.stamp: pyproject.toml $(NATIVE) | .venv/bin/python
 	$(call install,.venv,'$(OLDEST_JAX)' -e '.[demo]')

@@ -14,11 +14,17 @@ Checkpoint = Callable[[Block], Block]
 """Wraps a block of a model: `jax.checkpoint` with some policy, or nothing."""
 
 
+def policy_named(name: str) -> Any:
+    """A policy of `jax.checkpoint_policies`; one that offloads does so to the host's memory."""
+    found = getattr(jax.checkpoint_policies, name)
+    return found("device", "pinned_host") if name.startswith("offload_") else found
+
+
 def checkpoint_with(policy: str | None, *, prevent_cse: bool) -> Checkpoint:
     """`jax.checkpoint` with a policy of `jax.checkpoint_policies`; None leaves blocks alone."""
     if policy is None:
         return lambda block: block
-    chosen = getattr(jax.checkpoint_policies, policy)
+    chosen = policy_named(policy)
     return lambda block: jax.checkpoint(block, policy=chosen, prevent_cse=prevent_cse)
 
 

@@ -12,6 +12,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from benchmarks.programs.common import policy_named
+
 Parameters = dict[str, Any]
 POLICIES = ("dots_saveable", "dots_with_no_batch_dims_saveable", "nothing_saveable")
 
@@ -77,7 +79,7 @@ class Gpt:
             # In a scan nothing can merge the copy back, and the barrier would only cost.
             block = jax.checkpoint(
                 self._block,
-                policy=getattr(jax.checkpoint_policies, self.policy),
+                policy=policy_named(self.policy),
                 prevent_cse=not self.scanned,
             )
         stream = parameters["embedding"][tokens] + parameters["position"]

@@ -26,6 +26,7 @@ constexpr int kOutOfMemory = 2;
 constexpr int kInvalidValue = 1;
 constexpr int kInvalidContext = 201;
 constexpr int kNoBinaryForGpu = 209;
+constexpr int kNotFound = 500;
 constexpr int kPeerAccessAlreadyEnabled = 704;
 constexpr int kNotReady = 600;
 constexpr int kLaunchFailed = 719;
@@ -267,6 +268,11 @@ int cuGraphLaunch(void* executable, void* stream) {
 int cuDevicePrimaryCtxRetain(Context** context, int device) {
   *context = &TheMachine().contexts[device];
   return 0;
+}
+// NVRTC of CUDA 13.5 asks every driver that it finds for tables of its own.
+int cuGetExportTable(const void** table, const void*) {
+  *table = nullptr;
+  return kNotFound;
 }
 int cuDeviceGetAttribute(int* value, int attribute, int) {
   constexpr int kMajor = 75;

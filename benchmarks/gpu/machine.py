@@ -1,0 +1,153 @@
+"""The machine: a Python that has hloom, what its processes see, and what it is."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import venv
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu.items import ROOT
+
+WHEELS = ROOT / "build" / "wheels"
+"""Where `make gpu-wheel` puts the wheel, and the commit that it is of."""
+
+COMMIT_FILE = "COMMIT"
+
+_LEFT_OUT = ("HLOOM_", "JAX_", "PYTEST_", "XLA_PYTHON_CLIENT_")
+"""Variables that would change what is measured, by their start. XLA_FLAGS stay, and are told."""
+
+_SITES = ("site-packages", "dist-packages")
+
+
+class MachineError(RuntimeError):
+    """What is needed is not here; the text says what to do."""
+
+
+def python_with_hloom(work: Path, wheel: Path | None = None) -> Path:
+    """A Python that can import hloom: this one where hloom is installed, else one made for it.
+
+    That is a virtual environment in the folder `work` that also sees all packages of this Python,
+    with the wheel in it; neither pip nor a network is needed.
+
+    Args:
+      work: for what is kept between runs.
+      wheel: the wheel to use, also where hloom is installed; None for that of `make gpu-wheel`.
+
+    Raises MachineError where there is no wheel to make one from.
+    """
+    if wheel is None and _is_installed():
+        return Path(sys.executable)
+    wheel = wheel or max(WHEELS.glob("hloom-*.whl"), key=lambda f: f.stat().st_mtime, default=None)
+    if wheel is None or not wheel.is_file():
+        raise MachineError(
+            f"hloom is not installed here, and there is no {wheel or WHEELS / 'hloom-*.whl'}: run "
+            "`make gpu-wheel` where there is a network, and bring build/wheels along"
+        )
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()[:16]
+    made = work / f"python-{digest}"
+    python = made / "bin" / "python"
+    if not (made / "complete").exists():
+        shutil.rmtree(made, ignore_errors=True)
+        _make_environment(made, wheel)
+    return python
+
+
+def _is_installed() -> bool:
+    try:
+        return bool(importlib.metadata.version("hloom"))
+    except importlib.metadata.PackageNotFoundError:
+        return False
+
+
+def _make_environment(folder: Path, wheel: Path) -> None:
+    venv.EnvBuilder(symlinks=True, with_pip=False).create(folder)
+    [packages] = (folder / "lib").glob("python3.*/site-packages")
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(packages)
+    except (OSError, zipfile.BadZipFile) as error:
+        raise MachineError(f"the wheel {wheel} cannot be unpacked: {error}") from None
+    # This Python may be of a virtual environment itself, which `system_site_packages` would not
+    # see; and packages may bring .pth files of their own, which PYTHONPATH would not read.
+    sites = [each for each in sys.path if Path(each).name in _SITES]
+    lines = [f"import site; site.addsitedir({each!r})" for each in dict.fromkeys(sites)]
+    (packages / "hloom_gpu_benchmark.pth").write_text("\n".join([*lines, ""]), encoding="utf-8")
+    (folder / "complete").touch()
+
+
+def environment(work: Path, *, dry_run: bool, given: Mapping[str, str]) -> dict[str, str]:
+    """The variables of an item's process, from the ones given to this process.
+
+    The folder that its Python searches first holds a link to `benchmarks` and nothing else: in the
+    repository itself the folder `hloom` would hide the installed package.
+    """
+    path = work / "path"
+    path.mkdir(parents=True, exist_ok=True)
+    link = path / "benchmarks"
+    if not link.is_symlink() or link.resolve() != ROOT / "benchmarks":
+        link.unlink(missing_ok=True)
+        link.symlink_to(ROOT / "benchmarks", target_is_directory=True)
+    kept = {name: value for name, value in given.items() if not name.startswith(_LEFT_OUT)}
+    kept.pop("PYTHONSAFEPATH", None)
+    theirs = [each for each in given.get("PYTHONPATH", "").split(os.pathsep) if each]
+    outside = [each for each in theirs if Path(each).resolve() != ROOT]
+    return kept | {
+        "JAX_PLATFORMS": "cpu" if dry_run else "cuda",
+        "JAX_COMPILATION_CACHE_DIR": str(work / "cache"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        "HLOOM_CACHE_DIR": str(work / "kernels"),
+        "PYTHONPATH": os.pathsep.join([str(path), *outside]),
+        "PYTHONUNBUFFERED": "1",
+        # So that the allocator's figures are what programs take.
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+    }
+
+
+def commit() -> str | None:
+    """What of hloom this is: git's commit, "+" behind it where files differ; None if not known.
+
+    Where the repository came without git, the commit that `make gpu-wheel` wrote down.
+    """
+    found = _said("git", "-C", str(ROOT), "rev-parse", "HEAD")
+    if found:
+        changed = _said("git", "-C", str(ROOT), "status", "--porcelain", "--untracked-files=no")
+        return found + ("+" if changed else "")
+    try:
+        return (WHEELS / COMMIT_FILE).read_text(encoding="utf-8").strip() or None
+    except OSError:
+        return None
+
+
+def facts() -> dict[str, Any]:
+    """What this machine says of itself without JAX."""
+    smi = _said(
+        "nvidia-smi",
+        "--query-gpu=name,driver_version,memory.total,compute_cap",
+        "--format=csv,noheader",
+    )
+    return {
+        "nvidia_smi": smi.splitlines() if smi else None,
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "libc": " ".join(platform.libc_ver()),
+        "xla_flags": os.environ.get("XLA_FLAGS"),
+    }
+
+
+def _said(*command: str) -> str | None:
+    """What a command prints; None where it is not there or fails."""
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return result.stdout.strip() if result.returncode == 0 else None

@@ -1,0 +1,135 @@
+"""The benchmark programs on the device at hand: as they are, or tiny, with arguments made up."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks.gpu.items import Skip
+from benchmarks.programs.gpt import Gpt
+from benchmarks.subjects import SUBJECTS
+
+_TINY_GPT: dict[str, Any] = {
+    "layers": 2,
+    "width": 32,
+    "heads": 4,
+    "vocabulary": 96,
+    "batch": 2,
+    "sequence": 32,
+}
+
+_TINY: Mapping[str, Mapping[str, Any]] = {
+    "adam": {"TENSORS": 8},
+    "llama": {
+        "LAYERS": 2,
+        "WIDTH": 32,
+        "HEADS": 4,
+        "GROUPS": 2,
+        "HEAD": 8,
+        "HIDDEN": 48,
+        "VOCABULARY": 96,
+        "BATCH": 2,
+        "SEQUENCE": 32,
+    },
+    "lstm": {"BATCH": 4, "STEPS": 8, "WIDTH": 16},
+    "mixture_of_experts": {
+        "LAYERS": 2,
+        "WIDTH": 16,
+        "EXPERTS": 4,
+        "HIDDEN": 32,
+        "BATCH": 2,
+        "SEQUENCE": 16,
+    },
+    "perceptron": {"BATCH": 8, "WIDTH": 16},
+    "resnet": {"BATCH": 1, "STAGES": ((8, 2048, 2, 1),)},
+    "two_level_scan": {"GROUPS": 3, "LAYERS": 3, "WIDTH": 32, "BATCH": 8},
+    "unet": {"BATCH": 1, "SIZE": 16, "CHANNELS": (4, 8, 8, 8)},
+}
+"""By module of benchmarks.programs, its constants."""
+
+_UNIT = 0.02
+"""The size of made-up parameters; data and gains are of size 1."""
+
+_PATTERN = 2**16
+
+
+def lower(name: str, *, policy: str | None = None, tiny: bool = False, sharding: Any = None) -> Any:
+    """A program lowered for the default device, or that of a sharding.
+
+    With `tiny` the program's module has other constants from then on: this is for a process of its
+    own. Raises Skip where a package that the program needs is not installed.
+    """
+    if name.startswith("gpt"):
+        model = Gpt(scanned=name == "gpt_scanned", policy=policy)
+        return dataclasses.replace(model, **(_TINY_GPT if tiny else {})).lower(sharding)
+    try:
+        module = importlib.import_module(f"benchmarks.programs.{name}")
+    except ModuleNotFoundError as error:
+        raise Skip(f"the program {name} needs {error.name}, which is not installed") from None
+    for constant, value in _TINY[name].items() if tiny else ():
+        setattr(module, constant, value)
+    if name in SUBJECTS:
+        return SUBJECTS[name].lower(policy, sharding)
+    function, arguments = module.program()
+    placed = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), arguments
+    )
+    return jax.jit(function).lower(*placed)
+
+
+def made_up(lowered: Any) -> tuple[Any, ...]:
+    """Arguments for a program on the default device: the same numbers at every call, and no zeros.
+
+    The last argument is data.
+    """
+    arguments, _ = lowered.args_info
+    noise = np.random.default_rng(0).standard_normal(_PATTERN).astype(np.float32)
+
+    def leaf(info: Any, *, is_data: bool) -> jax.Array:
+        count = int(np.prod(info.shape, dtype=np.int64))
+        if jnp.issubdtype(info.dtype, jnp.integer):
+            # Tokens that every vocabulary has; of an optimizer's state the number of steps.
+            numbers = np.arange(count).reshape(info.shape) * 31 % 64
+            return jnp.asarray(numbers, info.dtype)
+        values = np.resize(noise, count).reshape(info.shape)
+        if not is_data and len(info.shape) > 1:
+            values = values * np.float32(_UNIT)
+        elif not is_data:
+            values = 1 + values * np.float32(_UNIT)
+        return jnp.asarray(values, info.dtype)
+
+    last = len(arguments) - 1
+    return tuple(
+        jax.tree.map(
+            lambda info, is_data=number == last: leaf(info, is_data=is_data),
+            argument,
+            is_leaf=lambda node: hasattr(node, "dtype"),
+        )
+        for number, argument in enumerate(arguments)
+    )
+
+
+def norms(outputs: Any) -> list[float]:
+    """Of each array of floating-point numbers, the root of the mean square."""
+    leaves = [x for x in jax.tree.leaves(outputs) if jnp.issubdtype(x.dtype, jnp.floating)]
+    squares = [jnp.sqrt(jnp.mean(jnp.square(x.astype(jnp.float32)))) for x in leaves]
+    return [float(x) for x in jax.device_get(squares)]
+
+
+def difference(outputs: Any, wanted: Any) -> float:
+    """The largest difference of two results, relative to the largest number of each array."""
+    pairs = zip(jax.tree.leaves(outputs), jax.tree.leaves(wanted), strict=True)
+    return max((float(_difference(one, other)) for one, other in pairs), default=0.0)
+
+
+@jax.jit
+def _difference(one: jax.Array, other: jax.Array) -> jax.Array:
+    one, other = one.astype(jnp.float32), other.astype(jnp.float32)
+    largest = jnp.max(jnp.abs(other), initial=0.0)
+    return jnp.max(jnp.abs(one - other), initial=0.0) / jnp.where(largest == 0, 1.0, largest)
