@@ -209,6 +209,7 @@ def test_strict_raises_what_fails_in_a_later_attempt(phase: str, failed_in: str)
     with pytest.raises(hloom.PassError) as caught:
         products_run(f"drop-products{{budget=1 fail={phase}}}")
     assert caught.value.phase == failed_in
+    assert "failed in measure" not in str(caught.value)
 
 
 @pytest.mark.usefixtures("lenient")

@@ -159,7 +159,7 @@ HALF = Remat(budget=Budget(percent=50))
         ("no-barriers", "Nothing is recomputed: the CPU compiler of jaxlib 0.10 keeps no"),
         ("only-scans", "Its straight-line part is left as it is: the CPU compiler of jaxlib 0.10"),
         ("nothing-read", "Nothing is recomputed: the backward pass reads no value"),
-        (None, "Nothing is recomputed: no recomputation lowers the peak."),
+        (None, "Nothing is recomputed: no recomputation that was tried lowers the peak."),
     ],
 )
 def test_a_missed_share_says_why(obstacle: str | None, reason: str) -> None:
@@ -173,6 +173,12 @@ def test_a_missed_share_that_was_worked_on_has_no_excuse() -> None:
     found = complaint(HALF, attempt(8 * MIB), attempt(5 * MIB, setting=[0, 0, 0]))
     assert found is not None
     assert found.text.endswith("the least that was reached is 5.00 MiB.")
+
+
+def test_where_the_program_as_it_is_takes_least_it_says_so() -> None:
+    found = complaint(HALF, attempt(8 * MIB), attempt(9 * MIB, setting=[0, 0, 0]))
+    assert found is not None
+    assert "least that was reached is 8.00 MiB. Nothing is recomputed: no recomp" in found.text
 
 
 def test_a_share_needs_two_compiles() -> None:
