@@ -485,6 +485,16 @@ def test_remat_within_a_share(new_records: NewRecords) -> None:
     assert 0 < last.temp_bytes <= first.temp_bytes / 2
 
 
+def test_remat_to_the_least_is_no_miss(new_records: NewRecords) -> None:
+    scanned_run("min")
+    [record] = [record for record in new_records() if record.module == "jit_scanned_loss"]
+    assert record.complaint is None
+    first, *_ = record.attempts
+    assert first.temp_bytes is not None
+    assert record.temp_bytes is not None
+    assert record.temp_bytes < 0.5 * first.temp_bytes
+
+
 def test_remat_under_its_floor_compiles_the_floor(
     monkeypatch: pytest.MonkeyPatch, new_records: NewRecords
 ) -> None:
