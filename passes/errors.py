@@ -25,11 +25,14 @@ class PassError(RuntimeError):
     """
 
     def __init__(self, pass_name: str, phase: str, reason: str) -> None:
-        failed = "" if phase == "hold" else f" failed in {phase}"
-        super().__init__(f"pass '{pass_name}'{failed}: {reason}")
+        super().__init__(f"pass '{pass_name}'{_FAILED.get(phase, f' failed in {phase}')}: {reason}")
         self.pass_name = pass_name
         self.phase = phase
         self.reason = reason
+
+
+_FAILED = {"hold": "", "measure": " failed on XLA's figures of its plan"}
+"""What the text says of a phase that is no verb of what a pass does."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -209,6 +209,7 @@ def test_strict_raises_what_fails_in_a_later_attempt(phase: str, failed_in: str)
     with pytest.raises(hloom.PassError) as caught:
         products_run(f"drop-products{{budget=1 fail={phase}}}")
     assert caught.value.phase == failed_in
+    assert "failed in measure" not in str(caught.value)
 
 
 @pytest.mark.usefixtures("lenient")
@@ -482,6 +483,16 @@ def test_remat_within_a_share(new_records: NewRecords) -> None:
     assert first.temp_bytes is not None
     assert last.temp_bytes is not None
     assert 0 < last.temp_bytes <= first.temp_bytes / 2
+
+
+def test_remat_to_the_least_is_no_miss(new_records: NewRecords) -> None:
+    scanned_run("min")
+    [record] = [record for record in new_records() if record.module == "jit_scanned_loss"]
+    assert record.complaint is None
+    first, *_ = record.attempts
+    assert first.temp_bytes is not None
+    assert record.temp_bytes is not None
+    assert record.temp_bytes < 0.5 * first.temp_bytes
 
 
 def test_remat_under_its_floor_compiles_the_floor(

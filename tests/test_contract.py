@@ -170,6 +170,15 @@ def test_the_option_arrives_in_the_overrides_and_xla_refuses_it(
         jax.jit(lambda x: x + 4, compiler_options={"hloom": "off"})(X)
 
 
+def test_jax_counts_the_programs_that_it_compiles() -> None:
+    jax.clear_caches()
+    assert jax_private.compiled_programs() == 0
+    lowered = jax.jit(lambda x: x + 1).lower(np.ones(3, np.float32))
+    lowered.compile()
+    lowered.compile()
+    assert jax_private.compiled_programs() == 1
+
+
 def test_taking_the_option_leaves_the_callers_object_as_it_was() -> None:
     options = compile_options(hloom="remat", xla_cpu_enable_fast_math="1")
     before = options.SerializeAsString()

@@ -69,8 +69,8 @@ def test_the_section_of_a_pass_word_for_word() -> None:
         "| `size` | a size in bytes such as 4KiB or 60GiB | `4KiB` | How large. |\n"
         "| `room` | a size in bytes such as 4KiB or 60GiB, at least 1MiB | `1GiB` | How much room. "
         "|\n"
-        "| `budget` | a size such as 60GiB, a share such as 50%, or fit | not given | How much in "
-        "all. |\n"
+        "| `budget` | a size such as 60GiB, a share such as 50%, fit, or min | not given | How "
+        "much in all. |\n"
         "\n"
         "Example: `toy{limit=4}`\n"
     )

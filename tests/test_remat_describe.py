@@ -82,6 +82,19 @@ def scanned(kernels: jax.Array, x: jax.Array) -> jax.Array:
     return jax.lax.scan(layer, x, kernels)[0].sum()
 
 
+def residual(kernels: list[jax.Array], x: jax.Array) -> jax.Array:
+    for kernel in kernels:
+        h = x @ kernel
+        x = x + jnp.sin(jnp.tanh(h)) * h
+    return (x**2).sum()
+
+
+def peak_kib(text: str) -> float:
+    found = re.search(r"At the peak, ([\d.]+) ([KM])iB", text)
+    assert found is not None
+    return float(found[1]) * (1024 if found[2] == "M" else 1)
+
+
 def shares(text: str) -> list[int]:
     return [int(each) for each in re.findall(r"\((\d+) %\)", text)]
 
@@ -100,7 +113,7 @@ def test_equal_values_are_one_entry_with_their_number() -> None:
 
 def test_what_a_loop_stacks_is_told_by_what_its_body_makes() -> None:
     text = describe_peak(lowered(jax.grad(scanned), spec(6, 64, 64), spec(256, 64)))
-    assert re.search(r"in 2 x tensor<6x256x64xf32> of \S*jvp\(\)/while/body/\S+", text)
+    assert re.search(r"in (2 x )?tensor<6x256x64xf32> of \S*jvp\(\)/while/body/\S+", text)
     assert "inside of a loop" in text
     assert sum(shares(text)) in (99, 100, 101)
 
@@ -146,7 +159,7 @@ HALF = Remat(budget=Budget(percent=50))
         ("no-barriers", "Nothing is recomputed: the CPU compiler of jaxlib 0.10 keeps no"),
         ("only-scans", "Its straight-line part is left as it is: the CPU compiler of jaxlib 0.10"),
         ("nothing-read", "Nothing is recomputed: the backward pass reads no value"),
-        (None, "Nothing is recomputed: no recomputation lowers the peak."),
+        (None, "Nothing is recomputed: no recomputation that was tried lowers the peak."),
     ],
 )
 def test_a_missed_share_says_why(obstacle: str | None, reason: str) -> None:
@@ -160,6 +173,12 @@ def test_a_missed_share_that_was_worked_on_has_no_excuse() -> None:
     found = complaint(HALF, attempt(8 * MIB), attempt(5 * MIB, setting=[0, 0, 0]))
     assert found is not None
     assert found.text.endswith("the least that was reached is 5.00 MiB.")
+
+
+def test_where_the_program_as_it_is_takes_least_it_says_so() -> None:
+    found = complaint(HALF, attempt(8 * MIB), attempt(9 * MIB, setting=[0, 0, 0]))
+    assert found is not None
+    assert "least that was reached is 8.00 MiB. Nothing is recomputed: no recomp" in found.text
 
 
 def test_a_share_needs_two_compiles() -> None:
@@ -201,11 +220,11 @@ def test_a_backend_without_figures_cannot_be_held_to_a_budget() -> None:
 
 
 def test_what_is_only_planned_is_not_said_to_be_compiled() -> None:
-    module = lowered(jax.grad(chain), [spec(64, 64)] * 6, spec(256, 64))
+    module = lowered(jax.grad(residual), [spec(64, 64)] * 6, spec(256, 64))
     said = foresee(Pipeline.parse("remat{budget=1KiB}"), module, Target()).complaint
     assert said is not None
     assert said.startswith("the memory of the step cannot be held to 1.00 KiB; ")
-    assert "At the peak, " in said
-    # The plan's own clones are among what is told of.
-    assert "hloom.remat/" in said
     assert "compiled" not in said
+    # It is the peak of what is planned, not of the program as it is.
+    before, after = (peak_kib(text) for text in (describe_peak(module), said))
+    assert after < 0.8 * before

@@ -14,7 +14,7 @@ from hloom.dumps.settings import MODULES, STEPS, Settings
 from hloom.passes.wording import counted
 
 _TOLD = 5
-"""How many steps a line names at most."""
+"""How many steps, and how many folders, are named at most."""
 
 
 @dataclass
@@ -96,9 +96,8 @@ def _steps() -> Iterator[str]:
 
 
 def _programs() -> Iterator[str]:
-    for folder, asked in _asked.items():
-        if folder in _written:
-            continue
+    empty = [(folder, asked) for folder, asked in _asked.items() if folder not in _written]
+    for folder, asked in empty[:_TOLD]:
         if not asked.with_passes:
             why = "no pass ran: set JAX_HLOOM, or a jit's own option"
         elif not asked.wanted:
@@ -110,3 +109,5 @@ def _programs() -> Iterator[str]:
                 f"and only what they change is written then; {STEPS}='*' has every step written"
             )
         yield f"nothing was dumped to {folder}: {why}."
+    if len(empty) > _TOLD:
+        yield f"nothing was dumped to {len(empty) - _TOLD} other folders either."

@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from hloom.dumps.steps import SettingsError, Steps
-from hloom.passes.errors import did_you_mean
+from hloom.passes.errors import did_you_mean, echo
 
 TO = "HLOOM_DUMP_TO"
 STEPS = "HLOOM_DUMP_STEPS"
@@ -155,12 +155,14 @@ def _parse_environment(
         for name, value in others:
             if value:
                 raise SettingsError(
-                    f"{name}={value!r} chooses what is dumped, but {TO} does not say where to. "
+                    f"{name}={echo(value)} chooses what is dumped, but {TO} does not say where to. "
                     f"Set {TO} to a folder as well, or unset {name}."
                 )
         return None
     if (arrays or "") not in (*_NO, *_YES):
-        raise SettingsError(f"{ARRAYS}={arrays!r}: wanted 1 for yes, 0 or nothing for no.")
+        raise SettingsError(
+            f"{ARRAYS}={echo(arrays or '')}: wanted 1 for yes, 0 or nothing for no."
+        )
     return _make(
         Path(to),
         Steps.parse(steps, source=STEPS) if steps else None,
@@ -207,6 +209,6 @@ def _check_passes(names: tuple[str, ...], source: str) -> None:
     for name in names:
         if name not in known:
             raise SettingsError(
-                f"{source}: there is no pass {name!r}; wanted some of {', '.join(known)}."
+                f"{source}: there is no pass {echo(name)}; wanted some of {', '.join(known)}."
                 f"{did_you_mean(name, known)}"
             )

@@ -167,7 +167,7 @@ class Remat(MeasuredPass):
         attempt = attempts[best]
         if attempt.temp_bytes <= limit or self.budget.least:
             return None
-        obstacle = self._obstacle(attempts)
+        obstacle = self._obstacle(attempts, best)
         is_forward = obstacle is Obstacle.NO_BACKWARD
         percent = self.budget.percent
         if percent is not None and is_forward and attempt.temp_bytes < self.helper_bytes:
@@ -181,11 +181,11 @@ class Remat(MeasuredPass):
         ]
         return Complaint(" ".join(filter(None, sentences)), str(obstacle) if is_forward else "")
 
-    def _obstacle(self, attempts: Sequence[Attempt]) -> Obstacle | None:
+    def _obstacle(self, attempts: Sequence[Attempt], best: int) -> Obstacle | None:
         """Why not more is recomputed, where that is more than the floor itself."""
         if found := attempts[0].plan.get("obstacle"):
-            return Obstacle(found)
-        if any(setting_of(attempt.plan) is not None for attempt in attempts):
+            return Obstacle(str(found))
+        if setting_of(attempts[best].plan) is not None:
             return None
         return Obstacle.ONE_COMPILE if self.compiles == 1 else Obstacle.NO_GAIN
 

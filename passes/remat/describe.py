@@ -73,7 +73,8 @@ def describe_peak(module: ir.Module) -> str:
     for owner in curve.owners:
         # Where no line is known, the name has to tell one value from the other.
         groups.setdefault((owner.type, owner.line or owner.name, owner.in_loop), []).append(owner)
-    listed, told_bytes = [], 0
+    listed: list[str] = []
+    told_bytes = 0
     for group in sorted(groups.values(), key=lambda group: -_bytes(group)):
         is_small = _bytes(group) < _SMALL * peak_bytes
         is_enough = len(listed) >= _FEW and 2 * told_bytes > peak_bytes

@@ -48,7 +48,7 @@ _REASONS = {
         "the backward pass reads no value, of min_bytes or more, that may be computed again; "
         "collectives, custom calls and side effects never are"
     ),
-    Obstacle.NO_GAIN: "no recomputation lowers the peak",
+    Obstacle.NO_GAIN: "no recomputation that was tried lowers the peak",
     Obstacle.ONE_COMPILE: (
         "a share is of what the program takes as it is, and compiles=1 leaves no compile beyond "
         "that one"
