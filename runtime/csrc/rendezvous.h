@@ -37,14 +37,15 @@ struct Member {
 };
 
 // Which meeting a rank comes to. Ranks meet that agree on run, channel and the first member; a
-// rank may come again to the same ones (in a loop), also while others have not left yet.
+// rank may come again to the same ones (in a loop), also while others have not left yet. Of one
+// meeting all say the same kind and members, or it fails.
 struct Meeting {
   int64_t run = 0;                       // One execution of a program on all its devices.
   int64_t channel = 0;                   // One site of the program.
   std::vector<Member> members;           // The replica group; everyone gives the same order.
   size_t position = 0;                   // Which of the members arrives.
   std::chrono::milliseconds timeout{0};  // From the first arrival; positive.
-  std::string_view what;                 // For people: "hloom.barrier".
+  std::string_view what;                 // The kind of call: "hloom.barrier".
   std::string_view site;                 // For people: where the call stands in the program.
 };
 
