@@ -6,14 +6,17 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import RunPython
+from native_code import CSRC, NATIVE, compile_native
 
 SCRIPT = """
 import os, signal, sys
@@ -121,10 +124,75 @@ def test_a_bad_file_is_one_warning(
     assert result.stderr.count(f"HLOOM_TRACE={tmp_path / file}: {reason}") == 1
 
 
-def test_a_disk_that_fills_up_is_one_warning(run_python: RunPython) -> None:
-    result = run_python(SCRIPT + "print('ran')\n", HLOOM_TRACE="/dev/full")
+def test_a_disk_that_fills_up_is_one_warning(run_python: RunPython, tmp_path: Path) -> None:
+    full = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (500, 500))\n"
+    file = tmp_path / "trace.json"
+    result = run_python(full + SCRIPT + "print('ran')\n", HLOOM_TRACE=str(file))
     assert result.stdout == "ran\n"
-    assert result.stderr.count("No space left on device") == 1
+    assert result.stderr.count("hloom: the trace ends here: File too large") == 1
+    assert file.stat().st_size == 500
+
+
+def a_link(file: Path) -> None:
+    file.with_name("other.json").write_text("of another program")
+    file.symlink_to("other.json")
+
+
+def a_link_to_nothing(file: Path) -> None:
+    file.symlink_to("other.json")
+
+
+def a_socket(file: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(file))
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (a_link, "it is a symbolic link"),
+        (a_link_to_nothing, "it is a symbolic link"),
+        (os.mkfifo, "it is not a regular file"),
+        (a_socket, "it is not a regular file"),
+        (None, "it is not a regular file"),
+    ],
+)
+def test_a_file_of_another_kind_is_one_warning(
+    run_python: RunPython, tmp_path: Path, make: Callable[[Path], None] | None, reason: str
+) -> None:
+    file = tmp_path / "trace.json"
+    if make is None:
+        file = Path("/dev/full")
+    else:
+        make(file)
+    before = {path: path.read_text() for path in tmp_path.iterdir() if path.is_file()}
+    result = run_python(SCRIPT + "print('ran')\n", HLOOM_TRACE=str(file))
+    assert result.stdout == "ran\n"
+    assert result.stderr.count(f"HLOOM_TRACE={file}: {reason}; nothing is recorded") == 1
+    assert before == {path: path.read_text() for path in tmp_path.iterdir() if path.is_file()}
+
+
+def test_a_fifo_that_is_read_is_not_written(run_python: RunPython, tmp_path: Path) -> None:
+    file = tmp_path / "trace.json"
+    os.mkfifo(file)
+    reader = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        result = run_python(SCRIPT, HLOOM_TRACE=str(file))
+        assert result.stderr.count(f"HLOOM_TRACE={file}: it is not a regular file") == 1
+        assert os.read(reader, 1) == b""
+    finally:
+        os.close(reader)
+
+
+@pytest.mark.once
+def test_a_call_that_cannot_be_told_is_left_out(tmp_path: Path) -> None:
+    sources = [NATIVE / "trace_test.cc", CSRC / "trace.cc"]
+    program = compile_native(tmp_path / "trace_test", sources, "-O1")
+    file = tmp_path / "trace.json"
+    result = subprocess.run([program, file], capture_output=True, text=True, timeout=60)
+    assert (result.returncode, result.stdout) == (0, "alive\n")
+    assert result.stderr == "hloom: a call is missing in the trace: std::bad_alloc\n"
+    assert len(events_of(file)) == 1
 
 
 def test_without_the_variable_nothing_is_written(run_python: RunPython, tmp_path: Path) -> None:

@@ -2,10 +2,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <string>
+#include <string_view>
 
-#include "element_bits.h"
+#include "buffers.h"
 #include "group_call.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -14,67 +14,78 @@ namespace {
 
 namespace ffi = xla::ffi;
 
-// XLA gives both the same buffer where the aliasing that lowering declares took effect. False
-// where they are not alike.
-bool CopyUnlessShared(const ffi::AnyBuffer& from, const ffi::AnyBuffer& to) {
-  if (from.untyped_data() == to.untyped_data()) return true;
-  const size_t bytes = BufferBytes(from);
-  if (bytes != BufferBytes(to) || (bytes == 0 && from.element_count() != 0)) return false;
-  std::memcpy(to.untyped_data(), from.untyped_data(), bytes);
-  return true;
-}
+constexpr std::string_view kToken = "hloom.token";
+constexpr std::string_view kTie = "hloom.tie";
+constexpr std::string_view kAfter = "hloom.after";
+constexpr std::string_view kBarrier = "hloom.barrier";
 
-ffi::Error Token(ffi::Result<ffi::BufferR0<ffi::U32>> token) {
-  *token->typed_data() = 0;
-  return ffi::Error::Success();
-}
-
-// Results take the operands from `first` on, one for one.
-ffi::Error PassThrough(const char* what, const ffi::RemainingArgs& operands, size_t first,
-                       const ffi::RemainingRets& results) {
-  if (operands.size() < first + results.size()) {
-    return ffi::Error::InvalidArgument(std::string(what) + ": " + std::to_string(operands.size()) +
-                                       " operands for " + std::to_string(results.size()) +
-                                       " results");
+// () -> token
+ffi::Error Token(ffi::RemainingArgs operands, ffi::RemainingRets results, ffi::Dictionary) {
+  const auto buffers = BuffersOf(kToken, operands, results);
+  if (buffers.has_error()) return buffers.error();
+  if (operands.size() != 0 || results.size() > 1) {
+    return ffi::Error::InvalidArgument(
+        std::string(kToken) + ": " + std::to_string(operands.size()) + " operands and " +
+        std::to_string(results.size()) + " results; wanted none and the token");
   }
-  for (size_t i = 0; i < results.size(); ++i) {
-    const auto from = operands.get<ffi::AnyBuffer>(first + i);
-    auto to = results.get<ffi::AnyBuffer>(i);
-    if (from.has_error()) return from.error();
-    if (to.has_error()) return to.error();
-    if (!CopyUnlessShared(*from, **to)) {
-      return ffi::Error::InvalidArgument(std::string(what) + ": operand " +
-                                         std::to_string(first + i) +
-                                         " cannot be copied to result " + std::to_string(i) +
-                                         ": of another size, or of a type this hloom does not "
-                                         "know");
-    }
+  if (ffi::Error wrong = CheckToken(kToken, "result", buffers->results, 0); wrong.failure()) {
+    return wrong;
   }
+  *buffers->results[0].typed_data<uint32_t>() = 0;
   return ffi::Error::Success();
 }
 
 // (token, x...) -> (x...)
 ffi::Error Tie(ffi::RemainingArgs operands, ffi::RemainingRets results, ffi::Dictionary) {
-  return PassThrough("hloom.tie", operands, 1, results);
+  const auto buffers = BuffersOf(kTie, operands, results);
+  if (buffers.has_error()) return buffers.error();
+  if (operands.size() != results.size() + 1) {
+    return ffi::Error::InvalidArgument(std::string(kTie) + ": " + std::to_string(operands.size()) +
+                                       " operands for " + std::to_string(results.size()) +
+                                       " results; wanted the token and one for each");
+  }
+  if (ffi::Error wrong = CheckToken(kTie, "operand", buffers->operands, 0); wrong.failure()) {
+    return wrong;
+  }
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (ffi::Error wrong = GiveBack(kTie, *buffers, i + 1, i); wrong.failure()) return wrong;
+  }
+  return ffi::Error::Success();
 }
 
 // (token, y...) -> token
-ffi::Error After(ffi::BufferR0<ffi::U32> token, ffi::RemainingArgs,
-                 ffi::Result<ffi::BufferR0<ffi::U32>> result, ffi::Dictionary) {
-  *result->typed_data() = *token.typed_data();
-  return ffi::Error::Success();
+ffi::Error After(ffi::RemainingArgs operands, ffi::RemainingRets results, ffi::Dictionary) {
+  const auto buffers = BuffersOf(kAfter, operands, results);
+  if (buffers.has_error()) return buffers.error();
+  if (results.size() > 1) {
+    return ffi::Error::InvalidArgument(std::string(kAfter) + ": " + std::to_string(results.size()) +
+                                       " results; wanted the token");
+  }
+  return GiveTokenBack(kAfter, *buffers, 0);
 }
 
 // (token, x..., k...) -> (token, x...): the k are only kept alive until all have arrived.
 ffi::Future Barrier(ffi::RunId run, int32_t device, ffi::ThreadPool pool,
                     ffi::RemainingArgs operands, ffi::RemainingRets results,
                     ffi::Dictionary attributes) {
-  return Guarded("hloom.barrier", run, device, [&] {
-    const auto meeting = MeetingOf("hloom.barrier", attributes, run, device);
+  return Guarded(kBarrier, run, device, [&] {
+    const auto meeting = MeetingOf(kBarrier, attributes, run, device);
     if (meeting.has_error()) return FailedCall(run, device, meeting.error());
+    const auto buffers = BuffersOf(kBarrier, operands, results);
+    if (buffers.has_error()) return FailedCall(run, device, buffers.error());
+    if (operands.size() < results.size()) {
+      return FailedCall(run, device,
+                        ffi::Error::InvalidArgument(
+                            std::string(kBarrier) + ": " + std::to_string(operands.size()) +
+                            " operands for " + std::to_string(results.size()) +
+                            " results; wanted one for each"));
+    }
     // Before arriving: after it, peers may read the results already.
-    const ffi::Error failed = PassThrough("hloom.barrier", operands, 0, results);
-    if (failed.failure()) return FailedCall(run, device, failed);
+    ffi::Error wrong = GiveTokenBack(kBarrier, *buffers, 0);
+    for (size_t i = 1; i < results.size() && wrong.success(); ++i) {
+      wrong = GiveBack(kBarrier, *buffers, i, i);
+    }
+    if (wrong.failure()) return FailedCall(run, device, wrong);
     return Meet<std::nullptr_t>(*meeting, pool, nullptr, nullptr);
   });
 }
@@ -83,17 +94,13 @@ ffi::Future Barrier(ffi::RunId run, int32_t device, ffi::ThreadPool pool,
 }  // namespace hloom
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(hloom_cpu_token_v1_execute, hloom::Token,
-                              hloom::ffi::Ffi::Bind().Ret<hloom::ffi::BufferR0<hloom::ffi::U32>>());
+                              hloom::ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attrs());
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(hloom_cpu_tie_v1_execute, hloom::Tie,
                               hloom::ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attrs());
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(hloom_cpu_after_v1_execute, hloom::After,
-                              hloom::ffi::Ffi::Bind()
-                                  .Arg<hloom::ffi::BufferR0<hloom::ffi::U32>>()
-                                  .RemainingArgs()
-                                  .Ret<hloom::ffi::BufferR0<hloom::ffi::U32>>()
-                                  .Attrs());
+                              hloom::ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attrs());
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(hloom_cpu_barrier_v1_execute, hloom::Barrier,
                               hloom::ffi::Ffi::Bind()

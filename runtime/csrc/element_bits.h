@@ -62,9 +62,15 @@ constexpr int ElementBits(xla::ffi::DataType type) {
   return 0;  // a type of a newer XLA
 }
 
-// Bytes that a buffer takes in memory, packed types included.
+// Bytes that a buffer takes in memory, packed types included; 0 for a type that is not known.
 inline size_t BufferBytes(const xla::ffi::AnyBuffer& buffer) {
-  return (buffer.element_count() * static_cast<size_t>(ElementBits(buffer.element_type())) + 7) / 8;
+  auto bits = static_cast<size_t>(ElementBits(buffer.element_type()));
+  // A product of sizes need not fit where one of them is 0; memory that is there does.
+  for (const int64_t size : buffer.dimensions()) {
+    if (size == 0) return 0;
+  }
+  for (const int64_t size : buffer.dimensions()) bits *= static_cast<size_t>(size);
+  return (bits + 7) / 8;
 }
 
 }  // namespace hloom

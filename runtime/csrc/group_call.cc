@@ -1,6 +1,7 @@
 #include "group_call.h"
 
 #include <algorithm>
+#include <optional>
 
 namespace hloom {
 namespace {
@@ -9,8 +10,42 @@ namespace ffi = xla::ffi;
 
 using Ints = ffi::Span<const int64_t>;
 
+constexpr int64_t kPadding = -1;
+
 ffi::Unexpected<ffi::Error> Wrong(std::string_view what, const std::string& why) {
   return ffi::Unexpected(ffi::Error::InvalidArgument(std::string(what) + ": " + why));
+}
+
+// The first number that a list has twice.
+std::optional<int64_t> Repeated(std::vector<int64_t> numbers) {
+  std::sort(numbers.begin(), numbers.end());
+  const auto found = std::adjacent_find(numbers.begin(), numbers.end());
+  return found == numbers.end() ? std::nullopt : std::optional<int64_t>(*found);
+}
+
+// What is wrong with the replica groups of a call that runs on these devices, by partition.
+std::optional<std::string> CheckGroups(Ints groups, Ints devices) {
+  std::vector<int64_t> members;
+  members.reserve(groups.size());
+  for (const int64_t partition : groups) {
+    if (partition == kPadding) continue;
+    if (partition < 0) {
+      return "replica_groups has " + std::to_string(partition) +
+             "; wanted partitions, or -1 to fill up a group";
+    }
+    if (partition >= static_cast<int64_t>(devices.size())) {
+      return "partition " + std::to_string(partition) + " of a replica group is none of " +
+             std::to_string(devices.size()) + " partitions";
+    }
+    members.push_back(partition);
+  }
+  if (const auto partition = Repeated(std::move(members))) {
+    return "partition " + std::to_string(*partition) + " is in replica_groups twice";
+  }
+  if (const auto device = Repeated({devices.begin(), devices.end()})) {
+    return "device " + std::to_string(*device) + " is in devices twice";
+  }
+  return std::nullopt;
 }
 
 // The group that holds a partition, without its padding; empty where there is none.
@@ -20,7 +55,7 @@ std::vector<int64_t> GroupOf(int64_t partition, Ints groups, int64_t group_size)
   const auto* begin = groups.begin() + (found - groups.begin()) / group_size * group_size;
   std::vector<int64_t> group;
   std::copy_if(begin, begin + group_size, std::back_inserter(group),
-               [](int64_t member) { return member >= 0; });
+               [](int64_t member) { return member != kPadding; });
   return group;
 }
 
@@ -34,12 +69,15 @@ ffi::ErrorOr<Meeting> MeetingOf(std::string_view what, const ffi::Dictionary& at
   const auto devices = attributes.get<Ints>("devices");
   const auto timeout_ms = attributes.get<int64_t>("timeout_ms");
   const auto site = attributes.get<std::string_view>("site");
-  if (channel.has_error()) return Wrong(what, channel.error().message());
-  if (groups.has_error()) return Wrong(what, groups.error().message());
-  if (group_size.has_error()) return Wrong(what, group_size.error().message());
-  if (devices.has_error()) return Wrong(what, devices.error().message());
-  if (timeout_ms.has_error()) return Wrong(what, timeout_ms.error().message());
-  if (site.has_error()) return Wrong(what, site.error().message());
+  const auto unreadable = [&](const char* name, const auto& attribute) {
+    return Wrong(what, "attribute " + std::string(name) + ": " + attribute.error().message());
+  };
+  if (channel.has_error()) return unreadable("channel", channel);
+  if (groups.has_error()) return unreadable("replica_groups", groups);
+  if (group_size.has_error()) return unreadable("group_size", group_size);
+  if (devices.has_error()) return unreadable("devices", devices);
+  if (timeout_ms.has_error()) return unreadable("timeout_ms", timeout_ms);
+  if (site.has_error()) return unreadable("site", site);
 
   if (*group_size <= 0 || groups->size() % static_cast<size_t>(*group_size) != 0) {
     return Wrong(what, "replica_groups has " + std::to_string(groups->size()) +
@@ -48,6 +86,7 @@ ffi::ErrorOr<Meeting> MeetingOf(std::string_view what, const ffi::Dictionary& at
   if (*timeout_ms <= 0) {
     return Wrong(what, "timeout_ms is " + std::to_string(*timeout_ms) + ", not positive");
   }
+  if (const auto wrong = CheckGroups(*groups, *devices)) return Wrong(what, *wrong);
   const auto* found = std::find(devices->begin(), devices->end(), device);
   if (found == devices->end()) {
     return Wrong(what, "device " + std::to_string(device) + " has no partition in devices");
@@ -64,10 +103,6 @@ ffi::ErrorOr<Meeting> MeetingOf(std::string_view what, const ffi::Dictionary& at
     return Wrong(what, "partition " + std::to_string(self) + " is in no replica group");
   }
   for (const int64_t rank : group) {
-    if (rank >= static_cast<int64_t>(devices->size())) {
-      return Wrong(what, "partition " + std::to_string(rank) + " of a replica group is none of " +
-                             std::to_string(devices->size()) + " partitions");
-    }
     if (rank == self) meeting.position = meeting.members.size();
     meeting.members.push_back({rank, (*devices)[static_cast<size_t>(rank)]});
   }

@@ -39,6 +39,9 @@ xla::ffi::Future Guarded(std::string_view what, xla::ffi::RunId run, int32_t dev
   } catch (const std::exception& error) {
     return FailedCall(run, device,
                       xla::ffi::Error::Internal(std::string(what) + ": " + error.what()));
+  } catch (...) {
+    return FailedCall(
+        run, device, xla::ffi::Error::Internal(std::string(what) + ": an unknown exception"));
   }
 }
 

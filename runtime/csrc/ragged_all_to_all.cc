@@ -9,13 +9,13 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "buffers.h"
 #include "element_bits.h"
 #include "group_call.h"
 #include "ragged_copy.h"
@@ -61,17 +61,20 @@ class Copies {
   size_t done_ = 0;
 };
 
-int64_t ReceivedBytes(const RaggedRanks& ranks) {
-  int64_t rows = 0;
+bool IsLarge(const RaggedRanks& ranks) {
+  int64_t bytes = 0;
   for (const RaggedRank* rank : ranks) {
-    for (const int64_t size : rank->recv_sizes) rows += size;
+    for (const int64_t size : rank->recv_sizes) {
+      bytes += size * rank->row_bits / 8;  // of one buffer, which is there
+      if (bytes >= kParallelBytes) return true;
+    }
   }
-  return rows * ranks.front()->row_bits / 8;
+  return false;
 }
 
 void Exchange(const RaggedRanks& ranks, ffi::ThreadPool& pool) {
   const auto copies = std::make_shared<Copies>(ranks);
-  if (ReceivedBytes(ranks) >= kParallelBytes) {
+  if (IsLarge(ranks)) {
     const auto helpers = std::min<int64_t>(pool.num_threads(), ranks.size()) - 1;
     for (int64_t i = 0; i < helpers; ++i) {
       pool.Schedule([copies] { copies->Help(); });
@@ -84,72 +87,93 @@ void Exchange(const RaggedRanks& ranks, ffi::ThreadPool& pool) {
 template <typename T>
 std::vector<int64_t> Widened(const ffi::AnyBuffer& buffer) {
   const T* values = static_cast<const T*>(buffer.untyped_data());
-  return std::vector<int64_t>(values, values + buffer.element_count());
+  return std::vector<int64_t>(values, values + buffer.dimensions().front());
+}
+
+ffi::Unexpected<ffi::Error> Wrong(const std::string& why) {
+  return ffi::Unexpected(ffi::Error::InvalidArgument(std::string(kWhat) + ": " + why));
 }
 
 // Offsets or sizes of any integer type of a byte and more. A uint64 above the int64s turns
 // negative, which no check lets through.
-ffi::ErrorOr<std::vector<int64_t>> Integers(const ffi::AnyBuffer& buffer) {
-  switch (buffer.element_type()) {
-    case ffi::DataType::S8:
-      return Widened<int8_t>(buffer);
-    case ffi::DataType::U8:
-      return Widened<uint8_t>(buffer);
-    case ffi::DataType::S16:
-      return Widened<int16_t>(buffer);
-    case ffi::DataType::U16:
-      return Widened<uint16_t>(buffer);
-    case ffi::DataType::S32:
-      return Widened<int32_t>(buffer);
-    case ffi::DataType::U32:
-      return Widened<uint32_t>(buffer);
-    case ffi::DataType::S64:
-      return Widened<int64_t>(buffer);
-    case ffi::DataType::U64:
-      return Widened<uint64_t>(buffer);
-    default:
-      return ffi::Unexpected(ffi::Error::InvalidArgument(
-          std::string(kWhat) + ": offsets and sizes must be integers of 8 bits or more"));
+ffi::ErrorOr<std::vector<int64_t>> Integers(const CallBuffers& buffers, size_t index) {
+  const ffi::AnyBuffer& buffer = buffers.operands[index];
+  if (buffer.dimensions().size() == 1) {
+    switch (buffer.element_type()) {
+      case ffi::DataType::S8:
+        return Widened<int8_t>(buffer);
+      case ffi::DataType::U8:
+        return Widened<uint8_t>(buffer);
+      case ffi::DataType::S16:
+        return Widened<int16_t>(buffer);
+      case ffi::DataType::U16:
+        return Widened<uint16_t>(buffer);
+      case ffi::DataType::S32:
+        return Widened<int32_t>(buffer);
+      case ffi::DataType::U32:
+        return Widened<uint32_t>(buffer);
+      case ffi::DataType::S64:
+        return Widened<int64_t>(buffer);
+      case ffi::DataType::U64:
+        return Widened<uint64_t>(buffer);
+      default:
+        break;
+    }
   }
+  return Wrong("operand " + std::to_string(index) + " has type " + TypeText(buffer) +
+               "; offsets and sizes must be vectors of integers of 8 bits or more");
 }
 
-ffi::ErrorOr<RaggedRank> RankOf(const Meeting& meeting, const ffi::AnyBuffer& operand,
-                                const ffi::AnyBuffer& input_offsets,
-                                const ffi::AnyBuffer& send_sizes,
-                                const ffi::AnyBuffer& output_offsets,
-                                const ffi::AnyBuffer& recv_sizes, const ffi::AnyBuffer& output) {
-  RaggedRank rank;
-  rank.rank = meeting.members[meeting.position].rank;
-  rank.element_bits = ElementBits(operand.element_type());
-  if (rank.element_bits == 0) {
-    return ffi::Unexpected(ffi::Error::InvalidArgument(
-        std::string(kWhat) + ": the operand's element type, number " +
-        std::to_string(static_cast<int>(operand.element_type())) + " of XLA, is not known"));
-  }
+// What the operands have: (token, operand, output, input offsets, send sizes, output offsets, recv
+// sizes) -> (output, token).
+enum Operand : size_t {
+  kOperand = 1,
+  kOutput = 2,
+  kInputOffsets = 3,
+  kSendSizes = 4,
+  kOutputOffsets = 5,
+  kRecvSizes = 6,
+  kOperands = 7,
+};
+constexpr size_t kResults = 2;
+
+ffi::ErrorOr<RaggedRank> RankOf(const Meeting& meeting, const CallBuffers& buffers) {
+  const ffi::AnyBuffer& operand = buffers.operands[kOperand];
+  const ffi::AnyBuffer& output = buffers.operands[kOutput];
   const ffi::AnyBuffer::Dimensions from = operand.dimensions();
   const ffi::AnyBuffer::Dimensions to = output.dimensions();
   if (from.size() == 0 || from.size() != to.size() ||
       !std::equal(from.begin() + 1, from.end(), to.begin() + 1) ||
       operand.element_type() != output.element_type()) {
-    return ffi::Unexpected(ffi::Error::InvalidArgument(
-        std::string(kWhat) +
-        ": operand and output must have the same element type and shape, but "
-        "for the number of rows"));
+    return Wrong("operand 1 has type " + TypeText(operand) + " and operand 2, the output, " +
+                 TypeText(output) + "; they must be the same but for the number of rows");
+  }
+  RaggedRank rank;
+  rank.rank = meeting.members[meeting.position].rank;
+  rank.element_type = static_cast<int>(operand.element_type());
+  rank.element_bits = ElementBits(operand.element_type());
+  if (rank.element_bits == 0) {
+    return Wrong("operand 1 has elements of type number " + std::to_string(rank.element_type) +
+                 " of XLA, which this hloom does not know");
   }
   rank.row_bits = rank.element_bits;
-  for (const int64_t size : from.last(from.size() - 1)) rank.row_bits *= size;
+  for (const int64_t size : from.last(from.size() - 1)) {
+    if (__builtin_mul_overflow(rank.row_bits, size, &rank.row_bits)) {
+      return Wrong("operand 1 has type " + TypeText(operand) + ", of rows larger than any memory");
+    }
+  }
   rank.operand = static_cast<const std::byte*>(operand.untyped_data());
   rank.operand_rows = from[0];
-  rank.output = static_cast<std::byte*>(output.untyped_data());
+  rank.output = static_cast<std::byte*>(buffers.results[0].untyped_data());
   rank.output_rows = to[0];
-  const std::pair<const ffi::AnyBuffer*, std::vector<int64_t>*> vectors[] = {
-      {&input_offsets, &rank.input_offsets},
-      {&send_sizes, &rank.send_sizes},
-      {&output_offsets, &rank.output_offsets},
-      {&recv_sizes, &rank.recv_sizes},
+  const std::pair<Operand, std::vector<int64_t>*> vectors[] = {
+      {kInputOffsets, &rank.input_offsets},
+      {kSendSizes, &rank.send_sizes},
+      {kOutputOffsets, &rank.output_offsets},
+      {kRecvSizes, &rank.recv_sizes},
   };
-  for (const auto& [buffer, values] : vectors) {
-    auto read = Integers(*buffer);
+  for (const auto& [index, values] : vectors) {
+    auto read = Integers(buffers, index);
     if (read.has_error()) return ffi::Unexpected(read.error());
     *values = std::move(*read);
   }
@@ -157,22 +181,26 @@ ffi::ErrorOr<RaggedRank> RankOf(const Meeting& meeting, const ffi::AnyBuffer& op
 }
 
 ffi::Future RaggedAllToAll(ffi::RunId run, int32_t device, ffi::ThreadPool pool,
-                           ffi::BufferR0<ffi::U32> token, ffi::AnyBuffer operand,
-                           ffi::AnyBuffer output, ffi::AnyBuffer input_offsets,
-                           ffi::AnyBuffer send_sizes, ffi::AnyBuffer output_offsets,
-                           ffi::AnyBuffer recv_sizes, ffi::Result<ffi::AnyBuffer> result,
-                           ffi::Result<ffi::BufferR0<ffi::U32>> token_after,
+                           ffi::RemainingArgs operands, ffi::RemainingRets results,
                            ffi::Dictionary attributes) {
   return Guarded(kWhat, run, device, [&] {
     const auto meeting = MeetingOf(kWhat, attributes, run, device);
     if (meeting.has_error()) return FailedCall(run, device, meeting.error());
-    auto rank =
-        RankOf(*meeting, operand, input_offsets, send_sizes, output_offsets, recv_sizes, *result);
-    if (rank.has_error()) return FailedCall(run, device, rank.error());
-    *token_after->typed_data() = *token.typed_data();
-    if (output.untyped_data() != result->untyped_data() && BufferBytes(output) > 0) {
-      std::memcpy(result->untyped_data(), output.untyped_data(), BufferBytes(output));
+    if (operands.size() != kOperands || results.size() != kResults) {
+      return FailedCall(run, device,
+                        ffi::Error::InvalidArgument(
+                            std::string(kWhat) + ": " + std::to_string(operands.size()) +
+                            " operands and " + std::to_string(results.size()) +
+                            " results; wanted " + std::to_string(kOperands) + " and " +
+                            std::to_string(kResults)));
     }
+    const auto buffers = BuffersOf(kWhat, operands, results);
+    if (buffers.has_error()) return FailedCall(run, device, buffers.error());
+    auto rank = RankOf(*meeting, *buffers);
+    if (rank.has_error()) return FailedCall(run, device, rank.error());
+    ffi::Error wrong = GiveBack(kWhat, *buffers, kOutput, 0);
+    if (wrong.success()) wrong = GiveTokenBack(kWhat, *buffers, 1);
+    if (wrong.failure()) return FailedCall(run, device, wrong);
     const auto exchange = [&](const RaggedRanks& ranks) -> Outcome {
       if (const auto problem = CheckRagged(ranks)) {
         return Failure{FailureKind::kAction,
@@ -193,13 +221,6 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(hloom_cpu_ragged_all_to_all_v1_execute, hloom::Rag
                                   .Ctx<hloom::ffi::RunId>()
                                   .Ctx<hloom::ffi::DeviceOrdinal>()
                                   .Ctx<hloom::ffi::ThreadPool>()
-                                  .Arg<hloom::ffi::BufferR0<hloom::ffi::U32>>()
-                                  .Arg<hloom::ffi::AnyBuffer>()
-                                  .Arg<hloom::ffi::AnyBuffer>()
-                                  .Arg<hloom::ffi::AnyBuffer>()
-                                  .Arg<hloom::ffi::AnyBuffer>()
-                                  .Arg<hloom::ffi::AnyBuffer>()
-                                  .Arg<hloom::ffi::AnyBuffer>()
-                                  .Ret<hloom::ffi::AnyBuffer>()
-                                  .Ret<hloom::ffi::BufferR0<hloom::ffi::U32>>()
+                                  .RemainingArgs()
+                                  .RemainingRets()
                                   .Attrs());

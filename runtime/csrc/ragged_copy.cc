@@ -88,9 +88,28 @@ std::optional<std::string> CheckCounts(const RaggedRanks& ranks) {
   return std::nullopt;
 }
 
+// Rows are alike in all ranks: a receiver's say how much is read from the others' operands.
+std::optional<std::string> CheckRows(const RaggedRanks& ranks) {
+  const RaggedRank& first = *ranks.front();
+  for (const RaggedRank* rank : ranks) {
+    if (rank->row_bits == first.row_bits && rank->element_type == first.element_type &&
+        rank->element_bits == first.element_bits) {
+      continue;
+    }
+    std::ostringstream text;
+    text << "rank " << rank->rank << " has rows of " << rank->row_bits << " bits, elements of type "
+         << rank->element_type << ", and rank " << first.rank << " of " << first.row_bits
+         << " bits, elements of type " << first.element_type
+         << "; all ranks must have rows of one type.";
+    return text.str();
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::optional<std::string> CheckRagged(const RaggedRanks& ranks) {
+  if (auto problem = CheckRows(ranks)) return problem;
   if (auto problem = CheckCounts(ranks)) return problem;
   const size_t slices_each = ranks.front()->send_sizes.size() / ranks.size();
   for (size_t sender = 0; sender < ranks.size(); ++sender) {

@@ -25,6 +25,7 @@ struct RaggedRank {
   int64_t output_rows = 0;
   int64_t row_bits = 0;
   int element_bits = 8;
+  int element_type = 0;  // a number for each type of elements, to compare
   std::vector<int64_t> input_offsets;
   std::vector<int64_t> send_sizes;
   std::vector<int64_t> output_offsets;
@@ -34,9 +35,10 @@ struct RaggedRank {
 // The ranks of a group, by position.
 using RaggedRanks = std::vector<const RaggedRank*>;
 
-// What is wrong with what the ranks of a group brought, for people: the first slice, by sender,
-// that does not lie inside the operand, or inside the receiver's output, or whose size is not the
-// one that the receiver expects. nullopt where every copy is safe.
+// What is wrong with what the ranks of a group brought, for people: a rank whose rows are not
+// those of the others, or the first slice, by sender, that does not lie inside the operand, or
+// inside the receiver's output, or whose size is not the one that the receiver expects. nullopt
+// where every copy is safe.
 //
 // A slice without rows may have any offset: nothing is read or written for it.
 std::optional<std::string> CheckRagged(const RaggedRanks& ranks);

@@ -16,6 +16,11 @@ constexpr size_t kRememberedRuns = 64;
 // Longer ones are cut to this, so that a deadline never overflows the clock.
 constexpr std::chrono::hours kLongestTimeout{24 * 365};
 
+// The watcher looks this often at what waits, and so many times within a timeout: a time in which
+// the process was stopped counts as one look at most.
+constexpr std::chrono::seconds kLongestLook{1};
+constexpr int kLooksPerTimeout = 8;
+
 std::string Seconds(std::chrono::duration<double> duration) {
   std::ostringstream text;
   text.precision(1);
@@ -219,20 +224,38 @@ Rendezvous::GenerationPtr Rendezvous::Open(const Meeting& meeting) {
   generation->meeting = meeting;
   generation->meeting.what = generation->what;
   generation->meeting.site = generation->site;
-  generation->started = Clock::now();
+  const Clock::time_point now = Clock::now();
+  generation->started = Watched(now);
   generation->deadline =
       generation->started + std::min<std::chrono::milliseconds>(meeting.timeout, kLongestTimeout);
   generation->payloads.resize(meeting.members.size());
   generation->thens.resize(meeting.members.size());
   pending_.emplace(Key{meeting.run, meeting.channel, meeting.members.front().device}, generation);
-  if (generation->deadline < watch_until_) watch_changed_.notify_all();
+  const Clock::time_point planned = next_look_;
+  PlanLook(now, *generation);
+  if (next_look_ < planned) watch_changed_.notify_all();
   return generation;
+}
+
+// Sees to it that the watcher looks soon enough at a meeting that waits.
+void Rendezvous::PlanLook(Clock::time_point now, const Generation& generation) {
+  const Clock::duration timeout = generation.deadline - generation.started;
+  const Clock::duration look = std::min<Clock::duration>(kLongestLook, timeout / kLooksPerTimeout);
+  const Clock::duration left = generation.deadline - Watched(now);
+  next_look_ = std::min(next_look_, now + std::min(look, left));
 }
 
 // Why this arrival cannot be accepted, if so. `generation` is the one it would join, or null.
 Outcome Rendezvous::Refusal(const Meeting& meeting, const Generation* generation) const {
   const Member& self = meeting.members[meeting.position];
   if (stopping_) return Failure{FailureKind::kPeer, Place(meeting) + ": the rendezvous is gone"};
+  if (generation != nullptr && generation->what != meeting.what) {
+    // Whoever comes last reads the payloads of all as its own kind's.
+    return Failure{FailureKind::kMisuse,
+                   Place(meeting) + ": rank " + std::to_string(self.rank) + " comes to where " +
+                       Place(generation->meeting) + " waits; each channel is for one kind of call" +
+                       " (" + Identity(meeting) + ")"};
+  }
   if (generation != nullptr && !(generation->meeting.members == meeting.members)) {
     return Failure{FailureKind::kMisuse,
                    Place(meeting) + ": rank " + std::to_string(self.rank) + " meets " +
@@ -319,26 +342,30 @@ void Rendezvous::StartWatching() {
   watcher_ = std::thread([this] { Watch(); });
 }
 
-// Sleeps until the earliest deadline it knows of. Meetings that complete do not wake it, nor do
-// new ones with later deadlines: it looks about once per timeout.
+// Looks at what waits, a few times within each timeout. Meetings that complete do not wake it, and
+// nothing does while none waits.
+//
+// When it comes late to a look, the process was stopped, or had no processor to run on: then the
+// ranks did not run either, and deadlines move by as much.
 void Rendezvous::Watch() noexcept {
   std::unique_lock<std::mutex> lock(mutex_);
   while (!stopping_) {
     const Clock::time_point now = Clock::now();
+    if (now > next_look_) not_watched_ += now - next_look_;
     std::vector<GenerationPtr> late;
-    watch_until_ = Clock::time_point::max();
+    next_look_ = Clock::time_point::max();
     for (const auto& [key, generation] : pending_) {
-      if (generation->deadline <= now) {
+      if (generation->deadline <= Watched(now)) {
         late.push_back(generation);
       } else {
-        watch_until_ = std::min(watch_until_, generation->deadline);
+        PlanLook(now, *generation);
       }
     }
     if (late.empty()) {
-      if (watch_until_ == Clock::time_point::max()) {
+      if (next_look_ == Clock::time_point::max()) {
         watch_changed_.wait(lock);
       } else {
-        watch_changed_.wait_until(lock, watch_until_);
+        watch_changed_.wait_until(lock, next_look_);
       }
       continue;
     }
@@ -353,7 +380,7 @@ void Rendezvous::Watch() noexcept {
       FailLocked(generation,
                  {FailureKind::kTimeout,
                   Place(meeting) + ": " + Ranks(std::move(missing)) + " did not come within " +
-                      Seconds(now - generation->started) + "; " + Ranks(std::move(came)) +
+                      Seconds(Watched(now) - generation->started) + "; " + Ranks(std::move(came)) +
                       " waited (" + Identity(meeting) + ")"},
                  &releases);
       SpreadFailures(meeting.run, &releases);

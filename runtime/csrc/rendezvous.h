@@ -3,7 +3,7 @@
 // The ranks of a replica group arrive at a meeting; the last one carries out the meeting's
 // action, with everyone's payloads at hand, and releases all. Nobody waits forever: a meeting
 // that is not complete within its timeout fails, and so does one that waits for a rank which has
-// failed elsewhere in the same run.
+// failed elsewhere in the same run. Time in which the process was stopped does not count.
 
 #ifndef HLOOM_RUNTIME_CSRC_RENDEZVOUS_H_
 #define HLOOM_RUNTIME_CSRC_RENDEZVOUS_H_
@@ -37,14 +37,15 @@ struct Member {
 };
 
 // Which meeting a rank comes to. Ranks meet that agree on run, channel and the first member; a
-// rank may come again to the same ones (in a loop), also while others have not left yet.
+// rank may come again to the same ones (in a loop), also while others have not left yet. Of one
+// meeting all say the same kind and members, or it fails.
 struct Meeting {
   int64_t run = 0;                       // One execution of a program on all its devices.
   int64_t channel = 0;                   // One site of the program.
   std::vector<Member> members;           // The replica group; everyone gives the same order.
   size_t position = 0;                   // Which of the members arrives.
   std::chrono::milliseconds timeout{0};  // From the first arrival; positive.
-  std::string_view what;                 // For people: "hloom.barrier".
+  std::string_view what;                 // The kind of call: "hloom.barrier".
   std::string_view site;                 // For people: where the call stands in the program.
 };
 
@@ -121,7 +122,7 @@ class Rendezvous {
     Meeting meeting;  // Its texts point into the two strings below.
     std::string what;
     std::string site;
-    Clock::time_point started;
+    Clock::time_point started;   // By Watched, as is:
     Clock::time_point deadline;
     std::vector<Payload> payloads;  // By position, as is:
     std::vector<Then> thens;        // Empty where nobody has arrived.
@@ -146,33 +147,20 @@ class Rendezvous {
   void SpreadFailures(int64_t run, Releases* releases);
   void StartWatching();
   void Watch() noexcept;
+  // The clock without the time that the watcher did not run although it was to.
+  Clock::time_point Watched(Clock::time_point now) const { return now - not_watched_; }
+  void PlanLook(Clock::time_point now, const Generation& generation);
 
   mutable std::mutex mutex_;
   std::unordered_map<Key, GenerationPtr, KeyHash> pending_;
   std::unordered_map<int64_t, FailedRun> failed_runs_;
   std::deque<int64_t> failed_order_;  // Oldest first; only so many are remembered.
   std::condition_variable watch_changed_;
-  Clock::time_point watch_until_ = Clock::time_point::max();
+  Clock::time_point next_look_ = Clock::time_point::max();  // When the watcher is to run again.
+  Clock::duration not_watched_{0};
   bool stopping_ = false;
   std::thread watcher_;
 };
-
-// As Rendezvous::Arrive, with payloads of one type: `action` gets one pointer for each position.
-// Everyone who meets under one channel uses the same type.
-template <typename T>
-void ArriveWith(Rendezvous& rendezvous, const Meeting& meeting, T payload,
-                const std::function<Outcome(const std::vector<const T*>& by_position)>& action,
-                Rendezvous::Then then, const Rendezvous::Launch& launch) {
-  rendezvous.Arrive(
-      meeting, std::make_shared<const T>(std::move(payload)),
-      [&action](const std::vector<Rendezvous::Payload>& payloads) -> Outcome {
-        std::vector<const T*> typed;
-        typed.reserve(payloads.size());
-        for (const auto& payload : payloads) typed.push_back(static_cast<const T*>(payload.get()));
-        return action ? action(typed) : std::nullopt;
-      },
-      std::move(then), launch);
-}
 
 // "0-2, 5" for {0, 1, 2, 5}: sorted, runs of three and more put together.
 std::string RanksText(std::vector<int64_t> ranks);

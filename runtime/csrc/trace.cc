@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -26,14 +27,35 @@ std::string WithPid(std::string file) {
   return file;
 }
 
-// Opens and locks a file, -1 with errno set where that fails.
-int OpenLocked(const std::string& file) {
-  const int opened = open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (opened < 0) return -1;
-  if (flock(opened, LOCK_EX | LOCK_NB) == 0) return opened;
-  const int reason = errno;
+// What a file descriptor is of, where a trace cannot be written there: the file would be another
+// program's, or writing could wait for a reader.
+const char* WhyNot(int opened) {
+  struct stat found {};
+  if (fstat(opened, &found) != 0) return std::strerror(errno);
+  return S_ISREG(found.st_mode) ? nullptr : "it is not a regular file";
+}
+
+// Opens and locks a file for this process alone. Gives -1 and says why where that fails; `is_taken`
+// where another process records into it.
+int OpenLocked(const std::string& file, std::string* why, bool* is_taken) {
+  // Without waiting for a FIFO's reader, and not through a link at the end of the name.
+  constexpr int kFlags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
+  const int opened = open(file.c_str(), kFlags, 0644);
+  if (opened < 0) {
+    // ENXIO: a FIFO that nobody reads, or a socket.
+    *why = errno == ELOOP   ? "it is a symbolic link"
+           : errno == ENXIO ? "it is not a regular file"
+                            : std::strerror(errno);
+    return -1;
+  }
+  const char* reason = WhyNot(opened);
+  if (reason == nullptr && flock(opened, LOCK_EX | LOCK_NB) == 0) return opened;
+  if (reason == nullptr) {
+    *is_taken = errno == EWOULDBLOCK;
+    reason = std::strerror(errno);
+  }
+  *why = reason;
   close(opened);
-  errno = reason;
   return -1;
 }
 
@@ -84,12 +106,12 @@ std::string StartTrace(const std::string& file) {
   std::lock_guard<std::mutex> lock(mutex);
   if (trace_file.load() >= 0) return "";
   const std::string name = WithPid(file);
-  int opened = OpenLocked(name);
-  if (opened < 0 && errno == EWOULDBLOCK) {
-    opened = OpenLocked(name + "." + std::to_string(getpid()));
-  }
-  if (opened < 0) return std::strerror(errno);
-  if (ftruncate(opened, 0) != 0 && errno != EINVAL) {  // EINVAL: not a file but a pipe or device.
+  std::string why;
+  bool is_taken = false;
+  int opened = OpenLocked(name, &why, &is_taken);
+  if (is_taken) opened = OpenLocked(name + "." + std::to_string(getpid()), &why, &is_taken);
+  if (opened < 0) return why;
+  if (ftruncate(opened, 0) != 0) {
     const int reason = errno;
     close(opened);
     return std::strerror(reason);
@@ -113,9 +135,19 @@ std::shared_ptr<CallTrace> CallTrace::Begin(std::string_view what, std::string_v
   return call;
 }
 
-CallTrace::~CallTrace() try {
+CallTrace::~CallTrace() {
   const int file = trace_file.load(std::memory_order_relaxed);
   if (file < 0) return;
+  // Within the body: a handler of the whole destructor would throw again at its end, and that ends
+  // the process.
+  try {
+    Write(file, Event());
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "hloom: a call is missing in the trace: %s\n", error.what());
+  }
+}
+
+std::string CallTrace::Event() const {
   const Clock::time_point now = Clock::now();
   const bool has_met = met_ != Clock::time_point{};
   const std::chrono::nanoseconds waited = (has_met ? met_ : now) - began_;
@@ -130,9 +162,7 @@ CallTrace::~CallTrace() try {
       ",\"site\":" + Quoted(site_) + ",\"wait_us\":" + Microseconds(waited) +
       ",\"execute_us\":" + Microseconds(worked);
   if (!error_.empty()) event += ",\"error\":" + Quoted(error_);
-  Write(file, event + "}},\n");
-} catch (const std::exception& error) {
-  std::fprintf(stderr, "hloom: a call is missing in the trace: %s\n", error.what());
+  return event + "}},\n";
 }
 
 }  // namespace hloom

@@ -16,7 +16,8 @@ namespace hloom {
 
 // Starts to record into a file; "%p" in its name stands for the process id. Where another live
 // process records into it, this one takes the name with ".PID" added. Gives the reason where that
-// fails, else an empty text. The first call that succeeds decides, later ones do nothing.
+// fails, else an empty text: it must be a regular file, or none yet, and is not reached through a
+// link in the place of its name. The first call that succeeds decides, later ones do nothing.
 std::string StartTrace(const std::string& file);
 
 // One rank's call, written when it is destroyed.
@@ -40,6 +41,9 @@ class CallTrace {
 
  private:
   CallTrace() = default;
+
+  // The line of the file, with its end.
+  std::string Event() const;
 
   std::string what_;
   std::string site_;

@@ -3,6 +3,10 @@
 
 #include "rendezvous.h"
 
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -143,15 +147,16 @@ void TheLastSeesEveryPayloadBeforeAnyIsReleased() {
   Rendezvous rendezvous;
   std::atomic<int> released{0};
   int acted = 0;
-  const auto arrive = [&](size_t position) {
-    hloom::ArriveWith<std::string>(
-        rendezvous, At(1, 7, Group(3), position), "payload " + std::to_string(position),
-        [&](const std::vector<const std::string*>& payloads) -> Outcome {
-          CHECK(released == 0 && payloads.size() == 3);
-          for (size_t i = 0; i < 3; ++i) CHECK(*payloads[i] == "payload " + std::to_string(i));
-          ++acted;
-          return std::nullopt;
-        },
+  const auto act = [&](const std::vector<Rendezvous::Payload>& payloads) -> Outcome {
+    CHECK(released == 0 && payloads.size() == 3);
+    for (int i = 0; i < 3; ++i) CHECK(*static_cast<const int*>(payloads[i].get()) == 10 + i);
+    ++acted;
+    return std::nullopt;
+  };
+  const auto arrive = [&](int position) {
+    rendezvous.Arrive(
+        At(1, 7, Group(3), static_cast<size_t>(position)), std::make_shared<int>(10 + position),
+        act,
         [&](const Outcome& outcome) {
           CHECK(!outcome && acted == 1);
           ++released;
@@ -222,6 +227,34 @@ void ADeadlineEarlierThanTheOneBeforeIsKept() {
   auto hasty = Arrive(rendezvous, At(2, 7, Group(2), 0, kShort));
   CHECK_SAYS(hasty.get(), FailureKind::kTimeout, "rank 1 did not come");
   CHECK(!IsReady(patient) && rendezvous.pending() == 1);
+}
+
+// Stops this process for longer than the timeout, while one rank waits and the other is to come.
+void TimeInWhichTheProcessIsStoppedDoesNotCount() {
+  int begin[2];
+  CHECK(pipe(begin) == 0);
+  const pid_t self = getpid();
+  const pid_t helper = fork();
+  CHECK(helper >= 0);
+  if (helper == 0) {
+    char byte;
+    const bool has_begun = read(begin[0], &byte, 1) == 1;
+    if (has_begun) kill(self, SIGSTOP);
+    sleep(4);
+    kill(self, SIGCONT);
+    _exit(has_begun ? 0 : 1);
+  }
+  Rendezvous rendezvous;
+  auto first = Arrive(rendezvous, At(1, 7, Group(2), 0, milliseconds(2000)));
+  CHECK(write(begin[1], "", 1) == 1);
+  int status = 1;
+  CHECK(waitpid(helper, &status, 0) == helper && status == 0);
+  std::this_thread::sleep_for(kShort);  // The watcher has run again.
+  CHECK(!IsReady(first));
+  CHECK(!Arrive(rendezvous, At(1, 7, Group(2), 1, milliseconds(2000))).get() && !first.get());
+  // The next one has its time, and no more.
+  CHECK_SAYS(Arrive(rendezvous, At(2, 7, Group(2), 0, milliseconds(300))).get(),
+             FailureKind::kTimeout, "rank 1 did not come within 0.");
 }
 
 void ATimeoutTooLongForTheClockIsKept() {
@@ -309,6 +342,23 @@ void ComingTwiceIsAnErrorForAll() {
   auto first = Arrive(rendezvous, At(1, 7, Group(2), 0));
   auto second = Arrive(rendezvous, At(1, 7, Group(2), 0));
   CHECK_SAYS(second.get(), FailureKind::kMisuse, "rank 0 came a second time before all had");
+  CHECK(first.get().has_value() && rendezvous.pending() == 0);
+}
+
+// Whoever comes last reads the payloads of all as its own kind's.
+void KindsOfCallsDoNotMix() {
+  Rendezvous rendezvous;
+  const auto reads = [](const std::vector<Rendezvous::Payload>&) -> Outcome {
+    std::fprintf(stderr, "payloads of another kind were read\n");
+    std::_Exit(1);
+  };
+  auto first = Arrive(rendezvous, At(1, 7, Group(2), 0), reads);
+  Meeting other = At(1, 7, Group(2), 1);
+  other.what = "hloom.ragged_all_to_all";
+  other.site = "another site";
+  CHECK_SAYS(Arrive(rendezvous, other, reads).get(), FailureKind::kMisuse,
+             "hloom.ragged_all_to_all at another site: rank 1 comes to where hloom.barrier at the "
+             "site waits; each channel is for one kind of call (channel 7, run 1)");
   CHECK(first.get().has_value() && rendezvous.pending() == 0);
 }
 
@@ -411,6 +461,7 @@ const std::map<std::string, void (*)()> kChecks = {
     NAMED(ALaunchThatThrowsStillReleases),
     NAMED(ATimeoutNamesWhoIsMissingAndWhoWaited),
     NAMED(ADeadlineEarlierThanTheOneBeforeIsKept),
+    NAMED(TimeInWhichTheProcessIsStoppedDoesNotCount),
     NAMED(ATimeoutTooLongForTheClockIsKept),
     NAMED(ALatecomerFailsAtOnce),
     NAMED(AFailureReachesWhoWaitsForTheFailed),
@@ -418,6 +469,7 @@ const std::map<std::string, void (*)()> kChecks = {
     NAMED(WhoHasArrivedMayFailWithoutHarm),
     NAMED(OnlySoManyFailedRunsAreRemembered),
     NAMED(ComingTwiceIsAnErrorForAll),
+    NAMED(KindsOfCallsDoNotMix),
     NAMED(DisagreeingOnWhoMeetsIsAnErrorForAll),
     NAMED(NonsenseIsRefused),
     NAMED(DestructionFailsWhoWaits),

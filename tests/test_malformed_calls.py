@@ -1,0 +1,106 @@
+"""Malformed custom calls on the CPU: an error with a text each, never a crash.
+
+The second time under the address and undefined behaviour sanitizers: never an access out of bounds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from malformed_calls import KINDS, Case, cases
+from native_code import CSRC, compile_native, compiler
+
+from hloom.runtime import load_library
+
+WORKER = Path(__file__).with_name("malformed_worker.py")
+
+MOST_CRASHES = 5
+"""After so many the rest is not tried."""
+
+
+def run_all(library: Path, kind: str, **environment: str) -> dict[str, dict[str, Any]]:
+    """What became of each case: "results", an "error", or the "crash" that it ended with."""
+    told: dict[str, dict[str, Any]] = {}
+    left = list(cases(kind))
+    crashes = 0
+    while left and crashes < MOST_CRASHES:
+        result = subprocess.run(
+            [sys.executable, str(WORKER), str(library), kind],
+            input="\n".join(left),
+            env=os.environ | environment,
+            capture_output=True,
+            text=True,
+            timeout=280,
+        )
+        lines = [json.loads(line) for line in result.stdout.splitlines()]
+        told |= {line.pop("name"): line for line in lines}
+        left = left[len(lines) :]
+        if left:
+            crashes += 1
+            told[left.pop(0)] = {"crash": f"{result.returncode}: {result.stderr[-2000:]}"}
+    return told
+
+
+def is_right(case: Case, told: dict[str, Any]) -> bool:
+    if case.error is not None:
+        return re.search(case.error, told.get("error", ""), re.DOTALL) is not None
+    results = told.get("results", [None])
+    return (
+        case.results is not None
+        and len(results) == len(case.results)
+        and all(
+            wanted is None or wanted == got
+            for wanted, got in zip(case.results, results, strict=True)
+        )
+    )
+
+
+def check(library: Path, kind: str, **environment: str) -> None:
+    told = run_all(library, kind, **environment)
+    wrong = {
+        name: (case.error or case.results, told.get(name))
+        for name, case in cases(kind).items()
+        if not is_right(case, told.get(name, {}))
+    }
+    assert wrong == {}
+
+
+def test_there_are_hundreds() -> None:
+    every = [case for kind in KINDS for case in cases(kind).values()]
+    assert sum(case.error is not None for case in every) > 400
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_malformed_calls_are_errors(kind: str) -> None:
+    check(load_library().path, kind)
+
+
+@pytest.fixture(scope="module")
+def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The handlers for the CPU, built with sanitizers."""
+    flags = ("-O0", "-g1", "-fPIC", "-shared", "-fsanitize=address,undefined")
+    output = tmp_path_factory.mktemp("sanitized") / "libhloom_runtime.so"
+    return compile_native(output, sorted(CSRC.glob("*.cc")), *flags, "-fno-sanitize-recover=all")
+
+
+@pytest.mark.once
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="tried on x86_64 alone")
+@pytest.mark.parametrize("kind", KINDS)
+def test_malformed_calls_stay_inside_their_buffers(sanitized: Path, kind: str) -> None:
+    # The sanitizer comes before all else, and with it what it asks for as it starts.
+    preload = " ".join(map(_of_compiler, ("libasan.so", "libstdc++.so.6")))
+    check(sanitized, kind, LD_PRELOAD=preload, ASAN_OPTIONS="detect_leaks=0")
+
+
+def _of_compiler(name: str) -> str:
+    """The path of one of the compiler's own libraries."""
+    command = [compiler() or "c++", f"-print-file-name={name}"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
