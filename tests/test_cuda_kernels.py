@@ -36,7 +36,8 @@ def new_clique(library: ctypes.CDLL) -> Iterator[NewClique]:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "start"), [(2, 0), (3, 2**31 - 4), (4, 2**32 - 5), (5, 2**16 - 3), (8, 0), (33, 2**32 - 2)]
+    ("ranks", "start"),
+    [(2, 0), (3, 2**31 - 4), (4, 2**32 - 5), (5, 2**16 - 3), (8, 0), (33, 2**32 - 2)],
 )
 def test_nobody_leaves_a_barrier_before_all_have_come(
     new_clique: NewClique, ranks: int, start: int

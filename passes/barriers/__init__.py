@@ -87,7 +87,8 @@ class Barriers(Pass):
     )
     timeout: Duration = option(
         Duration(60_000),
-        doc="how long a device waits for the others at a barrier before it is an error",
+        doc="how long a device waits for the others at a barrier before it is an error, or, where "
+        "a GPU waits, a warning",
         minimum=1,
     )
 

@@ -195,10 +195,10 @@ void Runs::Await(const Arrival& arrival, const Meeting& meeting, Lock& lock) {
     if (meeting.done || meeting.arrived == meeting.places.size()) continue;
     waited += elapsed;
     std::set<const Meeting*> seen;
-    int64_t latest = meeting.run;
-    crossed = Reaches(meeting, meeting, &seen, &latest) ? crossed + elapsed : milliseconds{0};
+    int64_t largest = meeting.run;
+    crossed = Reaches(meeting, meeting, &seen, &largest) ? crossed + elapsed : milliseconds{0};
     if (crossed >= kGrace) {
-      FailLocked(latest, CrossingText(latest));
+      FailLocked(largest, CrossingText(largest));
     } else if (waited >= arrival.timeout) {
       std::vector<int64_t> missing;
       for (size_t rank = 0; rank < meeting.places.size(); ++rank) {
@@ -213,9 +213,9 @@ void Runs::Await(const Arrival& arrival, const Meeting& meeting, Lock& lock) {
 }
 
 // Whether who waits in `from` waits for somebody who waits in `to`, or in a meeting of which the
-// same holds. `latest` becomes the largest run on the way.
+// same holds. `largest` becomes the largest run on the way.
 bool Runs::Reaches(const Meeting& from, const Meeting& to, std::set<const Meeting*>* seen,
-                   int64_t* latest) const {
+                   int64_t* largest) const {
   for (size_t rank = 0; rank < from.places.size(); ++rank) {
     if (from.places[rank]) continue;
     for (const auto& [key, next] : meetings_) {
@@ -223,9 +223,9 @@ bool Runs::Reaches(const Meeting& from, const Meeting& to, std::set<const Meetin
       auto found = std::find(devices.begin(), devices.end(), from.devices[rank]);
       if (found == devices.end() || !next->places[found - devices.begin()]) continue;
       if (next.get() != &to) {
-        if (!seen->insert(next.get()).second || !Reaches(*next, to, seen, latest)) continue;
+        if (!seen->insert(next.get()).second || !Reaches(*next, to, seen, largest)) continue;
       }
-      *latest = std::max(*latest, next->run);
+      *largest = std::max(*largest, next->run);
       return true;
     }
   }

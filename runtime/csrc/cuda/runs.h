@@ -114,7 +114,7 @@ class Runs {
   Problem FindOrMake(const Meeting& meeting, Clique** clique, Lock& lock);
   void Await(const Arrival& arrival, const Meeting& meeting, Lock& lock);
   bool Reaches(const Meeting& from, const Meeting& to, std::set<const Meeting*>* seen,
-               int64_t* latest) const;
+               int64_t* largest) const;
   std::string CrossingText(int64_t run) const;
   void FailLocked(int64_t run, const std::string& why);
   static void AbandonLaunches(const Clique& clique, const Clique::Met& met);

@@ -6,7 +6,9 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <new>
+#include <set>
 #include <vector>
 
 #include "cuda/allocator.h"
@@ -16,6 +18,11 @@ namespace hloom::cuda {
 // Counts what is alive, and fails where a test wants it to.
 class HostAllocator : public Allocator {
  public:
+  // What is alive still is freed: pads are for the life of a process.
+  ~HostAllocator() override {
+    for (void* memory : alive_) std::free(memory);
+  }
+
   Problem Connect(const std::vector<Place>&) override { return connect_problem; }
 
   Problem Allocate(const Place& place, size_t device_bytes, size_t host_bytes,
@@ -34,8 +41,11 @@ class HostAllocator : public Allocator {
   }
 
   void Free(const Place&, const RankMemory& memory) override {
-    std::free(memory.device);
-    std::free(memory.host);
+    for (void* part : {memory.device, memory.host}) {
+      std::lock_guard<std::mutex> lock(mutex_);
+      alive_.erase(part);
+      std::free(part);
+    }
     --ranks_alive;
   }
 
@@ -45,11 +55,16 @@ class HostAllocator : public Allocator {
   bool throws = false;
 
  private:
-  static void* Zeroed(size_t bytes) {
+  void* Zeroed(size_t bytes) {
     constexpr size_t kLine = 128;
     size_t rounded = (bytes + kLine - 1) / kLine * kLine;
-    return std::memset(std::aligned_alloc(kLine, rounded), 0, rounded);
+    void* memory = std::memset(std::aligned_alloc(kLine, rounded), 0, rounded);
+    std::lock_guard<std::mutex> lock(mutex_);
+    return *alive_.insert(memory).first;
   }
+
+  std::mutex mutex_;
+  std::set<void*> alive_;
 };
 
 }  // namespace hloom::cuda

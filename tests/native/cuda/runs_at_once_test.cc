@@ -183,7 +183,7 @@ void RunsQueuedInDifferentOrders() {
 // Two threads for each device, as fast as they can.
 void RacingThreads() {
   CustomCall ragged("ragged_all_to_all", Ragged());
-  for (int64_t round = 0; round < 150; ++round) {
+  for (int64_t round = 0; round < 60; ++round) {
     RunOfExchange first(2 * round + 1), second(2 * round + 2);
     std::map<RunOfExchange*, std::string> problems = {{&first, ""}, {&second, ""}};
     std::vector<std::thread> threads;
