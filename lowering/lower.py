@@ -41,6 +41,7 @@ from hloom.lowering.kernel_calls import (
 )
 from hloom.lowering.placement import Placement
 from hloom.passes import marks
+from hloom.passes.analysis import walk
 
 _log = logging.getLogger("hloom.lowering")
 
@@ -127,10 +128,11 @@ class _Lowerer:
         self._module = module
         self._placement = placement
         self._choosers = CHOOSERS.get(placement.platform, {})
+        self._functions = walk.functions(module)
 
     def lower_functions(self) -> None:
         marks_by_function = {
-            name: list(_marks(function)) for name, function in self._functions().items()
+            name: list(_marks(function)) for name, function in self._functions.items()
         }
         # A decomposition is lowered where it is used: what serves a mark depends on its place.
         decompositions = {
@@ -141,13 +143,11 @@ class _Lowerer:
                 for mark in found:
                     self._lower(mark, ())
 
-    def _functions(self) -> dict[str, ir.Operation]:
-        """The module's functions; a rewrite may add some."""
-        return {
-            ir.StringAttr(view.attributes["sym_name"]).value: view.operation
-            for view in self._module.body.operations
-            if view.operation.name == "func.func"
-        }
+    def _function(self, name: str) -> ir.Operation:
+        """A function of the module, of which a rewrite may have added some."""
+        if name not in self._functions:
+            self._functions = walk.functions(self._module)
+        return self._functions[name]
 
     def _lower(self, mark: ir.Operation, inside: tuple[str, ...]) -> None:
         _check_version(mark)
@@ -163,7 +163,7 @@ class _Lowerer:
         else:
             name = decomposition_name(mark)
             inside = _entering(name, inside)
-            operations = inline_decomposition(mark, self._functions()[name])
+            operations = inline_decomposition(mark, self._function(name))
         for inner in [each for operation in operations for each in _marks_in(operation)]:
             self._lower(inner, inside)
 

@@ -44,7 +44,7 @@ class Counterparts:
     """What operations and values of a module are in its clone, which nobody has edited yet."""
 
     def __init__(self, number: Mapping[Hashable, int], clone: ir.Module) -> None:
-        """``number`` is that of an operation, by ``walk.key``, in the order of the module's text."""
+        """``number`` is an operation's place in the module's text, by ``walk.key``."""
         self._number = number
         self._ops = list(walk.operations(clone.operation))
         self._known: dict[int, tuple[Any, Any]] = {}

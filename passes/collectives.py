@@ -1,8 +1,9 @@
 """What meets other devices: XLA's collectives, and custom calls that say so.
 
 A kernel that accesses the memory of its peers tells what has to be true around it, by the name of
-its target (`declare`) or on the call itself: in an attribute `hloom.collective`, or in a frontend
-attribute of that name, which `jax.experimental.xla_metadata.set_xla_metadata` writes.
+its target (`hloom.passes.collectives.declare`) or on the call itself: in an attribute
+`hloom.collective`, or in a frontend attribute of that name, which
+`jax.experimental.xla_metadata.set_xla_metadata` writes.
 
     stablehlo.custom_call @write(%0) {hloom.collective = "entry exit=after groups=[[0,1],[2,3]]"}
 
@@ -226,6 +227,7 @@ COLLECTIVES = _SYNCHRONIZING | frozenset(
     {
         "stablehlo.collective_broadcast",
         "stablehlo.collective_permute",
+        "stablehlo.collective_reduce",
         "stablehlo.cross-replica-sum",
     }
 )

@@ -1,4 +1,4 @@
-"""Merge equal operations of a block, so that a value has one name before it is weighed.
+"""Merge equal cheap operations of a block, so that a value has one name before it is weighed.
 
 JAX's autodiff computes the same thing under several names (``x - mean`` for the value and for its
 derivative). XLA merges these later; an analysis that sees them apart would keep both.
@@ -14,10 +14,11 @@ After::
     %0 = stablehlo.subtract %x, %m : tensor<4xf32>
     %2 = stablehlo.multiply %0, %0 : tensor<4xf32>
 
-Only pure operations with equal operands, attributes, regions and types merge, and only within one
-block: MLIR's own ``cse`` also merges optimization barriers (which undoes a user's
-``jax.checkpoint``) and replaces a constant of a loop body by an outer one (which XLA then carries
-through the loop).
+Only cheap operations (elementwise ones, constants, movements of data, reductions) and sharding
+constraints merge, with equal operands, attributes, regions and types, and only within one block.
+Two equal matrix products stay: XLA merges them. MLIR's own ``cse`` also merges optimization
+barriers (which undoes a user's ``jax.checkpoint``) and replaces a constant of a loop body by an
+outer one (which XLA then carries through the loop).
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from typing import ClassVar
 from jax.extend.mlir import ir
 
 from hloom.passes.analysis import walk
+from hloom.passes.analysis.constraints import CONSTRAINT
 from hloom.passes.analysis.kinds import is_cheap
 from hloom.passes.base import Pass, Target
 from hloom.passes.wording import counted
@@ -56,7 +58,7 @@ class Cse(Pass):
     """Replace an operation by an equal earlier one of the same block."""
 
     name: ClassVar[str] = "cse"
-    summary: ClassVar[str] = "merge equal pure operations of a block, never optimization barriers"
+    summary: ClassVar[str] = "merge equal cheap operations of a block, never matrix products"
     example: ClassVar[str] = "inline,cse"
     preparation: ClassVar[bool] = True
 
@@ -87,15 +89,20 @@ def _plan_block(
         # Most operations have no other of their name and operands: no need to look further.
         alike = op.name, tuple([canonical.get(operand, operand) for operand in op.operands])
         first = first_alike.setdefault(alike, op)
-        if first is op or not is_cheap(op):
+        if first is op or not _may_merge(op):
             continue
         equal = first_equal.get(alike)
         if equal is None:
-            equal = first_equal[alike] = {_key(first): first} if is_cheap(first) else {}
+            equal = first_equal[alike] = {_key(first): first} if _may_merge(first) else {}
         first = equal.setdefault(_key(op), op)
         if first is not op:
             merged.append((op, first))
             canonical.update(zip(op.results, first.results, strict=True))
+
+
+def _may_merge(op: ir.Operation) -> bool:
+    """Cheap work; and sharding constraints, which may be where data moves: once is enough."""
+    return is_cheap(op) or op.name == CONSTRAINT
 
 
 def _key(op: ir.Operation) -> Hashable:

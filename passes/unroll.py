@@ -22,13 +22,13 @@ After::
     %3 = stablehlo.tanh %1
     %4 = stablehlo.add %2, %one
 
-Large loops stay: those of more than 4096 operations then, and those whose iterations make more than
-64 MiB. Loops that carry sharding attributes stay as well, which speak of carries one by one.
+Large loops stay: those of more than 4096 operations then, loops inside written out as well, and
+those whose iterations make more than 64 MiB. Loops that carry sharding attributes stay as well,
+which speak of carries one by one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -49,6 +49,25 @@ _MOST_OPERATIONS = 4096
 _MOST_BYTES = 64 * 2**20
 """Nor is a loop written out whose iterations make more than this, all together: XLA may run parts
 of several at once, and what they make is then in memory at the same time."""
+
+
+@dataclass(frozen=True)
+class _Size:
+    """Operations, and bytes of what they make."""
+
+    operations: int = 0
+    bytes: int = 0
+
+    def __add__(self, other: _Size) -> _Size:
+        return _Size(self.operations + other.operations, self.bytes + other.bytes)
+
+    def __mul__(self, times: int) -> _Size:
+        return _Size(self.operations * times, self.bytes * times)
+
+
+def _own(op: ir.Operation) -> _Size:
+    """The operation alone."""
+    return _Size(1, sum(tensor_bytes(value.type) or 0 for value in op.results))
 
 
 @dataclass(frozen=True)
@@ -89,29 +108,40 @@ class Unroll(Pass):
     def plan(self, module: ir.Module, target: Target) -> UnrollPlan:
         if self.loops == "cut" and target.platform != "cuda":
             return UnrollPlan(())
-        found = (counted_loop(op) for op in _inner_first(module.operation))
-        return UnrollPlan(tuple(loop for loop in found if loop is not None and self._wants(loop)))
+        wanted: list[CountedLoop] = []
+        self._measure(module.operation, wanted)
+        return UnrollPlan(tuple(wanted))
 
-    def _wants(self, loop: CountedLoop) -> bool:
-        inside = list(walk.operations(loop.op))
-        made_bytes = sum(tensor_bytes(value.type) or 0 for op in inside for value in op.results)
-        if not 1 <= loop.trips <= self.trips or len(inside) * loop.trips > _MOST_OPERATIONS:
+    def _measure(self, op: ir.Operation, wanted: list[CountedLoop]) -> _Size:
+        """What is inside an operation once the loops there are written out; adds these, inner ones
+        first."""
+        size = _Size()
+        for region in op.regions:
+            for block in region.blocks:
+                for view in block.operations:
+                    inner = view.operation
+                    size += self._size_of(inner, wanted) if len(inner.regions) else _own(inner)
+        return size
+
+    def _size_of(self, op: ir.Operation, wanted: list[CountedLoop]) -> _Size:
+        inside = self._measure(op, wanted)
+        loop = counted_loop(op)
+        if loop is None or not self._wants(loop, inside):
+            return _own(op) + inside
+        wanted.append(loop)
+        return inside * loop.trips
+
+    def _wants(self, loop: CountedLoop, inside: _Size) -> bool:
+        after = inside * loop.trips
+        if not 1 <= loop.trips <= self.trips or after.operations > _MOST_OPERATIONS:
             return False
-        if made_bytes * loop.trips > _MOST_BYTES:
+        if after.bytes > _MOST_BYTES:
             return False
-        return self.loops == "all" or any(is_host_callback(op) for op in inside)
+        return self.loops == "all" or any(is_host_callback(op) for op in walk.operations(loop.op))
 
     def apply(self, plan: UnrollPlan) -> None:
         for loop in plan.loops:
             _write_out(loop)
-
-
-def _inner_first(op: ir.Operation) -> Iterator[ir.Operation]:
-    for region in op.regions:
-        for block in region.blocks:
-            for view in block.operations:
-                yield from _inner_first(view.operation)
-                yield view.operation
 
 
 def _write_out(loop: CountedLoop) -> None:

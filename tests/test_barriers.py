@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 import pytest
-from barrier_programs import in_shard_map, kernel, marks_in, module_of, plan_of
+from barrier_programs import PART, in_shard_map, kernel, marks_in, module_of, plan_of
 from conftest import RunPython
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,6 +17,7 @@ from jax.extend.mlir import ir
 from hloom.passes import marks
 from hloom.passes.barriers import Barriers
 from hloom.passes.barriers.intervals import Need, Role, place
+from hloom.passes.barriers.program import read_program
 from hloom.passes.base import Target
 from hloom.passes.clone import clone_module
 from hloom.passes.collectives import (
@@ -301,3 +302,51 @@ def test_the_plan_reads_and_does_not_write() -> None:
         json.dumps(plan.to_json())
         Barriers().plan(module, Target())
     assert str(module) == before
+
+
+# Calls.
+
+
+def called_twice(depth: int, body: str) -> list[str]:
+    """Functions that stay, `@f0` and on, each of which calls the next one twice; the last has the
+    body, which makes `%r` of `%x`."""
+    call = "func.call @f{n}({x}) : (tensor<4xf32>) -> tensor<4xf32>"
+    calls = [
+        f"%0 = {call.format(n=n + 1, x='%x')}\n%r = {call.format(n=n + 1, x='%0')}"
+        for n in range(depth)
+    ]
+    return [
+        f"func.func private @f{n}(%x: tensor<4xf32>) -> tensor<4xf32> attributes {{no_inline}} {{\n"
+        f"{text}\nreturn %r : tensor<4xf32> }}"
+        for n, text in enumerate([*calls, body])
+    ]
+
+
+def test_a_function_is_read_once_however_many_calls_lead_to_it() -> None:
+    """Twice to the power of 64 ways lead to the kernel."""
+    module = in_shard_map(
+        "%r = func.call @f0(%x) : (tensor<4xf32>) -> tensor<4xf32>",
+        *called_twice(64, f"%r = {kernel('entry')}"),
+    )
+    program = read_program(module, ordered_collectives="all")
+    assert len(program.chains) == 67  # main, the part of each device, 65 functions
+    assert plan_of(module)["summary"] == "1 barrier for 1 kernel"
+
+
+def test_a_function_is_checked_in_and_outside_of_a_shard_map() -> None:
+    """The first call is inside of one, and the second is what is wrong."""
+    module = module_of(
+        f"""func.func public @main(%arg: tensor<16xf32>, %y: tensor<4xf32>)
+            -> (tensor<16xf32>, tensor<4xf32>) {{
+          %0 = sdy.manual_computation(%arg) in_shardings=[{PART}] out_shardings=[{PART}]
+              manual_axes={{"x"}} (%x: tensor<4xf32>) {{
+            %2 = func.call @f0(%x) : (tensor<4xf32>) -> tensor<4xf32>
+            sdy.return %2 : tensor<4xf32>
+          }} : (tensor<16xf32>) -> tensor<16xf32>
+          %1 = func.call @f0(%y) : (tensor<4xf32>) -> tensor<4xf32>
+          return %0, %1 : tensor<16xf32>, tensor<4xf32>
+        }}""",
+        *called_twice(1, f"%r = {kernel('entry')}"),
+    )
+    with pytest.raises(CollectiveError, match="stands outside jax.shard_map"):
+        read_program(module, ordered_collectives="all")

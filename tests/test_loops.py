@@ -276,6 +276,19 @@ def test_a_very_long_chain_is_no_constant(block_of: BlockOf, argument: str) -> N
     assert ConstantValues().chain(value) is None
 
 
+def test_whether_a_chain_is_too_long_does_not_depend_on_what_was_asked_before(
+    block_of: BlockOf,
+) -> None:
+    """The last value is beyond the limit; what it is made of is not."""
+    steps = "\n".join(f"%{n + 1} = stablehlo.add %{n}, %{n} : tensor<f32>" for n in range(34))
+    block = block_of(f"%0 = stablehlo.constant dense<1.0> : tensor<f32>\n{steps}")
+    values = [view.operation.results[0] for view in list(block.operations)[:-1]]
+    backward, forward = ConstantValues(), ConstantValues()
+    asked_last_first = [backward.chain(value) for value in reversed(values)][::-1]
+    assert asked_last_first == [forward.chain(value) for value in values]
+    assert [chain is None for chain in asked_last_first] == [False] * 32 + [True] * 3
+
+
 NESTED = """
   %z = stablehlo.constant dense<0.0> : tensor<f32>
   %c = stablehlo.constant dense<2.0> : tensor<f32>

@@ -13,6 +13,7 @@ from jax.extend.mlir.dialects import stablehlo
 from hloom.lowering.errors import LoweringError
 from hloom.lowering.lower import lower
 from hloom.lowering.placement import Placement
+from hloom.passes.analysis import walk
 
 ONE_CPU = Placement.of_one_process("cpu", 1)
 
@@ -218,3 +219,20 @@ def test_a_program_of_jax_with_a_mark() -> None:
 
 def values_of(x: np.ndarray) -> ir.DenseElementsAttr:
     return ir.DenseElementsAttr.get(x)
+
+
+def test_functions_are_looked_up_once_for_all_marks(
+    context: ir.Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = "\n".join(mark(f"%{n + 1}", f"%{n}" if n else "%x") for n in range(20))
+    module = module_of(f"{body}\nreturn %20 : tensor<4xf32>", DOUBLE)
+    looked_up = []
+    functions = walk.functions
+
+    def counted(module: ir.Module) -> dict[str, ir.Operation]:
+        looked_up.append(module)
+        return functions(module)
+
+    monkeypatch.setattr(walk, "functions", counted)
+    assert lower(module, ONE_CPU).marks == 20
+    assert len(looked_up) == 1

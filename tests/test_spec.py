@@ -83,6 +83,11 @@ DIAGNOSTICS = [
     ("off,toy", "'off' stands alone: it switches hloom off (at character 1)."),
     ("toy, off", "'off' stands alone: it switches hloom off (at character 6)."),
     ("off{x=1}", "'off' takes no options (at character 1)."),
+    (
+        "remat{level=cheap}",
+        "pass 'remat' has no option 'level' (at character 7). "
+        "Options: budget, compiles, min_bytes.",
+    ),
     ("default{level=cheap}", "'default' takes no options (at character 1)."),
     # Braces and names of options.
     ("toy{limit=3", "the '{' of pass 'toy' has no '}' (at character 4)."),

@@ -26,7 +26,9 @@ def reinforcement(carries: int) -> tuple[Any, tuple[Any, ...]]:
     """
 
     def step(policy: jax.Array, state: State) -> tuple[jax.Array, State]:
-        def iterate(carry: tuple[jax.Array, State], _: None) -> tuple[tuple[jax.Array, State], None]:
+        def iterate(
+            carry: tuple[jax.Array, State], _: None
+        ) -> tuple[tuple[jax.Array, State], None]:
             policy, state = carry
             state, observed = jax.lax.scan(
                 lambda state, _: _simulate(policy, state), state, None, length=STEPS

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
+from hloom.passes.analysis.fusion import KNOWN
 from hloom.passes.analysis.kinds import BRANCHING
 from hloom.passes.analysis.walk import readable_attributes
 
@@ -48,7 +49,8 @@ CONTAINERS = BRANCHING | {"sdy.manual_computation"}
 _COLLECTIVES = frozenset(
     f"stablehlo.{name}"
     for name in (
-        "all_gather all_reduce all_to_all collective_broadcast collective_permute reduce_scatter"
+        "all_gather all_reduce all_to_all collective_broadcast collective_permute "
+        "collective_reduce cross-replica-sum reduce_scatter"
     ).split()
 )
 
@@ -125,6 +127,8 @@ def _reason(op: ir.Operation, rules: Rules) -> str | None:
         return "a loop or branch, and loops=off"
     if name == "func.call":
         return "a call that is not inlined"
+    if name not in KNOWN and not name.startswith("func."):
+        return "an operation that hloom does not know"
     if any(_is_dynamic(result.type) for result in op.results):
         return "a dynamic shape"
     return None

@@ -28,34 +28,56 @@ class ConstantValues:
     def __init__(self) -> None:
         self._chains: dict[ir.Value, tuple[ir.Operation, ...] | None] = {}
 
-    def chain(
-        self, value: ir.Value, longest: int = _LONGEST_CHAIN
-    ) -> tuple[ir.Operation, ...] | None:
+    def chain(self, value: ir.Value) -> tuple[ir.Operation, ...] | None:
         """The operations that make the value, in an order to clone them; None if not constant.
 
-        An invariant argument of a loop's body stands for the operand it starts as. A value with
-        more than ``longest`` operations one behind the other is taken for no constant.
+        An invariant argument of a loop's body stands for the operand it starts as. What takes more
+        than 32 operations is taken for no constant, whichever value is asked about first.
         """
-        if value not in self._chains and longest:
-            self._chains[value] = None  # a carry that depends on itself is no constant
-            self._chains[value] = self._find(value, longest - 1)
-        return self._chains.get(value)
+        waiting = [value]
+        while waiting:
+            current = waiting[-1]
+            if current in self._chains:
+                waiting.pop()
+            elif missing := self._missing(current):
+                waiting += missing
+            else:
+                self._chains[current] = self._joined(current)
+        return self._chains[value]
 
-    def _find(self, value: ir.Value, longest: int) -> tuple[ir.Operation, ...] | None:
-        same = equal_value(value)
-        if same is not None:
-            return self.chain(same, longest)
-        op = defining_op(value)
-        if op is None or op.name not in _LIGHT or kind_of(op) is Kind.OPAQUE:
+    def _missing(self, value: ir.Value) -> list[ir.Value]:
+        """What has to be known first of what a value is made of."""
+        sources = _sources(value) or ()
+        if any(self._chains.get(source, ()) is None for source in sources):
+            return []
+        return [source for source in sources if source not in self._chains]
+
+    def _joined(self, value: ir.Value) -> tuple[ir.Operation, ...] | None:
+        """The chain of a value, from those of what it is made of."""
+        sources = _sources(value)
+        if sources is None:
             return None
         ops: dict[ir.Operation, None] = {}
-        for operand in op.operands:
-            part = self.chain(operand, longest)
+        for source in sources:
+            part = self._chains.get(source)
             if part is None:
                 return None
             ops.update(dict.fromkeys(part))
-        ops[op] = None
+        op = defining_op(value)
+        if op is not None and op.name in _LIGHT:
+            ops[op] = None
         return tuple(ops) if len(ops) <= _LONGEST_CHAIN else None
+
+
+def _sources(value: ir.Value) -> tuple[ir.Value, ...] | None:
+    """What a value is made of by light work, or equals; None where it is no such value."""
+    same = equal_value(value)
+    if same is not None:
+        return (same,)
+    op = defining_op(value)
+    if op is None or op.name not in _LIGHT or kind_of(op) is Kind.OPAQUE:
+        return None
+    return tuple(op.operands)
 
 
 def equal_value(value: ir.Value) -> ir.Value | None:

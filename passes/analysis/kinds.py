@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 
 from jax.extend.mlir import ir
+
+from hloom.passes.analysis.constraints import CONSTRAINT, moves_nothing
 
 
 class Kind(enum.StrEnum):
@@ -81,8 +84,8 @@ def kind_of(op: ir.Operation) -> Kind:
         return Kind.CHEAP
     if name in _REDUCTIONS and _is_plain_reduction(op):
         return Kind.REDUCTION
-    if name == "sdy.sharding_constraint":
-        return Kind.CHEAP if _is_of_cheap_work(op) else Kind.EXPENSIVE
+    if name == CONSTRAINT:
+        return Kind.CHEAP if moves_nothing(op, _ELEMENTWISE) else Kind.OPAQUE
     if name in _EXPENSIVE or name in _REDUCTIONS:
         return Kind.EXPENSIVE if _is_pure_inside(op) else Kind.OPAQUE
     if name in BRANCHING:
@@ -100,28 +103,30 @@ def is_cheap(op: ir.Operation) -> bool:
 
 
 def is_pure(op: ir.Operation) -> bool:
-    """Whether the operation may stand a second time in the program, or go where unread."""
+    """Whether the operation may stand a second time in the program."""
     return kind_of(op) is not Kind.OPAQUE
+
+
+def may_go(op: ir.Operation) -> bool:
+    """Whether the operation may be left out of the program where nothing reads its results."""
+    if op.name == CONSTRAINT or (op.name in BRANCHING and _all_inside(op, may_go)):
+        return True
+    return is_pure(op)
 
 
 def _is_pure_inside(op: ir.Operation) -> bool:
     """Whether everything in the operation's regions may be done again."""
+    return _all_inside(op, is_pure)
+
+
+def _all_inside(op: ir.Operation, holds: Callable[[ir.Operation], bool]) -> bool:
+    """Whether something holds for everything in the operation's regions."""
     return all(
-        is_pure(inner) or inner.name == "stablehlo.return"
+        holds(inner) or inner.name == "stablehlo.return"
         for region in op.regions
         for block in region.blocks
         for inner in (view.operation for view in block.operations)
     )
-
-
-def _is_of_cheap_work(constraint: ir.Operation) -> bool:
-    """Whether a sharding constraint is on the result of cheap work.
-
-    That result mostly has the sharding already. A constraint on a matrix product or an argument
-    may be where a collective moves data, which has its price.
-    """
-    owner = constraint.operands[0].owner
-    return not isinstance(owner, ir.Block) and kind_of(owner.operation) is not Kind.OPAQUE
 
 
 def is_table(op: ir.Operation) -> bool:

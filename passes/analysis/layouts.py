@@ -12,6 +12,7 @@ from collections.abc import Hashable
 from jax.extend.mlir import ir
 
 from hloom.passes.analysis import walk
+from hloom.passes.analysis.constraints import CONSTRAINT
 from hloom.passes.analysis.kinds import Kind, kind_of
 from hloom.passes.analysis.loops import defining_op
 from hloom.passes.analysis.shards import Shards
@@ -148,7 +149,7 @@ def _is_flexible(op: ir.Operation, kind: Kind) -> bool:
     """Whether the operation's result takes the order of its operands."""
     if op.name in _MOVES:
         return True
-    if kind is not Kind.CHEAP:
+    if kind is not Kind.CHEAP and op.name != CONSTRAINT:
         return False
     result = op.results[0].type
     return any(_shape(operand.type) == _shape(result) for operand in op.operands)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from jax.extend.mlir import ir
 
 from hloom.passes.analysis import walk
+from hloom.passes.analysis.fusion import work_of
 from hloom.passes.analysis.graph import FROM_OUTSIDE, BlockGraph
 from hloom.passes.analysis.layouts import transposing_bytes
 from hloom.passes.analysis.line import Line, Work
@@ -68,50 +69,9 @@ def prediction_of(graph: BlockGraph, line: Line, peak: Peak) -> MemoryPrediction
 
 _POINTER_BYTES = 8
 
-_CONSTANTS = frozenset({"stablehlo.constant", "stablehlo.iota"})
-_VIEWS = frozenset({"stablehlo.reshape", "stablehlo.bitcast_convert"})
-_IN_PLACE = frozenset({"stablehlo.dynamic_update_slice", "stablehlo.scatter", "stablehlo.while"})
-_HEAVY = frozenset(
-    f"stablehlo.{name}" for name in "atan2 cosine logistic power sine tan tanh".split()
-) | frozenset(
-    f"chlo.{name}"
-    for name in (
-        "acos acosh asin asinh atan atanh bessel_i1e cosh digamma erf erf_inv erfc lgamma "
-        "polygamma sinh tan zeta"
-    ).split()
-)
-"""An exponential is not among them: XLA does it again for each reader."""
-_WHOLE = frozenset(
-    f"stablehlo.{name}"
-    for name in (
-        "all_gather all_reduce all_to_all batch_norm_grad batch_norm_inference "
-        "batch_norm_training case cholesky collective_broadcast collective_permute composite "
-        "convolution custom_call dot dot_general dynamic_conv fft if infeed outfeed recv "
-        "reduce_scatter reduce_window rng rng_bit_generator select_and_scatter send sort "
-        "triangular_solve"
-    ).split()
-) | frozenset({"chlo.ragged_dot", "chlo.top_k"})
 _HOLDS_CODE = frozenset(
     {"sdy.manual_computation", "stablehlo.case", "stablehlo.if", "stablehlo.while"}
 )
-
-
-def _work_of(name: str, results: int) -> Work:
-    """How operands and so many results of an operation of this name stand in memory."""
-    if name in _CONSTANTS:
-        return Work.FREE
-    if name in _VIEWS:
-        return Work.VIEW
-    if name in _IN_PLACE:
-        return Work.IN_PLACE
-    if name == "stablehlo.optimization_barrier":
-        return Work.ALIAS
-    if name == "stablehlo.reduce":
-        return Work.REDUCTION
-    if name in _HEAVY:
-        return Work.HEAVY
-    known = name.startswith(("stablehlo.", "chlo.")) or name == "sdy.sharding_constraint"
-    return Work.FUSED if known and name not in _WHOLE and results == 1 else Work.WHOLE
 
 
 def line_of(graph: BlockGraph, inner_of: Callable[[ir.Operation], int] | None = None) -> Line:
@@ -124,7 +84,7 @@ def line_of(graph: BlockGraph, inner_of: Callable[[ir.Operation], int] | None = 
     ends = bool(graph.ops) and graph.names[-1].endswith("return")
     for position, name in enumerate(graph.names[:-1] if ends else graph.names):
         reads, makes = graph.operands[position], graph.results[position]
-        work, inner = _work_of(name, len(makes)), 0
+        work, inner = work_of(name, len(makes)), 0
         if name in _HOLDS_CODE:
             op = graph.ops[position]
             inner = inner_of(op) if inner_of else inner_bytes(op, graph.shards)

@@ -6,23 +6,24 @@ import math
 
 from jax.extend.mlir import ir
 
-_BITS_BY_NAME = {"i1": 8, "i2": 2, "ui2": 2, "i4": 4, "ui4": 4, "index": 64}
-"""Widths that the name's digits do not tell: a boolean takes a byte in XLA, int2 and int4 pack."""
+_BOOLEAN_BITS, _INDEX_BITS = 8, 64
 
 
 def element_bits(element: ir.Type) -> int | None:
-    """Bits that one element of a tensor takes in device memory; None where the type has no size."""
-    name = str(element)
-    if name in _BITS_BY_NAME:
-        return _BITS_BY_NAME[name]
-    if name.startswith("complex<"):
-        part = element_bits(ir.ComplexType(element).element_type)
+    """Bits that one element of a tensor takes in device memory; None where the type has no size.
+
+    A boolean takes a byte. Elements of 2 and 4 bits are packed; a width that is no power of two
+    (f6E2M3FN, tf32) takes the next one. Quantized elements and tokens have none.
+    """
+    if isinstance(element, ir.ComplexType):
+        part = element_bits(element.element_type)
         return None if part is None else 2 * part
-    kind, digits = name[:2].rstrip("0123456789"), name.lstrip("abcdefghijklmnopqrstuvwxyz")
-    if kind not in ("f", "bf", "i", "ui", "si", "tf"):
+    if isinstance(element, ir.IndexType):
+        return _INDEX_BITS
+    if not isinstance(element, ir.IntegerType | ir.FloatType):
         return None
-    width = digits.split("E")[0]
-    return int(width) if width.isdigit() else None
+    width = int(element.width)
+    return _BOOLEAN_BITS if width == 1 else 1 << (width - 1).bit_length()
 
 
 def tensor_bytes(type_: ir.Type) -> int | None:

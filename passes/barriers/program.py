@@ -107,13 +107,20 @@ class Chain:
     function: str
     members: tuple[Member, ...]
 
-    def walk(self) -> Iterator[Chain]:
-        """This chain and those inside; one of a function that several calls share comes again."""
+    def walk(self, seen: set[int] | None = None) -> Iterator[Chain]:
+        """This chain and those inside, each once: calls of one function share its chain.
+
+        ``seen`` has the identities of those that came already, and is given new ones.
+        """
+        seen = set() if seen is None else seen
+        if id(self) in seen:
+            return
+        seen.add(id(self))
         yield self
         for member in self.members:
             if isinstance(member, Nested):
                 for chain in member.chains:
-                    yield from chain.walk()
+                    yield from chain.walk(seen)
 
 
 @dataclass(frozen=True)
@@ -131,13 +138,8 @@ class Program:
     @property
     def chains(self) -> tuple[Chain, ...]:
         """Every chain with members, once, in the order of the text that runs."""
-        # By identity: calls of one function share its chain.
-        found: dict[int, Chain] = {}
-        for root in self.roots:
-            for chain in root.walk():
-                if chain.members:
-                    found.setdefault(id(chain), chain)
-        return tuple(found.values())
+        seen: set[int] = set()
+        return tuple(chain for root in self.roots for chain in root.walk(seen) if chain.members)
 
 
 def read_program(module: ir.Module, *, ordered_collectives: str) -> Program:
@@ -205,8 +207,9 @@ class _Reader:
             for name in _references(op)
         }
         roots = tuple(self._function(name) for name in self._functions if name not in called)
+        checked: set[tuple[int, bool]] = set()
         for root in roots:
-            self._check_places(root, is_manual=self._partitions == 1)
+            self._check_places(root, checked, is_manual=self._partitions == 1)
         return roots
 
     def _function(self, name: str) -> Chain:
@@ -270,12 +273,22 @@ class _Reader:
         except ValueError as error:
             raise CollectiveError(f"{described(op)} {error}") from error
 
-    def _check_places(self, chain: Chain, *, is_manual: bool) -> None:
-        """Outside of manual computations the partitioner decides who runs a custom call."""
+    def _check_places(
+        self, chain: Chain, checked: set[tuple[int, bool]], *, is_manual: bool
+    ) -> None:
+        """Outside of manual computations the partitioner decides who runs a custom call.
+
+        ``checked`` are the identities of chains that were looked at, and whether in such a place: a
+        function may be called inside of one and outside.
+        """
+        if (id(chain), is_manual) in checked:
+            return
+        checked.add((id(chain), is_manual))
         for member in chain.members:
             if isinstance(member, Nested):
                 for inside in member.chains:
-                    self._check_places(inside, is_manual=is_manual or member.op.name == _MANUAL)
+                    manual = is_manual or member.op.name == _MANUAL
+                    self._check_places(inside, checked, is_manual=manual)
             elif not isinstance(member, XlaCollective) and not is_manual:
                 raise CollectiveError(
                     f"{described(member.op)} meets other devices and stands outside "

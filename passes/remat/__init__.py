@@ -105,11 +105,6 @@ class Remat(MeasuredPass):
     compiles: int = option(
         3, doc="how often the program may be compiled to hold the budget", minimum=1
     )
-    level: str = option(
-        "cheap",
-        doc="what may be recomputed without a budget: cheap work only, never a matrix product",
-        choices=("cheap",),
-    )
     min_bytes: Bytes = option(
         Bytes(16 * 1024),
         doc="values smaller than this are kept as they are",

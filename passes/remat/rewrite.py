@@ -9,7 +9,7 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
 from hloom.passes.analysis import walk
-from hloom.passes.analysis.kinds import is_pure
+from hloom.passes.analysis.kinds import may_go
 from hloom.passes.analysis.names import rematerialized
 from hloom.passes.loop_edit import Replaced
 from hloom.passes.remat.straight_line import BlockPlan, Group
@@ -80,8 +80,8 @@ def replace_operands(op: ir.Operation, replacements: Mapping[ir.Value, ir.Value]
 
 
 def erase_dead(block: ir.Block) -> None:
-    """Erases the pure operations of a block whose results nothing reads."""
+    """Erases the operations of a block without side effects whose results nothing reads."""
     for view in reversed(list(block.operations)):
         op = view.operation
-        if not any(True for result in op.results for _ in result.uses) and is_pure(op):
+        if not any(True for result in op.results for _ in result.uses) and may_go(op):
             op.erase()

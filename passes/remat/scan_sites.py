@@ -98,9 +98,7 @@ class Sites:
             or frame.linked[value] is not link
         )
 
-    def _reads(
-        self, frame: Frame, gone: list[Link]
-    ) -> dict[Hashable, list[tuple[ir.Value, int]]]:
+    def _reads(self, frame: Frame, gone: list[Link]) -> dict[Hashable, list[tuple[ir.Value, int]]]:
         """By the key of an operation of the backward body, what it reads of the links that go."""
         body = frame.pair.backward.body
         reads: dict[Hashable, dict[tuple[ir.Value, int], None]] = {}
