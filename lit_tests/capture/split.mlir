@@ -57,3 +57,35 @@ func.func public @a_loop_with_a_collective(%x: tensor<8xf32>) -> tensor<8xf32> {
   }
   return %0#1 : tensor<8xf32>
 }
+
+// No composite takes or gives a future, so what starts and ends an exchange stands outside.
+// CHECK-LABEL: func.func public @a_future
+// CHECK-NEXT:    %[[A:.*]] = stablehlo.composite "hloom.capture_region" %arg0
+// CHECK-NEXT:    %[[F:.*]] = "stablehlo.async_start"(%[[A]])
+// CHECK:         %[[D:.*]] = "stablehlo.async_done"(%[[F]])
+// CHECK-NEXT:    %[[B:.*]] = stablehlo.composite "hloom.capture_region" %[[D]]
+// CHECK-NEXT:    return %[[B]]
+func.func public @a_future(%x: tensor<8xf32>) -> tensor<16xf32> {
+  %0 = stablehlo.sine %x : tensor<8xf32>
+  %1 = "stablehlo.async_start"(%0) ({
+  ^bb0(%a: tensor<8xf32>):
+    %s = "stablehlo.all_gather"(%a) <{all_gather_dim = 0 : i64, replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>}> : (tensor<8xf32>) -> tensor<16xf32>
+    stablehlo.return %s : tensor<16xf32>
+  }) : (tensor<8xf32>) -> !stablehlo.future<tensor<16xf32>>
+  %2 = "stablehlo.async_done"(%1) : (!stablehlo.future<tensor<16xf32>>) -> tensor<16xf32>
+  %3 = stablehlo.cosine %2 : tensor<16xf32>
+  return %3 : tensor<16xf32>
+}
+
+// Nor an index.
+// CHECK-LABEL: func.func public @an_index
+// CHECK-NEXT:    %[[S:.*]] = shape.shape_of %arg0
+// CHECK-NEXT:    %[[Y:.*]] = stablehlo.dynamic_reshape %arg0, %[[S]]
+// CHECK-NEXT:    %[[B:.*]] = stablehlo.composite "hloom.capture_region" %[[Y]]
+// CHECK-NEXT:    return %[[B]]
+func.func public @an_index(%x: tensor<8xf32>) -> tensor<8xf32> {
+  %0 = shape.shape_of %x : tensor<8xf32> -> tensor<1xindex>
+  %1 = stablehlo.dynamic_reshape %x, %0 : (tensor<8xf32>, tensor<1xindex>) -> tensor<8xf32>
+  %2 = stablehlo.cosine %1 : tensor<8xf32>
+  return %2 : tensor<8xf32>
+}

@@ -14,7 +14,7 @@ from jax.extend.mlir import ir
 
 from hloom.passes.analysis.fusion import KNOWN
 from hloom.passes.analysis.kinds import BRANCHING
-from hloom.passes.analysis.walk import readable_attributes
+from hloom.passes.analysis.walk import readable_attributes, values_read
 
 
 @dataclass(frozen=True)
@@ -129,9 +129,21 @@ def _reason(op: ir.Operation, rules: Rules) -> str | None:
         return "a call that is not inlined"
     if name not in KNOWN and not name.startswith("func."):
         return "an operation that hloom does not know"
+    # What is inside a container is looked at by itself.
+    read = op.operands if name in CONTAINERS else values_read(op)
+    for value in (*read, *op.results):
+        if not _can_pass(value.type):
+            return f"a value of type {value.type}"
     if any(_is_dynamic(result.type) for result in op.results):
         return "a dynamic shape"
     return None
+
+
+def _can_pass(type_: ir.Type) -> bool:
+    """Whether a value can go into a composite, or come out of one: no future can, and no index."""
+    if isinstance(type_, ir.RankedTensorType):
+        return not isinstance(type_.element_type, ir.IndexType)
+    return isinstance(type_, ir.TupleType) or str(type_) == "!stablehlo.token"
 
 
 def _reason_of_custom_call(op: ir.Operation) -> str | None:
