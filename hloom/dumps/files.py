@@ -152,13 +152,18 @@ def write_whole(file: Path, content: bytes) -> None:
 def walk(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
     """What lies in a folder and in those below, by name from there; no link is followed.
 
-    Raises OSError where a folder cannot be read.
+    Raises OSError where the folder itself cannot be read; of others that cannot, it gives the name.
     """
     inside = [""]
     while inside:
         prefix = inside.pop()
-        with os.scandir(folder / prefix) as found:
-            entries = sorted(found, key=lambda entry: entry.name)
+        try:
+            with os.scandir(folder / prefix) as found:
+                entries = sorted(found, key=lambda entry: entry.name)
+        except OSError:
+            if not prefix:
+                raise
+            continue
         for entry in entries:
             facts = entry.stat(follow_symlinks=False)
             yield prefix + entry.name, facts

@@ -49,6 +49,9 @@ _CALLBACKS = re.compile(r"\w*_python_\w*callback")
 
 _OWN = "hloom."
 
+_CONFIGS = ("backend_config", "mhlo.backend_config")
+"""Where the attributes of a call to a typed handler stand."""
+
 
 def require_trust(module: ir.Module) -> None:
     """Raises ReplayError for the first operation that may run code which XLA did not make."""
@@ -82,5 +85,5 @@ def _foreign(op: ir.Operation) -> str | None:
 
 def _has_image(op: ir.Operation) -> bool:
     """Whether a call of hloom's has a kernel with it; on the CPU hloom's are in its library."""
-    values = (each.attr for each in op.attributes)
+    values = [op.attributes[name] for name in _CONFIGS if name in op.attributes]
     return any(isinstance(value, ir.DictAttr) and "image" in value for value in values)

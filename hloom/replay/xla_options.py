@@ -22,7 +22,6 @@ _REAL = re.compile(r"\d{1,6}(\.\d{1,6})?")
 _FLAGS = """
 xla_allow_excess_precision
 xla_cpu_copy_insertion_use_region_analysis
-xla_cpu_disable_loop_unrolling
 xla_cpu_enable_concurrency_optimized_scheduler
 xla_cpu_enable_fast_math
 xla_cpu_enable_fast_min_max
@@ -33,10 +32,8 @@ xla_cpu_fast_math_honor_infs
 xla_cpu_fast_math_honor_nans
 xla_cpu_ftz
 xla_cpu_multi_thread_eigen
-xla_cpu_optimize_for_size
 xla_cpu_strict_dot_conv_math
 xla_cpu_use_onednn
-xla_cpu_use_thunk_runtime
 xla_cpu_use_xnnpack
 xla_gpu_async_dot
 xla_gpu_copy_insertion_use_region_analysis
@@ -47,7 +44,6 @@ xla_gpu_enable_all_gather_combine_by_dim
 xla_gpu_enable_analytical_latency_estimator
 xla_gpu_enable_approx_costly_collectives
 xla_gpu_enable_cublaslt
-xla_gpu_enable_cudnn_fmha
 xla_gpu_enable_cudnn_layer_norm
 xla_gpu_enable_dynamic_slice_fusion
 xla_gpu_enable_fast_min_max
@@ -84,7 +80,6 @@ xla_llvm_disable_expensive_passes
 _COUNTS = """
 xla_backend_optimization_level
 xla_cpu_collective_call_terminate_timeout_seconds
-xla_cpu_collective_call_warn_stuck_timeout_seconds
 xla_cpu_collective_timeout_seconds
 xla_cpu_parallel_codegen_split_count
 xla_cpu_prefer_vector_width
@@ -115,7 +110,7 @@ _PASSES = "algsimp|constant_folding|rematerialization|host-offloading|reduce-pre
 
 
 def _words(words: str) -> re.Pattern[str]:
-    return re.compile(rf"(?:[+-]?(?:{words})(?:,[+-]?(?:{words}))*)?")
+    return re.compile(rf"(?:(?:{words})(?:,(?:{words}))*)?")
 
 
 _ALLOWED: dict[str, re.Pattern[str]] = {
@@ -177,4 +172,5 @@ _REMEDY = "--no-options replays without the dump's options of XLA; those in XLA_
 
 
 def _shown(text: str, most: int = 80) -> str:
-    return visible(text if len(text) <= most else text[:most] + "…")
+    shortened = text if len(text) <= most else text[:most] + "…"
+    return visible(shortened).replace("\n", "\\n")

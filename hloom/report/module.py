@@ -103,10 +103,7 @@ def report_module(group: Sequence[ModuleDump], *, number: int, in_full: bool) ->
 
     def missing() -> tuple[Missing, ...]:
         """All that is not there, once everything has been looked at."""
-        told = {each.what: each for each in (*dump.refused.values(), *folder.odd_ones(dump))}
-        for each in unread:
-            told.pop(each.what, None)
-        return (*unread, *told.values())
+        return tuple(dict.fromkeys((*unread, *dump.refused.values(), *folder.odd_ones(dump))))
 
     memory = memory_of(dump)
     of_xla = read("owners of XLA's peak", partial(xla_owners, sources=sources), dump.live_ranges)

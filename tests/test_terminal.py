@@ -1,0 +1,50 @@
+"""What comes from files is text on a terminal and nothing else."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.table import Table
+from rich.text import Text
+
+from hloom.terminal import PlainConsole, complain
+from hloom.visible import in_columns, visible
+
+pytestmark = pytest.mark.once
+
+HOSTILE = "\x1b]0;t\x07\x9b2J\u202e\u2066\ud800\u200b\r\x00\x7f"
+
+
+def test_control_characters_are_written_out() -> None:
+    assert visible(HOSTILE) == ("\\x1b]0;t\\x07\\x9b2J\\u202e\\u2066\\ud800\\u200b\\r\\x00\\x7f")
+    assert visible("a\tb\nç ✓ … 漢") == "a\tb\nç ✓ … 漢"
+    assert len(in_columns(HOSTILE)) == len(HOSTILE)
+    assert in_columns(HOSTILE).replace("\ufffd", "") == "]0;t2J"
+
+
+@pytest.mark.parametrize("text", [HOSTILE, "[/red]", "[link=x]a[/link]", ":smile:", "a\x1b[31mb"])
+def test_a_console_prints_strings_as_they_are(text: str) -> None:
+    stream = io.StringIO()
+    console = PlainConsole(file=stream, width=200, force_terminal=False)
+    table = Table(title=text)
+    table.add_column(text)
+    table.add_row(text)
+    console.print(text, Text(text), table)
+    shown = stream.getvalue()
+    assert not any(not c.isprintable() and c != "\n" for c in shown)
+    shown.encode()
+    if text != HOSTILE:  # rich drops some control characters of its own accord
+        assert shown.count(visible(text)) == 5
+
+
+def test_styles_still_reach_a_terminal() -> None:
+    stream = io.StringIO()
+    console = PlainConsole(file=stream, force_terminal=True, color_system="standard")
+    console.print(Text("a\x1b[32mb", style="red"))
+    assert stream.getvalue() == "\x1b[31ma\\x1b[32mb\x1b[0m\n"
+
+
+def test_errors_are_text(capsys: pytest.CaptureFixture[str]) -> None:
+    assert complain("hloom x", ValueError("\x1b[31m")) == 1
+    assert capsys.readouterr().err == "hloom x: error: \\x1b[31m\n"
