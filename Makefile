@@ -33,7 +33,7 @@ test:
 lint: .venv/dev.stamp
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
-	PYTHON=.venv/bin/python .ci/typecheck -p benchmarks
+	.venv/bin/python -m mypy -p hloom -p benchmarks
 
 test-oldest: .venv/dev.stamp
 	.venv/bin/python -m pytest -n 2 -q -rs -m 'not h100'
@@ -103,7 +103,7 @@ clean:
 
 # $(1) the environment, $(2) what pip is to install.
 define install
-@echo "installing $(subst ',,$(2)) into $(1)"
+@echo "installing $(subst ',,$(2)) into $(1): downloads some 300 MB and compiles C++, a minute or two"
 @$(1)/bin/python $(INSTALL) $(2) || { \
   echo "pip could not install $(subst ',,$(2)): is there a network? Its message stands above." >&2; \
   exit 1; }

@@ -1,7 +1,9 @@
 """hloom: MLIR passes over StableHLO inside jax.jit.
 
-Installed, it is found by JAX without an import: `JAX_HLOOM=remat python train.py`. Importing it
-gives the ways to set the passes from a program, and to ask what they did:
+Installed, it is found by JAX without an import: `JAX_HLOOM=remat python train.py`. A program that
+compiles for devices that are only described, before any backend has started, imports it first:
+JAX has not looked for plugins then. Importing it gives the ways to set the passes from a program,
+and to ask what they did:
 
     with hloom.passes("remat"): ...          # also jax.config.update("jax_hloom", "remat")
     hloom.records()[-1]
@@ -63,6 +65,9 @@ class _PassesPackage(types.ModuleType):
 
 
 _passes_package.__class__ = _PassesPackage
+
+# A program may compile before JAX looks for its plugins.
+initialize()
 
 if TYPE_CHECKING:
     passes: Callable[[str], AbstractContextManager[None]]

@@ -55,7 +55,7 @@ class Attempts:
             if self._add(self.best):
                 while self._try_again():
                     pass
-                self._complain()
+            self._complain()
         except PassError as failure:
             self._compilation.stop_trying(failure)
 
@@ -120,12 +120,16 @@ class Attempts:
         return Attempt(plan, *self._ask(lambda: self._agreement.largest(known)))
 
     def _complain(self) -> None:
-        measured = tuple(self._measured)
+        measured, variant = tuple(self._measured), self.best.variant
+        assert variant is not None
         complaint = self._ask(
-            lambda: self._driver.complaint(measured, self.best_index, self._target)
+            lambda: self._driver.complaint(
+                measured, self.best_index, self._target, lambda: variant.module
+            )
         )
         if complaint is not None:
-            self._compilation.complain(PassError(self._driver.name, "measure", complaint))
+            failure = PassError(self._driver.name, "hold", complaint.text)
+            self._compilation.complain(failure, complaint.topic)
 
     def _ask(self, question: Callable[[], _T]) -> _T:
         try:

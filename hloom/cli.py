@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from hloom import __version__
 from hloom.passes.errors import did_you_mean
+from hloom.visible import visible
 
 _DESCRIPTION = """\
 hloom rewrites what jax.jit compiles: passes over StableHLO make a training step fit in memory and
@@ -59,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         status = _run(words)
         sys.stdout.flush()
     except _UsageError as error:
-        print(f"hloom: error: {error}", file=sys.stderr)
+        print(f"hloom: error: {visible(str(error))}", file=sys.stderr)
         return 1
     except BrokenPipeError:
         # The reader has gone; Python's flush at exit shall not complain about it.
@@ -169,14 +170,14 @@ def _show_passes(arguments: argparse.Namespace) -> int:
 
 
 def _show_capture(arguments: argparse.Namespace) -> int:
-    from hloom import passes_doc
     from hloom.capture import command
+    from hloom.terminal import PlainConsole, complain
 
     try:
         shown = command.report(arguments.file, target=arguments.target, passes=arguments.passes)
     except command.CaptureError as error:
-        raise _UsageError(str(error)) from error
-    passes_doc.print_to_terminal(shown)
+        return complain("hloom capture", error)
+    PlainConsole().print(shown)
     return 0
 
 
@@ -197,6 +198,8 @@ def _run_demo(parser: _Parser, demo: argparse.ArgumentParser, words: list[str]) 
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] not in _EXTRA_MODULES:
             raise
-        raise _UsageError(
-            f"the demo needs {error.name}, which is not installed: pip install 'hloom[demo]'"
-        ) from error
+        what = f"the demo needs {error.name}, which is not installed: pip install 'hloom[demo]'"
+        if {"-h", "--help"}.intersection(words):
+            demo.epilog = f"Its options are told once it is complete: {what}."
+            parser.parse_args(words)
+        raise _UsageError(what) from error

@@ -117,13 +117,24 @@ class Compilation:
         self.complaint = str(failure)
         self._tell_failure(failure, "compiled as the best plan before has it", "")
 
-    def complain(self, complaint: PassError) -> None:
-        """In strict mode raises `complaint`; else warns of it, once."""
+    def complain(self, complaint: PassError, topic: str) -> None:
+        """In strict mode raises `complaint`; else warns of it, once.
+
+        Args:
+          complaint: what is not as asked.
+          topic: what is told of one program alone; empty where it is told of each.
+        """
         if is_strict():
-            raise complaint
+            raise PassError(
+                complaint.pass_name, complaint.phase, f"'{self.name}': {complaint.reason}"
+            )
         self.complaint = complaint.reason
-        if first_time(f"{self.name}: {complaint}"):
-            warn(f"hloom: pass '{complaint.pass_name}', '{self.name}': {complaint.reason}")
+        if first_time(f"{self.pipeline}: {topic}" if topic else f"{self.name}: {complaint}"):
+            others = " Others like it are told of in hloom.records() alone." if topic else ""
+            warn(
+                f"hloom: pass '{complaint.pass_name}': '{self.name}': {complaint.reason} "
+                f"It is compiled all the same.{others}"
+            )
 
     def _tell_failure(self, failure: PassError, outcome: str, repeat: str) -> None:
         if is_strict():

@@ -246,13 +246,16 @@ def fingerprint(executable: Any) -> bytes | None:
     return found
 
 
-def install_hook(hook: Hook) -> None:
-    """Puts `hook` around every compile that JAX makes; the second and later calls do nothing."""
+def install_hook(hook: Hook) -> bool:
+    """Puts `hook` around every compile that JAX makes.
+
+    The second and later calls do nothing, and say so by False.
+    """
     from jax._src import compiler
 
     compile_or_get_cached = compiler.compile_or_get_cached
     if getattr(compile_or_get_cached, _MARK, False):
-        return
+        return False
 
     @functools.wraps(compile_or_get_cached)
     def hooked(
@@ -270,14 +273,50 @@ def install_hook(hook: Hook) -> None:
 
     setattr(hooked, _MARK, True)
     compiler.compile_or_get_cached = hooked
+    return True
 
 
-def keep_executables_apart(flag: Flag) -> None:
+def compiled_programs() -> int:
+    """How many programs JAX has compiled in this process since its caches were cleared last."""
+    from jax._src.interpreters import pxla
+
+    cached: Any = pxla._cached_compilation
+    misses: int = cached.cache_info().misses
+    return misses
+
+
+def check_option(check: Callable[[Any], str]) -> None:
+    """Has each value of a compile's "hloom" option go through `check`, which may raise.
+
+    Without it, values that XLA's options cannot hold, as None and bytes, never come to the hook.
+    The second and later calls do nothing.
+    """
+    from jax._src import compiler
+
+    get_compile_options: Any = compiler.get_compile_options
+    if getattr(get_compile_options, _MARK, False):
+        return
+
+    @functools.wraps(get_compile_options)
+    def checked(*args: Any, env_options_overrides: Any = None, **kwargs: Any) -> Any:
+        overrides = _with_checked(env_options_overrides, check)
+        return get_compile_options(*args, env_options_overrides=overrides, **kwargs)
+
+    setattr(checked, _MARK, True)
+    compiler.get_compile_options = checked
+
+
+def _with_checked(options: Any, check: Callable[[Any], str]) -> Any:
+    return {**options, OPTION: check(options[OPTION])} if options and OPTION in options else options
+
+
+def keep_executables_apart(flag: Flag, check: Callable[[Any], str]) -> None:
     """Gives each lowered computation one executable for each value of `flag`.
 
     JAX keeps the first executable in the computation, whatever the flag was. Without this, a
     `lowered.compile()` inside `hloom.passes(...)` would decide what the jit runs outside it.
-    The second and later calls do nothing.
+    The options of such a compile go through `check`, before JAX wants them to be hashable. The
+    second and later calls do nothing.
     """
     from jax._src.interpreters import pxla
 
@@ -287,6 +326,7 @@ def keep_executables_apart(flag: Flag) -> None:
 
     @functools.wraps(compile_method)
     def compile_for_flag(self: Any, compiler_options: Any = None, **kwargs: Any) -> Any:
+        compiler_options = _with_checked(compiler_options, check)
         if not flag.value or compiler_options is not None or any(kwargs.values()):
             return compile_method(self, compiler_options, **kwargs)
         executables = self.__dict__.setdefault("_hloom_executables", {})

@@ -1,8 +1,10 @@
 """The plugin: the flag, and the hook around JAX's compile.
 
 JAX finds this module through the entry-point group `jax_plugins` and calls `initialize` when its
-backends start. A compile without a spec pays for two look-ups here; everything heavier stands
-in hloom/transform.py and is imported at the first spec.
+backends start, or when it makes a topology of a platform that a plugin brings. A program that does
+neither before it compiles, as one for TPUs that are only described, imports hloom for that: JAX
+runs no code of a plugin before. A compile without a spec pays for two look-ups here; everything
+heavier stands in hloom/transform.py and is imported at the first spec.
 """
 
 from __future__ import annotations
@@ -13,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from hloom import jax_private
+from hloom import environment, jax_private
 from hloom.dumps import settings as dump_settings
-from hloom.passes.errors import SpecError
+from hloom.passes.errors import SpecError, echo
+from hloom.passes.wording import counted
 from hloom.policy import warn
 
 if TYPE_CHECKING:
@@ -36,12 +39,24 @@ _FLAG_DOC = (
 def initialize() -> None:
     """Puts hloom's hook around JAX's compile; the second and later calls do nothing.
 
-    JAX calls it; a program needs to only where hloom is not installed as a package. On a JAX
-    that hloom is not tested with it warns and does nothing.
+    JAX calls it, and so does `import hloom`: no program needs to. Warns where programs were
+    compiled before although the flag is set, and of variables `HLOOM_*` that there are not. On a
+    JAX that hloom is not tested with it warns and does nothing.
     """
-    if _flag is not None:
-        jax_private.install_hook(_compile)
-        jax_private.keep_executables_apart(_flag)
+    if _flag is None:
+        return
+    earlier = jax_private.compiled_programs()
+    is_first = jax_private.install_hook(_compile)
+    jax_private.check_option(_checked_option)
+    jax_private.keep_executables_apart(_flag, _checked_option)
+    if is_first:
+        environment.check()
+    if is_first and earlier and not (_is_unset(_flag.value) or _flag.value == "off"):
+        warn(
+            f"hloom: {counted(earlier, 'program')} of this process compiled before hloom was there "
+            f"went without JAX_HLOOM={echo(str(_flag.value))}: JAX loads plugins when a backend "
+            "starts, and none had. Put `import hloom` before the first compile."
+        )
 
 
 @contextmanager
@@ -83,9 +98,32 @@ def _is_unset(spec: Any) -> bool:
     return spec is None or spec == ""
 
 
+def _checked_option(spec: Any) -> str:
+    """A jit's own option as a string; None is off. Raises SpecError for what is neither."""
+    if spec is None:
+        return "off"
+    _check_type(spec, source=_OPTION_SOURCE)
+    return str(spec)
+
+
+_OPTION_SOURCE = "compiler_options['hloom']"
+
+
+def _check_type(spec: Any, *, source: str) -> None:
+    if isinstance(spec, str):
+        return
+    hint = ""
+    if isinstance(spec, bool):
+        hint = ", or 'default' for the recommended passes" if spec else ", or 'off' for no passes"
+    text = repr(spec)
+    raise SpecError(
+        f"{source}={text if len(text) <= 120 else f'{text[:120]}...'}: a spec is a string such as "
+        f"'remat'{hint}."
+    )
+
+
 def _parse(spec: Any, *, source: str) -> Pipeline:
-    if not isinstance(spec, str):
-        raise SpecError(f"{source}={spec!r}: a spec is a string such as 'remat'.")
+    _check_type(spec, source=source)
     # Imported at the first spec: it brings in the passes, numpy and scipy.
     from hloom.passes.pipeline import Pipeline
 
@@ -101,14 +139,20 @@ def _compile(
 ) -> Any:
     dumped = dump_settings.current()
     spec, options = jax_private.take_option(compile_options)
-    source = "compiler_options['hloom']"
+    source = _OPTION_SOURCE
     if _is_unset(spec):
         # Every other way to set the flag has checked the spec: a mistake comes from there.
         spec, source = _flag_value(), "JAX_HLOOM"
     pipeline = None if _is_unset(spec) else _parse(spec, source=source)
     is_on = pipeline is not None and pipeline.passes
     waits_for_steps = dumped is not None and dumped.steps is not None
-    if not (is_on or waits_for_steps) or not jax_private.takes_part(backend, devices):
+    takes_part = jax_private.takes_part(backend, devices)
+    if dumped is not None and takes_part and not waits_for_steps:
+        from hloom.dumps.observer import module_name
+        from hloom.dumps.reminder import note_program
+
+        note_program(dumped, module_name(module), has_passes=bool(is_on))
+    if not (is_on or waits_for_steps) or not takes_part:
         return compile_(module, options)
     # Imported where a pass runs or a dump waits for steps.
     from hloom.dumps.facts import Origin

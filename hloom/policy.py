@@ -6,6 +6,7 @@ strict.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import threading
 import warnings
@@ -14,7 +15,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 _strict: ContextVar[bool] = ContextVar("hloom_strict", default=False)
-_warned: set[str] = set()
+_warned: set[bytes] = set()
+"""Digests: a text may hold a whole failure, and is kept as long as the process runs."""
 _warned_lock = threading.Lock()
 
 
@@ -48,8 +50,9 @@ def warn(text: str) -> None:
 
 def first_time(key: str) -> bool:
     """Whether this is the first call with `key` in the process."""
+    digest = hashlib.blake2b(key.encode(errors="surrogatepass"), digest_size=16).digest()
     with _warned_lock:
-        if key in _warned:
+        if digest in _warned:
             return False
-        _warned.add(key)
+        _warned.add(digest)
         return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from jax.extend.mlir import ir
@@ -97,6 +97,8 @@ class Pass(ABC):
     """A spec that shows the pass in use."""
     requires: ClassVar[tuple[type[Pass], ...]] = ()
     """Passes that run before this one, with their defaults, unless they ran already."""
+    once: ClassVar[bool] = False
+    """A spec that names it twice is mistaken."""
     preparation: ClassVar[bool] = False
     """It only normalises for others: alone it is no reason to change a program."""
 
@@ -156,6 +158,20 @@ class Attempt:
         return self.argument_bytes + self.output_bytes - self.alias_bytes + self.temp_bytes
 
 
+@dataclasses.dataclass(frozen=True)
+class Complaint:
+    """What the attempt that is used fails to hold.
+
+    Attributes:
+      text: one or more sentences for people.
+      topic: where many programs of a process have the same complaint, which of these it is: the
+        user is warned of one of them. Empty where each is worth a warning.
+    """
+
+    text: str
+    topic: str = ""
+
+
 class Planner(Protocol):
     """Makes plans for clones of one module."""
 
@@ -167,9 +183,9 @@ class MeasuredPass(Pass):
     """A pass that plans again from what XLA made of its plans.
 
     Each plan goes on a clone of the same module, which then is compiled: an attempt. A plan that
-    is empty means the module as it is, and that is an attempt as well. Three entries of a plan's
-    `to_json` are known by name where they are there, all of them whole numbers:
-    "predicted_step_bytes", "predicted_temp_bytes" and "added_flops".
+    is empty means the module as it is, and that is an attempt as well. Four entries of a plan's
+    `to_json` are known by name where they are there: "predicted_step_bytes", "predicted_temp_bytes"
+    and "added_flops", whole numbers, and "unplanned", a sentence on why nothing could be planned.
     """
 
     compiles: int
@@ -206,5 +222,14 @@ class MeasuredPass(Pass):
         """
 
     @abstractmethod
-    def complaint(self, attempts: Sequence[Attempt], best: int, target: Target) -> str | None:
-        """What the best attempt fails to hold, a sentence for people; None where it holds."""
+    def complaint(
+        self,
+        attempts: Sequence[Attempt],
+        best: int,
+        target: Target,
+        module_of_best: Callable[[], ir.Module],
+    ) -> Complaint | None:
+        """What the best attempt fails to hold; None where it holds.
+
+        `module_of_best` gives what that attempt's plan made of the module, for nobody to edit.
+        """

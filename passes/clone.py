@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any, TypeVar, cast
 
 from jax.extend.mlir import ir
@@ -43,8 +43,8 @@ def _attributes(module: ir.Module) -> dict[str, ir.Attribute]:
 class Counterparts:
     """What operations and values of a module are in its clone, which nobody has edited yet."""
 
-    def __init__(self, number: Mapping[ir.Operation, int], clone: ir.Module) -> None:
-        """``number`` is that of an operation in the order of the module's text."""
+    def __init__(self, number: Mapping[Hashable, int], clone: ir.Module) -> None:
+        """``number`` is that of an operation, by ``walk.key``, in the order of the module's text."""
         self._number = number
         self._ops = list(walk.operations(clone.operation))
         self._known: dict[int, tuple[Any, Any]] = {}
@@ -52,7 +52,7 @@ class Counterparts:
 
     def op(self, op: ir.Operation) -> ir.Operation:
         """The clone's operation."""
-        return self._ops[self._number[op]]
+        return self._ops[self._number[walk.key(op)]]
 
     def value(self, value: ir.Value) -> ir.Value:
         """The clone's value."""

@@ -5,6 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+_LONGEST_WORD = 60
+"""Characters of a word that one can have meant another by."""
+
 
 class SpecError(ValueError):
     """A user's mistake in a spec: the text says where, what was got and wanted, and the remedy."""
@@ -16,12 +19,14 @@ class PassError(RuntimeError):
     Attributes:
       pass_name: the step that failed, e.g. "remat".
       phase: "plan", "apply", "verify", "observe" (a dump or a print of the step), "compile"
-        (XLA refused the result), or "measure" (XLA's figures of the result are not as asked).
+        (XLA refused the result), "measure" (reading and comparing XLA's figures), or "hold" (the
+        result does not hold what was asked for).
       reason: one line for people; the original exception is the `__cause__`.
     """
 
     def __init__(self, pass_name: str, phase: str, reason: str) -> None:
-        super().__init__(f"pass '{pass_name}' failed in {phase}: {reason}")
+        failed = "" if phase == "hold" else f" failed in {phase}"
+        super().__init__(f"pass '{pass_name}'{failed}: {reason}")
         self.pass_name = pass_name
         self.phase = phase
         self.reason = reason
@@ -29,8 +34,18 @@ class PassError(RuntimeError):
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """`" Did you mean 'remat'?"` where one known word is close, else the empty string."""
+    if len(word) > _LONGEST_WORD:
+        return ""
     close = difflib.get_close_matches(word, sorted(known), n=1)
     return f" Did you mean '{close[0]}'?" if close else ""
+
+
+def echo(text: str, limit: int = 120) -> str:
+    """A user's text for a message: quoted, in one line, and cut in its middle where it is long."""
+    if len(text) <= limit:
+        return repr(text)
+    half = limit // 2
+    return f"{text[:half]!r}...{text[-half:]!r} ({len(text)} characters)"
 
 
 def reason_of(error: BaseException) -> str:

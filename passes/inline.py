@@ -34,6 +34,7 @@ Source: XLA's ``CallInliner`` does the same to the HLO later on, so nothing is l
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass
 from typing import ClassVar
@@ -166,48 +167,60 @@ def _is_inlinable(function: ir.Operation) -> bool:
     about_values = [str(attributes.get(name, "")) for name in ("arg_attrs", "res_attrs")]
     return (
         len(list(function.regions[0].blocks)) == 1
-        and _is_private(function)
+        and not walk.is_public(function)
         and attributes.keys() <= _PLAIN_FUNCTION
         and not any("sharding" in text for text in about_values)
     )
-
-
-def _is_private(function: ir.Operation) -> bool:
-    if "sym_visibility" not in function.attributes:
-        return False
-    return ir.StringAttr(function.attributes["sym_visibility"]).value == "private"
 
 
 def _unreferenced(
     module: ir.Module, functions: dict[str, ir.Operation], inlined: set[ir.Operation]
 ) -> tuple[ir.Operation, ...]:
     """Private functions that nothing refers to any more once the planned calls are inlined."""
-    kept = {name for name, function in functions.items() if not _is_private(function)}
+    kept = {name for name, function in functions.items() if walk.is_public(function)}
+    seen: dict[ir.Attribute, frozenset[str]] = {}
     for view in module.body.operations:
         if view.operation.name != "func.func":
-            kept |= _symbols(view.operation) & functions.keys()
+            kept |= _symbols(view.operation, seen) & functions.keys()
     reached = sorted(kept)
     for name in reached:  # grows while it is walked
         for op in walk.operations(functions[name]):
-            targets = _symbols(op) & functions.keys()
+            targets = _symbols(op, seen) & functions.keys()
             if op not in inlined:
                 kept |= targets
             reached += sorted(targets - set(reached))
     return tuple(function for name, function in functions.items() if name not in kept)
 
 
-def _symbols(op: ir.Operation) -> set[str]:
-    """Names of the symbols that an operation's attributes refer to, however deep inside."""
+_SYMBOL = re.compile(r'@(?:([\w$.-]+)|("(?:[^"\\]|\\.)*"))')
+
+_WITHOUT_SYMBOLS = (
+    ir.DenseElementsAttr,
+    ir.DenseResourceElementsAttr,
+    ir.FloatAttr,
+    ir.IntegerAttr,
+    ir.StringAttr,
+    ir.TypeAttr,
+    ir.UnitAttr,
+)
+
+
+def _symbols(op: ir.Operation, seen: dict[ir.Attribute, frozenset[str]]) -> set[str]:
+    """Names of the symbols that an operation's attributes refer to, however deep inside.
+
+    ``seen`` has what was found out by now.
+    """
     found: set[str] = set()
-    stack: list[ir.Attribute | None] = list(walk.readable_attributes(op).values())
-    while stack:
-        attribute = stack.pop()
-        if isinstance(attribute, ir.FlatSymbolRefAttr):
-            found.add(attribute.value)
-        elif isinstance(attribute, ir.ArrayAttr):
-            stack += list(attribute)
-        elif isinstance(attribute, ir.DictAttr):
-            stack += [attribute[number].attr for number in range(len(attribute))]
+    for attribute in walk.readable_attributes(op).values():
+        if attribute is None or isinstance(attribute, _WITHOUT_SYMBOLS):
+            continue
+        if attribute not in seen:
+            # Dialects have attributes that name symbols (a mesh, say), which only text tells of.
+            names = _SYMBOL.findall(str(attribute))
+            seen[attribute] = frozenset(
+                bare or ir.StringAttr(ir.Attribute.parse(quoted)).value for bare, quoted in names
+            )
+        found |= seen[attribute]
     return found
 
 

@@ -51,6 +51,7 @@ class LoopEdit:
         self.returned: dict[int, ir.Value] = {}
         """Carries whose next value is not, or not only, what the terminator returns today."""
         self.dropped: set[int] = set()
+        self._positions: dict[int, int] = {}
         self.updates: list[ir.Operation] = []
         self.initial: list[ir.Operation] = []
         """What makes the initial values of added stacks: they stand right before the loop."""
@@ -93,13 +94,14 @@ class LoopEdit:
         return number
 
     def position(self, number: int) -> int:
-        """Where a carry stands once the dropped ones are gone."""
-        return number - sum(1 for gone in self.dropped if gone < number)
+        """Where a carry that is kept stands in the new loop, once that is built."""
+        return self._positions[number]
 
     def apply(self, replaced: Replaced) -> ir.Operation:
         """Builds the new loop right before the old one, which keeps neither regions nor uses."""
         op = self.op
         kept = [number for number in range(len(self.operands)) if number not in self.dropped]
+        self._positions = {number: position for position, number in enumerate(kept)}
         # Read only now: what the terminator returns may have been exchanged since.
         returned = dict(enumerate(self.terminator.operands)) | self.returned
         with ir.InsertionPoint(self.terminator), self.terminator.location:

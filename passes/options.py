@@ -8,9 +8,11 @@ A field's type decides its spelling:
 | `int`      | 12, -3                         | 12, -3                   |
 | `float`    | 0.5, 1e-3                      | shortest that reads back |
 | `str`      | one of `choices`               | itself                   |
-| `Bytes`    | 4KiB, 1.5GiB, 4096             | the largest exact unit   |
+| `Bytes`    | 4KiB, 1.5GiB, 60GB, 4096       | the largest exact unit   |
 | `Duration` | 60s, 1.5s, 500ms               | the largest exact unit   |
-| `Budget`   | 60GiB, 12.5%, fit              | the same way             |
+| `Budget`   | 60GiB, 12.5%, fit, min         | the same way             |
+
+KiB, MiB, GiB and TiB are powers of 1024; KB, MB, GB and TB, powers of 1000.
 
 A field of type `… | None` with default None is an option that need not be given.
 """
@@ -25,6 +27,8 @@ import typing
 from collections.abc import Callable
 from typing import Any, NewType
 
+from hloom.passes.errors import did_you_mean
+
 Bytes = NewType("Bytes", int)
 """A size in bytes."""
 
@@ -37,20 +41,33 @@ class Budget:
     """A bound on memory: a size, or a share of something, or, where both are None, what fits.
 
     Attributes:
-      size_bytes: the bound itself, at least 1.
+      size_bytes: the bound itself, from 1 to 2**63 - 1.
       percent: the share that is allowed, from 0 to 100, of what the pass says.
+      least: as little as the pass reaches is wanted, and no more; `percent` is 0 then.
     """
 
     size_bytes: int | None = None
     percent: float | None = None
+    least: bool = False
+
+
+class SpellingError(ValueError):
+    """A value that is spelled wrongly; its text is a hint for the user, or empty."""
 
 
 _METADATA_KEY = "hloom.option"
-_UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)([A-Za-z]*)")
-_TIME = re.compile(r"(\d+(?:\.\d{1,3})?)s|(\d+)ms")
-_INT = re.compile(r"[+-]?\d+")
-_FLOAT = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
+_BINARY = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+_DECIMAL = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_UNITS = {"": 1, "B": 1, **_BINARY, **_DECIMAL}
+_UNITS_LISTED = f" Units: B, {', '.join(_BINARY)}; {', '.join(_DECIMAL)} are powers of 1000."
+_LARGEST = 2**63 - 1
+"""Of sizes, times and whole numbers: what XLA counts in."""
+
+# Without re.ASCII, \d is any digit of Unicode.
+_SIZE = re.compile(r"(\d{1,40}(?:\.\d{1,40})?)([A-Za-z]*)", re.ASCII)
+_TIME = re.compile(r"(\d{1,40}(?:\.\d{1,3})?)s|(\d{1,40})ms", re.ASCII)
+_INT = re.compile(r"[+-]?\d{1,40}", re.ASCII)
+_FLOAT = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 _CHOICE = re.compile(r"[A-Za-z0-9_.-]+")
 
 
@@ -82,10 +99,12 @@ class OptionInfo:
         return "not given" if self.default is None else self.print(self.default)
 
     def parse(self, text: str) -> Any:
-        """The value that `text` spells. Raises ValueError where it spells none that is allowed."""
+        """The value that `text` spells. Raises SpellingError where it spells none allowed."""
         value = text if self.type is str else _KINDS[self.type].parse(text)
         if not self.allows(value):
-            raise ValueError(text)
+            if self.type is str:
+                raise SpellingError(did_you_mean(text, self.choices))
+            raise SpellingError(_beyond(value))
         return value
 
     def print(self, value: Any) -> str:
@@ -103,7 +122,7 @@ class OptionInfo:
         if type(value) not in _KINDS[self.type].accepts:
             return False
         low = _KINDS[self.type].minimum if self.minimum is None else self.minimum
-        high = math.inf if self.maximum is None else self.maximum
+        high = _KINDS[self.type].maximum if self.maximum is None else self.maximum
         return bool(low <= value <= high)
 
 
@@ -114,6 +133,7 @@ class _Kind:
     parse: Callable[[str], Any]
     print: Callable[[Any], str]
     minimum: float = -math.inf
+    maximum: float = math.inf
 
 
 def option(
@@ -186,53 +206,84 @@ def _limits(info: OptionInfo) -> str:
     return ""
 
 
+def _beyond(value: Any) -> str:
+    """A hint for a value that is spelled well, but not allowed."""
+    size = value.size_bytes if isinstance(value, Budget) else value
+    if isinstance(size, int) and abs(size) > _LARGEST:
+        return " That is more than 2**63 - 1."
+    if not isinstance(value, Budget):
+        return ""
+    return (
+        " A share is from 0% to 100%." if value.percent is not None else " It is at least 1 byte."
+    )
+
+
+_ON, _OFF = ("true", "yes", "1"), ("false", "no", "0", "none")
+
+
 def _parse_bool(text: str) -> bool:
     if text not in ("on", "off"):
-        raise ValueError(text)
+        meant = text.lower()
+        word = "on" if meant in (*_ON, "on") else "off" if meant in (*_OFF, "off") else ""
+        raise SpellingError(f" Did you mean '{word}'?" if word else "")
     return text == "on"
 
 
 def _parse_int(text: str) -> int:
     if not _INT.fullmatch(text):
-        raise ValueError(text)
+        raise SpellingError
     return int(text)
 
 
 def _parse_float(text: str) -> float:
     if not _FLOAT.fullmatch(text) or not math.isfinite(value := float(text)):
-        raise ValueError(text)
+        raise SpellingError
     return value
 
 
-def parse_bytes(text: str) -> Bytes:
-    """Bytes that "4KiB", "1.5GiB" or "4096" spell.
+def unit_hint(text: str) -> str:
+    """A hint for a number with a unit, as it may have been meant; empty where it is none."""
+    match = _SIZE.fullmatch(text)
+    if match is None or not match[2]:
+        return ""
+    number, unit = match[1], match[2].lower()
+    # "60gib", "60gb" and "60G": the same letters, or the first of them.
+    meant = [
+        f"'{number}{known}'"
+        for known in (*_BINARY, *_DECIMAL)
+        if unit in (known.lower(), known[0].lower())
+    ]
+    return f" Did you mean {' or '.join(meant)}?" if meant else ""
 
-    Raises ValueError for another spelling, and where the size is not a whole number of bytes.
+
+def parse_bytes(text: str) -> Bytes:
+    """Bytes that "4KiB", "1.5GiB", "60GB" or "4096" spell.
+
+    Raises SpellingError for another spelling, and where it is not a whole number of bytes.
     """
     match = _SIZE.fullmatch(text)
     if match is None or match[2] not in _UNITS:
-        raise ValueError(text)
+        raise SpellingError(unit_hint(text) or _UNITS_LISTED)
     # Decimal digits against a power of two, in integers: exact where floats would round.
     whole, _, fraction = match[1].partition(".")
     scaled = int(whole + fraction) * _UNITS[match[2]]
     size_bytes, rest = divmod(scaled, 10 ** len(fraction))
     if rest:
-        raise ValueError(text)
+        raise SpellingError(" That is no whole number of bytes.")
     return Bytes(size_bytes)
 
 
 def print_bytes(size_bytes: int) -> str:
-    """The spelling of a size in the largest unit that divides it: 1536MiB, 60GiB, 1000."""
-    for unit in ("TiB", "GiB", "MiB", "KiB"):
-        if size_bytes and size_bytes % _UNITS[unit] == 0:
-            return f"{size_bytes // _UNITS[unit]}{unit}"
-    return str(size_bytes)
+    """The spelling of a size in the largest unit that divides it: 1536MiB, 60GB, 1001."""
+    exact = [unit for unit, scale in _UNITS.items() if unit != "B" and size_bytes % scale == 0]
+    unit = max(exact, key=_UNITS.__getitem__) if size_bytes else ""
+    return f"{size_bytes // _UNITS[unit]}{unit}"
 
 
 def _parse_duration(text: str) -> Duration:
     match = _TIME.fullmatch(text)
     if match is None:
-        raise ValueError(text)
+        raise SpellingError(f" Did you mean '{text}s'?" if _TIME.fullmatch(f"{text}s") else "")
     if match[2]:
         return Duration(int(match[2]))
     seconds, _, fraction = match[1].partition(".")
@@ -246,22 +297,33 @@ def _print_duration(duration_ms: int) -> str:
 def _parse_budget(text: str) -> Budget:
     if text == "fit":
         return Budget()
+    if text == "min":
+        return Budget(percent=0.0, least=True)
     if text.endswith("%"):
         return Budget(percent=_parse_float(text[:-1]))
+    if not text[:1].isdigit():
+        raise SpellingError(did_you_mean(text.lower(), ("fit", "min")))
+    if _FLOAT.fullmatch(text) and 0 < float(text) < 1:
+        raise SpellingError(f" Did you mean '{float(text) * 100:g}%'?")
     return Budget(size_bytes=parse_bytes(text))
 
 
 def _print_budget(budget: Budget) -> str:
     if budget.size_bytes is not None:
         return print_bytes(budget.size_bytes)
+    if budget.least:
+        return "min"
     if budget.percent is not None:
         return f"{repr(float(budget.percent)).removesuffix('.0')}%"
     return "fit"
 
 
 def _is_possible(budget: Budget) -> bool:
+    if budget.least:
+        return budget.size_bytes is None and budget.percent == 0
     if budget.size_bytes is not None:
-        return budget.percent is None and type(budget.size_bytes) is int and budget.size_bytes > 0
+        is_size = type(budget.size_bytes) is int and 0 < budget.size_bytes <= _LARGEST
+        return budget.percent is None and is_size
     if budget.percent is not None:
         return type(budget.percent) in (int, float) and 0 <= budget.percent <= 100
     return True
@@ -269,16 +331,16 @@ def _is_possible(budget: Budget) -> bool:
 
 _KINDS: dict[Any, _Kind] = {
     bool: _Kind("on or off", (bool,), _parse_bool, lambda value: "on" if value else "off"),
-    int: _Kind("a whole number", (int,), _parse_int, str),
+    int: _Kind("a whole number", (int,), _parse_int, str, -_LARGEST, _LARGEST),
     float: _Kind("a number", (float, int), _parse_float, repr),
     Bytes: _Kind(
-        "a size in bytes such as 4KiB or 60GiB", (int,), parse_bytes, print_bytes, minimum=0
+        "a size in bytes such as 4KiB or 60GiB", (int,), parse_bytes, print_bytes, 0, _LARGEST
     ),
     Duration: _Kind(
-        "a time such as 60s or 500ms", (int,), _parse_duration, _print_duration, minimum=0
+        "a time such as 60s or 500ms", (int,), _parse_duration, _print_duration, 0, _LARGEST
     ),
     Budget: _Kind(
-        "a size such as 60GiB, a share such as 50%, or fit",
+        "a size such as 60GiB, a share such as 50%, fit, or min",
         (Budget,),
         _parse_budget,
         _print_budget,

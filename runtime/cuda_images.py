@@ -1,7 +1,8 @@
 """Machine code of hloom's CUDA kernels, compiled when it is needed and kept on disk.
 
 The sources are in `cuda_kernels/`. An image is found again by everything that decides its bytes:
-source, headers, architecture, options and the compiler's version.
+source, headers, architecture, options and the compiler's version. What is on disk is used only
+where nobody but this user can have put it there.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ import functools
 import hashlib
 import logging
 import os
-import tempfile
+import secrets
+import stat
+from contextlib import suppress
 from importlib import resources
 from pathlib import Path
 
@@ -20,6 +23,9 @@ _LOGGER = logging.getLogger("hloom.runtime")
 
 OPTIONS = ("--std=c++17",)
 """What the compiler is told about every kernel."""
+
+_MOST_BYTES = 64 * 2**20
+"""Of an image on disk; hloom's have some ten KiB."""
 
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
@@ -63,16 +69,25 @@ def image(name: str, architecture: str) -> bytes:
     """
     compiler = nvrtc.load()
     to_compile = source(name)
-    file = cache_dir() / f"{key(to_compile, architecture, compiler.version)}.cubin"
-    found = _read(file)
-    if found is not None:
-        _LOGGER.debug("kernel %s for %s: read from %s", name, architecture, file)
-        return found
-    made = compiler.compile(to_compile, architecture, OPTIONS)
-    _LOGGER.info(
-        "kernel %s for %s: compiled with %s, %d bytes", name, architecture, compiler, len(made)
-    )
-    _write(file, made)
+    entry = f"{key(to_compile, architecture, compiler.version)}.cubin"
+    folder = cache_dir()
+    with _Cache(folder) as cache:
+        try:
+            found = cache.read(entry)
+        except _UnusableError as error:
+            found = None
+            _LOGGER.warning("%s; kernel %s is compiled again", error, name)
+        if found is not None:
+            _LOGGER.debug("kernel %s for %s: read from %s", name, architecture, folder / entry)
+            return found
+        made = compiler.compile(to_compile, architecture, OPTIONS)
+        _LOGGER.info(
+            "kernel %s for %s: compiled with %s, %d bytes", name, architecture, compiler, len(made)
+        )
+        try:
+            cache.write(entry, made)
+        except _UnusableError as error:
+            _LOGGER.warning("kernel images are not kept: %s", error)
     return made
 
 
@@ -88,27 +103,95 @@ def key(to_compile: nvrtc.Source, architecture: str, version: tuple[int, int]) -
     return digest.hexdigest()
 
 
-def _read(file: Path) -> bytes | None:
-    """The image in a file; None where there is none or the file is not as it was written."""
-    try:
-        content = file.read_bytes()
-    except OSError:
-        return None
-    stored, found = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
-    return found if hashlib.sha256(found).digest() == stored else None
+class _UnusableError(OSError):
+    """The cache, or a file in it, is not to be used; the text says why and the remedy."""
 
 
-def _write(file: Path, made: bytes) -> None:
-    """Puts an image on disk whole or not at all; a disk that refuses it costs time, no more."""
-    temporary = None
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
+class _Cache:
+    """The folder of images. What is in it is code that runs: only this user can have put it there.
+
+    Others' files, links, and a folder that others can write to are not used.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._why_not: str | None = None
+        self._at = -1
+
+    def __enter__(self) -> _Cache:
+        try:
+            _make_private(self._folder)
+            self._at = os.open(self._folder, _READ | os.O_DIRECTORY)
+            _check_owner(os.fstat(self._at), str(self._folder))
+        except OSError as error:
+            self._why_not = f"{self._folder}: {error.strerror}" if error.strerror else str(error)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._at >= 0:
+            os.close(self._at)
+
+    def read(self, name: str) -> bytes | None:
+        """The image of that name; None where there is none. Raises _UnusableError."""
+        if self._why_not is not None:
+            return None
+        file = str(self._folder / name)
+        try:
+            # Looked at before it is opened: a device may do something then.
+            _check_image(os.stat(name, dir_fd=self._at, follow_symlinks=False), file)
+            descriptor = os.open(name, _READ | os.O_NONBLOCK, dir_fd=self._at)
+            with os.fdopen(descriptor, "rb") as stream:
+                _check_image(os.fstat(descriptor), file)
+                content = stream.read(_MOST_BYTES + 1)
+        except FileNotFoundError:
+            return None
+        except _UnusableError:
+            raise
+        except OSError as error:
+            raise _UnusableError(f"{file} is not used: {error.strerror}") from error
+        stored, found = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
+        if hashlib.sha256(found).digest() != stored:
+            raise _UnusableError(f"{file} is not used: it is not as it was written")
+        return found
+
+    def write(self, name: str, made: bytes) -> None:
+        """Puts an image on disk whole or not at all. Raises _UnusableError where it cannot."""
+        if self._why_not is not None:
+            raise _UnusableError(self._why_not)
         # Beside its place, since only within one file system is a replacement atomic.
-        descriptor, temporary = tempfile.mkstemp(dir=file.parent, prefix=file.stem, suffix=".tmp")
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(hashlib.sha256(made).digest() + made)
-        os.replace(temporary, file)
-    except OSError as error:
-        _LOGGER.warning("kernel images are not kept: %s", error)
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
+        half = f"{name}.{secrets.token_hex(8)}.tmp"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            with os.fdopen(os.open(half, flags, 0o600, dir_fd=self._at), "wb") as stream:
+                stream.write(hashlib.sha256(made).digest() + made)
+            os.replace(half, name, src_dir_fd=self._at, dst_dir_fd=self._at)
+        except OSError as error:
+            with suppress(OSError):
+                os.unlink(half, dir_fd=self._at)
+            raise _UnusableError(f"{self._folder / name}: {error.strerror}") from error
+
+
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+def _make_private(folder: Path) -> None:
+    """Makes a folder, and those above it that are missing, for this user alone."""
+    for each in (*reversed(folder.parents), folder):
+        with suppress(FileExistsError):
+            if not each.exists():
+                each.mkdir(mode=0o700)
+
+
+def _check_owner(facts: os.stat_result, path: str) -> None:
+    if facts.st_uid != os.geteuid():
+        raise _UnusableError(f"{path} is not used: it belongs to another user")
+    if facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise _UnusableError(f"{path} is not used: others can write to it (chmod go-w {path})")
+
+
+def _check_image(facts: os.stat_result, path: str) -> None:
+    if not stat.S_ISREG(facts.st_mode):
+        raise _UnusableError(f"{path} is not used: it is no regular file")
+    _check_owner(facts, path)
+    if facts.st_size > _MOST_BYTES:
+        raise _UnusableError(f"{path} is not used: it has more than {_MOST_BYTES >> 20} MiB")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, distribution
 from importlib.resources import as_file, files
 from pathlib import Path
 from types import MappingProxyType
@@ -24,10 +25,16 @@ def find_library() -> Path | None:
     # Beside the sources in a wheel, in site-packages in an editable install: the resources of the
     # package know both.
     resource = files("hloom.runtime") / FILE_NAME
-    if not resource.is_file():
+    if resource.is_file():
+        with as_file(resource) as path:
+            return path
+    # Python started in a checkout's root imports the sources there: the library is the installed
+    # package's.
+    try:
+        installed = Path(str(distribution("hloom").locate_file(f"hloom/runtime/{FILE_NAME}")))
+    except PackageNotFoundError:
         return None
-    with as_file(resource) as path:
-        return path
+    return installed if installed.is_file() else None
 
 
 class Library:
@@ -41,7 +48,7 @@ class Library:
         except OSError as error:
             raise RuntimeLibraryError(
                 f"hloom's native library {path} does not load: {error}. Reinstall hloom on this "
-                f"machine: pip install --force-reinstall --no-deps hloom"
+                f"machine, from its source: pip install --force-reinstall --no-deps PATH"
             ) from None
 
     @property
@@ -84,6 +91,7 @@ def load_library() -> Library:
         raise RuntimeLibraryError(
             "hloom was installed without its native library, because no C++17 compiler was found "
             "or the build failed. Install one (on Debian and Ubuntu: apt install g++) and "
-            "reinstall: pip install --force-reinstall --no-deps --no-cache-dir -v hloom"
+            "reinstall hloom from its source: "
+            "pip install --force-reinstall --no-deps --no-cache-dir -v PATH"
         )
     return Library(path)

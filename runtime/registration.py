@@ -131,8 +131,9 @@ def _check_version(library: Library) -> None:
     if theirs is not None and (theirs[0] != library.ffi_version[0] or theirs < library.ffi_version):
         raise RegistrationError(
             f"this jaxlib is too old, or too new, for hloom's native library "
-            f"({_versions(library)}). Reinstall hloom, so that it is built against the headers "
-            f"that it names: pip install --force-reinstall --no-deps --no-cache-dir hloom"
+            f"({_versions(library)}). Reinstall hloom from its source, so that it is built "
+            f"against the headers that it names: "
+            f"pip install --force-reinstall --no-deps --no-cache-dir PATH"
         )
 
 

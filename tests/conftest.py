@@ -79,9 +79,12 @@ def new_records() -> Callable[[], tuple[hloom.CompileRecord, ...]]:
 def run_python() -> RunPython:
     """Runs a script in a fresh Python that sees the test-only passes of toy_passes.py."""
 
-    def run(script: str, *, check: bool = True, **environment: str) -> object:
+    def run(
+        script: str, *, check: bool = True, cwd: Path | None = None, **environment: str
+    ) -> object:
         result = subprocess.run(
             [sys.executable, "-c", script],
+            cwd=cwd,
             env=os.environ | {"PYTHONPATH": str(Path(__file__).parent)} | environment,
             capture_output=True,
             text=True,

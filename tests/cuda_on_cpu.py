@@ -15,7 +15,7 @@ from native_code import CSRC, NATIVE, compile_native
 KERNELS = CSRC.parent / "cuda_kernels"
 SHIM = NATIVE / "cuda"
 
-FAULT_CHARACTERS = 1000
+TEXT_CHARACTERS = 1000
 
 
 def shim_flags(folder: Path) -> tuple[str, ...]:
@@ -34,6 +34,7 @@ def compile_kernels(folder: Path) -> Path:
         SHIM / "kernels_on_cpu.cc",
         CSRC / "rendezvous.cc",
         CSRC / "cuda" / "collective_memory.cc",
+        CSRC / "cuda" / "fault_watch.cc",
         CSRC / "cuda" / "signal_pads.cc",
     ]
     flags = ["-O1", "-fPIC", "-shared", *shim_flags(folder)]
@@ -84,13 +85,29 @@ class RaggedBuffers(ctypes.Structure):
         )
 
 
-class Clique:
-    """Ranks that share pads; a launch of a rank is a thread."""
+class Call(ctypes.Structure):
+    """When and how a rank launches; of kernels_on_cpu.cc."""
 
-    def __init__(self, library: ctypes.CDLL, ranks: int) -> None:
+    _fields_ = (
+        ("rank", ctypes.c_uint),
+        ("tag", ctypes.c_uint),
+        ("run", ctypes.c_uint),
+        ("launch", ctypes.c_uint),
+        ("report_ms", ctypes.c_uint),
+        ("stop_ms", ctypes.c_uint),
+    )
+
+
+class Clique:
+    """Ranks that share pads; a launch of a rank is a thread.
+
+    Launches take `tag`, `run` (0 as in a graph), `launch` of the run, `report_s` and `stop_s`.
+    """
+
+    def __init__(self, library: ctypes.CDLL, ranks: int, *, with_watch: bool = True) -> None:
         self._library = library
         library.clique_new.restype = ctypes.c_void_p
-        self._clique = ctypes.c_void_p(library.clique_new(ranks))
+        self._clique = ctypes.c_void_p(library.clique_new(ranks, with_watch))
         self.ranks = ranks
 
     def close(self) -> None:
@@ -100,6 +117,18 @@ class Clique:
     def start_at(self, epoch: int) -> None:
         """Lets all ranks count from there."""
         self._library.clique_start_at(self._clique, ctypes.c_uint(epoch))
+
+    def alive(self, seconds: float) -> None:
+        """Lets the kernels' time go on where there is no watch."""
+        self._library.clique_alive(self._clique, round(seconds * 1000))
+
+    def abandon(self, run: int, launch: int) -> None:
+        """Gives up a run from a launch on."""
+        self._library.clique_abandon(self._clique, run, launch)
+
+    def begin(self, rank: int, run: int) -> None:
+        """Lets a rank's stream begin a run, for launches as in a graph."""
+        self._library.clique_begin(self._clique, rank, run)
 
     def epoch(self, rank: int) -> int:
         """How far a rank has counted."""
@@ -111,31 +140,36 @@ class Clique:
 
     def fault(self, rank: int) -> str:
         """What a rank's kernel has reported."""
-        text = ctypes.create_string_buffer(FAULT_CHARACTERS)
-        self._library.clique_fault(self._clique, rank, text, ctypes.c_size_t(FAULT_CHARACTERS))
+        return self._text(self._library.clique_fault, rank)
+
+    def late(self, rank: int) -> str:
+        """Whom a rank's kernel awaits for longer than `report_s`."""
+        return self._text(self._library.clique_late, rank)
+
+    def _text(self, write: Callable[..., None], rank: int) -> str:
+        text = ctypes.create_string_buffer(TEXT_CHARACTERS)
+        write(self._clique, rank, text, ctypes.c_size_t(TEXT_CHARACTERS))
         return text.value.decode()
 
-    def barrier(self, rank: int, *, tag: int = 1, timeout_s: float = 60) -> bool:
+    def barrier(self, rank: int, **call: float) -> bool:
         """Runs the barrier; False where it trapped."""
-        return bool(
-            self._library.clique_barrier(self._clique, rank, tag, ctypes.c_double(timeout_s))
-        )
+        made = _call(rank, **call)
+        return bool(self._library.clique_barrier(self._clique, ctypes.byref(made)))
 
     def ragged_all_to_all(
         self,
         rank: int,
         buffers: RaggedBuffers,
         *,
-        tag: int = 2,
-        timeout_s: float = 60,
         blocks: int = 1,
         parallel: bool = True,
+        **call: float,
     ) -> bool:
         """Runs the ragged all-to-all; False where it trapped."""
-        timeout = ctypes.c_double(timeout_s)
+        made = _call(rank, **call)
         return bool(
             self._library.clique_ragged(
-                self._clique, rank, tag, timeout, blocks, parallel, ctypes.byref(buffers)
+                self._clique, ctypes.byref(made), blocks, parallel, ctypes.byref(buffers)
             )
         )
 
@@ -144,6 +178,19 @@ class Clique:
         chosen = range(self.ranks) if ranks is None else ranks
         with ThreadPoolExecutor(len(chosen)) as pool:
             return list(pool.map(body, chosen))
+
+
+def _call(
+    rank: int,
+    *,
+    tag: float = 1,
+    run: float = 1,
+    launch: float = 0,
+    report_s: float = 30,
+    stop_s: float = 60,
+) -> Call:
+    report_ms, stop_ms = round(report_s * 1000), round(stop_s * 1000)
+    return Call(rank, int(tag), int(run), int(launch), report_ms, stop_ms)
 
 
 def random_splits(generator: np.random.Generator, ranks: int, rows: int) -> list[list[np.ndarray]]:

@@ -23,9 +23,9 @@ ROWS = 64
 
 MOST_RANKS = 128
 PAD_BYTES = 128 + 3 * MOST_RANKS * 8
-REPORT_AT = 16
+PAGE_AT = 16
 PEERS_AT = 128
-REPORT_BYTES = 256
+PAGE_BYTES = 4096
 
 BARRIER_THREADS = 128
 RAGGED_THREADS = 512
@@ -46,7 +46,10 @@ class Site(ctypes.Structure):
         ("rank", ctypes.c_uint),
         ("ranks", ctypes.c_uint),
         ("tag", ctypes.c_uint),
-        ("timeout_ns", ctypes.c_ulonglong),
+        ("run", ctypes.c_uint),
+        ("launch", ctypes.c_uint),
+        ("report_ms", ctypes.c_uint),
+        ("stop_ms", ctypes.c_uint),
     )
 
 
@@ -70,7 +73,7 @@ class Driver:
 
 
 class Gpu:
-    """One GPU with a stream, a pad and a report for each rank."""
+    """One GPU with a stream, a pad and a page of the host's for each rank."""
 
     def __init__(self) -> None:
         self.driver = Driver()
@@ -105,12 +108,13 @@ class Gpu:
     def _make_pads(self) -> list[int]:
         pads = [self.allocate(PAD_BYTES) for _ in range(RANKS)]
         for pad in pads:
-            report = ctypes.c_void_p()
+            page = ctypes.c_void_p()
             self.driver.cuMemHostAlloc(
-                ctypes.byref(report), ctypes.c_size_t(REPORT_BYTES), PORTABLE_AND_MAPPED
+                ctypes.byref(page), ctypes.c_size_t(PAGE_BYTES), PORTABLE_AND_MAPPED
             )
+            ctypes.memset(page, 0, PAGE_BYTES)
             content = np.zeros(PAD_BYTES, np.uint8)
-            content[REPORT_AT : REPORT_AT + 8].view(np.uint64)[0] = report.value
+            content[PAGE_AT : PAGE_AT + 8].view(np.uint64)[0] = page.value
             content[PEERS_AT : PEERS_AT + 8 * RANKS].view(np.uint64)[:] = pads
             self.write(pad, content)
         return pads
@@ -162,7 +166,8 @@ class Gpu:
         threads: int,
         buffers: RaggedBuffers | None,
     ) -> None:
-        site = Site(self._pads[rank], rank, RANKS, 1, 20 * 10**9)
+        # Nothing tells the kernels the time here: they wait until this process ends.
+        site = Site(self._pads[rank], rank, RANKS, tag=1, run=1, report_ms=20_000, stop_ms=20_000)
         arguments = [site] if buffers is None else [site, buffers]
         pointers = (ctypes.c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
         self.driver.cuLaunchKernel(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -108,7 +110,8 @@ def test_what_cannot_be_held_is_one_warning(new_records: NewRecords) -> None:
         assert [products_run(spec), products_run(spec)] == [3, 3]
     [warning] = caught
     assert str(warning.message) == (
-        "hloom: pass 'drop-products', 'jit_step': 1 byte over the budget."
+        "hloom: pass 'drop-products': 'jit_step': 1 byte over the budget. It is compiled all the "
+        "same."
     )
     for record in new_records():
         assert record.complaint == "1 byte over the budget."
@@ -484,8 +487,11 @@ def test_remat_within_a_share(new_records: NewRecords) -> None:
 def test_remat_under_its_floor_compiles_the_floor(
     monkeypatch: pytest.MonkeyPatch, new_records: NewRecords
 ) -> None:
-    with pytest.raises(hloom.PassError, match="cannot be held to 16 MiB"):
+    with pytest.raises(hloom.PassError, match="cannot be held to 16.0 MiB") as raised:
         scanned_run("16MiB")
+    # Where it raises nothing is compiled, and nothing has failed either.
+    assert not re.search("compiled|failed|measure", str(raised.value))
+    assert str(raised.value).startswith("pass 'remat': 'jit_scanned_loss': the memory of the step")
     monkeypatch.setenv("HLOOM_STRICT", "0")
     monkeypatch.setattr(policy, "_warned", set())
     with pytest.warns(hloom.HloomWarning, match="test_budget.py:") as caught:
@@ -495,9 +501,87 @@ def test_remat_under_its_floor_compiles_the_floor(
     np.testing.assert_allclose(loss, plain_loss, rtol=1e-6)
     [record] = [record for record in new_records() if record.module == "jit_scanned_loss"]
     assert record.complaint is not None
+    assert any(str(w.message).endswith("It is compiled all the same.") for w in caught)
     assert record.changed
     assert record.temp_bytes is not None
     assert 2 * MIB < record.temp_bytes < 30 * MIB
+
+
+def straight_loss(weights: list[jax.Array], x: jax.Array) -> jax.Array:
+    for w in weights:
+        x = jnp.tanh(x @ w)
+    return (x**2).mean()
+
+
+def squares(x: jax.Array) -> jax.Array:
+    """A program without a backward pass: sorted copies that all have to be there at once."""
+    return jnp.stack([jnp.sort(x * n) for n in range(8)]).sum(0)
+
+
+def remat_run(function: Callable[..., Any], spec: str, *arguments: Any) -> None:
+    jax.clear_caches()
+    jax.jit(function, compiler_options={"hloom": spec})(*arguments)
+
+
+STRAIGHT = [np.ones((64, 64), np.float32)] * 6, np.ones((256, 64), np.float32)
+DROPS_BARRIERS = (
+    "the CPU compiler of jaxlib 0.10 keeps no optimization barriers, so that only scans"
+)
+
+
+@pytest.mark.parametrize("spec", ["remat{budget=25%}", "remat{budget=150KiB}"])
+def test_a_budget_missed_where_barriers_are_dropped_says_so(
+    spec: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jax_private, "keeps_barriers", lambda _: False)
+    with pytest.raises(hloom.PassError, match="cannot be held to") as caught:
+        remat_run(jax.grad(straight_loss), spec, *STRAIGHT)
+    assert f"Nothing is recomputed: {DROPS_BARRIERS}" in str(caught.value)
+    assert "jax 0.12 or a GPU" in str(caught.value)
+
+
+def test_a_scan_beside_straight_lines_says_what_was_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jax_private, "keeps_barriers", lambda _: False)
+    with pytest.raises(hloom.PassError, match="cannot be held to 16.0 MiB") as caught:
+        scanned_run("16MiB")
+    assert f"Its straight-line part is left as it is: {DROPS_BARRIERS}" in str(caught.value)
+
+
+@pytest.mark.parametrize("spec", ["remat{budget=25% helper_bytes=0}", "remat{budget=20KiB}"])
+def test_a_budget_missed_without_a_backward_pass_says_so(spec: str) -> None:
+    with pytest.raises(hloom.PassError, match="no backward pass was found"):
+        remat_run(squares, spec, np.ones(1024, np.float32))
+
+
+def test_a_share_leaves_small_helper_programs_alone(new_records: NewRecords) -> None:
+    remat_run(squares, "remat{budget=25%}", np.ones(1024, np.float32))
+    [record] = new_records()
+    assert record.temp_bytes
+    assert (record.complaint, record.compiles) == (None, 1)
+
+
+@pytest.mark.usefixtures("lenient")
+def test_one_warning_stands_for_all_programs_without_a_backward_pass(
+    new_records: NewRecords,
+) -> None:
+    spec = "remat{budget=25% helper_bytes=0}"
+    x = np.ones(1024, np.float32)
+    with pytest.warns(hloom.HloomWarning) as caught:
+        remat_run(squares, spec, x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        remat_run(lambda x: squares(x) * 2.0, spec, x)
+    [warning] = caught
+    assert str(warning.message).endswith("Others like it are told of in hloom.records() alone.")
+    assert all("no backward pass" in (record.complaint or "") for record in new_records())
+    assert len(new_records()) == 2
+
+
+def test_a_budget_that_nobody_can_check_is_a_complaint(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jax_private, "memory_figures", lambda _: jax_private.MemoryFigures())
+    with pytest.raises(hloom.PassError, match="not known whether the budget holds"):
+        remat_run(squares, "remat{budget=25%}", np.ones(1024, np.float32))
+    remat_run(squares, "remat", np.ones(1024, np.float32))
 
 
 @pytest.mark.h100

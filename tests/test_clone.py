@@ -44,7 +44,7 @@ def values_of(module: ir.Module) -> list[ir.Value]:
 
 
 def counterparts(module: ir.Module, clone: ir.Module) -> Counterparts:
-    number = {op: place for place, op in enumerate(walk.operations(module.operation))}
+    number = {walk.key(op): place for place, op in enumerate(walk.operations(module.operation))}
     return Counterparts(number, clone)
 
 

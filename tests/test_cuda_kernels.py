@@ -36,7 +36,7 @@ def new_clique(library: ctypes.CDLL) -> Iterator[NewClique]:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "start"), [(2, 0), (3, 2**31 - 4), (4, 2**32 - 5), (8, 0), (33, 2**32 - 2)]
+    ("ranks", "start"), [(2, 0), (3, 2**31 - 4), (4, 2**32 - 5), (5, 2**16 - 3), (8, 0), (33, 2**32 - 2)]
 )
 def test_nobody_leaves_a_barrier_before_all_have_come(
     new_clique: NewClique, ranks: int, start: int
@@ -72,7 +72,7 @@ def test_who_does_not_come_is_named(new_clique: NewClique) -> None:
     absent = (3, 4, 5, 37)
     present = [rank for rank in range(40) if rank not in absent]
     start_s = time.monotonic()
-    went = clique.run(lambda rank: clique.barrier(rank, tag=tag, timeout_s=1.0), present)
+    went = clique.run(lambda rank: clique.barrier(rank, tag=tag, stop_s=1.0), present)
     assert time.monotonic() - start_s > 1.0
     assert went == [False] * len(present)
     # Devices are numbered from 10 on.
@@ -86,7 +86,7 @@ def test_who_does_not_come_is_named(new_clique: NewClique) -> None:
 def test_ranks_at_different_sites_are_found_out(new_clique: NewClique) -> None:
     clique = new_clique(2)
     tags = [clique.tag("here"), clique.tag("there")]
-    went = clique.run(lambda rank: clique.barrier(rank, tag=tags[rank], timeout_s=30))
+    went = clique.run(lambda rank: clique.barrier(rank, tag=tags[rank], stop_s=30))
     assert went == [False, False]
     assert clique.fault(0) == (
         "kernel, here (channel 1): device 10 met device 11, which is at kernel, there (channel 1): "
@@ -189,7 +189,7 @@ def test_a_slice_out_of_bounds_is_not_written(
     indices = [bad, [nothing, nothing, nothing]]
     buffers = [RaggedBuffers.of(operands[rank], outputs[rank], indices[rank], 2) for rank in (0, 1)]
     went = clique.run(
-        lambda rank: clique.ragged_all_to_all(rank, buffers[rank], timeout_s=1, blocks=3)
+        lambda rank: clique.ragged_all_to_all(rank, buffers[rank], stop_s=1, blocks=3)
     )
     assert went == [False, False]
     assert complaint in clique.fault(0)

@@ -7,9 +7,10 @@ from pathlib import Path
 import jax
 import pytest
 from dump_runs import DUMP_MARKS, WANTED, X, program
+from jax.extend.mlir import ir
 
 import hloom
-from hloom.dumps.observer import DumpObserver
+from hloom.dumps.observer import DumpObserver, module_name
 
 pytestmark = DUMP_MARKS
 
@@ -92,3 +93,10 @@ def test_an_observer_without_settings_collects_as_text() -> None:
     observer = DumpObserver(None)
     observer.add_input(module)
     assert str(observer.files["00-input.mlir"]).startswith(("module", "#loc"))
+
+
+def test_a_modules_name_is_its_name_and_not_mlirs_text_of_it() -> None:
+    with ir.Context():
+        module = ir.Module.parse(r'module @"a \22b\22" {}')
+        assert module_name(module) == 'a "b"'
+        assert module_name(ir.Module.parse("module {}")) == "module"

@@ -59,6 +59,10 @@ def test_a_long_range_takes_no_memory() -> None:
         ("nnone", f"S='nnone': {WANTED}; got 'nnone'. Did you mean 'none'?"),
         ("next", f"S='next': {WANTED}; got 'next'. 'next' has a meaning in the switch file only."),
         ("1:5:0", "S='1:5:0': '1:5:0' has stride 0; wanted 1 or more."),
+        ("\uff13", f"S='\uff13': {WANTED}; got '\uff13'."),
+        ("\uff13:", f"S='\uff13:': {WANTED}; got '\uff13:'."),
+        ("9" * 19, f"S='{'9' * 19}': {WANTED}; got '{'9' * 19}'."),
+        ("9" * 19 + ":", f"S='{'9' * 19}:': {WANTED}; got '{'9' * 19}:'."),
         ("5:5", "S='5:5': '5:5' ends before it begins, so it names no step."),
     ],
 )

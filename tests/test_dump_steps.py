@@ -10,6 +10,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import pytest
+from conftest import RunPython
 from dump_runs import DUMP_MARKS, Captures, X, names, program, train
 
 import hloom
@@ -248,19 +249,114 @@ def test_steps_that_nobody_names_are_told_of_at_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     registered: list[Callable[[], None]] = []
-    monkeypatch.setattr(step_module, "_used", False)
+    monkeypatch.setattr(step_module, "_named", {})
     monkeypatch.setattr(atexit, "register", registered.append)
-    reminder.remind_at_exit.cache_clear()
+    reminder._remind_at_exit.cache_clear()
     with hloom.dump(to=tmp_path, steps="3"):
         program()(X)
         program("other")(X)
-    [at_exit] = registered
+    # Of the standard library, weakref.finalize registers itself when it is first used.
+    [at_exit] = [each for each in registered if each is reminder.remind]
     at_exit()
     assert capsys.readouterr().err == (
         "hloom: steps were to be dumped, but the program named none: put "
         "`with hloom.step(n):` around each training step.\n"
     )
-    with hloom.dump(to=tmp_path, steps="3"), hloom.step(2):
+    with hloom.dump(to=tmp_path, steps="3"), hloom.step(3):
         pass
     at_exit()
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("chosen", "told"),
+    [
+        ("99", "step 99 of those to be dumped to {} never came"),
+        ("1,99", "step 99 of those to be dumped to {} never came"),
+        ("7:9,10:,2", "steps 7:9:1,10::1 of those to be dumped to {} never came"),
+        ("10,11,12,13,14,15,16", "steps 10,11,12,13,14 and 2 more of those to be dumped to {} "),
+        ("0:100:2", None),
+        ("*", None),
+        ("none", None),
+        ("4", None),
+    ],
+)
+@pytest.mark.usefixtures("captures")
+def test_chosen_steps_that_never_came_are_told_of_at_the_end(
+    chosen: str,
+    told: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(step_module, "_named", {})
+    monkeypatch.setattr(reminder, "_asked", {})
+    with hloom.dump(to=tmp_path, steps=chosen):
+        for number in range(5):
+            with hloom.step(number):
+                pass
+    reminder.remind()
+    said = capsys.readouterr().err
+    if told is None:
+        assert said == ""
+    else:
+        assert said.startswith("hloom: " + told.format(tmp_path))
+        assert said.endswith("never came: the program named steps 0 to 4.\n")
+
+
+def test_a_process_tells_of_steps_that_never_came(run_python: RunPython, tmp_path: Path) -> None:
+    script = """
+import jax, numpy as np
+import hloom
+for number in range(5):
+    with hloom.step(number):
+        jax.jit(lambda x: x * 2.0)(np.ones(3))
+"""
+    result = run_python(script, HLOOM_DUMP_TO=str(tmp_path), HLOOM_DUMP_STEPS="99")
+    assert result.stderr == (
+        f"hloom: step 99 of those to be dumped to {tmp_path} never came: the program named steps "
+        "0 to 4.\n"
+    )
+
+
+CHANGES_NOTHING = """
+import jax, numpy as np
+jax.jit(lambda x: x * 2.0)(np.ones(3))
+"""
+
+
+@pytest.mark.parametrize(
+    ("variables", "why"),
+    [
+        (
+            {"JAX_HLOOM": "cse"},
+            "the passes changed nothing in the 1 program compiled, and only what they change is "
+            "written then; HLOOM_DUMP_STEPS='*' has every step written.",
+        ),
+        ({}, "no pass ran: set JAX_HLOOM, or a jit's own option."),
+        (
+            {"JAX_HLOOM": "cse", "HLOOM_DUMP_MODULES": "jit_train*,x"},
+            "no module that a pass ran on has a name that HLOOM_DUMP_MODULES=jit_train*,x matches.",
+        ),
+    ],
+)
+def test_a_process_tells_why_nothing_was_dumped(
+    variables: dict[str, str], why: str, run_python: RunPython, tmp_path: Path
+) -> None:
+    folder = tmp_path / "dumps"
+    result = run_python(CHANGES_NOTHING, HLOOM_DUMP_TO=str(folder), **variables)
+    assert result.stderr == f"hloom: nothing was dumped to {folder}: {why}\n"
+    assert not folder.exists()
+
+
+def test_what_was_dumped_is_not_told_of(run_python: RunPython, tmp_path: Path) -> None:
+    script = """
+import jax
+import toy_passes
+from hloom.passes import registry
+with registry.registered(toy_passes.ReplaceTwo):
+    jax.jit(lambda x: x * 2.0)(1.0)
+"""
+    result = run_python(script, HLOOM_DUMP_TO=str(tmp_path), JAX_HLOOM="replace-two")
+    assert result.stderr == ""
+    assert list(tmp_path.iterdir())

@@ -15,13 +15,13 @@ from jax.extend.mlir import ir
 
 from hloom.passes.analysis.line import Line, Work
 from hloom.passes.analysis.liveness import predict
-from hloom.passes.analysis.memory_curve import MemoryCurve, Owner, memory_curve
+from hloom.passes.analysis.memory_curve import MemoryCurve, memory_curve
 from hloom.passes.analysis.simulation import simulate, timeline
 from hloom.passes.base import Target
 from hloom.passes.clone import clone_module
 from hloom.passes.pipeline import Pipeline
 from hloom.passes.spec import parse_spec
-from hloom.report.curves import alike, curve_of_text
+from hloom.report.curves import curve_of_text
 
 LAYERS, ROWS, WIDTH = 4, 64, 32
 ONE_BYTES = 4 * ROWS * WIDTH
@@ -205,18 +205,6 @@ def random_line(random_: random.Random) -> Line:
         line.inner.append(random_.randrange(3) if work is Work.WHOLE else 0)
     line.returned = frozenset({len(line.sizes) - 1, len(line.sizes) - 3})
     return line
-
-
-@pytest.mark.once
-def test_values_of_one_kind_are_put_together() -> None:
-    owners = [
-        Owner("jit(f)/jvp()/tanh", "a.py:3", "tensor<8xf32>", 32, 0, 9),
-        Owner("jit(f)/dot_general", "a.py:4", "tensor<8xf32>", 40, 1, 9),
-        Owner("jit(f)/jvp()/tanh", "a.py:3", "tensor<8xf32>", 32, 2, 9),
-    ]
-    first, second = alike(owners)
-    assert (first.name, first.line, first.count, first.bytes) == ("tanh", "a.py:3", 2, 64)
-    assert (second.name, second.count, second.bytes) == ("dot_general", 1, 40)
 
 
 @pytest.mark.once

@@ -163,6 +163,100 @@ def test_a_long_note_is_cut(run: Run) -> None:
     assert len(err.splitlines()) < 20
 
 
+# Text that kills MLIR's reader
+
+NO_GROUPS = """\
+func.func @fine(%x: tensor<4xf32> {a.of = "( {"}) -> tensor<4xf32> {
+  %0 = stablehlo.add %x, %x
+    : tensor<4xf32>  // {
+  return %0 : tensor<4xf32>
+}
+
+func.func @exchange(%x: tensor<4x16xf32>) -> tensor<16x4xf32> {
+  %0 = stablehlo.negate %x : tensor<4x16xf32>
+  // Among how many?
+  %1 = "stablehlo.all_to_all"(%0) {split_dimension = 1 : i64, concat_dimension = 0 : i64,
+    split_count = 4 : i64, replica_groups = dense<> : tensor<0x0xi64>
+  } : (tensor<4x16xf32>) -> tensor<16x4xf32>
+  return %1 : tensor<16x4xf32>
+}
+func.func @after() { return }
+"""
+"""Verification divides by the number of groups (jaxlib 0.10.2), or finds the mistake (0.12)."""
+
+BOUNDED_QUANTIZED = """\
+module @m attributes {a.b = {c = 1 : i32}} {
+  func.func @main(%x: tensor<?xf32, #stablehlo.bounds<4>>) {
+    %0 = stablehlo.uniform_quantize %x : (tensor<?xf32, #stablehlo.bounds<4>>)
+      -> tensor<?x!quant.uniform<i8:f32, 1.000000e+00:3>, #stablehlo.bounds<4>>
+    return
+  }
+}
+"""
+"""Parsing follows a null pointer (jaxlib 0.10.2 and 0.12.0)."""
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        pytest.param(NO_GROUPS, 10, id="in verification"),
+        pytest.param(BOUNDED_QUANTIZED, 3, id="in parsing"),
+        pytest.param(
+            f"#a = loc(unknown)\nmodule {{\n{NO_GROUPS}}} loc(#b)\n#b = loc(#a)\n", 12, id="aliases"
+        ),
+    ],
+)
+def test_a_text_that_kills_the_reader_is_an_error_at_its_operation(
+    run: Run, text: str, line: int
+) -> None:
+    status, out, err = run(write(text))
+    assert (status, out) == (1, b"")
+    assert err.startswith(f"a.mlir:{line}:")
+    assert err.splitlines()[1] == text.splitlines()[line - 1][:100]
+
+
+def test_other_modules_of_the_input_are_still_read(run: Run) -> None:
+    text = f"{EMPTY}// -----\n{BOUNDED_QUANTIZED}// -----\n{UNDECLARED}"
+    _, _, err = run(write(text), "--split-input-file")
+    first, _, second, *_ = err.splitlines()
+    assert first.startswith("a.mlir:7:")
+    assert second == "a.mlir:14:10: error: use of undeclared SSA value name"
+
+
+def test_a_crash_can_be_expected(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hloom.opt.source._read_and_exit", _dies_of_addition)
+    said = "MLIR crashes on this operation (SIGKILL): it cannot be read"
+    text = ADD.replace("    %0", f"    // expected-error@+1 {{{{{said}}}}}\n    %0")
+    assert run(write(text), "--verify-diagnostics") == (0, b"", "")
+    shown = "    %0 = stablehlo.add %arg0, %arg0 : tensor<2xf32>\n"
+    assert run(write(text)) == (1, b"", f"a.mlir:4: error: {said}\n{shown}")
+
+
+def _dies_of_addition(data: bytes, _: object) -> None:
+    ended = data.count(b"{") == data.count(b"}")
+    os.kill(os.getpid(), 9) if ended and b"stablehlo.add" in data else os._exit(0)
+
+
+def test_a_reader_that_dies_wherever_the_text_ends_names_its_first_line(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(data: bytes, _: object) -> None:
+        os.kill(os.getpid(), 9 if data.endswith(b"return\n}\n// last\n") else 15)
+
+    monkeypatch.setattr("hloom.opt.source._read_and_exit", read)
+    text = f"{EMPTY}// -----\n{EMPTY}// last\n"
+    said = "a.mlir:4: error: MLIR crashes on this module (SIGKILL): it cannot be read\n"
+    assert said in run(write(text), "--split-input-file")[2]
+
+
+def test_a_text_that_keeps_the_reader_busy_is_an_error(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hloom.opt.source._read_and_exit", lambda *_: os.kill(os.getpid(), 24))
+    said = "a.mlir:1: error: MLIR has not read this module after 10 s\nfunc.func @main() {\n"
+    assert run(write(EMPTY)) == (1, b"", said)
+
+
 # Bytecode that is not whole
 
 

@@ -129,6 +129,31 @@ print(runtime.load_library().path)
     assert run_python(script).stdout == f"remat\n{tmp_path / LIBRARY}\n"
 
 
+IN_THE_TREE = """
+import sys
+# As with a plain install: no importer stands ahead of the folder in which Python was started.
+sys.meta_path[:] = [f for f in sys.meta_path if "ScikitBuild" not in type(f).__name__]
+import jax, jax.numpy as jnp
+print(jax.jit(jax.grad(lambda x: jnp.sin(jnp.sin(x))))(0.0))
+import hloom.cli, hloom.lowering.lower, hloom.opt
+from hloom import runtime
+print([record.spec for record in hloom.records()][-1:])
+print(*(module.__file__ for module in (hloom, hloom.passes, hloom.lowering, runtime)))
+print(runtime.load_library().path.is_file())
+"""
+
+
+def test_the_tree_is_importable_as_it_is(run_python: RunPython) -> None:
+    """Python started in a checkout's root finds the folder hloom/ ahead of an installed hloom."""
+    result = run_python(IN_THE_TREE, cwd=ROOT, JAX_HLOOM="remat")
+    assert result.stderr == ""
+    gradient, specs, files, has_library = result.stdout.splitlines()
+    assert (gradient, specs) == ("1.0", "['remat']")
+    folders = ["hloom", "hloom/passes", "hloom/lowering", "hloom/runtime"]
+    assert files.split() == [str(ROOT / folder / "__init__.py") for folder in folders]
+    assert has_library == str(compiler() is not None)
+
+
 def test_the_pure_wheel_works_until_a_kernel_is_used(
     pure_wheel: zipfile.ZipFile, run_python: RunPython, tmp_path: Path
 ) -> None:

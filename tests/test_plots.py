@@ -7,14 +7,17 @@ import re
 import struct
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
-from hloom.passes.analysis.memory_curve import MemoryCurve, Owner, Point
+from hloom.passes.analysis.memory_curve import MemoryCurve, Point
 from hloom.report import plots
 from hloom.report.drawing import COLORS, DARK
+from hloom.report.memory import Owner, Owners
+from hloom.report.sources import Named, Place
 from hloom.report.svg import for_page
 
 pytestmark = pytest.mark.once
@@ -25,11 +28,21 @@ RANGES = {
     "temp_bytes": 3 * MEBI_BYTES,
     "curve": [[0, 0], [10, 2 * MEBI_BYTES], [20, 2_900_000], [30, 512]],
 }
-OWNERS = [
-    Owner("jit(f)/jvp()/tanh", "/home/me/model.py:31", "tensor<8x256xf32>", 6000, 0, 5),
-    Owner("jit(f)/jvp()/tanh", "/home/me/model.py:31", "tensor<8x256xf32>", 6000, 1, 5),
-    *(Owner(f"jit(f)/op{n}", "", f"tensor<{n}xi8>", 100, 0, 5) for n in range(20)),
-]
+OWNERS = Owners(
+    title="Before the passes",
+    peak_bytes=20_000,
+    peak_at=0.5,
+    rows=(
+        Owner(
+            Named("jit(f)/jvp()/tanh", Place("/home/me/model.py:31"), "f32[8,256]", 6000), 2, 0, 1
+        ),
+        *(Owner(Named(f"jit(f)/op{n}", Place(""), f"s8[{n}]", 100), 1, 0, 1) for n in range(7)),
+    ),
+    others=13,
+    others_bytes=1300,
+    is_before=True,
+)
+NO_OWNERS = Owners("", 0, 0.0, (), 0, 0)
 
 
 def curve(sizes: list[int], given: int = MEBI_BYTES) -> MemoryCurve:
@@ -50,8 +63,8 @@ PLOTS = {
     "xla-empty": lambda width: plots.xla_memory_plot(
         {"instructions": 0, "temp_bytes": None, "curve": []}, width=width
     ),
-    "owners": lambda width: plots.owners_plot(OWNERS, peak_bytes=20_000, width=width),
-    "no-owners": lambda width: plots.owners_plot([], peak_bytes=0, width=width),
+    "owners": lambda width: plots.owners_plot(OWNERS, width=width),
+    "no-owners": lambda width: plots.owners_plot(NO_OWNERS, width=width),
     "times": lambda width: plots.times_plot([("inline", 0.02), ("remat", 1.3)], 8, width=width),
 }
 
@@ -123,10 +136,14 @@ def test_xlas_schedule_shows_what_is_set_aside(width: plots.Width) -> None:
     assert {"temporaries: peak 2.77 MiB", "set aside by XLA: 3.00 MiB"} <= set(written)
 
 
-def test_owners_of_one_kind_are_one_bar(width: plots.Width) -> None:
+def test_owners_are_those_of_the_table_in_the_color_of_their_program(width: plots.Width) -> None:
     written = texts(svg_of("owners", width))
-    assert written[:3] == ["2 tanh", "11.7 KiB, 60 %", "model.py:31 f32[8,256]"]
-    assert f"{9 if width == 'wide' else 13} smaller ones" in written
+    assert written[:3] == ["2 x tanh", "11.7 KiB, 60 %", "model.py:31 f32[8,256]"]
+    assert "13 smaller values" in written
+    assert "--before" in svg_of("owners", width)
+    after = plots.owners_plot(replace(OWNERS, is_before=False), width=width).svg()
+    assert "--before" not in after
+    assert "--after" in after
 
 
 def test_times_are_written_out(width: plots.Width) -> None:
@@ -153,6 +170,15 @@ def test_a_png_is_written_at_once(tmp_path: Path, width: plots.Width) -> None:
     assert data[:8] == b"\x89PNG\r\n\x1a\n"
     pixels = struct.unpack(">II", data[16:24])
     assert pixels == (round(plot.width_inches * 200), round(plot.height_inches * 200))
+
+
+def test_a_title_stands_above_what_is_drawn(tmp_path: Path, width: plots.Width) -> None:
+    plot = PLOTS["owners"](width)
+    plain, titled = tmp_path / "plain.png", tmp_path / "titled.png"
+    plot.save_png(plain)
+    plot.save_png(titled, "jit_step: the peak")
+    heights = [struct.unpack(">I", file.read_bytes()[20:24])[0] for file in (plain, titled)]
+    assert heights[1] == pytest.approx(heights[0] + 80, abs=1)
 
 
 def test_without_matplotlib_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -182,11 +182,52 @@ def test_a_mistake_in_the_option_is_an_error_of_the_compile() -> None:
             f(X)
 
 
-@pytest.mark.parametrize("value", [3, True, ["replace-two"]])
-def test_a_spec_is_a_string(value: object) -> None:
+NO_STRINGS = [
+    (3, ""),
+    (1.5, ""),
+    (b"remat", ""),
+    (("remat",), ""),
+    (True, ", or 'default' for the recommended passes"),
+    (False, ", or 'off' for no passes"),
+]
+
+
+@pytest.mark.parametrize(("value", "hint"), [*NO_STRINGS, (["replace-two"], "")])
+def test_a_spec_is_a_string(value: object, hint: str) -> None:
     with pytest.raises(hloom.SpecError) as caught:
         jax.config.update("jax_hloom", value)
-    assert str(caught.value) == f"jax_hloom={value!r}: a spec is a string such as 'remat'."
+    assert str(caught.value) == f"jax_hloom={value!r}: a spec is a string such as 'remat'{hint}."
+
+
+@pytest.mark.parametrize(("value", "hint"), NO_STRINGS)
+def test_a_jits_own_option_is_a_string(value: Any, hint: str) -> None:
+    said = f"compiler_options['hloom']={value!r}: a spec is a string such as 'remat'{hint}."
+    with pytest.raises(hloom.SpecError) as caught:
+        fresh_jit(**with_option(value))(X)
+    assert str(caught.value) == said
+    with pytest.raises(hloom.SpecError) as caught:
+        fresh_jit().lower(X).compile(**with_option(value))
+    assert str(caught.value) == said
+
+
+@pytest.mark.parametrize("value", [["remat"], {"remat": 1}, {"remat"}])
+def test_an_option_of_an_ahead_of_time_compile_need_not_be_hashable(value: Any) -> None:
+    with pytest.raises(hloom.SpecError, match="a spec is a string such as 'remat'"):
+        fresh_jit().lower(X).compile(**with_option(value))
+
+
+def test_a_long_value_is_not_echoed_whole() -> None:
+    with pytest.raises(hloom.SpecError) as caught:
+        jax.config.update("jax_hloom", ["x" * 100_000])
+    assert len(str(caught.value)) < 250
+
+
+def test_none_is_off() -> None:
+    with hloom.passes("replace-two"):
+        none: Any = None
+        assert factor(fresh_jit(**with_option(none))(X)) == 2
+        assert factor(fresh_jit().lower(X).compile(**with_option(none))(X)) == 2
+        assert factor(fresh_jit()(X)) == 3
 
 
 def test_a_mistake_in_the_environment_is_an_error_of_the_first_compile(
@@ -204,9 +245,9 @@ print("after")
     assert (
         "hloom.passes.errors.SpecError: JAX_HLOOM='remta': unknown pass 'remta' (at character 1). "
         "Did you mean 'remat'? Passes: barriers, capture, cse, free-constants, inline, remat, "
-        "unroll. "
-        "`hloom passes` lists them with their options.\n"
+        "unroll; or 'default', or 'off'. `hloom passes` lists them with their options.\n"
     ) in result.stderr
+    assert "During handling" not in result.stderr
 
 
 # Who takes no part.
@@ -307,9 +348,11 @@ print(hasattr(compiler.compile_or_get_cached, "__wrapped__"))
         "hloom.dumps.step",
         "hloom.dumps.steps",
         "hloom.dumps.switch",
+        "hloom.environment",
         "hloom.jax_private",
         "hloom.passes",
         "hloom.passes.errors",
+        "hloom.passes.wording",
         "hloom.plugin",
         "hloom.policy",
         "hloom.record",

@@ -294,3 +294,15 @@ with registry.registered(toy_passes.Fail):
     result = run_python(script, JAX_HLOOM="fail", HLOOM_STRICT="")
     assert result.stdout == "2.0\n"
     assert "HloomWarning: hloom: pass 'fail' failed in apply: LookupError: cannot" in result.stderr
+
+
+def test_a_text_is_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    warned: set[bytes] = set()
+    monkeypatch.setattr(policy, "_warned", warned)
+    text = "a failure's text" * 100_000
+    assert [policy.first_time(text), policy.first_time(text), policy.first_time("another")] == [
+        True,
+        False,
+        True,
+    ]
+    assert sum(map(len, warned)) < 100

@@ -84,7 +84,7 @@ def test_passes_change_memory_and_no_result() -> None:
     assert [run.name for run in on.passes][-1] == "remat"
     assert compare(on.run(given), off.run(given), ["gradient"]).equal
     # A budget that cannot be met is no error here.
-    assert "cannot be held to 1.0 KiB" in (program.compile("remat{budget=1KiB}").complaint or "")
+    assert "cannot be held to 1.00 KiB" in (program.compile("remat{budget=1KiB}").complaint or "")
 
 
 def test_a_wrong_pass_is_seen_and_a_failing_one_never_falls_back() -> None:

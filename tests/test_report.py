@@ -75,7 +75,20 @@ def test_unmodified_attempt_is_what_xla_measured_before(own_step: Path) -> None:
     (first / "plan-04-remat.json").write_text('{"blocks": [], "scans": []}', encoding="utf-8")
     memory = gather(open_dump(own_step)).modules[0].memory
     assert memory.xla is not None
-    assert memory.ends == (ATTEMPTS[0]["step_bytes"], memory.xla.step_bytes)
+    assert memory.xla_before is not None
+    assert memory.xla_before.temp_bytes == ATTEMPTS[0]["temp_bytes"]
+    assert memory.xla_before.argument_bytes == memory.xla.argument_bytes
+    assert memory.ends == (memory.xla_before.step_bytes, memory.xla.step_bytes)
+    whens = [(when, by) for when, by, _ in memory.bars]
+    assert whens[2:] == [("before", "XLA"), ("after", "XLA")]
+
+
+def test_a_share_is_told_in_bytes_too(own_step: Path) -> None:
+    edit_manifest(own_step / "process-0" / "jit_scanned_step-0", spec="remat{budget=50%}")
+    bound = gather(open_dump(own_step)).modules[0].memory.bound
+    assert bound is not None
+    limit = ATTEMPTS[0]["temp_bytes"] // 2
+    assert bound.described == f"50 % of its temporaries, {units.size(limit)}"
 
 
 def test_owners_of_the_peak_have_lines_and_code(module: ModuleReport) -> None:

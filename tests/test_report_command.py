@@ -59,6 +59,23 @@ def test_plots_are_files(step: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert sorted(capsys.readouterr().out.splitlines()) == [f"wrote {plot}" for plot in plots]
 
 
+def test_plots_stand_beside_the_page_unless_told(step: Path) -> None:
+    module = step / "process-0" / "jit_scanned_step-0"
+    assert main(["report", str(module), "--png"]) == 0
+    assert len(list((module / "plots").glob("*.png"))) == 4
+
+
+@pytest.mark.once
+def test_plots_are_not_written_through_a_link(
+    step: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = step / "process-0" / "jit_small-1"
+    (module / "plots").symlink_to(tmp_path)
+    assert main(["report", str(module), "--png"]) == 1
+    assert capsys.readouterr().err.endswith("nothing is written through it. Remove it.\n")
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.once
 def test_without_its_libraries_the_remedy_is_told(
     step: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -6,12 +6,12 @@ They are not in hloom's table; a test puts them there with `registry.registered(
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 from jax.extend.mlir import ir
 
-from hloom.passes.base import Attempt, MeasuredPass, Pass, Plan, Target
+from hloom.passes.base import Attempt, Complaint, MeasuredPass, Pass, Plan, Target
 from hloom.passes.options import Budget, Bytes, option
 from hloom.passes.wording import counted
 
@@ -244,9 +244,15 @@ class DropProducts(MeasuredPass):
         least = min(attempt.step_bytes for attempt in attempts)
         return next(i for i, attempt in enumerate(attempts) if attempt.step_bytes == least)
 
-    def complaint(self, attempts: Sequence[Attempt], best: int, target: Target) -> str | None:
-        if (over_bytes := self._too_much(attempts, target)) > 0:
-            return f"{counted(over_bytes, 'byte')} over the budget."
+    def complaint(
+        self,
+        attempts: Sequence[Attempt],
+        best: int,
+        target: Target,
+        module_of_best: Callable[[], ir.Module],
+    ) -> Complaint | None:
+        if attempts and (over_bytes := self._too_much(attempts, target)) > 0:
+            return Complaint(f"{counted(over_bytes, 'byte')} over the budget.")
         return None
 
     def _too_much(self, attempts: Sequence[Attempt], target: Target) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from jax.extend.mlir import ir
@@ -12,12 +13,14 @@ from hloom import jax_private, plugin, targets
 from hloom.capture import table
 from hloom.capture.coverage import Coverage
 from hloom.capture.dumped import find_sequences, read_sequence, thunk_dump
+from hloom.dumps.files import FileError, as_text, read_given
 from hloom.passes.errors import SpecError
 from hloom.passes.pipeline import Pipeline
 from hloom.record import CompileRecord, records
 from hloom.targets import deviceless
 
 _SUFFIX = ".thunk_sequence.txt"
+_BYTECODE_MAGIC = b"ML\xefR"
 
 
 class CaptureError(ValueError):
@@ -53,7 +56,11 @@ def _report_dump(path: Path) -> RenderableType:
         )
     try:
         found = {file.name.removesuffix(_SUFFIX): read_sequence(file) for file in files}
-    except (OSError, ValueError) as error:
+    except FileError as error:
+        raise CaptureError(f"{path}: {error.reason}.") from error
+    except OSError as error:
+        raise CaptureError(f"{path} cannot be read: {error.strerror}.") from error
+    except ValueError as error:
         raise CaptureError(f"{path}: {error}") from error
     parts: list[RenderableType] = [table.coverages(found)]
     for name, each in found.items():
@@ -64,10 +71,7 @@ def _report_dump(path: Path) -> RenderableType:
 
 def _report_module(path: Path, target: str, passes: str) -> RenderableType:
     deviceless.prepare()
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise CaptureError(f"{path}: {error}") from error
+    text = _module_text(path)
     plugin.initialize()
     with jax_private.make_context():
         try:
@@ -89,6 +93,20 @@ def _report_module(path: Path, target: str, passes: str) -> RenderableType:
     if shown is not None:
         parts += [Text(), table.left_out(shown.left_out)]
     return Group(*parts)
+
+
+def _module_text(path: Path) -> str:
+    try:
+        content = read_given(path)
+        if content.startswith(_BYTECODE_MAGIC):
+            raise CaptureError(
+                f"{path}: MLIR bytecode: `hloom-opt {shlex.quote(str(path))}` writes it as text."
+            )
+        return as_text(content, path.name)
+    except FileError as error:
+        raise CaptureError(f"{path}: {error.reason}: a module of StableHLO is wanted.") from error
+    except OSError as error:
+        raise CaptureError(f"{path} cannot be read: {error.strerror}.") from error
 
 
 def _compile_without(module: ir.Module, devices: list[object]) -> Coverage | None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from hloom.capture.coverage import Coverage, coverage
 from hloom.capture.instructions import Instructions
 from hloom.capture.thunks import parse_names, parse_sequence
+from hloom.dumps import files
 
 DUMP_TO = "xla_dump_to"
 
@@ -92,4 +93,5 @@ def _size(file: Path) -> int:
 
 
 def _text(file: Path) -> str:
-    return file.read_text(encoding="utf-8", errors="replace")
+    # The folder may have come from anybody.
+    return files.read_bytes(file.parent, file.name).decode(errors="replace")

@@ -23,6 +23,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from hloom.dumps import files
 from hloom.dumps.read import DumpError
 
 ARRAYS = "arrays.json"
@@ -91,12 +92,27 @@ class ArrayEntry:
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> ArrayEntry:
-        """An entry of arrays.json."""
+        """An entry of arrays.json.
+
+        Raises KeyError, TypeError or ValueError where it is none, or a shard lies outside of it.
+        """
         shards = tuple(
-            Shard(s["key"], tuple(s["start"]), tuple(s["stop"])) for s in entry["shards"]
+            Shard(str(s["key"]), _numbers(s["start"]), _numbers(s["stop"])) for s in entry["shards"]
         )
-        lists = {key: tuple(entry[key]) for key in ("shape", "processes")}
-        return cls(**(dict(entry) | lists | {"shards": shards}))
+        found = cls(
+            name=str(entry["name"]),
+            index=int(entry["index"]),
+            dtype=str(entry["dtype"]),
+            shape=_numbers(entry["shape"]),
+            sharding=entry["sharding"],
+            processes=_numbers(entry["processes"]),
+            shards=shards,
+        )
+        for shard in shards:
+            bounds = zip(shard.start, shard.stop, found.shape, strict=True)
+            if not all(start <= stop <= size for start, stop, size in bounds):
+                raise ValueError(f"shard {shard.key} is no part of {found.name}")
+        return found
 
 
 def require_orbax() -> None:
@@ -130,10 +146,21 @@ def read_entries(folder: Path) -> tuple[ArrayEntry, ...]:
     """What a process's arrays.json tells. Raises DumpError where it cannot be read."""
     file = folder / ARRAYS
     try:
-        told = json.loads(file.read_text(encoding="utf-8"))
+        told = files.read_json(folder, ARRAYS)
         return tuple(ArrayEntry.from_json(entry) for entry in told["arrays"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except files.FileError as error:
+        raise DumpError(f"{file} cannot be read: {error.reason}.") from error
+    except OSError as error:
+        raise DumpError(f"{file} cannot be read: {error.strerror}.") from error
+    except (ValueError, KeyError, TypeError) as error:
         raise DumpError(f"{file} cannot be read: {type(error).__name__}: {error}") from error
+
+
+def _numbers(values: Any) -> tuple[int, ...]:
+    """Sizes or places. Raises TypeError or ValueError where they are something else."""
+    if not all(type(value) is int and 0 <= value < 2**60 for value in values):
+        raise ValueError(f"expected whole numbers, got {str(values)[:80]}")
+    return tuple(values)
 
 
 def read_arrays(folders: Sequence[Path]) -> dict[int, np.ndarray]:
@@ -148,6 +175,7 @@ def read_arrays(folders: Sequence[Path]) -> dict[int, np.ndarray]:
     if not folders:
         raise DumpError("there are no arrays in the dump: dump the step with arrays=True")
     shares = [{entry.index: entry for entry in read_entries(folder)} for folder in folders]
+    _check_sizes(folders, shares)
     checkpoints = [
         _read_checkpoint(folder, entries) for folder, entries in zip(folders, shares, strict=True)
     ]
@@ -160,7 +188,14 @@ def read_arrays(folders: Sequence[Path]) -> dict[int, np.ndarray]:
             if own is None or own.processes != entry.processes:
                 continue
             for shard in own.shards:
-                whole[shard.slices] = np.asarray(checkpoint[shard.key]).view(whole.dtype)
+                try:
+                    values = np.asarray(checkpoint[shard.key]).view(whole.dtype)
+                    whole[shard.slices] = values.reshape(whole[shard.slices].shape)
+                except (KeyError, TypeError, ValueError) as error:
+                    raise DumpError(
+                        f"'{entry.name}' cannot be read: its checkpoint does not hold what "
+                        f"{ARRAYS} tells of shard {shard.key[:80]}."
+                    ) from error
                 found += shard.size
         if found != whole.size:
             raise _not_whole(entry, found, folders)
@@ -178,12 +213,46 @@ def _not_whole(entry: ArrayEntry, found: int, folders: Sequence[Path]) -> DumpEr
     )
 
 
+def _check_sizes(folders: Sequence[Path], shares: Sequence[Mapping[int, ArrayEntry]]) -> None:
+    """Raises DumpError for arrays that this machine cannot have, and for dtypes of no numbers."""
+    from hloom.targets.devices import machine_bytes
+
+    for folder, share in zip(folders, shares, strict=True):
+        total_bytes = sum(
+            math.prod(entry.shape) * _dtype(entry.dtype).itemsize for entry in share.values()
+        )
+        if total_bytes > machine_bytes():
+            raise DumpError(
+                f"{folder / ARRAYS} tells of arrays of {total_bytes} bytes, and this machine has "
+                f"{machine_bytes()}."
+            )
+
+
+def _check_checkpoint(folder: Path, entries: Mapping[int, ArrayEntry]) -> None:
+    """Raises DumpError where reading it would leave its folder, or give other arrays."""
+    for name, facts in files.walk(folder):
+        if (kind := files.kind_of(facts)) is not None:
+            raise DumpError(f"{folder / name} cannot be read: it is {kind}.")
+    wanted = {shard.key: shard.size for entry in entries.values() for shard in entry.shards}
+    for key, count in _orbax().stored_values(folder).items():
+        if count > wanted.get(key, 0):
+            raise DumpError(
+                f"{folder} cannot be read: its array {key[:80]} has {count} values, and {ARRAYS} "
+                f"tells of {wanted.get(key, 0)}."
+            )
+
+
 def _read_checkpoint(folder: Path, entries: Mapping[int, ArrayEntry]) -> dict[str, np.ndarray]:
     if not any(entry.shards for entry in entries.values()):
         return {}
     orbax = _orbax()
     try:
+        _check_checkpoint(folder / CHECKPOINT, entries)
         values: dict[str, np.ndarray] = orbax.restore(folder / CHECKPOINT)
+    except DumpError:
+        raise
+    except FileNotFoundError as error:
+        raise DumpError(f"{folder / CHECKPOINT} cannot be read: it is not there.") from error
     except Exception as error:
         reason = str(error).strip().splitlines()[:1] or [type(error).__name__]
         raise DumpError(f"{folder / CHECKPOINT} cannot be read: {reason[0]}") from error
@@ -191,7 +260,14 @@ def _read_checkpoint(folder: Path, entries: Mapping[int, ArrayEntry]) -> dict[st
 
 
 def _dtype(name: str) -> np.dtype:
-    return np.dtype(jax.numpy.dtype(name))
+    """Raises DumpError where it is no type of numbers."""
+    try:
+        dtype = np.dtype(jax.numpy.dtype(name))
+    except TypeError:
+        dtype = np.dtype(object)
+    if not (dtype.kind == "b" or jax.numpy.issubdtype(dtype, np.number)):
+        raise DumpError(f"{ARRAYS} tells of an array of {name[:80]}, which are no numbers.")
+    return dtype
 
 
 def _storable(values: np.ndarray) -> np.ndarray:

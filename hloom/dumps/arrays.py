@@ -202,7 +202,7 @@ def _too_large(what: str, wanted_bytes: int, budget: HostBudget) -> Missing:
     )
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Copy:
     """What of one value is this process's to write.
 

@@ -6,10 +6,12 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+from hloom.dumps import files
 
 MANIFEST = "manifest.json"
 INPUT = "00-input.mlir"
@@ -72,8 +74,15 @@ class State:
 
     @property
     def text(self) -> str:
-        """What the file holds. Bytes that are no UTF-8 are replaced."""
-        return self.file.read_text(encoding="utf-8", errors="replace")
+        """What the file holds. Raises FileError where it is not to be read, and OSError."""
+        return files.read_text(self.file.parent, self.file.name)
+
+    @property
+    def size_bytes(self) -> int:
+        """How large the file is; 0 where it is not there any more."""
+        with suppress(OSError):
+            return self.file.lstat().st_size
+        return 0
 
 
 @dataclass(frozen=True)
@@ -99,11 +108,13 @@ class ModuleDump:
       folder: where it lies.
       manifest: what its manifest.json says; empty where there is none that can be read.
       missing: what it has not.
+      refused: of what was read by now, the files that are not to be read, with the reason.
     """
 
     folder: Path
     manifest: dict[str, Any]
     missing: tuple[Missing, ...]
+    refused: dict[str, Missing] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -130,12 +141,13 @@ class ModuleDump:
     def input_file(self) -> Path | None:
         """The module as JAX handed it over; None where it was not kept."""
         file = self.folder / INPUT
-        return file if file.is_file() else None
+        return file if files.is_own_file(file) else None
 
     @cached_property
     def states(self) -> tuple[State, ...]:
         """The module at each point that was written, the input first."""
-        matches = [(_STATE.fullmatch(file.name), file) for file in self.folder.glob("*.mlir")]
+        listed = filter(files.is_own_file, self.folder.glob("*.mlir"))
+        matches = [(_STATE.fullmatch(file.name), file) for file in listed]
         found = [
             (int(match[1]), match[2] or "", match[3], file) for match, file in matches if match
         ]
@@ -148,7 +160,7 @@ class ModuleDump:
         """The plans in the order of the passes."""
         matches = [(_PLAN.fullmatch(file.name), file) for file in self.folder.glob("plan-*.json")]
         found = sorted((int(match[1]), match[2], file) for match, file in matches if match)
-        read = [(name, index, read_json(file)) for index, name, file in found]
+        read = [(name, index, self.json(file.name)) for index, name, file in found]
         return tuple(PlanFile(name, n, plan) for name, n, plan in read if isinstance(plan, dict))
 
     @cached_property
@@ -163,8 +175,11 @@ class ModuleDump:
     @cached_property
     def attempts(self) -> list[dict[str, Any]]:
         """What a measured pass tried, in order; empty where it tried just one plan."""
-        attempts = read_json(self.folder / "attempts.json")
-        return attempts if isinstance(attempts, list) else []
+        attempts = self.json("attempts.json")
+        if not isinstance(attempts, list):
+            return []
+        # Their places are their numbers, so that a damaged one keeps its own.
+        return [each if isinstance(each, dict) else {} for each in attempts]
 
     @cached_property
     def captured(self) -> dict[str, Any] | None:
@@ -187,14 +202,12 @@ class ModuleDump:
         return self.text("failure.txt")
 
     def text(self, name: str) -> str | None:
-        """What a file of the folder holds, e.g. "xla/optimized_hlo.txt"; None without that file.
+        """What a file of the folder holds, e.g. "xla/optimized_hlo.txt"; None without that file."""
+        return self._read(name, files.read_text)
 
-        Bytes that are no UTF-8 are replaced.
-        """
-        try:
-            return (self.folder / name).read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            return None
+    def json(self, name: str) -> Any:
+        """The values of a JSON file of the folder; None without it, and where it is refused."""
+        return self._read(name, files.read_json)
 
     def array_folders(self, kind: str) -> tuple[Path, ...]:
         """The folders with the shares of its arrays, its own first, of all processes.
@@ -203,7 +216,7 @@ class ModuleDump:
           kind: "arguments" or "results".
         """
         folders = [each / kind for each in self.sibling_folders]
-        return tuple(folder for folder in folders if folder.is_dir())
+        return tuple(folder for folder in folders if files.is_own_folder(folder))
 
     @cached_property
     def sibling_folders(self) -> tuple[Path, ...]:
@@ -226,7 +239,7 @@ class ModuleDump:
         numbered = _NUMBERED.fullmatch(self.folder.name)
         stem = numbered[1] if numbered else self.folder.name
         for folder in [process / self.folder.name, *folders_in(process)]:
-            if folder.is_dir() and folder.name.startswith(stem):
+            if files.is_own_folder(folder) and folder.name.startswith(stem):
                 theirs = read_json(folder / MANIFEST)
                 digest = theirs.get("input_sha256") if isinstance(theirs, dict) else None
                 if digest == self.manifest.get("input_sha256"):
@@ -234,8 +247,19 @@ class ModuleDump:
         return []
 
     def _object(self, name: str) -> dict[str, Any] | None:
-        value = read_json(self.folder / name)
+        value = self.json(name)
         return value if isinstance(value, dict) else None
+
+    def _read(self, name: str, read: Callable[[Path, str], Any]) -> Any:
+        try:
+            return read(self.folder, name)
+        except FileNotFoundError:
+            return None
+        except files.FileError as error:
+            self.refused[name] = Missing(name, error.reason)
+        except OSError as error:
+            self.refused[name] = Missing(name, f"it cannot be read: {error.strerror}")
+        return None
 
 
 def process_number(folder: Path) -> int | None:
@@ -245,8 +269,8 @@ def process_number(folder: Path) -> int | None:
 
 
 def folders_in(folder: Path) -> list[Path]:
-    """The folders in a folder, step-9 before step-10. Raises OSError."""
-    return sorted((child for child in folder.iterdir() if child.is_dir()), key=_natural)
+    """The folders in a folder but links to some, step-9 before step-10. Raises OSError."""
+    return sorted(filter(files.is_own_folder, folder.iterdir()), key=_natural)
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:
@@ -271,8 +295,8 @@ def json_text(value: object, *, default: Callable[[Any], object] | None = None) 
 
 
 def read_json(file: Path) -> Any:
-    """What a file holds; None where it is not there, or is no JSON."""
+    """What a file holds; None where it is not there, or is refused."""
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return files.read_json(file.parent, file.name)
+    except OSError:
         return None

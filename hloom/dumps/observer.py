@@ -94,8 +94,10 @@ class DumpObserver:
 
 def module_name(module: ir.Module) -> str:
     """The module's name, e.g. "jit_step"; "module" where it has none."""
+    from jax.extend.mlir import ir
+
     attributes = module.operation.attributes
-    return str(attributes["sym_name"]).strip('"') if "sym_name" in attributes else "module"
+    return ir.StringAttr(attributes["sym_name"]).value if "sym_name" in attributes else "module"
 
 
 def module_text(module: ir.Module) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +25,22 @@ def restore(folder: Path) -> dict[str, np.ndarray]:
     """The values of a checkpoint. Raises what Orbax and TensorStore raise."""
     with _checkpointer() as checkpointer:
         return dict(checkpointer.restore(folder.absolute()))
+
+
+def stored_values(folder: Path) -> dict[str, int]:
+    """How many values reading each array of a checkpoint takes, by key; none of them is read.
+
+    Raises what Orbax and TensorStore raise, and AttributeError where something is no array.
+    """
+    with _checkpointer() as checkpointer:
+        metadata = checkpointer.metadata(folder.absolute()).item_metadata
+    if metadata is None:
+        raise ValueError("it is no checkpoint of Orbax")
+    # A chunk is read whole.
+    return {
+        key: max(math.prod(array.shape), math.prod(array.storage.chunk_shape))
+        for key, array in metadata.tree.items()
+    }
 
 
 class _ShareHandler(ocp.type_handlers.NumpyHandler):  # type: ignore[misc]

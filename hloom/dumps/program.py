@@ -16,7 +16,7 @@ from hloom.dumps.guard import guarded
 from hloom.dumps.keeping import keep
 from hloom.dumps.live import Content, LiveModule
 from hloom.dumps.observer import DumpObserver, module_name
-from hloom.dumps.reminder import remind_at_exit
+from hloom.dumps.reminder import note_waiting, note_written
 from hloom.dumps.settings import Settings
 from hloom.dumps.xla_files import Compile, XlaFiles
 from hloom.passes.errors import PassError
@@ -47,7 +47,7 @@ class ProgramDump:
         self._xla: XlaFiles | None = None
         if self.for_steps:
             watch.install()
-            remind_at_exit()
+            note_waiting()
             with guarded("having XLA write its files for dumps"):
                 self._xla = XlaFiles(self.given, module_name(origin.module))
                 self.given = self._xla.given
@@ -140,7 +140,10 @@ class ProgramDump:
         with guarded("writing the dump of a module"):
             observer.add_input(self._origin.module)
             facts = self._origin.facts(pipeline, target, added, compile_)
-            return write_module(LiveModule(facts, observer.files), executable, self.root)
+            written = write_module(LiveModule(facts, observer.files), executable, self.root)
+            if self.root is not None:
+                note_written(self.root)
+            return written
         return None
 
 

@@ -9,11 +9,13 @@ What is not there, or not whole, is no error: `missing` says what and why.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from hloom.dumps import files
 from hloom.dumps.module_dump import (
     INPUT,
     MANIFEST,
@@ -23,7 +25,6 @@ from hloom.dumps.module_dump import (
     State,
     folders_in,
     process_number,
-    read_json,
     whole_number,
 )
 
@@ -167,19 +168,28 @@ def _open_step(path: Path) -> Dump:
         else:
             opened.append(dump)
             missing += tuple(_within(each, folder.name) for each in dump.missing)
-    expected = whole_number(manifest, "processes", None) or 0
-    absent = sorted(set(range(expected)) - set(folders))
-    missing += tuple(
-        Missing(
+    missing += tuple(_absent(folders, whole_number(manifest, "processes", None) or 0))
+    modules = tuple(module for dump in opened for module in dump.modules)
+    processes = tuple(process for dump in opened for process in dump.processes)
+    return Dump(path, "step", step, processes, modules, missing, manifest)
+
+
+def _absent(folders: Collection[int], expected: int) -> Iterator[Missing]:
+    """The processes whose folders are not there, of as many as the manifest expects."""
+    without = (process for process in range(expected) if process not in folders)
+    for process in islice(without, _MOST_ABSENT):
+        yield Missing(
             f"process {process}",
             f"{_CUT_OFF}, the process did not run the step, or it wrote to another disk",
             f"copy its folder process-{process} here, if it is elsewhere",
         )
-        for process in absent
-    )
-    modules = tuple(module for dump in opened for module in dump.modules)
-    processes = tuple(process for dump in opened for process in dump.processes)
-    return Dump(path, "step", step, processes, modules, missing, manifest)
+    more = expected - sum(number < expected for number in folders) - _MOST_ABSENT
+    if more > 0:
+        yield Missing("further processes", f"the manifest tells of {more:,} more")
+
+
+_MOST_ABSENT = 20
+"""Of the processes that are not there, how many are told one by one."""
 
 
 def _unreadable(what: str, folder: Path, error: OSError) -> Missing:
@@ -217,20 +227,22 @@ def _within(missing: Missing, folder: str) -> Missing:
 def _module(folder: Path, where: str) -> ModuleDump:
     manifest, missing = _manifest(folder)
     missing += _said_missing(manifest)
-    files = manifest.get("files")
-    for name, facts in sorted(files.items() if isinstance(files, dict) else ()):
+    listed = manifest.get("files")
+    for name, facts in sorted(listed.items() if isinstance(listed, dict) else ()):
         if isinstance(facts, dict):
-            missing += _damage(folder / name, name, whole_number(facts, "bytes", None))
+            missing += _damage(folder, name, whole_number(facts, "bytes", None))
     told = any(each.what in (INPUT, "input") or "states" in each.what for each in missing)
-    if not told and not (folder / INPUT).is_file():
+    if not told and not files.is_own_file(folder / INPUT):
         missing += (Missing("input", f"there is no {INPUT}"),)
     found = tuple(_within(each, where) if where else each for each in missing)
     return ModuleDump(folder, manifest, found)
 
 
-def _damage(file: Path, name: str, expected_bytes: int | None) -> tuple[Missing, ...]:
+def _damage(folder: Path, name: str, expected_bytes: int | None) -> tuple[Missing, ...]:
     try:
-        size_bytes = file.stat().st_size
+        size_bytes = files.size_of(folder, name)
+    except files.FileError as error:
+        return (Missing(name, error.reason),)
     except OSError:
         return (Missing(name, "the file is not there, but the manifest names it"),)
     if expected_bytes is None or size_bytes == expected_bytes:
@@ -240,17 +252,19 @@ def _damage(file: Path, name: str, expected_bytes: int | None) -> tuple[Missing,
 
 def _manifest(folder: Path) -> tuple[dict[str, Any], tuple[Missing, ...]]:
     """The manifest of a folder, and what is wrong with it. Raises DumpError for a later format."""
-    file = folder / MANIFEST
-    if not file.is_file():
+    try:
+        manifest = files.read_json(folder, MANIFEST)
+    except FileNotFoundError:
         return {}, (Missing(MANIFEST, "there is none: " + _CUT_OFF + ", or hloom was older"),)
-    manifest = read_json(file)
+    except files.FileError as error:
+        return {}, (Missing(MANIFEST, error.reason),)
     if not isinstance(manifest, dict):
         return {}, (Missing(MANIFEST, "it cannot be read as JSON"),)
     number = manifest.get("hloom_dump")
     if isinstance(number, int) and number > FORMAT:
         raise DumpError(
-            f"{file} is of format {number}; this hloom reads up to {FORMAT}. "
-            "A newer hloom wrote it: pip install -U hloom."
+            f"{folder / MANIFEST} is of format {number}; this hloom reads up to {FORMAT}. "
+            "A newer hloom wrote it: read it with that one."
         )
     return manifest, ()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import threading
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -43,12 +44,40 @@ class _Thread(threading.local):
 
 
 _thread = _Thread()
-_used = False
 
 
-def is_used() -> bool:
-    """Whether a step was named while dumps of steps were asked for."""
-    return _used
+@dataclass
+class Named:
+    """The steps that a program named while some settings chose steps.
+
+    Attributes:
+      wanted: which.
+      first, last: the least and the greatest of them.
+      came: those that the settings choose.
+    """
+
+    wanted: settings.Settings
+    first: int
+    last: int
+    came: set[int] = field(default_factory=set)
+
+
+_named: dict[int, Named] = {}
+"""By the identity of the settings, which are kept with it."""
+
+
+def named() -> tuple[Named, ...]:
+    """The steps that were named while dumps of steps were asked for, by settings."""
+    return tuple(_named.values())
+
+
+def _name(wanted: settings.Settings, number: int) -> None:
+    found = _named.get(id(wanted))
+    if found is None:
+        found = _named.setdefault(id(wanted), Named(wanted, number, number))
+    found.first, found.last = min(found.first, number), max(found.last, number)
+    if wanted.steps is not None and number in wanted.steps:
+        found.came.add(number)
 
 
 class _Step:
@@ -60,10 +89,9 @@ class _Step:
         self._annotation = jax.profiler.StepTraceAnnotation("train", step_num=number)
 
     def __enter__(self) -> None:
-        global _used
         wanted = settings.current_for_step()
         if wanted is not None:
-            _used = True
+            _name(wanted, self._number)
             if (
                 not _thread.is_inside
                 and switch.chooses(wanted, self._number)

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
-from hloom.passes.errors import did_you_mean
+from hloom.passes.errors import did_you_mean, echo
 
-_SLICE = re.compile(r"(\d*):(\d*)(?::(\d*))?")
+# Digits of ASCII, of numbers that a 64-bit integer holds.
+_NUMBER = re.compile(r"[0-9]{1,18}")
+_SLICE = re.compile(r"([0-9]{0,18}):([0-9]{0,18})(?::([0-9]{0,18}))?")
 _WORDS = ("none", "next", "*")
 _WANTED = "a step such as 3, a slice such as 100:200:10, '*' for every step, or 'none'"
 
@@ -38,6 +40,12 @@ class Stretch:
     start: int
     stop: int | None
     stride: int
+
+    def __str__(self) -> str:
+        if (self.start, self.stop, self.stride) == (0, None, 1):
+            return "*"
+        stop = "" if self.stop is None else self.stop
+        return f"{self.start}:{stop}:{self.stride}"
 
     def __contains__(self, step: int) -> bool:
         ended = self.stop is not None and step >= self.stop
@@ -67,6 +75,13 @@ class Steps:
             return False
         return bool(self.numbers or self.stretches) and all(each < step for each in self.numbers)
 
+    def missed(self, came: Collection[int]) -> Iterator[str]:
+        """Those numbers and stretches, as a text names them, of which no step came."""
+        yield from (str(number) for number in sorted(self.numbers - set(came)))
+        for stretch in self.stretches:
+            if not any(step in stretch for step in came):
+                yield str(stretch)
+
     @classmethod
     def parse(cls, text: str, *, source: str, switch: bool = False) -> Steps:
         """The steps that a text names.
@@ -84,14 +99,14 @@ class Steps:
         stretches: list[Stretch] = []
         is_next = False
         for word in (each.strip() for each in text.split(",")):
-            if word.isascii() and word.isdecimal():
+            if _NUMBER.fullmatch(word):
                 numbers.add(int(word))
             elif word == "*":
                 stretches.append(Stretch(0, None, 1))
             elif word == "next" and switch:
                 is_next = True
             else:
-                stretches.append(_parse_slice(word, f"{source}={text!r}"))
+                stretches.append(_parse_slice(word, f"{source}={echo(text)}"))
         return cls(frozenset(numbers), tuple(stretches), is_next)
 
     @classmethod
@@ -132,7 +147,7 @@ def _parse_slice(word: str, source: str) -> Stretch:
             hint = " 'none' stands alone."
         elif word == "next":
             hint = " 'next' has a meaning in the switch file only."
-        raise SettingsError(f"{source}: wanted {_WANTED}; got {word!r}.{hint}")
+        raise SettingsError(f"{source}: wanted {_WANTED}; got {echo(word)}.{hint}")
     start, stop, stride = match.groups()
     stretch = Stretch(int(start or 0), int(stop) if stop else None, int(stride or 1))
     if stretch.stride == 0:

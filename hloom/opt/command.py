@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from hloom.opt.job import Job, show
 from hloom.passes import registry
 from hloom.passes.errors import SpecError
 from hloom.passes.pipeline import Pipeline
+from hloom.visible import visible
 
 _SEPARATOR = b"// -----\n"
 
@@ -76,7 +78,16 @@ def _prepare(arguments: Arguments) -> Job:
     check_printed_passes(arguments, pipeline)
     if arguments.emit_bytecode and arguments.output == "-" and sys.stdout.isatty():
         raise UsageError("--emit-bytecode does not write to a terminal; give -o FILE or a pipe.")
+    if arguments.output != "-":
+        _check_output(Path(arguments.output))
     return Job(arguments, pipeline, target)
+
+
+def _check_output(path: Path) -> None:
+    """Tells what can be known before the passes run."""
+    why_not = errno.EISDIR if path.is_dir() else 0 if path.parent.is_dir() else errno.ENOENT
+    if why_not:
+        raise UsageError(f"-o {path}: cannot write: {os.strerror(why_not)}")
 
 
 def _write(path: str, outputs: list[bytes]) -> None:
@@ -94,7 +105,7 @@ def _write(path: str, outputs: list[bytes]) -> None:
 
 
 def _complain(message: str) -> int:
-    print(f"hloom-opt: error: {message}", file=sys.stderr)
+    print(f"hloom-opt: error: {visible(message)}", file=sys.stderr)
     return 1
 
 

@@ -11,6 +11,7 @@ from typing import Any, cast
 from jax.extend.mlir import ir
 
 from hloom.passes.wording import counted
+from hloom.visible import in_columns, visible
 
 BUFFER_NAME = "-"
 """The file name that MLIR gives to what it parses from memory."""
@@ -135,7 +136,8 @@ def render(diagnostic: Diagnostic, *, file: str, text: bytes) -> str:
     if diagnostic.position.file == file and diagnostic.position.line:
         lines += _snippet(diagnostic.position, text)
     lines += (render(note, file=BUFFER_NAME, text=b"") for note in diagnostic.notes)
-    return "\n".join(lines)
+    # Names and excerpts come from the input: none of them is for the terminal to obey.
+    return visible("\n".join(lines))
 
 
 def _shorten(message: str) -> str:
@@ -157,6 +159,6 @@ def _snippet(position: Position, text: bytes) -> list[str]:
     start = max(0, column - 1 - _SNIPPET_COLUMNS // 2)
     if len(line) <= _SNIPPET_COLUMNS:
         start = 0
-    shown = line[start : start + _SNIPPET_COLUMNS].decode(errors="replace")
+    shown = in_columns(line[start : start + _SNIPPET_COLUMNS].decode(errors="replace"))
     indent = "".join(c if c == "\t" else " " for c in shown[: column - 1 - start])
     return [shown, f"{indent}^"] if position.column else [shown]

@@ -48,6 +48,8 @@ def _go_through(driver: MeasuredPass, module: ir.Module, target: Target) -> Fore
     attempts: list[Attempt] = []
     while len(attempts) < driver.compiles:
         plan = planner(module, attempts).to_json()
+        if isinstance(why := plan.get("unplanned"), str):
+            return Foresight(complaint=why)
         step_bytes, temp_bytes = (plan.get(f"predicted_{kind}_bytes") for kind in ("step", "temp"))
         if not isinstance(step_bytes, int) or not isinstance(temp_bytes, int):
             break
@@ -58,4 +60,13 @@ def _go_through(driver: MeasuredPass, module: ir.Module, target: Target) -> Fore
     if not attempts:
         return Foresight()
     best = driver.best(attempts, target)
-    return Foresight(tuple(attempts[:best]), driver.complaint(attempts, best, target))
+
+    def module_of_best() -> ir.Module:
+        rewritten = clone_module(module)
+        plan = planner(rewritten, attempts[:best])
+        if not plan.empty:
+            driver.apply(plan)
+        return rewritten
+
+    complaint = driver.complaint(attempts, best, target, module_of_best)
+    return Foresight(tuple(attempts[:best]), complaint.text if complaint else None)

@@ -14,12 +14,13 @@ from pathlib import Path
 
 from jax.extend.mlir import deserialize_portable_artifact, ir
 
+from hloom.opt.crash_site import find_crash
 from hloom.opt.diagnostics import Diagnostic, InputError, Position, Severity, convert
 
 _BYTECODE_MAGIC = b"ML\xefR"
 _SPLIT_MARKER = re.compile(rb"^// -----[ \t\r]*$", re.MULTILINE)
 _TRIAL_LIMIT_S = 10
-"""Processor seconds to read bytecode, and one more for each MiB; 55 KiB take 0.01 s."""
+"""Processor seconds to read a module, and one more for each MiB; 55 KiB of bytecode take 0.01 s."""
 
 
 @dataclass(frozen=True)
@@ -89,13 +90,13 @@ def parse(chunk: Chunk, context: ir.Context) -> ir.Module:
     Raises InputError where it is no valid module, with what MLIR says about it.
     """
     name = chunk.source.name
-    if chunk.source.is_bytecode:
-        _try_in_child(chunk, context)
-    elif (at := chunk.data.find(b"\0")) >= 0:
+    if not chunk.source.is_bytecode and (at := chunk.data.find(b"\0")) >= 0:
         # MLIR takes a zero byte for the end of the text and would drop what follows.
         line = chunk.data.count(b"\n", 0, at) + chunk.first_line
         column = at - chunk.data.rfind(b"\n", 0, at)
         raise _error(name, "binary data: neither MLIR text nor bytecode", line=line, column=column)
+    if death := _death_of_reader(chunk.data, context):
+        raise _crash(chunk, death, context)
     padding = b"\n" * (chunk.first_line - 1)
     try:
         module = ir.Module.parse(padding + chunk.data, context)
@@ -124,26 +125,42 @@ def _from_portable(module: ir.Module, chunk: Chunk) -> ir.Module:
     return stablehlo
 
 
-def _try_in_child(chunk: Chunk, context: ir.Context) -> None:
-    """Reads bytecode in a child process first.
+def _death_of_reader(data: bytes, context: ir.Context) -> int:
+    """The signal that a child process dies of when it reads the module; 0 where it lives.
 
-    MLIR's reader trusts what it reads. Truncated bytecode gives an error, but of 60 small modules
-    with three random bytes changed 11 killed the process, and others kept it busy for ever
-    (jaxlib 0.10.2 and 0.12.0).
+    MLIR's reader trusts bytecode. Truncated it gives an error, but of 60 small modules with three
+    random bytes changed 11 killed the process, and others kept it busy for ever. Of text there are
+    operations that kill type inference and verification (jaxlib 0.10.2 and 0.12.0).
     """
     sys.stdout.flush()
     sys.stderr.flush()
     child = os.fork()
     if child == 0:
-        _read_and_exit(chunk.data, context)
+        _read_and_exit(data, context)
     _, status = os.waitpid(child, 0)
-    if os.WIFSIGNALED(status):
-        raise _error(chunk.source.name, "corrupt bytecode: MLIR cannot read it")
+    return os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+
+
+def _crash(chunk: Chunk, death: int, context: ir.Context) -> InputError:
+    name, first = chunk.source.name, chunk.first_line
+    if chunk.source.is_bytecode:
+        return _error(name, "corrupt bytecode: MLIR cannot read it")
+    if death == signal.SIGXCPU:
+        limit_s = _trial_limit_s(chunk.data)
+        return _error(name, f"MLIR has not read this module after {limit_s} s", line=first)
+    line = find_crash(chunk.data, lambda text: _death_of_reader(text, context) == death)
+    what, at = ("module", 1) if line is None else ("operation", line)
+    message = f"MLIR crashes on this {what} ({signal.Signals(death).name}): it cannot be read"
+    return _error(name, message, line=first + at - 1)
+
+
+def _trial_limit_s(data: bytes) -> int:
+    return _TRIAL_LIMIT_S + len(data) // 2**20
 
 
 def _read_and_exit(data: bytes, context: ir.Context) -> None:
     try:
-        limit_s = _TRIAL_LIMIT_S + len(data) // 2**20
+        limit_s = _trial_limit_s(data)
         signal.signal(signal.SIGXCPU, signal.SIG_DFL)
         resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -16,6 +16,8 @@ from hloom.replay.comparison import finfo, is_inexact
 from hloom.replay.errors import ReplayError
 from hloom.replay.program import Program
 from hloom.replay.signature import Value
+from hloom.report.units import size
+from hloom.targets.devices import machine_bytes
 
 Array = NDArray[Any]
 
@@ -66,7 +68,15 @@ def random(program: Program, seed: int = 0) -> list[Array]:
     Floating-point values are positive, so that square roots and logarithms of them are numbers. A
     matrix has values of about `1 / sqrt(its elements)`, so that products with it do not grow.
     Integers are below 8.
+
+    Raises ReplayError where they are more than this machine's memory.
     """
+    total_bytes = sum(value.size_bytes for value in program.arguments)
+    if total_bytes > machine_bytes():
+        raise ReplayError(
+            f"{program.source}: its arguments are {size(total_bytes)}, and this machine has "
+            f"{size(machine_bytes())} of memory: --target only compiles."
+        )
     return [
         # A generator for each: one more argument does not change the others.
         _random_array(value, np.random.default_rng((seed, index)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from hloom import targets
+from hloom.dumps import files
 from hloom.dumps.observer import module_text
 from hloom.dumps.read import DumpError, ModuleDump
 from hloom.passes.base import Pass
@@ -37,6 +37,7 @@ from hloom.replay.comparison import Tolerance
 from hloom.replay.decisions import Replayed, other_plans, replayed
 from hloom.replay.errors import ReplayError
 from hloom.replay.program import Program
+from hloom.terminal import PlainConsole, complain
 
 _RISE_PERCENT = 1.0
 """What the peak may rise by: a copy here or there is no pass's mistake."""
@@ -71,6 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with --peak, the rise that is none yet (default: %(default)s)",
     )
     options.add_inputs(parser)
+    options.add_trust(parser)
     parser.add_argument(
         "--target",
         choices=[name for name in targets.names() if name != "cpu"],
@@ -100,10 +102,9 @@ def run(arguments: argparse.Namespace) -> int:
     """
     options.switch_dumps_off()
     try:
-        return _Command(arguments, Console(soft_wrap=True)).run()
+        return _Command(arguments, PlainConsole(soft_wrap=True)).run()
     except (ReplayError, DumpError, SpecError, PassError, OSError) as error:
-        print(f"hloom bisect: error: {error}", file=sys.stderr)
-        return 1
+        return complain("hloom bisect", error)
 
 
 class _Command:
@@ -125,7 +126,12 @@ class _Command:
                 f"--target {arguments.target} only compiles, so that there are no results to "
                 "compare: add --peak."
             )
-        self._program = Program.load(self._dump, target=arguments.target)
+        self._program = Program.load(
+            self._dump,
+            target=arguments.target,
+            with_options=arguments.with_options,
+            trusted=arguments.trust,
+        )
         steps = replayed(self._pipeline, self._dump if self._is_recorded else None)
         self._bisection = Bisection(self._program, steps, self._tell)
 
@@ -250,6 +256,7 @@ class _Command:
             same += ["--seed", str(given.seed)]
         if given.target:
             same += ["--target", given.target]
+        same += ["--trust"] * given.trust + ["--no-options"] * (not given.with_options)
         if guilty.decision is None and not given.peak:
             specs = [str(step.step) for step in self._bisection.steps]
             with_it, without = specs[: guilty.index + 1], specs[: guilty.index]
@@ -286,7 +293,7 @@ class _Command:
             module = clone_module(self._program.module)
             with module.context, ir.Location.unknown():
                 Pipeline(tuple(passes)).run(module, target=self._program.target)
-            (folder / f"{name}.mlir").write_text(module_text(module), encoding="utf-8")
+            files.write_whole(folder / f"{name}.mlir", module_text(module).encode())
         self._tell(f"Written: {folder}/without.mlir, {folder}/with.mlir")
 
     def _tell(self, text: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from hloom import targets
+from hloom.dumps import files
 from hloom.dumps.read import DumpError, ModuleDump
 from hloom.passes.errors import PassError, SpecError
 from hloom.passes.pipeline import Pipeline
@@ -29,6 +29,7 @@ from hloom.replay.interpret import interpret
 from hloom.replay.program import Program
 from hloom.replay.table import Opinion, Run
 from hloom.report.units import size
+from hloom.terminal import PlainConsole, complain
 
 Array = NDArray[Any]
 
@@ -62,6 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="ask StableHLO's reference interpreter as well: for small programs on one device",
     )
     options.add_inputs(parser)
+    options.add_trust(parser)
     parser.add_argument(
         "--repeat",
         type=_count,
@@ -85,10 +87,9 @@ def run(arguments: argparse.Namespace) -> int:
     """
     options.switch_dumps_off()
     try:
-        return _replay(arguments, Console())
+        return _replay(arguments, PlainConsole())
     except (ReplayError, DumpError, SpecError, PassError, OSError) as error:
-        print(f"hloom replay: error: {error}", file=sys.stderr)
-        return 1
+        return complain("hloom replay", error)
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,12 @@ def _replay(arguments: argparse.Namespace, console: Console) -> int:
     ways = [_way(arguments.compare, module, "--compare")]
     if (way := _way(arguments.passes, module, "--passes")).title != ways[0].title:
         ways.append(way)
-    program = Program.load(module, target=arguments.target)
+    program = Program.load(
+        module,
+        target=arguments.target,
+        with_options=arguments.with_options,
+        trusted=arguments.trust,
+    )
     _tell_program(console, program, module)
     # Read first: a compile may take minutes.
     given, kind = _inputs(arguments, program) if program.runs else ([], "")
@@ -244,7 +250,7 @@ def _write_json(
             for each in opinions
         ],
     }
-    file.write_text(json.dumps(report, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    files.write_whole(file, (json.dumps(report, indent=2, sort_keys=True) + "\n").encode())
 
 
 def _count(text: str) -> int:

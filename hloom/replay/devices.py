@@ -13,6 +13,9 @@ from hloom.passes.wording import counted
 from hloom.replay.errors import ReplayError
 from hloom.targets import deviceless
 
+MOST = 4096
+"""Devices that a replay is for at most; of the CPU's virtual ones each takes memory and threads."""
+
 _COUNT = re.compile(r"--xla_force_host_platform_device_count=(\d+)")
 
 

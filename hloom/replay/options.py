@@ -17,6 +17,22 @@ def add_dump(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_trust(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that say how far the dump is believed."""
+    parser.add_argument(
+        "--trust",
+        action="store_true",
+        help="run custom calls that may carry machine code: whoever made the dump can then do all "
+        "that you can",
+    )
+    parser.add_argument(
+        "--no-options",
+        dest="with_options",
+        action="store_false",
+        help="leave out the options of XLA that the dump's program had set",
+    )
+
+
 def add_inputs(parser: argparse.ArgumentParser) -> None:
     """Adds the options that say what to run it with, and what results count as equal."""
     parser.add_argument(

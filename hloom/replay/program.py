@@ -16,6 +16,7 @@ from hloom.agreement import Agreement
 from hloom.attempts import Attempts
 from hloom.capture.compiling import Settings
 from hloom.compilation import Compilation, Compiled
+from hloom.dumps import files
 from hloom.dumps.facts import Origin
 from hloom.dumps.program import ProgramDump
 from hloom.dumps.read import ModuleDump
@@ -23,7 +24,7 @@ from hloom.lowering.placement import Placement
 from hloom.passes.base import Target
 from hloom.passes.errors import PassError, reason_of
 from hloom.passes.pipeline import Pipeline
-from hloom.replay import devices, obstacles, recorded
+from hloom.replay import devices, obstacles, recorded, trust
 from hloom.replay.errors import ReplayError
 from hloom.replay.run import Runnable
 from hloom.replay.signature import Signature, Value, signature_of
@@ -68,13 +69,22 @@ class Program:
     notes: tuple[str, ...] = ()
 
     @classmethod
-    def load(cls, dump: ModuleDump, *, target: str | None = None) -> Program:
+    def load(
+        cls,
+        dump: ModuleDump,
+        *,
+        target: str | None = None,
+        with_options: bool = True,
+        trusted: bool = False,
+    ) -> Program:
         """The program of a module folder.
 
         Args:
           dump: where it lies.
           target: a name of `hloom.targets`, to compile for that without having one; None for the
             devices that are here.
+          with_options: with the options of XLA that the program had set.
+          trusted: it may hold custom calls that carry machine code, or may run any.
 
         Raises ReplayError where it cannot be replayed here.
         """
@@ -85,10 +95,17 @@ class Program:
                 f"{dump.folder} has no 00-input.mlir{why}. A replay starts from it; dump again."
             )
         try:
-            text = file.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+            text = files.read_text(file.parent, file.name)
+        except OSError as error:
             raise ReplayError(f"{file} cannot be read: {error}") from error
-        return cls.parse(text, source=str(file), dump=dump, target=target)
+        return cls.parse(
+            text,
+            source=str(file),
+            dump=dump,
+            target=target,
+            with_options=with_options,
+            trusted=trusted,
+        )
 
     @classmethod
     def parse(
@@ -98,11 +115,15 @@ class Program:
         source: str,
         dump: ModuleDump | None = None,
         target: str | None = None,
+        with_options: bool = True,
+        trusted: bool = True,
     ) -> Program:
-        """The program of a module as text; see `load`."""
+        """The program of a module as text, which is trusted unless it is said; see `load`."""
         manifest = {} if dump is None else dump.manifest
         module = _parse(text, source, manifest.get("versions"))
         try:
+            if not trusted:
+                trust.require_trust(module)
             notes = obstacles.remove_silent_callbacks(module)
             signature = signature_of(
                 module,
@@ -112,6 +133,8 @@ class Program:
             partitions = _partitions(module)
         except ReplayError as error:
             raise ReplayError(f"{source}: {error}") from error
+        except UnicodeDecodeError as error:
+            raise ReplayError(f"{source}: a name in the module is no UTF-8.") from error
         devices.prepare(partitions)
         plugin.initialize()
         here = _described_devices(target, partitions) if target else devices.devices_for(partitions)
@@ -122,6 +145,7 @@ class Program:
         platform = jax_private.platform_of(backend)
         found = target_of(platform, jax_private.device_facts(backend, grid))
         planned = found if target else recorded.target(manifest.get("target"), found)
+        given = recorded.options(manifest, platform) if with_options else recorded.NO_OPTIONS
         return cls(
             name=ir.StringAttr(module.operation.attributes["sym_name"]).value,
             module=module,
@@ -132,9 +156,13 @@ class Program:
             target=planned,
             placement=placement_of(found, grid, process=backend.process_index()),
             runs=target is None,
-            options=recorded.options(manifest, platform),
+            options=given.applied,
             dump=dump,
-            notes=(*notes, *recorded.notes(manifest, target or platform, planned, found)),
+            notes=(
+                *notes,
+                *recorded.notes(manifest, target or platform, planned, found),
+                *given.notes(),
+            ),
         )
 
     @property
@@ -218,7 +246,7 @@ class _Compilation(Compilation):
     def stop_trying(self, failure: PassError) -> None:
         raise failure
 
-    def complain(self, complaint: PassError) -> None:
+    def complain(self, complaint: PassError, topic: str) -> None:
         self.complaint = complaint.reason
 
 
@@ -237,7 +265,7 @@ def _unreadable(error: ir.MLIRError, source: str, versions: Any) -> str:
     said = _PLACE.search(str(error))
     place, reason = (f"{source}:{said[1]}", said[2]) if said else (source, str(error))
     text = f"{place}: jax {jax.__version__} cannot read the module: {reason.rstrip('.')}."
-    theirs = versions.get("jax") if isinstance(versions, dict) else None
+    theirs = recorded.version(versions, "jax")
     if theirs is None:
         return f"{text} Another jax may have written it, whose StableHLO has other forms."
     if theirs == jax.__version__:
@@ -256,7 +284,14 @@ def _partitions(module: ir.Module) -> int:
 
 def _count(module: ir.Module, name: str) -> int:
     attributes = module.operation.attributes
-    return ir.IntegerAttr(attributes[name]).value if name in attributes else 1
+    if name not in attributes:
+        return 1
+    count = attributes[name]
+    if not isinstance(count, ir.IntegerAttr) or not 1 <= count.value <= devices.MOST:
+        raise ReplayError(
+            f"{name} is {str(count)[:40]}, and a replay wants a number from 1 to {devices.MOST}."
+        )
+    return count.value
 
 
 def _described_devices(target: str, count: int) -> list[Any]:

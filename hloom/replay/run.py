@@ -18,6 +18,8 @@ from hloom.passes.pipeline import PassRun
 from hloom.passes.wording import counted
 from hloom.replay.errors import ReplayError
 from hloom.replay.signature import Value
+from hloom.report.units import size
+from hloom.targets.devices import machine_bytes
 
 if TYPE_CHECKING:
     from hloom.replay.program import Program
@@ -110,6 +112,13 @@ class Runnable:
         program = self.program
         if not program.runs:
             raise ReplayError(f"{program.name} was compiled for devices that are not here.")
+        wanted_bytes = (self.step_bytes or 0) * len(program.devices)
+        if program.placement.platform == "cpu" and wanted_bytes > machine_bytes():
+            # Linux would end this process, or another.
+            raise ReplayError(
+                f"{program.name} under '{self.spec}' takes {size(wanted_bytes)}, and this machine "
+                f"has {size(machine_bytes())} of memory."
+            )
         if len(arguments) != len(program.arguments):
             raise ReplayError(
                 f"{program.name} takes {counted(len(program.arguments), 'argument')}, got "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -64,6 +65,11 @@ class Value:
     shape: tuple[int, ...]
     donated: bool = False
     memory_kind: str | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """What an array of it takes on the host."""
+        return math.prod(self.shape) * self.dtype.itemsize
 
 
 @dataclass(frozen=True)

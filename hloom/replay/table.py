@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.console import Group, RenderableType
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -18,6 +18,9 @@ from hloom.report.units import change, seconds, size
 
 MOST_ROWS = 20
 """Values that a table shows; the others are only counted."""
+
+_LEAST_NAME_COLUMNS = 24
+"""Of a terminal, for a result's path in the pytree: fewer break it letter by letter."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ def runs(all_runs: Sequence[Run]) -> RenderableType:
     table = Table(title="Memory and time", title_justify="left")
     table.add_column("")
     for run in all_runs:
-        table.add_column(escape(run.title), justify="right", overflow="fold")
+        table.add_column(run.title, justify="right", overflow="fold")
     if len(all_runs) == 2:
         table.add_column("change", justify="right")
     rows: list[tuple[str, list[float | None], bool]] = [
@@ -79,14 +82,15 @@ def runs(all_runs: Sequence[Run]) -> RenderableType:
 
 
 def opinion(found: Opinion) -> RenderableType:
-    """What differs between two runs, the worst first, and whether they are equal."""
+    """Whether two runs are equal, and what differs, the worst first."""
     comparison = found.comparison
-    parts: list[RenderableType] = []
     unequal = [value for value in comparison.values if not value.bits_equal]
-    if unequal:
-        parts.append(_values(found, unequal))
-    parts.append(verdict(found))
-    return Group(*parts)
+    if comparison.equal:
+        worst = _worst_first(unequal)[:1]
+        return Group(
+            verdict(found), *(Text(f"The largest error is in {described(one)}") for one in worst)
+        )
+    return Group(_values(found, unequal), verdict(found))
 
 
 def verdict(found: Opinion) -> Text:
@@ -124,18 +128,16 @@ def described(value: ValueComparison) -> str:
 
 def _values(found: Opinion, unequal: Sequence[ValueComparison]) -> Table:
     table = Table(
-        title=f"Results of {escape(found.got)} that are not bit for bit those of "
-        f"{escape(found.wanted)}",
+        title=f"Results of {found.got} that are not bit for bit those of {found.wanted}",
         title_justify="left",
     )
-    table.add_column("result", overflow="fold")
-    table.add_column("type", no_wrap=True)
+    table.add_column("result", overflow="fold", min_width=_LEAST_NAME_COLUMNS)
+    table.add_column("type", overflow="fold")
     for name in ("max abs", "max rel", "tolerance", "beyond"):
         table.add_column(name, justify="right", no_wrap=True)
     if any(map(_one_sided, unequal)):
         table.add_column("NaN in one", justify="right", no_wrap=True)
-    # Those that differ stand first, in their own order.
-    ranked = sorted(unequal, key=lambda value: value.equal)
+    ranked = _worst_first(unequal)
     for value in ranked[:MOST_ROWS]:
         cells = _row(value)[: len(table.columns)]
         table.add_row(*cells, style="" if value.equal else "bold red")
@@ -144,13 +146,23 @@ def _values(found: Opinion, unequal: Sequence[ValueComparison]) -> Table:
     return table
 
 
+def _worst_first(values: Sequence[ValueComparison]) -> list[ValueComparison]:
+    """Those that differ, then by how much of their tolerance the largest error takes."""
+
+    def rank(value: ValueComparison) -> tuple[bool, bool, float]:
+        error = math.inf if _one_sided(value) else value.max_relative
+        return value.equal, value.mismatch is None, -error / (value.tolerance or 1)
+
+    return sorted(values, key=rank)
+
+
 def _row(value: ValueComparison) -> tuple[str, ...]:
     type_ = _type(value)
     if value.mismatch is not None:
-        return escape(value.name), escape(type_), escape(value.mismatch)
+        return value.name, type_, value.mismatch
     return (
-        escape(value.name),
-        escape(type_),
+        value.name,
+        type_,
         f"{value.max_absolute:.3g}",
         f"{value.max_relative:.3g}",
         f"{value.tolerance:.2g}",

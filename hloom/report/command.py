@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
-from rich.console import Console
-from rich.text import Text
-
+from hloom.dumps import files
 from hloom.dumps.read import DumpError, open_dump
 from hloom.report.folder import PAGE
 from hloom.report.gather import Report, gather
 from hloom.report.plots import Plot, PlotError
 from hloom.report.text import text
+from hloom.report.units import lower_first, size
+from hloom.terminal import PlainConsole, complain
 
 
 class ReportError(ValueError):
@@ -41,8 +41,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--png",
         type=Path,
+        nargs="?",
+        const=True,
         metavar="FOLDER",
-        help="write the plots there as PNG files, instead of the page unless --out is given",
+        help="write the plots as PNG files into FOLDER (default: DIR/plots), instead of the page "
+        "unless --out is given",
     )
 
 
@@ -50,22 +53,34 @@ def run(arguments: argparse.Namespace) -> int:
     """Runs `hloom report` and gives its exit status: 0, or 1 for a mistake, told on stderr."""
     try:
         for line in _run(arguments.dump, arguments.out, arguments.png, as_text=arguments.text):
-            Console(highlight=False, soft_wrap=True).print(Text(line))
+            PlainConsole(soft_wrap=True).print(line)
     except (DumpError, PlotError, ReportError) as error:
-        print(f"hloom report: error: {error}", file=sys.stderr)
-        return 1
+        return complain("hloom report", error)
     return 0
 
 
-def _run(dump: Path, out: Path | None, png: Path | None, *, as_text: bool) -> Iterator[str]:
-    report = gather(open_dump(dump))
+def _run(
+    dump: Path, out: Path | None, png: Path | Literal[True] | None, *, as_text: bool
+) -> Iterator[str]:
+    found = open_dump(dump)
+    if not found.modules:
+        missing = "".join(f"\n  {each}" for each in found.missing)
+        raise DumpError(f"{found.path} holds no module.{missing}")
+    report = gather(found)
     if as_text:
-        Console(highlight=False).print(text(report))
+        PlainConsole().print(text(report))
     if png is not None:
-        for file in save_plots(report, png):
+        for file in save_plots(report, _plots_beside(report) if png is True else png):
             yield f"wrote {file}"
     if out is not None or (png is None and not as_text):
         yield f"wrote {write_page(report, out or report.path / PAGE)}"
+
+
+def _plots_beside(report: Report) -> Path:
+    folder = report.path / "plots"
+    if folder.is_symlink():
+        raise ReportError(f"{folder} is a link, and nothing is written through it. Remove it.")
+    return folder
 
 
 def write_page(report: Report, file: Path) -> Path:
@@ -81,7 +96,9 @@ def write_page(report: Report, file: Path) -> Path:
         ) from error
     html = page(report, folder=file.parent)
     try:
-        file.write_text(html, encoding="utf-8")
+        files.write_whole(file, html.encode())
+    except files.FileError as error:
+        raise ReportError(f"{error}. Remove it, or name another file with --out.") from error
     except OSError as error:
         why = error.strerror or error
         raise ReportError(f"{file} cannot be written: {why}. --out names another file.") from error
@@ -96,10 +113,12 @@ def save_plots(report: Report, folder: Path) -> list[Path]:
     written: list[Path] = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, plot in _plots(report):
+        for name, title, plot in _plots(report):
             file = folder / f"{name}.png"
-            plot.save_png(file)
+            plot.save_png(file, title)
             written.append(file)
+    except files.FileError as error:
+        raise ReportError(f"{error}.") from error
     except OSError as error:
         why = error.strerror or error
         raise ReportError(f"{folder} cannot be written to: {why}.") from error
@@ -108,7 +127,8 @@ def save_plots(report: Report, folder: Path) -> list[Path]:
     return written
 
 
-def _plots(report: Report) -> Iterator[tuple[str, Plot]]:
+def _plots(report: Report) -> Iterator[tuple[str, str, Plot]]:
+    """Of each plot the file's name, the title, and the plot."""
     from hloom.report import plots
     from hloom.report.figures import figures_of
 
@@ -116,13 +136,16 @@ def _plots(report: Report) -> Iterator[tuple[str, Plot]]:
         if not module.in_full:
             continue
         memory, times = module.memory, module.times
+        name = module.folder.name
         for figure in figures_of(memory):
-            yield f"{module.folder.name}-{figure.name}", figure.wide
-        curve = memory.after or memory.before
-        if curve is not None and curve.owners:
-            peak_bytes = curve.points[curve.peak_at].bytes
-            owners = plots.owners_plot(curve.owners, peak_bytes=peak_bytes)
-            yield f"{module.folder.name}-owners", owners
+            title = f"{module.name}: memory over the program, {lower_first(figure.title)}"
+            yield f"{name}-{figure.name}", title, figure.wide
+        for owners in memory.owners[:1]:
+            if not owners.rows:
+                continue
+            title = f"{module.name}: {lower_first(owners.title)}, {size(owners.peak_bytes)}"
+            yield f"{name}-owners", title, plots.owners_plot(owners)
         if times.passes and times.compile_s is not None:
             seconds = [(run.name, run.seconds) for run in times.passes]
-            yield f"{module.folder.name}-times", plots.times_plot(seconds, times.compile_s)
+            title = f"{module.name}: time in passes and XLA"
+            yield f"{name}-times", title, plots.times_plot(seconds, times.compile_s)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from hloom.dumps.files import write_whole
 from hloom.report.svg import for_page
 
 Width = Literal["wide", "phone"]
@@ -54,6 +55,7 @@ PLOT_CSS = f""":root {{ {_variables(COLORS)} }}
 WIDTH_INCHES = {"wide": 10.0, "phone": 4.0}
 _FONT_POINTS = 9.5
 _PNG_DOTS_PER_INCH = 200
+_TITLE_INCHES = 0.4
 
 
 class PlotError(RuntimeError):
@@ -77,22 +79,36 @@ class Plot:
         """The plot as an `<svg>` element. Raises PlotError without matplotlib."""
         return for_page(self._render("svg", metadata={"Date": None}).decode(), COLORS)
 
-    def save_png(self, path: Path) -> None:
-        """Writes the plot to a file. Raises PlotError without matplotlib, and OSError."""
-        path.write_bytes(self._render("png", dpi=_PNG_DOTS_PER_INCH))
+    def save_png(self, path: Path, title: str = "") -> None:
+        """Writes the plot to a file, a title above it. Raises PlotError without matplotlib,
+        and OSError."""
+        write_whole(path, self._render("png", title=title, dpi=_PNG_DOTS_PER_INCH))
 
-    def _render(self, format_: str, **options: Any) -> bytes:
+    def _render(self, format_: str, *, title: str = "", **options: Any) -> bytes:
         try:
             import matplotlib as mpl
             from matplotlib.figure import Figure
+            from matplotlib.transforms import Bbox
         except ImportError as error:
             raise PlotError(
                 f"plots need {error.name}, which is not installed: pip install 'hloom[report]'"
             ) from error
-        settings = {"svg.fonttype": "none", "svg.hashsalt": "hloom", "font.size": _FONT_POINTS}
+        settings = {
+            "svg.fonttype": "none",
+            "svg.hashsalt": "hloom",
+            "font.size": _FONT_POINTS,
+            # Names may have a "$" in them, and are no formulas.
+            "text.parse_math": False,
+        }
         with mpl.rc_context(settings), io.BytesIO() as file:
             figure = Figure(figsize=(self.width_inches, self.height_inches))
             figure.patch.set_facecolor(COLORS["surface"] if format_ == "png" else "none")
             self.draw(figure)
+            if title:
+                # Above the drawing: a page has its own headings, a file alone has none.
+                place = (0.01, 1 + 0.1 / self.height_inches)
+                figure.text(*place, title, va="bottom", color=COLORS["text"], weight="bold")
+                height_inches = self.height_inches + _TITLE_INCHES
+                options["bbox_inches"] = Bbox.from_extents(0, 0, self.width_inches, height_inches)
             figure.savefig(file, format=format_, **options)
             return file.getvalue()

@@ -52,6 +52,8 @@ def figures_of(memory: Memory) -> Iterator[Figure]:
             "Memory in use from the first operation of the program to the last, by hloom's model. "
             "A loop is shown by one turn of its body."
         )
+        if memory.xla is not None:
+            caption += f" XLA's own count of the step is {_xla_count(memory)}."
         yield Figure(
             "memory", "By hloom's model", wide, phone, caption, f"{text}, by hloom's model."
         )
@@ -65,3 +67,10 @@ def figures_of(memory: Memory) -> Iterator[Figure]:
         )
         text = f"Temporaries take at most {units.size(peak)}, at instruction {ranges['peak_at']}."
         yield Figure("xla-memory", "What XLA made of it", wide, phone, caption, text)
+
+
+def _xla_count(memory: Memory) -> str:
+    after = units.size(memory.xla.step_bytes) if memory.xla else "not known"
+    if memory.xla_before is None:
+        return after
+    return f"{units.size(memory.xla_before.step_bytes)} before the passes and {after} after them"

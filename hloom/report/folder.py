@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import stat
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from hloom import targets
-from hloom.dumps.module_dump import ModuleDump
+from hloom.dumps import files
+from hloom.dumps.module_dump import Missing, ModuleDump
 from hloom.report import units
-from hloom.report.sources import Json, entries
+from hloom.report.sources import Json, entries, number, whole
 
 
 @dataclass(frozen=True)
@@ -106,8 +110,8 @@ def notices_of(dump: ModuleDump) -> tuple[Notice, ...]:
     if fell_back := compiled.get("fell_back"):
         title = "A pass failed: the program was compiled as it was"
         found.append(Notice("error", title, str(fell_back)))
-    elif dump.failure:
-        found.append(Notice("error", "A pass failed", dump.failure.strip().splitlines()[-1]))
+    elif failure := (dump.failure or "").strip():
+        found.append(Notice("error", "A pass failed", failure.splitlines()[-1]))
     if complaint := compiled.get("complaint"):
         found.append(Notice("warning", "The program does not have what was asked", str(complaint)))
     return tuple(found)
@@ -121,21 +125,25 @@ def times_of(dump: ModuleDump) -> Times:
     return Times(
         passes=tuple(
             PassTime(
-                name=run["name"],
-                spec=specs[number] if same else run["name"],
-                summary=run["summary"],
+                name=str(run["name"]),
+                spec=specs[index] if same else str(run["name"]),
+                summary=str(run["summary"]),
                 empty=bool(run["empty"]),
-                plan_s=float(run["plan_s"]),
-                apply_s=float(run["apply_s"]),
-                verify_s=float(run["verify_s"]),
+                plan_s=number(run["plan_s"]),
+                apply_s=number(run["apply_s"]),
+                verify_s=number(run["verify_s"]),
             )
-            for number, run in enumerate(runs)
+            for index, run in enumerate(runs)
         ),
-        pass_s=compiled.get("pass_s"),
-        compile_s=compiled.get("compile_s"),
-        compiles=int(compiled.get("compiles") or 0),
-        cache_hit=compiled.get("cache_hit"),
+        pass_s=_seconds(compiled.get("pass_s")),
+        compile_s=_seconds(compiled.get("compile_s")),
+        compiles=whole(compiled.get("compiles") or 0),
+        cache_hit=compiled.get("cache_hit") is True,
     )
+
+
+def _seconds(value: object) -> float | None:
+    return None if value is None else number(value)
 
 
 def device_of(manifest: Json) -> str:
@@ -152,7 +160,20 @@ def arrays_of(listed: object) -> tuple[Array, ...]:
     """The arguments or results of a manifest."""
     if not isinstance(listed, list):
         return ()
-    return tuple(
+    more = len(listed) - _MOST_ARRAYS
+    rest = (Array(f"and {more:,} more", "", "", donated=False),) if more > 0 else ()
+    return (
+        *_arrays(listed[:_MOST_ARRAYS]),
+        *rest,
+    )
+
+
+_MOST_ARRAYS = 5000
+"""Arguments or results that a page tells of."""
+
+
+def _arrays(listed: list[object]) -> Iterator[Array]:
+    return (
         Array(
             name=str(entry.get("name") or ""),
             type=units.short_type(str(entry.get("type") or "")),
@@ -187,7 +208,12 @@ _LABELS = {
 def states_of(dump: ModuleDump) -> tuple[File, ...]:
     """The module at each point that was written, in order."""
     return tuple(
-        File(state.file.name, state.file, _STATES.get(state.label, state.label), _size(state.file))
+        File(
+            state.file.name,
+            state.file,
+            _STATES.get(state.label, state.label),
+            state.size_bytes,
+        )
         for state in dump.states
     )
 
@@ -197,15 +223,30 @@ _STATES = {"input": "as JAX handed it over", "after lowering": "as XLA got it"}
 
 def files_of(dump: ModuleDump) -> tuple[File, ...]:
     """Everything else in the folder, arrays left out."""
-    states = {state.file for state in dump.states}
-    arrays = ("arguments", "results")
-    found = []
-    for path in sorted(dump.folder.rglob("*")):
-        name = path.relative_to(dump.folder).as_posix()
-        if not path.is_file() or path in states or name.split("/")[0] in arrays or name == PAGE:
-            continue
-        found.append(File(name, path, _label(name), _size(path)))
-    return tuple(found)
+    states = {state.file.name for state in dump.states}
+    found = [
+        File(name, dump.folder / name, _label(name), facts.st_size)
+        for name, facts in _beside_arrays(dump)
+        if stat.S_ISREG(facts.st_mode) and name not in states and name != PAGE
+    ]
+    return tuple(sorted(found, key=lambda file: file.name)[:_MOST_FILES])
+
+
+def odd_ones(dump: ModuleDump) -> tuple[Missing, ...]:
+    """What in the folder is no file: links, FIFOs and the like, which are not followed or read."""
+    found = ((name, files.kind_of(facts)) for name, facts in _beside_arrays(dump))
+    odd = sorted((name, kind) for name, kind in found if kind is not None)
+    return tuple(Missing(name, f"it is {kind}") for name, kind in odd[:_MOST_FILES])
+
+
+_MOST_FILES = 500
+"""Files of a folder that are listed: a module has some thirty."""
+
+
+def _beside_arrays(dump: ModuleDump) -> Iterator[tuple[str, os.stat_result]]:
+    for name, facts in files.walk(dump.folder):
+        if name.split("/")[0] not in ("arguments", "results"):
+            yield name, facts
 
 
 def _label(name: str) -> str:
@@ -218,13 +259,6 @@ def _label(name: str) -> str:
     if folder.startswith("attempt-"):
         label = f"attempt {folder.removeprefix('attempt-')}, not used: {label}"
     return label
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
 
 
 Facts = tuple[tuple[str, tuple[tuple[str, str], ...]], ...]

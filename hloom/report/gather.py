@@ -93,4 +93,4 @@ def _rough_bytes(module: ModuleDump) -> int:
     memory = memory_of(module)
     if memory.xla is not None:
         return memory.xla.step_bytes
-    return 0 if module.input_file is None else module.input_file.stat().st_size
+    return sum(state.size_bytes for state in module.states if state.label == "input")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from hloom.report.sources import Json, Named, Sources
+from hloom.report.sources import Json, Named, Sources, whole_or_none
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Graphs:
     @property
     def share(self) -> float | None:
         """Captured of all, from 0 to 1."""
-        if self.thunks is None or self.captured is None:
+        if self.thunks is None or self.captured is None or self.graphs is None:
             return None
         return self.captured / self.thunks if self.thunks else 1.0
 
@@ -62,13 +62,13 @@ def graphs(captured: Json, sources: Sources) -> Graphs:
         for entry in entries
     )
     reasons = Counter(
-        "a loop around one of these" if entry["reason"].startswith("in it: ") else entry["reason"]
-        for entry in entries
+        "a loop around one of these" if reason.startswith("in it: ") else reason
+        for reason in (str(entry["reason"]) for entry in entries)
     )
     return Graphs(
-        thunks=coverage.get("thunks"),
-        captured=coverage.get("captured"),
-        graphs=coverage.get("graphs"),
+        thunks=whole_or_none(coverage.get("thunks")),
+        captured=whole_or_none(coverage.get("captured")),
+        graphs=whole_or_none(coverage.get("graphs")),
         reasons=tuple(reasons.most_common()),
         left_out=tuple(
             LeftOut(
@@ -81,5 +81,5 @@ def graphs(captured: Json, sources: Sources) -> Graphs:
             for (kind, operation, line, instruction, reason), count in rows.items()
         ),
         options=tuple((name, str(value)) for name, value in captured["options"].items()),
-        notes=tuple(captured["notes"]),
+        notes=tuple(map(str, captured["notes"])),
     )

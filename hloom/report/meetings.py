@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hloom.report import units
-from hloom.report.sources import Json, Named, Sources
+from hloom.report.sources import Json, Named, Sources, number, whole
 
 
 @dataclass(frozen=True)
@@ -80,25 +80,28 @@ def barriers(plan: Json, sources: Sources) -> Barriers:
             _meeting(entry, details.get(entry.get("site"), {}), sources) for entry in order
         ),
         count=len(plan["barriers"]),
-        served=tuple((entry["need"], entry["by"]) for entry in plan["served"]),
-        counts=tuple(sorted(plan["ordered"].items())),
+        served=tuple((str(entry["need"]), str(entry["by"])) for entry in plan["served"]),
+        counts=tuple((name, whole(count)) for name, count in sorted(plan["ordered"].items())),
     )
 
 
 def _meeting(entry: Json, details: Json, sources: Sources) -> Meeting:
     timeout_ms = details.get("timeout_ms")
     return Meeting(
-        what=entry["what"],
+        what=str(entry["what"]),
         kind=str(entry.get("kind") or ""),
-        depth=int(entry.get("depth") or 0),
+        depth=min(whole(entry.get("depth") or 0), _DEEPEST),
         operation=sources.named(entry),
         site=str(entry.get("site") or ""),
         groups=_groups(details.get("replica_groups") or ()),
-        timeout_s=None if timeout_ms is None else timeout_ms / 1000,
+        timeout_s=None if timeout_ms is None else number(timeout_ms) / 1000,
     )
 
 
 _MOST_DEVICES = 16
+
+_DEEPEST = 40
+"""How far a place is indented at most."""
 
 
 def _groups(rows: Sequence[Sequence[int]]) -> str:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from hloom.dumps.module_dump import ModuleDump, read_json
+from hloom.dumps.module_dump import ModuleDump
 from hloom.passes.errors import SpecError
 from hloom.passes.options import Budget
 from hloom.passes.pipeline import Pipeline
 from hloom.report import units
-from hloom.report.sources import Json, Named, Sources, entries
+from hloom.report.sources import Json, Named, Sources, entries, number, whole, whole_or_none
 
 if TYPE_CHECKING:
     from hloom.passes.analysis.memory_curve import MemoryCurve
@@ -54,6 +54,13 @@ class Bound:
     bytes: int | None
     of_temp: bool
 
+    @property
+    def described(self) -> str:
+        """The budget, with its bytes where the spec does not name them."""
+        if self.bytes is None or self.text == units.size(self.bytes):
+            return self.text
+        return f"{self.text}, {units.size(self.bytes)}"
+
     def holds(self, figures: Figures) -> bool | None:
         """Whether a step keeps to it; None where that is not known."""
         if self.bytes is None:
@@ -94,6 +101,7 @@ class Owners:
       peak_at: when that is, from 0 to 1.
       rows: the largest, in order.
       others: how many more there are, and their bytes.
+      is_before: of the program as it was before the passes.
     """
 
     title: str
@@ -102,6 +110,7 @@ class Owners:
     rows: tuple[Owner, ...]
     others: int
     others_bytes: int
+    is_before: bool = False
 
 
 @dataclass(frozen=True)
@@ -110,7 +119,7 @@ class Memory:
 
     Attributes:
       xla: XLA's figures for what runs.
-      xla_before: XLA's bytes of the program as it was, where it was compiled that way too.
+      xla_before: XLA's figures of the program as it was, where it was compiled that way too.
       before, after: by hloom's model of memory; `after` only where the passes changed something.
       bound: the budget.
       live_ranges: what lives when in XLA's schedule, as the dump has it.
@@ -118,7 +127,7 @@ class Memory:
     """
 
     xla: Figures | None
-    xla_before: int | None
+    xla_before: Figures | None
     before: MemoryCurve | None
     after: MemoryCurve | None
     bound: Bound | None
@@ -129,7 +138,7 @@ class Memory:
     def ends(self) -> tuple[int, int] | None:
         """Bytes before and after, counted in the same way; None where not both are known."""
         if self.xla is not None and self.xla_before is not None:
-            return self.xla_before, self.xla.step_bytes
+            return self.xla_before.step_bytes, self.xla.step_bytes
         if self.before is not None and self.after is not None:
             return self.before.step_bytes, self.after.step_bytes
         return None
@@ -139,6 +148,8 @@ class Memory:
         """What to show side by side: "before" or "after", who counted, and the figures."""
         modelled = (("before", self.before), ("after", self.after))
         bars = [(when, "hloom's model", _figures(c)) for when, c in modelled if c is not None]
+        if self.xla_before is not None:
+            bars.append(("before", "XLA", self.xla_before))
         if self.xla is not None:
             bars.append(("after" if self.after or not self.before else "compiled", "XLA", self.xla))
         return tuple(bars)
@@ -152,10 +163,9 @@ def _figures(curve: MemoryCurve) -> Figures:
 def memory_of(dump: ModuleDump) -> Memory:
     """XLA's figures and the budget, and of the rest what a module folder has as it is."""
     figures = _xla_figures(dump.memory)
-    before_bytes = _unmodified_bytes(dump)
     return Memory(
         xla=figures,
-        xla_before=before_bytes,
+        xla_before=None if figures is None else _unmodified(dump, figures),
         before=None,
         after=None,
         bound=_bound(dump),
@@ -168,25 +178,35 @@ def _xla_figures(memory: Mapping[str, Any] | None) -> Figures | None:
     try:
         if memory is None:
             return None
-        output_bytes = int(memory["output_bytes"]) - int(memory["alias_bytes"])
-        arguments, temp = int(memory["argument_bytes"]), int(memory["temp_bytes"])
+        output_bytes = whole(memory["output_bytes"]) - whole(memory["alias_bytes"])
+        arguments, temp = whole(memory["argument_bytes"]), whole(memory["temp_bytes"])
         return Figures(arguments, max(output_bytes, 0), temp)
     except (KeyError, TypeError, ValueError):
         return None
 
 
-def _unmodified_bytes(dump: ModuleDump) -> int | None:
-    """XLA's figure of the attempt in which nothing was recomputed, where there was one."""
-    for number, attempt in enumerate(_attempts(dump), start=1):
-        for file in dump.folder.glob(f"attempt-{number}/plan-*-remat.json"):
-            plan = read_json(file)
+def _unmodified(dump: ModuleDump, figures: Figures) -> Figures | None:
+    """XLA's figures of the attempt in which nothing was recomputed, where there was one.
+
+    Args:
+      dump: the module.
+      figures: of what runs: recomputation changes neither arguments nor results.
+    """
+    for index, attempt in enumerate(dump.attempts, start=1):
+        for file in sorted(dump.folder.glob(f"attempt-{index}/plan-*-remat.json")):
+            plan = dump.json(f"attempt-{index}/{file.name}")
             if isinstance(plan, dict) and not plan.get("blocks") and not plan.get("scans"):
-                return attempt.get("step_bytes")
+                temp_bytes = _known(attempt.get("temp_bytes"))
+                return None if temp_bytes is None else replace(figures, temp_bytes=temp_bytes)
     return None
 
 
-def _attempts(dump: ModuleDump) -> list[Json]:
-    return [each if isinstance(each, dict) else {} for each in dump.attempts]
+def _known(value: object) -> int | None:
+    """A size; None where a damaged file has something else."""
+    try:
+        return whole_or_none(value)
+    except TypeError:
+        return None
 
 
 def _bound(dump: ModuleDump) -> Bound | None:
@@ -199,18 +219,24 @@ def _bound(dump: ModuleDump) -> Bound | None:
     if not isinstance(budget, Budget):
         return None
     target = entries(dump.manifest, "target")
+    if budget.least:
+        return None
     if budget.percent is not None:
-        temp_bytes = next((each.get("temp_bytes") for each in _attempts(dump)), None)
+        temp_bytes = next((_known(each.get("temp_bytes")) for each in dump.attempts), None)
         limit = None if temp_bytes is None else int(temp_bytes * budget.percent / 100)
         return Bound(f"{budget.percent:g} % of its temporaries", limit, of_temp=True)
     if budget.size_bytes is not None:
         return Bound(units.size(budget.size_bytes), budget.size_bytes, of_temp=False)
-    return Bound("what fits the device", target.get("usable_bytes"), of_temp=False)
+    return Bound("what fits the device", _known(target.get("usable_bytes")), of_temp=False)
 
 
 def xla_owners(ranges: Json, sources: Sources) -> Owners:
-    """The owners of the peak by XLA's assignment of buffers."""
-    last = max(int(ranges["instructions"]) - 1, 1)
+    """The owners of the peak by XLA's assignment of buffers.
+
+    Raises TypeError, LookupError or ValueError where the file has not what a plot of it needs.
+    """
+    _check_curve(ranges)
+    last = max(whole(ranges["instructions"]) - 1, 1)
     values = ranges["values"]
     rows = [
         Owner(
@@ -218,22 +244,34 @@ def xla_owners(ranges: Json, sources: Sources) -> Owners:
                 str(value["operation"] or value["name"]),
                 sources.place(str(value["line"])),
                 units.short_type(str(value["type"])),
-                int(value["bytes"]),
+                whole(value["bytes"]),
             ),
             count=1,
-            start=value["start"] / last,
-            end=value["end"] / last,
-            note=value["name"] if value["operation"] else "",
+            start=number(value["start"]) / last,
+            end=number(value["end"]) / last,
+            note=str(value["name"]) if value["operation"] else "",
         )
         for value in (values[index] for index in ranges["at_peak"])
         # The peak is of temporaries; what is given and returned is there all the time.
         if value["kind"] == "temp"
     ]
     title = "XLA's temporaries at their peak, in what runs"
-    return _owners(title, rows, int(ranges["peak_bytes"]), int(ranges["peak_at"]) / last)
+    return _owners(title, rows, whole(ranges["peak_bytes"]), whole(ranges["peak_at"]) / last)
 
 
-def model_owners(title: str, curve: MemoryCurve, sources: Sources) -> Owners:
+def _check_curve(ranges: Json) -> None:
+    whole_or_none(ranges.get("temp_bytes"))
+    end, place = whole(ranges["instructions"]), -1
+    for time, size_bytes in ranges.get("curve") or ():
+        whole(size_bytes)
+        if not place < whole(time) <= end:
+            raise ValueError("its curve does not go on from one instruction to a later one")
+        place = time
+
+
+def model_owners(
+    title: str, curve: MemoryCurve, sources: Sources, *, is_before: bool = False
+) -> Owners:
     """The owners of the peak of a program by hloom's model."""
     last = max(len(curve.points) - 1, 1)
     rows = [
@@ -249,7 +287,8 @@ def model_owners(title: str, curve: MemoryCurve, sources: Sources) -> Owners:
         for each in curve.owners
     ]
     peak_bytes = curve.points[curve.peak_at].bytes if curve.points else 0
-    return _owners(title, rows, peak_bytes, curve.peak_at / last)
+    found = _owners(title, rows, peak_bytes, curve.peak_at / last)
+    return replace(found, is_before=is_before)
 
 
 def _owners(title: str, values: list[Owner], peak_bytes: int, peak_at: float) -> Owners:
@@ -257,7 +296,7 @@ def _owners(title: str, values: list[Owner], peak_bytes: int, peak_at: float) ->
     shown, others = tuple(rows[:MOST_OWNERS]), rows[MOST_OWNERS:]
     return Owners(
         title=title,
-        peak_bytes=peak_bytes or sum(row.size_bytes for row in rows),
+        peak_bytes=peak_bytes or sum(row.size_bytes for row in rows) or 1,
         peak_at=peak_at,
         rows=shown,
         others=sum(row.count for row in others),

@@ -24,7 +24,16 @@ from hloom.report.sources import Sources
 MOST_MODEL_BYTES = 64 * 2**20
 """A module with more text than that is not read to model its memory: it would take minutes."""
 
-_DAMAGE = (ArithmeticError, AttributeError, LookupError, PassError, TypeError, ValueError)
+_DAMAGE = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    OSError,
+    PassError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
 """What reading a file raises that is not what it should be."""
 
 _T = TypeVar("_T")
@@ -92,6 +101,13 @@ def report_module(group: Sequence[ModuleDump], *, number: int, in_full: bool) ->
             unread.append(Missing(what, why))
             return None
 
+    def missing() -> tuple[Missing, ...]:
+        """All that is not there, once everything has been looked at."""
+        told = {each.what: each for each in (*dump.refused.values(), *folder.odd_ones(dump))}
+        for each in unread:
+            told.pop(each.what, None)
+        return (*unread, *told.values())
+
     memory = memory_of(dump)
     of_xla = read("owners of XLA's peak", partial(xla_owners, sources=sources), dump.live_ranges)
     if of_xla is None:
@@ -123,13 +139,13 @@ def report_module(group: Sequence[ModuleDump], *, number: int, in_full: bool) ->
         files=folder.files_of(dump),
         facts=folder.facts_of(dump.manifest),
         commands=folder.commands_of(dump),
-        missing=tuple(unread),
+        missing=missing(),
     )
 
 
 def _modelled(dump: ModuleDump, memory: Memory, sources: Sources) -> Memory:
     """The memory of the input and of the last state before lowering, by hloom's model."""
-    states = [each for each in dump.states if each.file.stat().st_size <= MOST_MODEL_BYTES]
+    states = [each for each in dump.states if each.size_bytes <= MOST_MODEL_BYTES]
     if not states or states[0].label != "input":
         return memory
     rewritten = [state for state in states if _may_change_memory(state)]
@@ -139,7 +155,7 @@ def _modelled(dump: ModuleDump, memory: Memory, sources: Sources) -> Memory:
     if after is not None:
         owners.append(model_owners("After the passes, by hloom's model", after, sources))
     title = "Before the passes, by hloom's model" if after else "By hloom's model of memory"
-    owners.append(model_owners(title, before, sources))
+    owners.append(model_owners(title, before, sources, is_before=after is not None))
     return dataclasses.replace(memory, before=before, after=after, owners=tuple(owners))
 
 

@@ -8,6 +8,7 @@ from datetime import datetime
 from importlib import resources
 from pathlib import Path
 from typing import TypeVar
+from urllib.parse import quote
 
 import jinja2
 from markupsafe import Markup, escape
@@ -17,6 +18,7 @@ from hloom.report import units
 from hloom.report.figures import Figure, figures_of
 from hloom.report.gather import Report
 from hloom.report.module import ModuleReport
+from hloom.visible import visible
 
 _T = TypeVar("_T")
 
@@ -27,6 +29,7 @@ def page(report: Report, *, folder: Path) -> str:
         loader=jinja2.FunctionLoader(_template),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
+        finalize=_shown,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -44,9 +47,14 @@ def _template(name: str) -> str:
     return resources.files(__package__).joinpath("templates", name).read_text(encoding="utf-8")
 
 
+def _shown(value: object) -> object:
+    """What stands for a value; of markup that was made here nothing is hidden."""
+    return visible(value) if type(value) is str else value
+
+
 def _link(path: Path, folder: Path) -> str:
     # As a URL: names of modules are plain, but folders are the user's.
-    return Path(os.path.relpath(path, folder)).as_posix().replace("%", "%25").replace("?", "%3F")
+    return quote(os.fsencode(os.path.relpath(path, folder)))
 
 
 def _inlined(module: ModuleReport) -> Iterator[tuple[Figure, Markup, Markup]]:
@@ -117,7 +125,7 @@ def _moment(text: str) -> str:
 
 def _ticked(text: str) -> Markup:
     """A text in which what stands between backticks is code."""
-    parts = (escape(part) for part in text.split("`"))
+    parts = (escape(part) for part in visible(text).split("`"))
     return Markup("").join(
         Markup("<code>{}</code>").format(part) if number % 2 else part
         for number, part in enumerate(parts)
@@ -126,7 +134,7 @@ def _ticked(text: str) -> Markup:
 
 def _breakable(spec: str) -> Markup:
     """A spec that may be broken where its options begin."""
-    return Markup("<wbr>{").join(escape(part) for part in spec.split("{"))
+    return Markup("<wbr>{").join(escape(part) for part in visible(spec).split("{"))
 
 
 _FILTERS = {
@@ -134,7 +142,7 @@ _FILTERS = {
     "change": lambda ends: units.change(*ends),
     "counted": lambda count, noun, plural="": units.counted(count, noun, plural),
     "flops": units.flops,
-    "lower_first": lambda text: text[:1].lower() + text[1:],
+    "lower_first": units.lower_first,
     "moment": _moment,
     "of": _of,
     "parted": _parted,

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hloom.report import units
-from hloom.report.curves import alike
 from hloom.report.drawing import COLORS, PLOT_CSS, WIDTH_INCHES, Plot, PlotError, Width
 
 if TYPE_CHECKING:
-    from hloom.passes.analysis.memory_curve import MemoryCurve, Owner
+    from hloom.passes.analysis.memory_curve import MemoryCurve
+    from hloom.report.memory import Owners
 
 __all__ = [
     "PLOT_CSS",
@@ -65,24 +65,22 @@ def xla_memory_plot(live_ranges: Mapping[str, Any], *, width: Width = "wide") ->
     return _curves([line], levels, "instructions, in the order of XLA's schedule", width)
 
 
-def owners_plot(owners: Sequence[Owner], *, peak_bytes: int, width: Width = "wide") -> Plot:
-    """What is in memory at the peak: a bar for each line of the program, the largest first."""
-    most = 12 if width == "wide" else 8
-    groups = alike(owners)
+def owners_plot(owners: Owners, *, width: Width = "wide") -> Plot:
+    """What is in memory at the peak: a bar for each row of the report's table."""
     bars = [
         _Bar(
-            f"{group.count} {group.name}" if group.count > 1 else group.name,
-            " ".join(filter(None, (units.short_place(group.line), units.short_type(group.type)))),
-            group.bytes,
-            f"{units.size(group.bytes)}, {units.percent(group.bytes / max(peak_bytes, 1))}",
+            f"{row.count} x {row.value.leaf}" if row.count > 1 else row.value.leaf,
+            " ".join(filter(None, (row.value.place.short, row.value.type))),
+            row.size_bytes,
+            f"{units.size(row.size_bytes)}, "
+            f"{units.percent(row.size_bytes / max(owners.peak_bytes, 1))}",
         )
-        for group in groups[:most]
+        for row in owners.rows
     ]
-    rest = sum(group.bytes for group in groups[most:])
-    if rest:
-        smaller = sum(group.count for group in groups[most:])
-        bars.append(_Bar(f"{smaller} smaller ones", "", rest, units.size(rest)))
-    return _bars(bars, "before", width)
+    if owners.others:
+        rest = units.counted(owners.others, "smaller value")
+        bars.append(_Bar(rest, "", owners.others_bytes, units.size(owners.others_bytes)))
+    return _bars(bars, "before" if owners.is_before else "after", width)
 
 
 def times_plot(

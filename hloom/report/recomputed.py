@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from hloom.report.sources import Json, Named, Sources
+from hloom.report.sources import Json, Named, Sources, number, whole, whole_or_none
 
 
 @dataclass(frozen=True)
@@ -112,17 +112,19 @@ def recomputation(plan: Json, attempts: Sequence[Json], sources: Sources) -> Rec
         rows.add(block["readers"], (), trips=1)
     for scan in scans:
         sites = [site["reader"] | {"reads": site["reads"]} for site in scan["sites"]]
-        rows.add(sites, scan["not_stored"], trips=int(scan["trips"]))
-    clones = sum(group["recomputed_operations"] for block in blocks for group in block["groups"])
-    clones += sum(site["recomputed_operations"] for scan in scans for site in scan["sites"])
+        rows.add(sites, scan["not_stored"], trips=whole(scan["trips"]))
+    clones = sum(
+        whole(group["recomputed_operations"]) for block in blocks for group in block["groups"]
+    )
+    clones += sum(whole(site["recomputed_operations"]) for scan in scans for site in scan["sites"])
     return Recomputation(
-        freed_bytes=plan["freed_bytes"],
-        added_bytes=plan["added_bytes"],
+        freed_bytes=whole(plan["freed_bytes"]),
+        added_bytes=whole(plan["added_bytes"]),
         operations=clones,
         blocks=len(blocks),
         scans=len(plan["scans"]),
-        added_flops=plan.get("added_flops"),
-        added_seconds=plan.get("added_seconds"),
+        added_flops=_known(plan.get("added_flops")),
+        added_seconds=_known(plan.get("added_seconds")),
         values=rows.values(),
         kept=_kept(blocks, scans, sources),
         attempts=tuple(_attempt(each) for each in attempts),
@@ -174,7 +176,7 @@ class _Rows:
         return tuple(sorted(rows, key=lambda row: -row.size_bytes))
 
     def _key(self, value: Json, trips: int) -> _Key:
-        key = (value["name"], value["source"], value["type"], int(value["bytes"]), trips)
+        key = (value["name"], value["source"], value["type"], whole(value["bytes"]), trips)
         self._examples.setdefault(key, value)
         self._readers.setdefault(key, Counter())
         return key
@@ -203,14 +205,18 @@ def _kept(blocks: Iterable[Json], scans: Iterable[Json], sources: Sources) -> tu
 
 
 def _kept_key(value: Json, trips: int, *, already: bool) -> tuple[str, str, str, int, int, bool]:
-    source, size_bytes = value["source"], int(value["bytes"])
+    source, size_bytes = value["source"], whole(value["bytes"])
     return (value["name"], source, value["type"], size_bytes, trips, already)
 
 
 def _attempt(entry: Json) -> Attempt:
     return Attempt(
-        predicted_bytes=entry.get("predicted_step_bytes"),
-        measured_bytes=entry.get("step_bytes"),
-        added_flops=entry.get("added_flops"),
+        predicted_bytes=whole_or_none(entry.get("predicted_step_bytes")),
+        measured_bytes=whole_or_none(entry.get("step_bytes")),
+        added_flops=_known(entry.get("added_flops")),
         used=bool(entry.get("used")),
     )
+
+
+def _known(value: object) -> float | None:
+    return None if value is None else number(value)

@@ -17,6 +17,25 @@ def entries(facts: Json, key: str) -> Json:
     return found if isinstance(found, dict) else {}
 
 
+def number(value: object) -> int | float:
+    """A number of 0 or more. Raises TypeError for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+        raise TypeError(f"expected a number of 0 or more, got {str(value)[:40]}")
+    return value
+
+
+def whole(value: object) -> int:
+    """A whole number of 0 or more. Raises TypeError for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise TypeError(f"expected a whole number of 0 or more, got {str(value)[:40]}")
+    return value
+
+
+def whole_or_none(value: object) -> int | None:
+    """A whole number of 0 or more; None for None. Raises TypeError for anything else."""
+    return None if value is None else whole(value)
+
+
 @dataclass(frozen=True)
 class Place:
     """A line of the user's program.
@@ -92,5 +111,5 @@ class Sources:
             name=str(entry.get("name") or ""),
             place=self.place(str(entry.get("source") or entry.get("line") or "")),
             type=units.short_type(str(entry.get("type") or "")),
-            size_bytes=int(entry.get("bytes") or 0),
+            size_bytes=whole(entry.get("bytes") or 0),
         )

@@ -100,10 +100,10 @@ def _memory(memory: Memory) -> Iterator[RenderableType]:
 def _verdict(bound: Bound, figures: Figures | None) -> Text:
     holds = None if figures is None else bound.holds(figures)
     if holds is None:
-        return Text(f"Budget: {bound.text}.")
+        return Text(f"Budget: {bound.described}.")
     if holds:
-        return Text(f"Holds the budget of {bound.text}.", style="green")
-    return Text(f"Over the budget of {bound.text}.", style="bold red")
+        return Text(f"Holds the budget of {bound.described}.", style="green")
+    return Text(f"Over the budget of {bound.described}.", style="bold red")
 
 
 def _owners(owners: Owners) -> RenderableType:
@@ -140,7 +140,7 @@ def _recomputation(what: Recomputation, bound: Bound | None) -> Iterator[Rendera
         yield table
         yield from _more(len(what.values))
     if what.attempts:
-        yield _heading("Attempts")
+        yield _heading("Attempts: each prediction is corrected by XLA's figures before it")
         yield _attempts(what.attempts, bound)
 
 

@@ -18,6 +18,11 @@ def size(size_bytes: float) -> str:
     return f"{size_bytes:.0f} B"
 
 
+def lower_first(text: str) -> str:
+    """A sentence's beginning as it is within another sentence."""
+    return text[:1].lower() + text[1:]
+
+
 def seconds(time_s: float) -> str:
     """A time with three digits or so, e.g. "43 ms", "1.32 s", "4 min 10 s"."""
     if time_s >= 99.5:

@@ -33,7 +33,7 @@ def target_of(platform: str, facts: Sequence[DeviceFacts]) -> Target:
     keeps_barriers = jax_private.keeps_barriers(platform)
     if platform == "cpu":
         # The virtual devices of a process share the machine's memory.
-        memory_bytes = _machine_bytes() // len(facts)
+        memory_bytes = machine_bytes() // len(facts)
         return Target(
             memory_bytes=memory_bytes,
             usable_bytes=targets.usable_bytes(memory_bytes),
@@ -90,7 +90,7 @@ def _described(platform: str, kind: str) -> Target | None:
 
 
 @functools.cache
-def _machine_bytes() -> int:
+def machine_bytes() -> int:
     """Memory of this machine, or of the container where that is less."""
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for file in _CGROUP_LIMITS:

@@ -124,3 +124,14 @@ func.func private @sharded_result(%x: tensor<4xf32>) -> (tensor<4xf32> {mhlo.sha
   %0 = stablehlo.sine %x : tensor<4xf32>
   return %0 : tensor<4xf32>
 }
+
+// -----
+
+// Functions that only attributes of a dialect name: the symbol stands inside of the attribute's text.
+func.func private @devices()
+func.func private @"other devices"()
+func.func public @named_by_replica_groups(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %0 = stablehlo.custom_call @exchange(%x) {replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @devices, axes = [#stablehlo.axis_ref<name = "x">]>} : (tensor<4xf32>) -> tensor<4xf32>
+  %1 = stablehlo.custom_call @exchange(%0) {groups = [#stablehlo.replica_group_mesh_axes<mesh = @"other devices", axes = [#stablehlo.axis_ref<name = "x">]>]} : (tensor<4xf32>) -> tensor<4xf32>
+  return %1 : tensor<4xf32>
+}

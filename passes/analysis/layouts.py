@@ -7,12 +7,14 @@ reads it together with values in another, the whole stack is copied before the b
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 from jax.extend.mlir import ir
 
+from hloom.passes.analysis import walk
 from hloom.passes.analysis.kinds import Kind, kind_of
 from hloom.passes.analysis.loops import defining_op
 from hloom.passes.analysis.shards import Shards
-from hloom.passes.analysis.walk import terminator
 
 Order = tuple[int, ...]
 """Axes of a value from the slowest to the fastest in memory, those of size 1 left out."""
@@ -40,26 +42,30 @@ def transposing_bytes(loop: ir.Operation, shards: Shards | None = None) -> int:
 
 def _transposed_stacks(loop: ir.Operation) -> list[ir.Value]:
     """The stacks of earlier loops that this one reads in another order than they are written."""
-    orders: dict[ir.Operation, _Orders] = {}
+    orders: dict[Hashable, _Orders] = {}
+
+    def orders_in(op: ir.Operation) -> _Orders:
+        key = walk.key(op)
+        if key not in orders:
+            orders[key] = _Orders(op.regions[1].blocks[0])
+        return orders[key]
+
     found = []
-    body = loop.regions[1].blocks[0]
-    for number, operand in enumerate(loop.operands):
+    arguments = loop.regions[1].blocks[0].arguments
+    for operand, argument in zip(loop.operands, arguments, strict=True):
         writer = defining_op(operand)
         if writer is None or writer.name != "stablehlo.while":
             continue
         stored = _stored(writer, ir.OpResult(operand).result_number)
         slices = [
             use.owner.operation
-            for use in body.arguments[number].uses
+            for use in argument.uses
             if use.owner.operation.name == "stablehlo.dynamic_slice"
         ]
         if stored is None or not slices:
             continue
-        for op in (writer, loop):
-            if op not in orders:
-                orders[op] = _Orders(op.regions[1].blocks[0])
-        made = orders[writer].of(stored)
-        if any(orders[loop].of(slice_.results[0]) != made for slice_ in slices):
+        made = orders_in(writer).of(stored)
+        if any(orders_in(loop).of(slice_.results[0]) != made for slice_ in slices):
             found.append(operand)
     return found
 
@@ -78,7 +84,7 @@ def _is_returned(value: ir.Value) -> bool:
 
 def _stored(loop: ir.Operation, number: int) -> ir.Value | None:
     """What the body of a loop writes to a stack, one slice an iteration."""
-    update = defining_op(terminator(loop.regions[1].blocks[0]).operands[number])
+    update = defining_op(walk.terminator(loop.regions[1].blocks[0]).operands[number])
     if update is None or update.name != "stablehlo.dynamic_update_slice":
         return None
     return update.operands[1]
@@ -93,8 +99,9 @@ class _Orders:
         """Results that take the order of their operands."""
         ops = [view.operation for view in block.operations]
         for op in ops:
+            kind = kind_of(op)
             for result in op.results:
-                order = self._made(op, result)
+                order = self._made(op, kind, result)
                 if order is not None:
                     self.known[result] = order
         for op in reversed(ops):
@@ -107,9 +114,8 @@ class _Orders:
     def of(self, value: ir.Value) -> Order:
         return self.known.get(value, _plain(value))
 
-    def _made(self, op: ir.Operation, result: ir.Value) -> Order | None:
+    def _made(self, op: ir.Operation, kind: Kind, result: ir.Value) -> Order | None:
         """The order that a result has for the operands' sake; None where it may be any."""
-        kind = kind_of(op)
         flexible = _is_flexible(op, kind)
         if flexible:
             self._flexible.add(result)

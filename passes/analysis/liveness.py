@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
@@ -42,9 +42,10 @@ class MemoryPrediction:
 def predict(module: ir.Module, shards: Shards | None = None) -> MemoryPrediction:
     """The memory of a module whose calls are inlined; pure.
 
-    ``shards`` are found by Shardy's propagation where they are not given.
+    ``shards`` are found by Shardy's propagation where they are not given. Raises NoEntryError where
+    no function is known to be the program.
     """
-    main = walk.functions(module)["main"]
+    main = walk.entry_function(module)
     graph = BlockGraph.of(main.regions[0].blocks[0], shards or Shards.of(module))
     line = line_of(graph)
     return prediction_of(graph, line, simulate(line))
@@ -113,20 +114,26 @@ def _work_of(name: str, results: int) -> Work:
     return Work.FUSED if known and name not in _WHOLE and results == 1 else Work.WHOLE
 
 
-def line_of(graph: BlockGraph) -> Line:
-    """The line of a block without its terminator; operations and values numbered as there."""
+def line_of(graph: BlockGraph, inner_of: Callable[[ir.Operation], int] | None = None) -> Line:
+    """The line of a block without its terminator; operations and values numbered as there.
+
+    ``inner_of`` tells what ``inner_bytes`` would of an operation that holds code, where the caller
+    knows that of the blocks inside.
+    """
     line = Line(sizes=[graph.size(value) for value in range(len(graph.values))])
     ends = bool(graph.ops) and graph.names[-1].endswith("return")
     for position, name in enumerate(graph.names[:-1] if ends else graph.names):
         reads, makes = graph.operands[position], graph.results[position]
         work, inner = _work_of(name, len(makes)), 0
         if name in _HOLDS_CODE:
-            inner = inner_bytes(graph.ops[position], graph.shards)
+            op = graph.ops[position]
+            inner = inner_of(op) if inner_of else inner_bytes(op, graph.shards)
         if name == "stablehlo.while":
             reads, makes = _carries(graph, position)
         elif work in (Work.ALIAS, Work.VIEW, Work.IN_PLACE):
             first = [graph.index[value] for value in graph.ops[position].operands]
-            reads = first + [value for value in reads if value not in first]
+            named = set(first)
+            reads = first + [value for value in reads if value not in named]
         line.work.append(work)
         line.reads.append(reads)
         line.makes.append(makes)
@@ -146,12 +153,17 @@ def inner_bytes(op: ir.Operation, shards: Shards | None = None) -> int:
     """Bytes alive only while a loop or a branch runs, or before it for its sake; otherwise 0."""
     if op.name not in _HOLDS_CODE:
         return 0
-    inside = max(
-        simulate(line_of(BlockGraph.of(block, shards))).bytes
-        for region in op.regions
-        for block in region.blocks
+    return bytes_around(
+        op, lambda block: simulate(line_of(BlockGraph.of(block, shards))).bytes, shards
     )
-    return max(inside, transposing_bytes(op, shards))
+
+
+def bytes_around(
+    op: ir.Operation, inside: Callable[[ir.Block], int], shards: Shards | None = None
+) -> int:
+    """`inner_bytes` of an operation that holds code, given what is alive ``inside`` its blocks."""
+    most = max(inside(block) for region in op.regions for block in region.blocks)
+    return max(most, transposing_bytes(op, shards))
 
 
 def _carries(graph: BlockGraph, position: int) -> tuple[list[int], list[int]]:
@@ -169,7 +181,8 @@ def _carries(graph: BlockGraph, position: int) -> tuple[list[int], list[int]]:
         if returned[number] != body.arguments[number]:
             changed.append(graph.index[operand])
             makes.append(graph.results[position][number])
-    others = [value for value in graph.operands[position] if value not in changed]
+    named = set(changed)
+    others = [value for value in graph.operands[position] if value not in named]
     return changed + others, makes
 
 

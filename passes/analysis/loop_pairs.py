@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
+from hloom.passes.analysis import walk
 from hloom.passes.analysis.loops import (
     CountedLoop,
     Stack,
@@ -92,14 +93,14 @@ def _pairs(
     backward_loops: list[CountedLoop],
     way_of: Callable[[CountedLoop, Stack], _Way | None],
 ) -> list[LoopPair]:
-    readers = {loop.op: loop for loop in backward_loops}
+    readers = {walk.key(loop.op): loop for loop in backward_loops}
     pairs = []
     for forward in forward_loops:
-        ways: dict[ir.Operation, list[_Way]] = {}
+        ways: dict[Hashable, list[_Way]] = {}
         for stack in forward.stacks:
             way = way_of(forward, stack)
-            if way is not None and way.loop in readers:
-                ways.setdefault(way.loop, []).append(way)
+            if way is not None and (loop := walk.key(way.loop)) in readers:
+                ways.setdefault(loop, []).append(way)
         for loop, found in ways.items():
             pair = _loop_pair(forward, readers[loop], found)
             if pair is not None:
@@ -140,7 +141,8 @@ def _only_reader(
     Reshapes are looked through where they lead back to the type that the values begin with: then
     all they do is undone.
     """
-    readers: dict[ir.Operation, list[int]] = {}
+    reader: ir.Operation | None = None
+    operands: list[int] = []
     waiting = list(values)
     while waiting:
         value = waiting.pop()
@@ -148,14 +150,12 @@ def _only_reader(
             op = use.owner.operation
             if op.name == "stablehlo.reshape":
                 waiting.append(op.results[0])
-            elif value.type != type_:
+            elif value.type != type_ or (reader is not None and reader != op):
                 return None
             else:
-                readers.setdefault(op, []).append(use.operand_number)
-    if len(readers) != 1:
-        return None
-    ((op, operands),) = readers.items()
-    return _Way(stack, op, tuple(sorted(operands)), through)
+                reader = op
+                operands.append(use.operand_number)
+    return None if reader is None else _Way(stack, reader, tuple(sorted(operands)), through)
 
 
 def _loop_pair(forward: CountedLoop, backward: CountedLoop, ways: list[_Way]) -> LoopPair | None:

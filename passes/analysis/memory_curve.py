@@ -113,9 +113,9 @@ def memory_curve(module: ir.Module, shards: Shards | None = None) -> MemoryCurve
     """The memory of a module whose calls are inlined, over its kernels; pure.
 
     Its peak is what `liveness.predict` says. ``shards`` are found by Shardy's propagation where
-    they are not given.
+    they are not given. Raises NoEntryError where no function is known to be the program.
     """
-    main = walk.functions(module)["main"]
+    main = walk.entry_function(module)
     graph = BlockGraph.of(main.regions[0].blocks[0], shards or Shards.of(module))
     line = line_of(graph)
     prediction = prediction_of(graph, line, simulate(line))

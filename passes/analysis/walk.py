@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 
 from jax.extend.mlir import ir
 
@@ -58,6 +58,35 @@ def functions(module: ir.Module) -> dict[str, ir.Operation]:
     return found
 
 
+class NoEntryError(ValueError):
+    """A module does not say which of its functions is the program."""
+
+
+def entry_function(module: ir.Module) -> ir.Operation:
+    """The function that a run of the module starts in: ``main``, or else the only public one.
+
+    JAX always writes ``main``; tests and other programs that write StableHLO may not. Raises
+    NoEntryError where there is neither.
+    """
+    found = functions(module)
+    if "main" in found:
+        return found["main"]
+    public = [function for function in found.values() if is_public(function)]
+    if len(public) == 1:
+        return public[0]
+    raise NoEntryError(
+        "no function of the module is known to be its program: none is called main, and "
+        f"{len(public)} are public"
+    )
+
+
+def is_public(function: ir.Operation) -> bool:
+    """Whether others than the module itself may call the function."""
+    if "sym_visibility" not in function.attributes:
+        return True
+    return ir.StringAttr(function.attributes["sym_visibility"]).value != "private"
+
+
 def ancestors(block: ir.Block) -> Iterator[ir.Operation]:
     """The operations around a block, from the one that holds it outwards."""
     op: ir.Operation | None = block.owner.operation
@@ -87,9 +116,24 @@ def readable_attributes(op: ir.Operation) -> dict[str, ir.Attribute | None]:
     return found
 
 
+def key(op: ir.Operation) -> Hashable:
+    """What stands for an operation in dicts and sets that are asked for each carry of a loop.
+
+    The bindings hash an operation by its operands: that takes long where it has many, and is
+    another number once they are exchanged. They hash a value by where it is.
+    """
+    results = op.results
+    return results[0] if len(results) else op
+
+
 def terminator(block: ir.Block) -> ir.Operation:
-    """The last operation of a block."""
-    return list(block.operations)[-1].operation
+    """The last operation of a block, found without walking there; every block of code has one.
+
+    Raises ValueError where the last operation is no terminator.
+    """
+    found = ir.InsertionPoint.at_block_terminator(block).ref_operation
+    assert found is not None
+    return found.operation
 
 
 def ancestor_in(block: ir.Block, op: ir.Operation) -> ir.Operation:

@@ -72,6 +72,7 @@ class Barriers(Pass):
     summary: ClassVar[str] = "let kernels that access other devices wait for them, in one order"
     example: ClassVar[str] = "barriers{timeout=60s}"
     requires: ClassVar[tuple[type[Pass], ...]] = (Inline,)
+    once: ClassVar[bool] = True
 
     entry: bool = option(True, doc="put barriers before kernels that need one")
     exit: bool = option(True, doc="put barriers behind kernels that need one")

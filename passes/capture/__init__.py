@@ -66,6 +66,7 @@ class Capture(Pass):
     summary: ClassVar[str] = "run the program as few CUDA graphs as its host calls allow"
     example: ClassVar[str] = "remat,capture{min_ops=20}"
     requires: ClassVar[tuple[type[Pass], ...]] = (Inline, Unroll)
+    once: ClassVar[bool] = True
 
     min_ops: int = option(
         5,

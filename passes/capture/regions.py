@@ -46,14 +46,9 @@ _TERMINATORS = frozenset({"sdy.return", "stablehlo.return"})
 def regions_of(module: ir.Module, rules: Rules, min_ops: int) -> Iterator[BlockRegions]:
     """Every block of the program that no graph holds together with what is around it."""
     for function in walk.functions(module).values():
-        if not _is_private(function):
+        # Private ones are decompositions, and what could not be inlined.
+        if walk.is_public(function):
             yield from _of_block(function.regions[0].blocks[0], rules, min_ops)
-
-
-def _is_private(function: ir.Operation) -> bool:
-    """Whether only others of the module use it: a decomposition, or what could not be inlined."""
-    visibility = walk.readable_attributes(function).get("sym_visibility")
-    return isinstance(visibility, ir.StringAttr) and visibility.value == "private"
 
 
 def _of_block(block: ir.Block, rules: Rules, min_ops: int) -> Iterator[BlockRegions]:

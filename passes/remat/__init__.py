@@ -36,7 +36,9 @@ of XLA, is within the budget. After a tight one::
 
 XLA's figure for the compiled plan then corrects the model, and another plan is compiled where the
 budget is not held, or can be held at less added time. Where no plan holds it, the one with the
-least memory is compiled, and a complaint tells the largest values alive at its peak.
+least memory is compiled, and a complaint tells what is in memory at its peak, and what kept the
+pass from doing more. A share is missed in the same way as a size, but for small programs without a
+backward pass (``helper_bytes``).
 
 Constants, iotas and splats that the clones need are cloned beside them and never pass a barrier:
 behind one they could not fold and would be kept alive. Everything else that the clones start from
@@ -53,23 +55,33 @@ a price on time is searched for instead.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from jax.extend.mlir import ir
 
-from hloom.passes.base import Attempt, MeasuredPass, Pass, Planner, Target
+from hloom.passes.base import Attempt, Complaint, MeasuredPass, Pass, Planner, Target
 from hloom.passes.cse import Cse
 from hloom.passes.free_constants import FreeConstants
 from hloom.passes.inline import Inline
 from hloom.passes.loop_edit import Replaced
 from hloom.passes.options import Budget, Bytes, option
 from hloom.passes.remat.budget import best_of, is_worthwhile, setting_of, temp_budget
-from hloom.passes.remat.describe import describe_floor
+from hloom.passes.remat.describe import describe_floor, describe_peak
+from hloom.passes.remat.obstacle import Obstacle
 from hloom.passes.remat.plan import BudgetPlanner, RematPlan, plan_cheap
 from hloom.passes.remat.rewrite import apply_block
 from hloom.passes.remat.scan_rewrite import apply_scan, finish_scans
+
+_UNMEASURED = (
+    "XLA does not tell what memory the program takes here, so that it is not known whether the "
+    "budget holds."
+)
+_FOR_HELPERS = (
+    "Where it is no program that the share is meant for, raise helper_bytes, or give the share to "
+    "the training step alone, as its compiler_options."
+)
 
 
 @dataclass(frozen=True)
@@ -80,13 +92,15 @@ class Remat(MeasuredPass):
     summary: ClassVar[str] = "recompute what the backward pass needs instead of keeping it"
     example: ClassVar[str] = "remat{budget=60GiB}"
     requires: ClassVar[tuple[type[Pass], ...]] = (Inline, Cse, FreeConstants)
+    once: ClassVar[bool] = True
 
     budget: Budget | None = option(
         None,
         doc="the memory that a step may take on a device: bytes for arguments, results and all "
-        "temporaries; a share of the temporaries that the program takes without the pass; or fit, "
-        "for what the device has. Matrix products are recomputed where that is needed. Without a "
-        "budget only cheap work is recomputed, as much as saves memory",
+        "temporaries; a share of the temporaries that the program takes without the pass; fit, for "
+        "what the device has; or min, for the least that can be reached. Matrix products are "
+        "recomputed where that is needed. Without a budget only cheap work is recomputed, as much "
+        "as saves memory",
     )
     compiles: int = option(
         3, doc="how often the program may be compiled to hold the budget", minimum=1
@@ -99,6 +113,13 @@ class Remat(MeasuredPass):
     min_bytes: Bytes = option(
         Bytes(16 * 1024),
         doc="values smaller than this are kept as they are",
+        minimum=0,
+    )
+
+    helper_bytes: Bytes = option(
+        Bytes(2**20),
+        doc="a share does not bound a program without a backward pass whose temporaries are "
+        "smaller than this: the helper programs that JAX compiles beside a step",
         minimum=0,
     )
 
@@ -125,26 +146,48 @@ class Remat(MeasuredPass):
             return len(attempts) - 1
         return best_of(attempts, temp_budget(self.budget, attempts, target))
 
-    def complaint(self, attempts: Sequence[Attempt], best: int, target: Target) -> str | None:
+    def complaint(
+        self,
+        attempts: Sequence[Attempt],
+        best: int,
+        target: Target,
+        module_of_best: Callable[[], ir.Module],
+    ) -> Complaint | None:
         if self.budget is None:
             return None
+        if not attempts:
+            return Complaint(_UNMEASURED)
+        if why := attempts[best].plan.get("unplanned"):
+            return Complaint(f"{why}.")
         limit = temp_budget(self.budget, attempts, target)
         if limit is None:
-            return f"the memory of {target.name} is not known, so that nothing was done to fit it"
-        attempt = attempts[best]
-        if attempt.temp_bytes <= limit:
-            return None
-        if self.budget.percent is not None:
-            # Of a program in which there is nothing to recompute no share was meant.
-            nothing = all(setting_of(one.plan) is None for one in attempts)
-            what = "temporary memory"
-            return (
-                None if nothing else describe_floor(attempt.plan, what, attempt.temp_bytes, limit)
+            return Complaint(
+                f"the memory of {target.name} is not known, so that nothing was done to fit it."
             )
-        around = attempt.step_bytes - attempt.temp_bytes
-        return describe_floor(
-            attempt.plan, "the memory of the step", attempt.step_bytes, limit + around
-        )
+        attempt = attempts[best]
+        if attempt.temp_bytes <= limit or self.budget.least:
+            return None
+        obstacle = self._obstacle(attempts)
+        is_forward = obstacle is Obstacle.NO_BACKWARD
+        percent = self.budget.percent
+        if percent is not None and is_forward and attempt.temp_bytes < self.helper_bytes:
+            return None
+        around = 0 if percent is not None else attempt.step_bytes - attempt.temp_bytes
+        sentences = [
+            describe_floor(percent, attempt.temp_bytes + around, limit + around),
+            obstacle.sentence if obstacle else "",
+            _FOR_HELPERS if is_forward and percent is not None else "",
+            describe_peak(module_of_best()),
+        ]
+        return Complaint(" ".join(filter(None, sentences)), str(obstacle) if is_forward else "")
+
+    def _obstacle(self, attempts: Sequence[Attempt]) -> Obstacle | None:
+        """Why not more is recomputed, where that is more than the floor itself."""
+        if found := attempts[0].plan.get("obstacle"):
+            return Obstacle(found)
+        if any(setting_of(attempt.plan) is not None for attempt in attempts):
+            return None
+        return Obstacle.ONE_COMPILE if self.compiles == 1 else Obstacle.NO_GAIN
 
     def apply(self, plan: RematPlan) -> None:
         replaced = Replaced()

@@ -45,11 +45,12 @@ class Forward:
         self._prices: dict[Rates, list[int]] = {}
         self._sinks_of: dict[range, list[int]] = {}
         may_be = graph.is_cheap if pricing is None else graph.is_pure
+        are_loops = [op in loops for op in graph.ops]
         for value, producer in enumerate(graph.producers):
             self.cheap.append(graph.is_cheap(value))
             inside = producer != FROM_OUTSIDE
             forward = not inside or not self.backward[producer]
-            if inside and graph.ops[producer] in loops:
+            if inside and are_loops[producer]:
                 self.of_loops.add(value)
             self.recomputable.append(
                 inside

@@ -6,11 +6,12 @@ them is what the bodies hold while they run, and how much one loop stacks for th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
+from hloom.passes.analysis import walk
 from hloom.passes.analysis.line import Line
 from hloom.passes.analysis.liveness import inner_bytes
 from hloom.passes.analysis.loops import runs_of
@@ -47,13 +48,13 @@ class LoopEffects:
     def __init__(
         self,
         module: ir.Module,
-        number: Mapping[ir.Operation, int],
+        number: Mapping[Hashable, int],
         scans: Sequence[BlockScans],
         ladder: Ladder,
         pricing: Pricing,
         shards: Shards,
     ) -> None:
-        """``number`` is that of an operation among all of the module's."""
+        """``number`` is that of an operation among all of the module's, by ``walk.key``."""
         self.module, self.number, self.scans = module, number, scans
         self.ladder, self.pricing, self.shards = ladder, pricing, shards
         self._kept: dict[tuple[int, int], int] = {}
@@ -123,8 +124,11 @@ class LoopEffects:
             ]
             finish_scans(replaced)
             for plan, (forward, backward) in zip(plans, rebuilt, strict=True):
-                second = self.number[plan.pair.backward.op]
-                effects[self.number[plan.pair.forward.op]] = LoopEffect(
+                first, second = (
+                    self.number[walk.key(loop.op)]
+                    for loop in (plan.pair.forward, plan.pair.backward)
+                )
+                effects[first] = LoopEffect(
                     inner_bytes=inner_bytes(forward, shards),
                     stacked_bytes=_linked_bytes(forward, backward, shards),
                     partner=second,

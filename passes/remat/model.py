@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
@@ -16,14 +16,18 @@ from jax.extend.mlir import ir
 from hloom.passes.analysis import walk
 from hloom.passes.analysis.graph import BlockGraph
 from hloom.passes.analysis.line import Line
-from hloom.passes.analysis.liveness import MemoryPrediction, line_of, prediction_of
+from hloom.passes.analysis.liveness import (
+    MemoryPrediction,
+    bytes_around,
+    line_of,
+    prediction_of,
+)
 from hloom.passes.analysis.loops import runs_of
 from hloom.passes.analysis.phases import has_remat_name, is_rematerialized
 from hloom.passes.analysis.shards import Shards
 from hloom.passes.analysis.simulation import Peak, simulate
 from hloom.passes.base import Target
 from hloom.passes.clone import Counterparts
-from hloom.passes.remat.describe import describe_peak
 from hloom.passes.remat.forward import Forward
 from hloom.passes.remat.ladder import Ladder, Setting
 from hloom.passes.remat.loop_effects import LoopEffect, LoopEffects, put_stacks
@@ -63,16 +67,10 @@ Plans = tuple[tuple[BlockPlan, ...], tuple[ScanPlan, ...]]
 
 @dataclass(frozen=True)
 class _Simulated:
-    """An outcome with the peak it comes from.
-
-    ``origins`` has for each value of the peak the one of the main block that it is; ``running``
-    is the operation that runs then, where much of the peak is inside of it.
-    """
+    """An outcome with the peak it comes from."""
 
     outcome: Outcome
     peak: Peak
-    origins: Sequence[int]
-    running: ir.Operation | None
 
 
 @dataclass(frozen=True)
@@ -94,9 +92,9 @@ class Model:
         self.module, self.min_bytes = module, min_bytes
         self.pricing = Pricing(target.speed)
         self.operations = list(walk.operations(module.operation))
-        self.number = {op: number for number, op in enumerate(self.operations)}
-        """Of an operation among all of them; none is edited while the model is used."""
-        self.main = walk.functions(module)["main"].regions[0].blocks[0]
+        self.number = {walk.key(op): number for number, op in enumerate(self.operations)}
+        """Of an operation among all of them, by its key; none is edited while the model is used."""
+        self.main = walk.entry_function(module).regions[0].blocks[0]
         self.blocks = list(walk.code_blocks(module.operation))
         self.shards = Shards.of(module)
         self._graphs = {block: BlockGraph.of(block, self.shards) for block in self.blocks}
@@ -105,6 +103,7 @@ class Model:
             for block, graph in self._graphs.items()
         }
         self._lines: dict[ir.Block, Line] = {}
+        self._peaks: dict[ir.Block, int] = {}
         self._known: dict[Setting | None, _Simulated] = {}
         self._alike: dict[Hashable, _Simulated] = {}
         """By what follows from a setting: several may come to the same."""
@@ -166,17 +165,6 @@ class Model:
         peak = self._simulated(None).peak
         return prediction_of(self._graphs[self.main], self._base_line(self.main), peak)
 
-    def owners(self, setting: Setting | None) -> list[dict[str, object]]:
-        """The largest owners of memory at the peak that a setting would give, as JSON."""
-        simulated = self._simulated(setting)
-        peak, graph = simulated.peak, self._graphs[self.main]
-        values = [
-            (graph.values[simulated.origins[value]], size)
-            for value, size in peak.alive
-            if simulated.origins[value] < len(graph.values)
-        ]
-        return describe_peak(values, simulated.running, peak.inner_bytes)
-
     def _simulated(self, setting: Setting | None) -> _Simulated:
         if setting not in self._known:
             self._known[setting] = self._simulate(setting)
@@ -201,17 +189,10 @@ class Model:
         blocks = [*schedules, *(self.operations[number].block for number in effects)]
         around = frozenset(op for block in blocks for op in walk.ancestors(block))
         line = self._line(self.main, _Planned(effects, schedules, around))
-        origins: Sequence[int] = range(len(line.sizes))
         if self.main in schedules:
-            rehearsed = rehearse(line, schedules[self.main])
-            line, origins = rehearsed.line, rehearsed.origins
+            line = rehearse(line, schedules[self.main])
         peak = simulate(line)
-        running = None
-        if peak.inner_bytes:
-            graph = self._graphs[self.main]
-            running = graph.ops[graph.producers[origins[line.makes[peak.position][0]]]]
-        outcome = Outcome(setting, peak.bytes, _seconds(effects, schedules))
-        return _Simulated(outcome, peak, origins, running)
+        return _Simulated(Outcome(setting, peak.bytes, _seconds(effects, schedules)), peak)
 
     def plan(self, setting: Setting) -> Plans:
         """The setting's decisions on the module itself."""
@@ -238,15 +219,25 @@ class Model:
         for block in (block for region in op.regions for block in region.blocks):
             line = self._line(block, planned)
             if block in planned.schedules:
-                line = rehearse(line, planned.schedules[block]).line
+                line = rehearse(line, planned.schedules[block])
             most = max(most, simulate(line).bytes)
         return most
 
     def _base_line(self, block: ir.Block) -> Line:
         """The block's line as it is, for nobody to change."""
         if block not in self._lines:
-            self._lines[block] = line_of(self._graphs[block])
+            self._lines[block] = line_of(self._graphs[block], self._base_inner)
         return self._lines[block]
+
+    def _base_inner(self, op: ir.Operation) -> int:
+        """Bytes alive inside an operation that holds blocks of code, as it is."""
+        return bytes_around(op, self._base_bytes, self.shards)
+
+    def _base_bytes(self, block: ir.Block) -> int:
+        """Bytes alive inside a block as it is, looked up once for all blocks around it."""
+        if block not in self._peaks:
+            self._peaks[block] = simulate(self._base_line(block)).bytes
+        return self._peaks[block]
 
     def _line(self, block: ir.Block, planned: _Planned) -> Line:
         """The block's line with what is planned inside its operations."""
@@ -254,7 +245,8 @@ class Model:
         changed = [
             (position, op)
             for position in self._code[block]
-            if (op := graph.ops[position]) in planned.around or self.number[op] in planned.effects
+            if (op := graph.ops[position]) in planned.around
+            or self.number[walk.key(op)] in planned.effects
         ]
         if not changed:
             return base
@@ -266,7 +258,7 @@ class Model:
             makes=list(base.makes),
         )
         for position, op in changed:
-            effect = planned.effects.get(self.number[op])
+            effect = planned.effects.get(self.number[walk.key(op)])
             if effect is None:
                 line.inner[position] = self._inside(op, planned)
                 continue

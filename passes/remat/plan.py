@@ -20,6 +20,7 @@ from hloom.passes.options import Budget
 from hloom.passes.remat.budget import Decision, decide, known_json, outcomes_of, temp_budget
 from hloom.passes.remat.decisions import DividedBlock, DividedScan
 from hloom.passes.remat.model import Model
+from hloom.passes.remat.obstacle import Obstacle, obstacle_of
 from hloom.passes.remat.pricing import Pricing
 from hloom.passes.remat.scan import ScanPlan, plan_scans
 from hloom.passes.remat.search import Search
@@ -37,21 +38,18 @@ class Prediction:
       added_flops: floating-point operations that are done once more.
       added_seconds: what is done once more by its roofline, all of it one after the other; of cheap
         work, which mostly fuses into kernels that run anyway, an upper bound.
-      peak: the largest values alive when most is, as JSON.
     """
 
     decision: Decision
     step_bytes: int
     added_flops: float
     added_seconds: float
-    peak: tuple[dict[str, object], ...]
 
     def to_json(self) -> dict[str, object]:
         return known_json(self.decision) | {
             "predicted_step_bytes": self.step_bytes,
             "added_flops": self.added_flops,
             "added_seconds": self.added_seconds,
-            "peak": list(self.peak),
         }
 
 
@@ -63,6 +61,10 @@ class RematPlan:
     scans: tuple[ScanPlan, ...]
     prediction: Prediction | None = None
     """What the plan is to give; None where there is no budget to hold."""
+    obstacle: Obstacle | None = None
+    """What keeps the module from being rewritten, or its straight-line blocks."""
+    unplanned: str | None = None
+    """Why nothing can be planned to hold the budget, a sentence."""
 
     @property
     def empty(self) -> bool:
@@ -84,7 +86,8 @@ class RematPlan:
 
     def summary(self) -> str:
         if self.empty:
-            return "nothing to recompute"
+            because = self.unplanned or (self.obstacle.reason if self.obstacle else "")
+            return f"nothing to recompute: {because}" if because else "nothing to recompute"
         clones = sum(len(group.cloned) for block in self.blocks for group in block.groups)
         clones += sum(len(site.cloned) for scan in self.scans for site in scan.sites)
         text = (
@@ -102,6 +105,10 @@ class RematPlan:
             "blocks": [block.to_json() for block in self.blocks],
             "scans": [scan.to_json() for scan in self.scans],
         }
+        if self.obstacle is not None:
+            decisions["obstacle"] = str(self.obstacle)
+        if self.unplanned is not None:
+            decisions["unplanned"] = self.unplanned
         return decisions | (self.prediction.to_json() if self.prediction else {})
 
     def decisions(self) -> tuple[base.Decision, ...]:
@@ -125,7 +132,7 @@ def plan_cheap(module: ir.Module, target: Target, min_bytes: int) -> RematPlan:
     code_blocks = list(walk.code_blocks(module.operation))
     scans = [plan for block in code_blocks for plan in plan_scans(block, min_bytes)]
     if not target.keeps_barriers:
-        return RematPlan((), tuple(scans))
+        return RematPlan((), tuple(scans), obstacle=_obstacle_of(module, target, scans, ()))
     # A scan's plan rewrites the bodies of its loops, so no other plan may speak of them, nor
     # of the bodies that an earlier run rewrote.
     taken = {loop for scan in scans for loop in (scan.pair.forward.op, scan.pair.backward.op)}
@@ -135,7 +142,19 @@ def plan_cheap(module: ir.Module, target: Target, min_bytes: int) -> RematPlan:
         if not any(op in taken or has_remat_name(op) for op in walk.ancestors(block))
         and (plan := plan_block(block, min_bytes)).groups
     ]
-    return RematPlan(tuple(blocks), tuple(scans))
+    obstacle = _obstacle_of(module, target, scans, blocks)
+    return RematPlan(tuple(blocks), tuple(scans), obstacle=obstacle)
+
+
+def _obstacle_of(
+    module: ir.Module, target: Target, scans: Collection[object], lines: Collection[object]
+) -> Obstacle | None:
+    return obstacle_of(
+        walk.operations(module.operation),
+        keeps_barriers=target.keeps_barriers,
+        scans=bool(scans),
+        lines=bool(lines),
+    )
 
 
 class BudgetPlanner:
@@ -151,7 +170,10 @@ class BudgetPlanner:
 
     def __call__(self, module: ir.Module, attempts: Sequence[Attempt]) -> RematPlan:
         """The plan for a clone, or for the module itself, given what XLA made of earlier plans."""
-        model, budget = self._model, self.budget
+        try:
+            model, budget = self._model, self.budget
+        except walk.NoEntryError as error:
+            return RematPlan((), (), unplanned=f"no budget can be held: {error}")
         first = attempts or (_predicted(model),)
         limit = temp_budget(budget, first if budget.percent is None else attempts, self.target)
         search = Search(model, outcomes_of(attempts[-1].plan) if attempts else ())
@@ -170,10 +192,10 @@ class BudgetPlanner:
             step_bytes=around + decision.expected_bytes,
             added_flops=added_flops,
             added_seconds=added_seconds,
-            peak=tuple(model.owners(setting)),
         )
         blocks, scans = model.on(module, plans)
-        return RematPlan(blocks, scans, prediction)
+        obstacle = _obstacle_of(self.origin, self.target, model.pairs, model.lines.forwards)
+        return RematPlan(blocks, scans, prediction, obstacle)
 
 
 def _predicted(model: Model) -> Attempt:

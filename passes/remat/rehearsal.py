@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from hloom.passes.analysis.line import Line, Work
 from hloom.passes.remat.schedule import Placement, Schedule
 
 
-@dataclass(frozen=True)
-class Rehearsed:
-    """A line with clones in it. ``origins`` has for each value the one of the block that it is."""
-
-    line: Line
-    origins: list[int]
-
-
-def rehearse(line: Line, schedule: Schedule) -> Rehearsed:
+def rehearse(line: Line, schedule: Schedule) -> Line:
     """The line of the block with the recomputation that the schedule plans."""
-    rehearsal = _Rehearsal(line, schedule)
-    return Rehearsed(rehearsal.run(), rehearsal.origins)
+    return _Rehearsal(line, schedule).run()
 
 
 class _Rehearsal:
@@ -31,7 +20,6 @@ class _Rehearsal:
         self.new = Line(
             sizes=list(line.sizes), given=line.given, returned=line.returned, into=line.into
         )
-        self.origins = list(range(len(line.sizes)))
         self.clones: list[dict[int, int]] = [{} for _ in schedule.windows]
         self.reads = {
             position: (number, values)
@@ -94,7 +82,7 @@ class _Rehearsal:
         new.inner.append(inner)
 
     def _emit_group(self, placement: Placement, clones: dict[int, int]) -> None:
-        old, new, origins, results = self.old, self.new, self.origins, self.graph.results
+        old, new, results = self.old, self.new, self.graph.results
         # A leaf of several groups passes a barrier in each.
         clones.update(self._emit_barrier(placement))
         sizes = new.sizes
@@ -104,7 +92,6 @@ class _Rehearsal:
             first = len(sizes)
             for value in made:
                 sizes.append(sizes[value])
-                origins.append(origins[value])
             copies = list(range(first, len(sizes)))
             new.work.append(old.work[producer])
             new.makes.append(copies)
@@ -131,5 +118,4 @@ class _Rehearsal:
 
     def _copy(self, value: int) -> int:
         self.new.sizes.append(self.new.sizes[value])
-        self.origins.append(self.origins[value])
         return len(self.new.sizes) - 1

@@ -6,6 +6,7 @@ Then the backward loops, outer ones first: an inner one is given what the body a
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -76,9 +77,9 @@ def _erase_readers(values: Iterable[ir.Value]) -> None:
 
 def _erase_slices(stack: ir.Value, returned: ir.Operation) -> None:
     """Erases what reads a stack in a body that returns it, all of it dead."""
-    for reader in dict.fromkeys(use.owner.operation for use in stack.uses):
-        if reader != returned:
-            _erase_with_readers(reader)
+    readers = (use.owner.operation for use in stack.uses)
+    for reader in dict.fromkeys(reader for reader in readers if reader != returned):
+        _erase_with_readers(reader)
 
 
 @dataclass
@@ -278,14 +279,17 @@ class _BackwardBody:
 
     def _argument(self, outer: ir.Value) -> ir.Value:
         """The body's argument for a value outside the loop, as an invariant carry."""
-        number = next(
-            (n for n, v in enumerate(self.edit.operands) if v == outer and self._is_invariant(n)),
-            None,
-        )
-        if number is None:
-            number = self.edit.add(outer)
-        return self.edit.body.arguments[number]
+        if outer not in self.invariant:
+            self.invariant[outer] = self.edit.add(outer)
+        return self.edit.body.arguments[self.invariant[outer]]
 
-    def _is_invariant(self, number: int) -> bool:
-        loop = self.plan.pair.backward
-        return number >= len(loop.op.operands) or number in loop.invariant
+    @functools.cached_property
+    def invariant(self) -> dict[ir.Value, int]:
+        """By what the loop is given for them, its invariant carries, those added included.
+
+        To be asked for once no operand is exchanged any more.
+        """
+        found: dict[ir.Value, int] = {}
+        for number in sorted(self.plan.pair.backward.invariant):
+            found.setdefault(self.edit.operands[number], number)
+        return found

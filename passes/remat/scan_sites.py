@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Hashable
 from dataclasses import dataclass, field
 
 from jax.extend.mlir import ir
@@ -49,7 +49,7 @@ class Sites:
     def __init__(self, network: Network, kept: frozenset[int], held: Collection[Link] = ()) -> None:
         self.network, self.kept, self.held = network, kept, held
         self.of: dict[Frame, FrameSites] = {}
-        self._wanted: dict[Frame, dict[ir.Operation, list[int]]] = {
+        self._wanted: dict[Frame, dict[Hashable, list[int]]] = {
             frame: {} for frame in network.frames
         }
         for frame in reversed(network.frames):  # inner ones first: they want values around them
@@ -62,20 +62,21 @@ class Sites:
         written = FrameSites(gone=[link for link in frame.links if self._is_gone(frame, link)])
         wanted, reads = self._wanted[frame], self._reads(frame, written.gone)
         for child in frame.children:
-            wanted.setdefault(child.pair.backward.op, [])
+            wanted.setdefault(walk.key(child.pair.backward.op), [])
         rerun = {
-            child.pair.backward.op: child.position
+            walk.key(child.pair.backward.op): child.position
             for child in frame.children
             if child in self.network.rerun
         }
         made: set[int] = set()
         for view in frame.pair.backward.body.operations:
             op = view.operation
-            if op not in reads and op not in wanted:
+            key = walk.key(op)
+            if key not in reads and key not in wanted:
                 continue
-            pairs = reads.get(op, [])
-            values = [value for _, value in pairs] + wanted.get(op, [])
-            forced = [rerun[op]] if op in rerun else []
+            pairs = reads.get(key, [])
+            values = [value for _, value in pairs] + wanted.get(key, [])
+            forced = [rerun[key]] if key in rerun else []
             cloned = self._closure(frame, values, forced, made, written.leaves)
             written.cloned += cloned
             written.sites.append(
@@ -99,18 +100,17 @@ class Sites:
 
     def _reads(
         self, frame: Frame, gone: list[Link]
-    ) -> dict[ir.Operation, list[tuple[ir.Value, int]]]:
-        """By operation of the backward body, what it reads of the links that go."""
+    ) -> dict[Hashable, list[tuple[ir.Value, int]]]:
+        """By the key of an operation of the backward body, what it reads of the links that go."""
         body = frame.pair.backward.body
-        reads: dict[ir.Operation, list[tuple[ir.Value, int]]] = {}
+        reads: dict[Hashable, dict[tuple[ir.Value, int], None]] = {}
         for link in gone:
             for read in link.reads:
                 for use in read.uses:
                     op = walk.ancestor_in(body, use.owner.operation)
                     entry = (read, frame.graph.index[link.stored])
-                    if entry not in reads.setdefault(op, []):
-                        reads[op].append(entry)
-        return reads
+                    reads.setdefault(walk.key(op), {})[entry] = None
+        return {op: list(entries) for op, entries in reads.items()}
 
     def _closure(
         self,
@@ -154,6 +154,7 @@ class Sites:
             while inner.parent is not around:
                 assert inner.parent is not None
                 inner = inner.parent
-            self._wanted[around].setdefault(inner.pair.backward.op, []).append(same)
+            key = walk.key(inner.pair.backward.op)
+            self._wanted[around].setdefault(key, []).append(same)
         elif not frame.is_there(value):
             leaves.add(value)

@@ -1,12 +1,11 @@
 #include "rendezvous.h"
 
-#include <pthread.h>
-#include <signal.h>
-
 #include <algorithm>
 #include <exception>
 #include <sstream>
 #include <tuple>
+
+#include "signals_blocked.h"
 
 namespace hloom {
 namespace {
@@ -56,22 +55,6 @@ Outcome Carry(const Rendezvous::Action& action, const Meeting& meeting,
     return Failure{FailureKind::kAction, Place(meeting) + ": an unknown exception"};
   }
 }
-
-// Threads of a library should leave the signals of the process to its own.
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  SignalsBlocked(const SignalsBlocked&) = delete;
-  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
-
- private:
-  sigset_t before_;
-};
 
 }  // namespace
 

@@ -7,8 +7,9 @@
 
 extern "C" __global__ void __launch_bounds__(hloom::kBarrierThreads)
     hloom_barrier(hloom::Site site) {
+  unsigned run = hloom::RunOf(site);
   unsigned epoch = site.pad->epoch + 1;
-  if (threadIdx.x < site.ranks) hloom::SignalPeer(site, threadIdx.x, epoch);
-  if (!hloom::AwaitPeers(site, epoch)) return;
+  if (threadIdx.x < site.ranks) hloom::SignalPeer(site, threadIdx.x, run, epoch);
+  if (!hloom::AwaitPeers(site, run, epoch)) return;
   if (threadIdx.x == 0) site.pad->epoch = epoch;
 }

@@ -17,13 +17,6 @@ __device__ inline unsigned long long LoadAcquire(const unsigned long long* addre
   return value;
 }
 
-// Nanoseconds of the device's wall clock; its resolution is about a microsecond.
-__device__ inline unsigned long long ClockNs() {
-  unsigned long long ns;
-  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(ns));
-  return ns;
-}
-
 // Ends the kernel, and every later call on the device's context, with an error.
 __device__ inline void Stop() { asm volatile("trap;"); }
 

@@ -10,10 +10,6 @@ namespace hloom {
 
 constexpr unsigned kMaxRanks = 128;
 
-// The names under which the kernels stand in their images.
-constexpr char kBarrierKernel[] = "hloom_barrier";
-constexpr char kRaggedKernel[] = "hloom_ragged_all_to_all";
-
 // Threads of a block, at least kMaxRanks: each waits for one rank.
 constexpr unsigned kBarrierThreads = kMaxRanks;
 constexpr unsigned kRaggedThreads = 512;
@@ -25,7 +21,7 @@ enum class Fault : unsigned {
   kOutOfBounds = 3,  // a slice leaves the operand or the output
 };
 
-// What went wrong, in host memory: it can be read when the device's context is dead.
+// What went wrong.
 struct FaultReport {
   Fault fault;  // written last
   unsigned epoch;
@@ -34,13 +30,35 @@ struct FaultReport {
   unsigned rank;                     // kOtherSite, kOutOfBounds: the peer
   unsigned output;                   // kOutOfBounds: 1 where the slice is of the peer's output
   unsigned missing[kMaxRanks / 32];  // kTimeout: a bit for each rank
-  unsigned long long waited_ns;
-  long long offset;  // kOutOfBounds: of the slice, in rows
-  long long rows;    // kOutOfBounds: of the slice
-  long long limit;   // kOutOfBounds: rows of the operand or the output
+  unsigned long long waited_ms;      // kTimeout: while the host process ran
+  long long offset;                  // kOutOfBounds: of the slice, in rows
+  long long rows;                    // kOutOfBounds: of the slice
+  long long limit;                   // kOutOfBounds: rows of the operand or the output
 };
 
-// A signal is the sender's epoch in the high and its site's tag in the low half.
+// Runs that were given up and may still have kernels on a device, at most so many at a time.
+constexpr unsigned kAbandonedRuns = 64;
+
+// One rank's page in host memory. It can be read when the device's context is dead.
+struct HostPage {
+  // The host writes these, and a kernel that waits looks at them now and then.
+  //
+  // Milliseconds in which the host process has run. Waiting is counted in these: while the process
+  // is stopped, nobody can come.
+  unsigned long long alive_ms;
+  // At `run % kAbandonedRuns`: the run in the high, a launch in the low half. That launch of the
+  // run and all later ones leave without a result, since not every rank will come to them.
+  unsigned long long abandoned[kAbandonedRuns];
+
+  // The device writes these.
+  //
+  // Who is awaited for longer than Site::report_ms: for how long, 0 for the others.
+  alignas(128) unsigned late_tag;  // of the site; written before the times
+  unsigned late_ms[kMaxRanks];
+  FaultReport fault;
+};
+
+// A signal is the sender's epoch (16 bits), its run (16 bits) and its site's tag (32 bits).
 using Signal = unsigned long long;
 
 // One rank's part of the shared memory. It stands on that rank's device; the peers write to
@@ -53,7 +71,8 @@ struct alignas(128) Pad {
   unsigned started_blocks;
   unsigned finished_blocks;
   unsigned failed;  // 1 once a thread has taken it on itself to write the report
-  FaultReport* report;
+  HostPage* host;
+  unsigned run;  // that this rank's stream is in; set in the stream where a run begins
 
   alignas(128) Pad* peers[kMaxRanks];  // by rank; the host writes it before the first launch
   alignas(128) Signal signals[kMaxRanks];
@@ -69,7 +88,12 @@ struct Site {
   unsigned rank;
   unsigned ranks;
   unsigned tag;  // tells sites apart; the same on every rank
-  unsigned long long timeout_ns;
+  // The run, the same on every rank and never 0. In a graph, whose arguments are those of the run
+  // that recorded it, 0: then it is what the pad says.
+  unsigned run;
+  unsigned launch;     // which of the run's launches on this rank; of no meaning in a graph
+  unsigned report_ms;  // after so long the host is told who is awaited
+  unsigned stop_ms;    // after so long the kernel stops its device
 };
 
 // The buffers of one ragged all-to-all. A row is an element of the leading dimension.

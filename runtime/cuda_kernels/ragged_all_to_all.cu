@@ -2,7 +2,8 @@
 //
 // Two epochs, one kernel. Entry: a rank tells where its output lies; from then on peers may write
 // there. Exit: all blocks have written, the rank tells so, and waits until its own output is
-// complete. Any number of blocks of kRaggedThreads; they need not run at the same time.
+// complete. A launch that has been given up ends at the entry, which no rank gets past. Any number
+// of blocks of kRaggedThreads; they need not run at the same time.
 
 #include "sync.cuh"
 
@@ -56,7 +57,7 @@ __device__ inline void FailBounds(const Site& site, unsigned epoch, const Ragged
                                   long long rows) {
   if (!ClaimReport(site, epoch)) return;
   bool output = Inside(from_row, rows, buffers.operand_rows);
-  FaultReport* report = site.pad->report;
+  FaultReport* report = &site.pad->host->fault;
   report->rank = peer;
   report->output = output;
   report->offset = output ? to_row : from_row;
@@ -79,6 +80,8 @@ __device__ inline bool Send(const Site& site, unsigned epoch, const RaggedBuffer
     long long from_row = Load(buffers, buffers.input_offsets, slice);
     long long to_row = Load(buffers, buffers.output_offsets, slice);
     long long rows = Load(buffers, buffers.send_sizes, slice);
+    // Its offsets may be anything: nothing is read or written there.
+    if (rows == 0) continue;
     if (!Inside(from_row, rows, buffers.operand_rows) ||
         !Inside(to_row, rows, buffers.output_rows)) {
       if (threadIdx.x == 0) FailBounds(site, epoch, buffers, peer, from_row, to_row, rows);
@@ -96,10 +99,30 @@ __device__ inline bool Send(const Site& site, unsigned epoch, const RaggedBuffer
   return true;
 }
 
+// True for one block, which comes after all others of the kernel with all that they have written.
+// For the whole block.
+__device__ inline bool IsLastBlock(const Site& site) {
+  __shared__ bool last;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    __threadfence_system();
+    last = atomicAdd(&site.pad->finished_blocks, 1u) + 1 == gridDim.x;
+    __threadfence_system();
+  }
+  __syncthreads();
+  return last;
+}
+
+// Makes the counts of blocks what the next kernel finds.
+__device__ inline void ResetBlocks(const Site& site) {
+  site.pad->started_blocks = 0;
+  site.pad->finished_blocks = 0;
+}
+
 __device__ inline void RaggedAllToAll(const Site& site, const RaggedBuffers& buffers) {
   __shared__ bool first;
-  __shared__ bool last;
   unsigned thread = threadIdx.x;
+  unsigned run = RunOf(site);
   unsigned entry = site.pad->epoch + 1;
 
   // Whichever block starts first: to wait for a certain one could be to wait for one that waits
@@ -108,29 +131,25 @@ __device__ inline void RaggedAllToAll(const Site& site, const RaggedBuffers& buf
   __syncthreads();
   if (first && thread < site.ranks) {
     site.pad->peers[thread]->outputs[site.rank] = buffers.output;
-    SignalPeer(site, thread, entry);
+    SignalPeer(site, thread, run, entry);
   }
-  if (!AwaitPeers(site, entry)) return;
+  if (!AwaitPeers(site, run, entry)) {
+    if (IsLastBlock(site) && thread == 0) ResetBlocks(site);
+    return;
+  }
 
   // Each block starts at another peer, so that all links are in use at once.
   for (unsigned step = 0; step < site.ranks; ++step) {
     unsigned peer = (site.rank + 1 + blockIdx.x + step) % site.ranks;
     if (!Send(site, entry, buffers, peer)) return;
   }
-
-  __threadfence_system();
-  __syncthreads();
-  if (thread == 0) last = atomicAdd(&site.pad->finished_blocks, 1u) + 1 == gridDim.x;
-  __syncthreads();
-  if (!last) return;
-  __threadfence_system();
+  if (!IsLastBlock(site)) return;
 
   unsigned exit = entry + 1;
-  if (thread < site.ranks) SignalPeer(site, thread, exit);
-  if (!AwaitPeers(site, exit)) return;
+  if (thread < site.ranks) SignalPeer(site, thread, run, exit);
+  if (!AwaitPeers(site, run, exit)) return;
   if (thread == 0) {
-    site.pad->started_blocks = 0;
-    site.pad->finished_blocks = 0;
+    ResetBlocks(site);
     site.pad->epoch = exit;
   }
 }

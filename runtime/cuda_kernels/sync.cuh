@@ -3,6 +3,9 @@
 // A rank signals by writing its epoch into its own slot of every peer's pad. It then waits until
 // every slot of its own pad has reached that epoch. Epochs only grow, so nothing is ever reset,
 // and no rank can be more than one epoch ahead: the next one needs every rank's signal.
+//
+// A signal of another run is not waited for: where its sender left a launch that was given up, it
+// comes again at the same epoch.
 
 #ifndef HLOOM_SYNC_CUH_
 #define HLOOM_SYNC_CUH_
@@ -14,24 +17,36 @@ namespace hloom {
 
 constexpr unsigned kNobody = ~0u;
 
+// How often a thread looks for a signal before it looks at the host's page, which is far away.
+constexpr unsigned kLooksAtHost = 256;
+
+// The run that a kernel is part of.
+__device__ inline unsigned RunOf(const Site& site) {
+  return site.run != 0 ? site.run : *const_cast<const volatile unsigned*>(&site.pad->run);
+}
+
+__device__ inline Signal SignalAt(const Site& site, unsigned run, unsigned epoch) {
+  return static_cast<Signal>(epoch & 0xffffu) << 48 | static_cast<Signal>(run & 0xffffu) << 32 |
+         site.tag;
+}
+
 // Tells `peer` that this rank has reached `epoch`, with all that it has written before.
-__device__ inline void SignalPeer(const Site& site, unsigned peer, unsigned epoch) {
-  Signal signal = static_cast<Signal>(epoch) << 32 | site.tag;
-  StoreRelease(&site.pad->peers[peer]->signals[site.rank], signal);
+__device__ inline void SignalPeer(const Site& site, unsigned peer, unsigned run, unsigned epoch) {
+  StoreRelease(&site.pad->peers[peer]->signals[site.rank], SignalAt(site, run, epoch));
 }
 
 // Lets one thread of the kernel write the report; the others get false and just return.
 __device__ inline bool ClaimReport(const Site& site, unsigned epoch) {
   if (atomicExch(&site.pad->failed, 1u) != 0) return false;
-  site.pad->report->epoch = epoch;
-  site.pad->report->tag = site.tag;
+  site.pad->host->fault.epoch = epoch;
+  site.pad->host->fault.tag = site.tag;
   return true;
 }
 
 // Ends the kernel after the report has become visible to the host.
 __device__ inline void Fail(const Site& site, Fault fault) {
   __threadfence_system();
-  site.pad->report->fault = fault;
+  *const_cast<volatile Fault*>(&site.pad->host->fault.fault) = fault;
   __threadfence_system();
   Stop();
 }
@@ -41,13 +56,13 @@ struct Wait {
   unsigned missing[kMaxRanks / 32];
   unsigned other_rank;
   unsigned other_tag;
+  bool abandoned;
 };
 
-__device__ inline void FailWait(const Site& site, unsigned epoch, const Wait& wait,
-                                unsigned long long waited_ns) {
+__device__ inline void FailWait(const Site& site, unsigned epoch, const Wait& wait) {
   if (!ClaimReport(site, epoch)) return;
-  FaultReport* report = site.pad->report;
-  report->waited_ns = waited_ns;
+  FaultReport* report = &site.pad->host->fault;
+  report->waited_ms = site.stop_ms;
   for (unsigned word = 0; word < kMaxRanks / 32; ++word) {
     report->missing[word] = wait.missing[word];
   }
@@ -56,38 +71,74 @@ __device__ inline void FailWait(const Site& site, unsigned epoch, const Wait& wa
   Fail(site, wait.other_rank == kNobody ? Fault::kTimeout : Fault::kOtherSite);
 }
 
+// Whether the host has given up this launch. It says so of launches that some rank will not come
+// to, so no rank gets past them. Of what a graph launches it cannot know that.
+__device__ inline bool IsAbandoned(const Site& site) {
+  if (site.run == 0) return false;
+  unsigned long long entry = LoadAcquire(&site.pad->host->abandoned[site.run % kAbandonedRuns]);
+  return static_cast<unsigned>(entry >> 32) == site.run &&
+         site.launch >= static_cast<unsigned>(entry);
+}
+
+// Waits for the signal of one rank. False where none comes; `wait` has the reason.
+__device__ inline bool AwaitPeer(const Site& site, unsigned peer, unsigned run, unsigned epoch,
+                                 Wait* wait) {
+  HostPage* host = site.pad->host;
+  Signal wanted = SignalAt(site, run, epoch);
+  unsigned long long begin_ms = 0;
+  bool is_late = false;
+  bool arrived = false;
+  for (unsigned looks = 1;; ++looks) {
+    Signal signal = LoadAcquire(&site.pad->signals[peer]);
+    short ahead = static_cast<short>(static_cast<unsigned>(signal >> 48) - epoch);
+    // A peer that is ahead has compared the signals itself.
+    arrived = ahead > 0 || signal == wanted;
+    if (arrived) break;
+    if (ahead == 0 && signal >> 32 == wanted >> 32) {
+      if (atomicCAS(&wait->other_rank, kNobody, peer) == kNobody) {
+        wait->other_tag = static_cast<unsigned>(signal);
+      }
+      break;
+    }
+    if (looks % kLooksAtHost != 0) continue;
+    if (IsAbandoned(site)) {
+      wait->abandoned = true;
+      break;
+    }
+    unsigned long long now_ms = LoadAcquire(&host->alive_ms);
+    if (looks == kLooksAtHost) begin_ms = now_ms;
+    unsigned long long waited_ms = now_ms - begin_ms;
+    if (waited_ms >= site.report_ms) {
+      is_late = true;
+      *const_cast<volatile unsigned*>(&host->late_tag) = site.tag;
+      __threadfence_system();
+      *const_cast<volatile unsigned*>(&host->late_ms[peer]) = static_cast<unsigned>(waited_ms);
+    }
+    if (waited_ms >= site.stop_ms) {
+      atomicOr(&wait->missing[peer / 32], 1u << peer % 32);
+      break;
+    }
+  }
+  if (is_late) *const_cast<volatile unsigned*>(&host->late_ms[peer]) = 0;
+  return arrived;
+}
+
 // Waits until every rank has reached `epoch`; for the whole block, at least site.ranks threads.
-// Returns false, with the report written by one thread of the kernel, where a rank is missing for
-// longer than the timeout or stands at another site.
-__device__ inline bool AwaitPeers(const Site& site, unsigned epoch) {
+// False where the launch has been given up, or, with the report written by one thread of the
+// kernel, where a rank is missing for too long or stands at another site.
+__device__ inline bool AwaitPeers(const Site& site, unsigned run, unsigned epoch) {
   __shared__ Wait wait;
   unsigned peer = threadIdx.x;
   if (peer < kMaxRanks / 32) wait.missing[peer] = 0;
-  if (peer == 0) wait.other_rank = kNobody;
-  __syncthreads();
-
-  bool arrived = true;
-  unsigned long long start_ns = ClockNs();
-  if (peer < site.ranks) {
-    for (;;) {
-      Signal signal = LoadAcquire(&site.pad->signals[peer]);
-      int ahead = static_cast<int>(static_cast<unsigned>(signal >> 32) - epoch);
-      unsigned tag = static_cast<unsigned>(signal);
-      // A peer that is ahead has compared the tags itself.
-      arrived = ahead > 0 || (ahead == 0 && tag == site.tag);
-      if (arrived) break;
-      if (ahead == 0) {
-        if (atomicCAS(&wait.other_rank, kNobody, peer) == kNobody) wait.other_tag = tag;
-        break;
-      }
-      if (ClockNs() - start_ns > site.timeout_ns) {
-        atomicOr(&wait.missing[peer / 32], 1u << peer % 32);
-        break;
-      }
-    }
+  if (peer == 0) {
+    wait.other_rank = kNobody;
+    wait.abandoned = false;
   }
+  __syncthreads();
+  bool arrived = peer >= site.ranks || AwaitPeer(site, peer, run, epoch, &wait);
   if (!__syncthreads_or(!arrived)) return true;
-  if (peer == 0) FailWait(site, epoch, wait, ClockNs() - start_ns);
+  if (peer != 0) return false;
+  if (!wait.abandoned) FailWait(site, epoch, wait);
   return false;
 }
 

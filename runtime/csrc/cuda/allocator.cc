@@ -93,12 +93,6 @@ Problem DriverAllocator::Write(const Place& place, void* device, const void* fro
   return SynchronizeDefaultStream(driver_);
 }
 
-Problem DriverAllocator::Synchronize(const Place& place) {
-  CurrentContext current(driver_, place.context);
-  if (current.problem()) return current.problem();
-  return driver_.Check(driver_.cuCtxSynchronize(), "cuCtxSynchronize");
-}
-
 void DriverAllocator::Free(const Place& place, const RankMemory& memory) {
   CurrentContext current(driver_, place.context);
   if (current.problem()) return;  // The context is gone, and its memory with it.

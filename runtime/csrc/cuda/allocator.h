@@ -37,9 +37,6 @@ class Allocator {
   // Writes to a device's memory; it is there when the call returns.
   virtual Problem Write(const Place& place, void* device, const void* from, size_t bytes) = 0;
 
-  // Waits until nothing runs on the device.
-  virtual Problem Synchronize(const Place& place) = 0;
-
   // Frees what Allocate gave.
   virtual void Free(const Place& place, const RankMemory& memory) = 0;
 };
@@ -52,7 +49,6 @@ class DriverAllocator : public Allocator {
   Problem Allocate(const Place& place, size_t device_bytes, size_t host_bytes,
                    RankMemory* memory) override;
   Problem Write(const Place& place, void* device, const void* from, size_t bytes) override;
-  Problem Synchronize(const Place& place) override;
   void Free(const Place& place, const RankMemory& memory) override;
 
  private:

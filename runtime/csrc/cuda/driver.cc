@@ -37,10 +37,10 @@ Loaded Load() {
   HLOOM_FIND(cuGetErrorString);
   HLOOM_FIND(cuStreamGetCtx);
   HLOOM_FIND(cuStreamSynchronize);
+  HLOOM_FIND(cuStreamIsCapturing);
   HLOOM_FIND(cuCtxPushCurrent_v2);
   HLOOM_FIND(cuCtxPopCurrent_v2);
   HLOOM_FIND(cuCtxGetDevice);
-  HLOOM_FIND(cuCtxSynchronize);
   HLOOM_FIND(cuDeviceCanAccessPeer);
   HLOOM_FIND(cuCtxEnablePeerAccess);
   HLOOM_FIND(cuThreadExchangeStreamCaptureMode);

@@ -28,10 +28,10 @@ struct Driver {
   ResultCode (*cuGetErrorString)(ResultCode, const char**);
   ResultCode (*cuStreamGetCtx)(Stream, Context*);
   ResultCode (*cuStreamSynchronize)(Stream);
+  ResultCode (*cuStreamIsCapturing)(Stream, int*);
   ResultCode (*cuCtxPushCurrent_v2)(Context);
   ResultCode (*cuCtxPopCurrent_v2)(Context*);
   ResultCode (*cuCtxGetDevice)(int*);
-  ResultCode (*cuCtxSynchronize)();
   ResultCode (*cuDeviceCanAccessPeer)(int*, int, int);
   ResultCode (*cuCtxEnablePeerAccess)(Context, unsigned);
   ResultCode (*cuThreadExchangeStreamCaptureMode)(int*);

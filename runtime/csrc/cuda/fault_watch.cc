@@ -1,10 +1,14 @@
 #include "cuda/fault_watch.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "cuda/signal_pads.h"
+#include "signals_blocked.h"
 
 namespace hloom::cuda {
+
+using Clock = std::chrono::steady_clock;
 
 FaultWatch::~FaultWatch() {
   {
@@ -15,42 +19,47 @@ FaultWatch::~FaultWatch() {
   if (thread_.joinable()) thread_.join();
 }
 
-void FaultWatch::Add(const std::shared_ptr<const CollectiveMemory>& memory) {
+void FaultWatch::Add(const CollectiveMemory* pads) {
   std::lock_guard<std::mutex> lock(mutex_);
   for (const Watched& watched : watched_) {
-    if (watched.memory.lock() == memory) return;
+    if (watched.pads == pads) return;
   }
-  watched_.push_back({memory, std::vector<bool>(memory->places().size(), false)});
-  if (!thread_.joinable()) thread_ = std::thread([this] { Run(); });
-  changed_.notify_all();
+  std::vector<bool> nothing(pads->places().size(), false);
+  watched_.push_back({pads, nothing, nothing});
+  if (thread_.joinable()) return;
+  const SignalsBlocked blocked;
+  thread_ = std::thread([this] { Run(); });
 }
 
 void FaultWatch::Run() {
   std::unique_lock<std::mutex> lock(mutex_);
+  Clock::time_point before = Clock::now();
   while (!stopping_) {
-    if (watched_.empty()) {
-      changed_.wait(lock);
-    } else {
-      changed_.wait_for(lock, period_);
-    }
-    std::vector<Watched> kept;
+    changed_.wait_for(lock, period_);
+    Clock::time_point now = Clock::now();
+    auto elapsed = std::chrono::duration_cast<std::chrono::milliseconds>(now - before);
+    before += elapsed;
     for (Watched& watched : watched_) {
-      std::shared_ptr<const CollectiveMemory> memory = watched.memory.lock();
-      if (memory == nullptr) continue;
-      Look(*memory, &watched.said);
-      kept.push_back(std::move(watched));
+      // What is far more than a period is time in which the process was stopped.
+      AddAlive(*watched.pads, std::min(elapsed, 10 * period_));
+      Look(&watched);
     }
-    watched_ = std::move(kept);
   }
 }
 
-void FaultWatch::Look(const CollectiveMemory& memory, std::vector<bool>* said) const {
-  for (size_t rank = 0; rank < said->size(); ++rank) {
-    if ((*said)[rank]) continue;
-    std::string text = FaultText(memory, rank);
-    if (text.empty()) continue;
-    say_(text);
-    (*said)[rank] = true;
+void FaultWatch::Look(Watched* watched) const {
+  const CollectiveMemory& pads = *watched->pads;
+  for (size_t rank = 0; rank < pads.places().size(); ++rank) {
+    std::string late = LateText(pads, rank);
+    if (!late.empty() && !watched->said_late[rank]) {
+      say_(late + "; it goes on waiting");
+    }
+    watched->said_late[rank] = !late.empty();
+    if (watched->said_fault[rank]) continue;
+    std::string fault = FaultText(pads, rank);
+    if (fault.empty()) continue;
+    say_(fault + ". The kernel stopped its device");
+    watched->said_fault[rank] = true;
   }
 }
 

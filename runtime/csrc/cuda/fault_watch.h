@@ -1,8 +1,9 @@
-// Says why a kernel stopped its device.
+// Says whom kernels wait for, and why one stopped its device.
 //
 // A kernel that cannot go on ends with a trap, for the values after it would be wrong. All that
 // CUDA, and so XLA, can tell of that is a launch failure. The kernel's own report is in host
-// memory; a thread looks there now and then and writes it out.
+// memory; a thread looks there now and then and writes it out. The same thread tells the kernels
+// that the process runs: how long they wait is counted in the time in which it does.
 
 #ifndef HLOOM_RUNTIME_CUDA_FAULT_WATCH_H_
 #define HLOOM_RUNTIME_CUDA_FAULT_WATCH_H_
@@ -10,7 +11,6 @@
 #include <chrono>
 #include <condition_variable>
 #include <functional>
-#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -30,17 +30,20 @@ class FaultWatch {
   FaultWatch(const FaultWatch&) = delete;
   FaultWatch& operator=(const FaultWatch&) = delete;
 
-  // Looks at the memory, which holds pads, as long as it is in use; says each rank's fault once.
-  void Add(const std::shared_ptr<const CollectiveMemory>& memory);
+  // Looks at these pads, which outlive the watch, every period. Says a rank's fault once, and once
+  // each time that it begins to wait for too long.
+  void Add(const CollectiveMemory* pads);
 
  private:
   struct Watched {
-    std::weak_ptr<const CollectiveMemory> memory;
-    std::vector<bool> said;  // By rank.
+    const CollectiveMemory* pads;
+    // By rank.
+    std::vector<bool> said_fault;
+    std::vector<bool> said_late;
   };
 
   void Run();
-  void Look(const CollectiveMemory& memory, std::vector<bool>* said) const;
+  void Look(Watched* watched) const;
 
   const std::chrono::milliseconds period_;
   const Say say_;

@@ -2,7 +2,8 @@
 //
 // Instantiate runs where a program is compiled, which may have no GPU: it calls no driver.
 // Initialize runs before every execution, outside of captures: memory, peers and code come from
-// there. Execute only queues work on the stream, so that XLA can record it in a CUDA graph.
+// there, and there the devices agree on which execution is next. Execute only queues work on the
+// stream, so that XLA can record it in a CUDA graph.
 
 #include <algorithm>
 #include <cstdint>
@@ -95,10 +96,24 @@ ffi::ErrorOr<std::unique_ptr<CallSite>> InstantiateRagged(ffi::RemainingArgs, ff
   return Instantiate(kRagged, attributes);
 }
 
+// Runs a handler's body on a device. Its failure is that of the whole run: XLA says so for all
+// devices, and none of them is to wait for this one.
+template <typename Body>
+ffi::Error InRun(const char* what, ffi::RunId run, const Body& body) {
+  ffi::Error error = Caught(what, body);
+  std::string why;
+  Machine* machine = error.failure() ? Machine::OfProcess(&why) : nullptr;
+  if (machine == nullptr) return error;
+  return Caught(what, [&] {
+    machine->runs.Fail(run.run_id, error.message());
+    return error;
+  });
+}
+
 ffi::Error Initialize(Stream stream, ffi::RunId run, int32_t device, CallSite* site,
                       ffi::RemainingArgs, ffi::RemainingRets, ffi::Dictionary attributes) {
   const char* what = site->what().c_str();
-  return Caught(what, [&] {
+  return InRun(what, run, [&] {
     auto meeting = MeetingHere(what, attributes, run, device);
     if (meeting.has_error()) return meeting.error();
     return site->Initialize(*meeting, stream);
@@ -120,7 +135,7 @@ ffi::Error CheckShared(const char* what, const ffi::AnyBuffer& operand,
 ffi::Error Barrier(Stream stream, ffi::RunId run, int32_t device, CallSite* site,
                    ffi::RemainingArgs operands, ffi::RemainingRets results,
                    ffi::Dictionary attributes) {
-  return Caught(kBarrier, [&] {
+  return InRun(kBarrier, run, [&] {
     auto meeting = MeetingHere(kBarrier, attributes, run, device);
     if (meeting.has_error()) return meeting.error();
     for (size_t i = 0; i < results.size(); ++i) {
@@ -193,7 +208,7 @@ ffi::Error Ragged(Stream stream, ffi::RunId run, int32_t device, CallSite* site,
                   ffi::AnyBuffer output_offsets, ffi::AnyBuffer,
                   ffi::Result<ffi::AnyBuffer> output_result,
                   ffi::Result<ffi::AnyBuffer> token_result, ffi::Dictionary attributes) {
-  return Caught(kRagged, [&] {
+  return InRun(kRagged, run, [&] {
     auto meeting = MeetingHere(kRagged, attributes, run, device);
     if (meeting.has_error()) return meeting.error();
     ffi::Error error = CheckShared(kRagged, output, *output_result);

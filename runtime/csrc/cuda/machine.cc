@@ -8,7 +8,7 @@ namespace {
 constexpr std::chrono::milliseconds kWatchPeriod{100};
 
 void SayOnStderr(const std::string& text) {
-  std::fprintf(stderr, "hloom: %s. The kernel stopped its device.\n", text.c_str());
+  std::fprintf(stderr, "hloom: %s.\n", text.c_str());
 }
 
 Machine* Make(std::string* why) {
@@ -21,7 +21,7 @@ Machine* Make(std::string* why) {
 Machine::Machine(const Driver& driver)
     : driver(driver),
       allocator(driver),
-      memory(allocator),
+      runs(allocator),
       kernels(driver),
       watch(kWatchPeriod, SayOnStderr) {}
 

@@ -4,10 +4,10 @@
 #define HLOOM_RUNTIME_CUDA_MACHINE_H_
 
 #include "cuda/allocator.h"
-#include "cuda/collective_memory.h"
 #include "cuda/driver.h"
 #include "cuda/fault_watch.h"
 #include "cuda/loaded_kernel.h"
+#include "cuda/runs.h"
 
 namespace hloom::cuda {
 
@@ -16,7 +16,7 @@ struct Machine {
 
   const Driver& driver;
   DriverAllocator allocator;
-  CollectiveMemoryCache memory;
+  Runs runs;
   LoadedKernels kernels;
   FaultWatch watch;
 

@@ -3,7 +3,9 @@
 #ifndef HLOOM_RUNTIME_CUDA_SIGNAL_PADS_H_
 #define HLOOM_RUNTIME_CUDA_SIGNAL_PADS_H_
 
+#include <chrono>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,24 +15,34 @@
 
 namespace hloom::cuda {
 
-// The key of the one set of pads that a clique has: all sites of all executables count on together,
-// so that a rank which comes to another site than its peers is found out.
-MemoryKey SignalPadsKey(std::vector<int64_t> clique);
+// Makes the one set of pads that a clique has and tells every rank where its peers' are. All sites
+// of all executables count on together, so that a rank which comes to another site than its peers
+// is found out.
+Problem MakeSignalPads(Allocator& allocator, std::vector<Place> places,
+                       std::unique_ptr<CollectiveMemory>* pads);
 
-// Tells every rank where its peers' pads are.
-Problem PrepareSignalPads(Allocator& allocator, const CollectiveMemory& memory);
+Pad* PadOf(const CollectiveMemory& pads, size_t rank);
 
-Pad* PadOf(const CollectiveMemory& memory, size_t rank);
+// What kernels and host tell each other on a rank.
+HostPage* PageOf(const CollectiveMemory& pads, size_t rank);
 
-// What the kernels found wrong on a rank; none where its pad is sound.
-const FaultReport* ReportOf(const CollectiveMemory& memory, size_t rank);
+// Tells kernels for how long the process has run; they count their waiting in it. To be called by
+// one thread at a time.
+void AddAlive(const CollectiveMemory& pads, std::chrono::milliseconds more);
+
+// Lets launch number `launch` of the run, and all later ones, end without a result. Some rank
+// must be known not to come to it. May be called again for the same run with an earlier launch.
+void Abandon(const CollectiveMemory& pads, uint32_t run, uint32_t launch);
 
 // The number by which kernels tell sites apart, the same in every process. It can be turned back
 // into the site's text from here on.
 uint32_t SiteTag(std::string_view what, std::string_view site, int64_t channel);
 
-// What happened, for people; empty where the rank's report is empty.
-std::string FaultText(const CollectiveMemory& memory, size_t rank);
+// Why the rank's kernel stopped its device, for people; empty where none did.
+std::string FaultText(const CollectiveMemory& pads, size_t rank);
+
+// Whom the rank's kernel awaits for longer than it should, for people; empty where nobody.
+std::string LateText(const CollectiveMemory& pads, size_t rank);
 
 }  // namespace hloom::cuda
 

@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -31,11 +30,12 @@ class CallSite {
   // "hloom.barrier"; for people.
   const std::string& what() const { return what_; }
 
-  // Gets all that launches of the calling device need. May wait for the other ranks.
+  // Gets all that launches of the calling device need, and lets the device begin the run. Waits for
+  // the other ranks to do so.
   xla::ffi::Error Initialize(const Meeting& meeting, Stream stream);
 
-  // Queues the kernel, with `arguments` after its hloom::Site. Calls the driver for the launch and
-  // for nothing else: it may be inside a capture.
+  // Queues the kernel, with `arguments` after its hloom::Site. Queues nothing else and waits for
+  // nothing: it may be inside a capture.
   xla::ffi::Error Launch(const Meeting& meeting, Stream stream, unsigned blocks, unsigned threads,
                          void* arguments);
 
@@ -46,8 +46,8 @@ class CallSite {
   const std::string image_;
   const std::string kernel_;
   std::mutex mutex_;
-  std::map<std::vector<int64_t>, std::shared_ptr<const CollectiveMemory>> pads_;  // By clique.
-  std::map<int64_t, Function> functions_;                                         // By device.
+  std::map<std::vector<int64_t>, Clique*> cliques_;  // By their devices.
+  std::map<int64_t, Function> functions_;            // By device.
 };
 
 }  // namespace hloom::cuda

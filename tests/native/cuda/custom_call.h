@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <deque>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -104,15 +105,35 @@ class CustomCall {
   const std::string& problem() const { return problem_; }
 
   std::string Initialize(int device, int64_t run) {
-    return Call("initialize", XLA_FFI_ExecutionStage_INITIALIZE, device, run, {}, {});
+    std::string problem =
+        Call("initialize", XLA_FFI_ExecutionStage_INITIALIZE, device, run, {}, {});
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (problem.empty()) initialized_[device].push_back(run);
+    return problem;
   }
 
   std::string Execute(int device, const std::vector<Buffer>& operands,
                       const std::vector<Buffer>& results) {
-    return Call("execute", XLA_FFI_ExecutionStage_EXECUTE, device, 0, operands, results);
+    return Execute(device, operands, results, NextRun(device));
+  }
+
+  std::string Execute(int device, const std::vector<Buffer>& operands,
+                      const std::vector<Buffer>& results, int64_t run) {
+    return Call("execute", XLA_FFI_ExecutionStage_EXECUTE, device, run, operands, results);
   }
 
  private:
+  // The first run that the device has initialized and not executed yet, or else its last.
+  int64_t NextRun(int device) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    std::deque<int64_t>& runs = initialized_[device];
+    if (runs.empty()) return 0;
+    bool& is_executed = executed_[device];
+    if (is_executed && runs.size() > 1) runs.pop_front();
+    is_executed = true;
+    return runs.front();
+  }
+
   std::string Call(const char* stage_name, XLA_FFI_ExecutionStage stage, int device, int64_t run,
                    const std::vector<Buffer>& operands, const std::vector<Buffer>& results) {
     XLA_FFI_ExecutionContext context;
@@ -129,6 +150,10 @@ class CustomCall {
   const Attributes attributes_;
   void* state_ = nullptr;
   std::string problem_;
+  std::mutex mutex_;
+  // By device: runs, and whether the first of them has been executed.
+  std::map<int, std::deque<int64_t>> initialized_;
+  std::map<int, bool> executed_;
 };
 
 // Calls a body for each device at the same time.
@@ -161,18 +186,16 @@ inline std::string ExecuteBarrier(CustomCall& barrier, int device) {
   return barrier.Execute(device, {token}, {token});
 }
 
+inline std::string ExecuteBarrier(CustomCall& barrier, int device, int64_t run) {
+  Buffer token = Token(&g_tokens[device]);
+  return barrier.Execute(device, {token}, {token}, run);
+}
+
 // One execution of a program with one barrier, to its end.
 inline void RunBarrier(CustomCall& barrier, int64_t run) {
   CheckFine(OnDevices(kAll, [&](int device) { return barrier.Initialize(device, run); }));
   CheckFine(OnDevices(kAll, [&](int device) { return ExecuteBarrier(barrier, device); }));
   for (int device : kAll) Fake().wait(StreamOf(device));
-}
-
-inline void AwaitAllocations(size_t count) {
-  for (int i = 0; i < 500 && Fake().allocations() != count; ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
-  CHECK(Fake().allocations() == count);
 }
 
 // A device's part of an all-to-all of one row for each pair.
@@ -193,13 +216,32 @@ struct Exchange {
   }
 
   std::string Execute(CustomCall& ragged, int device) {
-    Buffer token = Token(&g_tokens[device]);
-    return ragged.Execute(device,
-                          {token, Rows(operand), Rows(output), Indices(input_offsets),
-                           Indices(send_sizes), Indices(output_offsets), Indices(send_sizes)},
-                          {Rows(output), token});
+    return ragged.Execute(device, Operands(device), Results(device));
   }
+  std::string Execute(CustomCall& ragged, int device, int64_t run) {
+    return ragged.Execute(device, Operands(device), Results(device), run);
+  }
+
+ private:
+  std::vector<Buffer> Operands(int device) {
+    return {Token(&g_tokens[device]), Rows(operand),           Rows(output),
+            Indices(input_offsets),   Indices(send_sizes),     Indices(output_offsets),
+            Indices(send_sizes)};
+  }
+  std::vector<Buffer> Results(int device) { return {Rows(output), Token(&g_tokens[device])}; }
 };
+
+// Runs the checks that are named behind the library.
+inline int Run(int argc, char** argv, const std::map<std::string, void (*)()>& checks) {
+  if (argc < 3) return 2;
+  g_library = dlopen(argv[1], RTLD_NOW);
+  CHECK(g_library != nullptr);
+  // As XLA does when the type is registered.
+  static_cast<XLA_FFI_TypeId*>(dlsym(g_library, "hloom_cuda_site_type_id"))->type_id = 7;
+  for (int i = 2; i < argc; ++i) checks.at(argv[i])();
+  // Streams are threads that never end.
+  std::_Exit(0);
+}
 
 }  // namespace handlers_test
 

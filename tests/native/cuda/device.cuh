@@ -17,10 +17,6 @@ inline unsigned long long LoadAcquire(const unsigned long long* address) {
   return __atomic_load_n(address, __ATOMIC_ACQUIRE);
 }
 
-inline unsigned long long ClockNs() {
-  return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
 inline void Stop() { throw shim::Stopped{}; }
 
 }  // namespace hloom

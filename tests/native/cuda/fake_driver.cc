@@ -239,6 +239,11 @@ int cuStreamSynchronize(Stream* stream) {
   stream->Wait();
   return stream->context->dead ? kLaunchFailed : 0;
 }
+int cuStreamIsCapturing(Stream* stream, int* status) {
+  if (int error = Note("cuStreamIsCapturing", true)) return error;
+  *status = stream->capture != nullptr;
+  return 0;
+}
 int cuStreamQuery(Stream* stream) { return stream->Idle() ? 0 : kNotReady; }
 int cuStreamCreate(void** stream, unsigned) {
   *stream = NewStream(t_current.back()->device);
@@ -287,18 +292,6 @@ int cuCtxGetDevice(int* device) {
   if (int error = OfContext()) return error;
   *device = t_current.back()->device;
   return 0;
-}
-int cuCtxSynchronize() {
-  if (int error = Note("cuCtxSynchronize", false)) return error;
-  std::vector<Stream*> streams;
-  {
-    std::lock_guard<std::mutex> lock(TheMachine().mutex);
-    streams = TheMachine().streams;
-  }
-  for (Stream* stream : streams) {
-    if (stream->context == t_current.back()) stream->Wait();
-  }
-  return OfContext();
 }
 int cuThreadExchangeStreamCaptureMode(int*) { return 0; }
 
@@ -368,9 +361,9 @@ int cuLibraryLoadData(void** library, const void* image, int*, void**, unsigned,
 int cuLibraryUnload(void*) { return 0; }
 // A kernel, and its function, is the number of it.
 int cuLibraryGetKernel(void** kernel, void*, const char* name) {
-  uintptr_t number = std::strcmp(name, hloom::kBarrierKernel) == 0  ? 1
-                     : std::strcmp(name, hloom::kRaggedKernel) == 0 ? 2
-                                                                    : 0;
+  uintptr_t number = std::strcmp(name, "hloom_barrier") == 0             ? 1
+                     : std::strcmp(name, "hloom_ragged_all_to_all") == 0 ? 2
+                                                                         : 0;
   *kernel = reinterpret_cast<void*>(number);
   return number == 0 ? 500 : 0;
 }

@@ -6,7 +6,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
-#include <functional>
+#include <new>
 #include <vector>
 
 #include "cuda/allocator.h"
@@ -20,6 +20,7 @@ class HostAllocator : public Allocator {
 
   Problem Allocate(const Place& place, size_t device_bytes, size_t host_bytes,
                    RankMemory* memory) override {
+    if (throws) throw std::bad_alloc();
     if (place.ordinal == fails_on) return "device " + std::to_string(place.ordinal) + " is full";
     memory->device = Zeroed(device_bytes);
     memory->host = memory->host_on_device = Zeroed(host_bytes);
@@ -32,10 +33,6 @@ class HostAllocator : public Allocator {
     return std::nullopt;
   }
 
-  Problem Synchronize(const Place& place) override {
-    return synchronize ? synchronize(place) : std::nullopt;
-  }
-
   void Free(const Place&, const RankMemory& memory) override {
     std::free(memory.device);
     std::free(memory.host);
@@ -45,7 +42,7 @@ class HostAllocator : public Allocator {
   std::atomic<int> ranks_alive{0};
   Problem connect_problem;
   int64_t fails_on = -1;
-  std::function<Problem(const Place&)> synchronize;
+  bool throws = false;
 
  private:
   static void* Zeroed(size_t bytes) {

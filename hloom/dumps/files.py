@@ -1,0 +1,250 @@
+"""Reads files that may come from anybody, and writes files whole.
+
+A dump is something people send each other. So of a dump only regular files are opened, no link is
+followed on the way to them, and what is read is bounded: in bytes, in the nesting of JSON and in
+the size of its numbers. What is refused is a `FileError`, whose text says in a line what it is.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+MOST_JSON_BYTES = 64 * 2**20
+"""Of a JSON file; parsed it takes some ten times as much memory."""
+
+MOST_TEXT_BYTES = 2**30
+"""Of any other text."""
+
+MOST_NESTED = 100
+"""How deep lists and objects may stand in each other: a loop nest of a plan takes two a loop."""
+
+_MOST_DIGITS = 30
+"""Of a whole number: what a real one counts, bytes or FLOPs, stays far below."""
+
+_KINDS = {
+    stat.S_IFLNK: "a link, and what lies elsewhere is not read",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFDIR: "a folder",
+    stat.S_IFREG: "a file",
+}
+
+
+class FileError(OSError):
+    """A file that is not what it should be.
+
+    Attributes:
+      name: the file, from the folder that it was looked for in.
+      reason: what it is instead, e.g. "it is a FIFO".
+    """
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"{name}: {reason}")
+        self.name, self.reason = name, reason
+
+
+def is_plain(name: str) -> bool:
+    """Whether a name leads to something inside of a folder: relative, without "." and ".."."""
+    parts = name.split("/")
+    return "\0" not in name and not any(part in ("", ".", "..") for part in parts)
+
+
+def read_bytes(folder: Path, name: str, *, most_bytes: int = MOST_TEXT_BYTES) -> bytes:
+    """What a file holds that lies in a folder, or in one below it.
+
+    Args:
+      folder: opened as it is.
+      name: from there; neither it nor a folder on the way may be a link.
+      most_bytes: the largest size that is read.
+
+    Raises FileError where it is not to be read, and other OSErrors, as where it is not there.
+    """
+    with _parent(folder, name) as (at, last):
+        # Looked at first: to open a device can do something.
+        _check(name, os.stat(last, dir_fd=at, follow_symlinks=False), stat.S_IFREG)
+        descriptor = os.open(last, _FLAGS | os.O_NONBLOCK, dir_fd=at)
+    return _content(descriptor, name, most_bytes)
+
+
+def size_of(folder: Path, name: str) -> int:
+    """Bytes of a file that `read_bytes` would read; raises as that does."""
+    with _parent(folder, name) as (at, last):
+        facts = os.stat(last, dir_fd=at, follow_symlinks=False)
+    _check(name, facts, stat.S_IFREG)
+    return facts.st_size
+
+
+def read_given(file: Path, *, most_bytes: int = MOST_TEXT_BYTES) -> bytes:
+    """What a file holds that the user named, links in its path included.
+
+    Raises as `read_bytes` does.
+    """
+    _check(file.name, os.stat(file), stat.S_IFREG)
+    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    return _content(descriptor, file.name, most_bytes)
+
+
+def as_text(content: bytes, name: str) -> str:
+    """UTF-8 without NUL bytes. Raises FileError where it is something else."""
+    try:
+        text = content.decode()
+    except UnicodeDecodeError:
+        raise FileError(name, "it is no text in UTF-8") from None
+    if "\0" in text:
+        raise FileError(name, "it has NUL bytes, and is no text")
+    return text
+
+
+def read_text(folder: Path, name: str) -> str:
+    """The text of a file in a folder; raises as `read_bytes` and `as_text` do."""
+    return as_text(read_bytes(folder, name), name)
+
+
+def read_json(folder: Path, name: str) -> Any:
+    """The values of a JSON file in a folder; raises as `read_bytes` does."""
+    content = read_bytes(folder, name, most_bytes=MOST_JSON_BYTES)
+    try:
+        value = json.loads(
+            content.decode(), parse_int=_whole, parse_float=_finite, parse_constant=_finite
+        )
+        is_too_deep = _is_too_deep(value)
+    except ValueError:
+        raise FileError(name, "it cannot be read as JSON") from None
+    except RecursionError:
+        is_too_deep = True
+    if is_too_deep:
+        raise FileError(name, f"lists and objects stand more than {MOST_NESTED} deep in it")
+    return value
+
+
+def write_whole(file: Path, content: bytes) -> None:
+    """Writes a file whole or not at all, never through a link or into something else.
+
+    Raises FileError where something other than a regular file is in its place, and OSError.
+    """
+    with suppress(FileNotFoundError):
+        mode = os.lstat(file).st_mode
+        if not stat.S_ISREG(mode):
+            kind = _KINDS.get(stat.S_IFMT(mode), "no file").partition(",")[0]
+            raise FileError(str(file), f"it is {kind}, which is not written to or over")
+    # In the same folder: only there is a replacement atomic.
+    half = file.with_name(f".{file.name[:200]}.{secrets.token_hex(8)}.partial")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        with os.fdopen(os.open(half, flags, 0o666), "wb") as stream:
+            stream.write(content)
+        os.replace(half, file)
+    except BaseException:
+        half.unlink(missing_ok=True)
+        raise
+
+
+def walk(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
+    """What lies in a folder and in those below, by name from there; no link is followed.
+
+    Raises OSError where a folder cannot be read.
+    """
+    inside = [""]
+    while inside:
+        prefix = inside.pop()
+        with os.scandir(folder / prefix) as found:
+            entries = sorted(found, key=lambda entry: entry.name)
+        for entry in entries:
+            facts = entry.stat(follow_symlinks=False)
+            yield prefix + entry.name, facts
+            if stat.S_ISDIR(facts.st_mode):
+                inside.append(f"{prefix}{entry.name}/")
+
+
+def kind_of(facts: os.stat_result) -> str | None:
+    """What something is that is neither a regular file nor a folder; None for these."""
+    kind = stat.S_IFMT(facts.st_mode)
+    return None if kind in (stat.S_IFREG, stat.S_IFDIR) else _KINDS.get(kind, "no file")
+
+
+def is_own_file(file: Path) -> bool:
+    """Whether it is a regular file itself, and no link to one."""
+    return _has_kind(file, stat.S_IFREG)
+
+
+def is_own_folder(folder: Path) -> bool:
+    """Whether it is a folder itself, and no link to one."""
+    return _has_kind(folder, stat.S_IFDIR)
+
+
+def _has_kind(path: Path, kind: int) -> bool:
+    try:
+        return stat.S_IFMT(os.lstat(path).st_mode) == kind
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+@contextmanager
+def _parent(folder: Path, name: str) -> Iterator[tuple[int, str]]:
+    """The open folder that a file lies in, and the file's name there; no link on the way."""
+    if not is_plain(name):
+        raise FileError(name, "the name leads out of the dump")
+    *folders, last = name.split("/")
+    at = os.open(folder, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
+    try:
+        for part in folders:
+            _check(name, os.stat(part, dir_fd=at, follow_symlinks=False), stat.S_IFDIR, part)
+            inner = os.open(part, _FLAGS | os.O_DIRECTORY, dir_fd=at)
+            os.close(at)
+            at = inner
+        yield at, last
+    finally:
+        os.close(at)
+
+
+def _check(name: str, facts: os.stat_result, wanted: int, part: str = "it") -> None:
+    kind = stat.S_IFMT(facts.st_mode)
+    if kind != wanted:
+        raise FileError(name, f"{part} is {_KINDS.get(kind, 'no file')}")
+
+
+def _content(descriptor: int, name: str, most_bytes: int) -> bytes:
+    with os.fdopen(descriptor, "rb") as stream:
+        facts = os.fstat(descriptor)
+        _check(name, facts, stat.S_IFREG)
+        # Files of the kernel say 0 and hold more.
+        content = b"" if facts.st_size > most_bytes else stream.read(most_bytes + 1)
+        if facts.st_size > most_bytes or len(content) > most_bytes:
+            raise FileError(name, f"it has more than {most_bytes >> 20} MiB, which is not read")
+        return content
+
+
+def _whole(text: str) -> int:
+    if len(text) > _MOST_DIGITS:
+        raise ValueError
+    return int(text)
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError
+    return number
+
+
+def _is_too_deep(value: Any) -> bool:
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(MOST_NESTED + 1):
+        inner = (each.values() if isinstance(each, dict) else each for each in level)
+        level = [child for each in inner for child in each if isinstance(child, dict | list)]
+        if not level:
+            return False
+    return True

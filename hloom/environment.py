@@ -1,0 +1,47 @@
+"""The environment variables of hloom: all of them, and a word on those that it does not know."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from hloom.passes.errors import did_you_mean, echo
+from hloom.policy import first_time, warn
+
+VARIABLES = frozenset(
+    {
+        "HLOOM_CACHE_DIR",
+        "HLOOM_DUMP_ARRAYS",
+        "HLOOM_DUMP_MODULES",
+        "HLOOM_DUMP_PASSES",
+        "HLOOM_DUMP_STEPS",
+        "HLOOM_DUMP_TO",
+        "HLOOM_STRICT",
+        "HLOOM_TRACE",
+        "JAX_HLOOM",
+    }
+)
+"""What a user sets."""
+
+_OTHERS = frozenset({"HLOOM_FAKE_OLD_DRIVER", "HLOOM_SKIP_H100", "JAX_HLOOM_STEP"})
+"""What the tests and JAX's own flag read."""
+
+_PREFIXES = ("HLOOM_", "JAX_HLOOM_")
+
+
+def unknown(names: Iterable[str]) -> list[str]:
+    """Those names that look like variables of hloom, and are none, sorted."""
+    ours = (name for name in names if name.startswith(_PREFIXES) or name == "HLOOM")
+    return sorted(set(ours) - VARIABLES - _OTHERS)
+
+
+def check() -> None:
+    """Warns, once, of variables in the environment that hloom does not know."""
+    found = unknown(os.environ)
+    if found and first_time(f"unknown variables: {found}"):
+        told = " ".join(f"There is no variable {echo(name)}.{_hint(name)}" for name in found)
+        warn(f"hloom: {told} hloom reads {', '.join(sorted(VARIABLES))}.")
+
+
+def _hint(name: str) -> str:
+    return " Did you mean 'JAX_HLOOM'?" if name == "HLOOM" else did_you_mean(name, VARIABLES)
