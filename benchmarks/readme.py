@@ -17,6 +17,7 @@ from typing import Any
 from benchmarks.capture import DEVICES, cell
 from benchmarks.frontier import Point
 from benchmarks.frontier_report import FLOOR_POLICY, Frontier
+from benchmarks.gpu.tables import readme_section
 from benchmarks.h100 import MEBI_BYTES
 from benchmarks.remat_frontier import drawing, frontiers
 from benchmarks.report import RESULTS, table
@@ -41,6 +42,7 @@ def filled_in(text: str) -> str:
         "demo": _demo(),
         "h100": _h100(),
         "frontier": _frontier(),
+        "gpu": readme_section(RESULTS),
         "capture": _capture(),
         "dump_cost": _dump_cost(),
     }

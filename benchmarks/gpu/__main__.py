@@ -45,15 +45,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         python = machine.python_with_hloom(work, chosen.wheel)
         environment = machine.environment(work, dry_run=chosen.dry_run, given=os.environ)
         children = Children(python, work, environment)
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+        _end_at_signals(children)
         settings, store = _begin(chosen, children, work)
     except (machine.MachineError, ValueError, OSError) as error:
         print(f"benchmarks.gpu: {error}", file=sys.stderr)
         return 1
     for pattern in chosen.again or ():
         print(f"forgotten: {', '.join(store.forget(pattern)) or f'nothing matches {pattern}'}")
-    jobs = chosen.jobs or max(1, min(_MOST_JOBS, (os.cpu_count() or 1) // 4))
-    runner = Runner(children, store, minutes=chosen.minutes, jobs=jobs)
+    cores = os.cpu_count() or 1
+    jobs = chosen.jobs or min(_MOST_JOBS, cores if chosen.dry_run else max(1, cores // 4))
+    runner = Runner(children, store, minutes=chosen.minutes, jobs=jobs, crowd=chosen.dry_run)
     complete = True
     try:
         for number in chosen.part or PARTS:
@@ -82,6 +83,17 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--wheel", type=Path, help="hloom's wheel; build/wheels has it otherwise")
     parser.add_argument("--work", type=Path, help="for what is kept between runs; build/gpu")
     return parser.parse_args(arguments)
+
+
+def _end_at_signals(children: Children) -> None:
+    """At Ctrl-C and at SIGTERM ends the children, and with them what waits for them."""
+
+    def end(*_: object) -> None:
+        children.end()
+        sys.exit(1)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, end)
 
 
 def _begin(chosen: argparse.Namespace, children: Children, work: Path) -> tuple[Settings, Store]:

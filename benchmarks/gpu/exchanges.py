@@ -88,7 +88,7 @@ def host_error(note: Note, tiny: bool) -> dict[str, Any]:
         try:
             got = np.asarray(program(first, out, _place(flags | fails), *indices))
         except Exception as error:
-            found["error"] = f"{type(error).__name__}: {error}"[:500]
+            found["error"] = f"{type(error).__name__}: ...{str(error)[-300:]}"
             found["error_after_s"] = time.perf_counter() - start_s
         else:
             if fails:

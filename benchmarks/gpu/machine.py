@@ -77,9 +77,8 @@ def _make_environment(folder: Path, wheel: Path) -> None:
     except (OSError, zipfile.BadZipFile) as error:
         raise MachineError(f"the wheel {wheel} cannot be unpacked: {error}") from None
     # This Python may be of a virtual environment itself, which `system_site_packages` would not
-    # see; and packages may bring .pth files of their own, which PYTHONPATH would not read.
-    sites = [each for each in sys.path if Path(each).name in _SITES]
-    lines = [f"import site; site.addsitedir({each!r})" for each in dict.fromkeys(sites)]
+    # see. Plain folders: an editable install of hloom in them must not come before the wheel.
+    lines = list(dict.fromkeys(each for each in sys.path if Path(each).name in _SITES))
     (packages / "hloom_gpu_benchmark.pth").write_text("\n".join([*lines, ""]), encoding="utf-8")
     (folder / "complete").touch()
 

@@ -12,11 +12,13 @@ from typing import Any
 
 from benchmarks.gpu.items import Item, Known, Settings, result_of
 
+OFFLOAD = "offload_dot_with_no_batch_dims"
+
 POLICIES = (
     "everything_saveable",
     "dots_saveable",
     "dots_with_no_batch_dims_saveable",
-    "offload_dot_with_no_batch_dims",
+    OFFLOAD,
     "nothing_saveable",
 )
 """Every member of `jax.checkpoint_policies` that needs no names."""
@@ -82,8 +84,10 @@ _TIMES_S = 25.0
 def batches(known: Known, settings: Settings) -> Iterator[Sequence[Item]]:
     """Program by program: every configuration; budgets, which go by what these gave; the times."""
     if settings.dry_run:
-        yield [Item("build", "benchmarks.gpu.steps:build", {"names": list(PROGRAMS)}, limit_s=240)]
-        yield [Item("compile for H100", "benchmarks.gpu.steps:compile_for_h100", limit_s=240)]
+        yield [
+            Item("build", "benchmarks.gpu.steps:build", {"names": list(PROGRAMS)}, limit_s=240),
+            Item("compile for H100", "benchmarks.gpu.steps:compile_for_h100", limit_s=240),
+        ]
     for program, first in (_DRY if settings.dry_run else PROGRAMS).items():
         yield [_measure(program, each, settings) for each in first]
         more = list(_budgets(program, known, settings)) if MEMORY[0] in first else []

@@ -13,6 +13,8 @@ DRY_LAUNCHES = 10
 _STREAMS = ("barrier_latency", "exchange_rate", "two_runs", "empty_slice")
 _JAX = ("exchange_is_right", "two_runs", "host_error", "exchange_latency")
 _DRY_DEVICES = 4
+_WAIT_S, _DRY_WAIT_S = 40, 1
+"""Longer than the checks' own timeout."""
 
 
 def batches(known: Known, settings: Settings) -> Iterator[Sequence[Item]]:
@@ -20,10 +22,10 @@ def batches(known: Known, settings: Settings) -> Iterator[Sequence[Item]]:
     environment: Mapping[str, str] = {}
     if settings.fake_driver is not None:
         environment = {"LD_LIBRARY_PATH": str(settings.fake_driver)}
+    launches = DRY_LAUNCHES if settings.dry_run else LAUNCHES
     can_launch = not settings.dry_run or settings.fake_driver is not None
     if can_launch:
         yield [Item(CHECKS, "benchmarks.gpu.checks:list_checks")]
-        launches = DRY_LAUNCHES if settings.dry_run else LAUNCHES
         yield [
             Item(
                 f"streams/check/{check}",
@@ -52,12 +54,21 @@ def batches(known: Known, settings: Settings) -> Iterator[Sequence[Item]]:
         )
         for name in _JAX
     ]
-    if not settings.dry_run:
+    if can_launch:
+        wait_s = _DRY_WAIT_S if settings.dry_run else _WAIT_S
         yield [
-            Item("streams/missing_rank", "benchmarks.gpu.streams:missing_rank"),
+            Item(
+                "streams/missing_rank",
+                "benchmarks.gpu.streams:missing_rank",
+                {"wait_s": wait_s},
+                environment=environment,
+            )
+        ]
+        yield [
             Item(
                 "streams/after the missing rank",
                 "benchmarks.gpu.streams:run_check",
-                {"check": "barriers_hold", "launches": 20},
-            ),
+                {"check": "barriers_hold", "launches": launches},
+                environment=environment,
+            )
         ]

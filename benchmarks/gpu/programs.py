@@ -48,7 +48,7 @@ _TINY: Mapping[str, Mapping[str, Any]] = {
     },
     "perceptron": {"BATCH": 8, "WIDTH": 16},
     "resnet": {"BATCH": 1, "STAGES": ((8, 2048, 2, 1),)},
-    "two_level_scan": {"GROUPS": 3, "LAYERS": 3, "WIDTH": 32, "BATCH": 8},
+    "two_level_scan": {"GROUPS": 3, "LAYERS": 4, "WIDTH": 64, "BATCH": 1024},
     "unet": {"BATCH": 1, "SIZE": 16, "CHANNELS": (4, 8, 8, 8)},
 }
 """By module of benchmarks.programs, its constants."""

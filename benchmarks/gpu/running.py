@@ -28,7 +28,8 @@ class Children:
         self._python = python
         self._work = work
         self._environment = dict(environment)
-        self._lock = threading.Lock()
+        # A signal's handler may come while this thread has it.
+        self._lock = threading.RLock()
         self._running: set[subprocess.Popen[bytes]] = set()
         self._count = 0
         self._ended = False
@@ -36,6 +37,8 @@ class Children:
     def run(self, item: Item, limit_s: float) -> Entry:
         """Runs an item to its end, or to its limit; says how it ended. Thread-safe."""
         with self._lock:
+            if self._ended:
+                return _stopped()
             self._count += 1
             stem = self._work / "items" / f"{os.getpid()}-{self._count}"
         stem.parent.mkdir(parents=True, exist_ok=True)
@@ -98,6 +101,10 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
             os.killpg(process.pid, signal.SIGKILL)
 
 
+def _stopped() -> Entry:
+    return {"status": STOPPED, "why": "it was ended from outside", "seconds": 0.0}
+
+
 def _ending(result: Path, code: int, out_of_time: bool, ended: bool, limit_s: float) -> Entry:
     written: Entry = {}
     with contextlib.suppress(OSError, ValueError):
@@ -105,7 +112,7 @@ def _ending(result: Path, code: int, out_of_time: bool, ended: bool, limit_s: fl
     if "status" in written:
         return written
     if ended:
-        entry: Entry = {"status": STOPPED, "why": "it was ended from outside"}
+        entry = _stopped()
     elif out_of_time or code == -signal.SIGALRM:
         entry = {"status": TIMED_OUT, "why": f"it took longer than {limit_s:.0f} s"}
     else:
@@ -117,12 +124,18 @@ def _ending(result: Path, code: int, out_of_time: bool, ended: bool, limit_s: fl
 class Runner:
     """Runs parts, and keeps every item's end in the store."""
 
-    def __init__(self, children: Children, store: Store, *, minutes: float, jobs: int) -> None:
-        """A part takes at most so many minutes; as many items as `jobs` run at once."""
+    def __init__(
+        self, children: Children, store: Store, *, minutes: float, jobs: int, crowd: bool = False
+    ) -> None:
+        """Runs parts of at most so many minutes.
+
+        Of the items that need not be alone `jobs` run at once, and of all items in a crowd.
+        """
         self._children = children
         self._store = store
         self._limit_s = minutes * 60
         self._jobs = jobs
+        self._crowd = crowd
 
     def run_part(self, number: int, part: Part, settings: Settings, commit: str | None) -> bool:
         """Runs what is left of a part; says whether nothing is left of it then."""
@@ -131,10 +144,10 @@ class Runner:
         left: list[str] = []
         for batch in part.batches(self._store.known, settings):
             to_do = [item for item in batch if not self._store.is_done(item.name)]
-            together = [item for item in to_do if not item.alone]
+            together = [item for item in to_do if self._crowd or not item.alone]
             with ThreadPoolExecutor(self._jobs) as pool:
                 done = list(pool.map(lambda item: self._run(item, deadline_s, commit), together))
-            done += [self._run(item, deadline_s, commit) for item in to_do if item.alone]
+            done += [self._run(item, deadline_s, commit) for item in to_do if item not in together]
             left += [name for name in done if name is not None]
             if left:
                 break
