@@ -234,7 +234,9 @@ void ARunThatFailsBetweenOthersIsLeft() {
     if (run == &failed) run->exchanges[2].send_sizes.pop_back();
     for (int device : kAll) {
       std::string problem = run->Execute(ragged, device);
-      if (run == &failed && device == 2) CHECK_TEXT(problem, "offsets and sizes must have one type");
+      if (run == &failed && device == 2) {
+        CHECK_TEXT(problem, "offsets and sizes must have one type");
+      }
       if (run == &failed && device == 3) {
         CHECK_TEXT(problem, "on device 3: another device has failed in this run: ");
       }

@@ -216,9 +216,9 @@ void OfTwoRunsThatCrossOneGoesOn() {
   Problem problem = six.get();
   CHECK_TEXT(problem, kTwoRuns);
   CHECK_TEXT(problem,
-             ": device 6 took this one first, device 4 the other, and each would wait for the other "
-             "for ever. This run is given up and the other goes on; start programs that share "
-             "devices from one thread, or hold a lock around the calls that start them");
+             ": device 6 took this one first, device 4 the other, and each would wait for the "
+             "other for ever. This run is given up and the other goes on; start programs that "
+             "share devices from one thread, or hold a lock around the calls that start them");
   CHECK(four.get() == problem && Enter(runs, kClique, 5, 2).problem == problem);
   MustEnter(runs, 3);
 }
