@@ -1,6 +1,6 @@
 """How long `remat` plans, on modules of growing size and beside XLA's compile.
 
-    python -m benchmarks.planning_time        (about 10 minutes; the comparison with XLA needs the
+    python -m benchmarks.planning_time        (about 20 minutes; the comparison with XLA needs the
                                               extra cuda13 and no GPU)
 
 Writes benchmarks/results/planning_time.json, which keeps one entry for each version of JAX it was
@@ -11,6 +11,7 @@ the machine.
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import platform
 import statistics
@@ -23,6 +24,7 @@ import numpy as np
 from jax.extend.mlir import ir
 
 import hloom
+from benchmarks import carries_time
 from benchmarks.h100 import measure_times, placement
 from benchmarks.programs.gpt import Gpt
 from benchmarks.report import RESULTS, Report, table, update_report
@@ -50,7 +52,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.planning_time")
     parser.add_argument("--largest", type=int, default=OPERATIONS[-1], help="operations at most")
     parser.add_argument("--without-xla", action="store_true", help="leave the comparison out")
+    parser.add_argument(
+        "--only-carries",
+        action="store_true",
+        help="measure the loops of many carries anew, and keep the other figures of this JAX",
+    )
     chosen = parser.parse_args(arguments)
+    many = carries_time.measure(with_xla=not chosen.without_xla)
+    if chosen.only_carries:
+        known = json.loads((RESULTS / "planning_time.json").read_text("utf-8"))[jax.__version__]
+        print(update_report("planning_time", known | {"carries": many}, _markdown))
+        return
     curves = {
         name: [
             _plan_times(name, layers)
@@ -63,6 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "python": platform.python_version(),
         "curves": curves,
         "beside_xla": [] if chosen.without_xla else _beside_xla(),
+        "carries": many,
     }
     print(update_report("planning_time", entry, _markdown))
 
@@ -190,6 +203,9 @@ def _markdown(report: Report) -> Iterator[str]:
             yield ""
             columns = ["layers", "spec", "passes, s", "XLA, s", "share"]
             yield from table(columns, map(_xla_cells, entry["beside_xla"]), names=2)
+        if "carries" in entry:
+            yield ""
+            yield from carries_time.markdown(entry["carries"], fitted_exponent)
     _draw(report)
     yield ""
     yield "![planning time over operations](planning_time.svg)"

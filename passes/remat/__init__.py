@@ -25,7 +25,9 @@ After::
     %9 = stablehlo.multiply %7#1, %8   loc("transpose(jvp())/mul")
 
 With a budget any pure work may be: matrix products, convolutions, gathers, sorts, whole loops;
-never a collective, a custom call or anything with a side effect. The plan is the one of least added
+never a collective, a custom call or anything with a side effect. At no level is a sharding
+constraint repeated, which may be where XLA's partitioner puts a collective, unless its operand
+provably has that sharding already. The plan is the one of least added
 time, in which a second of cheap work counts a sixteenth, whose memory, by a model of the target and
 of XLA, is within the budget. After a tight one::
 

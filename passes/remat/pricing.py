@@ -27,10 +27,6 @@ class Rates:
     expensive: float
     cheap: float
 
-    def of(self, op: ir.Operation) -> float:
-        """The rate for an operation."""
-        return self.cheap if is_cheap(op) else self.expensive
-
 
 @dataclass(frozen=True)
 class Pricing:
@@ -45,7 +41,9 @@ class Pricing:
 
     speed: Speed
     rates: Rates = Rates(1.0, 1.0)
-    _seconds: dict[ir.Operation, float] = field(default_factory=dict, repr=False, compare=False)
+    _known: dict[ir.Operation, tuple[bool, float]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
     _roofline_seconds: dict[ir.Operation, float] = field(
         default_factory=dict, repr=False, compare=False
     )
@@ -53,18 +51,24 @@ class Pricing:
 
     def of(self, op: ir.Operation) -> int:
         """Bytes that doing the operation once more is worth, rounded up; DEAREST at most."""
-        rate = self.rates.of(op)
+        cheap, seconds = self._look_up(op)
+        rate = self.rates.cheap if cheap else self.rates.expensive
         # Not by way of the seconds, which may be 0.
         if math.isinf(rate):
             return DEAREST
-        return math.ceil(min(self.seconds(op) * rate, DEAREST))
+        return math.ceil(min(seconds * rate, DEAREST))
 
     def seconds(self, op: ir.Operation) -> float:
         """Seconds that doing the operation once more takes, as they count."""
-        found = self._seconds.get(op)
+        return self._look_up(op)[1]
+
+    def _look_up(self, op: ir.Operation) -> tuple[bool, float]:
+        """Whether an operation is cheap, and its seconds as they count."""
+        found = self._known.get(op)
         if found is None:
-            found = self.repeat_seconds(op) * (_CHEAP_SHARE if is_cheap(op) else 1)
-            self._seconds[op] = found
+            cheap = is_cheap(op)
+            found = cheap, self.repeat_seconds(op) * (_CHEAP_SHARE if cheap else 1)
+            self._known[op] = found
         return found
 
     def repeat_seconds(self, op: ir.Operation) -> float:
