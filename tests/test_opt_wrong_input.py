@@ -232,7 +232,8 @@ def test_a_crash_can_be_expected(run: Run, monkeypatch: pytest.MonkeyPatch) -> N
     assert run(write(text)) == (1, b"", f"a.mlir:4: error: {said}\n{shown}")
 
 
-def _dies_of_addition(data: bytes, _: object) -> None:
+def _dies_of_addition(*modules: bytes) -> None:
+    data = b"".join(modules)
     ended = data.count(b"{") == data.count(b"}")
     os.kill(os.getpid(), 9) if ended and b"stablehlo.add" in data else os._exit(0)
 
@@ -240,8 +241,8 @@ def _dies_of_addition(data: bytes, _: object) -> None:
 def test_a_reader_that_dies_wherever_the_text_ends_names_its_first_line(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def read(data: bytes, _: object) -> None:
-        os.kill(os.getpid(), 9 if data.endswith(b"return\n}\n// last\n") else 15)
+    def read(*modules: bytes) -> None:
+        os.kill(os.getpid(), 9) if modules[-1].endswith(b"// last\n") else os._exit(0)
 
     monkeypatch.setattr("hloom.opt.source._read_and_exit", read)
     text = f"{EMPTY}// -----\n{EMPTY}// last\n"

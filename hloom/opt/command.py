@@ -60,7 +60,7 @@ def _run(arguments: Arguments) -> int:
     chunks = source.split(given, at_markers=arguments.split_input_file)
     if arguments.emit_bytecode and len(chunks) > 1:
         raise UsageError("--emit-bytecode writes one module; --split-input-file found several.")
-    outcomes = [job.work(chunk) for chunk in chunks]
+    outcomes = [job.work(chunk) for chunk in source.tried(chunks)]
     if not all(outcome.ok for outcome in outcomes):
         return 1
     _write(arguments.output, [o.output for o in outcomes if o.output is not None])

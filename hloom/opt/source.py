@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import faulthandler
 import io
 import os
@@ -9,11 +10,15 @@ import re
 import resource
 import signal
 import sys
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from jax.extend.mlir import deserialize_portable_artifact, ir
 
+from hloom import jax_private
 from hloom.opt.crash_site import find_crash
 from hloom.opt.diagnostics import Diagnostic, InputError, Position, Severity, convert
 
@@ -49,11 +54,13 @@ class Chunk:
       source: where it stands.
       data: its own bytes.
       first_line: the line of the source it starts at, from 1.
+      tried: a process that read it lived.
     """
 
     source: Source
     data: bytes
     first_line: int = 1
+    tried: bool = False
 
 
 def read(path: str) -> Source:
@@ -84,6 +91,15 @@ def split(source: Source, *, at_markers: bool) -> tuple[Chunk, ...]:
     return tuple(chunks)
 
 
+def tried(chunks: Sequence[Chunk]) -> tuple[Chunk, ...]:
+    """The chunks, read in one child process: `parse` need not try each in a child of its own.
+
+    Where that process dies the chunks come back as they are.
+    """
+    alive = not _death_of_reader(*(chunk.data for chunk in chunks))
+    return tuple(dataclasses.replace(chunk, tried=alive) for chunk in chunks)
+
+
 def parse(chunk: Chunk, context: ir.Context) -> ir.Module:
     """The module of a chunk; lines in its locations are those of the whole source.
 
@@ -95,8 +111,8 @@ def parse(chunk: Chunk, context: ir.Context) -> ir.Module:
         line = chunk.data.count(b"\n", 0, at) + chunk.first_line
         column = at - chunk.data.rfind(b"\n", 0, at)
         raise _error(name, "binary data: neither MLIR text nor bytecode", line=line, column=column)
-    if death := _death_of_reader(chunk.data, context):
-        raise _crash(chunk, death, context)
+    if not chunk.tried and (death := _death_of_reader(chunk.data)):
+        raise _crash(chunk, death)
     padding = b"\n" * (chunk.first_line - 1)
     try:
         module = ir.Module.parse(padding + chunk.data, context)
@@ -125,8 +141,8 @@ def _from_portable(module: ir.Module, chunk: Chunk) -> ir.Module:
     return stablehlo
 
 
-def _death_of_reader(data: bytes, context: ir.Context) -> int:
-    """The signal that a child process dies of when it reads the module; 0 where it lives.
+def _death_of_reader(*modules: bytes) -> int:
+    """The signal that a child process dies of when it reads the modules; 0 where it lives.
 
     MLIR's reader trusts bytecode. Truncated it gives an error, but of 60 small modules with three
     random bytes changed 11 killed the process, and others kept it busy for ever. Of text there are
@@ -136,39 +152,43 @@ def _death_of_reader(data: bytes, context: ir.Context) -> int:
     sys.stderr.flush()
     child = os.fork()
     if child == 0:
-        _read_and_exit(data, context)
+        _read_and_exit(*modules)
     _, status = os.waitpid(child, 0)
     return os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
 
 
-def _crash(chunk: Chunk, death: int, context: ir.Context) -> InputError:
+def _crash(chunk: Chunk, death: int) -> InputError:
     name, first = chunk.source.name, chunk.first_line
     if chunk.source.is_bytecode:
         return _error(name, "corrupt bytecode: MLIR cannot read it")
     if death == signal.SIGXCPU:
         limit_s = _trial_limit_s(chunk.data)
         return _error(name, f"MLIR has not read this module after {limit_s} s", line=first)
-    line = find_crash(chunk.data, lambda text: _death_of_reader(text, context) == death)
+    line = find_crash(chunk.data, lambda text: _death_of_reader(text) == death)
     what, at = ("module", 1) if line is None else ("operation", line)
     message = f"MLIR crashes on this {what} ({signal.Signals(death).name}): it cannot be read"
     return _error(name, message, line=first + at - 1)
 
 
-def _trial_limit_s(data: bytes) -> int:
-    return _TRIAL_LIMIT_S + len(data) // 2**20
+def _trial_limit_s(*modules: bytes) -> int:
+    return sum(_TRIAL_LIMIT_S + len(data) // 2**20 for data in modules)
 
 
-def _read_and_exit(data: bytes, context: ir.Context) -> None:
+def _read_and_exit(*modules: bytes) -> NoReturn:
     try:
-        limit_s = _trial_limit_s(data)
+        limit_s = _trial_limit_s(*modules)
         signal.signal(signal.SIGXCPU, signal.SIG_DFL)
         resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         faulthandler.disable()
-        ir.Module.parse(data, context)
+        context = jax_private.make_context()
+        context.enable_multithreading(False)
+        for data in modules:
+            # What it says the parent meets again and reports.
+            with suppress(ir.MLIRError):
+                ir.Module.parse(data, context)
     finally:
-        # Whatever was raised, the parent meets it again and reports it.
         os._exit(0)
 
 
