@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import types
@@ -136,6 +137,46 @@ def test_demo_without_its_extra_says_which(run: Run, demo: types.ModuleType, mis
     demo.add_arguments = add_arguments  # type: ignore[attr-defined]
     said = f"the demo needs {missing}, which is not installed: pip install 'hloom[demo]'"
     assert run("demo") == (1, "", f"hloom: error: {said}\n")
+
+
+def test_help_of_the_demo_needs_no_extra(run: Run, demo: types.ModuleType) -> None:
+    def add_arguments(_: object) -> None:
+        raise ModuleNotFoundError("No module named 'flax'", name="flax")
+
+    demo.add_arguments = add_arguments  # type: ignore[attr-defined]
+    status, out, err = run("demo", "--help")
+    assert (status, err) == (0, "")
+    assert out.startswith("usage: hloom demo")
+    said = "the demo needs flax, which is not installed: pip install 'hloom[demo]'."
+    assert said in " ".join(out.split())
+
+
+CAPTURED_FILES: list[tuple[str, bytes | None, str]] = [
+    ("nothere", None, "cannot be read: No such file or directory."),
+    ("binary.mlir", b"module \xc5", ": it is no text in UTF-8: a module of StableHLO is wanted."),
+    ("nul.mlir", b"module {}\0", ": it has NUL bytes, and is no text: a module"),
+    ("code.mlir", b"ML\xefR\x01", ": MLIR bytecode: `hloom-opt "),
+    ("words.mlir", b"\x1b]0;title\x07", ": not a module of StableHLO: "),
+    ("fifo", b"", ": it is a FIFO: a module of StableHLO is wanted."),
+    ("a.thunk_sequence.txt", b"", ": it is a FIFO"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "said"), CAPTURED_FILES)
+def test_capture_tells_bad_files_as_other_commands_do(
+    run: Run, tmp_path: Path, name: str, content: bytes | None, said: str
+) -> None:
+    file = tmp_path / name
+    if content == b"":
+        os.mkfifo(file)
+    elif content is not None:
+        file.write_bytes(content)
+    status, out, err = run("capture", str(file))
+    assert (status, out) == (1, "")
+    assert err.startswith(f"hloom capture: error: {file}")
+    assert said in err
+    assert err.count("\n") == 1 or name == "words.mlir"
+    assert not any(word in err for word in ("Errno", "codec", "\x1b", "\x07"))
 
 
 def test_a_bug_in_the_demo_is_not_taken_for_a_missing_extra(

@@ -78,6 +78,14 @@ WRONG_ARGUMENTS = [
 ]
 
 
+def test_a_place_that_cannot_be_written_to_is_told_before_the_work(run: Run) -> None:
+    for place in ("no/out.mlir", "."):
+        status, _, err = run(write(ADD), "-p", "cse", "--print-ir-before-all", "-o", place)
+        assert status == 1
+        assert err.startswith(f"hloom-opt: error: -o {place}: cannot write: ")
+        assert "IR Dump" not in err
+
+
 @pytest.mark.parametrize(("arguments", "said"), WRONG_ARGUMENTS)
 def test_wrong_arguments(run: Run, arguments: tuple[str, ...], said: str) -> None:
     Path("folder").mkdir()

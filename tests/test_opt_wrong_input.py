@@ -45,7 +45,26 @@ WRONG_INPUTS: list[tuple[str, str | bytes, tuple[str, ...], str]] = [
         "binary",
         b"\x7fELF\n\x02\x00\x01",
         (),
-        "a.mlir:2:2: error: binary data: neither MLIR text nor bytecode\n\x02\x00\x01\n ^\n",
+        "a.mlir:2:2: error: binary data: neither MLIR text nor bytecode\n\ufffd\ufffd\ufffd\n ^\n",
+    ),
+    (
+        "escape sequences",
+        b"module {\n \x1b[31m\x1b]0;title\x07 }",
+        (),
+        "a.mlir:2:2: error: unexpected character\n \ufffd[31m\ufffd]0;title\ufffd }\n ^\n",
+    ),
+    (
+        "escape sequence in a name",
+        'module { func.func @"\\1B[31m"() { return } func.func @"\\1B[31m"() { return } }',
+        (),
+        "a.mlir:1:44: error: redefinition of symbol named '\\x1b[31m'\n"
+        'module { func.func @"\\1B[31m"() { return } func.func @"\\1B[31m"() { return } }\n'
+        "                                           ^\n"
+        "a.mlir:1:44: note: see current operation: \n"
+        '"func.func"() <{function_type = () -> (), sym_name = "\\1B[31m"}> ({\n'
+        '  "func.return"() : () -> ()\n'
+        "}) : () -> ()\n"
+        "a.mlir:1:10: note: see existing symbol definition here\n",
     ),
     (
         "not utf-8",

@@ -102,6 +102,36 @@ def test_mistakes_are_told_without_a_traceback(
 
 
 @pytest.mark.once
+def test_a_dump_without_a_module_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    step = tmp_path / "step-9"
+    step.mkdir()
+    (step / "manifest.json").write_text("{")
+    for words in (["--text"], []):
+        assert main(["report", str(step), *words]) == 1
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert err == (
+            f"hloom report: error: {step} holds no module.\n"
+            "  manifest.json: it cannot be read as JSON\n"
+        )
+
+
+@pytest.mark.once
+def test_plots_are_not_written_through_links(
+    step: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    victim, plots = tmp_path / "victim", tmp_path / "plots"
+    victim.write_text("mine")
+    plots.mkdir()
+    (plots / "jit_scanned_step-0-memory.png").symlink_to(victim)
+    assert main(["report", str(step), "--png", str(plots)]) == 1
+    assert "jit_scanned_step-0-memory.png: it is a link" in capsys.readouterr().err
+    assert victim.read_text() == "mine"
+
+
+@pytest.mark.once
 def test_several_dumps_are_listed(
     step: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
