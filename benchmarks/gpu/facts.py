@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from typing import Any
 
@@ -35,7 +34,7 @@ def find(note: Note) -> dict[str, Any]:
 
 def _native_library() -> dict[str, Any]:
     """The version of XLA's FFI that it was built against, and what XLA said of it."""
-    chosen = "cpu" if os.environ["JAX_PLATFORMS"] == "cpu" else "cuda"
+    chosen = "cuda" if jax.default_backend() == "gpu" else "cpu"
     found: dict[str, Any] = {"platform": chosen, "error": None}
     try:
         found["ffi_version"] = runtime.load_library().ffi_version
