@@ -101,7 +101,9 @@ def _begin(
     chosen: argparse.Namespace, children: Children, work: Path, commit: str | None
 ) -> tuple[Settings, Store]:
     """Asks what this runs on. Raises MachineError where JAX finds no such device."""
-    entry = children.run(Item("facts", "benchmarks.gpu.facts:find"), 120)
+    entry = children.run(
+        Item("facts", "benchmarks.gpu.facts:find", {"dry_run": chosen.dry_run}), 120
+    )
     if entry["status"] != OK:
         print(entry.get("tail", ""), file=sys.stderr)
         raise machine.MachineError(

@@ -13,10 +13,15 @@ from benchmarks.gpu.child import Note
 from hloom import runtime
 
 
-def find(note: Note) -> dict[str, Any]:
-    """Versions, the devices, and whether XLA takes the native library."""
+def find(note: Note, dry_run: bool) -> dict[str, Any]:
+    """Versions, the devices, and whether XLA takes the native library.
+
+    Raises RuntimeError where there is no GPU; in a dry run the CPU will do.
+    """
     devices = jax.devices()
     first = devices[0]
+    if not dry_run and first.platform != "gpu":
+        raise RuntimeError(f"JAX finds no CUDA GPU, and would run on {first.platform}")
     stats = first.memory_stats() or {}
     return {
         "device": first.device_kind,
