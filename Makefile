@@ -71,7 +71,7 @@ gpu-wheel: .venv/bin/python
 	  --wheel-dir build/wheels .
 	@.venv/bin/python -m zipfile -l build/wheels/hloom-*.whl | grep -q libhloom_runtime.so || { \
 	  echo "the wheel has no native library: is there a C++17 compiler?" >&2; exit 1; }
-	-git rev-parse HEAD > build/wheels/COMMIT
+	-git describe --always --abbrev=40 --exclude='*' --dirty=+ > build/wheels/COMMIT
 	@ls build/wheels
 
 .venv/demo.stamp: pyproject.toml $(NATIVE) | .venv/bin/python

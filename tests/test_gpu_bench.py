@@ -199,6 +199,15 @@ def test_without_git_the_wheel_tells_the_commit(
     assert machine.commit() == "c0ffee"
 
 
+def test_what_comes_of_a_wheel_has_the_commit_of_the_wheel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "WHEELS", tmp_path)
+    assert machine.commit(of_wheel=True) == machine.commit()
+    (tmp_path / machine.COMMIT_FILE).write_text("c0ffee\n")
+    assert machine.commit(of_wheel=True) == "c0ffee"
+
+
 def test_what_would_change_the_figures_does_not_reach_the_children(tmp_path: Path) -> None:
     given = {
         "HOME": "/h",
@@ -213,7 +222,8 @@ def test_what_would_change_the_figures_does_not_reach_the_children(tmp_path: Pat
     assert not {"JAX_HLOOM", "HLOOM_STRICT", "JAX_ENABLE_X64"} & set(found)
     assert "XLA_PYTHON_CLIENT_MEM_FRACTION" not in found
     assert (found["HOME"], found["XLA_FLAGS"]) == ("/h", "--xla_a=1")
-    assert (found["JAX_PLATFORMS"], found["XLA_PYTHON_CLIENT_PREALLOCATE"]) == ("cuda", "false")
+    assert found["JAX_PLATFORMS"] == "cuda,cpu"
+    assert found["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
     assert found["PYTHONPATH"] == f"{tmp_path / 'path'}{os.pathsep}/site"
     assert os.listdir(tmp_path / "path") == ["benchmarks"]
 

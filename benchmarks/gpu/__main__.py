@@ -46,7 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         environment = machine.environment(work, dry_run=chosen.dry_run, given=os.environ)
         children = Children(python, work, environment)
         _end_at_signals(children)
-        settings, store = _begin(chosen, children, work)
+        commit = machine.commit(of_wheel=python != Path(sys.executable))
+        settings, store = _begin(chosen, children, work, commit)
     except (machine.MachineError, ValueError, OSError) as error:
         print(f"benchmarks.gpu: {error}", file=sys.stderr)
         return 1
@@ -60,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for number in chosen.part or PARTS:
             print(f"part {number}: {PARTS[number].partition('_')[2]}", flush=True)
             part = cast(Part, importlib.import_module(f"benchmarks.gpu.{PARTS[number]}"))
-            complete &= runner.run_part(number, part, settings, machine.commit())
+            complete &= runner.run_part(number, part, settings, commit)
             _write_tables(store)
     finally:
         children.end()
@@ -96,16 +97,20 @@ def _end_at_signals(children: Children) -> None:
         signal.signal(number, end)
 
 
-def _begin(chosen: argparse.Namespace, children: Children, work: Path) -> tuple[Settings, Store]:
+def _begin(
+    chosen: argparse.Namespace, children: Children, work: Path, commit: str | None
+) -> tuple[Settings, Store]:
     """Asks what this runs on. Raises MachineError where JAX finds no such device."""
-    entry = children.run(Item("facts", "benchmarks.gpu.facts:find"), 120)
+    entry = children.run(
+        Item("facts", "benchmarks.gpu.facts:find", {"dry_run": chosen.dry_run}), 120
+    )
     if entry["status"] != OK:
         print(entry.get("tail", ""), file=sys.stderr)
         raise machine.MachineError(
             f"JAX does not start on {'the CPU' if chosen.dry_run else 'a CUDA GPU'} here: "
             f"{entry.get('why')}. Without a GPU there is --dry-run"
         )
-    found: dict[str, Any] = machine.facts() | entry["result"] | {"commit": machine.commit()}
+    found: dict[str, Any] = machine.facts() | entry["result"] | {"commit": commit}
     found["dry_run"] = chosen.dry_run
     if chosen.dry_run:
         found["device"] = DRY_RUN

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from typing import Any
 
@@ -14,10 +13,15 @@ from benchmarks.gpu.child import Note
 from hloom import runtime
 
 
-def find(note: Note) -> dict[str, Any]:
-    """Versions, the devices, and whether XLA takes the native library."""
+def find(note: Note, dry_run: bool) -> dict[str, Any]:
+    """Versions, the devices, and whether XLA takes the native library.
+
+    Raises RuntimeError where there is no GPU; in a dry run the CPU will do.
+    """
     devices = jax.devices()
     first = devices[0]
+    if not dry_run and first.platform != "gpu":
+        raise RuntimeError(f"JAX finds no CUDA GPU, and would run on {first.platform}")
     stats = first.memory_stats() or {}
     return {
         "device": first.device_kind,
@@ -35,7 +39,7 @@ def find(note: Note) -> dict[str, Any]:
 
 def _native_library() -> dict[str, Any]:
     """The version of XLA's FFI that it was built against, and what XLA said of it."""
-    chosen = "cpu" if os.environ["JAX_PLATFORMS"] == "cpu" else "cuda"
+    chosen = "cuda" if jax.default_backend() == "gpu" else "cpu"
     found: dict[str, Any] = {"platform": chosen, "error": None}
     try:
         found["ffi_version"] = runtime.load_library().ffi_version

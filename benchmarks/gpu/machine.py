@@ -100,7 +100,8 @@ def environment(work: Path, *, dry_run: bool, given: Mapping[str, str]) -> dict[
     theirs = [each for each in given.get("PYTHONPATH", "").split(os.pathsep) if each]
     outside = [each for each in theirs if Path(each).resolve() != ROOT]
     return kept | {
-        "JAX_PLATFORMS": "cpu" if dry_run else "cuda",
+        # The CPU beside the GPU: callbacks of the host need it.
+        "JAX_PLATFORMS": "cpu" if dry_run else "cuda,cpu",
         "JAX_COMPILATION_CACHE_DIR": str(work / "cache"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
@@ -112,15 +113,22 @@ def environment(work: Path, *, dry_run: bool, given: Mapping[str, str]) -> dict[
     }
 
 
-def commit() -> str | None:
+def commit(*, of_wheel: bool = False) -> str | None:
     """What of hloom this is: git's commit, "+" behind it where files differ; None if not known.
 
-    Where the repository came without git, the commit that `make gpu-wheel` wrote down.
+    Where the repository came without git, or hloom comes `of_wheel`, it is the commit that
+    `make gpu-wheel` wrote down.
     """
+    if of_wheel and (written := _written_commit()):
+        return written
     found = _said("git", "-C", str(ROOT), "rev-parse", "HEAD")
     if found:
         changed = _said("git", "-C", str(ROOT), "status", "--porcelain", "--untracked-files=no")
         return found + ("+" if changed else "")
+    return _written_commit()
+
+
+def _written_commit() -> str | None:
     try:
         return (WHEELS / COMMIT_FILE).read_text(encoding="utf-8").strip() or None
     except OSError:

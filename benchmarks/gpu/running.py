@@ -18,6 +18,7 @@ from benchmarks.gpu.items import CRASHED, OK, STOPPED, TIMED_OUT, Entry, Item, P
 from benchmarks.gpu.results import Store
 
 _TAIL_CHARACTERS = 2000
+_MOST_DYING_S = 20
 
 
 class Children:
@@ -74,7 +75,9 @@ class Children:
                 with self._lock:
                     self._running.discard(process)
                 _kill(process)
-                process.wait()
+                # One that hangs in the driver outlives even that; it must not keep all others.
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(_MOST_DYING_S)
         entry = _ending(result, process.returncode, out_of_time, self._ended, limit_s)
         if entry["status"] != OK:
             entry["tail"] = log.read_bytes()[-_TAIL_CHARACTERS:].decode(errors="replace")
@@ -105,7 +108,9 @@ def _stopped() -> Entry:
     return {"status": STOPPED, "why": "it was ended from outside", "seconds": 0.0}
 
 
-def _ending(result: Path, code: int, out_of_time: bool, ended: bool, limit_s: float) -> Entry:
+def _ending(
+    result: Path, code: int | None, out_of_time: bool, ended: bool, limit_s: float
+) -> Entry:
     written: Entry = {}
     with contextlib.suppress(OSError, ValueError):
         written = json.loads(result.read_text(encoding="utf-8"))
@@ -116,7 +121,7 @@ def _ending(result: Path, code: int, out_of_time: bool, ended: bool, limit_s: fl
     elif out_of_time or code == -signal.SIGALRM:
         entry = {"status": TIMED_OUT, "why": f"it took longer than {limit_s:.0f} s"}
     else:
-        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        how = f"exit code {code}" if code is None or code >= 0 else f"signal {-code}"
         entry = {"status": CRASHED, "why": f"its process ended with {how} and no result"}
     return entry | written
 
