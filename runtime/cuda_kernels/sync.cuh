@@ -86,6 +86,7 @@ __device__ inline bool AwaitPeer(const Site& site, unsigned peer, unsigned run, 
   HostPage* host = site.pad->host;
   Signal wanted = SignalAt(site, run, epoch);
   unsigned long long begin_ms = 0;
+  bool has_begun = false;
   bool is_late = false;
   bool arrived = false;
   for (unsigned looks = 1;; ++looks) {
@@ -106,7 +107,8 @@ __device__ inline bool AwaitPeer(const Site& site, unsigned peer, unsigned run, 
       break;
     }
     unsigned long long now_ms = LoadAcquire(&host->alive_ms);
-    if (looks == kLooksAtHost) begin_ms = now_ms;
+    if (!has_begun) begin_ms = now_ms;
+    has_begun = true;
     unsigned long long waited_ms = now_ms - begin_ms;
     if (waited_ms >= site.report_ms) {
       is_late = true;

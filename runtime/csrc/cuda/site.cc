@@ -77,9 +77,13 @@ ffi::Error CallSite::Initialize(const Meeting& meeting, Stream stream) {
   }
   if (number != 0) {
     // In the stream, for graphs: what they launch there afterwards is part of this run.
+    CurrentContext current(driver, arrival.place.context);
+    problem = current.problem();
     auto address = reinterpret_cast<DevicePointer>(&PadOf(pads, arrival.rank)->run);
-    problem =
-        driver.Check(driver.cuMemsetD32Async(address, number, 1, stream), "cuMemsetD32Async");
+    if (!problem) {
+      problem =
+          driver.Check(driver.cuMemsetD32Async(address, number, 1, stream), "cuMemsetD32Async");
+    }
     if (problem) return Wrong(meeting, *problem);
   }
   std::lock_guard<std::mutex> lock(mutex_);
