@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from collections.abc import Callable
 from typing import Any
@@ -37,6 +38,10 @@ def crashes(note: Note) -> None:
     note({"so far": 2})
     print("the last words", flush=True)
     os.abort()
+
+
+def leaves_a_process(note: Note) -> int:
+    return subprocess.Popen(["sleep", "100"]).pid
 
 
 def hangs(note: Note) -> None:

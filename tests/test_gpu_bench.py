@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -118,6 +119,17 @@ def test_nothing_starts_that_the_time_does_not_suffice_for(
     long = Item("fine", "gpu_items:fine", {"value": 1}, needs_s=61)
     assert not run(children, store, Batches([long]), minutes=1)
     assert dict(store.known) == {}
+
+
+def test_what_an_item_started_ends_with_it(children: Children) -> None:
+    entry = children.run(item("leaves_a_process"), 60)
+    assert entry["status"] == "ok"
+    status = Path(f"/proc/{entry['result']}/stat")
+    for _ in range(100):
+        if not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z":
+            return
+        time.sleep(0.05)
+    raise AssertionError("it still runs")
 
 
 def test_after_the_end_nothing_starts(children: Children) -> None:

@@ -19,6 +19,7 @@ from benchmarks.gpu.results import Store
 
 _TAIL_CHARACTERS = 2000
 _MOST_DYING_S = 20
+_LOOK_EVERY_S = 0.1
 
 
 class Children:
@@ -66,14 +67,12 @@ class Children:
             with self._lock:
                 self._running.add(process)
                 ended = self._ended
-            out_of_time = False
             try:
-                process.wait(0 if ended else limit_s)
-            except subprocess.TimeoutExpired:
-                out_of_time = True
+                out_of_time = not _ends(process, 0 if ended else limit_s)
             finally:
                 with self._lock:
                     self._running.discard(process)
+                # Also what it started: a kernel that spins would be in the way of all that follows.
                 _kill(process)
                 # One that hangs in the driver outlives even that; it must not keep all others.
                 with contextlib.suppress(subprocess.TimeoutExpired):
@@ -92,16 +91,25 @@ class Children:
         """Ends every process that runs, and every one that is started from now on."""
         with self._lock:
             self._ended = True
-            running = list(self._running)
-        for process in running:
-            _kill(process)
+            for process in self._running:
+                _kill(process)
+
+
+def _ends(process: subprocess.Popen[bytes], limit_s: float) -> bool:
+    """Whether a process ends in that time. It is not waited for: its number stays its own."""
+    end_s = time.monotonic() + limit_s
+    how = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    while os.waitid(os.P_PID, process.pid, how) is None:
+        if time.monotonic() >= end_s:
+            return False
+        time.sleep(_LOOK_EVERY_S)
+    return True
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Ends a process that still runs, with all that it started: it leads a group of its own."""
-    if process.poll() is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+    """Ends a process that was not waited for, and its group, which is all that it started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _stopped() -> Entry:
