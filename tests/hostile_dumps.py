@@ -36,9 +36,11 @@ def watch(event: str, arguments: tuple[Any, ...]) -> None:
         _touched.append(f"{event} {arguments[0]}")
     if event not in _PATH_EVENTS or not _watched:
         return
+    follows = event != "open" or not int(arguments[2] or 0) & os.O_NOFOLLOW
     for path in arguments[:2]:
         if isinstance(path, str | bytes | os.PathLike):
-            found = os.path.abspath(os.fsdecode(path))
+            name = os.fsdecode(path)
+            found = os.path.realpath(name) if follows else os.path.abspath(name)
             _touched.extend(f"{event} {each}" for each in _watched if found == each)
 
 

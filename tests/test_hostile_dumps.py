@@ -248,7 +248,25 @@ HOSTILE: dict[str, Hostile] = {
     "huge_numbers": Hostile(
         manifest(files={"x": {"bytes": 10**4000}}), BOTH, "it cannot be read as JSON", status=0
     ),
-    "a_million_arguments": Hostile(manifest(arguments=[{"name": "x"}] * 10**6), ALL, status=0),
+    "many_arguments": Hostile(manifest(arguments=[{"name": "x"}] * 200_000), ALL, status=0),
+    "huge_curve": Hostile(
+        written(
+            "xla/live_ranges.json",
+            json.dumps(
+                {
+                    "instructions": 10**29,
+                    "curve": [[0, 1], [10**28, 2]],
+                    "values": [],
+                    "at_peak": [],
+                    "peak_bytes": 1,
+                    "peak_at": 0,
+                }
+            ),
+        ),
+        BOTH,
+        "owners of XLA's peak: what the dump has of it cannot be read: expected a whole number",
+        status=0,
+    ),
     "target": Hostile(
         manifest(target={"name": ["x"], "memory_bytes": "many", "speed": {"kernel_s": 0}}),
         ("replay", "bisect"),

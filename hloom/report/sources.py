@@ -25,8 +25,8 @@ def number(value: object) -> int | float:
 
 
 def whole(value: object) -> int:
-    """A whole number of 0 or more. Raises TypeError for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+    """A whole number of 0 or more, and of 60 bits. Raises TypeError for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**60:
         raise TypeError(f"expected a whole number of 0 or more, got {str(value)[:40]}")
     return value
 
