@@ -11,10 +11,15 @@ operands and picks its rows:
 
 That takes the group's size times the operand in memory. It checks no bounds: what lies outside an
 operand comes from the nearest row, what lies outside an output is left out.
+
+Between processes `%every` is an all_to_all of the operand, repeated for each member, which takes
+that much memory once more. An all-gather goes around a ring: of a process that is killed only those
+learn who wait for it, and the others wait for half an hour (see between_processes.py).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 from jax.extend.mlir import ir
@@ -40,9 +45,11 @@ def choose_cpu(site: Site, placement: Placement) -> Choice:
     where = rendezvous_of(site, placement)
     _check(site, where)
     if placement.spans_processes:
-        why = "all operands are gathered, between processes"
+        why = "all operands are exchanged, between processes"
+        every_row = ragged_text.every_row_exchanged
     elif not site.is_manual:
         why = "all operands are gathered, for the partitioner has yet to split them"
+        every_row = ragged_text.every_row_gathered
     else:
         return KernelCall(
             "hloom.ragged_all_to_all.v1",
@@ -51,7 +58,7 @@ def choose_cpu(site: Site, placement: Placement) -> Choice:
             aliases={0: 2, 1: 0},
             has_side_effect=True,
         )
-    return Rewrite(why, partial(_gather_and_pick, groups=where.groups))
+    return Rewrite(why, partial(_gather_and_pick, groups=where.groups, every_row=every_row))
 
 
 def _check(site: Site, where: marks.Rendezvous) -> None:
@@ -73,7 +80,12 @@ def _check(site: Site, where: marks.Rendezvous) -> None:
             )
 
 
-def _gather_and_pick(mark: ir.Operation, *, groups: Groups) -> list[ir.Value]:
+def _gather_and_pick(
+    mark: ir.Operation,
+    *,
+    groups: Groups,
+    every_row: Callable[[ragged_text.Tensor, Groups], str],
+) -> list[ir.Value]:
     """Builds it before the mark, in the order of the token; gives the output and the token."""
     token, operand, output, input_offsets, _, output_offsets, recv_sizes = mark.operands
     narrow, offsets = map(ragged_text.Tensor.of, (output, input_offsets))
@@ -91,7 +103,7 @@ def _gather_and_pick(mark: ir.Operation, *, groups: Groups) -> list[ir.Value]:
     [starts] = put(ragged_text.exchanged_places(offsets, groups), [places])
     [token] = put(mark_decompositions.after([starts.type]), [token, starts])
     [operand] = put(mark_decompositions.tie([operand.type]), [token, operand])
-    [every] = put(ragged_text.every_row(mine, groups), [operand])
+    [every] = put(every_row(mine, groups), [operand])
     [token] = put(mark_decompositions.after([every.type]), [token, every])
     text = ragged_text.picked(mine, room, offsets, len(groups[0]))
     [result] = put(text, [starts, recv_sizes, every, output])

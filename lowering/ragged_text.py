@@ -53,7 +53,23 @@ func.func @exchanged_places(%places: tensor<{k}x2xi64>) -> tensor<{k}x2xi64> {{
 }}"""
 
 
-def every_row(operand: Tensor, groups: Groups) -> str:
+def every_row_exchanged(operand: Tensor, groups: Groups) -> str:
+    """`(operand) -> the rows of all`, in the order of the group; everyone waits for everyone."""
+    devices = len(groups[0])
+    every = _every(operand, devices)
+    repeated = Tensor((devices, *operand.shape), operand.element)
+    return f"""
+func.func @every_row(%operand: {operand}) -> {every} {{
+  %repeated = stablehlo.broadcast_in_dim %operand,
+      dims = {list(range(1, len(repeated.shape)))} : ({operand}) -> {repeated}
+  %sent = stablehlo.reshape %repeated : ({repeated}) -> {every}
+  %every = "stablehlo.all_to_all"(%sent) {{split_dimension = 0 : i64, concat_dimension = 0 : i64,
+      split_count = {devices} : i64, {_meeting(groups)}}} : ({every}) -> {every}
+  return %every : {every}
+}}"""
+
+
+def every_row_gathered(operand: Tensor, groups: Groups) -> str:
     """`(operand) -> the rows of all`, in the order of the group."""
     every = _every(operand, len(groups[0]))
     return f"""

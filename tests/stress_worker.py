@@ -47,6 +47,7 @@ class Arguments(argparse.Namespace):
     late_device: int
     late_ms: int
     dies_at: int
+    stops_at: int
     spec: str
     between: str
     blocking: bool
@@ -70,6 +71,7 @@ def parse() -> Arguments:
     value("--late-device", type=int, default=5, help="which")
     value("--late-ms", type=int, default=2000, help="how late")
     value("--dies-at", type=int, default=-1, help="the run at whose start this process is killed")
+    value("--stops-at", type=int, default=-1, help="the run before which this process stops itself")
     value("--spec", default="barriers", help="hloom's passes")
     value(
         "--between",
@@ -233,6 +235,8 @@ def run_all(
         if run == arguments.late_run:
             delay = arguments.late_device, arguments.late_ms
             library.stress_delay(*map(ctypes.c_int64, delay))
+        if run == arguments.stops_at:
+            os.kill(os.getpid(), signal.SIGSTOP)
         if run == arguments.dies_at:
             # The others are at a barrier by then, and have taken in what was sent before.
             time.sleep(1)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import socket
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +44,7 @@ def run(
     *options: str,
     dies: int | None = None,
     late: int | None = None,
+    stops: int | None = None,
     xla_flags: str = "",
 ) -> list[dict[str, Any] | None]:
     """What each process tells at its end; None of one that was killed."""
@@ -52,9 +56,12 @@ def run(
             mine = [*options, "--process", str(process)]
             mine += ["--dies-at", "3"] if process == dies else []
             mine += LATE if process == late else []
+            mine += ["--stops-at", "3"] if process == stops else []
             counters = new_counters(library) if "--alone" in options else shared
             worker = start_worker(library, counters, devices, *mine, xla_flags=xla_flags)
             workers.append(worker)
+        if stops is not None:
+            stopped_for(10, workers[stops].pid)
         # The first one serves the others; it ends at the end of its input.
         told = [worker.communicate(timeout=FINISHES_WITHIN_S) for worker in workers[1:]]
         told.insert(0, workers[0].communicate(timeout=FINISHES_WITHIN_S))
@@ -67,6 +74,16 @@ def run(
         None if number == dies else json.loads(output.splitlines()[-1])
         for number, (output, _) in enumerate(told)
     ]
+
+
+def stopped_for(seconds: float, pid: int) -> None:
+    """Waits until a process has stopped itself, and lets it go on that many seconds later."""
+    stat = Path(f"/proc/{pid}/stat")
+    while (state := stat.read_text(encoding="ascii").rpartition(")")[2].split()[0]) != "T":
+        assert state != "Z"
+        time.sleep(0.1)
+    time.sleep(seconds)
+    os.kill(pid, signal.SIGCONT)
 
 
 @pytest.mark.parametrize(("processes", "devices"), [(2, 2), (4, 1)])
@@ -108,6 +125,17 @@ def test_a_process_that_is_killed_is_an_error_in_the_others(
     for each in (each for each in happened if each):
         assert each["finished"] == 3
         assert re.search("Gloo.*(closed|reset) by peer", each["error"])
+
+
+@pytest.mark.parametrize(("processes", "devices"), [(2, 2), (4, 1)])
+def test_a_process_that_is_stopped_is_waited_for(
+    library: Path, processes: int, devices: int
+) -> None:
+    happened = run(library, processes, devices, "--runs", "10", stops=1)
+    assert [each and (each["finished"], each["wrong"]) for each in happened] == [
+        (10, 0)
+    ] * processes
+    assert {each["violations"] for each in happened if each} == {0}
 
 
 def test_a_process_that_does_not_come_is_an_error_where_xla_has_a_limit(library: Path) -> None:
