@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import jax
+from jax.extend.mlir import ir
 
 from benchmarks.h100 import TARGET, measure_times, placement
 from benchmarks.programs import carries
@@ -43,7 +44,7 @@ def measure(*, with_xla: bool) -> dict[str, Any]:
 def _point(program: Callable[[int], Any], count: int) -> dict[str, Any]:
     print(f"planning: {program.__name__}, {count} carries", flush=True)
     function, arguments = program(count)
-    module = jax.jit(function).lower(*arguments).compiler_ir()
+    module = cast(ir.Module, jax.jit(function).lower(*arguments).compiler_ir())
     inlined = clone_module(module)
     Pipeline.parse("inline").run(inlined, target=targets.load(TARGET))
     with module.context:
@@ -88,7 +89,8 @@ def markdown(entry: dict[str, Any], fitted_exponent: Callable[..., float]) -> It
         "all passes together. The exponent is that of `seconds = c * carries^e`."
     )
     yield ""
-    columns = ["program", "budget", *(f"{count} carries, s" for count in CARRIES), "exponent"]
+    counts = [point["carries"] for point in next(iter(entry["curves"].values()))]
+    columns = ["program", "budget", *(f"{count} carries, s" for count in counts), "exponent"]
     yield from table(columns, _curve_cells(entry, fitted_exponent), names=2)
     if entry["beside_xla"]:
         yield ""
