@@ -89,8 +89,7 @@ def markdown(entry: dict[str, Any], fitted_exponent: Callable[..., float]) -> It
         "all passes together. The exponent is that of `seconds = c * carries^e`."
     )
     yield ""
-    counts = [point["carries"] for point in next(iter(entry["curves"].values()))]
-    columns = ["program", "budget", *(f"{count} carries, s" for count in counts), "exponent"]
+    columns = ["program", "budget", *(f"{count} carries, s" for count in CARRIES), "exponent"]
     yield from table(columns, _curve_cells(entry, fitted_exponent), names=2)
     if entry["beside_xla"]:
         yield ""
@@ -111,7 +110,8 @@ def _curve_cells(
         for label in SPECS:
             seconds = [point["specs"][label]["cpu_s"] for point in points]
             exponent = f"{fitted_exponent(sizes, seconds):.2f}"
-            yield [name, label, *(f"{one:.2f}" for one in seconds), exponent]
+            cells = dict(zip(sizes, (f"{one:.2f}" for one in seconds), strict=True))
+            yield [name, label, *(cells.get(count, "") for count in CARRIES), exponent]
 
 
 def _xla_cells(row: dict[str, Any]) -> list[str]:
