@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import jax
+from jax.extend.mlir import ir
 
 from benchmarks.h100 import TARGET, measure_times, placement
 from benchmarks.programs import carries
@@ -43,7 +44,7 @@ def measure(*, with_xla: bool) -> dict[str, Any]:
 def _point(program: Callable[[int], Any], count: int) -> dict[str, Any]:
     print(f"planning: {program.__name__}, {count} carries", flush=True)
     function, arguments = program(count)
-    module = jax.jit(function).lower(*arguments).compiler_ir()
+    module = cast(ir.Module, jax.jit(function).lower(*arguments).compiler_ir())
     inlined = clone_module(module)
     Pipeline.parse("inline").run(inlined, target=targets.load(TARGET))
     with module.context:
@@ -109,7 +110,8 @@ def _curve_cells(
         for label in SPECS:
             seconds = [point["specs"][label]["cpu_s"] for point in points]
             exponent = f"{fitted_exponent(sizes, seconds):.2f}"
-            yield [name, label, *(f"{one:.2f}" for one in seconds), exponent]
+            cells = dict(zip(sizes, (f"{one:.2f}" for one in seconds), strict=True))
+            yield [name, label, *(cells.get(count, "") for count in CARRIES), exponent]
 
 
 def _xla_cells(row: dict[str, Any]) -> list[str]:

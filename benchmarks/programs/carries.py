@@ -5,6 +5,7 @@ A state of many small arrays, one for each joint or sensor, goes through every l
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -30,15 +31,17 @@ def reinforcement(carries: int) -> tuple[Any, tuple[Any, ...]]:
             carry: tuple[jax.Array, State], _: None
         ) -> tuple[tuple[jax.Array, State], None]:
             policy, state = carry
-            state, observed = jax.lax.scan(
-                lambda state, _: _simulate(policy, state), state, None, length=STEPS
-            )
+
+            def simulate(state: State, _: None) -> tuple[State, jax.Array]:
+                return _simulate(policy, state)
+
+            state, observed = jax.lax.scan(simulate, state, None, length=STEPS)
 
             def improve(policy: jax.Array, _: None) -> tuple[jax.Array, jax.Array]:
                 loss, gradient = jax.value_and_grad(_loss)(policy, state, observed)
                 return policy - 1e-3 * gradient, loss
 
-            policy, _ = jax.lax.scan(improve, policy, None, length=EPOCHS)
+            policy = jax.lax.scan(improve, policy, None, length=EPOCHS)[0]
             return (policy, state), None
 
         return jax.lax.scan(iterate, (policy, state), None, length=ITERATIONS)[0]
@@ -56,9 +59,13 @@ def _loss(policy: jax.Array, state: State, observed: jax.Array) -> jax.Array:
 
 def _simulate(policy: jax.Array, state: State) -> tuple[State, jax.Array]:
     """The next state, and what is observed of it."""
-    action = jnp.tanh(sum(state) @ policy)
+    action = jnp.tanh(_total(state) @ policy)
     moved = [part + 0.1 * jnp.sin(jnp.sin(part) * jnp.cos(part) + action) for part in state]
-    return moved, sum(moved)
+    return moved, _total(moved)
+
+
+def _total(parts: State) -> jax.Array:
+    return functools.reduce(jnp.add, parts)
 
 
 def neighbours(carries: int) -> tuple[Any, tuple[Any, ...]]:
@@ -70,6 +77,6 @@ def neighbours(carries: int) -> tuple[Any, tuple[Any, ...]]:
             return [jnp.tanh(one * other) for one, other in zip(state, ahead, strict=True)], None
 
         state, _ = jax.lax.scan(step, state, None, length=STEPS)
-        return sum((part**2).mean() for part in state)
+        return _total([(part**2).mean() for part in state])
 
     return jax.value_and_grad(loss), ([shaped(BATCH, WIDTH)] * carries,)

@@ -161,14 +161,15 @@ def _of_argument(argument: ir.BlockArgument) -> _Placement | None:
 
 def _devices(sharding: sdy.TensorShardingAttr, op: ir.Operation) -> int | None:
     """How many devices the mesh of a sharding has; None where it is not there."""
-    mesh = sharding.mesh_or_ref
+    mesh: ir.Attribute | None = sharding.mesh_or_ref
     if isinstance(mesh, ir.FlatSymbolRefAttr):
+        name = mesh.value
         *_, outermost = walk.ancestors(op.block)
         named = (
             view.operation.attributes["mesh"]
             for view in outermost.regions[0].blocks[0].operations
             if view.operation.name == "sdy.mesh"
-            and ir.StringAttr(view.operation.attributes["sym_name"]).value == mesh.value
+            and ir.StringAttr(view.operation.attributes["sym_name"]).value == name
         )
         mesh = next(named, None)
     if mesh is None:
