@@ -72,7 +72,7 @@ module {
 // -----
 
 // needs stablehlo.collective_reduce
-// not interpreted: Unsupported op
+// not interpreted: is only supported when run via
 func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
   %0 = "stablehlo.collective_reduce"(%x) <{replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>}> ({
   ^bb0(%a: tensor<f32>, %b: tensor<f32>):
