@@ -50,7 +50,7 @@ def evaluate(texts: Sequence[str]) -> Evaluated:
             os.close(reader)
             _evaluate_and_exit(texts, writer, said.fileno())
         os.close(writer)
-        values = []
+        values: list[Values] = []
         reason = ""
         with os.fdopen(reader, "rb") as pipe:
             while len(values) < len(texts) and not reason:

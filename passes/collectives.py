@@ -227,7 +227,7 @@ COLLECTIVES = _SYNCHRONIZING | frozenset(
     {
         "stablehlo.collective_broadcast",
         "stablehlo.collective_permute",
-        "stablehlo.collective_reduce",
+        "stablehlo.collective_reduce",  # jaxlib 0.12 and later
         "stablehlo.cross-replica-sum",
     }
 )

@@ -46,7 +46,7 @@ class Obstacle:
 CONTAINERS = BRANCHING | {"sdy.manual_computation"}
 """Names of the operations whose regions are parts of the program."""
 
-_COLLECTIVES = frozenset(
+COLLECTIVES = frozenset(
     f"stablehlo.{name}"
     for name in (
         "all_gather all_reduce all_to_all collective_broadcast collective_permute "
@@ -104,7 +104,7 @@ def is_collective(op: ir.Operation) -> bool:
     """Whether the operation itself is an exchange between devices."""
     if op.name == "stablehlo.custom_call":
         return custom_call_target(op) == _RAGGED
-    return op.name in _COLLECTIVES
+    return op.name in COLLECTIVES
 
 
 def custom_call_target(op: ir.Operation) -> str:
