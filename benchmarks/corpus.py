@@ -211,7 +211,8 @@ def run_one(name: str, chunk: source.Chunk, stage: Callable[[str], None]) -> Ent
         entry["interpreter"] = ""
         entry["compared"] = len(after)
         for result, values in zip(trial.results.values(), after, strict=False):
-            if values != before:
+            # The last bits of the interpreter's FFT depend on what its process did before.
+            if values != before and evaluate([result.text]).values != (before,):
                 message = f"{before} became {values}"[:300]
                 failures.append(Failure("results", result.spec, result.target, message))
         if len(found.values) < len(texts):
