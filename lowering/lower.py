@@ -41,7 +41,6 @@ from hloom.lowering.kernel_calls import (
 )
 from hloom.lowering.placement import Placement
 from hloom.passes import marks
-from hloom.passes.analysis import walk
 
 _log = logging.getLogger("hloom.lowering")
 
@@ -128,7 +127,7 @@ class _Lowerer:
         self._module = module
         self._placement = placement
         self._choosers = CHOOSERS.get(placement.platform, {})
-        self._functions = walk.functions(module)
+        self._functions = _functions(module)
 
     def lower_functions(self) -> None:
         marks_by_function = {
@@ -146,7 +145,7 @@ class _Lowerer:
     def _function(self, name: str) -> ir.Operation:
         """A function of the module, of which a rewrite may have added some."""
         if name not in self._functions:
-            self._functions = walk.functions(self._module)
+            self._functions = _functions(self._module)
         return self._functions[name]
 
     def _lower(self, mark: ir.Operation, inside: tuple[str, ...]) -> None:
@@ -188,6 +187,14 @@ def _entering(name: str, inside: tuple[str, ...]) -> tuple[str, ...]:
             f"decomposition @{name} contains itself: {' -> '.join(f'@{link}' for link in chain)}"
         )
     return (*inside, name)
+
+
+def _functions(module: ir.Module) -> dict[str, ir.Operation]:
+    return {
+        ir.StringAttr(view.attributes["sym_name"]).value: view.operation
+        for view in module.body.operations
+        if view.operation.name == "func.func"
+    }
 
 
 def _check_version(mark: ir.Operation) -> None:
