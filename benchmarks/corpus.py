@@ -211,8 +211,8 @@ def run_one(name: str, chunk: source.Chunk, stage: Callable[[str], None]) -> Ent
         entry["interpreter"] = ""
         entry["compared"] = len(after)
         for result, values in zip(trial.results.values(), after, strict=False):
-            # The last bits of the interpreter's FFT depend on what its process did before.
-            if values != before and evaluate([result.text]).values != (before,):
+            # The interpreter's FFT of one module differs in its last bits from run to run.
+            if values != before and len(set(evaluate([trial.plain] * 4).values)) == 1:
                 message = f"{before} became {values}"[:300]
                 failures.append(Failure("results", result.spec, result.target, message))
         if len(found.values) < len(texts):
