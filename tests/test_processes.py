@@ -127,7 +127,9 @@ def test_a_process_that_is_killed_is_an_error_in_the_others(
         assert re.search("Gloo.*(closed|reset) by peer", each["error"])
 
 
-@pytest.mark.parametrize(("processes", "devices"), [(2, 2), (4, 1)])
+@pytest.mark.parametrize(
+    ("processes", "devices"), [(2, 2), pytest.param(4, 1, marks=pytest.mark.once)]
+)
 def test_a_process_that_is_stopped_is_waited_for(
     library: Path, processes: int, devices: int
 ) -> None:
