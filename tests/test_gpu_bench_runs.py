@@ -52,9 +52,9 @@ def written(folder: Path) -> dict[str, Any]:
     return entry
 
 
-# The two longest depend on the version of JAX in nothing that the others do not show.
+# One of them shows on the newest JAX what depends on its version.
 @pytest.mark.parametrize(
-    "part", [pytest.param(part, marks=[pytest.mark.once] * (part in (2, 4))) for part in OF_PART]
+    "part", [pytest.param(part, marks=[pytest.mark.once] * (part != 3)) for part in OF_PART]
 )
 def test_a_part_runs_without_a_gpu(tmp_path: Path, part: int) -> None:
     printed = run(tmp_path, part)

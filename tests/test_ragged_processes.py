@@ -202,7 +202,8 @@ def _read(worker: subprocess.Popen[str], lines: list[str]) -> None:
     lines.extend(islice((each for each in worker.stdout if each.startswith("ended with")), 1))
 
 
-@pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.once)])
+@pytest.mark.once
+@pytest.mark.parametrize("processes", [2, 4])
 def test_a_process_that_is_stopped_is_waited_for(processes: int) -> None:
     workers = start(STOPS, processes, other=1)
     all_are_equal(workers, lambda: stopped_for(10, workers[1].pid))
