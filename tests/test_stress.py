@@ -64,7 +64,9 @@ def assert_all_is_well(happened: dict[str, Any], devices: int, runs: int) -> Non
 
 
 @pytest.mark.parametrize("between", ["nothing", "collectives"])
-@pytest.mark.parametrize(("devices", "elements"), [(8, 16384), (32, 2048)])
+@pytest.mark.parametrize(
+    ("devices", "elements"), [(8, 16384), pytest.param(32, 2048, marks=pytest.mark.once)]
+)
 def test_every_run_finishes_and_nobody_is_early(
     library: Path, devices: int, elements: int, between: str
 ) -> None:
