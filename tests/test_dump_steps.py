@@ -251,6 +251,8 @@ def test_steps_that_nobody_names_are_told_of_at_the_end(
     registered: list[Callable[[], None]] = []
     monkeypatch.setattr(step_module, "_named", {})
     monkeypatch.setattr(atexit, "register", registered.append)
+    # What earlier tests of this process asked for in vain is told as well.
+    monkeypatch.setattr(reminder, "_asked", {})
     reminder._remind_at_exit.cache_clear()
     with hloom.dump(to=tmp_path, steps="3"):
         program()(X)
