@@ -21,7 +21,7 @@ from benchmarks.gpu.tables import readme_section
 from benchmarks.h100 import MEBI_BYTES
 from benchmarks.remat_frontier import drawing, frontiers
 from benchmarks.report import RESULTS, table
-from hloom.passes import registry
+from hloom.passes.framework import registry
 
 ROOT = Path(__file__).parents[1]
 
