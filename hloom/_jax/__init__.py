@@ -1,9 +1,9 @@
 """Everything of JAX that hloom uses and that JAX does not promise to keep.
 
-No other file may import `jax._src` or jaxlib's internals. tests/compiling/test_jax_contract.py
-holds JAX to each thing used here, on the oldest and the newest supported version. The private modules are
-imported inside the functions: on a JAX outside the tested range this file still imports, and
-none of them is touched.
+Nothing else may import `jax._src` or jaxlib's internals. tests/compiling/test_jax_contract.py
+holds JAX to each thing used here, on the oldest and the newest supported version. The private
+modules are imported inside the functions: on a JAX outside the tested range this package still
+imports, and none of them is touched.
 """
 
 from __future__ import annotations
