@@ -15,7 +15,7 @@ from hloom.lowering.capture import DISABLED_PASSES
 from hloom.xla.coverage import Coverage
 from hloom.xla.thunk_dump import thunk_dump
 
-_log = logging.getLogger("hloom.tools.capture")
+_log = logging.getLogger("hloom.capture")
 
 Options: TypeAlias = Mapping[str, str | int | bool]
 """Compile options of XLA by name."""

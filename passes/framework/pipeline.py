@@ -12,7 +12,7 @@ from jax.extend.mlir import ir
 
 from hloom.passes.framework.base import Attempt, MeasuredPass, Pass, Plan, Planner, Target
 from hloom.passes.framework.errors import PassError, reason_of
-from hloom.passes.framework.gc_pause import collection_put_off
+from hloom.passes.framework.gc_pause import gc_paused
 from hloom.passes.framework.spec import parse_spec, print_spec
 
 _T = TypeVar("_T")
@@ -139,7 +139,7 @@ class Pipeline:
         runs: list[PassRun] = []
         changed = rewritten = False
         driver = self.driver()
-        with module.context, ir.Location.unknown(), collection_put_off():
+        with module.context, ir.Location.unknown(), gc_paused():
             for index, step in list(enumerate(self.steps()))[start:stop]:
                 _observe(step, [partial(o.before, index, step, module) for o in observers])
                 make_plan = partial(step.plan, module, target)

@@ -6,21 +6,21 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from jax.extend.mlir import ir
 
-from hloom.passes.remat.block.schedule import Schedule
-from hloom.passes.remat.block.values import Forward
-from hloom.passes.remat.block.windows import Solved, Tariff, keep, split
-from hloom.passes.remat.budget.price_grid import EXPENSIVE_RUNGS, FINE, Ladder, Setting
+from hloom.passes.remat.block.schedule import CloneSchedule
+from hloom.passes.remat.block.values import ForwardValues
+from hloom.passes.remat.block.windows import PriceSchedule, Solved, keep, split
+from hloom.passes.remat.budget.price_grid import EXPENSIVE_PRICES, FINE, PriceGrid, Setting
 
 
-class StraightLines:
+class BlockPlans:
     """The blocks' schedules, setting by setting; of settings that keep the same the same ones."""
 
-    def __init__(self, forwards: Mapping[ir.Block, Forward], ladder: Ladder) -> None:
+    def __init__(self, forwards: Mapping[ir.Block, ForwardValues], ladder: PriceGrid) -> None:
         self.forwards, self.ladder = forwards, ladder
         self._solved: Solved = {}
-        self._windows: dict[tuple[Forward, int, bool], list[range]] = {}
-        self._keeps: dict[tuple[Forward, Setting], frozenset[int]] = {}
-        self._schedules: dict[tuple[Forward, int, bool, frozenset[int]], Schedule] = {}
+        self._windows: dict[tuple[ForwardValues, int, bool], list[range]] = {}
+        self._keeps: dict[tuple[ForwardValues, Setting], frozenset[int]] = {}
+        self._schedules: dict[tuple[ForwardValues, int, bool, frozenset[int]], CloneSchedule] = {}
 
     @property
     def longest(self) -> int:
@@ -36,14 +36,14 @@ class StraightLines:
             for forward, windows in self._windowed(setting)
         }
 
-    def schedules(self, setting: Setting) -> dict[ir.Block, Schedule]:
+    def schedules(self, setting: Setting) -> dict[ir.Block, CloneSchedule]:
         """By block, what is recomputed where."""
         return {
             forward.graph.block: self._schedule(forward, windows, setting)
             for forward, windows in self._windowed(setting)
         }
 
-    def _windowed(self, setting: Setting) -> Iterator[tuple[Forward, list[range]]]:
+    def _windowed(self, setting: Setting) -> Iterator[tuple[ForwardValues, list[range]]]:
         """The blocks that a setting is about, and their windows."""
         for forward in self.forwards.values() if setting.length else ():
             key = forward, setting.length, setting.lead > 0
@@ -51,27 +51,35 @@ class StraightLines:
                 self._windows[key] = split(forward, setting.length, loss_apart=setting.lead > 0)
             yield forward, self._windows[key]
 
-    def _schedule(self, forward: Forward, windows: Sequence[range], setting: Setting) -> Schedule:
+    def _schedule(
+        self, forward: ForwardValues, windows: Sequence[range], setting: Setting
+    ) -> CloneSchedule:
         kept = self._kept(forward, windows, setting)
         key = forward, setting.length, setting.lead > 0, kept
         if key not in self._schedules:
-            self._schedules[key] = Schedule(forward, windows, kept)
+            self._schedules[key] = CloneSchedule(forward, windows, kept)
         return self._schedules[key]
 
-    def _kept(self, forward: Forward, windows: Sequence[range], setting: Setting) -> frozenset[int]:
+    def _kept(
+        self, forward: ForwardValues, windows: Sequence[range], setting: Setting
+    ) -> frozenset[int]:
         key = forward, setting
         if key not in self._keeps:
             self._keeps[key] = self._keep(forward, windows, setting)
         return self._keeps[key]
 
-    def _keep(self, forward: Forward, windows: Sequence[range], setting: Setting) -> frozenset[int]:
-        rung, fine = setting.rung, setting.fine
-        tariff = Tariff.flat(self.ladder.rates(rung))
+    def _keep(
+        self, forward: ForwardValues, windows: Sequence[range], setting: Setting
+    ) -> frozenset[int]:
+        price_index, fine = setting.price_index, setting.fine
+        tariff = PriceSchedule.flat(self.ladder.rates(price_index))
         if fine:
             made = [p for p, backward in enumerate(forward.backward) if not backward]
             border = made[len(made) * (FINE - fine) // FINE]
-            tariff = Tariff(self.ladder.rates(rung), self.ladder.rates(rung + 1), border)
-        only_cheap = Tariff.flat(self.ladder.rates(max(rung, EXPENSIVE_RUNGS)))
+            tariff = PriceSchedule(
+                self.ladder.rates(price_index), self.ladder.rates(price_index + 1), border
+            )
+        only_cheap = PriceSchedule.flat(self.ladder.rates(max(price_index, EXPENSIVE_PRICES)))
         lead = min(setting.lead, len(windows))
         tariffs = [only_cheap] * lead + [tariff] * (len(windows) - lead)
         return keep(forward, windows, tariffs, self._solved)

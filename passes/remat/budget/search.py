@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hloom.passes.remat.budget.estimate import Model, Outcome
-from hloom.passes.remat.budget.price_grid import EXPENSIVE_RUNGS, FINE, RUNGS, Setting
+from hloom.passes.remat.budget.price_grid import EXPENSIVE_PRICES, FINE, PRICES, Setting
 
 _LONGEST_LEAD = 4
 
@@ -79,22 +79,22 @@ class Search:
             wanted = 0
             if best and (self.model.seconds(Setting(length, guess * FINE)), -length) > best[:2]:
                 wanted = guess + 1  # as far down as there it would cost more than the best
-            rung = self._highest(length, fits, max(guess, wanted), wanted)
-            if rung is None:
+            price_index = self._highest(length, fits, max(guess, wanted), wanted)
+            if price_index is None:
                 continue
-            guess = rung
-            found = self._at(length, rung, 0).seconds, -length, rung
+            guess = price_index
+            found = self._at(length, price_index, 0).seconds, -length, price_index
             best = min(best or found, found)
-            if rung >= EXPENSIVE_RUNGS or self.left <= _FINE_STEPS:
+            if price_index >= EXPENSIVE_PRICES or self.left <= _FINE_STEPS:
                 break  # where only cheap work is repeated, the windows matter little
         if best:
-            _, negative, rung = best
-            self._between(-negative, rung, fits, limit_bytes, tried)
+            _, negative, price_index = best
+            self._between(-negative, price_index, fits, limit_bytes, tried)
             self._lead(fits)
 
     def _guess(self, length: int, limit_bytes: float) -> int:
         """About the highest rung that fits, by what is kept alone."""
-        low, high = 0, RUNGS
+        low, high = 0, PRICES
         while high - low > 1:
             middle = (low + high) // 2
             if self.model.kept_bytes(Setting(length, middle * FINE)) <= limit_bytes * _KEPT_SHARE:
@@ -109,8 +109,8 @@ class Search:
         lowest = min(grid, key=lambda one: (one.temp_bytes, one.seconds), default=None)
         if lowest is not None and lowest.setting is not None and self.left > 0:
             middle = lowest.setting.step // FINE
-            for rung in (middle - 2, middle + 2):
-                grid.append(self._at(lowest.setting.length, max(rung, 0), 0))
+            for price_index in (middle - 2, middle + 2):
+                grid.append(self._at(lowest.setting.length, max(price_index, 0), 0))
             if lowest.setting.length:
                 grid.append(self.outcome(dataclasses.replace(lowest.setting, lead=1)))
         return [self.outcome(None), *grid]
@@ -118,24 +118,24 @@ class Search:
     def _grid(self) -> list[Outcome]:
         """Outcomes for each length, at the rungs where they may take less than the others."""
         grid: list[Outcome] = []
-        ceiling = EXPENSIVE_RUNGS
+        ceiling = EXPENSIVE_PRICES
         for length in self.model.lengths():
             column: dict[int, Outcome] = {}
-            for rung in _FLOOR_RUNGS if self.left > 0 else _FLOOR_RUNGS[:1]:
+            for price_index in _FLOOR_RUNGS if self.left > 0 else _FLOOR_RUNGS[:1]:
                 least = min((one.temp_bytes for one in (*grid, *column.values())), default=math.inf)
-                if rung >= ceiling or self._is_far(rung, column, least):
+                if price_index >= ceiling or self._is_far(price_index, column, least):
                     continue
-                if self.model.kept_bytes(Setting(length, rung * FINE)) > least:
-                    ceiling = rung  # with windows of other lengths no less is kept
+                if self.model.kept_bytes(Setting(length, price_index * FINE)) > least:
+                    ceiling = price_index  # with windows of other lengths no less is kept
                     continue
-                column[rung] = self._at(length, rung, 0)
+                column[price_index] = self._at(length, price_index, 0)
             grid += column.values()
         return grid
 
-    def _is_far(self, rung: int, column: Mapping[int, Outcome], least_bytes: float) -> bool:
+    def _is_far(self, price_index: int, column: Mapping[int, Outcome], least_bytes: float) -> bool:
         """Whether it is not worth trying a rung for less memory, by those that it is between."""
-        below = max((other for other in column if other < rung), default=None)
-        above = min((other for other in column if other > rung), default=None)
+        below = max((other for other in column if other < price_index), default=None)
+        above = min((other for other in column if other > price_index), default=None)
         if below is None or above is None:
             return False
         one, other = column[below], column[above]
@@ -149,31 +149,31 @@ class Search:
         if best is None or best.setting is None or not best.setting.length:
             return
         lead = 1
-        while best.setting.step < EXPENSIVE_RUNGS * FINE and lead <= _LONGEST_LEAD:
+        while best.setting.step < EXPENSIVE_PRICES * FINE and lead <= _LONGEST_LEAD:
             setting = dataclasses.replace(best.setting, lead=lead)
             if self.model.seconds(setting) < best.seconds and not fits(self.outcome(setting)):
                 break
             lead *= 2
 
-    def _at(self, length: int, rung: int, fine: int) -> Outcome:
-        return self.outcome(Setting(length, rung * FINE + fine))
+    def _at(self, length: int, price_index: int, fine: int) -> Outcome:
+        return self.outcome(Setting(length, price_index * FINE + fine))
 
     def _highest(
         self, length: int, fits: Callable[[Outcome], bool], guess: int, wanted: int
     ) -> int | None:
         """The highest rung that fits, from the ``wanted`` one on, looked for near a guess."""
 
-        def holds(rung: int) -> bool:
-            return fits(self._at(length, rung, 0))
+        def holds(price_index: int) -> bool:
+            return fits(self._at(length, price_index, 0))
 
         if self.model.is_long and self.left <= 0:
             return 0 if wanted == 0 and holds(0) else None
-        low, high, width = wanted - 1, RUNGS, 1
+        low, high, width = wanted - 1, PRICES, 1
         if holds(guess):
             low = guess
-            while low + width < RUNGS and holds(low + width):
+            while low + width < PRICES and holds(low + width):
                 low, width = low + width, 2 * width
-            high = min(low + width, RUNGS)
+            high = min(low + width, PRICES)
         else:
             high = guess
             while high - width >= wanted and not holds(high - width):
@@ -190,7 +190,7 @@ class Search:
     def _between(
         self,
         length: int,
-        rung: int,
+        price_index: int,
         fits: Callable[[Outcome], bool],
         limit_bytes: float,
         tried: Sequence[Tried],
@@ -198,9 +198,9 @@ class Search:
         """Tries steps from one rung to the next: where memory grows evenly few, else by halves."""
 
         def missing(fine: int) -> float:
-            return limit_bytes - corrected_bytes(self._at(length, rung, fine), tried)
+            return limit_bytes - corrected_bytes(self._at(length, price_index, fine), tried)
 
-        even = Setting(length, (rung + 1) * FINE) in self.outcomes
+        even = Setting(length, (price_index + 1) * FINE) in self.outcomes
         low, high = 0, FINE
         for number in itertools.count():
             if high - low <= 1 or self.left <= 0:
@@ -210,7 +210,7 @@ class Search:
                 middle = FINE - 1  # what loops stack grows in large steps: the last one may fit
             elif even and number < _EVEN_STEPS:
                 middle = _evenly_between(low, high, missing(low), missing(high))
-            if fits(self._at(length, rung, middle)):
+            if fits(self._at(length, price_index, middle)):
                 low = middle
             else:
                 high = middle

@@ -17,7 +17,7 @@ from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.remat import Remat
 from hloom.passes.remat.budget.estimate import Model, Outcome
-from hloom.passes.remat.budget.price_grid import EXPENSIVE_RUNGS, FINE, Setting
+from hloom.passes.remat.budget.price_grid import EXPENSIVE_PRICES, FINE, Setting
 from hloom.passes.remat.budget.search import Search, cheapest
 
 
@@ -63,16 +63,16 @@ def test_the_next_step_does_not_fit(model: Model, share: float) -> None:
     assert best.setting is not None
     above = [
         model.outcome(Setting(best.setting.length, step))
-        for step in range(best.setting.step + 1, (best.setting.rung + 1) * FINE + 1)
+        for step in range(best.setting.step + 1, (best.setting.price_index + 1) * FINE + 1)
     ]
     assert not any(fits(one) and one.seconds < best.seconds for one in above)
 
 
 def test_the_floor_is_the_least_of_all(model: Model) -> None:
     grid = [
-        model.outcome(Setting(length, rung * FINE))
+        model.outcome(Setting(length, price_index * FINE))
         for length in model.lengths()
-        for rung in range(0, EXPENSIVE_RUNGS, 4)
+        for price_index in range(0, EXPENSIVE_PRICES, 4)
     ]
     least = min(one.temp_bytes for one in Search(model).lowest())
     assert least <= min(one.temp_bytes for one in grid)
@@ -81,7 +81,7 @@ def test_the_floor_is_the_least_of_all(model: Model) -> None:
 def test_settings_that_come_to_the_same_are_alike(model: Model) -> None:
     length = model.lengths()[0]
     least, next_to_it = Setting(length, 0), Setting(length, 1 * FINE)
-    dearest = Setting(length, (EXPENSIVE_RUNGS + 2) * FINE)
+    dearest = Setting(length, (EXPENSIVE_PRICES + 2) * FINE)
     assert model.are_alike(least, next_to_it)
     assert not model.are_alike(least, dearest)
     assert model.outcome(next_to_it).setting == next_to_it
