@@ -352,7 +352,7 @@ CACHED = """
 import jax, json, numpy as np
 import hloom
 from support import toy_passes
-from hloom.passes import registry
+from hloom.passes.framework import registry
 with registry.registered(toy_passes.DropProducts, toy_passes.Touch):
     def step(x):
         y = x
@@ -506,7 +506,7 @@ def test_remat_under_its_floor_compiles_the_floor(
     assert str(raised.value).startswith("pass 'remat': 'jit_scanned_loss': the memory of the step")
     monkeypatch.setenv("HLOOM_STRICT", "0")
     monkeypatch.setattr(policy, "_warned", set())
-    with pytest.warns(hloom.HloomWarning, match="test_budget.py:") as caught:
+    with pytest.warns(hloom.HloomWarning, match="test_attempts.py:") as caught:
         loss, _ = scanned_run("16MiB")
     assert len([warning for warning in caught if "scanned_loss" in str(warning.message)]) == 1
     plain_loss, _ = jax.jit(jax.value_and_grad(scanned_loss))(*scanned_arguments())
@@ -603,7 +603,7 @@ import jax
 import jax.numpy as jnp
 import hloom
 from support import opt_passes
-from hloom.passes import registry
+from hloom.passes.framework import registry
 from hloom.targets import deviceless
 x = jax.ShapeDtypeStruct((8, 8), "float32", sharding=deviceless.placement("h100_sxm"))
 with registry.registered(opt_passes.TellTarget):

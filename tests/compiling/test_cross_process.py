@@ -126,8 +126,8 @@ process, port = int(sys.argv[1]), sys.argv[2]
 jax.distributed.initialize(f"127.0.0.1:{port}", num_processes=2, process_id=process)
 import hloom
 from support import toy_passes
-from hloom import jax_private
-from hloom.passes import registry
+from hloom import _jax as jax_private
+from hloom.passes.framework import registry
 from jax.sharding import NamedSharding, PartitionSpec
 
 figures = jax_private.memory_figures

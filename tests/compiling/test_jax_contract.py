@@ -255,7 +255,7 @@ def test_a_compile_only_client_takes_part(run_python: RunPython) -> None:
     script = f"""
 import json, numpy as np
 from jax.experimental import topologies
-from hloom import jax_private
+from hloom import _jax as jax_private
 from pathlib import Path
 topology = topologies.get_topology_desc(
     platform="cuda", target_config=Path({str(TARGET)!r}).read_text(), topology="2x1x1")
@@ -283,7 +283,7 @@ def test_a_device_that_is_only_described_tells_what_it_is(run_python: RunPython)
     script = f"""
 import json, numpy as np
 from jax.experimental import topologies
-from hloom import jax_private
+from hloom import _jax as jax_private
 from pathlib import Path
 topology = topologies.get_topology_desc(
     platform="cuda", target_config=Path({str(TARGET)!r}).read_text(), topology="2x1x1")
@@ -301,7 +301,7 @@ print(jax_private.processes_of(client, devices))
 def test_a_gpu_tells_what_it_is_and_its_limit(run_python: RunPython) -> None:
     script = """
 import jax, numpy as np
-from hloom import jax_private
+from hloom import _jax as jax_private
 devices = np.array(jax.devices(), dtype=object)
 for fact in jax_private.device_facts(devices[0].client, devices):
     assert fact.compute_capability >= (7, 0)

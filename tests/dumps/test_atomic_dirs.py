@@ -60,7 +60,7 @@ from pathlib import Path
 import jax
 jax.process_index = lambda *_: int(sys.argv[2])
 jax.process_count = lambda *_: 2
-from hloom.dumps import claims
+from hloom.dumps.write import atomic_dirs as claims
 claims._run_ids[os.getpid()] = "aa"
 print("ready", flush=True)
 sys.stdin.readline()

@@ -31,7 +31,7 @@ import dataclasses
 from pathlib import Path
 import jax, numpy as np, hloom
 from support.dumps.samples import capture, execution
-from hloom.dumps import writer
+from hloom.dumps.write import writer
 step = jax.jit(lambda x: x * 2.0)
 for n in range(5):
     with hloom.step(n):

@@ -96,7 +96,7 @@ def test_nothing_is_read_after_its_end(run_python: RunPython) -> None:
     # overwrites what is freed, and many rounds meet it.
     script = f"""
 from jax.extend.mlir import ir
-from hloom import jax_private
+from hloom import _jax as jax_private
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import Pipeline
 for _ in range(200):

@@ -123,7 +123,8 @@ assert runtime.registered("cpu") == frozenset()
 def test_a_registration_that_got_lost_is_an_error(run_python: RunPython) -> None:
     script = """
 import jax.ffi
-from hloom import jax_private, runtime
+from hloom import runtime
+from hloom import _jax as jax_private
 register = jax.ffi.register_ffi_target
 jax.ffi.register_ffi_target = lambda name, *rest: name != "hloom.tie.v1" and register(name, *rest)
 try:
