@@ -1,4 +1,4 @@
-"""Compiles the test-only C++ of tests/native, against the headers of the installed jaxlib."""
+"""Compiles the C++ of runtime/csrc/tests, against the headers of the installed jaxlib."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from pathlib import Path
 import jax.ffi
 import pytest
 
-NATIVE = Path(__file__).parent / "native"
-CSRC = Path(__file__).parents[1] / "runtime" / "csrc"
+ROOT = next(each for each in Path(__file__).parents if (each / "pyproject.toml").exists())
+CSRC = ROOT / "runtime" / "csrc"
+NATIVE = CSRC / "tests"
+GROUP_CALL = tuple(CSRC / name for name in ("group_call.cc", "rendezvous.cc", "trace.cc"))
+"""What handlers need whose ranks meet on the CPU."""
 
 
 def compiler() -> str | None:

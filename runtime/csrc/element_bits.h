@@ -1,7 +1,7 @@
 // How large elements are in memory.
 
-#ifndef HLOOM_RUNTIME_ELEMENT_BITS_H_
-#define HLOOM_RUNTIME_ELEMENT_BITS_H_
+#ifndef HLOOM_RUNTIME_CSRC_ELEMENT_BITS_H_
+#define HLOOM_RUNTIME_CSRC_ELEMENT_BITS_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -75,4 +75,4 @@ inline size_t BufferBytes(const xla::ffi::AnyBuffer& buffer) {
 
 }  // namespace hloom
 
-#endif  // HLOOM_RUNTIME_ELEMENT_BITS_H_
+#endif  // HLOOM_RUNTIME_CSRC_ELEMENT_BITS_H_

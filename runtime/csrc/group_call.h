@@ -40,8 +40,8 @@ xla::ffi::Future Guarded(std::string_view what, xla::ffi::RunId run, int32_t dev
     return FailedCall(run, device,
                       xla::ffi::Error::Internal(std::string(what) + ": " + error.what()));
   } catch (...) {
-    return FailedCall(
-        run, device, xla::ffi::Error::Internal(std::string(what) + ": an unknown exception"));
+    return FailedCall(run, device,
+                      xla::ffi::Error::Internal(std::string(what) + ": an unknown exception"));
   }
 }
 

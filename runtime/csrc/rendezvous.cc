@@ -251,10 +251,10 @@ Outcome Rendezvous::Refusal(const Meeting& meeting, const Generation* generation
   if (stopping_) return Failure{FailureKind::kPeer, Place(meeting) + ": the rendezvous is gone"};
   if (generation != nullptr && generation->what != meeting.what) {
     // Whoever comes last reads the payloads of all as its own kind's.
-    return Failure{FailureKind::kMisuse,
-                   Place(meeting) + ": rank " + std::to_string(self.rank) + " comes to where " +
-                       Place(generation->meeting) + " waits; each channel is for one kind of call" +
-                       " (" + Identity(meeting) + ")"};
+    return Failure{FailureKind::kMisuse, Place(meeting) + ": rank " + std::to_string(self.rank) +
+                                             " comes to where " + Place(generation->meeting) +
+                                             " waits; each channel is for one kind of call" + " (" +
+                                             Identity(meeting) + ")"};
   }
   if (generation != nullptr && !(generation->meeting.members == meeting.members)) {
     return Failure{FailureKind::kMisuse,

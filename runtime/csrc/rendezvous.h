@@ -122,7 +122,7 @@ class Rendezvous {
     Meeting meeting;  // Its texts point into the two strings below.
     std::string what;
     std::string site;
-    Clock::time_point started;   // By Watched, as is:
+    Clock::time_point started;  // By Watched, as is:
     Clock::time_point deadline;
     std::vector<Payload> payloads;  // By position, as is:
     std::vector<Then> thens;        // Empty where nobody has arrived.

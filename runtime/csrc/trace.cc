@@ -30,7 +30,7 @@ std::string WithPid(std::string file) {
 // What a file descriptor is of, where a trace cannot be written there: the file would be another
 // program's, or writing could wait for a reader.
 const char* WhyNot(int opened) {
-  struct stat found {};
+  struct stat found{};
   if (fstat(opened, &found) != 0) return std::strerror(errno);
   return S_ISREG(found.st_mode) ? nullptr : "it is not a regular file";
 }

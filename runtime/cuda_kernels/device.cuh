@@ -1,7 +1,7 @@
 // What the kernels need of the device beyond plain CUDA C++: PTX ISA 8.0, memory consistency model.
 
-#ifndef HLOOM_DEVICE_CUH_
-#define HLOOM_DEVICE_CUH_
+#ifndef HLOOM_RUNTIME_CUDA_KERNELS_DEVICE_CUH_
+#define HLOOM_RUNTIME_CUDA_KERNELS_DEVICE_CUH_
 
 namespace hloom {
 
@@ -22,4 +22,4 @@ __device__ inline void Stop() { asm volatile("trap;"); }
 
 }  // namespace hloom
 
-#endif  // HLOOM_DEVICE_CUH_
+#endif  // HLOOM_RUNTIME_CUDA_KERNELS_DEVICE_CUH_

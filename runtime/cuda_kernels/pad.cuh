@@ -3,8 +3,8 @@
 // Compiled by the host's compiler and by NVRTC, so it uses fundamental types only and includes
 // nothing.
 
-#ifndef HLOOM_PAD_CUH_
-#define HLOOM_PAD_CUH_
+#ifndef HLOOM_RUNTIME_CUDA_KERNELS_PAD_CUH_
+#define HLOOM_RUNTIME_CUDA_KERNELS_PAD_CUH_
 
 namespace hloom {
 
@@ -113,4 +113,4 @@ struct RaggedBuffers {
 
 }  // namespace hloom
 
-#endif  // HLOOM_PAD_CUH_
+#endif  // HLOOM_RUNTIME_CUDA_KERNELS_PAD_CUH_

@@ -7,8 +7,8 @@
 // A signal of another run is not waited for: where its sender left a launch that was given up, it
 // comes again at the same epoch.
 
-#ifndef HLOOM_SYNC_CUH_
-#define HLOOM_SYNC_CUH_
+#ifndef HLOOM_RUNTIME_CUDA_KERNELS_SYNC_CUH_
+#define HLOOM_RUNTIME_CUDA_KERNELS_SYNC_CUH_
 
 #include "device.cuh"
 #include "pad.cuh"
@@ -146,4 +146,4 @@ __device__ inline bool AwaitPeers(const Site& site, unsigned run, unsigned epoch
 
 }  // namespace hloom
 
-#endif  // HLOOM_SYNC_CUH_
+#endif  // HLOOM_RUNTIME_CUDA_KERNELS_SYNC_CUH_

@@ -11,8 +11,8 @@
 #include <string>
 #include <utility>
 
-#include "cuda/machine.h"
-#include "cuda/site.h"
+#include "cuda/call_site.h"
+#include "cuda/cuda_runtime.h"
 #include "element_bits.h"
 #include "group_call.h"
 #include "pad.cuh"

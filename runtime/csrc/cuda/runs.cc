@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <exception>
 
-#include "cuda/signal_pads.h"
+#include "cuda/pads/signal_pads.h"
 #include "rendezvous.h"
 
 namespace hloom::cuda {

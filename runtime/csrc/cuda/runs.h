@@ -6,8 +6,8 @@
 // then wait for the other. So the ranks of a clique meet here once in every run, before its first
 // launch, and of two runs that cross one is an error.
 
-#ifndef HLOOM_RUNTIME_CUDA_RUNS_H_
-#define HLOOM_RUNTIME_CUDA_RUNS_H_
+#ifndef HLOOM_RUNTIME_CSRC_CUDA_RUNS_H_
+#define HLOOM_RUNTIME_CSRC_CUDA_RUNS_H_
 
 #include <chrono>
 #include <condition_variable>
@@ -24,8 +24,8 @@
 #include <utility>
 #include <vector>
 
-#include "cuda/allocator.h"
-#include "cuda/collective_memory.h"
+#include "cuda/driver/allocator.h"
+#include "cuda/pads/collective_memory.h"
 
 namespace hloom::cuda {
 
@@ -66,7 +66,7 @@ class Clique {
   // never for one of its own.
   const std::unique_ptr<std::mutex[]> launching_;
   uint32_t runs_ = 0;
-  std::deque<Met> met_;   // The last ones; the ranks are in the newest.
+  std::deque<Met> met_;    // The last ones; the ranks are in the newest.
   bool recorded_ = false;  // Whether a graph holds launches, which nobody counts.
 };
 
@@ -131,4 +131,4 @@ class Runs {
 
 }  // namespace hloom::cuda
 
-#endif  // HLOOM_RUNTIME_CUDA_RUNS_H_
+#endif  // HLOOM_RUNTIME_CSRC_CUDA_RUNS_H_

@@ -1,0 +1,72 @@
+// Collective memory on the host.
+
+#ifndef HLOOM_RUNTIME_CSRC_TESTS_CUDA_HOST_MEMORY_H_
+#define HLOOM_RUNTIME_CSRC_TESTS_CUDA_HOST_MEMORY_H_
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <new>
+#include <set>
+#include <vector>
+
+#include "cuda/driver/allocator.h"
+
+namespace hloom::cuda {
+
+// Counts what is alive, and fails where a test wants it to.
+class HostAllocator : public Allocator {
+ public:
+  // What is alive still is freed: pads are for the life of a process.
+  ~HostAllocator() override {
+    for (void* memory : alive_) std::free(memory);
+  }
+
+  Problem Connect(const std::vector<Place>&) override { return connect_problem; }
+
+  Problem Allocate(const Place& place, size_t device_bytes, size_t host_bytes,
+                   RankMemory* memory) override {
+    if (throws) throw std::bad_alloc();
+    if (place.ordinal == fails_on) return "device " + std::to_string(place.ordinal) + " is full";
+    memory->device = Zeroed(device_bytes);
+    memory->host = memory->host_on_device = Zeroed(host_bytes);
+    ++ranks_alive;
+    return std::nullopt;
+  }
+
+  Problem Write(const Place&, void* device, const void* from, size_t bytes) override {
+    std::memcpy(device, from, bytes);
+    return std::nullopt;
+  }
+
+  void Free(const Place&, const RankMemory& memory) override {
+    for (void* part : {memory.device, memory.host}) {
+      std::lock_guard<std::mutex> lock(mutex_);
+      alive_.erase(part);
+      std::free(part);
+    }
+    --ranks_alive;
+  }
+
+  std::atomic<int> ranks_alive{0};
+  Problem connect_problem;
+  int64_t fails_on = -1;
+  bool throws = false;
+
+ private:
+  void* Zeroed(size_t bytes) {
+    constexpr size_t kLine = 128;
+    size_t rounded = (bytes + kLine - 1) / kLine * kLine;
+    void* memory = std::memset(std::aligned_alloc(kLine, rounded), 0, rounded);
+    std::lock_guard<std::mutex> lock(mutex_);
+    return *alive_.insert(memory).first;
+  }
+
+  std::mutex mutex_;
+  std::set<void*> alive_;
+};
+
+}  // namespace hloom::cuda
+
+#endif  // HLOOM_RUNTIME_CSRC_TESTS_CUDA_HOST_MEMORY_H_
