@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -14,8 +15,16 @@ import pytest
 ROOT = next(each for each in Path(__file__).parents if (each / "pyproject.toml").exists())
 CSRC = ROOT / "runtime" / "csrc"
 NATIVE = CSRC / "tests"
-GROUP_CALL = tuple(CSRC / name for name in ("group_call.cc", "rendezvous.cc", "trace.cc"))
+GROUP_CALL = tuple(
+    CSRC / f"{name}.cc" for name in ("call_attributes", "cpu/group_call", "rendezvous", "trace")
+)
 """What handlers need whose ranks meet on the CPU."""
+
+
+def tests_in(*sources: Path) -> list[str]:
+    """The names of the tests in a program of these sources (tests/check.h)."""
+    texts = (source.read_text(encoding="utf-8") for source in sources)
+    return [name for text in texts for name in re.findall(r"^TEST\((\w+)\)", text, re.MULTILINE)]
 
 
 def compiler() -> str | None:

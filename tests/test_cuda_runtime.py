@@ -15,7 +15,7 @@ from pathlib import Path
 import jax.ffi
 import pytest
 from cuda_on_cpu import CUDA, FAKE, KERNELS, PADS, compile_driver
-from native_code import CSRC, compile_native
+from native_code import CSRC, compile_native, tests_in
 
 from hloom.runtime import load_library
 
@@ -25,16 +25,10 @@ HANDLER_SOURCES = (CUDA / "handlers_test.cc", FAKE / "fake_xla.cc")
 AT_ONCE_SOURCES = (CUDA / "runs_at_once_test.cc", FAKE / "fake_xla.cc")
 
 
-def named(source: Path) -> list[str]:
-    """The checks that a test program can run."""
-    table = source.read_text(encoding="utf-8").split("kChecks")[1]
-    return re.findall(r"NAMED\((\w+)\)", table)
-
-
-RUNS_CHECKS = named(RUNS_SOURCES[0])
+RUNS_CHECKS = tests_in(RUNS_SOURCES[0])
 WITHOUT_DRIVER = "TheCompileNeedsNoDriver"
-HANDLER_CHECKS = [check for check in named(HANDLER_SOURCES[0]) if check != WITHOUT_DRIVER]
-AT_ONCE_CHECKS = named(AT_ONCE_SOURCES[0])
+HANDLER_CHECKS = [check for check in tests_in(HANDLER_SOURCES[0]) if check != WITHOUT_DRIVER]
+AT_ONCE_CHECKS = tests_in(AT_ONCE_SOURCES[0])
 
 
 @pytest.fixture(scope="module")

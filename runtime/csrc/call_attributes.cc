@@ -1,7 +1,10 @@
-#include "group_call.h"
+#include "call_attributes.h"
 
 #include <algorithm>
+#include <chrono>
 #include <optional>
+#include <utility>
+#include <vector>
 
 namespace hloom {
 namespace {
@@ -12,18 +15,18 @@ using Ints = ffi::Span<const int64_t>;
 
 constexpr int64_t kPadding = -1;
 
-ffi::Unexpected<ffi::Error> Wrong(std::string_view what, const std::string& why) {
-  return ffi::Unexpected(ffi::Error::InvalidArgument(std::string(what) + ": " + why));
+ffi::Unexpected<ffi::Error> Invalid(std::string_view kind, const std::string& error) {
+  return ffi::Unexpected(ffi::Error::InvalidArgument(std::string(kind) + ": " + error));
 }
 
-// The first number that a list has twice.
+// The smallest number that occurs twice in a list.
 std::optional<int64_t> Repeated(std::vector<int64_t> numbers) {
   std::sort(numbers.begin(), numbers.end());
   const auto found = std::adjacent_find(numbers.begin(), numbers.end());
   return found == numbers.end() ? std::nullopt : std::optional<int64_t>(*found);
 }
 
-// What is wrong with the replica groups of a call that runs on these devices, by partition.
+// The error in the replica groups or the devices, which are listed by partition.
 std::optional<std::string> CheckGroups(Ints groups, Ints devices) {
   std::vector<int64_t> members;
   members.reserve(groups.size());
@@ -48,21 +51,10 @@ std::optional<std::string> CheckGroups(Ints groups, Ints devices) {
   return std::nullopt;
 }
 
-// The group that holds a partition, without its padding; empty where there is none.
-std::vector<int64_t> GroupOf(int64_t partition, Ints groups, int64_t group_size) {
-  const auto found = std::find(groups.begin(), groups.end(), partition);
-  if (found == groups.end()) return {};
-  const auto* begin = groups.begin() + (found - groups.begin()) / group_size * group_size;
-  std::vector<int64_t> group;
-  std::copy_if(begin, begin + group_size, std::back_inserter(group),
-               [](int64_t member) { return member != kPadding; });
-  return group;
-}
-
 }  // namespace
 
-ffi::ErrorOr<Meeting> MeetingOf(std::string_view what, const ffi::Dictionary& attributes,
-                                ffi::RunId run, int32_t device) {
+ffi::ErrorOr<CallAttributes> CallAttributes::Parse(std::string_view kind,
+                                                   const ffi::Dictionary& attributes) {
   const auto channel = attributes.get<int64_t>("channel");
   const auto groups = attributes.get<Ints>("replica_groups");
   const auto group_size = attributes.get<int64_t>("group_size");
@@ -70,7 +62,7 @@ ffi::ErrorOr<Meeting> MeetingOf(std::string_view what, const ffi::Dictionary& at
   const auto timeout_ms = attributes.get<int64_t>("timeout_ms");
   const auto site = attributes.get<std::string_view>("site");
   const auto unreadable = [&](const char* name, const auto& attribute) {
-    return Wrong(what, "attribute " + std::string(name) + ": " + attribute.error().message());
+    return Invalid(kind, "attribute " + std::string(name) + ": " + attribute.error().message());
   };
   if (channel.has_error()) return unreadable("channel", channel);
   if (groups.has_error()) return unreadable("replica_groups", groups);
@@ -80,56 +72,52 @@ ffi::ErrorOr<Meeting> MeetingOf(std::string_view what, const ffi::Dictionary& at
   if (site.has_error()) return unreadable("site", site);
 
   if (*group_size <= 0 || groups->size() % static_cast<size_t>(*group_size) != 0) {
-    return Wrong(what, "replica_groups has " + std::to_string(groups->size()) +
-                           " numbers, not a multiple of group_size " + std::to_string(*group_size));
+    return Invalid(kind, "replica_groups has " + std::to_string(groups->size()) +
+                             " numbers, not a multiple of group_size " +
+                             std::to_string(*group_size));
   }
   if (*timeout_ms <= 0) {
-    return Wrong(what, "timeout_ms is " + std::to_string(*timeout_ms) + ", not positive");
+    return Invalid(kind, "timeout_ms is " + std::to_string(*timeout_ms) + ", not positive");
   }
-  if (const auto wrong = CheckGroups(*groups, *devices)) return Wrong(what, *wrong);
-  const auto* found = std::find(devices->begin(), devices->end(), device);
-  if (found == devices->end()) {
-    return Wrong(what, "device " + std::to_string(device) + " has no partition in devices");
+  if (const auto error = CheckGroups(*groups, *devices)) return Invalid(kind, *error);
+
+  CallAttributes parsed;
+  parsed.kind_ = kind;
+  parsed.site_ = *site;
+  parsed.channel_ = *channel;
+  for (size_t partition = 0; partition < devices->size(); ++partition) {
+    parsed.by_device_[(*devices)[partition]].partition = static_cast<int64_t>(partition);
   }
-  Meeting meeting;
-  meeting.run = run.run_id;
-  meeting.channel = *channel;
-  meeting.timeout = std::chrono::milliseconds(*timeout_ms);
-  meeting.what = what;
-  meeting.site = *site;
-  const int64_t self = found - devices->begin();
-  const std::vector<int64_t> group = GroupOf(self, *groups, *group_size);
-  if (group.empty()) {
-    return Wrong(what, "partition " + std::to_string(self) + " is in no replica group");
+  for (const auto* group = groups->begin(); group != groups->end(); group += *group_size) {
+    auto call = std::make_shared<GroupCall>();
+    call->channel = *channel;
+    call->timeout = std::chrono::milliseconds(*timeout_ms);
+    call->kind = kind;
+    call->site = *site;
+    for (const auto* partition = group; partition != group + *group_size; ++partition) {
+      if (*partition == kPadding) continue;
+      call->members.push_back({*partition, (*devices)[static_cast<size_t>(*partition)]});
+    }
+    for (size_t position = 0; position < call->members.size(); ++position) {
+      Slot& slot = parsed.by_device_[call->members[position].device];
+      slot.position = position;
+      slot.call = call;
+    }
   }
-  for (const int64_t rank : group) {
-    if (rank == self) meeting.position = meeting.members.size();
-    meeting.members.push_back({rank, (*devices)[static_cast<size_t>(rank)]});
-  }
-  return meeting;
+  return parsed;
 }
 
-ffi::Error ErrorOf(const Failure& failure) {
-  switch (failure.kind) {
-    case FailureKind::kTimeout:
-      return ffi::Error(ffi::ErrorCode::kDeadlineExceeded, failure.message);
-    case FailureKind::kPeer:
-      return ffi::Error(ffi::ErrorCode::kAborted, failure.message);
-    case FailureKind::kMisuse:
-      return ffi::Error(ffi::ErrorCode::kFailedPrecondition, failure.message);
-    case FailureKind::kAction:
-      break;
+ffi::ErrorOr<Arrival> CallAttributes::ArrivalOf(ffi::RunId run, int32_t device) const {
+  const auto found = by_device_.find(device);
+  if (found == by_device_.end()) {
+    return Invalid(kind_, "device " + std::to_string(device) + " has no partition in devices");
   }
-  return ffi::Error(ffi::ErrorCode::kInternal, failure.message);
-}
-
-ffi::Future FailedCall(ffi::RunId run, int32_t device, ffi::Error error) {
-  // Its rank is not known where the attributes are wrong; only its device counts here.
-  Rendezvous::OfProcess().Abandon(run.run_id, {device, device}, error.message());
-  ffi::Promise promise;
-  ffi::Future future(promise);
-  promise.SetError(std::move(error));
-  return future;
+  const Slot& slot = found->second;
+  if (slot.call == nullptr) {
+    return Invalid(kind_,
+                   "partition " + std::to_string(slot.partition) + " is in no replica group");
+  }
+  return Arrival{slot.call, run.run_id, slot.position};
 }
 
 }  // namespace hloom

@@ -25,14 +25,14 @@ bool ShareMemory(const ffi::AnyBuffer& a, const ffi::AnyBuffer& b) {
 
 }  // namespace
 
-ffi::ErrorOr<CallBuffers> BuffersOf(std::string_view what, const ffi::RemainingArgs& operands,
+ffi::ErrorOr<CallBuffers> BuffersOf(std::string_view kind, const ffi::RemainingArgs& operands,
                                     const ffi::RemainingRets& results) {
   CallBuffers buffers;
   for (size_t i = 0; i < operands.size(); ++i) {
     const auto operand = operands.get<ffi::AnyBuffer>(i);
     if (operand.has_error()) {
       return ffi::Unexpected(ffi::Error::InvalidArgument(
-          std::string(what) + ": operand " + std::to_string(i) + ": " + operand.error().message()));
+          std::string(kind) + ": operand " + std::to_string(i) + ": " + operand.error().message()));
     }
     buffers.operands.push_back(*operand);
   }
@@ -40,7 +40,7 @@ ffi::ErrorOr<CallBuffers> BuffersOf(std::string_view what, const ffi::RemainingA
     auto result = results.get<ffi::AnyBuffer>(i);
     if (result.has_error()) {
       return ffi::Unexpected(ffi::Error::InvalidArgument(
-          std::string(what) + ": result " + std::to_string(i) + ": " + result.error().message()));
+          std::string(kind) + ": result " + std::to_string(i) + ": " + result.error().message()));
     }
     buffers.results.push_back(**result);
   }
@@ -66,9 +66,9 @@ bool HaveSameType(const ffi::AnyBuffer& a, const ffi::AnyBuffer& b) {
          std::equal(a_sizes.begin(), a_sizes.end(), b_sizes.begin(), b_sizes.end());
 }
 
-ffi::Error CheckToken(std::string_view what, const char* kind, const Buffers& buffers,
+ffi::Error CheckToken(std::string_view kind, const char* role, const Buffers& buffers,
                       size_t index) {
-  const std::string name = std::string(what) + ": " + kind + " " + std::to_string(index);
+  const std::string name = std::string(kind) + ": " + role + " " + std::to_string(index);
   if (index >= buffers.size()) {
     return ffi::Error::InvalidArgument(name + " is missing; wanted the token, U32[]");
   }
@@ -80,11 +80,11 @@ ffi::Error CheckToken(std::string_view what, const char* kind, const Buffers& bu
   return ffi::Error::Success();
 }
 
-ffi::Error GiveBack(std::string_view what, const CallBuffers& buffers, size_t operand,
-                    size_t result) {
+ffi::Error CopyOperand(std::string_view kind, const CallBuffers& buffers, size_t operand,
+                       size_t result) {
   const ffi::AnyBuffer& from = buffers.operands[operand];
   const ffi::AnyBuffer& to = buffers.results[result];
-  const std::string name = std::string(what) + ": result " + std::to_string(result);
+  const std::string name = std::string(kind) + ": result " + std::to_string(result);
   if (!HaveSameType(from, to)) {
     return ffi::Error::InvalidArgument(name + " has type " + TypeText(to) + ", and operand " +
                                        std::to_string(operand) + ", whose value it takes, " +
@@ -107,10 +107,10 @@ ffi::Error GiveBack(std::string_view what, const CallBuffers& buffers, size_t op
   return ffi::Error::Success();
 }
 
-ffi::Error GiveTokenBack(std::string_view what, const CallBuffers& buffers, size_t result) {
-  ffi::Error wrong = CheckToken(what, "operand", buffers.operands, 0);
-  if (wrong.success()) wrong = CheckToken(what, "result", buffers.results, result);
-  return wrong.success() ? GiveBack(what, buffers, 0, result) : wrong;
+ffi::Error CopyToken(std::string_view kind, const CallBuffers& buffers, size_t result) {
+  ffi::Error error = CheckToken(kind, "operand", buffers.operands, 0);
+  if (error.success()) error = CheckToken(kind, "result", buffers.results, result);
+  return error.success() ? CopyOperand(kind, buffers, 0, result) : error;
 }
 
 }  // namespace hloom

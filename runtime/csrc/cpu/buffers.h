@@ -1,6 +1,6 @@
-// What the handlers on the CPU ask of a call's buffers before they read or write one.
+// Checks of a call's buffers before a CPU handler reads or writes one.
 //
-// A module can be written by hand, so nothing that a handler relies on is taken on trust.
+// A module can be written by hand, so handlers check everything that they rely on.
 
 #ifndef HLOOM_RUNTIME_CSRC_CPU_BUFFERS_H_
 #define HLOOM_RUNTIME_CSRC_CPU_BUFFERS_H_
@@ -20,29 +20,29 @@ struct CallBuffers {
   std::vector<xla::ffi::AnyBuffer> results;
 };
 
-// An error where one of them is no buffer.
-xla::ffi::ErrorOr<CallBuffers> BuffersOf(std::string_view what,
+// An error where an operand or result is no buffer.
+xla::ffi::ErrorOr<CallBuffers> BuffersOf(std::string_view kind,
                                          const xla::ffi::RemainingArgs& operands,
                                          const xla::ffi::RemainingRets& results);
 
 // For people: "F32[8,4]".
 std::string TypeText(const xla::ffi::AnyBuffer& buffer);
 
-// The same elements and sizes.
+// Whether element types and dimensions are equal.
 bool HaveSameType(const xla::ffi::AnyBuffer& a, const xla::ffi::AnyBuffer& b);
 
-// An error unless there is such an operand, or result, and it is a token: a scalar U32.
-xla::ffi::Error CheckToken(std::string_view what, const char* kind,
+// An error unless the buffer exists and is a token, a scalar U32. `role` is "operand" or "result".
+xla::ffi::Error CheckToken(std::string_view kind, const char* role,
                            const std::vector<xla::ffi::AnyBuffer>& buffers, size_t index);
 
-// Gives a result the token, which is operand 0; an error where either is none.
-xla::ffi::Error GiveTokenBack(std::string_view what, const CallBuffers& buffers, size_t result);
+// Copies the token, operand 0, into a result. An error where either is no token.
+xla::ffi::Error CopyToken(std::string_view kind, const CallBuffers& buffers, size_t result);
 
-// Gives a result the value of an operand. XLA gives both the same buffer where the aliasing that
-// lowering declares took effect. An error, before anything is written, where they are of different
-// types, or where the result has the buffer of another operand, which would be lost.
-xla::ffi::Error GiveBack(std::string_view what, const CallBuffers& buffers, size_t operand,
-                         size_t result);
+// Copies an operand into a result, unless XLA gave both the same buffer, as the aliasing that
+// lowering declares asks for. An error, before anything is written, where their types differ, or
+// where the result has the buffer of another operand, which would be lost.
+xla::ffi::Error CopyOperand(std::string_view kind, const CallBuffers& buffers, size_t operand,
+                            size_t result);
 
 }  // namespace hloom
 

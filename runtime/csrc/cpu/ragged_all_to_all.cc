@@ -1,8 +1,8 @@
-// The handler of the ragged all-to-all on the CPU.
+// The CPU handler of the ragged all-to-all.
 //
-// The ranks of a group meet once. Each brings its buffers; whoever comes last checks every slice
-// of every rank and sees to the copies, and only then is anyone released: until then XLA keeps
-// everyone's operands, and nobody reads an output.
+// The ranks of a group join once, each with its buffers. The last arrival checks every slice of
+// every rank and makes the copies before any rank is released: until then XLA keeps all operands,
+// and no rank reads an output.
 
 #include <algorithm>
 #include <atomic>
@@ -16,9 +16,9 @@
 #include <vector>
 
 #include "cpu/buffers.h"
+#include "cpu/group_call.h"
 #include "cpu/ragged_copy.h"
 #include "element_bits.h"
-#include "group_call.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace hloom {
@@ -26,16 +26,15 @@ namespace {
 
 namespace ffi = xla::ffi;
 
-constexpr std::string_view kWhat = "hloom.ragged_all_to_all";
+constexpr std::string_view kKind = "hloom.ragged_all_to_all";
 
-// Below this many bytes in all, waking other threads takes longer than the copies.
+// Below this total, waking other threads takes longer than the copies.
 constexpr int64_t kParallelBytes = int64_t{1} << 18;
 
-// The receivers' copies, shared out among threads that come to help.
+// The receivers' copies, distributed over helper threads.
 //
-// Whoever has the copies done waits for the helpers that have begun, never for one that has not:
-// the pool's threads may all be busy, some with waiting for this very rank. A helper that starts
-// late finds nothing left.
+// The owner waits for helpers that have begun, never for one that has not: the pool's threads may
+// all be busy, some waiting for this very rank. A helper that starts late finds no copies left.
 class Copies {
  public:
   explicit Copies(RaggedRanks ranks) : ranks_(std::move(ranks)) {}
@@ -90,12 +89,12 @@ std::vector<int64_t> Widened(const ffi::AnyBuffer& buffer) {
   return std::vector<int64_t>(values, values + buffer.dimensions().front());
 }
 
-ffi::Unexpected<ffi::Error> Wrong(const std::string& why) {
-  return ffi::Unexpected(ffi::Error::InvalidArgument(std::string(kWhat) + ": " + why));
+ffi::Unexpected<ffi::Error> Invalid(const std::string& error) {
+  return ffi::Unexpected(ffi::Error::InvalidArgument(std::string(kKind) + ": " + error));
 }
 
-// Offsets or sizes of any integer type of a byte and more. A uint64 above the int64s turns
-// negative, which no check lets through.
+// Offsets or sizes of any integer type of at least a byte. A uint64 above the range of int64
+// becomes negative, which every check refuses.
 ffi::ErrorOr<std::vector<int64_t>> Integers(const CallBuffers& buffers, size_t index) {
   const ffi::AnyBuffer& buffer = buffers.operands[index];
   if (buffer.dimensions().size() == 1) {
@@ -120,11 +119,11 @@ ffi::ErrorOr<std::vector<int64_t>> Integers(const CallBuffers& buffers, size_t i
         break;
     }
   }
-  return Wrong("operand " + std::to_string(index) + " has type " + TypeText(buffer) +
-               "; offsets and sizes must be vectors of integers of 8 bits or more");
+  return Invalid("operand " + std::to_string(index) + " has type " + TypeText(buffer) +
+                 "; offsets and sizes must be vectors of integers of 8 bits or more");
 }
 
-// What the operands have: (token, operand, output, input offsets, send sizes, output offsets, recv
+// The operands: (token, operand, output, input offsets, send sizes, output offsets, recv
 // sizes) -> (output, token).
 enum Operand : size_t {
   kOperand = 1,
@@ -137,7 +136,7 @@ enum Operand : size_t {
 };
 constexpr size_t kResults = 2;
 
-ffi::ErrorOr<RaggedRank> RankOf(const Meeting& meeting, const CallBuffers& buffers) {
+ffi::ErrorOr<RaggedRank> RankOf(const Arrival& arrival, const CallBuffers& buffers) {
   const ffi::AnyBuffer& operand = buffers.operands[kOperand];
   const ffi::AnyBuffer& output = buffers.operands[kOutput];
   const ffi::AnyBuffer::Dimensions from = operand.dimensions();
@@ -145,21 +144,22 @@ ffi::ErrorOr<RaggedRank> RankOf(const Meeting& meeting, const CallBuffers& buffe
   if (from.size() == 0 || from.size() != to.size() ||
       !std::equal(from.begin() + 1, from.end(), to.begin() + 1) ||
       operand.element_type() != output.element_type()) {
-    return Wrong("operand 1 has type " + TypeText(operand) + " and operand 2, the output, " +
-                 TypeText(output) + "; they must be the same but for the number of rows");
+    return Invalid("operand 1 has type " + TypeText(operand) + " and operand 2, the output, " +
+                   TypeText(output) + "; they must be the same but for the number of rows");
   }
   RaggedRank rank;
-  rank.rank = meeting.members[meeting.position].rank;
+  rank.rank = arrival.self().rank;
   rank.element_type = static_cast<int>(operand.element_type());
   rank.element_bits = ElementBits(operand.element_type());
   if (rank.element_bits == 0) {
-    return Wrong("operand 1 has elements of type number " + std::to_string(rank.element_type) +
-                 " of XLA, which this hloom does not know");
+    return Invalid("operand 1 has elements of type number " + std::to_string(rank.element_type) +
+                   " of XLA, which this hloom does not know");
   }
   rank.row_bits = rank.element_bits;
   for (const int64_t size : from.last(from.size() - 1)) {
     if (__builtin_mul_overflow(rank.row_bits, size, &rank.row_bits)) {
-      return Wrong("operand 1 has type " + TypeText(operand) + ", of rows larger than any memory");
+      return Invalid("operand 1 has type " + TypeText(operand) +
+                     ", of rows larger than any memory");
     }
   }
   rank.operand = static_cast<const std::byte*>(operand.untyped_data());
@@ -180,47 +180,53 @@ ffi::ErrorOr<RaggedRank> RankOf(const Meeting& meeting, const CallBuffers& buffe
   return rank;
 }
 
-ffi::Future RaggedAllToAll(ffi::RunId run, int32_t device, ffi::ThreadPool pool,
+ffi::ErrorOr<std::unique_ptr<CpuCall>> Instantiate(ffi::Dictionary attributes) {
+  return InstantiateCall(kKind, attributes);
+}
+
+ffi::Future RaggedAllToAll(ffi::RunId run, int32_t device, ffi::ThreadPool pool, CpuCall* call,
                            ffi::RemainingArgs operands, ffi::RemainingRets results,
-                           ffi::Dictionary attributes) {
-  return Guarded(kWhat, run, device, [&] {
-    const auto meeting = MeetingOf(kWhat, attributes, run, device);
-    if (meeting.has_error()) return FailedCall(run, device, meeting.error());
+                           ffi::Dictionary) {
+  return ExecuteCall(*call, run, device, [&](const Arrival& arrival) {
     if (operands.size() != kOperands || results.size() != kResults) {
       return FailedCall(
           run, device,
-          ffi::Error::InvalidArgument(std::string(kWhat) + ": " + std::to_string(operands.size()) +
+          ffi::Error::InvalidArgument(std::string(kKind) + ": " + std::to_string(operands.size()) +
                                       " operands and " + std::to_string(results.size()) +
                                       " results; wanted " + std::to_string(kOperands) + " and " +
                                       std::to_string(kResults)));
     }
-    const auto buffers = BuffersOf(kWhat, operands, results);
+    const auto buffers = BuffersOf(kKind, operands, results);
     if (buffers.has_error()) return FailedCall(run, device, buffers.error());
-    auto rank = RankOf(*meeting, *buffers);
+    auto rank = RankOf(arrival, *buffers);
     if (rank.has_error()) return FailedCall(run, device, rank.error());
-    ffi::Error wrong = GiveBack(kWhat, *buffers, kOutput, 0);
-    if (wrong.success()) wrong = GiveTokenBack(kWhat, *buffers, 1);
-    if (wrong.failure()) return FailedCall(run, device, wrong);
+    ffi::Error error = CopyOperand(kKind, *buffers, kOutput, 0);
+    if (error.success()) error = CopyToken(kKind, *buffers, 1);
+    if (error.failure()) return FailedCall(run, device, error);
     const auto exchange = [&](const RaggedRanks& ranks) -> Outcome {
-      if (const auto problem = CheckRagged(ranks)) {
+      if (const auto error = CheckRagged(ranks)) {
         return Failure{FailureKind::kAction,
-                       std::string(kWhat) + " at " + std::string(meeting->site) + ": " + *problem};
+                       std::string(kKind) + " at " + arrival.call->site + ": " + *error};
       }
       Exchange(ranks, pool);
       return std::nullopt;
     };
-    return Meet<RaggedRank>(*meeting, pool, std::move(*rank), exchange);
+    return Join<RaggedRank>(arrival, pool, std::move(*rank), exchange);
   });
 }
 
 }  // namespace
 }  // namespace hloom
 
+XLA_FFI_DEFINE_HANDLER_SYMBOL(hloom_cpu_ragged_all_to_all_v1_instantiate, hloom::Instantiate,
+                              hloom::ffi::Ffi::BindInstantiate().Attrs());
+
 XLA_FFI_DEFINE_HANDLER_SYMBOL(hloom_cpu_ragged_all_to_all_v1_execute, hloom::RaggedAllToAll,
                               hloom::ffi::Ffi::Bind()
                                   .Ctx<hloom::ffi::RunId>()
                                   .Ctx<hloom::ffi::DeviceOrdinal>()
                                   .Ctx<hloom::ffi::ThreadPool>()
+                                  .Ctx<hloom::ffi::State<hloom::CpuCall>>()
                                   .RemainingArgs()
                                   .RemainingRets()
                                   .Attrs());

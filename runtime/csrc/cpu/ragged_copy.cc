@@ -6,7 +6,7 @@
 namespace hloom {
 namespace {
 
-// One slice on its way: which it is with the sender, and which with the receiver.
+// One slice by its indices at the sender and at the receiver.
 struct Slice {
   size_t sender;
   size_t receiver;
@@ -14,7 +14,7 @@ struct Slice {
   size_t recv_index;
 };
 
-// A slice is inside where it has rows in [0, rows); written so that nothing overflows.
+// Whether a slice lies in [0, rows); no operation overflows.
 bool Inside(int64_t offset, int64_t size, int64_t rows) {
   return offset >= 0 && offset <= rows && size <= rows - offset;
 }
@@ -64,7 +64,7 @@ std::optional<std::string> CheckSlice(const RaggedRanks& ranks, const Slice& sli
   return std::nullopt;
 }
 
-// The slice that `sender` has for `receiver`, the one with this number among them.
+// The slice with this number of those from `sender` to `receiver`.
 Slice SliceOf(const RaggedRanks& ranks, size_t sender, size_t receiver, size_t number) {
   const size_t slices_each = ranks[sender]->send_sizes.size() / ranks.size();
   return {sender, receiver, receiver * slices_each + number, sender * slices_each + number};
@@ -88,7 +88,7 @@ std::optional<std::string> CheckCounts(const RaggedRanks& ranks) {
   return std::nullopt;
 }
 
-// Rows are alike in all ranks: a receiver's say how much is read from the others' operands.
+// Rows must be equal in all ranks: the receiver's decide how much is read from the operands.
 std::optional<std::string> CheckRows(const RaggedRanks& ranks) {
   const RaggedRank& first = *ranks.front();
   for (const RaggedRank* rank : ranks) {
@@ -109,14 +109,14 @@ std::optional<std::string> CheckRows(const RaggedRanks& ranks) {
 }  // namespace
 
 std::optional<std::string> CheckRagged(const RaggedRanks& ranks) {
-  if (auto problem = CheckRows(ranks)) return problem;
-  if (auto problem = CheckCounts(ranks)) return problem;
+  if (auto error = CheckRows(ranks)) return error;
+  if (auto error = CheckCounts(ranks)) return error;
   const size_t slices_each = ranks.front()->send_sizes.size() / ranks.size();
   for (size_t sender = 0; sender < ranks.size(); ++sender) {
     for (size_t receiver = 0; receiver < ranks.size(); ++receiver) {
       for (size_t number = 0; number < slices_each; ++number) {
-        if (auto problem = CheckSlice(ranks, SliceOf(ranks, sender, receiver, number))) {
-          return problem;
+        if (auto error = CheckSlice(ranks, SliceOf(ranks, sender, receiver, number))) {
+          return error;
         }
       }
     }

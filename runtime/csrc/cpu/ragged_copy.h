@@ -1,5 +1,5 @@
-// The work of a ragged all-to-all among ranks that can read each other's memory: which slices are
-// good, and what is copied where. No thread, no XLA.
+// The checks and copies of a ragged all-to-all between ranks that can read each other's memory,
+// without threads and without XLA.
 
 #ifndef HLOOM_RUNTIME_CSRC_CPU_RAGGED_COPY_H_
 #define HLOOM_RUNTIME_CSRC_CPU_RAGGED_COPY_H_
@@ -12,7 +12,7 @@
 
 namespace hloom {
 
-// What one rank of a group brings to a ragged all-to-all; the buffers are the caller's.
+// One rank's part of a ragged all-to-all; the caller owns the buffers.
 //
 // With G ranks and K slices in each vector, every rank has K / G slices for each other rank:
 // slices [q * K/G, (q+1) * K/G) of `input_offsets`, `send_sizes` and `output_offsets` go to the
@@ -25,7 +25,7 @@ struct RaggedRank {
   int64_t output_rows = 0;
   int64_t row_bits = 0;
   int element_bits = 8;
-  int element_type = 0;  // a number for each type of elements, to compare
+  int element_type = 0;  // XLA's number of the element type, for comparison
   std::vector<int64_t> input_offsets;
   std::vector<int64_t> send_sizes;
   std::vector<int64_t> output_offsets;
@@ -35,18 +35,17 @@ struct RaggedRank {
 // The ranks of a group, by position.
 using RaggedRanks = std::vector<const RaggedRank*>;
 
-// What is wrong with what the ranks of a group brought, for people: a rank whose rows are not
-// those of the others, or the first slice, by sender, that does not lie inside the operand, or
-// inside the receiver's output, or whose size is not the one that the receiver expects. nullopt
-// where every copy is safe.
+// The error in a group's parts, for people: a rank whose rows differ from the others', or the first
+// slice, by sender, that lies outside the operand or the receiver's output, or whose size differs
+// from the one that the receiver expects. Empty where every copy is safe.
 //
 // A slice without rows may have any offset: nothing is read or written for it.
 std::optional<std::string> CheckRagged(const RaggedRanks& ranks);
 
-// Copies into the output of the rank at position `receiver` what the others send it, in the order
-// of the senders. The ranks must have passed `CheckRagged`.
+// Copies the slices for the rank at position `receiver` into its output, in the order of the
+// senders. The ranks must have passed `CheckRagged`.
 //
-// Writes nothing else, so that the receivers' copies may run at the same time.
+// Writes nothing else, so that the copies of several receivers may run at the same time.
 void ReceiveRagged(const RaggedRanks& ranks, size_t receiver);
 
 // Copies `bits` bits between packed buffers. All three counts are multiples of `element_bits`,

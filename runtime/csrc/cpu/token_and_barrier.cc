@@ -1,12 +1,13 @@
-// The handlers of the token's calls and of the barrier on the CPU.
+// The CPU handlers of the token's calls and of the barrier.
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 
 #include "cpu/buffers.h"
-#include "group_call.h"
+#include "cpu/group_call.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace hloom {
@@ -28,8 +29,8 @@ ffi::Error Token(ffi::RemainingArgs operands, ffi::RemainingRets results, ffi::D
         std::string(kToken) + ": " + std::to_string(operands.size()) + " operands and " +
         std::to_string(results.size()) + " results; wanted none and the token");
   }
-  if (ffi::Error wrong = CheckToken(kToken, "result", buffers->results, 0); wrong.failure()) {
-    return wrong;
+  if (ffi::Error error = CheckToken(kToken, "result", buffers->results, 0); error.failure()) {
+    return error;
   }
   *buffers->results[0].typed_data<uint32_t>() = 0;
   return ffi::Error::Success();
@@ -44,11 +45,11 @@ ffi::Error Tie(ffi::RemainingArgs operands, ffi::RemainingRets results, ffi::Dic
                                        " operands for " + std::to_string(results.size()) +
                                        " results; wanted the token and one for each");
   }
-  if (ffi::Error wrong = CheckToken(kTie, "operand", buffers->operands, 0); wrong.failure()) {
-    return wrong;
+  if (ffi::Error error = CheckToken(kTie, "operand", buffers->operands, 0); error.failure()) {
+    return error;
   }
   for (size_t i = 0; i < results.size(); ++i) {
-    if (ffi::Error wrong = GiveBack(kTie, *buffers, i + 1, i); wrong.failure()) return wrong;
+    if (ffi::Error error = CopyOperand(kTie, *buffers, i + 1, i); error.failure()) return error;
   }
   return ffi::Error::Success();
 }
@@ -61,16 +62,17 @@ ffi::Error After(ffi::RemainingArgs operands, ffi::RemainingRets results, ffi::D
     return ffi::Error::InvalidArgument(std::string(kAfter) + ": " + std::to_string(results.size()) +
                                        " results; wanted the token");
   }
-  return GiveTokenBack(kAfter, *buffers, 0);
+  return CopyToken(kAfter, *buffers, 0);
 }
 
-// (token, x..., k...) -> (token, x...): the k are only kept alive until all have arrived.
-ffi::Future Barrier(ffi::RunId run, int32_t device, ffi::ThreadPool pool,
-                    ffi::RemainingArgs operands, ffi::RemainingRets results,
-                    ffi::Dictionary attributes) {
-  return Guarded(kBarrier, run, device, [&] {
-    const auto meeting = MeetingOf(kBarrier, attributes, run, device);
-    if (meeting.has_error()) return FailedCall(run, device, meeting.error());
+ffi::ErrorOr<std::unique_ptr<CpuCall>> InstantiateBarrier(ffi::Dictionary attributes) {
+  return InstantiateCall(kBarrier, attributes);
+}
+
+// (token, x..., k...) -> (token, x...): the k are only kept alive until all ranks have arrived.
+ffi::Future Barrier(ffi::RunId run, int32_t device, ffi::ThreadPool pool, CpuCall* call,
+                    ffi::RemainingArgs operands, ffi::RemainingRets results, ffi::Dictionary) {
+  return ExecuteCall(*call, run, device, [&](const Arrival& arrival) {
     const auto buffers = BuffersOf(kBarrier, operands, results);
     if (buffers.has_error()) return FailedCall(run, device, buffers.error());
     if (operands.size() < results.size()) {
@@ -80,13 +82,13 @@ ffi::Future Barrier(ffi::RunId run, int32_t device, ffi::ThreadPool pool,
               std::string(kBarrier) + ": " + std::to_string(operands.size()) + " operands for " +
               std::to_string(results.size()) + " results; wanted one for each"));
     }
-    // Before arriving: after it, peers may read the results already.
-    ffi::Error wrong = GiveTokenBack(kBarrier, *buffers, 0);
-    for (size_t i = 1; i < results.size() && wrong.success(); ++i) {
-      wrong = GiveBack(kBarrier, *buffers, i, i);
+    // Before the rank arrives: afterwards peers may already read the results.
+    ffi::Error error = CopyToken(kBarrier, *buffers, 0);
+    for (size_t i = 1; i < results.size() && error.success(); ++i) {
+      error = CopyOperand(kBarrier, *buffers, i, i);
     }
-    if (wrong.failure()) return FailedCall(run, device, wrong);
-    return Meet<std::nullptr_t>(*meeting, pool, nullptr, nullptr);
+    if (error.failure()) return FailedCall(run, device, error);
+    return Join<std::nullptr_t>(arrival, pool, nullptr, nullptr);
   });
 }
 
@@ -102,11 +104,15 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(hloom_cpu_tie_v1_execute, hloom::Tie,
 XLA_FFI_DEFINE_HANDLER_SYMBOL(hloom_cpu_after_v1_execute, hloom::After,
                               hloom::ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attrs());
 
+XLA_FFI_DEFINE_HANDLER_SYMBOL(hloom_cpu_barrier_v1_instantiate, hloom::InstantiateBarrier,
+                              hloom::ffi::Ffi::BindInstantiate().Attrs());
+
 XLA_FFI_DEFINE_HANDLER_SYMBOL(hloom_cpu_barrier_v1_execute, hloom::Barrier,
                               hloom::ffi::Ffi::Bind()
                                   .Ctx<hloom::ffi::RunId>()
                                   .Ctx<hloom::ffi::DeviceOrdinal>()
                                   .Ctx<hloom::ffi::ThreadPool>()
+                                  .Ctx<hloom::ffi::State<hloom::CpuCall>>()
                                   .RemainingArgs()
                                   .RemainingRets()
                                   .Attrs());

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
+#include <utility>
 
 #include "cuda/pads/signal_pads.h"
 
@@ -13,8 +14,8 @@ namespace ffi = xla::ffi;
 
 using std::chrono::milliseconds;
 
-// A kernel that gives up stops its device, and the process has to start again: it waits for so many
-// times the timeout, and for so long at least.
+// A kernel that gives up stops its device, and the process has to restart. It waits for this
+// multiple of the timeout, and at least this long.
 constexpr int kStopAfterTimeouts = 10;
 constexpr std::chrono::minutes kStopAfterAtLeast{5};
 
@@ -23,115 +24,108 @@ milliseconds StopAfter(milliseconds timeout) {
   return std::max<milliseconds>(timeout * kStopAfterTimeouts, kStopAfterAtLeast);
 }
 
-// As the kernels have it; 49 days at most.
+// Milliseconds in the kernels' type; at most 49 days.
 unsigned Milliseconds(milliseconds time) {
   constexpr int64_t kMost = std::numeric_limits<unsigned>::max();
   return static_cast<unsigned>(std::min<int64_t>(time.count(), kMost));
-}
-
-std::vector<int64_t> CliqueOf(const Meeting& meeting) {
-  std::vector<int64_t> clique;
-  clique.reserve(meeting.members.size());
-  for (const Member& member : meeting.members) clique.push_back(member.device);
-  return clique;
 }
 
 }  // namespace
 
 ffi::TypeId CallSite::id = {};
 
-ffi::Error CallSite::Wrong(const Meeting& meeting, const std::string& why) const {
-  return ffi::Error::Internal(what_ + ", " + std::string(meeting.site) + ", on device " +
-                              std::to_string(meeting.members[meeting.position].device) + ": " +
-                              why);
+CallSite::CallSite(CallAttributes attributes, std::string_view image, std::string_view kernel)
+    : attributes_(std::move(attributes)),
+      tag_(SiteTag(attributes_.kind(), attributes_.site(), attributes_.channel())),
+      image_(image),
+      kernel_(kernel) {}
+
+ffi::Error CallSite::Failed(const Arrival& arrival, const std::string& error) const {
+  return ffi::Error::Internal(attributes_.kind() + ", " + attributes_.site() + ", on device " +
+                              std::to_string(arrival.self().device) + ": " + error);
 }
 
-ffi::Error CallSite::Initialize(const Meeting& meeting, Stream stream) {
-  std::string why;
-  Machine* machine = Machine::OfProcess(&why);
-  if (machine == nullptr) return Wrong(meeting, why);
-  const Driver& driver = machine->driver;
+ffi::Error CallSite::Initialize(const Arrival& arrival, Stream stream) {
+  std::string missing;
+  CudaRuntime* runtime = CudaRuntime::OfProcess(&missing);
+  if (runtime == nullptr) return Failed(arrival, missing);
+  const Driver& driver = runtime->driver;
 
-  Arrival arrival;
-  arrival.clique = CliqueOf(meeting);
-  arrival.rank = meeting.position;
-  arrival.run = meeting.run;
-  arrival.timeout = meeting.timeout;
-  arrival.place.ordinal = meeting.members[meeting.position].device;
-  Problem problem =
-      driver.Check(driver.cuStreamGetCtx(stream, &arrival.place.context), "cuStreamGetCtx");
-  if (problem) return Wrong(meeting, *problem);
+  RunEntry entry;
+  for (const Member& member : arrival.call->members) entry.clique.push_back(member.device);
+  entry.rank = arrival.position;
+  entry.run = arrival.run;
+  entry.timeout = arrival.call->timeout;
+  entry.device.ordinal = arrival.self().device;
+  MaybeError error =
+      driver.Check(driver.cuStreamGetCtx(stream, &entry.device.context), "cuStreamGetCtx");
+  if (error) return Failed(arrival, *error);
   Function function = nullptr;
-  problem = machine->kernels.Function(image_, kernel_, arrival.place.context, &function);
-  if (problem) return Wrong(meeting, *problem);
+  error = runtime->kernels.Load(image_, kernel_, entry.device.context, &function);
+  if (error) return Failed(arrival, *error);
 
   Clique* clique = nullptr;
   uint32_t number = 0;
-  problem = machine->runs.Enter(arrival, &clique, &number);
-  if (problem) return Wrong(meeting, *problem);
+  error = runtime->runs.Enter(entry, &clique, &number);
+  if (error) return Failed(arrival, *error);
   const CollectiveMemory& pads = clique->pads();
-  machine->watch.Add(&pads);
-  for (size_t rank = 0; rank < arrival.clique.size(); ++rank) {
+  runtime->watch.Add(&pads);
+  for (size_t rank = 0; rank < entry.clique.size(); ++rank) {
     std::string fault = FaultText(pads, rank);
-    if (!fault.empty()) return Wrong(meeting, "a kernel has stopped its device before: " + fault);
+    if (!fault.empty()) return Failed(arrival, "a kernel has stopped its device before: " + fault);
   }
   if (number != 0) {
     // In the stream, for graphs: what they launch there afterwards is part of this run.
-    CurrentContext current(driver, arrival.place.context);
-    problem = current.problem();
-    auto address = reinterpret_cast<DevicePointer>(&PadOf(pads, arrival.rank)->run);
-    if (!problem) {
-      problem =
-          driver.Check(driver.cuMemsetD32Async(address, number, 1, stream), "cuMemsetD32Async");
+    CurrentContext current(driver, entry.device.context);
+    error = current.error();
+    auto address = reinterpret_cast<DevicePointer>(&PadOf(pads, entry.rank)->run);
+    if (!error) {
+      error = driver.Check(driver.cuMemsetD32Async(address, number, 1, stream), "cuMemsetD32Async");
     }
-    if (problem) return Wrong(meeting, *problem);
+    if (error) return Failed(arrival, *error);
   }
   std::lock_guard<std::mutex> lock(mutex_);
-  functions_[arrival.place.ordinal] = function;
-  cliques_[std::move(arrival.clique)] = clique;
+  by_device_[entry.device.ordinal] = {function, clique};
   return ffi::Error::Success();
 }
 
-ffi::Error CallSite::Launch(const Meeting& meeting, Stream stream, unsigned blocks,
+ffi::Error CallSite::Launch(const Arrival& arrival, Stream stream, unsigned blocks,
                             unsigned threads, void* arguments) {
-  std::string why;
-  Machine* machine = Machine::OfProcess(&why);
-  if (machine == nullptr) return Wrong(meeting, why);
-  Function function = nullptr;
-  Clique* clique = nullptr;
+  std::string missing;
+  CudaRuntime* runtime = CudaRuntime::OfProcess(&missing);
+  if (runtime == nullptr) return Failed(arrival, missing);
+  Prepared prepared;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    auto known = cliques_.find(CliqueOf(meeting));
-    auto loaded = functions_.find(meeting.members[meeting.position].device);
-    if (known == cliques_.end() || loaded == functions_.end()) {
-      return Wrong(meeting, "XLA launches it without having initialized it");
+    auto found = by_device_.find(arrival.self().device);
+    if (found == by_device_.end()) {
+      return Failed(arrival, "XLA launches it without having initialized it");
     }
-    clique = known->second;
-    function = loaded->second;
+    prepared = found->second;
   }
-  const Driver& driver = machine->driver;
+  const Driver& driver = runtime->driver;
   int is_recorded = 0;
-  Problem problem =
+  MaybeError error =
       driver.Check(driver.cuStreamIsCapturing(stream, &is_recorded), "cuStreamIsCapturing");
-  if (problem) return Wrong(meeting, *problem);
+  if (error) return Failed(arrival, *error);
 
   Site site{};
-  site.pad = PadOf(clique->pads(), meeting.position);
-  site.rank = static_cast<unsigned>(meeting.position);
-  site.ranks = static_cast<unsigned>(meeting.members.size());
-  site.tag = SiteTag(what_, meeting.site, meeting.channel);
-  site.report_ms = Milliseconds(meeting.timeout);
-  site.stop_ms = Milliseconds(StopAfter(meeting.timeout));
-  problem = machine->runs.Launch(
-      clique, meeting.position, meeting.run, is_recorded != 0, [&](const LaunchId& id) {
+  site.pad = PadOf(prepared.clique->pads(), arrival.position);
+  site.rank = static_cast<unsigned>(arrival.position);
+  site.ranks = static_cast<unsigned>(arrival.call->members.size());
+  site.tag = tag_;
+  site.report_ms = Milliseconds(arrival.call->timeout);
+  site.stop_ms = Milliseconds(StopAfter(arrival.call->timeout));
+  error = runtime->runs.Launch(
+      prepared.clique, arrival.position, arrival.run, is_recorded != 0, [&](const LaunchId& id) {
         site.run = id.run;
         site.launch = id.launch;
         void* parameters[] = {&site, arguments};
-        return driver.Check(driver.cuLaunchKernel(function, blocks, 1, 1, threads, 1, 1, 0, stream,
-                                                  parameters, nullptr),
+        return driver.Check(driver.cuLaunchKernel(prepared.function, blocks, 1, 1, threads, 1, 1, 0,
+                                                  stream, parameters, nullptr),
                             "cuLaunchKernel");
       });
-  return problem ? Wrong(meeting, *problem) : ffi::Error::Success();
+  return error ? Failed(arrival, *error) : ffi::Error::Success();
 }
 
 }  // namespace hloom::cuda

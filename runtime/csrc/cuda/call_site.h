@@ -1,4 +1,4 @@
-// One call of a kernel in a program: what it needs on every device, ready before it is launched.
+// One call of a kernel in a program: what its launches need on every device.
 
 #ifndef HLOOM_RUNTIME_CSRC_CUDA_CALL_SITE_H_
 #define HLOOM_RUNTIME_CSRC_CUDA_CALL_SITE_H_
@@ -8,11 +8,11 @@
 #include <mutex>
 #include <string>
 #include <string_view>
-#include <vector>
 
+#include "call_attributes.h"
 #include "cuda/cuda_runtime.h"
-#include "group_call.h"
 #include "pad.cuh"
+#include "rendezvous.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace hloom::cuda {
@@ -21,33 +21,37 @@ namespace hloom::cuda {
 // the process share, and destroys it with the executable.
 class CallSite {
  public:
-  // XLA writes the id of the type here when Python registers it, which finds it by this symbol.
+  // XLA writes the type's id here when Python registers it, under this symbol.
   static xla::ffi::TypeId id asm("hloom_cuda_site_type_id");
 
-  CallSite(std::string_view what, std::string_view image, std::string_view kernel)
-      : what_(what), image_(image), kernel_(kernel) {}
+  CallSite(CallAttributes attributes, std::string_view image, std::string_view kernel);
 
-  // "hloom.barrier"; for people.
-  const std::string& what() const { return what_; }
+  const CallAttributes& attributes() const { return attributes_; }
 
-  // Gets all that launches of the calling device need, and lets the device begin the run. Waits for
-  // the other ranks to do so.
-  xla::ffi::Error Initialize(const Meeting& meeting, Stream stream);
+  // Prepares launches of the arriving device and enters the run. Waits for the other ranks to do
+  // so.
+  xla::ffi::Error Initialize(const Arrival& arrival, Stream stream);
 
   // Queues the kernel, with `arguments` after its hloom::Site. Queues nothing else and waits for
-  // nothing: it may be inside a capture.
-  xla::ffi::Error Launch(const Meeting& meeting, Stream stream, unsigned blocks, unsigned threads,
+  // nothing: the stream may be capturing.
+  xla::ffi::Error Launch(const Arrival& arrival, Stream stream, unsigned blocks, unsigned threads,
                          void* arguments);
 
  private:
-  xla::ffi::Error Wrong(const Meeting& meeting, const std::string& why) const;
+  // What Initialize prepared for one device.
+  struct Prepared {
+    Function function;
+    Clique* clique;
+  };
 
-  const std::string what_;
+  xla::ffi::Error Failed(const Arrival& arrival, const std::string& error) const;
+
+  const CallAttributes attributes_;
+  const uint32_t tag_;
   const std::string image_;
   const std::string kernel_;
   std::mutex mutex_;
-  std::map<std::vector<int64_t>, Clique*> cliques_;  // By their devices.
-  std::map<int64_t, Function> functions_;            // By device.
+  std::map<int64_t, Prepared> by_device_;
 };
 
 }  // namespace hloom::cuda

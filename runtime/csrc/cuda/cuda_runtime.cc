@@ -7,27 +7,27 @@ namespace {
 
 constexpr std::chrono::milliseconds kWatchPeriod{100};
 
-void SayOnStderr(const std::string& text) { std::fprintf(stderr, "hloom: %s.\n", text.c_str()); }
+void LogToStderr(const std::string& text) { std::fprintf(stderr, "hloom: %s.\n", text.c_str()); }
 
-Machine* Make(std::string* why) {
-  const Driver* driver = LoadedDriver(why);
-  return driver == nullptr ? nullptr : new Machine(*driver);
+CudaRuntime* Make(std::string* error) {
+  const Driver* driver = LoadedDriver(error);
+  return driver == nullptr ? nullptr : new CudaRuntime(*driver);
 }
 
 }  // namespace
 
-Machine::Machine(const Driver& driver)
+CudaRuntime::CudaRuntime(const Driver& driver)
     : driver(driver),
       allocator(driver),
       runs(allocator),
       kernels(driver),
-      watch(kWatchPeriod, SayOnStderr) {}
+      watch(kWatchPeriod, LogToStderr) {}
 
-Machine* Machine::OfProcess(std::string* why) {
-  static std::string& reason = *new std::string();
-  static Machine* machine = Make(&reason);
-  if (machine == nullptr) *why = reason;
-  return machine;
+CudaRuntime* CudaRuntime::OfProcess(std::string* error) {
+  static std::string& load_error = *new std::string();
+  static CudaRuntime* runtime = Make(&load_error);
+  if (runtime == nullptr) *error = load_error;
+  return runtime;
 }
 
 }  // namespace hloom::cuda

@@ -1,4 +1,4 @@
-// What the CUDA handlers of a process share.
+// The part of the CUDA side that all handlers of a process share.
 
 #ifndef HLOOM_RUNTIME_CSRC_CUDA_CUDA_RUNTIME_H_
 #define HLOOM_RUNTIME_CSRC_CUDA_CUDA_RUNTIME_H_
@@ -11,18 +11,18 @@
 
 namespace hloom::cuda {
 
-struct Machine {
-  explicit Machine(const Driver& driver);
+struct CudaRuntime {
+  explicit CudaRuntime(const Driver& driver);
 
   const Driver& driver;
   DriverAllocator allocator;
   Runs runs;
-  LoadedKernels kernels;
+  KernelLoader kernels;
   FaultWatch watch;
 
   // The one of this process, made at the first call; never destroyed, for executables may outlive
-  // every destructor. Null where there is no usable driver; `why` is then why.
-  static Machine* OfProcess(std::string* why);
+  // every destructor. Null with an `error` where there is no usable driver.
+  static CudaRuntime* OfProcess(std::string* error);
 };
 
 }  // namespace hloom::cuda

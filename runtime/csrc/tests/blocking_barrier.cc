@@ -1,11 +1,12 @@
-// A barrier whose handler waits in its thread, as XLA:CPU's own collectives do.
+// A barrier whose handler blocks its thread, as XLA:CPU's own collectives do; hloom's blocks none.
 //
-// hloom's handler waits in none. This one serves as what it is measured against, and shows what
-// happens to barriers that block when ranks meet them in different orders.
+// Tests and measurements compare hloom's barrier with it, and show what happens to blocking
+// barriers that ranks reach in different orders.
 
 #include <cstdint>
 
-#include "group_call.h"
+#include "call_attributes.h"
+#include "cpu/group_call.h"
 #include "rendezvous.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -16,10 +17,12 @@ namespace ffi = xla::ffi;
 ffi::Error BlockingBarrier(ffi::RunId run, int32_t device, ffi::AnyBuffer, ffi::RemainingArgs,
                            ffi::Result<ffi::AnyBuffer>, ffi::RemainingRets,
                            ffi::Dictionary attributes) {
-  const auto meeting = hloom::MeetingOf("blocking_barrier", attributes, run, device);
-  if (meeting.has_error()) return meeting.error();
+  const auto call = hloom::CallAttributes::Parse("blocking_barrier", attributes);
+  if (call.has_error()) return call.error();
+  const auto arrival = call->ArrivalOf(run, device);
+  if (arrival.has_error()) return arrival.error();
   const hloom::Outcome outcome =
-      hloom::Rendezvous::OfProcess().ArriveAndWait(*meeting, nullptr, nullptr);
+      hloom::Rendezvous::OfProcess().ArriveAndWait(*arrival, nullptr, nullptr);
   return outcome.has_value() ? hloom::ErrorOf(*outcome) : ffi::Error::Success();
 }
 

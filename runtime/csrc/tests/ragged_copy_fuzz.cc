@@ -132,12 +132,12 @@ int main(int, char** arguments) {
     Group group = RandomGroup(wild);
     hloom::RaggedRanks ranks;
     for (const RaggedRank& rank : group.ranks) ranks.push_back(&rank);
-    const auto problem = hloom::CheckRagged(ranks);
-    if (problem && !wild) {
-      std::fprintf(stderr, "round %ld: refused: %s\n", static_cast<long>(round), problem->c_str());
+    const auto error = hloom::CheckRagged(ranks);
+    if (error && !wild) {
+      std::fprintf(stderr, "round %ld: refused: %s\n", static_cast<long>(round), error->c_str());
       return 1;
     }
-    if (problem) continue;
+    if (error) continue;
     ++accepted;
     const auto expected = Expected(group);
     for (size_t receiver = 0; receiver < ranks.size(); ++receiver) {

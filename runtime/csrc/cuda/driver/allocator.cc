@@ -11,34 +11,34 @@ constexpr unsigned kPortableAndMapped = 1 | 2;  // CU_MEMHOSTALLOC_PORTABLE, _DE
 
 DevicePointer Address(void* pointer) { return reinterpret_cast<DevicePointer>(pointer); }
 
-Problem DeviceOf(const Driver& driver, const Place& place, int* device) {
-  CurrentContext current(driver, place.context);
-  if (current.problem()) return current.problem();
+MaybeError DeviceOf(const Driver& driver, const DeviceContext& rank, int* device) {
+  CurrentContext current(driver, rank.context);
+  if (current.error()) return current.error();
   return driver.Check(driver.cuCtxGetDevice(device), "cuCtxGetDevice");
 }
 
 // Not the whole device: a barrier that runs there may wait for what this thread does next.
-Problem SynchronizeDefaultStream(const Driver& driver) {
+MaybeError SynchronizeDefaultStream(const Driver& driver) {
   return driver.Check(driver.cuStreamSynchronize(nullptr), "cuStreamSynchronize");
 }
 
 }  // namespace
 
-Problem DriverAllocator::Connect(const std::vector<Place>& clique) {
+MaybeError DriverAllocator::Connect(const std::vector<DeviceContext>& clique) {
   std::vector<int> devices(clique.size());
   for (size_t rank = 0; rank < clique.size(); ++rank) {
-    if (Problem problem = DeviceOf(driver_, clique[rank], &devices[rank])) return problem;
+    if (MaybeError error = DeviceOf(driver_, clique[rank], &devices[rank])) return error;
   }
   for (size_t rank = 0; rank < clique.size(); ++rank) {
     CurrentContext current(driver_, clique[rank].context);
-    if (current.problem()) return current.problem();
+    if (current.error()) return current.error();
     for (size_t peer = 0; peer < clique.size(); ++peer) {
       if (devices[peer] == devices[rank]) continue;
       int can = 0;
-      Problem problem =
+      MaybeError error =
           driver_.Check(driver_.cuDeviceCanAccessPeer(&can, devices[rank], devices[peer]),
                         "cuDeviceCanAccessPeer");
-      if (problem) return problem;
+      if (error) return error;
       if (can == 0) {
         return "device " + std::to_string(clique[rank].ordinal) +
                " cannot address the memory of device " + std::to_string(clique[peer].ordinal) +
@@ -46,56 +46,57 @@ Problem DriverAllocator::Connect(const std::vector<Place>& clique) {
       }
       ResultCode code = driver_.cuCtxEnablePeerAccess(clique[peer].context, 0);
       if (code == kPeerAccessAlreadyEnabled) continue;
-      if ((problem = driver_.Check(code, "cuCtxEnablePeerAccess"))) return problem;
+      if ((error = driver_.Check(code, "cuCtxEnablePeerAccess"))) return error;
     }
   }
   return std::nullopt;
 }
 
-Problem DriverAllocator::Allocate(const Place& place, size_t device_bytes, size_t host_bytes,
-                                  RankMemory* memory) {
-  CurrentContext current(driver_, place.context);
-  if (current.problem()) return current.problem();
+MaybeError DriverAllocator::Allocate(const DeviceContext& rank, size_t device_bytes,
+                                     size_t host_bytes, RankMemory* memory) {
+  CurrentContext current(driver_, rank.context);
+  if (current.error()) return current.error();
   RankMemory made;
   DevicePointer device = 0;
-  Problem problem = driver_.Check(driver_.cuMemAlloc_v2(&device, device_bytes), "cuMemAlloc");
-  if (problem) return problem;
+  MaybeError error = driver_.Check(driver_.cuMemAlloc_v2(&device, device_bytes), "cuMemAlloc");
+  if (error) return error;
   made.device = reinterpret_cast<void*>(device);
-  problem = driver_.Check(driver_.cuMemsetD8_v2(device, 0, device_bytes), "cuMemsetD8");
-  if (!problem) {
-    problem = driver_.Check(driver_.cuMemHostAlloc(&made.host, host_bytes, kPortableAndMapped),
-                            "cuMemHostAlloc");
+  error = driver_.Check(driver_.cuMemsetD8_v2(device, 0, device_bytes), "cuMemsetD8");
+  if (!error) {
+    error = driver_.Check(driver_.cuMemHostAlloc(&made.host, host_bytes, kPortableAndMapped),
+                          "cuMemHostAlloc");
   }
-  if (!problem) {
+  if (!error) {
     std::memset(made.host, 0, host_bytes);
     DevicePointer mapped = 0;
-    problem = driver_.Check(driver_.cuMemHostGetDevicePointer_v2(&mapped, made.host, 0),
-                            "cuMemHostGetDevicePointer");
+    error = driver_.Check(driver_.cuMemHostGetDevicePointer_v2(&mapped, made.host, 0),
+                          "cuMemHostGetDevicePointer");
     made.host_on_device = reinterpret_cast<void*>(mapped);
   }
   // A memset may return before it is done, and a peer's first signal must not be wiped out.
-  if (!problem) problem = SynchronizeDefaultStream(driver_);
-  if (problem) {
-    Free(place, made);
-    return problem;
+  if (!error) error = SynchronizeDefaultStream(driver_);
+  if (error) {
+    Free(rank, made);
+    return error;
   }
   *memory = made;
   return std::nullopt;
 }
 
-Problem DriverAllocator::Write(const Place& place, void* device, const void* from, size_t bytes) {
-  CurrentContext current(driver_, place.context);
-  if (current.problem()) return current.problem();
-  Problem problem =
+MaybeError DriverAllocator::Write(const DeviceContext& rank, void* device, const void* from,
+                                  size_t bytes) {
+  CurrentContext current(driver_, rank.context);
+  if (current.error()) return current.error();
+  MaybeError error =
       driver_.Check(driver_.cuMemcpyHtoD_v2(Address(device), from, bytes), "cuMemcpyHtoD");
-  if (problem) return problem;
+  if (error) return error;
   // The copy from pageable memory may return when the bytes are staged.
   return SynchronizeDefaultStream(driver_);
 }
 
-void DriverAllocator::Free(const Place& place, const RankMemory& memory) {
-  CurrentContext current(driver_, place.context);
-  if (current.problem()) return;  // The context is gone, and its memory with it.
+void DriverAllocator::Free(const DeviceContext& rank, const RankMemory& memory) {
+  CurrentContext current(driver_, rank.context);
+  if (current.error()) return;  // The context is gone, and its memory with it.
   if (memory.device != nullptr) driver_.cuMemFree_v2(Address(memory.device));
   if (memory.host != nullptr) driver_.cuMemFreeHost(memory.host);
 }

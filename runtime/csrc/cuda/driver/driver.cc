@@ -10,15 +10,15 @@ constexpr int kRelaxedCapture = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED
 
 struct Loaded {
   Driver driver{};
-  std::string why;  // Empty where the driver is usable.
+  std::string error;  // Empty where the driver is usable.
 };
 
 template <typename F>
-void Find(void* library, const char* name, F** function, std::string* why) {
+void Find(void* library, const char* name, F** function, std::string* error) {
   *function = reinterpret_cast<F*>(dlsym(library, name));
-  if (*function == nullptr && why->empty()) {
-    *why = std::string(kLibrary) + " has no " + name +
-           ": hloom needs the driver of CUDA 12.0 or later";
+  if (*function == nullptr && error->empty()) {
+    *error = std::string(kLibrary) + " has no " + name +
+             ": hloom needs the driver of CUDA 12.0 or later";
   }
 }
 
@@ -28,11 +28,11 @@ Loaded Load() {
   void* library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* message = dlerror();
-    loaded.why = message == nullptr ? std::string(kLibrary) + " cannot be loaded" : message;
+    loaded.error = message == nullptr ? std::string(kLibrary) + " cannot be loaded" : message;
     return loaded;
   }
   Driver& driver = loaded.driver;
-#define HLOOM_FIND(name) Find(library, #name, &driver.name, &loaded.why)
+#define HLOOM_FIND(name) Find(library, #name, &driver.name, &loaded.error)
   HLOOM_FIND(cuGetErrorName);
   HLOOM_FIND(cuGetErrorString);
   HLOOM_FIND(cuStreamGetCtx);
@@ -64,7 +64,7 @@ Loaded Load() {
 
 }  // namespace
 
-Problem Driver::Check(ResultCode code, const char* call) const {
+MaybeError Driver::Check(ResultCode code, const char* call) const {
   if (code == 0) return std::nullopt;
   const char* name = nullptr;
   const char* text = nullptr;
@@ -76,16 +76,16 @@ Problem Driver::Check(ResultCode code, const char* call) const {
   return message;
 }
 
-const Driver* LoadedDriver(std::string* why) {
+const Driver* LoadedDriver(std::string* error) {
   static const Loaded& loaded = *new Loaded(Load());
-  if (loaded.why.empty()) return &loaded.driver;
-  *why = loaded.why;
+  if (loaded.error.empty()) return &loaded.driver;
+  *error = loaded.error;
   return nullptr;
 }
 
 CurrentContext::CurrentContext(const Driver& driver, Context context)
     : driver_(driver),
-      problem_(driver.Check(driver.cuCtxPushCurrent_v2(context), "cuCtxPushCurrent")),
+      error_(driver.Check(driver.cuCtxPushCurrent_v2(context), "cuCtxPushCurrent")),
       capture_mode_(kRelaxedCapture) {
   // Exchanges: afterwards `capture_mode_` is what the mode was.
   driver_.cuThreadExchangeStreamCaptureMode(&capture_mode_);
@@ -94,7 +94,7 @@ CurrentContext::CurrentContext(const Driver& driver, Context context)
 CurrentContext::~CurrentContext() {
   driver_.cuThreadExchangeStreamCaptureMode(&capture_mode_);
   Context popped;
-  if (!problem_) driver_.cuCtxPopCurrent_v2(&popped);
+  if (!error_) driver_.cuCtxPopCurrent_v2(&popped);
 }
 
 }  // namespace hloom::cuda

@@ -1,4 +1,4 @@
-// CUDA's driver API, found when it is first needed: the library links no CUDA and loads without.
+// CUDA's driver API, loaded when it is first needed: the library neither links nor needs CUDA.
 
 #ifndef HLOOM_RUNTIME_CSRC_CUDA_DRIVER_DRIVER_H_
 #define HLOOM_RUNTIME_CSRC_CUDA_DRIVER_DRIVER_H_
@@ -10,7 +10,7 @@
 
 namespace hloom::cuda {
 
-// The driver's opaque types, under names of our own: there is no cuda.h here.
+// The driver's opaque types under hloom's names, for cuda.h is not needed to build.
 using Context = struct CUctx_st*;
 using Stream = struct CUstream_st*;
 using Library = struct CUlib_st*;
@@ -19,8 +19,8 @@ using Function = struct CUfunc_st*;
 using DevicePointer = uint64_t;
 using ResultCode = int;
 
-// Nothing where all went well, otherwise what went wrong.
-using Problem = std::optional<std::string>;
+// Empty on success, otherwise the error message.
+using MaybeError = std::optional<std::string>;
 
 // The functions of the driver that hloom calls. Source: the CUDA Driver API reference, 12.0.
 struct Driver {
@@ -52,15 +52,15 @@ struct Driver {
   ResultCode (*cuLaunchKernel)(Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
                                unsigned, Stream, void**, void**);
 
-  // What `call` failed with, for people; nothing where it did not.
-  Problem Check(ResultCode code, const char* call) const;
+  // The error of `call`, for people; empty where its code is success.
+  MaybeError Check(ResultCode code, const char* call) const;
 };
 
-// The machine's driver, loaded at the first call. Null where there is none; `why` is then why.
-const Driver* LoadedDriver(std::string* why);
+// The machine's driver, loaded at the first call. Null with an `error` where there is none.
+const Driver* LoadedDriver(std::string* error);
 
-// Makes a context the current one of this thread while it lives, and lets the thread call what
-// would break a capture of its own: hloom allocates and loads outside of any.
+// Makes a context the current one of this thread during its lifetime, and lets the thread make
+// calls that would break a capture of its own: hloom allocates and loads outside of captures.
 class CurrentContext {
  public:
   CurrentContext(const Driver& driver, Context context);
@@ -68,11 +68,11 @@ class CurrentContext {
   CurrentContext(const CurrentContext&) = delete;
   CurrentContext& operator=(const CurrentContext&) = delete;
 
-  const Problem& problem() const { return problem_; }
+  const MaybeError& error() const { return error_; }
 
  private:
   const Driver& driver_;
-  Problem problem_;
+  MaybeError error_;
   int capture_mode_;
 };
 

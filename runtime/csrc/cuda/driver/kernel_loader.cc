@@ -7,44 +7,44 @@ constexpr int kMaxThreadsPerBlock = 0;  // CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLO
 
 }  // namespace
 
-Problem LoadedKernels::Function(const std::string& image, const std::string& name, Context context,
-                                cuda::Function* function) {
+MaybeError KernelLoader::Load(const std::string& image, const std::string& name, Context context,
+                              Function* function) {
   std::lock_guard<std::mutex> lock(mutex_);
   CurrentContext current(driver_, context);
-  if (current.problem()) return current.problem();
+  if (current.error()) return current.error();
   Library library = nullptr;
-  if (Problem problem = Load(image, &library)) return problem;
+  if (MaybeError error = LoadImage(image, &library)) return error;
   Kernel& kernel = kernels_[{library, name}];
   if (kernel == nullptr) {
-    Problem problem = driver_.Check(driver_.cuLibraryGetKernel(&kernel, library, name.c_str()),
-                                    "cuLibraryGetKernel");
-    if (problem) return *problem + ", for " + name;
+    MaybeError error = driver_.Check(driver_.cuLibraryGetKernel(&kernel, library, name.c_str()),
+                                     "cuLibraryGetKernel");
+    if (error) return *error + ", for " + name;
   }
-  cuda::Function& found = functions_[{kernel, context}];
+  Function& found = functions_[{kernel, context}];
   if (found == nullptr) {
-    cuda::Function loaded = nullptr;
-    Problem problem =
+    Function loaded = nullptr;
+    MaybeError error =
         driver_.Check(driver_.cuKernelGetFunction(&loaded, kernel), "cuKernelGetFunction");
-    if (problem) return *problem + ", for " + name;
-    // The driver loads code when it is first asked about: better here than in a capture.
+    if (error) return *error + ", for " + name;
+    // The first query makes the driver load the code: better here than in a capture.
     int threads = 0;
-    problem = driver_.Check(driver_.cuFuncGetAttribute(&threads, kMaxThreadsPerBlock, loaded),
-                            "cuFuncGetAttribute");
-    if (problem) return *problem + ", for " + name;
+    error = driver_.Check(driver_.cuFuncGetAttribute(&threads, kMaxThreadsPerBlock, loaded),
+                          "cuFuncGetAttribute");
+    if (error) return *error + ", for " + name;
     found = loaded;
   }
   *function = found;
   return std::nullopt;
 }
 
-Problem LoadedKernels::Load(const std::string& image, Library* library) {
+MaybeError KernelLoader::LoadImage(const std::string& image, Library* library) {
   Library& slot = libraries_[image];
   if (slot == nullptr) {
-    Problem problem = driver_.Check(
+    MaybeError error = driver_.Check(
         driver_.cuLibraryLoadData(&slot, image.data(), nullptr, nullptr, 0, nullptr, nullptr, 0),
         "cuLibraryLoadData");
-    if (problem) {
-      return *problem +
+    if (error) {
+      return *error +
              ": the program was compiled for another kind of device than this one, "
              "or the driver is older than the compiler";
     }

@@ -1,4 +1,4 @@
-// A kernel of an image, as the driver launches it.
+// Kernel images, loaded into the driver.
 
 #ifndef HLOOM_RUNTIME_CSRC_CUDA_DRIVER_KERNEL_LOADER_H_
 #define HLOOM_RUNTIME_CSRC_CUDA_DRIVER_KERNEL_LOADER_H_
@@ -12,25 +12,25 @@
 
 namespace hloom::cuda {
 
-// The images that this process has loaded, each once and until the process ends: a handful, and
-// none can be unloaded under a launch that is in flight. Thread-safe.
-class LoadedKernels {
+// Loads each image of this process once, until the process ends: there are few, and none can be
+// unloaded while a launch is in flight. Thread-safe.
+class KernelLoader {
  public:
-  explicit LoadedKernels(const Driver& driver) : driver_(driver) {}
+  explicit KernelLoader(const Driver& driver) : driver_(driver) {}
 
-  // The kernel ready for launches in a context, also during a capture. Not itself to be called
-  // during a capture.
-  Problem Function(const std::string& image, const std::string& name, Context context,
-                   cuda::Function* function);
+  // Makes a kernel ready for launches in a context, also during a capture. Must not itself be
+  // called during a capture.
+  MaybeError Load(const std::string& image, const std::string& name, Context context,
+                  Function* function);
 
  private:
-  Problem Load(const std::string& image, Library* library);
+  MaybeError LoadImage(const std::string& image, Library* library);
 
   const Driver& driver_;
   std::mutex mutex_;
   std::map<std::string, Library> libraries_;                   // By image.
   std::map<std::pair<Library, std::string>, Kernel> kernels_;  // By name.
-  std::map<std::pair<Kernel, Context>, cuda::Function> functions_;
+  std::map<std::pair<Kernel, Context>, Function> functions_;
 };
 
 }  // namespace hloom::cuda

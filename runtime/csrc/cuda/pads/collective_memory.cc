@@ -4,20 +4,21 @@
 
 namespace hloom::cuda {
 
-Problem CollectiveMemory::Make(Allocator& allocator, std::vector<Place> places, size_t device_bytes,
-                               size_t host_bytes, std::unique_ptr<CollectiveMemory>* memory) {
+MaybeError CollectiveMemory::Make(Allocator& allocator, std::vector<DeviceContext> devices,
+                                  size_t device_bytes, size_t host_bytes,
+                                  std::unique_ptr<CollectiveMemory>* memory) {
   auto made = std::make_unique<CollectiveMemory>();
-  made->places_ = std::move(places);
-  made->memory_.reserve(made->places_.size());
-  Problem problem = allocator.Connect(made->places_);
-  for (size_t rank = 0; rank < made->places_.size() && !problem; ++rank) {
+  made->devices_ = std::move(devices);
+  made->memory_.reserve(made->devices_.size());
+  MaybeError error = allocator.Connect(made->devices_);
+  for (size_t rank = 0; rank < made->devices_.size() && !error; ++rank) {
     RankMemory of_rank;
-    problem = allocator.Allocate(made->places_[rank], device_bytes, host_bytes, &of_rank);
-    if (!problem) made->memory_.push_back(of_rank);
+    error = allocator.Allocate(made->devices_[rank], device_bytes, host_bytes, &of_rank);
+    if (!error) made->memory_.push_back(of_rank);
   }
-  if (problem) {
+  if (error) {
     made->Free(allocator);
-    return problem;
+    return error;
   }
   *memory = std::move(made);
   return std::nullopt;
@@ -25,7 +26,7 @@ Problem CollectiveMemory::Make(Allocator& allocator, std::vector<Place> places, 
 
 void CollectiveMemory::Free(Allocator& allocator) const {
   for (size_t rank = 0; rank < memory_.size(); ++rank) {
-    allocator.Free(places_[rank], memory_[rank]);
+    allocator.Free(devices_[rank], memory_[rank]);
   }
 }
 

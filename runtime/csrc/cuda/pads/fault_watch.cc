@@ -24,7 +24,7 @@ void FaultWatch::Add(const CollectiveMemory* pads) {
   for (const Watched& watched : watched_) {
     if (watched.pads == pads) return;
   }
-  std::vector<bool> nothing(pads->places().size(), false);
+  std::vector<bool> nothing(pads->devices().size(), false);
   watched_.push_back({pads, nothing, nothing});
   if (thread_.joinable()) return;
   const SignalsBlocked blocked;
@@ -40,26 +40,26 @@ void FaultWatch::Run() {
     auto elapsed = std::chrono::duration_cast<std::chrono::milliseconds>(now - before);
     before += elapsed;
     for (Watched& watched : watched_) {
-      // What is far more than a period is time in which the process was stopped.
+      // More than a few periods means that the process was stopped.
       AddAlive(*watched.pads, std::min(elapsed, 10 * period_));
-      Look(&watched);
+      Check(&watched);
     }
   }
 }
 
-void FaultWatch::Look(Watched* watched) const {
+void FaultWatch::Check(Watched* watched) const {
   const CollectiveMemory& pads = *watched->pads;
-  for (size_t rank = 0; rank < pads.places().size(); ++rank) {
+  for (size_t rank = 0; rank < pads.devices().size(); ++rank) {
     std::string late = LateText(pads, rank);
-    if (!late.empty() && !watched->said_late[rank]) {
-      say_(late + "; it goes on waiting");
+    if (!late.empty() && !watched->logged_late[rank]) {
+      log_(late + "; it goes on waiting");
     }
-    watched->said_late[rank] = !late.empty();
-    if (watched->said_fault[rank]) continue;
+    watched->logged_late[rank] = !late.empty();
+    if (watched->logged_fault[rank]) continue;
     std::string fault = FaultText(pads, rank);
     if (fault.empty()) continue;
-    say_(fault + ". The kernel stopped its device");
-    watched->said_fault[rank] = true;
+    log_(fault + ". The kernel stopped its device");
+    watched->logged_fault[rank] = true;
   }
 }
 

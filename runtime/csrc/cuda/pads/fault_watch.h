@@ -1,9 +1,9 @@
-// Says whom kernels wait for, and why one stopped its device.
+// A thread that logs which peers kernels wait for, and why one stopped its device.
 //
-// A kernel that cannot go on ends with a trap, for the values after it would be wrong. All that
-// CUDA, and so XLA, can tell of that is a launch failure. The kernel's own report is in host
-// memory; a thread looks there now and then and writes it out. The same thread tells the kernels
-// that the process runs: how long they wait is counted in the time in which it does.
+// A kernel that cannot continue ends with a trap, for the values after it would be wrong. CUDA, and
+// so XLA, reports only a launch failure. The kernel's own report is in host memory, where the
+// thread finds and logs it. The same thread advances the clock in which kernels count their
+// waiting, so that time in which the process is stopped does not count.
 
 #ifndef HLOOM_RUNTIME_CSRC_CUDA_PADS_FAULT_WATCH_H_
 #define HLOOM_RUNTIME_CSRC_CUDA_PADS_FAULT_WATCH_H_
@@ -23,30 +23,30 @@ namespace hloom::cuda {
 // Thread-safe.
 class FaultWatch {
  public:
-  using Say = std::function<void(const std::string&)>;
+  using Log = std::function<void(const std::string&)>;
 
-  FaultWatch(std::chrono::milliseconds period, Say say) : period_(period), say_(std::move(say)) {}
+  FaultWatch(std::chrono::milliseconds period, Log log) : period_(period), log_(std::move(log)) {}
   ~FaultWatch();
   FaultWatch(const FaultWatch&) = delete;
   FaultWatch& operator=(const FaultWatch&) = delete;
 
-  // Looks at these pads, which outlive the watch, every period. Says a rank's fault once, and once
-  // each time that it begins to wait for too long.
+  // Checks these pads, which outlive the watch, every period. Logs a rank's fault once, and a wait
+  // that is too long once each time it begins.
   void Add(const CollectiveMemory* pads);
 
  private:
   struct Watched {
     const CollectiveMemory* pads;
     // By rank.
-    std::vector<bool> said_fault;
-    std::vector<bool> said_late;
+    std::vector<bool> logged_fault;
+    std::vector<bool> logged_late;
   };
 
   void Run();
-  void Look(Watched* watched) const;
+  void Check(Watched* watched) const;
 
   const std::chrono::milliseconds period_;
-  const Say say_;
+  const Log log_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Watched> watched_;

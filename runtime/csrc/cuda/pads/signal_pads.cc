@@ -10,7 +10,7 @@
 namespace hloom::cuda {
 namespace {
 
-// The texts of all sites by their tags; they stay, there are as many as places in programs.
+// The texts of all sites by tag. They are kept: their number is that of sites in programs.
 class SiteTexts {
  public:
   static SiteTexts& OfProcess() {
@@ -42,9 +42,9 @@ uint32_t Hash(std::string_view text) {
 }
 
 std::string DeviceText(const CollectiveMemory& pads, size_t rank) {
-  const std::vector<Place>& places = pads.places();
-  return rank < places.size() ? "device " + std::to_string(places[rank].ordinal)
-                              : "an unknown device";
+  const std::vector<DeviceContext>& devices = pads.devices();
+  return rank < devices.size() ? "device " + std::to_string(devices[rank].ordinal)
+                               : "an unknown device";
 }
 
 // "waited 61.0 s for devices 2, 3, which did not come"
@@ -58,9 +58,9 @@ std::string WaitText(const char* verb, uint64_t waited_ms, const std::vector<int
 
 std::string TimeoutText(const CollectiveMemory& pads, const FaultReport& report) {
   std::vector<int64_t> missing;
-  const std::vector<Place>& places = pads.places();
-  for (size_t rank = 0; rank < places.size(); ++rank) {
-    if (report.missing[rank / 32] >> rank % 32 & 1) missing.push_back(places[rank].ordinal);
+  const std::vector<DeviceContext>& devices = pads.devices();
+  for (size_t rank = 0; rank < devices.size(); ++rank) {
+    if (report.missing[rank / 32] >> rank % 32 & 1) missing.push_back(devices[rank].ordinal);
   }
   return WaitText("waited", report.waited_ms, missing, ", which did not come");
 }
@@ -72,7 +72,7 @@ std::string BoundsText(const CollectiveMemory& pads, const FaultReport& report) 
          DeviceText(pads, report.rank) + ", which has " + std::to_string(report.limit) + " rows";
 }
 
-// The device writes what it tells the host before the word that says that it has.
+// Loads a word that the device stores after the data it announces.
 template <typename T>
 T Acquire(const T* word) {
   return __atomic_load_n(word, __ATOMIC_ACQUIRE);
@@ -80,23 +80,23 @@ T Acquire(const T* word) {
 
 }  // namespace
 
-Problem MakeSignalPads(Allocator& allocator, std::vector<Place> places,
-                       std::unique_ptr<CollectiveMemory>* pads) {
+MaybeError MakeSignalPads(Allocator& allocator, std::vector<DeviceContext> devices,
+                          std::unique_ptr<CollectiveMemory>* pads) {
   std::unique_ptr<CollectiveMemory> made;
-  Problem problem =
-      CollectiveMemory::Make(allocator, std::move(places), kPadBytes, sizeof(HostPage), &made);
-  if (problem) return problem;
-  size_t ranks = made->places().size();
-  for (size_t rank = 0; rank < ranks && !problem; ++rank) {
+  MaybeError error =
+      CollectiveMemory::Make(allocator, std::move(devices), kPadBytes, sizeof(HostPage), &made);
+  if (error) return error;
+  size_t ranks = made->devices().size();
+  for (size_t rank = 0; rank < ranks && !error; ++rank) {
     Pad pad{};
     pad.host = static_cast<HostPage*>(made->of_rank(rank).host_on_device);
     for (size_t peer = 0; peer < ranks; ++peer) pad.peers[peer] = PadOf(*made, peer);
-    // Nobody signals yet: no rank gets its memory before this is done for all.
-    problem = allocator.Write(made->places()[rank], PadOf(*made, rank), &pad, sizeof(pad));
+    // No rank signals yet: none gets its memory before all pads are written.
+    error = allocator.Write(made->devices()[rank], PadOf(*made, rank), &pad, sizeof(pad));
   }
-  if (problem) {
+  if (error) {
     made->Free(allocator);
-    return problem;
+    return error;
   }
   *pads = std::move(made);
   return std::nullopt;
@@ -111,7 +111,7 @@ HostPage* PageOf(const CollectiveMemory& pads, size_t rank) {
 }
 
 void AddAlive(const CollectiveMemory& pads, std::chrono::milliseconds more) {
-  for (size_t rank = 0; rank < pads.places().size(); ++rank) {
+  for (size_t rank = 0; rank < pads.devices().size(); ++rank) {
     unsigned long long* alive_ms = &PageOf(pads, rank)->alive_ms;
     __atomic_store_n(alive_ms, *alive_ms + static_cast<unsigned long long>(more.count()),
                      __ATOMIC_RELEASE);
@@ -120,14 +120,14 @@ void AddAlive(const CollectiveMemory& pads, std::chrono::milliseconds more) {
 
 void Abandon(const CollectiveMemory& pads, uint32_t run, uint32_t launch) {
   unsigned long long entry = static_cast<unsigned long long>(run) << 32 | launch;
-  for (size_t rank = 0; rank < pads.places().size(); ++rank) {
+  for (size_t rank = 0; rank < pads.devices().size(); ++rank) {
     __atomic_store_n(&PageOf(pads, rank)->abandoned[run % kAbandonedRuns], entry, __ATOMIC_RELEASE);
   }
 }
 
-uint32_t SiteTag(std::string_view what, std::string_view site, int64_t channel) {
+uint32_t SiteTag(std::string_view kind, std::string_view site, int64_t channel) {
   std::string text =
-      std::string(what) + ", " + std::string(site) + " (channel " + std::to_string(channel) + ")";
+      std::string(kind) + ", " + std::string(site) + " (channel " + std::to_string(channel) + ")";
   uint32_t tag = Hash(text);
   SiteTexts::OfProcess().Remember(tag, std::move(text));
   return tag;
@@ -154,10 +154,10 @@ std::string LateText(const CollectiveMemory& pads, size_t rank) {
   const HostPage& page = *PageOf(pads, rank);
   std::vector<int64_t> missing;
   unsigned waited_ms = 0;
-  for (size_t peer = 0; peer < pads.places().size(); ++peer) {
+  for (size_t peer = 0; peer < pads.devices().size(); ++peer) {
     unsigned late_ms = Acquire(&page.late_ms[peer]);
     if (late_ms == 0) continue;
-    missing.push_back(pads.places()[peer].ordinal);
+    missing.push_back(pads.devices()[peer].ordinal);
     waited_ms = std::max(waited_ms, late_ms);
   }
   if (missing.empty()) return "";

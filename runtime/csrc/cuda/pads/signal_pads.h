@@ -15,33 +15,33 @@
 
 namespace hloom::cuda {
 
-// Makes the one set of pads that a clique has and tells every rank where its peers' are. All sites
-// of all executables count on together, so that a rank which comes to another site than its peers
-// is found out.
-Problem MakeSignalPads(Allocator& allocator, std::vector<Place> places,
-                       std::unique_ptr<CollectiveMemory>* pads);
+// Makes the one set of pads of a clique and writes the peers' addresses into every rank's. All
+// sites of all executables share one epoch count, so that a rank at another site than its peers is
+// detected.
+MaybeError MakeSignalPads(Allocator& allocator, std::vector<DeviceContext> devices,
+                          std::unique_ptr<CollectiveMemory>* pads);
 
 Pad* PadOf(const CollectiveMemory& pads, size_t rank);
 
-// What kernels and host tell each other on a rank.
+// The host memory through which kernels and host of a rank exchange reports.
 HostPage* PageOf(const CollectiveMemory& pads, size_t rank);
 
-// Tells kernels for how long the process has run; they count their waiting in it. To be called by
-// one thread at a time.
+// Adds to the time that the process has run, in which kernels count their waiting. Not thread-safe.
 void AddAlive(const CollectiveMemory& pads, std::chrono::milliseconds more);
 
-// Lets launch number `launch` of the run, and all later ones, end without a result. Some rank
-// must be known not to come to it. May be called again for the same run with an earlier launch.
+// Lets launch number `launch` of the run, and all later ones, end without a result. Some rank must
+// be known not to launch it. May be called again for the same run with an earlier launch.
 void Abandon(const CollectiveMemory& pads, uint32_t run, uint32_t launch);
 
-// The number by which kernels tell sites apart, the same in every process. It can be turned back
-// into the site's text from here on.
-uint32_t SiteTag(std::string_view what, std::string_view site, int64_t channel);
+// The kernels' number of a site, the same in every process. From here on error messages can turn it
+// back into the site's text.
+uint32_t SiteTag(std::string_view kind, std::string_view site, int64_t channel);
 
-// Why the rank's kernel stopped its device, for people; empty where none did.
+// The reason why the rank's kernel stopped its device, for people; empty where none did.
 std::string FaultText(const CollectiveMemory& pads, size_t rank);
 
-// Whom the rank's kernel awaits for longer than it should, for people; empty where nobody.
+// The peers that the rank's kernel has awaited for longer than the timeout, for people; empty where
+// there are none.
 std::string LateText(const CollectiveMemory& pads, size_t rank);
 
 }  // namespace hloom::cuda

@@ -18,25 +18,9 @@
 #include <utility>
 #include <vector>
 
+#include "tests/check.h"
 #include "tests/cuda/fake/fake_driver.h"
 #include "tests/cuda/fake/fake_xla.h"
-
-#define CHECK(condition)                                                   \
-  do {                                                                     \
-    if (!(condition)) {                                                    \
-      std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
-      std::_Exit(1);                                                       \
-    }                                                                      \
-  } while (false)
-
-#define CHECK_TEXT(text, part)                                                     \
-  do {                                                                             \
-    std::string found = (text);                                                    \
-    if (found.find(part) == std::string::npos) {                                   \
-      std::fprintf(stderr, "%s:%d: got: %s\n", __FILE__, __LINE__, found.c_str()); \
-      std::_Exit(1);                                                               \
-    }                                                                              \
-  } while (false)
 
 namespace handlers_test {
 
@@ -90,7 +74,7 @@ class CustomCall {
  public:
   CustomCall(const std::string& target, Attributes attributes)
       : target_("hloom_cuda_" + target + "_v1_"), attributes_(std::move(attributes)) {
-    problem_ = Call("instantiate", XLA_FFI_ExecutionStage_INSTANTIATE, 0, 0, {}, {});
+    error_ = Call("instantiate", XLA_FFI_ExecutionStage_INSTANTIATE, 0, 0, {}, {});
   }
 
   ~CustomCall() {
@@ -102,14 +86,13 @@ class CustomCall {
   CustomCall(const CustomCall&) = delete;
 
   // What instantiate complained of.
-  const std::string& problem() const { return problem_; }
+  const std::string& error() const { return error_; }
 
   std::string Initialize(int device, int64_t run) {
-    std::string problem =
-        Call("initialize", XLA_FFI_ExecutionStage_INITIALIZE, device, run, {}, {});
+    std::string error = Call("initialize", XLA_FFI_ExecutionStage_INITIALIZE, device, run, {}, {});
     std::lock_guard<std::mutex> lock(mutex_);
-    if (problem.empty()) initialized_[device].push_back(run);
-    return problem;
+    if (error.empty()) initialized_[device].push_back(run);
+    return error;
   }
 
   std::string Execute(int device, const std::vector<Buffer>& operands,
@@ -149,7 +132,7 @@ class CustomCall {
   const std::string target_;
   const Attributes attributes_;
   void* state_ = nullptr;
-  std::string problem_;
+  std::string error_;
   std::mutex mutex_;
   // By device: runs, and whether the first of them has been executed.
   std::map<int, std::deque<int64_t>> initialized_;
@@ -170,10 +153,10 @@ inline std::vector<std::string> OnDevices(const std::vector<int>& devices,
 
 inline const std::vector<int> kAll = {0, 1, 2, 3};
 
-inline void CheckFine(const std::vector<std::string>& problems) {
-  for (const std::string& problem : problems) {
-    if (!problem.empty()) std::fprintf(stderr, "%s\n", problem.c_str());
-    CHECK(problem.empty());
+inline void CheckFine(const std::vector<std::string>& errors) {
+  for (const std::string& error : errors) {
+    if (!error.empty()) std::fprintf(stderr, "%s\n", error.c_str());
+    CHECK(error.empty());
   }
 }
 
@@ -231,14 +214,14 @@ struct Exchange {
   std::vector<Buffer> Results(int device) { return {Rows(output), Token(&g_tokens[device])}; }
 };
 
-// Runs the checks that are named behind the library.
-inline int Run(int argc, char** argv, const std::map<std::string, void (*)()>& checks) {
+// Loads the library that the first argument names and runs the tests that the others name.
+inline int Run(int argc, char** argv) {
   if (argc < 3) return 2;
   g_library = dlopen(argv[1], RTLD_NOW);
   CHECK(g_library != nullptr);
   // As XLA does when the type is registered.
   static_cast<XLA_FFI_TypeId*>(dlsym(g_library, "hloom_cuda_site_type_id"))->type_id = 7;
-  for (int i = 2; i < argc; ++i) checks.at(argv[i])();
+  hloom::test::Run(argc, argv, 2);
   // Streams are threads that never end.
   std::_Exit(0);
 }

@@ -1,6 +1,6 @@
 // The CUDA handlers of the native library, called as XLA calls them, on a fake driver.
 //
-// usage: handlers_test LIBRARY CHECK...
+// usage: handlers_test LIBRARY TEST...
 
 #include <atomic>
 #include <chrono>
@@ -24,10 +24,10 @@ namespace {
 
 constexpr size_t kEach = 2;  // Allocations of each rank: a pad and a report.
 
-void ExecutablesSharePads() {
+TEST(ExecutablesSharePads) {
   auto one = std::make_unique<CustomCall>("barrier", AttributesOf("hloom_barrier"));
   auto two = std::make_unique<CustomCall>("barrier", AttributesOf("hloom_barrier"));
-  CHECK(one->problem().empty());
+  CHECK(one->error().empty());
   RunBarrier(*one, 1);
   CHECK(Fake().allocations() == kDevices * kEach);
   for (int64_t run = 2; run < 12; ++run) {
@@ -45,7 +45,7 @@ void ExecutablesSharePads() {
   CHECK(Fake().allocations() == kDevices * kEach);
 }
 
-void BarriersHold() {
+TEST(BarriersHold) {
   CustomCall barrier("barrier", AttributesOf("hloom_barrier"));
   CheckFine(OnDevices(kAll, [&](int device) { return barrier.Initialize(device, 1); }));
   for (int device : {0, 1, 2}) CHECK(ExecuteBarrier(barrier, device).empty());
@@ -61,7 +61,7 @@ void BarriersHold() {
   CHECK(left);
 }
 
-void ExecuteQueuesAndDoesNothingElse() {
+TEST(ExecuteQueuesAndDoesNothingElse) {
   CustomCall barrier("barrier", AttributesOf("hloom_barrier"));
   CheckFine(OnDevices(kAll, [&](int device) { return barrier.Initialize(device, 1); }));
   Fake().take_calls();
@@ -78,7 +78,7 @@ std::string ExecuteToken(int device) {
                         context, {}, {Token(&g_tokens[device])}, {});
 }
 
-void TheTokenIsZero() {
+TEST(TheTokenIsZero) {
   g_tokens[1] = 7;
   Fake().take_calls();
   CHECK(ExecuteToken(1).empty());
@@ -87,7 +87,7 @@ void TheTokenIsZero() {
   CHECK(g_tokens[1] == 0);
 }
 
-void OnlyExecuteIsForCommandBuffers() {
+TEST(OnlyExecuteIsForCommandBuffers) {
   for (const char* target : {"token", "barrier", "ragged_all_to_all"}) {
     CHECK(fake_xla::IsCommandBufferCompatible(
         Handler(std::string("hloom_cuda_") + target + "_v1_execute")));
@@ -101,7 +101,7 @@ std::vector<Exchange> Exchanges() {
   return exchanges;
 }
 
-void GraphsReplay() {
+TEST(GraphsReplay) {
   CustomCall entry("barrier", AttributesOf("hloom_barrier"));
   CustomCall ragged("ragged_all_to_all", AttributesOf("hloom_ragged_all_to_all"));
   CustomCall exit("barrier", AttributesOf("hloom_barrier"));
@@ -133,18 +133,18 @@ void GraphsReplay() {
   }
 }
 
-void AMissingRankIsNamedAtInitialize() {
+TEST(AMissingRankIsNamedAtInitialize) {
   CustomCall barrier("barrier", AttributesOf("hloom_barrier", 300));
-  for (const std::string& problem :
+  for (const std::string& error :
        OnDevices({0, 1, 3}, [&](int device) { return barrier.Initialize(device, 1); })) {
-    CHECK_TEXT(problem, "hloom.barrier, entry of @kernel, on device ");
-    CHECK_TEXT(problem, "device 2 did not come to this run within 300 ms");
+    CHECK_TEXT(error, "hloom.barrier, entry of @kernel, on device ");
+    CHECK_TEXT(error, "device 2 did not come to this run within 300 ms");
   }
   RunBarrier(barrier, 2);
 }
 
 // Says so on stderr, which the caller reads.
-void ALateRankIsNamedAndComes() {
+TEST(ALateRankIsNamedAndComes) {
   CustomCall barrier("barrier", AttributesOf("hloom_barrier", 300));
   CheckFine(OnDevices(kAll, [&](int device) { return barrier.Initialize(device, 1); }));
   for (int device : {0, 1, 3}) CHECK(ExecuteBarrier(barrier, device).empty());
@@ -154,22 +154,22 @@ void ALateRankIsNamedAndComes() {
   RunBarrier(barrier, 2);
 }
 
-void DevicesThatCannotReachEachOtherAreAnError() {
+TEST(DevicesThatCannotReachEachOtherAreAnError) {
   Fake().deny_peer(1, 2);
   CustomCall barrier("barrier", AttributesOf("hloom_barrier"));
-  for (const std::string& problem :
+  for (const std::string& error :
        OnDevices(kAll, [&](int device) { return barrier.Initialize(device, 1); })) {
-    CHECK_TEXT(problem, "device 1 cannot address the memory of device 2");
+    CHECK_TEXT(error, "device 1 cannot address the memory of device 2");
   }
   CHECK(Fake().allocations() == 0);
 }
 
-void AFullDeviceIsEveryonesError() {
+TEST(AFullDeviceIsEveryonesError) {
   Fake().fill(2);
   CustomCall barrier("barrier", AttributesOf("hloom_barrier"));
-  for (const std::string& problem :
+  for (const std::string& error :
        OnDevices(kAll, [&](int device) { return barrier.Initialize(device, 1); })) {
-    CHECK_TEXT(problem,
+    CHECK_TEXT(error,
                "cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY (the fake driver says so), while making "
                "signals for devices 0-3");
   }
@@ -178,7 +178,7 @@ void AFullDeviceIsEveryonesError() {
   RunBarrier(barrier, 2);
 }
 
-void AnImageForAnotherDeviceIsRefused() {
+TEST(AnImageForAnotherDeviceIsRefused) {
   Fake().refuse_images(true);
   CustomCall barrier("barrier", AttributesOf("hloom_barrier"));
   CHECK_TEXT(barrier.Initialize(0, 1),
@@ -188,17 +188,17 @@ void AnImageForAnotherDeviceIsRefused() {
   RunBarrier(barrier, 2);
 }
 
-void TooManyRanksAreRefusedAtTheCompile() {
+TEST(TooManyRanksAreRefusedAtTheCompile) {
   std::vector<int64_t> many(129);
   for (size_t i = 0; i < many.size(); ++i) many[i] = static_cast<int64_t>(i);
   Attributes attributes = AttributesOf("hloom_barrier");
   attributes["replica_groups"] = attributes["devices"] = many;
   attributes["group_size"] = int64_t{129};
   CustomCall barrier("barrier", attributes);
-  CHECK_TEXT(barrier.problem(), "groups of 129 devices, and the kernel serves at most 128");
+  CHECK_TEXT(barrier.error(), "groups of 129 devices, and the kernel serves at most 128");
 }
 
-void OneAloneWaitsForNobody() {
+TEST(OneAloneWaitsForNobody) {
   Attributes barrier_attributes = AttributesOf("hloom_barrier");
   Attributes ragged_attributes = AttributesOf("hloom_ragged_all_to_all");
   barrier_attributes["group_size"] = ragged_attributes["group_size"] = int64_t{1};
@@ -218,7 +218,7 @@ void OneAloneWaitsForNobody() {
   CHECK((exchange.output == std::vector<int64_t>{6, 7, 0, 0}));
 }
 
-void GroupsAreApart() {
+TEST(GroupsAreApart) {
   Attributes attributes = AttributesOf("hloom_barrier");
   attributes["group_size"] = int64_t{2};
   attributes["replica_groups"] = std::vector<int64_t>{3, 1, 0, 2};
@@ -229,7 +229,7 @@ void GroupsAreApart() {
   CHECK(Fake().allocations() == 2 * kEach);
 }
 
-void BuffersMustBeShared() {
+TEST(BuffersMustBeShared) {
   CustomCall barrier("barrier", AttributesOf("hloom_barrier"));
   CheckFine(OnDevices(kAll, [&](int device) { return barrier.Initialize(device, 1); }));
   uint32_t other = 0;
@@ -237,12 +237,12 @@ void BuffersMustBeShared() {
              "XLA gives a result another buffer than the operand");
 }
 
-void LaunchWithoutInitializeIsAnError() {
+TEST(LaunchWithoutInitializeIsAnError) {
   CustomCall barrier("barrier", AttributesOf("hloom_barrier"));
   CHECK_TEXT(ExecuteBarrier(barrier, 0), "XLA launches it without having initialized it");
 }
 
-void RaggedBuffersMustFit() {
+TEST(RaggedBuffersMustFit) {
   CustomCall ragged("ragged_all_to_all", AttributesOf("hloom_ragged_all_to_all"));
   Exchange exchange(0);
   exchange.send_sizes.pop_back();
@@ -256,7 +256,7 @@ void RaggedBuffersMustFit() {
              "operand and output must have one type of whole bytes");
 }
 
-void MemoryOutlivesWhatIsInFlight() {
+TEST(MemoryOutlivesWhatIsInFlight) {
   auto barrier = std::make_unique<CustomCall>("barrier", AttributesOf("hloom_barrier"));
   CheckFine(OnDevices(kAll, [&](int device) { return barrier->Initialize(device, 1); }));
   for (int device : kAll) {
@@ -271,43 +271,19 @@ void MemoryOutlivesWhatIsInFlight() {
 }
 
 // To be run without the fake driver, or with an old one: prints what the handlers say then.
-void TheCompileNeedsNoDriver() {
+TEST(TheCompileNeedsNoDriver) {
   CustomCall barrier("barrier", AttributesOf("hloom_barrier"));
-  CHECK(barrier.problem().empty());
+  CHECK(barrier.error().empty());
   XLA_FFI_ExecutionContext context;
-  std::string problem =
+  std::string error =
       fake_xla::Call(Handler("hloom_cuda_token_v1_execute"), XLA_FFI_ExecutionStage_EXECUTE,
                      context, {}, {Token(&g_tokens[0])}, {});
-  CHECK_TEXT(problem, "libcuda.so.1");
-  std::puts(problem.c_str());
+  CHECK_TEXT(error, "libcuda.so.1");
+  std::puts(error.c_str());
   std::fflush(stdout);
 }
-
-#define NAMED(check) {#check, check}
-
-const std::map<std::string, void (*)()> kChecks = {
-    NAMED(AFullDeviceIsEveryonesError),
-    NAMED(ALateRankIsNamedAndComes),
-    NAMED(AMissingRankIsNamedAtInitialize),
-    NAMED(AnImageForAnotherDeviceIsRefused),
-    NAMED(BarriersHold),
-    NAMED(BuffersMustBeShared),
-    NAMED(DevicesThatCannotReachEachOtherAreAnError),
-    NAMED(ExecutablesSharePads),
-    NAMED(ExecuteQueuesAndDoesNothingElse),
-    NAMED(GraphsReplay),
-    NAMED(GroupsAreApart),
-    NAMED(LaunchWithoutInitializeIsAnError),
-    NAMED(MemoryOutlivesWhatIsInFlight),
-    NAMED(OneAloneWaitsForNobody),
-    NAMED(OnlyExecuteIsForCommandBuffers),
-    NAMED(RaggedBuffersMustFit),
-    NAMED(TheCompileNeedsNoDriver),
-    NAMED(TheTokenIsZero),
-    NAMED(TooManyRanksAreRefusedAtTheCompile),
-};
 
 }  // namespace
 }  // namespace handlers_test
 
-int main(int argc, char** argv) { return handlers_test::Run(argc, argv, handlers_test::kChecks); }
+int main(int argc, char** argv) { return handlers_test::Run(argc, argv); }

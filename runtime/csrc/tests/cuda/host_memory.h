@@ -23,24 +23,24 @@ class HostAllocator : public Allocator {
     for (void* memory : alive_) std::free(memory);
   }
 
-  Problem Connect(const std::vector<Place>&) override { return connect_problem; }
+  MaybeError Connect(const std::vector<DeviceContext>&) override { return connect_error; }
 
-  Problem Allocate(const Place& place, size_t device_bytes, size_t host_bytes,
-                   RankMemory* memory) override {
+  MaybeError Allocate(const DeviceContext& rank, size_t device_bytes, size_t host_bytes,
+                      RankMemory* memory) override {
     if (throws) throw std::bad_alloc();
-    if (place.ordinal == fails_on) return "device " + std::to_string(place.ordinal) + " is full";
+    if (rank.ordinal == fails_on) return "device " + std::to_string(rank.ordinal) + " is full";
     memory->device = Zeroed(device_bytes);
     memory->host = memory->host_on_device = Zeroed(host_bytes);
     ++ranks_alive;
     return std::nullopt;
   }
 
-  Problem Write(const Place&, void* device, const void* from, size_t bytes) override {
+  MaybeError Write(const DeviceContext&, void* device, const void* from, size_t bytes) override {
     std::memcpy(device, from, bytes);
     return std::nullopt;
   }
 
-  void Free(const Place&, const RankMemory& memory) override {
+  void Free(const DeviceContext&, const RankMemory& memory) override {
     for (void* part : {memory.device, memory.host}) {
       std::lock_guard<std::mutex> lock(mutex_);
       alive_.erase(part);
@@ -50,7 +50,7 @@ class HostAllocator : public Allocator {
   }
 
   std::atomic<int> ranks_alive{0};
-  Problem connect_problem;
+  MaybeError connect_error;
   int64_t fails_on = -1;
   bool throws = false;
 

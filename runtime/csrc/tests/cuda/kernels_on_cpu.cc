@@ -36,7 +36,7 @@ hloom::Site SiteOf(const Clique& clique, const Call& call) {
   hloom::Site site{};
   site.pad = hloom::cuda::PadOf(*clique.memory, call.rank);
   site.rank = call.rank;
-  site.ranks = static_cast<unsigned>(clique.memory->places().size());
+  site.ranks = static_cast<unsigned>(clique.memory->devices().size());
   site.tag = call.tag;
   site.run = call.run;
   site.launch = call.launch;
@@ -52,9 +52,9 @@ extern "C" {
 // With a watch, the kernels' time goes on by itself; without, by clique_alive.
 Clique* clique_new(unsigned ranks, int with_watch) {
   auto clique = std::make_unique<Clique>();
-  std::vector<hloom::cuda::Place> places(ranks);
-  for (unsigned rank = 0; rank < ranks; ++rank) places[rank].ordinal = 10 + rank;
-  hloom::cuda::MakeSignalPads(clique->allocator, places, &clique->memory);
+  std::vector<hloom::cuda::DeviceContext> devices(ranks);
+  for (unsigned rank = 0; rank < ranks; ++rank) devices[rank].ordinal = 10 + rank;
+  hloom::cuda::MakeSignalPads(clique->allocator, devices, &clique->memory);
   if (with_watch != 0) {
     clique->watch = std::make_unique<hloom::cuda::FaultWatch>(std::chrono::milliseconds(20),
                                                               [](const std::string&) {});
@@ -84,7 +84,7 @@ void clique_begin(Clique* clique, unsigned rank, unsigned run) {
 
 // Where the ranks begin to count.
 void clique_start_at(Clique* clique, unsigned epoch) {
-  unsigned ranks = static_cast<unsigned>(clique->memory->places().size());
+  unsigned ranks = static_cast<unsigned>(clique->memory->devices().size());
   for (unsigned rank = 0; rank < ranks; ++rank) {
     hloom::Pad* pad = hloom::cuda::PadOf(*clique->memory, rank);
     pad->epoch = epoch;

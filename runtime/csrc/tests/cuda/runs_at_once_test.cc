@@ -1,7 +1,7 @@
 // Two runs at once, and runs that fail on one device, on a fake driver: what is wrong is an error
 // on the host, what is not is right, and no kernel stops its device.
 //
-// usage: runs_at_once_test LIBRARY CHECK...
+// usage: runs_at_once_test LIBRARY TEST...
 
 #include <cstdio>
 #include <cstdlib>
@@ -79,7 +79,7 @@ void CheckNextRun(CustomCall& ragged, int64_t run) {
   next.CheckRight();
 }
 
-void AnEmptySliceMayLieAnywhere() {
+TEST(AnEmptySliceMayLieAnywhere) {
   CustomCall ragged("ragged_all_to_all", Ragged());
   RunOfExchange run(1);
   Exchange& from = run.exchanges[1];
@@ -110,13 +110,13 @@ void SwappedOrder(const Attributes& first, const Attributes& second) {
   CheckNextRun(ragged, 3);
 }
 
-void TwoProgramsInSwappedOrder() { SwappedOrder(AttributesOf("hloom_barrier"), OtherBarrier()); }
+TEST(TwoProgramsInSwappedOrder) { SwappedOrder(AttributesOf("hloom_barrier"), OtherBarrier()); }
 
-void EqualProgramsInSwappedOrder() {
+TEST(EqualProgramsInSwappedOrder) {
   SwappedOrder(AttributesOf("hloom_barrier"), AttributesOf("hloom_barrier"));
 }
 
-void TwoRunsOfOneProgramInSwappedOrder() {
+TEST(TwoRunsOfOneProgramInSwappedOrder) {
   CustomCall ragged("ragged_all_to_all", Ragged());
   RunOfExchange one(1), two(2);
   InitializeAll(ragged, 1);
@@ -133,7 +133,7 @@ void TwoRunsOfOneProgramInSwappedOrder() {
 }
 
 // Device 0 has launched run 1 when run 2 begins; the others have not, and do not any more.
-void ARunThatIsHalfLaunchedIsLeft() {
+TEST(ARunThatIsHalfLaunchedIsLeft) {
   CustomCall barrier("barrier", AttributesOf("hloom_barrier"));
   CustomCall ragged("ragged_all_to_all", Ragged());
   RunOfExchange one(1), two(2);
@@ -153,27 +153,27 @@ void ARunThatIsHalfLaunchedIsLeft() {
 }
 
 // As XLA has it: one thread for each device, which takes one run after the other.
-void RunsQueuedInDifferentOrders() {
+TEST(RunsQueuedInDifferentOrders) {
   CustomCall ragged("ragged_all_to_all", Ragged());
   RunOfExchange one(1), two(2);
   std::mutex mutex;
-  std::map<int64_t, std::vector<std::string>> problems;
+  std::map<int64_t, std::vector<std::string>> errors;
   OnDevices(kAll, [&](int device) {
     std::vector<RunOfExchange*> queue = {&one, &two};
     if (device >= 2) std::swap(queue[0], queue[1]);
     for (RunOfExchange* each : queue) {
-      std::string problem = ragged.Initialize(device, each->run);
-      if (problem.empty()) problem = each->Execute(ragged, device);
+      std::string error = ragged.Initialize(device, each->run);
+      if (error.empty()) error = each->Execute(ragged, device);
       std::lock_guard<std::mutex> lock(mutex);
-      problems[each->run].push_back(problem);
+      errors[each->run].push_back(error);
     }
     return std::string();
   });
   AwaitAll();
-  CheckFine(problems[1]);
-  for (const std::string& problem : problems[2]) {
-    CHECK_TEXT(problem, kTwoRuns);
-    CHECK_TEXT(problem, "start programs that share devices from one thread, or hold a lock");
+  CheckFine(errors[1]);
+  for (const std::string& error : errors[2]) {
+    CHECK_TEXT(error, kTwoRuns);
+    CHECK_TEXT(error, "start programs that share devices from one thread, or hold a lock");
   }
   one.CheckRight();
   two.CheckUntouched();
@@ -181,36 +181,36 @@ void RunsQueuedInDifferentOrders() {
 }
 
 // Two threads for each device, as fast as they can.
-void RacingThreads() {
+TEST(RacingThreads) {
   CustomCall ragged("ragged_all_to_all", Ragged());
   for (int64_t round = 0; round < 60; ++round) {
     RunOfExchange first(2 * round + 1), second(2 * round + 2);
-    std::map<RunOfExchange*, std::string> problems = {{&first, ""}, {&second, ""}};
+    std::map<RunOfExchange*, std::string> errors = {{&first, ""}, {&second, ""}};
     std::vector<std::thread> threads;
-    for (auto& entry : problems) {
+    for (auto& entry : errors) {
       threads.emplace_back([&ragged, &entry] {
         RunOfExchange& run = *entry.first;
-        for (const std::string& problem : OnDevices(kAll, [&](int device) {
-               std::string problem = ragged.Initialize(device, run.run);
-               return problem.empty() ? run.Execute(ragged, device) : problem;
+        for (const std::string& error : OnDevices(kAll, [&](int device) {
+               std::string error = ragged.Initialize(device, run.run);
+               return error.empty() ? run.Execute(ragged, device) : error;
              })) {
-          if (!problem.empty()) CHECK_TEXT(problem, kTwoRuns);
-          entry.second += problem;
+          if (!error.empty()) CHECK_TEXT(error, kTwoRuns);
+          entry.second += error;
         }
       });
     }
     for (std::thread& thread : threads) thread.join();
     AwaitAll();
-    CHECK(problems[&first].empty() || problems[&second].empty());
-    for (const auto& [run, problem] : problems) {
-      if (problem.empty()) run->CheckRight();
+    CHECK(errors[&first].empty() || errors[&second].empty());
+    for (const auto& [run, error] : errors) {
+      if (error.empty()) run->CheckRight();
     }
   }
   CheckNextRun(ragged, 1000);
 }
 
 // The host is ahead of the devices: nobody waits for one.
-void RunsInFlightFollowEachOther() {
+TEST(RunsInFlightFollowEachOther) {
   CustomCall ragged("ragged_all_to_all", Ragged());
   std::vector<std::unique_ptr<RunOfExchange>> runs;
   Fake().sleep(StreamOf(3), 500);
@@ -225,7 +225,7 @@ void RunsInFlightFollowEachOther() {
 }
 
 // A failed run between runs that are in flight does nothing to them.
-void ARunThatFailsBetweenOthersIsLeft() {
+TEST(ARunThatFailsBetweenOthersIsLeft) {
   CustomCall ragged("ragged_all_to_all", Ragged());
   RunOfExchange before(1), failed(2), after(3);
   for (int device : {1, 3}) Fake().sleep(StreamOf(device), 200 * device);
@@ -233,14 +233,14 @@ void ARunThatFailsBetweenOthersIsLeft() {
     InitializeAll(ragged, run->run);
     if (run == &failed) run->exchanges[2].send_sizes.pop_back();
     for (int device : kAll) {
-      std::string problem = run->Execute(ragged, device);
+      std::string error = run->Execute(ragged, device);
       if (run == &failed && device == 2) {
-        CHECK_TEXT(problem, "offsets and sizes must have one type");
+        CHECK_TEXT(error, "offsets and sizes must have one type");
       }
       if (run == &failed && device == 3) {
-        CHECK_TEXT(problem, "on device 3: another device has failed in this run: ");
+        CHECK_TEXT(error, "on device 3: another device has failed in this run: ");
       }
-      CHECK(problem.empty() != (run == &failed && device >= 2));
+      CHECK(error.empty() != (run == &failed && device >= 2));
     }
   }
   AwaitAll();
@@ -250,20 +250,20 @@ void ARunThatFailsBetweenOthersIsLeft() {
   CheckNextRun(ragged, 4);
 }
 
-void ADeviceThatFailsIsEveryonesErrorAtInitialize() {
+TEST(ADeviceThatFailsIsEveryonesErrorAtInitialize) {
   CustomCall barrier("barrier", AttributesOf("hloom_barrier"));
   CustomCall wrong("barrier", AttributesOf("hloom_nothing"));
-  std::vector<std::string> problems = OnDevices(
+  std::vector<std::string> errors = OnDevices(
       kAll, [&](int device) { return (device == 2 ? wrong : barrier).Initialize(device, 1); });
-  CHECK_TEXT(problems[2], "cuLibraryGetKernel");
+  CHECK_TEXT(errors[2], "cuLibraryGetKernel");
   for (int device : {0, 1, 3}) {
-    CHECK_TEXT(problems[device], "another device has failed in this run: hloom.barrier");
+    CHECK_TEXT(errors[device], "another device has failed in this run: hloom.barrier");
   }
   RunBarrier(barrier, 2);
 }
 
 // While one thread captures, another may drop an executable.
-void NothingIsCalledWhenAnExecutableGoes() {
+TEST(NothingIsCalledWhenAnExecutableGoes) {
   auto barrier = std::make_unique<CustomCall>("barrier", AttributesOf("hloom_barrier"));
   RunBarrier(*barrier, 1);
   size_t allocations = Fake().allocations();
@@ -281,7 +281,7 @@ void NothingIsCalledWhenAnExecutableGoes() {
 }
 
 // What a graph launches belongs to the run in which it is launched.
-void GraphsFollowTheRun() {
+TEST(GraphsFollowTheRun) {
   CustomCall ragged("ragged_all_to_all", Ragged());
   RunOfExchange recorded(1);
   InitializeAll(ragged, 1);
@@ -307,24 +307,7 @@ void GraphsFollowTheRun() {
   }
 }
 
-#define NAMED(check) {#check, check}
-
-const std::map<std::string, void (*)()> kChecks = {
-    NAMED(ADeviceThatFailsIsEveryonesErrorAtInitialize),
-    NAMED(AnEmptySliceMayLieAnywhere),
-    NAMED(ARunThatFailsBetweenOthersIsLeft),
-    NAMED(ARunThatIsHalfLaunchedIsLeft),
-    NAMED(EqualProgramsInSwappedOrder),
-    NAMED(GraphsFollowTheRun),
-    NAMED(NothingIsCalledWhenAnExecutableGoes),
-    NAMED(RacingThreads),
-    NAMED(RunsInFlightFollowEachOther),
-    NAMED(RunsQueuedInDifferentOrders),
-    NAMED(TwoProgramsInSwappedOrder),
-    NAMED(TwoRunsOfOneProgramInSwappedOrder),
-};
-
 }  // namespace
 }  // namespace handlers_test
 
-int main(int argc, char** argv) { return handlers_test::Run(argc, argv, handlers_test::kChecks); }
+int main(int argc, char** argv) { return handlers_test::Run(argc, argv); }

@@ -1,6 +1,6 @@
 // Runs and their cliques alone, on host memory, with threads as ranks.
 //
-// usage: runs_test CHECK...; without arguments, prints the names of the checks.
+// usage: runs_test TEST...; without arguments, prints the names of the tests.
 
 #include "cuda/runs.h"
 
@@ -22,32 +22,16 @@
 
 #include "cuda/pads/fault_watch.h"
 #include "cuda/pads/signal_pads.h"
+#include "tests/check.h"
 #include "tests/cuda/host_memory.h"
-
-#define CHECK(condition)                                                   \
-  do {                                                                     \
-    if (!(condition)) {                                                    \
-      std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
-      std::_Exit(1);                                                       \
-    }                                                                      \
-  } while (false)
-
-#define CHECK_TEXT(problem, part)                                                  \
-  do {                                                                             \
-    std::string found = (problem).value_or("no problem");                          \
-    if (found.find(part) == std::string::npos) {                                   \
-      std::fprintf(stderr, "%s:%d: got: %s\n", __FILE__, __LINE__, found.c_str()); \
-      std::_Exit(1);                                                               \
-    }                                                                              \
-  } while (false)
 
 namespace {
 
-using hloom::cuda::Arrival;
 using hloom::cuda::Clique;
 using hloom::cuda::HostAllocator;
 using hloom::cuda::LaunchId;
-using hloom::cuda::Problem;
+using hloom::cuda::MaybeError;
+using hloom::cuda::RunEntry;
 using hloom::cuda::Runs;
 using std::chrono::milliseconds;
 
@@ -57,21 +41,21 @@ const Devices kClique = {4, 5, 6};
 constexpr char kTwoRuns[] = "two runs on the same devices were started at once";
 
 struct Entered {
-  Problem problem;
+  MaybeError error;
   Clique* clique = nullptr;
   uint32_t number = 0;
 };
 
 Entered Enter(Runs& runs, const Devices& clique, int64_t device, int64_t run,
               milliseconds timeout = milliseconds(30000)) {
-  Arrival arrival;
-  arrival.clique = clique;
-  while (clique[arrival.rank] != device) ++arrival.rank;
-  arrival.place.ordinal = device;
-  arrival.run = run;
-  arrival.timeout = timeout;
+  RunEntry entry;
+  entry.clique = clique;
+  while (clique[entry.rank] != device) ++entry.rank;
+  entry.device.ordinal = device;
+  entry.run = run;
+  entry.timeout = timeout;
   Entered entered;
-  entered.problem = runs.Enter(arrival, &entered.clique, &entered.number);
+  entered.error = runs.Enter(entry, &entered.clique, &entered.number);
   return entered;
 }
 
@@ -90,15 +74,15 @@ std::vector<Entered> EnterAll(Runs& runs, int64_t run, const Devices& clique = k
 
 Clique* MustEnter(Runs& runs, int64_t run) {
   std::vector<Entered> all = EnterAll(runs, run);
-  for (const Entered& each : all) CHECK(!each.problem && each.clique == all[0].clique);
+  for (const Entered& each : all) CHECK(!each.error && each.clique == all[0].clique);
   return all[0].clique;
 }
 
-Problem Launch(Runs& runs, Clique* clique, size_t rank, int64_t run, LaunchId* id = nullptr,
-               bool is_recorded = false) {
+MaybeError Launch(Runs& runs, Clique* clique, size_t rank, int64_t run, LaunchId* id = nullptr,
+                  bool is_recorded = false) {
   return runs.Launch(clique, rank, run, is_recorded, [id](const LaunchId& launched) {
     if (id != nullptr) *id = launched;
-    return Problem();
+    return MaybeError();
   });
 }
 
@@ -109,18 +93,18 @@ int64_t Abandoned(const Clique& clique, size_t rank, uint32_t number) {
   return entry >> 32 == number ? static_cast<int64_t>(entry & 0xffffffffu) : -1;
 }
 
-void AllRanksGetTheSamePads() {
+TEST(AllRanksGetTheSamePads) {
   HostAllocator allocator;
   Runs runs(allocator);
   Clique* clique = MustEnter(runs, 1);
-  CHECK(clique->pads().places().size() == 3 && clique->pads().places()[2].ordinal == 6);
+  CHECK(clique->pads().devices().size() == 3 && clique->pads().devices()[2].ordinal == 6);
   for (int64_t run = 2; run < 40; ++run) CHECK(MustEnter(runs, run) == clique);
   CHECK(allocator.ranks_alive == 3);
   EnterAll(runs, 40, {5, 4, 6});
   CHECK(allocator.ranks_alive == 6);
 }
 
-void RunsAreNumberedAlike() {
+TEST(RunsAreNumberedAlike) {
   HostAllocator allocator;
   Runs runs(allocator);
   uint32_t before = 0;
@@ -131,61 +115,61 @@ void RunsAreNumberedAlike() {
     for (const Entered& each : all) CHECK(each.number == before);
     // Another call of the same program waits for nobody, and the stream is in the run.
     Entered again = Enter(runs, kClique, 5, run, milliseconds(1));
-    CHECK(!again.problem && again.clique == all[0].clique && again.number == 0);
+    CHECK(!again.error && again.clique == all[0].clique && again.number == 0);
   }
 }
 
-void WhoDoesNotComeIsNamed() {
+TEST(WhoDoesNotComeIsNamed) {
   HostAllocator allocator;
   Runs runs(allocator);
   for (int64_t run : {1, 2}) {
     auto other = std::async(std::launch::async,
                             [&] { return Enter(runs, kClique, 6, run, milliseconds(30000)); });
-    Problem problem = Enter(runs, kClique, 5, run, milliseconds(300)).problem;
-    CHECK(problem == "device 4 did not come to this run within 300 ms");
-    CHECK(other.get().problem == problem);
+    MaybeError error = Enter(runs, kClique, 5, run, milliseconds(300)).error;
+    CHECK(error == "device 4 did not come to this run within 300 ms");
+    CHECK(other.get().error == error);
     // Nor does a latecomer wait.
-    CHECK(Enter(runs, kClique, 4, run).problem == problem);
+    CHECK(Enter(runs, kClique, 4, run).error == error);
     MustEnter(runs, 10 + run);
   }
 }
 
-void ComingTwiceIsAnError() {
+TEST(ComingTwiceIsAnError) {
   HostAllocator allocator;
   Runs runs(allocator);
   auto first = Entering(runs, kClique, 4, 1);
   std::this_thread::sleep_for(milliseconds(100));
-  CHECK_TEXT(Enter(runs, kClique, 4, 1).problem, "device 4 comes twice at once to one run");
+  CHECK_TEXT(Enter(runs, kClique, 4, 1).error, "device 4 comes twice at once to one run");
   auto second = Entering(runs, kClique, 5, 1);
-  CHECK(!Enter(runs, kClique, 6, 1).problem);
-  CHECK(!first.get().problem && !second.get().problem);
+  CHECK(!Enter(runs, kClique, 6, 1).error);
+  CHECK(!first.get().error && !second.get().error);
 }
 
-void FailuresAreEveryonesAndLeaveNothing() {
+TEST(FailuresAreEveryonesAndLeaveNothing) {
   HostAllocator allocator;
   Runs runs(allocator);
   allocator.fails_on = 6;
   for (const Entered& each : EnterAll(runs, 1)) {
-    CHECK(each.problem == "device 6 is full, while making signals for devices 4-6");
+    CHECK(each.error == "device 6 is full, while making signals for devices 4-6");
   }
   allocator.fails_on = -1;
-  allocator.connect_problem = "no way";
-  for (const Entered& each : EnterAll(runs, 2)) CHECK_TEXT(each.problem, "no way, while making");
-  allocator.connect_problem = std::nullopt;
+  allocator.connect_error = "no way";
+  for (const Entered& each : EnterAll(runs, 2)) CHECK_TEXT(each.error, "no way, while making");
+  allocator.connect_error = std::nullopt;
   CHECK(allocator.ranks_alive == 0);
   MustEnter(runs, 3);
 }
 
-void WhatIsThrownIsEveryonesError() {
+TEST(WhatIsThrownIsEveryonesError) {
   HostAllocator allocator;
   Runs runs(allocator);
   allocator.throws = true;
-  for (const Entered& each : EnterAll(runs, 1)) CHECK_TEXT(each.problem, "bad_alloc");
+  for (const Entered& each : EnterAll(runs, 1)) CHECK_TEXT(each.error, "bad_alloc");
   allocator.throws = false;
   MustEnter(runs, 2);
 }
 
-void AFailedRunReleasesWhoWaits() {
+TEST(AFailedRunReleasesWhoWaits) {
   HostAllocator allocator;
   Runs runs(allocator);
   auto first = Entering(runs, kClique, 4, 1);
@@ -193,51 +177,51 @@ void AFailedRunReleasesWhoWaits() {
   std::this_thread::sleep_for(milliseconds(100));
   runs.Fail(1, "no such kernel");
   for (auto* each : {&first, &second}) {
-    CHECK(each->get().problem == "another device has failed in this run: no such kernel");
+    CHECK(each->get().error == "another device has failed in this run: no such kernel");
   }
-  CHECK_TEXT(Enter(runs, kClique, 6, 1).problem, "no such kernel");
+  CHECK_TEXT(Enter(runs, kClique, 6, 1).error, "no such kernel");
   MustEnter(runs, 2);
 }
 
 // Device 4 begins run 1, device 6 run 2; device 5 only comes when one is decided.
-void OfTwoRunsThatCrossOneGoesOn() {
+TEST(OfTwoRunsThatCrossOneGoesOn) {
   HostAllocator allocator;
   Runs runs(allocator);
   auto four = std::async(std::launch::async, [&] {
-    CHECK(!Enter(runs, kClique, 4, 1).problem);
-    return Enter(runs, kClique, 4, 2).problem;
+    CHECK(!Enter(runs, kClique, 4, 1).error);
+    return Enter(runs, kClique, 4, 2).error;
   });
   auto six = std::async(std::launch::async, [&] {
-    Problem problem = Enter(runs, kClique, 6, 2).problem;
-    CHECK(!Enter(runs, kClique, 6, 1).problem);
-    return problem;
+    MaybeError error = Enter(runs, kClique, 6, 2).error;
+    CHECK(!Enter(runs, kClique, 6, 1).error);
+    return error;
   });
-  CHECK(!Enter(runs, kClique, 5, 1).problem);
-  Problem problem = six.get();
-  CHECK_TEXT(problem, kTwoRuns);
-  CHECK_TEXT(problem,
+  CHECK(!Enter(runs, kClique, 5, 1).error);
+  MaybeError error = six.get();
+  CHECK_TEXT(error, kTwoRuns);
+  CHECK_TEXT(error,
              ": device 6 took this one first, device 4 the other, and each would wait for the "
              "other for ever. This run is given up and the other goes on; start programs that "
              "share devices from one thread, or hold a lock around the calls that start them");
-  CHECK(four.get() == problem && Enter(runs, kClique, 5, 2).problem == problem);
+  CHECK(four.get() == error && Enter(runs, kClique, 5, 2).error == error);
   MustEnter(runs, 3);
 }
 
 // Each of three groups of two has come halfway, in three runs.
-void RunsThatCrossInACircle() {
+TEST(RunsThatCrossInACircle) {
   HostAllocator allocator;
   Runs runs(allocator);
   auto one = Entering(runs, {4, 5}, 4, 1);
   auto two = Entering(runs, {5, 6}, 5, 2);
-  Problem three = Enter(runs, {6, 4}, 6, 3).problem;
+  MaybeError three = Enter(runs, {6, 4}, 6, 3).error;
   CHECK_TEXT(three, kTwoRuns);
-  CHECK(!Enter(runs, {5, 6}, 6, 2).problem && !two.get().problem);
-  CHECK(!Enter(runs, {4, 5}, 5, 1).problem && !one.get().problem);
-  CHECK(Enter(runs, {6, 4}, 4, 3).problem == three);
+  CHECK(!Enter(runs, {5, 6}, 6, 2).error && !two.get().error);
+  CHECK(!Enter(runs, {4, 5}, 5, 1).error && !one.get().error);
+  CHECK(Enter(runs, {6, 4}, 4, 3).error == three);
 }
 
 // Where each run has threads of its own, all ranks of both come.
-void RunsThatDoNotCrossForLongGoOn() {
+TEST(RunsThatDoNotCrossForLongGoOn) {
   HostAllocator allocator;
   Runs runs(allocator);
   for (int64_t run = 1; run < 40; run += 2) {
@@ -247,12 +231,12 @@ void RunsThatDoNotCrossForLongGoOn() {
     std::vector<std::future<Entered>> rest;
     for (int64_t device : {5, 6}) rest.push_back(Entering(runs, kClique, device, run));
     for (int64_t device : {4, 5}) rest.push_back(Entering(runs, kClique, device, run + 1));
-    for (auto& future : rest) CHECK(!future.get().problem);
-    CHECK(!first.get().problem && !second.get().problem);
+    for (auto& future : rest) CHECK(!future.get().error);
+    CHECK(!first.get().error && !second.get().error);
   }
 }
 
-void AnEarlierRunLaunchesNothingMore() {
+TEST(AnEarlierRunLaunchesNothingMore) {
   HostAllocator allocator;
   Runs runs(allocator);
   Clique* clique = MustEnter(runs, 1);
@@ -265,7 +249,7 @@ void AnEarlierRunLaunchesNothingMore() {
   CHECK_TEXT(Launch(runs, clique, 2, 1, &none), kTwoRuns);
   CHECK(none.run == 0);
   CHECK_TEXT(Launch(runs, clique, 0, 1), kTwoRuns);
-  CHECK_TEXT(Enter(runs, kClique, 1 + 4, 1).problem, kTwoRuns);
+  CHECK_TEXT(Enter(runs, kClique, 1 + 4, 1).error, kTwoRuns);
   for (size_t rank : {0, 1, 2}) {
     // Rank 2 has launched nothing, so all of it is given up; nothing of the other.
     CHECK(Abandoned(*clique, rank, first.run) == 0);
@@ -275,24 +259,24 @@ void AnEarlierRunLaunchesNothingMore() {
   }
 }
 
-void LaunchesThatAllHaveMadeAreNotGivenUp() {
+TEST(LaunchesThatAllHaveMadeAreNotGivenUp) {
   HostAllocator allocator;
   Runs runs(allocator);
   Clique* clique = MustEnter(runs, 1);
   LaunchId id;
   for (size_t rank : {0, 0, 0, 1, 1, 2}) CHECK(!Launch(runs, clique, rank, 1, &id));
-  Problem problem = runs.Launch(clique, 2, 1, false, [](const LaunchId& launched) {
+  MaybeError error = runs.Launch(clique, 2, 1, false, [](const LaunchId& launched) {
     CHECK(launched.launch == 1);
-    return Problem("the launch fails");
+    return MaybeError("the launch fails");
   });
-  CHECK(problem == "the launch fails");
+  CHECK(error == "the launch fails");
   CHECK(Abandoned(*clique, 0, id.run) == 1);
   CHECK_TEXT(Launch(runs, clique, 1, 1), "the launch fails");
   runs.Fail(1, "again");
   CHECK(Abandoned(*clique, 1, id.run) == 1);
 }
 
-void WhatGraphsLaunchIsNotGivenUp() {
+TEST(WhatGraphsLaunchIsNotGivenUp) {
   HostAllocator allocator;
   Runs runs(allocator);
   Clique* clique = MustEnter(runs, 1);
@@ -305,18 +289,18 @@ void WhatGraphsLaunchIsNotGivenUp() {
   CHECK_TEXT(Launch(runs, clique, 1, 1, &id, true), "no");
 }
 
-void OneAloneIsInNoRun() {
+TEST(OneAloneIsInNoRun) {
   HostAllocator allocator;
   Runs runs(allocator);
   Entered one = Enter(runs, {5}, 5, 1);
-  CHECK(!one.problem && one.number == 0);
-  CHECK(!Enter(runs, {5}, 5, 2).problem);
+  CHECK(!one.error && one.number == 0);
+  CHECK(!Enter(runs, {5}, 5, 2).error);
   LaunchId id;
   CHECK(!Launch(runs, one.clique, 0, 1, &id) && id.run != 0);
   CHECK(!Launch(runs, one.clique, 0, 2, &id) && !Launch(runs, one.clique, 0, 1, &id));
 }
 
-void RandomRunsAgree() {
+TEST(RandomRunsAgree) {
   HostAllocator allocator;
   Runs runs(allocator);
   const std::vector<Devices> cliques = {kClique, {4, 5}, {6, 5, 4}};
@@ -337,13 +321,13 @@ void RandomRunsAgree() {
         if (fails && random() % 2 == 0) runs.Fail(run, "as it is told");
         Entered entered = Enter(runs, devices, device, run);
         if (fails) runs.Fail(run, "as it is told");
-        CHECK(run % 7 == 0 || !entered.problem);
-        if (entered.problem) continue;
+        CHECK(run % 7 == 0 || !entered.error);
+        if (entered.error) continue;
         numbers[index][run] = entered.number;
         size_t rank = static_cast<size_t>(found - devices.begin());
         for (unsigned launch = random() % 3; launch > 0; --launch) {
-          Problem problem = Launch(runs, entered.clique, rank, run);
-          CHECK(run % 7 == 0 || !problem);
+          MaybeError error = Launch(runs, entered.clique, rank, run);
+          CHECK(run % 7 == 0 || !error);
         }
       }
     });
@@ -359,7 +343,7 @@ void RandomRunsAgree() {
 
 std::atomic<int> g_signals{0};
 
-void SignalsAreLeftToTheProcess() {
+TEST(SignalsAreLeftToTheProcess) {
   HostAllocator allocator;
   Runs runs(allocator);
   signal(SIGUSR1, [](int) { ++g_signals; });
@@ -377,33 +361,6 @@ void SignalsAreLeftToTheProcess() {
   CHECK(g_signals == 1);
 }
 
-#define NAMED(check) {#check, check}
-
-const std::map<std::string, void (*)()> kChecks = {
-    NAMED(AFailedRunReleasesWhoWaits),
-    NAMED(AllRanksGetTheSamePads),
-    NAMED(AnEarlierRunLaunchesNothingMore),
-    NAMED(ComingTwiceIsAnError),
-    NAMED(FailuresAreEveryonesAndLeaveNothing),
-    NAMED(LaunchesThatAllHaveMadeAreNotGivenUp),
-    NAMED(OfTwoRunsThatCrossOneGoesOn),
-    NAMED(OneAloneIsInNoRun),
-    NAMED(RandomRunsAgree),
-    NAMED(RunsAreNumberedAlike),
-    NAMED(RunsThatCrossInACircle),
-    NAMED(RunsThatDoNotCrossForLongGoOn),
-    NAMED(SignalsAreLeftToTheProcess),
-    NAMED(WhatGraphsLaunchIsNotGivenUp),
-    NAMED(WhatIsThrownIsEveryonesError),
-    NAMED(WhoDoesNotComeIsNamed),
-};
-
 }  // namespace
 
-int main(int argc, char** argv) {
-  if (argc == 1) {
-    for (const auto& [name, check] : kChecks) std::puts(name.c_str());
-  }
-  for (int i = 1; i < argc; ++i) kChecks.at(argv[i])();
-  return 0;
-}
+int main(int argc, char** argv) { return hloom::test::Run(argc, argv); }

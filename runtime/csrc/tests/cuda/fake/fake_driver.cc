@@ -85,7 +85,7 @@ struct Stream {
 };
 
 // Everything lives until the process ends, as its threads do.
-struct Machine {
+struct FakeMachine {
   std::mutex mutex;
   Context contexts[kDevices];
   std::vector<Stream*> streams;
@@ -100,9 +100,9 @@ struct Machine {
   std::atomic<int> captures{0};
 };
 
-Machine& TheMachine() {
-  static Machine& machine = *[] {
-    auto* made = new Machine();
+FakeMachine& TheMachine() {
+  static FakeMachine& machine = *[] {
+    auto* made = new FakeMachine();
     for (int device = 0; device < kDevices; ++device) made->contexts[device].device = device;
     return made;
   }();
@@ -113,7 +113,7 @@ thread_local std::vector<Context*> t_current;
 
 // Notes the call; gives the error that it has to return, 0 where it may go on.
 int Note(const char* name, bool queues) {
-  Machine& machine = TheMachine();
+  FakeMachine& machine = TheMachine();
   {
     std::lock_guard<std::mutex> lock(machine.mutex);
     machine.calls += std::string(name) + " ";
