@@ -20,7 +20,7 @@ namespace hloom {
 class CallAttributes {
  public:
   // Reads `channel`, `replica_groups`, `group_size`, `devices`, `timeout_ms` and `site` and ignores
-  // other attributes. An error names the kind of call and what is wrong.
+  // other attributes. An error names the kind of call and the attribute.
   //
   // The dictionary is read by name and not with XLA_FFI_REGISTER_STRUCT_ATTR_DECODING: that refuses
   // further attributes, and its errors name neither the call nor the attribute.

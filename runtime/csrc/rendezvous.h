@@ -27,8 +27,8 @@ namespace hloom {
 
 // One rank of a replica group.
 struct Member {
-  int64_t rank;    // What errors say: the partition.
-  int64_t device;  // What identifies it in this process: its ordinal.
+  int64_t rank;    // The partition, for error messages.
+  int64_t device;  // The ordinal, which identifies it in this process.
 
   friend bool operator==(const Member& a, const Member& b) {
     return a.rank == b.rank && a.device == b.device;
@@ -70,7 +70,7 @@ struct Failure {
 // Empty when all ranks arrived and the action succeeded.
 using Outcome = std::optional<Failure>;
 
-// Thread-safe. Destruction fails what is pending.
+// Thread-safe. Destruction fails all pending calls.
 class Rendezvous {
  public:
   using Payload = std::shared_ptr<const void>;

@@ -26,11 +26,11 @@ std::string Describe(const RaggedRanks& ranks, const Slice& slice) {
   return text.str();
 }
 
-std::string Outside(const RaggedRanks& ranks, const Slice& slice, const char* what, int64_t offset,
-                    int64_t size, int64_t rows) {
+std::string Outside(const RaggedRanks& ranks, const Slice& slice, const char* buffer,
+                    int64_t offset, int64_t size, int64_t rows) {
   std::ostringstream text;
   text << Describe(ranks, slice) << " has offset " << offset << " and size " << size << " in "
-       << what << " of " << rows << " rows; a slice must lie inside it.";
+       << buffer << " of " << rows << " rows; a slice must lie inside it.";
   return text.str();
 }
 

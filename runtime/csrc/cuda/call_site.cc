@@ -75,7 +75,7 @@ ffi::Error CallSite::Initialize(const Arrival& arrival, Stream stream) {
     if (!fault.empty()) return Failed(arrival, "a kernel has stopped its device before: " + fault);
   }
   if (number != 0) {
-    // In the stream, for graphs: what they launch there afterwards is part of this run.
+    // In the stream, for graphs: their later launches there are part of this run.
     CurrentContext current(driver, entry.device.context);
     error = current.error();
     auto address = reinterpret_cast<DevicePointer>(&PadOf(pads, entry.rank)->run);

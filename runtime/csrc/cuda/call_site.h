@@ -1,4 +1,4 @@
-// One call of a kernel in a program: what its launches need on every device.
+// One call of a kernel in a program, with everything that its launches need on every device.
 
 #ifndef HLOOM_RUNTIME_CSRC_CUDA_CALL_SITE_H_
 #define HLOOM_RUNTIME_CSRC_CUDA_CALL_SITE_H_

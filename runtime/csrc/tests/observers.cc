@@ -1,4 +1,4 @@
-// Handlers for tests: they delay a rank, fail it, or see what other ranks have done.
+// Handlers that delay a rank, fail it, or observe the progress of other ranks.
 
 #include <atomic>
 #include <chrono>
@@ -17,7 +17,7 @@ std::atomic<uint32_t> count{0};
 
 void Pass(Token token, ffi::Result<Token>& result) { *result->typed_data() = *token.typed_data(); }
 
-// Sleeps for as many microseconds as the second operand says.
+// Sleeps; the second operand is the time in microseconds.
 ffi::Error Sleep(Token token, Token microseconds, ffi::Result<Token> result) {
   std::this_thread::sleep_for(std::chrono::microseconds(*microseconds.typed_data()));
   Pass(token, result);
@@ -31,7 +31,7 @@ ffi::Error Count(Token token, ffi::Result<Token> result) {
   return ffi::Error::Success();
 }
 
-// Gives the number of calls so far.
+// Returns the number of calls so far.
 ffi::Error Counted(Token token, ffi::Result<Token> result, ffi::Result<Token> counted) {
   Pass(token, result);
   *counted->typed_data() = count.load();

@@ -1,10 +1,11 @@
-// A kernel for tests that reads its peers' operands, and says where that was not safe.
+// Kernels that read their peers' operands, and fail where that was not safe.
 //
-// publish: puts the address of its operand up, where peers find it.
-// read_peers: sums up what the members of its group have published. Fails where a peer has not
-//   published yet, has published something else meanwhile, or where its own operand is not in the
-//   buffer that was published.
-// all_have_left: fails where a member of the group is not through with read_peers yet.
+// publish: publishes the address of its operand to the peers.
+// read_peers: adds up the published operands of its group. Fails where a peer has not published
+// yet,
+//   has published another operand meanwhile, or where its own operand is not in the published
+//   buffer.
+// all_have_left: fails where a member of the group has not finished read_peers.
 //
 // Each sleeps for a time that differs from device to device and call to call.
 

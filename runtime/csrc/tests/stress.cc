@@ -1,7 +1,7 @@
-// Kernels for tests that see whether barriers hold: each comes late at random, and counts what the
-// other devices have not done yet although it may rely on it.
+// Kernels that detect barriers that do not hold: each is delayed at random and counts violations,
+// work that the other devices must have done before it and have not.
 //
-// A site is `before`, then a kernel that peers meet at, then `behind`. No device may be in the
+// A site is `before`, then a synchronizing kernel, then `behind`. No device may be in the
 // kernel until all have left `before`, and none in `behind` until all have left the kernel. Where
 // devices are of several processes, these share the counters in a file.
 
@@ -40,7 +40,7 @@ struct Counters {
 };
 
 Counters* counters = nullptr;
-// How often each device of this process, by its number modulo, was at each stage of each site.
+// The visits of each device of this process, by its number modulo, to each stage of each site.
 std::array<std::array<std::array<std::atomic<size_t>, kDevices>, kSites>, kStages> visits;
 std::atomic<int64_t> late_device{-1};
 std::atomic<int64_t> late_ms{0};

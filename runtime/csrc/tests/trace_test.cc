@@ -1,4 +1,5 @@
-// One call of which there is no memory left to tell: `trace_test FILE`. The process goes on.
+// A call that runs out of memory when it writes its event does not end the process: `trace_test
+// FILE`.
 
 #include "trace.h"
 

@@ -17,7 +17,7 @@ MaybeError DeviceOf(const Driver& driver, const DeviceContext& rank, int* device
   return driver.Check(driver.cuCtxGetDevice(device), "cuCtxGetDevice");
 }
 
-// Not the whole device: a barrier that runs there may wait for what this thread does next.
+// Not the whole device: a barrier that runs there may wait for this thread's next step.
 MaybeError SynchronizeDefaultStream(const Driver& driver) {
   return driver.Check(driver.cuStreamSynchronize(nullptr), "cuStreamSynchronize");
 }

@@ -24,7 +24,7 @@ void Find(void* library, const char* name, F** function, std::string* error) {
 
 Loaded Load() {
   Loaded loaded;
-  // Never closed: what was loaded through it may be released until the process ends.
+  // Never closed: kernels loaded through it may run until the process ends.
   void* library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* message = dlerror();
@@ -87,7 +87,7 @@ CurrentContext::CurrentContext(const Driver& driver, Context context)
     : driver_(driver),
       error_(driver.Check(driver.cuCtxPushCurrent_v2(context), "cuCtxPushCurrent")),
       capture_mode_(kRelaxedCapture) {
-  // Exchanges: afterwards `capture_mode_` is what the mode was.
+  // Exchanges: afterwards `capture_mode_` is the former mode.
   driver_.cuThreadExchangeStreamCaptureMode(&capture_mode_);
 }
 

@@ -137,17 +137,18 @@ std::string FaultText(const CollectiveMemory& pads, size_t rank) {
   const FaultReport& report = PageOf(pads, rank)->fault;
   Fault fault = Acquire(&report.fault);
   if (fault == Fault::kNone) return "";
-  std::string what;
+  std::string description;
   if (fault == Fault::kTimeout) {
-    what = TimeoutText(pads, report);
+    description = TimeoutText(pads, report);
   } else if (fault == Fault::kOtherSite) {
-    what = "met " + DeviceText(pads, report.rank) + ", which is at " +
-           SiteTexts::OfProcess().Text(report.other_tag) +
-           ": the devices run their collectives in different orders";
+    description = "met " + DeviceText(pads, report.rank) + ", which is at " +
+                  SiteTexts::OfProcess().Text(report.other_tag) +
+                  ": the devices run their collectives in different orders";
   } else {
-    what = BoundsText(pads, report);
+    description = BoundsText(pads, report);
   }
-  return SiteTexts::OfProcess().Text(report.tag) + ": " + DeviceText(pads, rank) + " " + what;
+  return SiteTexts::OfProcess().Text(report.tag) + ": " + DeviceText(pads, rank) + " " +
+         description;
 }
 
 std::string LateText(const CollectiveMemory& pads, size_t rank) {

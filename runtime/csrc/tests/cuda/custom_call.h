@@ -1,4 +1,4 @@
-// Executables of the test's own making: custom calls of hloom's, on the fake driver's devices.
+// Executables of hloom's custom calls on the fake driver's devices.
 
 #ifndef HLOOM_RUNTIME_CSRC_TESTS_CUDA_CUSTOM_CALL_H_
 #define HLOOM_RUNTIME_CSRC_TESTS_CUDA_CUSTOM_CALL_H_
@@ -85,7 +85,7 @@ class CustomCall {
 
   CustomCall(const CustomCall&) = delete;
 
-  // What instantiate complained of.
+  // The error of instantiate.
   const std::string& error() const { return error_; }
 
   std::string Initialize(int device, int64_t run) {

@@ -198,6 +198,14 @@ TEST(TooManyRanksAreRefusedAtTheCompile) {
   CHECK_TEXT(barrier.error(), "groups of 129 devices, and the kernel serves at most 128");
 }
 
+TEST(MalformedAttributesFailTheCompile) {
+  Attributes attributes = AttributesOf("hloom_barrier", 0);
+  CHECK(CustomCall("barrier", attributes).error() ==
+        "hloom.barrier: timeout_ms is 0, not positive");
+  attributes.erase("timeout_ms");
+  CHECK_TEXT(CustomCall("barrier", attributes).error(), "hloom.barrier: attribute timeout_ms: ");
+}
+
 TEST(OneAloneWaitsForNobody) {
   Attributes barrier_attributes = AttributesOf("hloom_barrier");
   Attributes ragged_attributes = AttributesOf("hloom_ragged_all_to_all");
@@ -270,7 +278,7 @@ TEST(MemoryOutlivesWhatIsInFlight) {
   CHECK(Fake().allocations() == kDevices * kEach);
 }
 
-// To be run without the fake driver, or with an old one: prints what the handlers say then.
+// Runs without the fake driver, or with an old one: prints the handlers' error.
 TEST(TheCompileNeedsNoDriver) {
   CustomCall barrier("barrier", AttributesOf("hloom_barrier"));
   CHECK(barrier.error().empty());

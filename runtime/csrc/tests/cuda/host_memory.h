@@ -1,4 +1,4 @@
-// Collective memory on the host.
+// An allocator of collective memory on the host.
 
 #ifndef HLOOM_RUNTIME_CSRC_TESTS_CUDA_HOST_MEMORY_H_
 #define HLOOM_RUNTIME_CSRC_TESTS_CUDA_HOST_MEMORY_H_
@@ -15,10 +15,10 @@
 
 namespace hloom::cuda {
 
-// Counts what is alive, and fails where a test wants it to.
+// Counts live allocations, and fails on demand.
 class HostAllocator : public Allocator {
  public:
-  // What is alive still is freed: pads are for the life of a process.
+  // Frees the live allocations, for pads live as long as the process.
   ~HostAllocator() override {
     for (void* memory : alive_) std::free(memory);
   }

@@ -1,4 +1,5 @@
-// A clique of ranks on the host, for Python: the real pads and kernels, CPU threads as devices.
+// A clique of ranks on the host, for Python: the real pads and kernels, with CPU threads as
+// devices.
 
 #include <chrono>
 #include <cstdio>
@@ -22,7 +23,7 @@ struct Clique {
   std::unique_ptr<hloom::cuda::FaultWatch> watch;
 };
 
-// When and how a rank launches.
+// The parameters of a rank's launch.
 struct Call {
   unsigned rank;
   unsigned tag;

@@ -1,5 +1,5 @@
-// Two runs at once, and runs that fail on one device, on a fake driver: what is wrong is an error
-// on the host, what is not is right, and no kernel stops its device.
+// Concurrent runs, and runs that fail on one device, on a fake driver: a failed run is an error on
+// the host, the others give correct results, and no kernel stops its device.
 //
 // usage: runs_at_once_test LIBRARY TEST...
 

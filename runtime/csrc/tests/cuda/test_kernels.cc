@@ -1,4 +1,4 @@
-// Stand-ins for kernels of others, for tests of what XLA makes of the calls around them.
+// Stand-ins for other libraries' kernels, for tests of XLA's treatment of the calls around them.
 
 #include <cstring>
 #include <string_view>

@@ -136,7 +136,7 @@ int Keep(void* memory, void** out) {
 int Release(void* memory) {
   std::lock_guard<std::mutex> lock(TheMachine().mutex);
   if (TheMachine().allocations.erase(memory) == 0) return kInvalidValue;
-  // Garbage for whoever uses it still.
+  // Garbage for a use after free.
   std::memset(memory, 0xee, sizeof(hloom::FaultReport));
   std::free(memory);
   return 0;

@@ -1,4 +1,4 @@
-// Calls FFI handlers as XLA:GPU does, with devices, runs and buffers of the test's choice.
+// Calls FFI handlers as XLA:GPU does, with the test's devices, runs and buffers.
 
 #ifndef HLOOM_RUNTIME_CSRC_TESTS_CUDA_FAKE_FAKE_XLA_H_
 #define HLOOM_RUNTIME_CSRC_TESTS_CUDA_FAKE_FAKE_XLA_H_
@@ -11,7 +11,7 @@
 
 #include "xla/ffi/api/c_api.h"
 
-// What a handler is called in; XLA's own type is opaque.
+// The context of a handler's call; XLA's own type is opaque.
 struct XLA_FFI_ExecutionContext {
   void* stream = nullptr;
   void** state = nullptr;
@@ -36,7 +36,7 @@ using Attribute = std::variant<int64_t, std::vector<int64_t>, std::string>;
 // Sorted by name, as handlers expect.
 using Attributes = std::map<std::string, Attribute>;
 
-// Calls one stage; gives the error's message, empty where there is none.
+// Calls one stage. Returns the error's message, or an empty text.
 std::string Call(XLA_FFI_Handler* handler, XLA_FFI_ExecutionStage stage,
                  XLA_FFI_ExecutionContext context, const std::vector<Buffer>& operands,
                  const std::vector<Buffer>& results, const Attributes& attributes);
