@@ -4,7 +4,8 @@
 OLDEST_JAX := jax==0.10.2
 NEWEST_JAX := jax>=0.12,<0.13
 # What the native library is built from: an editable install must be made again where it changes.
-NATIVE := runtime/CMakeLists.txt $(wildcard runtime/csrc/*.* runtime/csrc/*/*.*)
+NATIVE := runtime/CMakeLists.txt $(filter-out runtime/csrc/tests/%, \
+  $(wildcard runtime/csrc/*.* runtime/csrc/*/*.* runtime/csrc/*/*/*.*))
 SHELL := /bin/bash
 INSTALL = -m pip install --quiet --no-input --disable-pip-version-check
 # The demo and the benchmarks need no GPU; with the extra cuda13 and no GPU JAX would look for one.

@@ -1,7 +1,7 @@
-"""The kernels that hloom brings to XLA, and how XLA comes to know them.
+"""hloom's kernels for XLA and their registration.
 
 The handlers are C++ (csrc), in one native library that needs neither Python nor CUDA to load. It
-is loaded and registered when a lowered module first needs it: importing this loads nothing.
+is loaded and registered when a lowered module first needs it: importing this package loads nothing.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Machine code of hloom's CUDA kernels, compiled when it is needed and kept on disk.
+"""The machine code of hloom's CUDA kernels, compiled on demand and cached on disk.
 
-The sources are in `cuda_kernels/`. An image is found again by everything that decides its bytes:
-source, headers, architecture, options and the compiler's version. What is on disk is used only
-where nobody but this user can have put it there.
+The sources are in `cuda_kernels/`. The key of an image is everything that decides its bytes:
+source, headers, architecture, options and the compiler's version. A cached image is used only where
+no other user can have written it.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from hloom.runtime import nvrtc
 _LOGGER = logging.getLogger("hloom.runtime")
 
 OPTIONS = ("--std=c++17",)
-"""What the compiler is told about every kernel."""
+"""The compiler options of every kernel."""
 
 _MOST_BYTES = 64 * 2**20
-"""Of an image on disk; hloom's have some ten KiB."""
+"""The largest image that is read from disk; hloom's have some ten KiB."""
 
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 def cache_dir() -> Path:
-    """Where images are kept.
+    """The folder of the cached images.
 
     $HLOOM_CACHE_DIR, else $XDG_CACHE_HOME/hloom, else ~/.cache/hloom; a folder "kernels" in it.
     """
     if chosen := os.environ.get("HLOOM_CACHE_DIR"):
         return Path(chosen) / "kernels"
     base = os.environ.get("XDG_CACHE_HOME")
-    # The XDG specification: a path that is not absolute counts as not set.
+    # XDG Base Directory Specification: a relative path counts as not set.
     if base and Path(base).is_absolute():
         return Path(base) / "hloom" / "kernels"
     return Path.home() / ".cache" / "hloom" / "kernels"
@@ -58,11 +58,11 @@ def source(name: str) -> nvrtc.Source:
 
 @functools.cache
 def image(name: str, architecture: str) -> bytes:
-    """The machine code of `cuda_kernels/<name>.cu`, from the disk where it was made before.
+    """The machine code of `cuda_kernels/<name>.cu`, from the cache where it holds it.
 
     Args:
       name: the source file without its ending, e.g. "barrier".
-      architecture: of the device, e.g. "sm_90".
+      architecture: the device's, e.g. "sm_90".
 
     Raises nvrtc.CompilerMissingError where there is no compiler, and
     nvrtc.UnknownArchitectureError where it is too old or too new for the device.
@@ -92,30 +92,30 @@ def image(name: str, architecture: str) -> bytes:
 
 
 def key(to_compile: nvrtc.Source, architecture: str, version: tuple[int, int]) -> str:
-    """A name for an image: of the source, architecture, options and the compiler's version."""
+    """The cache key of an image, from source, architecture, options and compiler version."""
     parts = [to_compile.name, to_compile.text, architecture, repr(OPTIONS), repr(version)]
     parts += [part for header in sorted(to_compile.headers.items()) for part in header]
     digest = hashlib.sha256()
     for part in parts:
         encoded = part.encode()
-        # With their lengths, so that no two lists of parts read the same.
+        # The length first, so that different lists of parts never give the same bytes.
         digest.update(len(encoded).to_bytes(8, "little") + encoded)
     return digest.hexdigest()
 
 
 class _UnusableError(OSError):
-    """The cache, or a file in it, is not to be used; the text says why and the remedy."""
+    """The cache, or a file in it, must not be used; the text says why and the remedy."""
 
 
 class _Cache:
-    """The folder of images. What is in it is code that runs: only this user can have put it there.
+    """The folder of cached images, which are code that runs.
 
-    Others' files, links, and a folder that others can write to are not used.
+    Files of other users, links, and a folder that others can write to are refused.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._why_not: str | None = None
+        self._error: str | None = None
         self._at = -1
 
     def __enter__(self) -> _Cache:
@@ -124,7 +124,7 @@ class _Cache:
             self._at = os.open(self._folder, _READ | os.O_DIRECTORY)
             _check_owner(os.fstat(self._at), str(self._folder))
         except OSError as error:
-            self._why_not = f"{self._folder}: {error.strerror}" if error.strerror else str(error)
+            self._error = f"{self._folder}: {error.strerror}" if error.strerror else str(error)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -132,12 +132,12 @@ class _Cache:
             os.close(self._at)
 
     def read(self, name: str) -> bytes | None:
-        """The image of that name; None where there is none. Raises _UnusableError."""
-        if self._why_not is not None:
+        """Reads an image; None where it is not cached. Raises _UnusableError."""
+        if self._error is not None:
             return None
         file = str(self._folder / name)
         try:
-            # Looked at before it is opened: a device may do something then.
+            # Checked before it is opened, for opening a device file may have effects.
             _check_image(os.stat(name, dir_fd=self._at, follow_symlinks=False), file)
             descriptor = os.open(name, _READ | os.O_NONBLOCK, dir_fd=self._at)
             with os.fdopen(descriptor, "rb") as stream:
@@ -155,10 +155,10 @@ class _Cache:
         return found
 
     def write(self, name: str, made: bytes) -> None:
-        """Puts an image on disk whole or not at all. Raises _UnusableError where it cannot."""
-        if self._why_not is not None:
-            raise _UnusableError(self._why_not)
-        # Beside its place, since only within one file system is a replacement atomic.
+        """Writes an image atomically. Raises _UnusableError where that fails."""
+        if self._error is not None:
+            raise _UnusableError(self._error)
+        # In the same folder, since a replacement is atomic only within one file system.
         half = f"{name}.{secrets.token_hex(8)}.tmp"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
@@ -175,7 +175,7 @@ _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 def _make_private(folder: Path) -> None:
-    """Makes a folder, and those above it that are missing, for this user alone."""
+    """Makes a folder and its missing parents, accessible to this user alone."""
     for each in (*reversed(folder.parents), folder):
         with suppress(FileExistsError):
             if not each.exists():

@@ -1,4 +1,4 @@
-"""Whether this machine's GPUs can address each other's memory, asked of the CUDA driver."""
+"""Peer access between this machine's GPUs, as the CUDA driver reports it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _SUCCESS = 0
 
 
 def cannot_address(ordinals: Iterable[int]) -> tuple[int, int] | None:
-    """The first pair of devices of which one cannot address the other's memory; None without one.
+    """The first pair of devices of which one cannot address the other's memory, or None.
 
-    None as well where there is no driver, or not all of the devices: a program may be compiled for
-    a machine other than this one.
+    Also None where the driver or one of the devices is missing: a program may be compiled for
+    another machine.
 
     Args:
       ordinals: the devices' numbers in this process.
@@ -39,7 +39,7 @@ def cannot_address(ordinals: Iterable[int]) -> tuple[int, int] | None:
 
 @functools.cache
 def _driver() -> ctypes.CDLL | None:
-    """The driver, started; None where there is none or it finds no GPU."""
+    """The initialized driver; None where it is missing or finds no GPU."""
     try:
         driver = ctypes.CDLL(_DRIVER)
     except OSError:

@@ -1,4 +1,4 @@
-"""The table of what hloom brings to XLA: every FFI target, its handlers, and its state type."""
+"""The table of hloom's FFI targets for XLA, with their handlers and state types."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 PLATFORMS: Mapping[str, str] = MappingProxyType({"cpu": "cpu", "cuda": "CUDA"})
-"""By platform in hloom, the name under which XLA's FFI knows it ("cuda" would be lost)."""
+"""XLA's FFI names of hloom's platforms (a registration for "cuda" would have no effect)."""
 
 
 @dataclass(frozen=True)
 class StateType:
-    """A C++ type that a handler's `instantiate` makes and XLA keeps with the executable."""
+    """The C++ type of the state that a handler's `instantiate` makes and XLA keeps."""
 
     name: str
-    """Names it to XLA, once a process: it carries a version like a target."""
+    """The type's name in XLA's registry; with a version, like a target."""
     type_id: str
-    """The library's symbol of the id, which XLA fills in at registration."""
+    """The library's symbol of the type id, which XLA sets at registration."""
     type_info: str
     """The library's symbol of the type's description."""
 
@@ -27,46 +27,44 @@ class Kernel:
     """One FFI target on one platform."""
 
     target: str
-    """What a custom call names: the mark, and the version of its attributes and operands."""
+    """The custom call's target name: the mark and the version of its attributes and operands."""
     platform: str
     """A key of PLATFORMS."""
     stages: Mapping[str, str] = field(hash=False)
-    """By FFI stage ("instantiate", "prepare", "initialize", "execute"): the library's symbol."""
+    """The library's symbols by FFI stage ("instantiate", "prepare", "initialize", "execute")."""
     state: StateType | None = None
     """The type of the state that its stages share."""
 
 
-def _cpu(mark: str) -> Kernel:
-    symbol = f"hloom_cpu_{mark.removeprefix('hloom.')}_v1"
-    return Kernel(f"{mark}.v1", "cpu", MappingProxyType({"execute": f"{symbol}_execute"}))
+def _kernel(mark: str, platform: str, *stages: str, state: StateType | None = None) -> Kernel:
+    symbol = f"hloom_{platform}_{mark.removeprefix('hloom.')}_v1"
+    symbols = MappingProxyType({stage: f"{symbol}_{stage}" for stage in stages})
+    return Kernel(f"{mark}.v1", platform, symbols, state)
 
 
-def _cuda(mark: str, *stages: str, state: StateType | None = None) -> Kernel:
-    symbol = f"hloom_cuda_{mark.removeprefix('hloom.')}_v1"
-    return Kernel(
-        f"{mark}.v1",
-        "cuda",
-        MappingProxyType({stage: f"{symbol}_{stage}" for stage in stages}),
-        state,
+def _state(platform: str, name: str) -> StateType:
+    symbol = f"hloom_{platform}_{name}_type"
+    return StateType(
+        f"hloom.{platform}.{name}.v1", type_id=f"{symbol}_id", type_info=f"{symbol}_info"
     )
 
 
-_CUDA_SITE = StateType(
-    "hloom.cuda.site.v1", type_id="hloom_cuda_site_type_id", type_info="hloom_cuda_site_type_info"
-)
+_CPU_CALL = _state("cpu", "call")
+_CUDA_SITE = _state("cuda", "site")
+_CPU_STAGES = ("instantiate", "execute")
 _CUDA_STAGES = ("instantiate", "initialize", "execute")
 
 KERNELS: tuple[Kernel, ...] = (
-    _cpu("hloom.token"),
-    _cpu("hloom.tie"),
-    _cpu("hloom.after"),
-    _cpu("hloom.barrier"),
-    _cpu("hloom.ragged_all_to_all"),
-    _cuda("hloom.token", "execute"),
-    _cuda("hloom.barrier", *_CUDA_STAGES, state=_CUDA_SITE),
-    _cuda("hloom.ragged_all_to_all", *_CUDA_STAGES, state=_CUDA_SITE),
+    _kernel("hloom.token", "cpu", "execute"),
+    _kernel("hloom.tie", "cpu", "execute"),
+    _kernel("hloom.after", "cpu", "execute"),
+    _kernel("hloom.barrier", "cpu", *_CPU_STAGES, state=_CPU_CALL),
+    _kernel("hloom.ragged_all_to_all", "cpu", *_CPU_STAGES, state=_CPU_CALL),
+    _kernel("hloom.token", "cuda", "execute"),
+    _kernel("hloom.barrier", "cuda", *_CUDA_STAGES, state=_CUDA_SITE),
+    _kernel("hloom.ragged_all_to_all", "cuda", *_CUDA_STAGES, state=_CUDA_SITE),
 )
-"""Every target. Order is the order of registration."""
+"""Every target, in the order of registration."""
 
 
 def kernel(target: str, platform: str) -> Kernel:
@@ -78,5 +76,5 @@ def kernel(target: str, platform: str) -> Kernel:
 
 
 def targets(platform: str) -> frozenset[str]:
-    """Every target that there is on a platform."""
+    """Every target of a platform."""
     return frozenset(each.target for each in KERNELS if each.platform == platform)

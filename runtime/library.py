@@ -1,4 +1,4 @@
-"""The native library: where it lies, what it holds, and what to do where it is missing."""
+"""The native library: its location, its symbols, and clear errors where it is missing."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ FILE_NAME = "libhloom_runtime.so"
 
 
 class RuntimeLibraryError(RuntimeError):
-    """The native library is missing or does not load; the text says what to do."""
+    """The native library is missing or does not load; the text says the remedy."""
 
 
 def find_library() -> Path | None:
-    """Where the library lies; None where hloom was installed without a C++ compiler."""
-    # Beside the sources in a wheel, in site-packages in an editable install: the resources of the
-    # package know both.
+    """The library's path; None where hloom was installed without a C++ compiler."""
+    # Beside the sources in a wheel, in site-packages in an editable install: importlib.resources
+    # finds both.
     resource = files("hloom.runtime") / FILE_NAME
     if resource.is_file():
         with as_file(resource) as path:
             return path
-    # Python started in a checkout's root imports the sources there: the library is the installed
-    # package's.
+    # Python started in a checkout's root imports the sources there, which have no library beside
+    # them: take the installed package's.
     try:
         installed = Path(str(distribution("hloom").locate_file(f"hloom/runtime/{FILE_NAME}")))
     except PackageNotFoundError:
@@ -57,7 +57,7 @@ class Library:
         return self._handle.hloom_ffi_version_major(), self._handle.hloom_ffi_version_minor()
 
     def capsules(self, symbols: Mapping[str, str]) -> Mapping[str, Any]:
-        """What jax.ffi wants: by the same keys, a capsule with the address of each symbol.
+        """PyCapsules of the symbols' addresses, as jax.ffi takes them, by the same keys.
 
         Raises RuntimeLibraryError for a symbol that the library does not have.
         """
@@ -66,7 +66,7 @@ class Library:
         )
 
     def start_trace(self, file: str) -> str | None:
-        """Starts to record calls into `file` (see trace.h); why it could not, else None."""
+        """Starts to record calls into `file` (see trace.h). Returns the error, or None."""
         message = ctypes.create_string_buffer(512)
         failed = self._handle.hloom_start_trace(
             file.encode(), message, ctypes.c_size_t(len(message))
@@ -85,7 +85,7 @@ class Library:
 
 @functools.cache
 def load_library() -> Library:
-    """The library, loaded at the first call. Raises RuntimeLibraryError where there is none."""
+    """Loads the library at the first call. Raises RuntimeLibraryError where it is missing."""
     path = find_library()
     if path is None:
         raise RuntimeLibraryError(

@@ -1,7 +1,7 @@
-"""NVIDIA's run-time compiler: CUDA C++ to machine code, on machines with or without a GPU.
+"""NVRTC, NVIDIA's run-time compiler: CUDA C++ to machine code, with or without a GPU.
 
-The compiler comes with JAX's CUDA plugin (the package nvidia-cuda-nvrtc) or with an installed CUDA
-toolkit. Source: https://docs.nvidia.com/cuda/nvrtc/.
+The library comes with JAX's CUDA plugin (the package nvidia-cuda-nvrtc) or with a CUDA toolkit.
+Why by ctypes: docs/decisions/0017. Source: https://docs.nvidia.com/cuda/nvrtc/.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SUCCESS = 0
 _COMPILATION_ERROR = 6
 
 _MAJORS = (13, 12)
-"""CUDA's major versions, the one to prefer first."""
+"""CUDA's major versions, the preferred one first."""
 
 _WHEELS = {13: "nvidia.cu13", 12: "nvidia.cuda_nvrtc"}
 _PLUGINS = {13: "jax_cuda13_plugin", 12: "jax_cuda12_plugin"}
@@ -27,15 +27,15 @@ _TOOLKITS = ("CUDA_HOME", "CUDA_PATH")
 
 
 class CompilerMissingError(RuntimeError):
-    """NVRTC was not found, or cannot be loaded; the text says where it was looked for."""
+    """NVRTC was not found or cannot be loaded; the text lists the paths tried."""
 
 
 class UnknownArchitectureError(RuntimeError):
-    """This NVRTC does not compile for an architecture; the text says for which it does."""
+    """This NVRTC does not support an architecture; the text lists those that it supports."""
 
 
 class CompileError(RuntimeError):
-    """NVRTC refused a source; the text holds its log."""
+    """A source does not compile; the text holds NVRTC's log."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,9 +43,9 @@ class Source:
     """A CUDA C++ source with the headers that it includes.
 
     Attributes:
-      name: its file name, as it stands in the compiler's messages.
+      name: the file name in the compiler's messages.
       text: the source.
-      headers: by the name that stands in the #include, the text of the header.
+      headers: the headers' texts by their names in #include.
     """
 
     name: str
@@ -73,7 +73,7 @@ class Compiler:
         self.version = (major.value, minor.value)
 
     def architectures(self) -> tuple[int, ...]:
-        """The compute capabilities that it compiles for, as 10 * major + minor, ascending."""
+        """The supported compute capabilities as 10 * major + minor, ascending."""
         count = ctypes.c_int()
         self._check(self._library.nvrtcGetNumSupportedArchs(ctypes.byref(count)))
         found = (ctypes.c_int * count.value)()
@@ -81,10 +81,10 @@ class Compiler:
         return tuple(sorted(found))
 
     def compile(self, source: Source, architecture: str, options: Sequence[str] = ()) -> bytes:
-        """The machine code (CUBIN) of a source.
+        """Compiles a source to machine code (CUBIN).
 
         Args:
-          source: what to compile.
+          source: the source.
           architecture: of the device, e.g. "sm_90" or "sm_90a".
           options: further options of NVRTC.
 
@@ -129,7 +129,7 @@ class Compiler:
 
     def _check_architecture(self, architecture: str) -> None:
         known = [f"sm_{each}" for each in self.architectures()]
-        # Of the suffixes "a" and "f" it lists none.
+        # NVRTC lists architectures without the suffixes "a" and "f".
         if architecture.rstrip("af") not in known:
             raise UnknownArchitectureError(
                 f"{self} does not compile for {architecture}, only for {', '.join(known)}"
@@ -149,11 +149,10 @@ class Compiler:
 
 @functools.cache
 def load() -> Compiler:
-    """The compiler of this process.
+    """Loads the compiler, once a process.
 
-    That of JAX's CUDA plugin is the one to have, since its CUDA version is the one that the
-    machine's driver must serve anyway; otherwise any other that is installed. Raises
-    CompilerMissingError where there is none.
+    The one of JAX's CUDA plugin is preferred, since the machine's driver must support its CUDA
+    version anyway; then any other that is installed. Raises CompilerMissingError where none loads.
     """
     tried = []
     for path in candidates():
@@ -168,8 +167,8 @@ def load() -> Compiler:
 
 
 def candidates() -> tuple[str, ...]:
-    """Paths and names under which NVRTC may be loaded, the best first."""
-    # The plugin that is installed decides the version.
+    """Paths and names to load NVRTC from, the preferred first."""
+    # The installed plugin decides the version.
     majors = sorted(_MAJORS, key=lambda major: (find_spec(_PLUGINS[major]) is None, -major))
     wheels = [path for major in majors for path in _wheel_libraries(major)]
     toolkits = [
@@ -185,7 +184,7 @@ def _wheel_libraries(major: int) -> list[str]:
     try:
         spec = find_spec(_WHEELS[major])
     except ModuleNotFoundError:
-        return []  # the namespace package of all NVIDIA wheels is not there
+        return []  # no NVIDIA wheel is installed
     roots = [] if spec is None else list(spec.submodule_search_locations or ())
     paths = (Path(root) / "lib" / f"libnvrtc.so.{major}" for root in roots)
     return [str(path) for path in paths if path.exists()]

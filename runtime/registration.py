@@ -1,4 +1,4 @@
-"""Registers kernels with XLA: late, once, in the order that XLA needs, and checked."""
+"""Registers kernels with XLA: on demand, once, in the order that XLA needs, and checked."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hloom.runtime.library import Library, RuntimeLibraryError, load_library
 logger = logging.getLogger("hloom.runtime")
 
 TRACE_VARIABLE = "HLOOM_TRACE"
-"""Names the file in which the calls of the kernels are recorded as a Chrome trace."""
+"""The environment variable with the file for a Chrome trace of the kernels' calls."""
 
 _lock = threading.RLock()
 _registered: set[tuple[str, str]] = set()
@@ -27,18 +27,18 @@ _is_prepared = False
 
 
 class RegistrationError(RuntimeError):
-    """XLA did not take a kernel; the text names it and both sides' versions."""
+    """XLA refused a kernel; the text names it and both sides' versions."""
 
 
 Known = Callable[[str], Collection[str] | None]
-"""By platform, the targets that XLA has now; None where that cannot be asked."""
+"""Returns the targets that XLA has for a platform; None where they cannot be listed."""
 
 
 def register(targets: Iterable[str], platform: str, known: Known = lambda _: None) -> None:
-    """Registers what is not yet registered of `targets` on `platform` ("cpu" or "cuda").
+    """Registers those of `targets` that are not registered yet on `platform` ("cpu" or "cuda").
 
-    Later compiles in this process can then name these targets; that they can is checked with
-    `known`. Thread-safe; a target that is registered costs a set lookup. Raises
+    Later compiles in this process can then name these targets, which is checked with `known`.
+    Thread-safe; a registered target costs a set lookup. Raises
     RuntimeLibraryError where the native library is missing, RegistrationError where XLA cannot
     take the kernels, KeyError for a target that hloom lacks.
     """
@@ -78,12 +78,12 @@ def registered(platform: str) -> frozenset[str]:
 
 
 def _prepare(library: Library) -> None:
-    """What comes before the first registration in a process."""
+    """Prepares the first registration in a process."""
     global _is_prepared
     if _is_prepared:
         return
     _check_version(library)
-    # XLA's CPU backend fails to start when it finds state types of others already there.
+    # XLA's CPU backend fails to start after another library has registered a state type.
     jax.devices()
     if file := os.environ.get(TRACE_VARIABLE):
         reason = library.start_trace(file)
@@ -109,7 +109,7 @@ def _register_one(new: Kernel, library: Library) -> None:
 
 
 def _register_state(state: StateType, platform: str, library: Library) -> None:
-    """XLA wants the type before the first target that uses it."""
+    """Registers a state type, which XLA needs before the first target that uses it."""
     if (state.name, platform) in _types:
         return
     found = library.capsules({"type_id": state.type_id, "type_info": state.type_info})
@@ -124,8 +124,9 @@ def _register_state(state: StateType, platform: str, library: Library) -> None:
 def _check_version(library: Library) -> None:
     """Raises RegistrationError where this jaxlib would reject the library.
 
-    On CUDA XLA does so without a word: the registration passes, and the compile then finds no
-    such target. So compare before, with the version that the installed jaxlib's headers state.
+    On CUDA XLA rejects silently: the registration passes, and the compile then finds no such
+    target. So the versions are compared first, with the one that the installed jaxlib's headers
+    state.
     """
     theirs = _installed_ffi_version()
     if theirs is not None and (theirs[0] != library.ffi_version[0] or theirs < library.ffi_version):
@@ -138,7 +139,7 @@ def _check_version(library: Library) -> None:
 
 
 def _installed_ffi_version() -> tuple[int, int] | None:
-    """The FFI version of the installed jaxlib; None where it has no headers to tell."""
+    """The FFI version of the installed jaxlib; None where it has no headers."""
     header = Path(jax.ffi.include_dir()) / "xla" / "ffi" / "api" / "c_api.h"
     if not header.is_file():
         return None

@@ -12,12 +12,7 @@ from benchmarks.gpu.child import Note
 from benchmarks.gpu.harness import of_tests
 from benchmarks.gpu.items import ROOT, Skip
 
-_SOURCES = (
-    "tests/native/cuda",
-    "tests/support/devices/cuda_on_cpu.py",
-    "runtime/cuda_kernels",
-    "runtime/csrc",
-)
+_SOURCES = ("tests/support/devices/cuda_on_cpu.py", "runtime/cuda_kernels", "runtime/csrc")
 
 
 def make(note: Note, folder: str) -> str:

@@ -1,7 +1,7 @@
-// How large elements are in memory.
+// Sizes of elements in memory.
 
-#ifndef HLOOM_RUNTIME_ELEMENT_BITS_H_
-#define HLOOM_RUNTIME_ELEMENT_BITS_H_
+#ifndef HLOOM_RUNTIME_CSRC_ELEMENT_BITS_H_
+#define HLOOM_RUNTIME_CSRC_ELEMENT_BITS_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace hloom {
 
-// Bits that XLA:CPU gives one element in memory; 0 for a type that this library does not know.
+// The bits of one element in XLA:CPU's memory; 0 for a type that this library does not know.
 //
 // The FFI's own ByteWidth says one byte for types of four bits and less, but XLA hands them over
 // packed, the first element in the low bits (measured 2026-11 with jaxlib 0.10.2 and 0.12.0): a
@@ -62,7 +62,7 @@ constexpr int ElementBits(xla::ffi::DataType type) {
   return 0;  // a type of a newer XLA
 }
 
-// Bytes that a buffer takes in memory, packed types included; 0 for a type that is not known.
+// The bytes of a buffer in memory, packed types included; 0 for an unknown type.
 inline size_t BufferBytes(const xla::ffi::AnyBuffer& buffer) {
   auto bits = static_cast<size_t>(ElementBits(buffer.element_type()));
   // A product of sizes need not fit where one of them is 0; memory that is there does.
@@ -75,4 +75,4 @@ inline size_t BufferBytes(const xla::ffi::AnyBuffer& buffer) {
 
 }  // namespace hloom
 
-#endif  // HLOOM_RUNTIME_ELEMENT_BITS_H_
+#endif  // HLOOM_RUNTIME_CSRC_ELEMENT_BITS_H_

@@ -1,4 +1,4 @@
-// What Python asks the library itself.
+// Functions that Python calls directly.
 
 #include <cstddef>
 #include <cstdio>
@@ -11,14 +11,14 @@
 extern "C" int hloom_ffi_version_major() { return XLA_FFI_API_MAJOR; }
 extern "C" int hloom_ffi_version_minor() { return XLA_FFI_API_MINOR; }
 
-// Starts to record calls into a file. Gives 0, or 1 with the reason in `message`.
+// Starts to record calls into a file. Returns 0, or 1 with the error in `message`.
 extern "C" int hloom_start_trace(const char* file, char* message, size_t message_bytes) {
-  std::string reason;
+  std::string error;
   try {
-    reason = hloom::StartTrace(file);
+    error = hloom::StartTrace(file);
   } catch (...) {
-    reason = "out of memory";
+    error = "out of memory";
   }
-  std::snprintf(message, message_bytes, "%s", reason.c_str());
-  return reason.empty() ? 0 : 1;
+  std::snprintf(message, message_bytes, "%s", error.c_str());
+  return error.empty() ? 0 : 1;
 }

@@ -10,14 +10,14 @@
 namespace hloom {
 namespace {
 
-// Enough to answer latecomers of the last runs; old ones fall out, so nothing grows.
+// Failed runs whose latecomers get an answer; older ones are forgotten, so nothing grows.
 constexpr size_t kRememberedRuns = 64;
 
-// Longer ones are cut to this, so that a deadline never overflows the clock.
+// The longest timeout: a deadline never overflows the clock.
 constexpr std::chrono::hours kLongestTimeout{24 * 365};
 
-// The watcher looks this often at what waits, and so many times within a timeout: a time in which
-// the process was stopped counts as one look at most.
+// The watcher's period, and its looks within a timeout: time in which the process was stopped
+// counts as one look at most.
 constexpr std::chrono::seconds kLongestLook{1};
 constexpr int kLooksPerTimeout = 8;
 
@@ -39,25 +39,26 @@ std::vector<int64_t> RanksOf(const std::vector<Member>& members) {
   return ranks;
 }
 
-std::string Place(const Meeting& meeting) {
-  return std::string(meeting.what) + " at " + std::string(meeting.site);
+std::string Describe(const GroupCall& call) { return call.kind + " at " + call.site; }
+
+std::string Identity(const GroupCall& call, int64_t run) {
+  return "channel " + std::to_string(call.channel) + ", run " + std::to_string(run);
 }
 
-std::string Identity(const Meeting& meeting) {
-  return "channel " + std::to_string(meeting.channel) + ", run " + std::to_string(meeting.run);
+// Ends the process where a callback throws, which none may.
+void Deliver(const Rendezvous::Callback& callback, const Outcome& outcome) noexcept {
+  callback(outcome);
 }
 
-void Deliver(const Rendezvous::Then& then, const Outcome& outcome) noexcept { then(outcome); }
-
-Outcome Carry(const Rendezvous::Action& action, const Meeting& meeting,
-              const std::vector<Rendezvous::Payload>& payloads) {
+Outcome RunAction(const Rendezvous::Action& action, const GroupCall& call,
+                  const std::vector<Rendezvous::Payload>& payloads) {
   if (!action) return std::nullopt;
   try {
     return action(payloads);
   } catch (const std::exception& error) {
-    return Failure{FailureKind::kAction, Place(meeting) + ": " + error.what()};
+    return Failure{FailureKind::kAction, Describe(call) + ": " + error.what()};
   } catch (...) {
-    return Failure{FailureKind::kAction, Place(meeting) + ": an unknown exception"};
+    return Failure{FailureKind::kAction, Describe(call) + ": an unknown exception"};
   }
 }
 
@@ -99,56 +100,56 @@ Rendezvous::~Rendezvous() {
     while (!pending_.empty()) {
       const GenerationPtr generation = pending_.begin()->second;
       FailLocked(generation,
-                 {FailureKind::kPeer, Place(generation->meeting) + ": the rendezvous is gone"},
+                 {FailureKind::kPeer, Describe(*generation->call) + ": the rendezvous is gone"},
                  &releases);
     }
     watch_changed_.notify_all();
   }
-  for (const auto& [then, outcome] : releases) Deliver(then, outcome);
+  for (const auto& [callback, outcome] : releases) Deliver(callback, outcome);
   if (watcher_.joinable()) watcher_.join();
 }
 
-void Rendezvous::Arrive(const Meeting& meeting, Payload payload, const Action& action, Then then,
-                        const Launch& launch) noexcept {
+void Rendezvous::Arrive(const Arrival& arrival, Payload payload, const Action& action,
+                        Callback callback, const Scheduler& schedule) noexcept {
   Releases releases;
   GenerationPtr complete;
   Outcome refused;
   try {
     std::lock_guard<std::mutex> lock(mutex_);
-    refused = Enter(meeting, payload, &then, &complete, &releases);
+    refused = Enter(arrival, payload, &callback, &complete, &releases);
   } catch (const std::exception& error) {
-    refused = Failure{FailureKind::kAction, Place(meeting) + ": " + error.what()};
+    refused = Failure{FailureKind::kAction, Describe(*arrival.call) + ": " + error.what()};
   }
   for (const auto& [waiting, outcome] : releases) Deliver(waiting, outcome);
-  if (refused.has_value()) return Deliver(then, refused);
+  if (refused.has_value()) return Deliver(callback, refused);
   if (complete == nullptr) return;
 
-  const Outcome outcome = Carry(action, complete->meeting, complete->payloads);
+  const Outcome outcome = RunAction(action, *complete->call, complete->payloads);
   complete->payloads.clear();
   if (outcome.has_value()) {
-    for (const Member& member : complete->meeting.members) {
-      Abandon(complete->meeting.run, member, outcome->message);
+    for (const Member& member : complete->call->members) {
+      Abandon(complete->run, member, outcome->message);
     }
   }
-  for (size_t i = 0; i < complete->thens.size(); ++i) {
-    if (i == meeting.position) continue;
-    if (!launch) {
-      Deliver(complete->thens[i], outcome);
+  for (size_t i = 0; i < complete->callbacks.size(); ++i) {
+    if (i == arrival.position) continue;
+    if (!schedule) {
+      Deliver(complete->callbacks[i], outcome);
       continue;
     }
-    const std::function<void()> release = [then = std::move(complete->thens[i]), outcome] {
-      Deliver(then, outcome);
+    const std::function<void()> release = [waiting = std::move(complete->callbacks[i]), outcome] {
+      Deliver(waiting, outcome);
     };
     try {
-      launch(release);
+      schedule(release);
     } catch (...) {
-      release();  // Not scheduled: better one after the other than never.
+      release();  // One after the other is better than never.
     }
   }
-  Deliver(complete->thens[meeting.position], outcome);
+  Deliver(complete->callbacks[arrival.position], outcome);
 }
 
-Outcome Rendezvous::ArriveAndWait(const Meeting& meeting, Payload payload, const Action& action) {
+Outcome Rendezvous::ArriveAndWait(const Arrival& arrival, Payload payload, const Action& action) {
   struct Wait {
     std::mutex mutex;
     std::condition_variable done;
@@ -157,14 +158,14 @@ Outcome Rendezvous::ArriveAndWait(const Meeting& meeting, Payload payload, const
   };
   const auto wait = std::make_shared<Wait>();
   Arrive(
-      meeting, std::move(payload), action,
+      arrival, std::move(payload), action,
       [wait](const Outcome& outcome) {
         std::lock_guard<std::mutex> lock(wait->mutex);
         wait->outcome = outcome;
         wait->is_done = true;
         wait->done.notify_one();
       },
-      /*launch=*/nullptr);
+      /*schedule=*/nullptr);
   std::unique_lock<std::mutex> lock(wait->mutex);
   wait->done.wait(lock, [&] { return wait->is_done; });
   return wait->outcome;
@@ -177,7 +178,7 @@ void Rendezvous::Abandon(int64_t run, const Member& member, const std::string& m
     MarkFailed(run, member.device, message);
     SpreadFailures(run, &releases);
   }
-  for (const auto& [then, outcome] : releases) Deliver(then, outcome);
+  for (const auto& [callback, outcome] : releases) Deliver(callback, outcome);
 }
 
 size_t Rendezvous::pending() const {
@@ -185,59 +186,57 @@ size_t Rendezvous::pending() const {
   return pending_.size();
 }
 
-// Takes `then` when the arrival is accepted, and sets `complete` when it was the last one.
-// Otherwise says why not; `then` is then left to the caller.
-Outcome Rendezvous::Enter(const Meeting& meeting, const Payload& payload, Then* then,
+// Takes `callback` when the arrival is accepted, and sets `complete` when it was the last one.
+// Otherwise returns the failure and leaves `callback` to the caller.
+Outcome Rendezvous::Enter(const Arrival& arrival, const Payload& payload, Callback* callback,
                           GenerationPtr* complete, Releases* releases) {
-  if (meeting.position >= meeting.members.size() || meeting.timeout.count() <= 0) {
+  const GroupCall& call = *arrival.call;
+  if (arrival.position >= call.members.size() || call.timeout.count() <= 0) {
     return Failure{FailureKind::kMisuse,
-                   Place(meeting) + ": position " + std::to_string(meeting.position) + " of " +
-                       std::to_string(meeting.members.size()) + " members, timeout " +
-                       std::to_string(meeting.timeout.count()) + " ms"};
+                   Describe(call) + ": position " + std::to_string(arrival.position) + " of " +
+                       std::to_string(call.members.size()) + " members, timeout " +
+                       std::to_string(call.timeout.count()) + " ms"};
   }
-  const Key key{meeting.run, meeting.channel, meeting.members.front().device};
+  const Key key{arrival.run, call.channel, call.members.front().device};
   const auto found = pending_.find(key);
   GenerationPtr generation = found == pending_.end() ? nullptr : found->second;
-  if (Outcome refusal = Refusal(meeting, generation.get())) {
-    if (generation != nullptr && refusal->kind == FailureKind::kMisuse) {
-      FailLocked(generation, *refusal, releases);
+  if (Outcome failure = Check(arrival, generation.get())) {
+    if (generation != nullptr && failure->kind == FailureKind::kMisuse) {
+      FailLocked(generation, *failure, releases);
     }
-    MarkFailed(meeting.run, meeting.members[meeting.position].device, refusal->message);
-    SpreadFailures(meeting.run, releases);
-    return refusal;
+    MarkFailed(arrival.run, arrival.self().device, failure->message);
+    SpreadFailures(arrival.run, releases);
+    return failure;
   }
-  if (generation == nullptr) generation = Open(meeting);
-  generation->payloads[meeting.position] = payload;
-  generation->thens[meeting.position] = std::move(*then);
-  if (++generation->arrived == meeting.members.size()) {
+  if (generation == nullptr) generation = Open(arrival);
+  generation->payloads[arrival.position] = payload;
+  generation->callbacks[arrival.position] = std::move(*callback);
+  if (++generation->arrived == call.members.size()) {
     pending_.erase(key);
     *complete = std::move(generation);
   }
   return std::nullopt;
 }
 
-Rendezvous::GenerationPtr Rendezvous::Open(const Meeting& meeting) {
+Rendezvous::GenerationPtr Rendezvous::Open(const Arrival& arrival) {
   StartWatching();
   auto generation = std::make_shared<Generation>();
-  generation->what = meeting.what;
-  generation->site = meeting.site;
-  generation->meeting = meeting;
-  generation->meeting.what = generation->what;
-  generation->meeting.site = generation->site;
+  generation->call = arrival.call;
+  generation->run = arrival.run;
   const Clock::time_point now = Clock::now();
   generation->started = Watched(now);
-  generation->deadline =
-      generation->started + std::min<std::chrono::milliseconds>(meeting.timeout, kLongestTimeout);
-  generation->payloads.resize(meeting.members.size());
-  generation->thens.resize(meeting.members.size());
-  pending_.emplace(Key{meeting.run, meeting.channel, meeting.members.front().device}, generation);
+  generation->deadline = generation->started + std::min<std::chrono::milliseconds>(
+                                                   arrival.call->timeout, kLongestTimeout);
+  generation->payloads.resize(arrival.call->members.size());
+  generation->callbacks.resize(arrival.call->members.size());
+  pending_.emplace(generation->key(), generation);
   const Clock::time_point planned = next_look_;
   PlanLook(now, *generation);
   if (next_look_ < planned) watch_changed_.notify_all();
   return generation;
 }
 
-// Sees to it that the watcher looks soon enough at a meeting that waits.
+// Makes the watcher look soon enough at a generation that waits.
 void Rendezvous::PlanLook(Clock::time_point now, const Generation& generation) {
   const Clock::duration timeout = generation.deadline - generation.started;
   const Clock::duration look = std::min<Clock::duration>(kLongestLook, timeout / kLooksPerTimeout);
@@ -245,58 +244,58 @@ void Rendezvous::PlanLook(Clock::time_point now, const Generation& generation) {
   next_look_ = std::min(next_look_, now + std::min(look, left));
 }
 
-// Why this arrival cannot be accepted, if so. `generation` is the one it would join, or null.
-Outcome Rendezvous::Refusal(const Meeting& meeting, const Generation* generation) const {
-  const Member& self = meeting.members[meeting.position];
-  if (stopping_) return Failure{FailureKind::kPeer, Place(meeting) + ": the rendezvous is gone"};
-  if (generation != nullptr && generation->what != meeting.what) {
-    // Whoever comes last reads the payloads of all as its own kind's.
-    return Failure{FailureKind::kMisuse,
-                   Place(meeting) + ": rank " + std::to_string(self.rank) + " comes to where " +
-                       Place(generation->meeting) + " waits; each channel is for one kind of call" +
-                       " (" + Identity(meeting) + ")"};
+// The failure of an arrival that cannot be accepted. `generation` is the one it would join, or
+// null.
+Outcome Rendezvous::Check(const Arrival& arrival, const Generation* generation) const {
+  const GroupCall& call = *arrival.call;
+  const std::string rank = std::to_string(arrival.self().rank);
+  if (stopping_) return Failure{FailureKind::kPeer, Describe(call) + ": the rendezvous is gone"};
+  if (generation != nullptr && generation->call->kind != call.kind) {
+    // The last arrival reads all payloads as those of its own kind.
+    return Failure{FailureKind::kMisuse, Describe(call) + ": rank " + rank + " comes to where " +
+                                             Describe(*generation->call) +
+                                             " waits; each channel is for one kind of call (" +
+                                             Identity(call, arrival.run) + ")"};
   }
-  if (generation != nullptr && !(generation->meeting.members == meeting.members)) {
-    return Failure{FailureKind::kMisuse,
-                   Place(meeting) + ": rank " + std::to_string(self.rank) + " meets " +
-                       Ranks(RanksOf(meeting.members)) + ", but those who wait at " +
-                       generation->site + " meet " + Ranks(RanksOf(generation->meeting.members)) +
-                       " (" + Identity(meeting) + ")"};
+  if (generation != nullptr && !(generation->call->members == call.members)) {
+    return Failure{FailureKind::kMisuse, Describe(call) + ": rank " + rank + " meets " +
+                                             Ranks(RanksOf(call.members)) +
+                                             ", but those who wait at " + generation->call->site +
+                                             " meet " + Ranks(RanksOf(generation->call->members)) +
+                                             " (" + Identity(call, arrival.run) + ")"};
   }
-  if (generation != nullptr && generation->thens[meeting.position]) {
-    return Failure{FailureKind::kMisuse, Place(meeting) + ": rank " + std::to_string(self.rank) +
+  if (generation != nullptr && generation->callbacks[arrival.position]) {
+    return Failure{FailureKind::kMisuse, Describe(call) + ": rank " + rank +
                                              " came a second time before all had come once (" +
-                                             Identity(meeting) + ")"};
+                                             Identity(call, arrival.run) + ")"};
   }
-  const auto run = failed_runs_.find(meeting.run);
+  const auto run = failed_runs_.find(arrival.run);
   if (run == failed_runs_.end()) return std::nullopt;
   std::vector<int64_t> failed;
   const std::string* reason = nullptr;
-  for (size_t i = 0; i < meeting.members.size(); ++i) {
-    if (generation != nullptr && generation->thens[i]) continue;
-    const auto device = run->second.reason_by_device.find(meeting.members[i].device);
+  for (size_t i = 0; i < call.members.size(); ++i) {
+    if (generation != nullptr && generation->callbacks[i]) continue;
+    const auto device = run->second.reason_by_device.find(call.members[i].device);
     if (device == run->second.reason_by_device.end()) continue;
-    failed.push_back(meeting.members[i].rank);
+    failed.push_back(call.members[i].rank);
     if (reason == nullptr) reason = &device->second;
   }
   if (reason == nullptr) return std::nullopt;
-  return Failure{FailureKind::kPeer, Place(meeting) + ": " + Ranks(std::move(failed)) +
+  return Failure{FailureKind::kPeer, Describe(call) + ": " + Ranks(std::move(failed)) +
                                          " failed earlier in this run: " + *reason};
 }
 
-// Takes the generation out and fails those who have arrived. They come to no other meeting of
-// this run, so whoever waits for one of them fails with the next call of SpreadFailures.
+// Removes the generation and fails the ranks that have arrived. They arrive at no other call of
+// this run, so the next SpreadFailures fails whoever waits for one of them.
 void Rendezvous::FailLocked(const GenerationPtr& generation, const Failure& failure,
                             Releases* releases) {
-  const Meeting& meeting = generation->meeting;
-  const auto found =
-      pending_.find(Key{meeting.run, meeting.channel, meeting.members.front().device});
+  const auto found = pending_.find(generation->key());
   if (found == pending_.end() || found->second != generation) return;  // It has failed already.
   pending_.erase(found);
-  for (size_t i = 0; i < meeting.members.size(); ++i) {
-    if (!generation->thens[i]) continue;
-    MarkFailed(meeting.run, meeting.members[i].device, failure.message);
-    releases->emplace_back(std::move(generation->thens[i]), failure);
+  for (size_t i = 0; i < generation->callbacks.size(); ++i) {
+    if (!generation->callbacks[i]) continue;
+    MarkFailed(generation->run, generation->call->members[i].device, failure.message);
+    releases->emplace_back(std::move(generation->callbacks[i]), failure);
   }
 }
 
@@ -310,22 +309,22 @@ void Rendezvous::MarkFailed(int64_t run, int64_t device, const std::string& reas
   failed_order_.pop_front();
 }
 
-// Fails every meeting of the run that waits for a failed device, until there is none.
+// Fails every call of the run that waits for a failed device, until there is none.
 void Rendezvous::SpreadFailures(int64_t run, Releases* releases) {
   const auto doomed = [&]() -> std::pair<GenerationPtr, Failure> {
     const auto failed = failed_runs_.find(run);
     if (failed == failed_runs_.end()) return {};
     for (const auto& [key, generation] : pending_) {
       if (key.run != run) continue;
-      const Meeting& meeting = generation->meeting;
-      for (size_t i = 0; i < meeting.members.size(); ++i) {
-        if (generation->thens[i]) continue;
-        const auto device = failed->second.reason_by_device.find(meeting.members[i].device);
+      const GroupCall& call = *generation->call;
+      for (size_t i = 0; i < call.members.size(); ++i) {
+        if (generation->callbacks[i]) continue;
+        const auto device = failed->second.reason_by_device.find(call.members[i].device);
         if (device == failed->second.reason_by_device.end()) continue;
-        return {generation,
-                {FailureKind::kPeer, Place(meeting) + ": rank " +
-                                         std::to_string(meeting.members[i].rank) +
-                                         " failed in this run: " + device->second}};
+        return {
+            generation,
+            {FailureKind::kPeer, Describe(call) + ": rank " + std::to_string(call.members[i].rank) +
+                                     " failed in this run: " + device->second}};
       }
     }
     return {};
@@ -342,11 +341,11 @@ void Rendezvous::StartWatching() {
   watcher_ = std::thread([this] { Watch(); });
 }
 
-// Looks at what waits, a few times within each timeout. Meetings that complete do not wake it, and
-// nothing does while none waits.
+// Looks at the pending calls a few times within each timeout. Calls that complete do not wake it,
+// and nothing does while none is pending.
 //
-// When it comes late to a look, the process was stopped, or had no processor to run on: then the
-// ranks did not run either, and deadlines move by as much.
+// When a look comes late, the process was stopped or had no processor to run on: then the ranks did
+// not run either, and deadlines move by as much.
 void Rendezvous::Watch() noexcept {
   std::unique_lock<std::mutex> lock(mutex_);
   while (!stopping_) {
@@ -371,22 +370,22 @@ void Rendezvous::Watch() noexcept {
     }
     Releases releases;
     for (const GenerationPtr& generation : late) {
-      const Meeting& meeting = generation->meeting;
+      const GroupCall& call = *generation->call;
       std::vector<int64_t> missing;
       std::vector<int64_t> came;
-      for (size_t i = 0; i < meeting.members.size(); ++i) {
-        (generation->thens[i] ? came : missing).push_back(meeting.members[i].rank);
+      for (size_t i = 0; i < call.members.size(); ++i) {
+        (generation->callbacks[i] ? came : missing).push_back(call.members[i].rank);
       }
       FailLocked(generation,
                  {FailureKind::kTimeout,
-                  Place(meeting) + ": " + Ranks(std::move(missing)) + " did not come within " +
+                  Describe(call) + ": " + Ranks(std::move(missing)) + " did not come within " +
                       Seconds(Watched(now) - generation->started) + "; " + Ranks(std::move(came)) +
-                      " waited (" + Identity(meeting) + ")"},
+                      " waited (" + Identity(call, generation->run) + ")"},
                  &releases);
-      SpreadFailures(meeting.run, &releases);
+      SpreadFailures(generation->run, &releases);
     }
     lock.unlock();
-    for (const auto& [then, outcome] : releases) Deliver(then, outcome);
+    for (const auto& [callback, outcome] : releases) Deliver(callback, outcome);
     releases.clear();
     lock.lock();
   }

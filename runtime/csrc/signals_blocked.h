@@ -1,4 +1,4 @@
-// Threads of a library should leave the signals of the process to its own.
+// Blocks signals in the library's threads, so that the process's own threads handle them.
 
 #ifndef HLOOM_RUNTIME_CSRC_SIGNALS_BLOCKED_H_
 #define HLOOM_RUNTIME_CSRC_SIGNALS_BLOCKED_H_
@@ -8,7 +8,7 @@
 
 namespace hloom {
 
-// Blocks all signals for the calling thread, and so for the threads that it starts meanwhile.
+// Blocks all signals of the calling thread during its lifetime, and of threads started meanwhile.
 class SignalsBlocked {
  public:
   SignalsBlocked() {

@@ -27,39 +27,39 @@ std::string WithPid(std::string file) {
   return file;
 }
 
-// What a file descriptor is of, where a trace cannot be written there: the file would be another
-// program's, or writing could wait for a reader.
-const char* WhyNot(int opened) {
-  struct stat found {};
+// The error where an open file cannot hold a trace: it would be another program's, or writing could
+// wait for a reader.
+const char* CheckRegular(int opened) {
+  struct stat found{};
   if (fstat(opened, &found) != 0) return std::strerror(errno);
   return S_ISREG(found.st_mode) ? nullptr : "it is not a regular file";
 }
 
-// Opens and locks a file for this process alone. Gives -1 and says why where that fails; `is_taken`
-// where another process records into it.
-int OpenLocked(const std::string& file, std::string* why, bool* is_taken) {
+// Opens and locks a file for this process alone. Returns -1 with an `error` where that fails;
+// `is_taken` where another process records into it.
+int OpenLocked(const std::string& file, std::string* error, bool* is_taken) {
   // Without waiting for a FIFO's reader, and not through a link at the end of the name.
   constexpr int kFlags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
   const int opened = open(file.c_str(), kFlags, 0644);
   if (opened < 0) {
-    // ENXIO: a FIFO that nobody reads, or a socket.
-    *why = errno == ELOOP   ? "it is a symbolic link"
-           : errno == ENXIO ? "it is not a regular file"
-                            : std::strerror(errno);
+    // ENXIO: a FIFO without a reader, or a socket.
+    *error = errno == ELOOP   ? "it is a symbolic link"
+             : errno == ENXIO ? "it is not a regular file"
+                              : std::strerror(errno);
     return -1;
   }
-  const char* reason = WhyNot(opened);
+  const char* reason = CheckRegular(opened);
   if (reason == nullptr && flock(opened, LOCK_EX | LOCK_NB) == 0) return opened;
   if (reason == nullptr) {
     *is_taken = errno == EWOULDBLOCK;
     reason = std::strerror(errno);
   }
-  *why = reason;
+  *error = reason;
   close(opened);
   return -1;
 }
 
-// Gives up, with one warning, when the disk does.
+// Stops the trace with one warning where a write fails.
 void Write(int file, const std::string& text) {
   size_t written = 0;
   while (written < text.size()) {
@@ -106,11 +106,11 @@ std::string StartTrace(const std::string& file) {
   std::lock_guard<std::mutex> lock(mutex);
   if (trace_file.load() >= 0) return "";
   const std::string name = WithPid(file);
-  std::string why;
+  std::string error;
   bool is_taken = false;
-  int opened = OpenLocked(name, &why, &is_taken);
-  if (is_taken) opened = OpenLocked(name + "." + std::to_string(getpid()), &why, &is_taken);
-  if (opened < 0) return why;
+  int opened = OpenLocked(name, &error, &is_taken);
+  if (is_taken) opened = OpenLocked(name + "." + std::to_string(getpid()), &error, &is_taken);
+  if (opened < 0) return error;
   if (ftruncate(opened, 0) != 0) {
     const int reason = errno;
     close(opened);
@@ -121,12 +121,12 @@ std::string StartTrace(const std::string& file) {
   return "";
 }
 
-std::shared_ptr<CallTrace> CallTrace::Begin(std::string_view what, std::string_view site,
+std::shared_ptr<CallTrace> CallTrace::Begin(std::string_view kind, std::string_view site,
                                             int64_t rank, int64_t device, int64_t run,
                                             int64_t channel) {
   if (trace_file.load(std::memory_order_relaxed) < 0) return nullptr;
   const std::shared_ptr<CallTrace> call(new CallTrace());
-  call->what_ = what;
+  call->kind_ = kind;
   call->site_ = site;
   call->rank_ = rank;
   call->device_ = device;
@@ -154,7 +154,7 @@ std::string CallTrace::Event() const {
   const std::chrono::nanoseconds worked =
       worked_ == Clock::time_point{} ? std::chrono::nanoseconds(0) : worked_ - met_;
   std::string event =
-      "{\"name\":" + Quoted(what_) +
+      "{\"name\":" + Quoted(kind_) +
       ",\"cat\":\"hloom\",\"ph\":\"X\",\"ts\":" + Microseconds(began_.time_since_epoch()) +
       ",\"dur\":" + Microseconds(now - began_) + ",\"pid\":" + std::to_string(getpid()) +
       ",\"tid\":" + std::to_string(device_) + ",\"args\":{\"rank\":" + std::to_string(rank_) +

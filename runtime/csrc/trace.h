@@ -15,9 +15,9 @@
 namespace hloom {
 
 // Starts to record into a file; "%p" in its name stands for the process id. Where another live
-// process records into it, this one takes the name with ".PID" added. Gives the reason where that
-// fails, else an empty text: it must be a regular file, or none yet, and is not reached through a
-// link in the place of its name. The first call that succeeds decides, later ones do nothing.
+// process records into it, ".PID" is added to the name. Returns the error, or an empty text: the
+// file must be regular or not exist yet, and its name must not be a symbolic link. Calls after the
+// first that succeeds do nothing.
 std::string StartTrace(const std::string& file);
 
 // One rank's call, written when it is destroyed.
@@ -25,27 +25,27 @@ class CallTrace {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Null where nothing is recorded.
-  static std::shared_ptr<CallTrace> Begin(std::string_view what, std::string_view site,
+  // Null where no trace is recorded.
+  static std::shared_ptr<CallTrace> Begin(std::string_view kind, std::string_view site,
                                           int64_t rank, int64_t device, int64_t run,
                                           int64_t channel);
   ~CallTrace();
   CallTrace(const CallTrace&) = delete;
   CallTrace& operator=(const CallTrace&) = delete;
 
-  // Waiting ended: everyone is there, and the work begins.
+  // All ranks have arrived, and the action begins.
   void Met() { met_ = Clock::now(); }
-  // The work ended.
+  // The action ended.
   void Worked() { worked_ = Clock::now(); }
   void Failed(std::string_view error) { error_ = error; }
 
  private:
   CallTrace() = default;
 
-  // The line of the file, with its end.
+  // The event's line in the file, with its newline.
   std::string Event() const;
 
-  std::string what_;
+  std::string kind_;
   std::string site_;
   std::string error_;
   int64_t rank_ = 0;
@@ -53,8 +53,8 @@ class CallTrace {
   int64_t run_ = 0;
   int64_t channel_ = 0;
   Clock::time_point began_ = Clock::now();
-  Clock::time_point met_{};     // As is: it never met.
-  Clock::time_point worked_{};  // As is: there was no work.
+  Clock::time_point met_{};     // Zero where the ranks did not all arrive.
+  Clock::time_point worked_{};  // Zero where there was no action.
 };
 
 }  // namespace hloom

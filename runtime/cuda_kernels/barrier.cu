@@ -1,7 +1,7 @@
 // The cross-device barrier: no rank leaves before all have arrived.
 //
-// What a rank wrote before it, to its own memory or to a peer's, every rank sees after it. One
-// block of kBarrierThreads.
+// After it every rank sees all writes that any rank made before it, to its own memory or to a
+// peer's. One block of kBarrierThreads.
 
 #include "sync.cuh"
 

@@ -1,10 +1,10 @@
-// What the ranks of a group share: sizes and offsets for the host code, the kernels and the tests.
+// The layout of the memory that the ranks of a group share, for host code, kernels and tests.
 //
 // Compiled by the host's compiler and by NVRTC, so it uses fundamental types only and includes
 // nothing.
 
-#ifndef HLOOM_PAD_CUH_
-#define HLOOM_PAD_CUH_
+#ifndef HLOOM_RUNTIME_CUDA_KERNELS_PAD_CUH_
+#define HLOOM_RUNTIME_CUDA_KERNELS_PAD_CUH_
 
 namespace hloom {
 
@@ -17,16 +17,16 @@ constexpr unsigned kRaggedThreads = 512;
 enum class Fault : unsigned {
   kNone = 0,
   kTimeout = 1,      // ranks are missing
-  kOtherSite = 2,    // a rank stands at another collective
-  kOutOfBounds = 3,  // a slice leaves the operand or the output
+  kOtherSite = 2,    // a rank is at another collective
+  kOutOfBounds = 3,  // a slice exceeds the operand or the output
 };
 
-// What went wrong.
+// A kernel's report of its fault.
 struct FaultReport {
   Fault fault;  // written last
   unsigned epoch;
-  unsigned tag;                      // of the site where this rank stood
-  unsigned other_tag;                // kOtherSite: of the site where `rank` stood
+  unsigned tag;                      // of this rank's site
+  unsigned other_tag;                // kOtherSite: of the site of `rank`
   unsigned rank;                     // kOtherSite, kOutOfBounds: the peer
   unsigned output;                   // kOutOfBounds: 1 where the slice is of the peer's output
   unsigned missing[kMaxRanks / 32];  // kTimeout: a bit for each rank
@@ -36,23 +36,23 @@ struct FaultReport {
   long long limit;                   // kOutOfBounds: rows of the operand or the output
 };
 
-// Runs that were given up and may still have kernels on a device, at most so many at a time.
+// The most runs at a time that were given up and may still have kernels on a device.
 constexpr unsigned kAbandonedRuns = 64;
 
 // One rank's page in host memory. It can be read when the device's context is dead.
 struct HostPage {
-  // The host writes these, and a kernel that waits looks at them now and then.
+  // Written by the host, polled by kernels that wait.
   //
   // Milliseconds in which the host process has run. Waiting is counted in these: while the process
-  // is stopped, nobody can come.
+  // is stopped, no rank can come.
   unsigned long long alive_ms;
   // At `run % kAbandonedRuns`: the run in the high, a launch in the low half. That launch of the
-  // run and all later ones leave without a result, since not every rank will come to them.
+  // run and all later ones end without a result, since not every rank will launch them.
   unsigned long long abandoned[kAbandonedRuns];
 
-  // The device writes these.
+  // Written by the device.
   //
-  // Who is awaited for longer than Site::report_ms: for how long, 0 for the others.
+  // By rank, how long a peer is awaited that is later than Site::report_ms; 0 for the others.
   alignas(128) unsigned late_tag;  // of the site; written before the times
   unsigned late_ms[kMaxRanks];
   FaultReport fault;
@@ -61,39 +61,39 @@ struct HostPage {
 // A signal is the sender's epoch (16 bits), its run (16 bits) and its site's tag (32 bits).
 using Signal = unsigned long long;
 
-// One rank's part of the shared memory. It stands on that rank's device; the peers write to
-// `signals` and `outputs`, each to the element of its own rank.
+// One rank's part of the shared memory, on that rank's device. The peers write to `signals` and
+// `outputs`, each to the element of its own rank.
 struct alignas(128) Pad {
-  // Counts the synchronizations of this rank, all sites together. It lives here and not in the
-  // arguments, so that a launch replayed from a graph counts on. It may wrap.
+  // The number of synchronizations of this rank at all sites. It is here and not in the arguments,
+  // so that a launch replayed from a graph increments it. It may wrap.
   unsigned epoch;
   // Blocks of the running kernel that have started and that have finished.
   unsigned started_blocks;
   unsigned finished_blocks;
-  unsigned failed;  // 1 once a thread has taken it on itself to write the report
+  unsigned failed;  // 1 once a thread has claimed the report
   HostPage* host;
-  unsigned run;  // that this rank's stream is in; set in the stream where a run begins
+  unsigned run;  // the run of this rank's stream, which sets it where a run begins
 
   alignas(128) Pad* peers[kMaxRanks];  // by rank; the host writes it before the first launch
   alignas(128) Signal signals[kMaxRanks];
-  alignas(128) char* outputs[kMaxRanks];  // where that rank's output lies, valid after its signal
+  alignas(128) char* outputs[kMaxRanks];  // that rank's output, valid after its signal
 };
 
 constexpr unsigned kPadBytes = sizeof(Pad);
 static_assert(kPadBytes == 128 + 3 * 128 * 8, "the layout is the same for every compiler");
 
-// Where a kernel runs and for how long it waits.
+// The parameters of a kernel's synchronization.
 struct Site {
   Pad* pad;  // of this rank
   unsigned rank;
   unsigned ranks;
-  unsigned tag;  // tells sites apart; the same on every rank
+  unsigned tag;  // identifies the site; the same on every rank
   // The run, the same on every rank and never 0. In a graph, whose arguments are those of the run
-  // that recorded it, 0: then it is what the pad says.
+  // that recorded it, 0: then Pad::run holds it.
   unsigned run;
-  unsigned launch;     // which of the run's launches on this rank; of no meaning in a graph
-  unsigned report_ms;  // after so long the host is told who is awaited
-  unsigned stop_ms;    // after so long the kernel stops its device
+  unsigned launch;     // the index of the run's launches on this rank; unused in a graph
+  unsigned report_ms;  // after this wait the kernel reports the missing ranks to the host
+  unsigned stop_ms;    // after this wait the kernel stops its device
 };
 
 // The buffers of one ragged all-to-all. A row is an element of the leading dimension.
@@ -113,4 +113,4 @@ struct RaggedBuffers {
 
 }  // namespace hloom
 
-#endif  // HLOOM_PAD_CUH_
+#endif  // HLOOM_RUNTIME_CUDA_KERNELS_PAD_CUH_

@@ -1,9 +1,9 @@
 // Ragged all-to-all: every rank writes slices of its operand into its peers' outputs.
 //
-// Two epochs, one kernel. Entry: a rank tells where its output lies; from then on peers may write
-// there. Exit: all blocks have written, the rank tells so, and waits until its own output is
-// complete. A launch that has been given up ends at the entry, which no rank gets past. Any number
-// of blocks of kRaggedThreads; they need not run at the same time.
+// Two epochs, one kernel. Entry: a rank publishes the address of its output, into which peers may
+// then write. Exit: once all its blocks have written, a rank signals, and waits until its own
+// output is complete. A launch that has been given up ends at the entry, which no rank passes. Any
+// number of blocks of kRaggedThreads, which need not run at the same time.
 
 #include "sync.cuh"
 
@@ -20,12 +20,12 @@ __device__ inline void CopyWords(char* to, const char* from, long long bytes) {
 }
 
 __device__ inline void CopyBytes(char* to, const char* from, long long bytes) {
-  // Short, but for rows of odd addresses: unrolled it would be half of the kernel's code.
+  // Few bytes, except for rows at odd addresses: unrolled it would be half of the kernel's code.
 #pragma unroll 1
   for (long long byte = threadIdx.x; byte < bytes; byte += blockDim.x) to[byte] = from[byte];
 }
 
-// Copies with the widest words that both addresses allow; the whole block takes part.
+// Copies with the widest words that both addresses allow. Called by the whole block.
 __device__ inline void Copy(char* to, const char* from, long long bytes) {
   unsigned long long unlike =
       reinterpret_cast<unsigned long long>(to) ^ reinterpret_cast<unsigned long long>(from);
@@ -80,7 +80,7 @@ __device__ inline bool Send(const Site& site, unsigned epoch, const RaggedBuffer
     long long from_row = Load(buffers, buffers.input_offsets, slice);
     long long to_row = Load(buffers, buffers.output_offsets, slice);
     long long rows = Load(buffers, buffers.send_sizes, slice);
-    // Its offsets may be anything: nothing is read or written there.
+    // The offsets of an empty slice may be out of bounds.
     if (rows == 0) continue;
     if (!Inside(from_row, rows, buffers.operand_rows) ||
         !Inside(to_row, rows, buffers.output_rows)) {
@@ -99,8 +99,8 @@ __device__ inline bool Send(const Site& site, unsigned epoch, const RaggedBuffer
   return true;
 }
 
-// True for one block, which comes after all others of the kernel with all that they have written.
-// For the whole block.
+// True for the kernel's last block to call it, which then sees all writes of the others. Called by
+// the whole block.
 __device__ inline bool IsLastBlock(const Site& site) {
   __shared__ bool last;
   __syncthreads();
@@ -113,7 +113,7 @@ __device__ inline bool IsLastBlock(const Site& site) {
   return last;
 }
 
-// Makes the counts of blocks what the next kernel finds.
+// Resets the counts of blocks for the next kernel.
 __device__ inline void ResetBlocks(const Site& site) {
   site.pad->started_blocks = 0;
   site.pad->finished_blocks = 0;
@@ -125,8 +125,7 @@ __device__ inline void RaggedAllToAll(const Site& site, const RaggedBuffers& buf
   unsigned run = RunOf(site);
   unsigned entry = site.pad->epoch + 1;
 
-  // Whichever block starts first: to wait for a certain one could be to wait for one that waits
-  // for this one to make room.
+  // The block that starts first: a fixed one might not start until this one ends.
   if (thread == 0) first = atomicAdd(&site.pad->started_blocks, 1u) == 0;
   __syncthreads();
   if (first && thread < site.ranks) {
@@ -138,7 +137,7 @@ __device__ inline void RaggedAllToAll(const Site& site, const RaggedBuffers& buf
     return;
   }
 
-  // Each block starts at another peer, so that all links are in use at once.
+  // Each block starts at another peer, so that all links are busy.
   for (unsigned step = 0; step < site.ranks; ++step) {
     unsigned peer = (site.rank + 1 + blockIdx.x + step) % site.ranks;
     if (!Send(site, entry, buffers, peer)) return;

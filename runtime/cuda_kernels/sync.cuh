@@ -4,11 +4,11 @@
 // every slot of its own pad has reached that epoch. Epochs only grow, so nothing is ever reset,
 // and no rank can be more than one epoch ahead: the next one needs every rank's signal.
 //
-// A signal of another run is not waited for: where its sender left a launch that was given up, it
-// comes again at the same epoch.
+// Signals of other runs are ignored: a sender that left a launch which was given up signals again
+// at the same epoch.
 
-#ifndef HLOOM_SYNC_CUH_
-#define HLOOM_SYNC_CUH_
+#ifndef HLOOM_RUNTIME_CUDA_KERNELS_SYNC_CUH_
+#define HLOOM_RUNTIME_CUDA_KERNELS_SYNC_CUH_
 
 #include "device.cuh"
 #include "pad.cuh"
@@ -17,10 +17,10 @@ namespace hloom {
 
 constexpr unsigned kNobody = ~0u;
 
-// How often a thread looks for a signal before it looks at the host's page, which is far away.
+// The polls of a signal for each poll of the host's page, which is slow to read.
 constexpr unsigned kLooksAtHost = 256;
 
-// The run that a kernel is part of.
+// The run of a kernel.
 __device__ inline unsigned RunOf(const Site& site) {
   return site.run != 0 ? site.run : *const_cast<const volatile unsigned*>(&site.pad->run);
 }
@@ -30,12 +30,12 @@ __device__ inline Signal SignalAt(const Site& site, unsigned run, unsigned epoch
          site.tag;
 }
 
-// Tells `peer` that this rank has reached `epoch`, with all that it has written before.
+// Signals to `peer` that this rank has reached `epoch`; releases this thread's earlier writes.
 __device__ inline void SignalPeer(const Site& site, unsigned peer, unsigned run, unsigned epoch) {
   StoreRelease(&site.pad->peers[peer]->signals[site.rank], SignalAt(site, run, epoch));
 }
 
-// Lets one thread of the kernel write the report; the others get false and just return.
+// True for the one thread of the kernel that may write the report.
 __device__ inline bool ClaimReport(const Site& site, unsigned epoch) {
   if (atomicExch(&site.pad->failed, 1u) != 0) return false;
   site.pad->host->fault.epoch = epoch;
@@ -43,7 +43,7 @@ __device__ inline bool ClaimReport(const Site& site, unsigned epoch) {
   return true;
 }
 
-// Ends the kernel after the report has become visible to the host.
+// Stops the device once the report is visible to the host.
 __device__ inline void Fail(const Site& site, Fault fault) {
   __threadfence_system();
   *const_cast<volatile Fault*>(&site.pad->host->fault.fault) = fault;
@@ -51,7 +51,7 @@ __device__ inline void Fail(const Site& site, Fault fault) {
   Stop();
 }
 
-// What the threads of a block found while they waited.
+// The result of a block's wait.
 struct Wait {
   unsigned missing[kMaxRanks / 32];
   unsigned other_rank;
@@ -71,8 +71,8 @@ __device__ inline void FailWait(const Site& site, unsigned epoch, const Wait& wa
   Fail(site, wait.other_rank == kNobody ? Fault::kTimeout : Fault::kOtherSite);
 }
 
-// Whether the host has given up this launch. It says so of launches that some rank will not come
-// to, so no rank gets past them. Of what a graph launches it cannot know that.
+// Whether the host has given up this launch, because some rank will not launch it, so that no rank
+// passes it. Always false for launches of a graph, which the host cannot count.
 __device__ inline bool IsAbandoned(const Site& site) {
   if (site.run == 0) return false;
   unsigned long long entry = LoadAcquire(&site.pad->host->abandoned[site.run % kAbandonedRuns]);
@@ -80,7 +80,7 @@ __device__ inline bool IsAbandoned(const Site& site) {
          site.launch >= static_cast<unsigned>(entry);
 }
 
-// Waits for the signal of one rank. False where none comes; `wait` has the reason.
+// Waits for the signal of one rank. False where it does not come; `wait` then holds the reason.
 __device__ inline bool AwaitPeer(const Site& site, unsigned peer, unsigned run, unsigned epoch,
                                  Wait* wait) {
   HostPage* host = site.pad->host;
@@ -92,7 +92,7 @@ __device__ inline bool AwaitPeer(const Site& site, unsigned peer, unsigned run, 
   for (unsigned looks = 1;; ++looks) {
     Signal signal = LoadAcquire(&site.pad->signals[peer]);
     short ahead = static_cast<short>(static_cast<unsigned>(signal >> 48) - epoch);
-    // A peer that is ahead has compared the signals itself.
+    // A peer that is one epoch ahead has compared the signals itself.
     arrived = ahead > 0 || signal == wanted;
     if (arrived) break;
     if (ahead == 0 && signal >> 32 == wanted >> 32) {
@@ -125,9 +125,9 @@ __device__ inline bool AwaitPeer(const Site& site, unsigned peer, unsigned run, 
   return arrived;
 }
 
-// Waits until every rank has reached `epoch`; for the whole block, at least site.ranks threads.
-// False where the launch has been given up, or, with the report written by one thread of the
-// kernel, where a rank is missing for too long or stands at another site.
+// Waits until every rank has reached `epoch`. Called by the whole block, of at least site.ranks
+// threads. False where the launch has been given up, or where a rank is missing for too long or is
+// at another site; one thread of the kernel then reports it.
 __device__ inline bool AwaitPeers(const Site& site, unsigned run, unsigned epoch) {
   __shared__ Wait wait;
   unsigned peer = threadIdx.x;
@@ -146,4 +146,4 @@ __device__ inline bool AwaitPeers(const Site& site, unsigned run, unsigned epoch
 
 }  // namespace hloom
 
-#endif  // HLOOM_SYNC_CUH_
+#endif  // HLOOM_RUNTIME_CUDA_KERNELS_SYNC_CUH_

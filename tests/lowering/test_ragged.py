@@ -517,7 +517,7 @@ def test_offsets_of_four_bits() -> None:
 def test_copies_stay_inside_their_buffers(tmp_path: Path) -> None:
     """40,000 random exchanges, half of them bad, under the address sanitizer."""
     flags = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-    sources = [NATIVE / "ragged_copy_fuzz.cc", CSRC / "ragged_copy.cc"]
+    sources = [NATIVE / "ragged_copy_fuzz.cc", CSRC / "cpu" / "ragged_copy.cc"]
     program = compile_native(tmp_path / "ragged_copy_fuzz", sources, *flags)
     result = subprocess.run([program, "7", "40000"], capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -233,6 +234,12 @@ def test_a_rank_that_fails_before_does_not_hang_the_others() -> None:
     assert np.array_equal(compiled(here), here)
 
 
+def with_attributes(attributes: dict[str, object]) -> Any:
+    return on_every_rank(
+        lambda x: x + barrier(new_token(), **attributes)[0]  # type: ignore[arg-type]
+    )
+
+
 @pytest.mark.parametrize(
     ("attributes", "expected"),
     [
@@ -241,20 +248,30 @@ def test_a_rank_that_fails_before_does_not_hang_the_others() -> None:
             "device [4-7] has no partition in devices",
         ),
         ({"groups": [[0, 1, 2, 3, 4, 5]]}, "partition [67] is in no replica group"),
+    ],
+)
+def test_a_device_without_a_group_is_an_error(attributes: dict[str, object], expected: str) -> None:
+    with pytest.raises(XlaError) as caught:
+        jax.block_until_ready(with_attributes(attributes)(ranks()))
+    # The device's own error, or that of a rank that waits for it.
+    assert re.search(rf"hloom\.barrier.*: .*({expected})", str(caught.value))
+
+
+@pytest.mark.parametrize(
+    ("attributes", "expected"),
+    [
         ({"groups": [[*range(8), 8]]}, "partition 8 of a replica group is none of 8 partitions"),
         ({"group_size": np.int64(5)}, "replica_groups has 8 numbers, not a multiple of group_size"),
         ({"timeout_ms": 0}, "timeout_ms is 0, not positive"),
-        ({"site": np.int64(3)}, "Wrong scalar data type|Wrong attribute type"),
+        ({"site": np.int64(3)}, "attribute site: .*Wrong (scalar data|attribute) type"),
     ],
 )
-def test_wrong_attributes_are_errors(attributes: dict[str, object], expected: str) -> None:
-    program = on_every_rank(
-        lambda x: x + barrier(new_token(), **attributes)[0]  # type: ignore[arg-type]
-    )
-    with pytest.raises(XlaError) as caught:
-        jax.block_until_ready(program(ranks()))
-    # Those who have the wrong ones say so, and whoever waits for them repeats it at once.
-    assert re.search(rf"hloom\.barrier.*: .*({expected})", str(caught.value))
+def test_malformed_attributes_fail_the_compile(
+    attributes: dict[str, object], expected: str
+) -> None:
+    lowered = with_attributes(attributes).lower(ranks())
+    with pytest.raises(XlaError, match=rf"hloom\.barrier: {expected}"):
+        lowered.compile()
 
 
 def resident_bytes() -> int:
@@ -359,6 +376,27 @@ print("done")
 """
     )
     assert run_python(script).stdout == "done\n"
+
+
+def test_a_program_from_the_compilation_cache_has_its_groups(
+    run_python: RunPython, tmp_path: Path
+) -> None:
+    script = (
+        SCRIPT.format(flags="--xla_force_host_platform_device_count=4")
+        + """
+hits = []
+jax.monitoring.register_event_listener(lambda event, **_: hits.append(event.endswith("cache_hits")))
+value = on_every_rank(lambda x: barrier(new_token(), x)[1] + 1)(x)
+print(np.asarray(value).tolist(), any(hits))
+"""
+    )
+    environment = {
+        "JAX_COMPILATION_CACHE_DIR": str(tmp_path),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
+    assert run_python(script, **environment).stdout == "[1.0, 2.0, 3.0, 4.0] False\n"
+    assert run_python(script, **environment).stdout == "[1.0, 2.0, 3.0, 4.0] True\n"
 
 
 def test_a_process_can_end_while_ranks_wait(run_python: RunPython) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from jax.experimental.xla_metadata import set_xla_metadata
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from support.devices.cuda_on_cpu import SHIM
+from support.devices.cuda_on_cpu import CUDA
 from support.devices.native_code import compile_native
 
 from hloom.runtime import cuda_peers
@@ -38,7 +38,7 @@ def _no_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 def stand_ins(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     """Kernels of others."""
     file = tmp_path_factory.mktemp("stand_ins") / "test_kernels.so"
-    sources = [SHIM / "test_kernels.cc"]
+    sources = [CUDA / "test_kernels.cc"]
     return ctypes.CDLL(str(compile_native(file, sources, "-O1", "-fPIC", "-shared")))
 
 

@@ -14,40 +14,27 @@ from pathlib import Path
 
 import jax.ffi
 import pytest
-from support.devices.cuda_on_cpu import KERNELS, SHIM, compile_driver
-from support.devices.native_code import CSRC, compile_native
+from support.devices.cuda_on_cpu import CUDA, FAKE, KERNELS, PADS, compile_driver
+from support.devices.native_code import CSRC, compile_native, tests_in
 
 from hloom.runtime import load_library
 
-RUNS_SOURCES = (
-    SHIM / "runs_test.cc",
-    CSRC / "cuda" / "collective_memory.cc",
-    CSRC / "cuda" / "fault_watch.cc",
-    CSRC / "cuda" / "runs.cc",
-    CSRC / "cuda" / "signal_pads.cc",
-    CSRC / "rendezvous.cc",
-)
-PADS = "-I", str(KERNELS)
-HANDLER_SOURCES = (SHIM / "handlers_test.cc", SHIM / "fake_xla.cc")
-AT_ONCE_SOURCES = (SHIM / "runs_at_once_test.cc", SHIM / "fake_xla.cc")
+RUNS_SOURCES = (CUDA / "runs_test.cc", CSRC / "cuda" / "runs.cc", CSRC / "rendezvous.cc", *PADS)
+PAD_HEADER = "-I", str(KERNELS)
+HANDLER_SOURCES = (CUDA / "handlers_test.cc", FAKE / "fake_xla.cc")
+AT_ONCE_SOURCES = (CUDA / "runs_at_once_test.cc", FAKE / "fake_xla.cc")
 
 
-def named(source: Path) -> list[str]:
-    """The checks that a test program can run."""
-    table = source.read_text(encoding="utf-8").split("kChecks")[1]
-    return re.findall(r"NAMED\((\w+)\)", table)
-
-
-RUNS_CHECKS = named(RUNS_SOURCES[0])
+RUNS_CHECKS = tests_in(RUNS_SOURCES[0])
 WITHOUT_DRIVER = "TheCompileNeedsNoDriver"
-HANDLER_CHECKS = [check for check in named(HANDLER_SOURCES[0]) if check != WITHOUT_DRIVER]
-AT_ONCE_CHECKS = named(AT_ONCE_SOURCES[0])
+HANDLER_CHECKS = [check for check in tests_in(HANDLER_SOURCES[0]) if check != WITHOUT_DRIVER]
+AT_ONCE_CHECKS = tests_in(AT_ONCE_SOURCES[0])
 
 
 @pytest.fixture(scope="module")
 def runs_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cuda_runs")
-    return compile_native(folder / "runs_test", RUNS_SOURCES, "-O1", *PADS)
+    return compile_native(folder / "runs_test", RUNS_SOURCES, "-O1", *PAD_HEADER)
 
 
 def run(command: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
@@ -67,7 +54,7 @@ def test_runs(runs_program: Path, check: str) -> None:
 @pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
 def test_a_sanitizer_finds_nothing_in_runs(sanitizer: str, tmp_path: Path) -> None:
     checked = ("-fno-sanitize-recover=all", f"-fsanitize={sanitizer}")
-    flags = ("-g", *checked, *PADS)
+    flags = ("-g", *checked, *PAD_HEADER)
     program = compile_native(tmp_path / "runs_test", RUNS_SOURCES, *flags)
     # The sanitizer cannot place its shadow memory under every address randomisation.
     result = run(["setarch", platform.machine(), "-R", str(program), *RUNS_CHECKS])

@@ -111,7 +111,8 @@ def test_malformed_calls_stay_inside_their_buffers(tmp_path: Path) -> None:
     # One test, so that the library is built once and not by every worker.
     flags = ("-O0", "-g1", "-fPIC", "-shared", "-fsanitize=address,undefined")
     library = tmp_path / "libhloom_runtime.so"
-    compile_native(library, sorted(CSRC.glob("*.cc")), *flags, "-fno-sanitize-recover=all")
+    sources = sorted([*CSRC.glob("*.cc"), *CSRC.glob("cpu/*.cc")])
+    compile_native(library, sources, *flags, "-fno-sanitize-recover=all")
     # The sanitizer comes before all else, and with it what it asks for as it starts.
     preload = " ".join(map(_of_compiler, ("libasan.so", "libstdc++.so.6")))
     for kind in KINDS:

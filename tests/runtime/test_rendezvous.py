@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import platform
-import re
 import subprocess
 from pathlib import Path
 
 import pytest
-from support.devices.native_code import CSRC, NATIVE, compile_native
+from support.devices.native_code import CSRC, NATIVE, compile_native, tests_in
 
 pytestmark = pytest.mark.once
 
-SOURCES = (NATIVE / "rendezvous_test.cc", CSRC / "rendezvous.cc")
-
-CHECKS = re.findall(r"NAMED\((\w+)\)", SOURCES[0].read_text(encoding="utf-8").split("kChecks")[1])
+TESTS = (NATIVE / "rendezvous_test.cc", NATIVE / "rendezvous_failures_test.cc")
+SOURCES = (*TESTS, CSRC / "rendezvous.cc")
+CHECKS = tests_in(*TESTS)
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
 """Many barriers with devices that come late at random: they hold, and none waits for ever.
 
-Each site is three kernels (tests/native/stress.cc), of which the one in the middle says that its
-peers meet at it. They count where a device is early. Nothing here is timed.
+Each site is three kernels (runtime/csrc/tests/stress.cc), of which the one in the middle says that
+its peers meet at it. They count where a device is early. Nothing here is timed.
 """
 
 from __future__ import annotations

@@ -14,7 +14,13 @@ import numpy as np
 from support.devices.native_code import CSRC, NATIVE, compile_native
 
 KERNELS = CSRC.parent / "cuda_kernels"
-SHIM = NATIVE / "cuda"
+CUDA = NATIVE / "cuda"
+FAKE = CUDA / "fake"
+PADS = tuple(
+    CSRC / "cuda" / "pads" / f"{name}.cc"
+    for name in ("collective_memory", "fault_watch", "signal_pads")
+)
+"""The library's sources that know what the kernels share."""
 
 TEXT_CHARACTERS = 1000
 
@@ -24,20 +30,14 @@ def shim_flags(folder: Path) -> tuple[str, ...]:
     for file in KERNELS.iterdir():
         shutil.copy(file, folder)
     # What the kernels need of the device, in its CPU's version.
-    shutil.copy(SHIM / "device.cuh", folder)
+    shutil.copy(FAKE / "device.cuh", folder)
     # The kernels tell the CUDA compiler about loops in ways that others do not know.
-    return "-Wno-unknown-pragmas", "-I", str(folder), "-I", str(SHIM)
+    return "-Wno-unknown-pragmas", "-I", str(folder)
 
 
 def compile_kernels(folder: Path) -> Path:
     """The kernels as a library of the CPU, with `clique_*` to run them."""
-    sources = [
-        SHIM / "kernels_on_cpu.cc",
-        CSRC / "rendezvous.cc",
-        CSRC / "cuda" / "collective_memory.cc",
-        CSRC / "cuda" / "fault_watch.cc",
-        CSRC / "cuda" / "signal_pads.cc",
-    ]
+    sources = [CUDA / "kernels_on_cpu.cc", CSRC / "rendezvous.cc", *PADS]
     flags = ["-O1", "-fPIC", "-shared", *shim_flags(folder)]
     return compile_native(folder / "kernels.so", sources, *flags)
 
@@ -48,7 +48,7 @@ def compile_driver(folder: Path, *flags: str) -> Path:
     sources.mkdir()
     shared = ("-O1", "-fPIC", "-shared", "-Wl,-soname,libcuda.so.1")
     compile_native(
-        folder / "libcuda.so.1", [SHIM / "fake_driver.cc"], *shared, *shim_flags(sources), *flags
+        folder / "libcuda.so.1", [FAKE / "fake_driver.cc"], *shared, *shim_flags(sources), *flags
     )
     return folder
 

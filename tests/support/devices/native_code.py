@@ -1,8 +1,9 @@
-"""Compiles the test-only C++ of tests/native, against the headers of the installed jaxlib."""
+"""Compiles the C++ of runtime/csrc/tests, against the headers of the installed jaxlib."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -13,8 +14,18 @@ import pytest
 
 from support import ROOT
 
-NATIVE = ROOT / "tests" / "native"
 CSRC = ROOT / "runtime" / "csrc"
+NATIVE = CSRC / "tests"
+GROUP_CALL = tuple(
+    CSRC / f"{name}.cc" for name in ("call_attributes", "cpu/group_call", "rendezvous", "trace")
+)
+"""What handlers need whose ranks meet on the CPU."""
+
+
+def tests_in(*sources: Path) -> list[str]:
+    """The names of the tests in a program of these sources (tests/check.h)."""
+    texts = (source.read_text(encoding="utf-8") for source in sources)
+    return [name for text in texts for name in re.findall(r"^TEST\((\w+)\)", text, re.MULTILINE)]
 
 
 def compiler() -> str | None:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
-from support.devices.native_code import CSRC, NATIVE, compile_native
+from support.devices.native_code import GROUP_CALL, NATIVE, compile_native
 
 AXIS = "ranks"
 
@@ -94,10 +94,9 @@ def on_every_rank(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def register_test_handlers(folder: Path) -> ctypes.CDLL:
-    """Compiles the handlers of tests/native and registers them, once a process."""
+    """Compiles the handlers of runtime/csrc/tests and registers them, once a process."""
     output = folder / "libtest_handlers.so"
-    sources = [NATIVE / "observers.cc", NATIVE / "blocking_barrier.cc"]
-    sources += [CSRC / name for name in ("rendezvous.cc", "group_call.cc", "trace.cc")]
+    sources = [NATIVE / "observers.cc", NATIVE / "blocking_barrier.cc", *GROUP_CALL]
     if not output.exists():
         compile_native(output, sources, "-O1", "-fPIC", "-shared", "-fvisibility-inlines-hidden")
     library = ctypes.CDLL(str(output))

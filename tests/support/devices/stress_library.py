@@ -8,17 +8,14 @@ import sys
 import tempfile
 from pathlib import Path
 
-from support.devices.native_code import CSRC, NATIVE, compile_native
+from support.devices.native_code import GROUP_CALL, NATIVE, compile_native
 
 WORKER = Path(__file__).with_name("stress_worker.py")
 
 STEPS_OF_A_SITE = 3
 
 
-BLOCKING_BARRIER = (
-    NATIVE / "blocking_barrier.cc",
-    *(CSRC / name for name in ("rendezvous.cc", "group_call.cc", "trace.cc")),
-)
+BLOCKING_BARRIER = (NATIVE / "blocking_barrier.cc", *GROUP_CALL)
 
 
 def compile_stress(folder: Path, *others: Path) -> Path:

@@ -63,7 +63,7 @@ class Arguments(argparse.Namespace):
 def parse() -> Arguments:
     parser = argparse.ArgumentParser()
     value = parser.add_argument
-    value("library", help="of tests/native/stress.cc")
+    value("library", help="of runtime/csrc/tests/stress.cc")
     value("counters", help="the file in which it counts")
     value("--runs", type=int, required=True)
     value("--warm-up", type=int, default=0, help="runs before memory is measured")
