@@ -1,4 +1,9 @@
-"""`hloom`: what a person asks hloom for at the command line."""
+"""`hloom`: what a person asks hloom for at the command line.
+
+It is a package of its own because `import hloom` brings in JAX, a second of CPU: here help, the
+version and the names of the commands need neither. Each command's module owns its options and is
+imported when the command is named.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +12,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
-from typing import NoReturn
-
-from hloom import __version__
-from hloom.passes.errors import did_you_mean
-from hloom.visible import visible
+from typing import Any, NoReturn
 
 _DESCRIPTION = """\
 hloom rewrites what jax.jit compiles: passes over StableHLO make a training step fit in memory and
@@ -36,7 +36,26 @@ see also:
   hloom report DIR         shows what was written; `hloom replay` and `hloom bisect` run it again
   HLOOM_STRICT=1           a pass that fails stops the program, rather than warn and step aside"""
 
-_EXTRA_MODULES = ("flax", "matplotlib", "optax")
+_COMMANDS = {
+    "passes": ("hloom.passes_doc", "list the passes, or tell all about one"),
+    "capture": (
+        "hloom.capture.command",
+        "show what of a program runs in CUDA graphs, and why not the rest",
+    ),
+    "demo": ("hloom.demo.main", "train a small GPT twice, hloom off and on, and compare"),
+    "replay": (
+        "hloom.replay.command",
+        "run a dumped module again under any passes, and compare",
+    ),
+    "bisect": (
+        "hloom.replay.bisect_command",
+        "find the pass, and its decision, that changes a result or raises the peak",
+    ),
+    "report": ("hloom.report.command", "show a dump as one page, as text or as plots"),
+}
+"""Of each command the module, with its `add_arguments` and `run`, and the line of `--help`."""
+
+_DEMO_MODULES = ("flax", "matplotlib", "optax")
 """What the extra `demo` installs."""
 
 
@@ -47,6 +66,32 @@ class _UsageError(Exception):
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise _UsageError(f"{message}. `{self.prog} --help` shows how it is used.")
+
+
+class _Command(_Parser):
+    """The parser of one command, which gets its options when it is to parse something."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        name = self.prog.split()[-1]
+        try:
+            program = importlib.import_module(_COMMANDS[name][0])
+            program.add_arguments(self)
+        except ModuleNotFoundError as error:
+            what = _missing_extra(name, error)
+            if not {"-h", "--help"}.intersection(args):
+                raise _UsageError(what) from error
+            self.epilog = f"Its options are told once it is complete: {what}."
+        else:
+            self.set_defaults(run=program.run)
+        return super().parse_known_args(args, namespace)
+
+
+class _Version(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        from hloom import __version__
+
+        print(f"hloom {__version__}")
+        parser.exit()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -60,8 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         status = _run(words)
         sys.stdout.flush()
     except _UsageError as error:
-        print(f"hloom: error: {visible(str(error))}", file=sys.stderr)
-        return 1
+        return _complain(str(error))
     except BrokenPipeError:
         # The reader has gone; Python's flush at exit shall not complain about it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -79,127 +123,43 @@ def _run(words: list[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="version", version=f"hloom {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
-    passes = commands.add_parser(
-        "passes",
-        help="list the passes, or tell all about one",
-        description="Lists every pass with its options, their defaults, and an example.",
+    parser.add_argument(
+        "--version", action=_Version, nargs=0, help="show program's version number and exit"
     )
-    passes.add_argument("name", nargs="?", metavar="NAME", help="tell all about this pass")
-    passes.add_argument("--markdown", action="store_true", help="print what docs/passes.md holds")
-    capture = commands.add_parser(
-        "capture",
-        help="show what of a program runs in CUDA graphs, and why not the rest",
-        description="Shows how many of a program's kernels, copies and other thunks XLA puts into "
-        "CUDA graphs, and each that it leaves out, with its line and the reason. A module is "
-        "compiled for the target twice, without hloom and with it; no GPU is needed.",
+    commands = parser.add_subparsers(
+        dest="command", metavar="COMMAND", title="commands", parser_class=_Command
     )
-    capture.add_argument(
-        "file",
-        metavar="FILE",
-        type=Path,
-        help="a StableHLO module, e.g. of HLOOM_DUMP_TO, or a folder that XLA wrote to with "
-        "--xla_dump_to",
-    )
-    capture.add_argument(
-        "--target", default="h100_sxm", metavar="NAME", help="the GPU to compile for (h100_sxm)"
-    )
-    capture.add_argument(
-        "-p", "--passes", default="capture", metavar="SPEC", help="what to compile with (capture)"
-    )
-    # Its options come from the demo itself, which is imported only when it is asked for.
-    demo = commands.add_parser(
-        "demo", help="train a small GPT twice, hloom off and on, and compare", allow_abbrev=False
-    )
-    replay = commands.add_parser(
-        "replay",
-        help="run a dumped module again under any passes, and compare",
-        allow_abbrev=False,
-    )
-    bisect = commands.add_parser(
-        "bisect",
-        help="find the pass, and its decision, that changes a result or raises the peak",
-        allow_abbrev=False,
-    )
-    report = commands.add_parser(
-        "report", help="show a dump as one page, as text or as plots", allow_abbrev=False
-    )
-    first = next((word for word in words if not word.startswith("-")), None)
-    if first is not None and first not in commands.choices:
-        close = did_you_mean(first, commands.choices)
-        known = ", ".join(commands.choices)
-        raise _UsageError(f"unknown command '{first}'.{close} Commands: {known}.")
-    if first == "demo":
-        return _run_demo(parser, demo, words)
-    if first == "replay":
-        return _run_command("hloom.replay.command", parser, replay, words)
-    if first == "report":
-        return _run_command("hloom.report.command", parser, report, words)
-    if first == "bisect":
-        return _run_command("hloom.replay.bisect_command", parser, bisect, words)
+    for name, (_, summary) in _COMMANDS.items():
+        commands.add_parser(name, help=summary, allow_abbrev=False)
+    _check_command(words)
     arguments = parser.parse_args(words)
-    if arguments.command == "passes":
-        return _show_passes(arguments)
-    if arguments.command == "capture":
-        return _show_capture(arguments)
-    parser.print_help()
-    return 0
-
-
-def _show_passes(arguments: argparse.Namespace) -> int:
-    # rich and the MLIR bindings: nothing that `hloom --help` should wait for.
-    from hloom import passes_doc
-    from hloom.passes import registry
-
-    if arguments.markdown and arguments.name is not None:
-        raise _UsageError("--markdown prints every pass; leave out the name.")
-    if arguments.markdown:
-        sys.stdout.write(passes_doc.markdown())
+    if "run" not in arguments:
+        parser.print_help()
         return 0
-    if arguments.name is None:
-        passes_doc.print_to_terminal(passes_doc.overview())
-        return 0
-    pass_class = registry.lookup(arguments.name)
-    if pass_class is None:
-        names = [cls.name for cls in registry.all_passes()]
-        close = did_you_mean(arguments.name, names)
-        raise _UsageError(f"unknown pass '{arguments.name}'.{close} Passes: {', '.join(names)}.")
-    passes_doc.print_to_terminal(passes_doc.details(pass_class))
-    return 0
-
-
-def _show_capture(arguments: argparse.Namespace) -> int:
-    from hloom.capture import command
-    from hloom.terminal import PlainConsole, complain
-
     try:
-        shown = command.report(arguments.file, target=arguments.target, passes=arguments.passes)
-    except command.CaptureError as error:
-        return complain("hloom capture", error)
-    PlainConsole().print(shown)
-    return 0
-
-
-def _run_command(
-    name: str, parser: _Parser, command: argparse.ArgumentParser, words: list[str]
-) -> int:
-    """Runs a command whose options come from the module of that name, imported only now."""
-    program = importlib.import_module(name)
-    program.add_arguments(command)
-    return int(program.run(parser.parse_args(words)))
-
-
-def _run_demo(parser: _Parser, demo: argparse.ArgumentParser, words: list[str]) -> int:
-    try:
-        program = importlib.import_module("hloom.demo.main")
-        program.add_arguments(demo)
-        return int(program.run(parser.parse_args(words)))
+        return int(arguments.run(arguments))
     except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] not in _EXTRA_MODULES:
-            raise
-        what = f"the demo needs {error.name}, which is not installed: pip install 'hloom[demo]'"
-        if {"-h", "--help"}.intersection(words):
-            demo.epilog = f"Its options are told once it is complete: {what}."
-            parser.parse_args(words)
-        raise _UsageError(what) from error
+        raise _UsageError(_missing_extra(arguments.command, error)) from error
+
+
+def _check_command(words: list[str]) -> None:
+    name = next((word for word in words if not word.startswith("-")), None)
+    if name is None or name in _COMMANDS:
+        return
+    from hloom.passes.errors import did_you_mean
+
+    close = did_you_mean(name, _COMMANDS)
+    raise _UsageError(f"unknown command '{name}'.{close} Commands: {', '.join(_COMMANDS)}.")
+
+
+def _complain(what: str) -> int:
+    from hloom.terminal import complain
+
+    return complain("hloom", what)
+
+
+def _missing_extra(command: str, error: ModuleNotFoundError) -> str:
+    """What to install for the demo. Raises the error again where it is about anything else."""
+    if command != "demo" or (error.name or "").split(".")[0] not in _DEMO_MODULES:
+        raise error
+    return f"the demo needs {error.name}, which is not installed: pip install 'hloom[demo]'"

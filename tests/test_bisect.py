@@ -19,7 +19,6 @@ from jax.extend.mlir.dialects import stablehlo
 from toy_passes import Fail, ReplaceTwo, Touch
 
 import hloom
-from hloom.cli import main
 from hloom.dumps.read import open_dump
 from hloom.dumps.writer import flush, write_step
 from hloom.passes import registry
@@ -32,6 +31,7 @@ from hloom.replay.decisions import other_plans, replayed
 from hloom.replay.errors import ReplayError
 from hloom.replay.program import Program
 from hloom.replay.run import Runnable
+from hloom_cli import main
 
 Clone = MutableMapping[ir.Value, ir.Value]
 Spoil = Callable[[ir.Value], ir.Value]

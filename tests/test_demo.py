@@ -15,7 +15,7 @@ import jax
 import numpy as np
 import pytest
 
-from hloom import cli
+import hloom_cli as cli
 from hloom.demo import data, table
 from hloom.demo.model import Sizes
 from hloom.demo.train import TrainStep, compile_step, largest_difference, train

@@ -15,7 +15,7 @@ from hloom import opt
 from hloom.opt import command
 from hloom.passes import registry
 
-pytestmark = OPT_MARKS
+pytestmark = [*OPT_MARKS, pytest.mark.wheel]
 
 # What is wrong on the command line
 

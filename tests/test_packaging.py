@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[1]
 
 FOLDERS = {
     "hloom": ROOT / "hloom",
+    "hloom_cli": ROOT / "hloom_cli",
     "hloom/passes": ROOT / "passes",
     "hloom/lowering": ROOT / "lowering",
     "hloom/runtime": ROOT / "runtime",
@@ -109,7 +110,7 @@ import sys
 # An editable install is found by an importer of its own, ahead of every path.
 sys.meta_path[:] = [f for f in sys.meta_path if "ScikitBuild" not in type(f).__name__]
 sys.path.insert(0, {folder!r})
-import hloom, hloom.passes.pipeline, hloom.lowering.decompose, hloom.cli, hloom.opt
+import hloom, hloom.passes.pipeline, hloom.lowering.decompose, hloom.opt, hloom_cli
 from hloom import runtime
 for module in (hloom, hloom.passes, hloom.lowering, runtime):
     assert module.__file__.startswith({folder!r}), module.__file__
@@ -135,7 +136,7 @@ import sys
 sys.meta_path[:] = [f for f in sys.meta_path if "ScikitBuild" not in type(f).__name__]
 import jax, jax.numpy as jnp
 print(jax.jit(jax.grad(lambda x: jnp.sin(jnp.sin(x))))(0.0))
-import hloom.cli, hloom.lowering.lower, hloom.opt
+import hloom.lowering.lower, hloom.opt, hloom_cli
 from hloom import runtime
 print([record.spec for record in hloom.records()][-1:])
 print(*(module.__file__ for module in (hloom, hloom.passes, hloom.lowering, runtime)))
@@ -215,5 +216,5 @@ def test_jax_and_the_shell_find_hloom() -> None:
     [plugin] = [e for e in entry_points(group="jax_plugins") if e.name == "hloom"]
     assert plugin.value == "hloom.plugin"
     scripts = {e.name: e.value for e in entry_points(group="console_scripts")}
-    assert scripts["hloom"] == "hloom.cli:main"
+    assert scripts["hloom"] == "hloom_cli:main"
     assert scripts["hloom-opt"] == "hloom.opt:main"

@@ -19,6 +19,8 @@ from hloom.passes.base import Target
 from hloom.passes.clone import clone_module
 from hloom.passes.pipeline import Pipeline
 
+pytestmark = pytest.mark.wheel
+
 BARRIER = "stablehlo.optimization_barrier"
 FOLDABLE = {"stablehlo.constant", "stablehlo.iota", "stablehlo.broadcast_in_dim"}
 SMALL = "remat{min_bytes=0}"

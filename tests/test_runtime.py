@@ -12,6 +12,8 @@ from conftest import RunPython
 from hloom import runtime
 from hloom.runtime import kernels, library, registration
 
+pytestmark = pytest.mark.wheel
+
 
 def test_the_table_and_the_library_agree() -> None:
     loaded = runtime.load_library()
