@@ -76,7 +76,9 @@ std::string BoundsText(const CollectiveMemory& pads, const FaultReport& report) 
 // The device writes what it tells the host before the word that says that it has.
 template <typename T>
 T Acquire(const T* word) {
-  return __atomic_load_n(word, __ATOMIC_ACQUIRE);
+  T value;  // __atomic_load_n takes integers and pointers only: Clang refuses it an enumeration
+  __atomic_load(word, &value, __ATOMIC_ACQUIRE);
+  return value;
 }
 
 }  // namespace
