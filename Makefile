@@ -38,6 +38,10 @@ lint: .venv/dev.stamp
 	.venv/bin/ruff format --check .
 	.venv/bin/python -m mypy -p hloom -p hloom_cli -p benchmarks
 
+# LLVM's optimizations take most of XLA's time to compile for the CPU, and no test is about them:
+# they come after all that hloom decides or measures. test-wheel runs with them, as users do.
+test-oldest test-newest: export TESTS_XLA_FLAGS := --xla_backend_optimization_level=0
+
 test-oldest: .venv/dev.stamp
 	.venv/bin/python -m pytest -n 2 -q -rs -m 'not h100'
 
