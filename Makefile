@@ -11,6 +11,9 @@ INSTALL = -m pip install --quiet --no-input --disable-pip-version-check
 export JAX_PLATFORMS := cpu
 # Of the packages little is ever imported: Python compiles that when it is.
 export PIP_NO_COMPILE := 1
+# Neighbours stay in one worker as far as both have work, so that what a module's tests share is
+# mostly made once.
+PARALLEL := -n 2 --dist worksteal
 
 .PHONY: help demo test test-oldest test-newest test-h100 test-wheel lint bench wheel gpu clean
 
@@ -43,14 +46,14 @@ lint: .venv/dev.stamp
 test-oldest test-newest: export TESTS_XLA_FLAGS := --xla_backend_optimization_level=0
 
 test-oldest: .venv/dev.stamp
-	.venv/bin/python -m pytest -n 2 -q -rs -m 'not h100'
+	.venv/bin/python -m pytest $(PARALLEL) -q -rs -m 'not h100'
 
 # Without what says that it does not depend on the version of JAX: test-oldest runs that.
 test-newest: .venv-newest/dev.stamp
-	.venv-newest/bin/python -m pytest -n 2 -q -rs -m 'not h100 and not once'
+	.venv-newest/bin/python -m pytest $(PARALLEL) -q -rs -m 'not h100 and not once'
 
 test-h100: .venv/cuda13.stamp
-	.venv/bin/python -m pytest -n 2 -q -rs -m h100
+	.venv/bin/python -m pytest $(PARALLEL) -q -rs -m h100
 
 bench: devices := --xla_force_host_platform_device_count
 bench: .venv/cuda13.stamp .venv-newest/cuda13.stamp

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -99,6 +100,40 @@ def packed_files(wheel: zipfile.ZipFile) -> set[str]:
 def test_the_wheel_holds_every_file_under_its_import_name(wheel: zipfile.ZipFile) -> None:
     assert packed_files(wheel) == expected_files() | {LIBRARY}
     assert "hloom-0.1.0.dist-info/licenses/LICENSE" in wheel.namelist()
+
+
+@pytest.mark.once
+def test_the_sdist_holds_the_sources_and_nothing_that_was_built(tmp_path: Path) -> None:
+    """The links in hloom/ become folders there: both names hold the same files."""
+    script = "import sys, scikit_build_core.build as build; print(build.build_sdist(sys.argv[1]))"
+    built = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert built.returncode == 0, built.stdout + built.stderr
+    with tarfile.open(tmp_path / "hloom-0.1.0.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    root = tmp_path / "hloom-0.1.0"
+    packed = {file.relative_to(root) for file in root.rglob("*") if file.is_file()}
+    for folder in ("passes", "lowering", "runtime"):
+        inside, top = (
+            {
+                file.relative_to(base): file.read_bytes()
+                for file in base.rglob("*")
+                if file.is_file()
+            }
+            for base in (root / "hloom" / folder, root / folder)
+        )
+        assert inside == top
+        assert Path("__init__.py") in inside
+    assert {*map(Path, expected_files())} <= packed
+    others = ("LICENSE", "README.md", "pyproject.toml", "Makefile", ".ci/test", "tests/conftest.py")
+    assert {*map(Path, others), Path("hloom/runtime/csrc/exports.map")} <= packed
+    assert not [file for file in packed if file.suffix in (".so", ".o", ".pyc", ".whl", ".stamp")]
+    assert not {"build", "dist", ".git"} & {file.parts[0] for file in packed}
 
 
 def test_the_pure_wheel_lacks_the_library_alone(pure_wheel: zipfile.ZipFile) -> None:
