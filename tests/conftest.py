@@ -1,5 +1,7 @@
 """The suite runs strict, on the CPU, with 8 virtual devices, whatever the shell has set.
 
+`TESTS_XLA_FLAGS` adds flags of XLA, as CI does to compile in less time.
+
 Tests marked `gpu` start a process of their own on the GPU; they are skipped where there is none.
 So are tests marked `h100` where JAX's CUDA plugin is not installed. Tests can import `benchmarks`.
 """
@@ -10,7 +12,9 @@ import os
 
 # Before anything imports JAX: it reads these once.
 os.environ["JAX_PLATFORMS"] = "cpu"
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+os.environ["XLA_FLAGS"] = " ".join(
+    ["--xla_force_host_platform_device_count=8", os.environ.get("TESTS_XLA_FLAGS", "")]
+)
 os.environ["HLOOM_STRICT"] = "1"
 for _name in list(os.environ):
     if _name in ("JAX_HLOOM", "JAX_COMPILATION_CACHE_DIR") or _name.startswith("HLOOM_DUMP_"):

@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks.gpu.items import ROOT
 
 WHEELS = ROOT / "build" / "wheels"
-"""Where `make gpu-wheel` puts the wheel, and the commit that it is of."""
+"""Where `make wheel` puts the wheel, and the commit that it is of."""
 
 COMMIT_FILE = "COMMIT"
 
@@ -40,7 +40,7 @@ def python_with_hloom(work: Path, wheel: Path | None = None) -> Path:
 
     Args:
       work: for what is kept between runs.
-      wheel: the wheel to use, also where hloom is installed; None for that of `make gpu-wheel`.
+      wheel: the wheel to use, also where hloom is installed; None for that of `make wheel`.
 
     Raises MachineError where there is no wheel to make one from.
     """
@@ -50,7 +50,7 @@ def python_with_hloom(work: Path, wheel: Path | None = None) -> Path:
     if wheel is None or not wheel.is_file():
         raise MachineError(
             f"hloom is not installed here, and there is no {wheel or WHEELS / 'hloom-*.whl'}: run "
-            "`make gpu-wheel` where there is a network, and bring build/wheels along"
+            "`make wheel` where there is a network, and bring build/wheels along"
         )
     digest = hashlib.sha256(wheel.read_bytes()).hexdigest()[:16]
     made = work / f"python-{digest}"
@@ -117,7 +117,7 @@ def commit(*, of_wheel: bool = False) -> str | None:
     """What of hloom this is: git's commit, "+" behind it where files differ; None if not known.
 
     Where the repository came without git, or hloom comes `of_wheel`, it is the commit that
-    `make gpu-wheel` wrote down.
+    `make wheel` wrote down.
     """
     if of_wheel and (written := _written_commit()):
         return written

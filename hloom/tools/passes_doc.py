@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import inspect
 import re
 import sys
@@ -15,7 +16,10 @@ from rich.text import Text
 
 from hloom.passes.framework import registry
 from hloom.passes.framework.base import Pass
+from hloom.passes.framework.errors import did_you_mean
 from hloom.passes.framework.options import OptionInfo, options_of
+from hloom.terminal import complain
+from hloom.visible import visible
 
 _HEAD = """\
 # Passes
@@ -26,6 +30,41 @@ A spec names passes in the order they run: `name{option=value option=value},name
 for none and `default` for the recommended ones, now `%s`. Give it to JAX as
 `JAX_HLOOM=SPEC`, or to `hloom-opt -p SPEC`.
 """
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `hloom passes` to a parser."""
+    parser.description = "Lists every pass with its options, their defaults, and an example."
+    parser.add_argument("name", nargs="?", metavar="NAME", help="tell all about this pass")
+    parser.add_argument("--markdown", action="store_true", help="print what docs/passes.md holds")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs `hloom passes` and gives its exit status."""
+    if arguments.name is not None:
+        return _tell_one(arguments.name, markdown=arguments.markdown)
+    if arguments.markdown:
+        sys.stdout.write(markdown())
+    else:
+        print_to_terminal(overview())
+    for problem in registry.problems():
+        print(f"hloom: warning: {visible(problem)}", file=sys.stderr)
+    return 0
+
+
+def _tell_one(name: str, *, markdown: bool) -> int:
+    if markdown:
+        return complain("hloom", "--markdown prints every pass; leave out the name.")
+    try:
+        pass_class = registry.lookup(name)
+    except registry.PassLoadError as error:
+        return complain("hloom", error)
+    if pass_class is None:
+        names = registry.names()
+        close = did_you_mean(name, names)
+        return complain("hloom", f"unknown pass '{name}'.{close} Passes: {', '.join(names)}.")
+    print_to_terminal(details(pass_class))
+    return 0
 
 
 def markdown() -> str:

@@ -89,7 +89,10 @@ class _Parser:
             if self._take("{"):
                 self._fail(f"'{name}' takes no options", at)
             return () if name == "off" else parse_spec(registry.DEFAULT, source="default")
-        pass_class = registry.lookup(name)
+        try:
+            pass_class = registry.lookup(name)
+        except registry.PassLoadError as error:
+            self._fail(str(error), at)
         if pass_class is None:
             self._fail(f"unknown pass {echo(name)}", at, remedy=_meant(name) + self._known_passes())
         return (pass_class(**self._options(pass_class)),)
@@ -147,7 +150,7 @@ class _Parser:
         )
 
     def _known_passes(self) -> str:
-        names = ", ".join(cls.name for cls in registry.all_passes())
+        names = ", ".join(registry.names())
         return (
             f" Passes: {names}; or 'default', or 'off'. `hloom passes` lists them with their "
             "options."
@@ -192,7 +195,7 @@ def _meant(name: str) -> str:
     word = name.lower()
     if word in _ON or word in _OFF:
         return f" Did you mean '{'default' if word in _ON else 'off'}'?"
-    known = [*(cls.name for cls in registry.all_passes()), "default", "off"]
+    known = [*registry.names(), "default", "off"]
     start = re.split(r"[(\[:]", word, maxsplit=1)[0]
     if start in known and start != word:
         return f" Options stand in braces: {start}{{option=value}}."

@@ -196,7 +196,7 @@ def test_a_wheel_is_enough(tmp_path: Path) -> None:
 def test_without_a_wheel_there_is_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "_is_installed", lambda: False)
     monkeypatch.setattr(machine, "WHEELS", tmp_path)
-    with pytest.raises(machine.MachineError, match="run `make gpu-wheel` where there is a network"):
+    with pytest.raises(machine.MachineError, match="run `make wheel` where there is a network"):
         machine.python_with_hloom(tmp_path / "work")
     (tmp_path / "hloom-1.whl").write_text("no wheel")
     with pytest.raises(machine.MachineError, match="cannot be unpacked"):

@@ -18,6 +18,8 @@ import hloom
 from hloom import plugin
 from hloom.passes.framework import registry
 
+pytestmark = pytest.mark.wheel
+
 
 @pytest.fixture(autouse=True)
 def _toys() -> Iterator[None]:

@@ -11,13 +11,15 @@ from support import ROOT
 
 PACKAGES = {
     "hloom": ROOT / "hloom",
+    "hloom_cli": ROOT / "hloom_cli",
     "hloom.passes": ROOT / "passes",
     "hloom.lowering": ROOT / "lowering",
     "hloom.runtime": ROOT / "runtime",
 }
 
 MAY_IMPORT = {
-    "hloom": {"hloom", "hloom.passes", "hloom.lowering", "hloom.runtime"},
+    "hloom": {"hloom", "hloom_cli", "hloom.passes", "hloom.lowering", "hloom.runtime"},
+    "hloom_cli": {"hloom", "hloom.passes"},
     "hloom.lowering": {"hloom.lowering", "hloom.passes", "hloom.runtime"},
     "hloom.passes": {"hloom.passes"},
     "hloom.runtime": {"hloom.runtime"},

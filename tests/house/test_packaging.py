@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -20,6 +21,7 @@ from hloom import runtime
 
 FOLDERS = {
     "hloom": ROOT / "hloom",
+    "hloom_cli": ROOT / "hloom_cli",
     "hloom/passes": ROOT / "passes",
     "hloom/lowering": ROOT / "lowering",
     "hloom/runtime": ROOT / "runtime",
@@ -99,6 +101,40 @@ def test_the_wheel_holds_every_file_under_its_import_name(wheel: zipfile.ZipFile
     assert "hloom-0.1.0.dist-info/licenses/LICENSE" in wheel.namelist()
 
 
+@pytest.mark.once
+def test_the_sdist_holds_the_sources_and_nothing_that_was_built(tmp_path: Path) -> None:
+    """The links in hloom/ become folders there: both names hold the same files."""
+    script = "import sys, scikit_build_core.build as build; print(build.build_sdist(sys.argv[1]))"
+    built = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert built.returncode == 0, built.stdout + built.stderr
+    with tarfile.open(tmp_path / "hloom-0.1.0.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    root = tmp_path / "hloom-0.1.0"
+    packed = {file.relative_to(root) for file in root.rglob("*") if file.is_file()}
+    for folder in ("passes", "lowering", "runtime"):
+        inside, top = (
+            {
+                file.relative_to(base): file.read_bytes()
+                for file in base.rglob("*")
+                if file.is_file()
+            }
+            for base in (root / "hloom" / folder, root / folder)
+        )
+        assert inside == top
+        assert Path("__init__.py") in inside
+    assert {*map(Path, expected_files())} <= packed
+    others = ("LICENSE", "README.md", "pyproject.toml", "Makefile", ".ci/test", "tests/conftest.py")
+    assert {*map(Path, others), Path("hloom/runtime/csrc/exports.map")} <= packed
+    assert not [file for file in packed if file.suffix in (".so", ".o", ".pyc", ".whl", ".stamp")]
+    assert not {"build", "dist", ".git"} & {file.parts[0] for file in packed}
+
+
 def test_the_pure_wheel_lacks_the_library_alone(pure_wheel: zipfile.ZipFile) -> None:
     assert packed_files(pure_wheel) == expected_files()
 
@@ -108,8 +144,7 @@ import sys
 # An editable install is found by an importer of its own, ahead of every path.
 sys.meta_path[:] = [f for f in sys.meta_path if "ScikitBuild" not in type(f).__name__]
 sys.path.insert(0, {folder!r})
-import hloom, hloom.passes.framework.pipeline, hloom.lowering.decompose
-import hloom.tools.cli, hloom.tools.opt
+import hloom, hloom.passes.framework.pipeline, hloom.lowering.decompose, hloom.tools.opt, hloom_cli
 from hloom import runtime
 for module in (hloom, hloom.passes, hloom.lowering, runtime):
     assert module.__file__.startswith({folder!r}), module.__file__
@@ -135,7 +170,7 @@ import sys
 sys.meta_path[:] = [f for f in sys.meta_path if "ScikitBuild" not in type(f).__name__]
 import jax, jax.numpy as jnp
 print(jax.jit(jax.grad(lambda x: jnp.sin(jnp.sin(x))))(0.0))
-import hloom.tools.cli, hloom.lowering.lower, hloom.tools.opt
+import hloom.lowering.lower, hloom.tools.opt, hloom_cli
 from hloom import runtime
 print([record.spec for record in hloom.records()][-1:])
 print(*(module.__file__ for module in (hloom, hloom.passes, hloom.lowering, runtime)))
@@ -215,5 +250,5 @@ def test_jax_and_the_shell_find_hloom() -> None:
     [plugin] = [e for e in entry_points(group="jax_plugins") if e.name == "hloom"]
     assert plugin.value == "hloom.plugin"
     scripts = {e.name: e.value for e in entry_points(group="console_scripts")}
-    assert scripts["hloom"] == "hloom.tools.cli:main"
+    assert scripts["hloom"] == "hloom_cli:main"
     assert scripts["hloom-opt"] == "hloom.tools.opt:main"

@@ -10,11 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from conftest import RunPython
 from support.toy_passes import Toy
 
 import hloom
+import hloom_cli as cli
 from hloom.passes.framework import registry
-from hloom.tools import cli
+
+pytestmark = pytest.mark.wheel
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -54,6 +57,17 @@ def test_help_teaches_the_flag_and_the_commands(run: Run, words: tuple[str, ...]
 
 def test_version(run: Run) -> None:
     assert run("--version") == (0, f"hloom {hloom.__version__}\n", "")
+
+
+@pytest.mark.parametrize("words", ["--help", ""])
+def test_help_imports_neither_jax_nor_hloom(run_python: RunPython, words: str) -> None:
+    script = f"""
+import atexit, sys
+from hloom_cli import main
+atexit.register(lambda: print(sorted({{"hloom", "jax", "jaxlib", "numpy"}} & sys.modules.keys())))
+sys.exit(main({words.split()!r}))
+"""
+    assert run_python(script).stdout.splitlines()[-1] == "[]"
 
 
 def test_passes_lists_every_pass_with_its_options(run: Run) -> None:

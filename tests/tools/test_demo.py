@@ -15,9 +15,9 @@ import jax
 import numpy as np
 import pytest
 
+import hloom_cli as cli
 from hloom.dumps.read.dump import open_dump
 from hloom.targets import deviceless
-from hloom.tools import cli
 from hloom.tools.demo import data, table
 from hloom.tools.demo.model import Sizes
 from hloom.tools.demo.train import TrainStep, compile_step, largest_difference, train
@@ -113,6 +113,7 @@ def test_dropout_draws_the_same_with_and_without(ran: Outcome, tmp_path: Path) -
     assert dropped.numbers["off"]["losses"] != ran.numbers["off"]["losses"]
 
 
+@pytest.mark.once
 def test_disagreeing_losses_are_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hloom.tools.demo.main.largest_difference", lambda one, other: 0.5)
     outcome = demo(tmp_path)
@@ -139,6 +140,7 @@ def test_mistakes_are_told_before_anything_compiles(
     assert told in capsys.readouterr().err
 
 
+@pytest.mark.once
 def test_a_missing_compiler_is_told_and_the_rest_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -202,10 +202,10 @@ def _words(value: str | Iterable[str] | None) -> tuple[str, ...] | None:
 
 
 def _check_passes(names: tuple[str, ...], source: str) -> None:
-    # Imported where passes are chosen: it brings in numpy and scipy.
+    # Imported where passes are chosen: it brings in the MLIR bindings.
     from hloom.passes.framework import registry
 
-    known = [cls.name for cls in registry.all_passes()]
+    known = registry.names()
     for name in names:
         if name not in known:
             raise SettingsError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import shlex
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from hloom.passes.framework.errors import SpecError
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.record import CompileRecord, records
 from hloom.targets import deviceless
+from hloom.terminal import PlainConsole, complain
 from hloom.tools.capture import table
 from hloom.xla.coverage import Coverage
 from hloom.xla.thunk_dump import find_sequences, read_sequence, thunk_dump
@@ -25,6 +27,38 @@ _BYTECODE_MAGIC = b"ML\xefR"
 
 class CaptureError(ValueError):
     """What was asked cannot be told; the text says what, where, and what to do."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `hloom capture` to a parser."""
+    parser.description = (
+        "Shows how many of a program's kernels, copies and other thunks XLA puts into "
+        "CUDA graphs, and each that it leaves out, with its line and the reason. A module is "
+        "compiled for the target twice, without hloom and with it; no GPU is needed."
+    )
+    parser.add_argument(
+        "file",
+        metavar="FILE",
+        type=Path,
+        help="a StableHLO module, e.g. of HLOOM_DUMP_TO, or a folder that XLA wrote to with "
+        "--xla_dump_to",
+    )
+    parser.add_argument(
+        "--target", default="h100_sxm", metavar="NAME", help="the GPU to compile for (h100_sxm)"
+    )
+    parser.add_argument(
+        "-p", "--passes", default="capture", metavar="SPEC", help="what to compile with (capture)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs `hloom capture` and gives its exit status."""
+    try:
+        shown = report(arguments.file, target=arguments.target, passes=arguments.passes)
+    except CaptureError as error:
+        return complain("hloom capture", error)
+    PlainConsole().print(shown)
+    return 0
 
 
 def report(path: Path, *, target: str, passes: str) -> RenderableType:

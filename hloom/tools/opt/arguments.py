@@ -98,7 +98,7 @@ def check_printed_passes(arguments: Arguments, pipeline: Pipeline) -> None:
         for name in names:
             if name not in steps:
                 runs = f"It runs: {', '.join(steps)}." if steps else "It runs no passes."
-                why = "is no pass" if registry.lookup(name) is None else "does not run"
+                why = "does not run" if name in registry.names() else "is no pass"
                 raise UsageError(
                     f"{option}={name}: '{name}' {why} in -p '{pipeline}'."
                     f"{did_you_mean(name, steps)} {runs}"

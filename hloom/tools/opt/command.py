@@ -52,6 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: Arguments) -> int:
     if arguments.list_passes:
         sys.stdout.writelines(f"{cls.name:<20} {cls.summary}\n" for cls in registry.all_passes())
+        for problem in registry.problems():
+            print(f"hloom-opt: warning: {visible(problem)}", file=sys.stderr)
         return 0
     job = _prepare(arguments)
     if arguments.input == "-" and sys.stdin.isatty():

@@ -23,6 +23,8 @@ from support.devices.peer_programs import (
 
 import hloom
 
+pytestmark = pytest.mark.wheel
+
 RUNS = 5
 """Each program, as the delays differ from run to run."""
 

@@ -17,6 +17,8 @@ from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.ir.locations import operation_name
 
+pytestmark = pytest.mark.wheel
+
 BARRIER = "stablehlo.optimization_barrier"
 FOLDABLE = {"stablehlo.constant", "stablehlo.iota", "stablehlo.broadcast_in_dim"}
 NOTHING_TO_RECOMPUTE = {

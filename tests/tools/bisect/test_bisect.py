@@ -27,12 +27,12 @@ from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.remat.block import rewrite
 from hloom.passes.remat.scan import rewrite as scan_rewrite
 from hloom.tools.bisect.search import ResultsProbe, first_bad
-from hloom.tools.cli import main
 from hloom.tools.replay.comparison import Tolerance
 from hloom.tools.replay.decisions import other_plans, replayed
 from hloom.tools.replay.errors import ReplayError
 from hloom.tools.replay.program import Program
 from hloom.tools.replay.run import Runnable
+from hloom_cli import main
 
 Clone = MutableMapping[ir.Value, ir.Value]
 Spoil = Callable[[ir.Value], ir.Value]

@@ -15,7 +15,7 @@ from hloom.passes.framework import registry
 from hloom.tools import opt
 from hloom.tools.opt import command
 
-pytestmark = OPT_MARKS
+pytestmark = [*OPT_MARKS, pytest.mark.wheel]
 
 # What is wrong on the command line
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hloom.tools.cli import main
+from hloom_cli import main
 
 
 @pytest.fixture(scope="module")

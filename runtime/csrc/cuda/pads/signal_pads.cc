@@ -75,7 +75,9 @@ std::string BoundsText(const CollectiveMemory& pads, const FaultReport& report) 
 // Loads a word that the device stores after the data it announces.
 template <typename T>
 T Acquire(const T* word) {
-  return __atomic_load_n(word, __ATOMIC_ACQUIRE);
+  T value;  // __atomic_load_n takes integers and pointers only: Clang refuses it an enumeration
+  __atomic_load(word, &value, __ATOMIC_ACQUIRE);
+  return value;
 }
 
 }  // namespace
