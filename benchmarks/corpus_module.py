@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from jax.extend.mlir import ir
 
-from hloom import _jax
+from hloom._jax.modules import make_context
 from hloom.passes.framework import registry
 from hloom.passes.framework.base import Attempt, Target
 from hloom.passes.framework.errors import PassError, reason_of
@@ -214,7 +214,7 @@ class Trial:
 
 def _wrong_text(text: str) -> str | None:
     """What is wrong with a module's text; None where it parses back to itself."""
-    context = _jax.make_context()
+    context = make_context()
     context.enable_multithreading(False)
     try:
         return None if _text(ir.Module.parse(text, context)) == text else "another module"

@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from hloom import _jax, environment
+from hloom import environment
+from hloom._jax import devices as jax_devices
+from hloom._jax import hook
+from hloom._jax.devices import device_facts, platform_of, processes_of
+from hloom._jax.distributed import ProcessStore
+from hloom._jax.flags import Flag, declare_flag
+from hloom._jax.hook import check_option, compiled_programs, install_hook, keep_executables_apart
+from hloom._jax.options import profiled, take_option, with_options
+from hloom._jax.version import FIRST_UNTESTED, OLDEST_TESTED, is_tested_version
 from hloom.dumps.select import settings as dump_settings
 from hloom.passes.framework.errors import SpecError, echo
 from hloom.passes.framework.text import counted
@@ -45,10 +53,10 @@ def initialize() -> None:
     """
     if _flag is None:
         return
-    earlier = _jax.compiled_programs()
-    is_first = _jax.install_hook(_compile)
-    _jax.check_option(_checked_option)
-    _jax.keep_executables_apart(_flag, _checked_option)
+    earlier = compiled_programs()
+    is_first = install_hook(_compile)
+    check_option(_checked_option)
+    keep_executables_apart(_flag, _checked_option)
     if is_first:
         environment.check()
     if is_first and earlier and not (_is_unset(_flag.value) or _flag.value == "off"):
@@ -74,12 +82,10 @@ def scope(spec: str) -> Iterator[None]:
         yield
 
 
-def _declare_flag() -> _jax.Flag | None:
-    if _jax.is_tested_version():
-        return _jax.declare_flag(_FLAG_DOC, lambda spec: _check(spec, source="jax_hloom"))
-    oldest, untested = (
-        ".".join(map(str, version)) for version in (_jax.OLDEST_TESTED, _jax.FIRST_UNTESTED)
-    )
+def _declare_flag() -> Flag | None:
+    if is_tested_version():
+        return declare_flag(_FLAG_DOC, lambda spec: _check(spec, source="jax_hloom"))
+    oldest, untested = (".".join(map(str, version)) for version in (OLDEST_TESTED, FIRST_UNTESTED))
     warn(
         f"hloom is off: it is tested with jax >={oldest},<{untested}, and this is jax "
         f"{jax.__version__}. Install a jax of that range, or a newer hloom.",
@@ -134,10 +140,10 @@ def _compile(
     module: ir.Module,
     devices: Any,
     compile_options: Any,
-    compile_: _jax.CompileFunction,
+    compile_: hook.CompileFunction,
 ) -> Any:
     dumped = dump_settings.current()
-    spec, options = _jax.take_option(compile_options)
+    spec, options = take_option(compile_options)
     source = _OPTION_SOURCE
     if _is_unset(spec):
         # Every other way to set the flag has checked the spec: a mistake comes from there.
@@ -145,7 +151,7 @@ def _compile(
     pipeline = None if _is_unset(spec) else _parse(spec, source=source)
     is_on = pipeline is not None and pipeline.passes
     waits_for_steps = dumped is not None and dumped.steps is not None
-    takes_part = _jax.takes_part(backend, devices)
+    takes_part = jax_devices.takes_part(backend, devices)
     if dumped is not None and takes_part and not waits_for_steps:
         from hloom.dumps.collect.observer import module_name
         from hloom.dumps.collect.reminder import note_program
@@ -158,7 +164,7 @@ def _compile(
     from hloom.dumps.collect.program import ProgramDump, compile_kept
 
     def compile_with(chosen: ir.Module, more: Mapping[str, str | int | bool]) -> Any:
-        return compile_(chosen, _jax.with_options(options, more))
+        return compile_(chosen, with_options(options, more))
 
     origin = Origin(module, backend, devices, options)
     if pipeline is None or not pipeline.passes:
@@ -182,13 +188,13 @@ def _transform(
     backend, devices = origin.backend, origin.devices
     agreement = Agreement(
         origin.module,
-        _jax.processes_of(backend, devices),
+        processes_of(backend, devices),
         me=backend.process_index(),
-        store=_jax.ProcessStore.find(),
+        store=ProcessStore.find(),
     )
-    target = target_of(_jax.platform_of(backend), _jax.device_facts(backend, devices))
+    target = target_of(platform_of(backend), device_facts(backend, devices))
     placement = placement_of(target, devices, process=backend.process_index())
-    settings = Settings(dump.given, _jax.profiled(origin.options))
+    settings = Settings(dump.given, profiled(origin.options))
     return compile_transformed(
         origin.module, pipeline, target, placement, compile_, agreement, settings, dump
     )

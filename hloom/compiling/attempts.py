@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from jax.extend.mlir import ir
 
-from hloom._jax import MemoryFigures
+from hloom._jax.executables import MemoryFigures
 from hloom.compiling.compilation import Compilation, Compiled
 from hloom.compiling.cross_process import Agreement
 from hloom.dumps.collect.observer import DumpObserver

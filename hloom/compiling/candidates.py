@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from hloom._jax import ffi_targets
+from hloom._jax.devices import ffi_targets
 from hloom.dumps.collect.observer import DumpObserver
 from hloom.dumps.collect.program import ProgramDump
 from hloom.lowering.capture import compile_options

@@ -9,8 +9,8 @@ from typing import Any
 
 from jax.extend.mlir import ir
 
-from hloom import _jax
-from hloom._jax import MemoryFigures
+from hloom._jax.cache import watch_cache
+from hloom._jax.executables import MemoryFigures, memory_figures
 from hloom.compiling.candidates import Variant, Variants
 from hloom.compiling.graphs import Captured, CompileFunction, Settings, compile_captured
 from hloom.dumps.collect.observer import module_name
@@ -95,7 +95,7 @@ class Compilation:
         self.compiles += 1
         start_s = time.perf_counter()
         try:
-            with _jax.watch_cache() as cache:
+            with watch_cache() as cache:
                 executable, captured = compile_captured(
                     self._compile, module, options, self._settings
                 )
@@ -103,7 +103,7 @@ class Compilation:
             compile_s = time.perf_counter() - start_s
             self.compile_s += compile_s
         self._cache_hits.append(cache.hit)
-        figures = _jax.memory_figures(executable)
+        figures = memory_figures(executable)
         return Compiled(executable, variant, figures, compile_s, cache.hit, captured)
 
     def fall_back(self, failure: PassError) -> None:

@@ -9,7 +9,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from hloom import _jax
+from hloom._jax.executables import (
+    BufferAssignment,
+    OptimizedModule,
+    buffer_assignment,
+    memory_figures,
+    optimized_module,
+)
 from hloom.dumps.read.module import Missing, json_text
 from hloom.xla.live_ranges import live_ranges
 
@@ -70,18 +76,18 @@ class _XlaSide:
         self._folder = folder
 
     @cached_property
-    def _module(self) -> _jax.OptimizedModule:
-        return _jax.optimized_module(self._executable)
+    def _module(self) -> OptimizedModule:
+        return optimized_module(self._executable)
 
     @cached_property
-    def _assignment(self) -> _jax.BufferAssignment | None:
-        return _jax.buffer_assignment(self._executable)
+    def _assignment(self) -> BufferAssignment | None:
+        return buffer_assignment(self._executable)
 
     def optimized_hlo(self) -> Files:
         return {"optimized_hlo.txt": self._module.text}
 
     def memory(self) -> Files:
-        figures = _jax.memory_figures(self._executable)
+        figures = memory_figures(self._executable)
         if self._assignment is None:
             raise LookupError("this backend has no memory figures")
         temp, arguments = figures.temp_bytes or 0, figures.argument_bytes or 0

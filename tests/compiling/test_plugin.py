@@ -58,7 +58,7 @@ def test_form_ahead_of_time() -> None:
 SCRIPT = """
 import jax, numpy as np
 from support import toy_passes
-from hloom.passes import registry
+from hloom.passes.framework import registry
 with registry.registered(toy_passes.ReplaceTwo):
     print(jax.jit(lambda x: x * 2.0)(np.ones(3, np.float32))[0])
 """

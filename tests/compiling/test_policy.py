@@ -287,7 +287,7 @@ def test_the_warning_reaches_a_program_that_knows_nothing_of_hloom(run_python: R
     script = """
 import jax, numpy as np
 from support import toy_passes
-from hloom.passes import registry
+from hloom.passes.framework import registry
 with registry.registered(toy_passes.Fail):
     print(jax.jit(lambda x: x * 2.0)(np.ones(3, np.float32))[0])
 """

@@ -17,7 +17,7 @@ from support import toy_passes as toy
 from support.dumps.runs import DUMP_MARKS, Captures, X, executed, program, run_step
 
 import hloom
-from hloom._jax import make_context
+from hloom._jax.modules import make_context
 from hloom.dumps.collect import keeping, process_folder
 from hloom.dumps.collect.observer import DumpObserver
 from hloom.dumps.collect.store import LIVE, LiveModules

@@ -17,7 +17,7 @@ from jax.extend.mlir import ir
 from jax.sharding import NamedSharding, PartitionSpec
 from support.dumps.samples import capture, scanned_step, step_arguments
 
-from hloom._jax import make_context
+from hloom._jax.modules import make_context
 from hloom.dumps.collect.sources import MAX_LINES, sources
 from hloom.dumps.collect.tracer import Execution
 from hloom.dumps.read.dump import DumpError, Missing, open_dump

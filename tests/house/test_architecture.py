@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -23,6 +23,8 @@ MAY_IMPORT = {
     "hloom.runtime": {"hloom.runtime"},
 }
 
+PRIVATE = ROOT / "hloom" / "_jax"
+
 ABOUT_MARKS = ("hloom.passes.ir.marks.", "hloom.passes.ir.mark_decompositions.")
 
 SOURCES = [(package, file) for package, root in PACKAGES.items() for file in root.rglob("*.py")]
@@ -30,11 +32,15 @@ SOURCES = [(package, file) for package, root in PACKAGES.items() for file in roo
 
 def imported(file: Path) -> Iterator[str]:
     """Every module that the file imports, anywhere in it."""
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    return imports_of(ast.walk(ast.parse(file.read_text(encoding="utf-8"), str(file))))
+
+
+def imports_of(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{file}: imports here are absolute"
+            assert node.level == 0, "imports here are absolute"
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
@@ -75,19 +81,25 @@ def test_lowering_takes_only_marks_from_the_passes() -> None:
         assert all(f"{module}.".startswith(ABOUT_MARKS) for module in taken)
 
 
-def test_one_file_touches_private_jax(source: tuple[str, Path]) -> None:
+def test_one_folder_touches_private_jax(source: tuple[str, Path]) -> None:
     _, file = source
     private = sorted(filter(is_private_jax, imported(file)))
-    assert private == [] or file == ROOT / "hloom" / "jax_private.py"
+    assert private == [] or file.parent == PRIVATE
 
 
-def test_the_private_file_imports_nothing_private_at_its_top() -> None:
-    tree = ast.parse((ROOT / "hloom" / "jax_private.py").read_text(encoding="utf-8"))
-    at_top = [node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))]
-    names = [alias.name for node in at_top for alias in node.names]
-    modules = [node.module or "" for node in at_top if isinstance(node, ast.ImportFrom)]
-    assert not any(map(is_private_jax, [*names, *modules]))
-    assert any(is_private_jax(module) for module in imported(ROOT / "hloom" / "jax_private.py"))
+def test_private_jax_is_imported_inside_of_functions() -> None:
+    files = sorted(PRIVATE.glob("*.py"))
+    for file in files:
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        inside = {
+            id(node)
+            for function in ast.walk(tree)
+            if isinstance(function, ast.FunctionDef)
+            for node in ast.walk(function)
+        }
+        outside = [node for node in ast.walk(tree) if id(node) not in inside]
+        assert not any(map(is_private_jax, imports_of(outside))), file
+    assert any(is_private_jax(module) for file in files for module in imported(file))
 
 
 def test_every_package_says_that_it_is_typed() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hloom import targets
-from hloom._jax import DeviceFacts
+from hloom._jax.devices import DeviceFacts
 from hloom.passes.analysis.cost import CPU_SPEED, Speed
 from hloom.passes.framework.base import Target
 from hloom.targets import devices, gpu_speed, text_proto

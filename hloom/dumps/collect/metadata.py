@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from jax.extend.mlir import ir
 
-from hloom import _jax
+from hloom._jax.devices import platform_of
+from hloom._jax.options import own_options, partitions_and_replicas
 from hloom.dumps.collect.observer import module_name
 from hloom.dumps.collect.store import DumpedDevice, ModuleFacts
 
@@ -51,17 +52,17 @@ class Origin:
           compile_: the manifest's "compile".
         """
         arguments, results = signature_names(self.module)
-        partitions, replicas = _jax.partitions_and_replicas(self.options)
+        partitions, replicas = partitions_and_replicas(self.options)
         return ModuleFacts(
             name=module_name(self.module),
             spec="" if pipeline is None else str(pipeline),
             passes=() if pipeline is None else tuple(map(str, pipeline.steps())),
-            platform=_jax.platform_of(self.backend),
+            platform=platform_of(self.backend),
             target=target,
             devices=_dumped(tuple(self.devices.flat)),
             partitions=partitions,
             replicas=replicas,
-            compile_options=_jax.own_options(self.options),
+            compile_options=own_options(self.options),
             options=dict(added),
             arguments=arguments,
             results=results,

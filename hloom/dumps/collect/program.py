@@ -9,7 +9,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hloom import _jax
+from hloom._jax.cache import watch_cache
+from hloom._jax.devices import device_facts, platform_of
+from hloom._jax.executables import memory_figures
+from hloom._jax.options import given_options
 from hloom.dumps.collect import tracer as watch
 from hloom.dumps.collect.keeping import keep
 from hloom.dumps.collect.metadata import Origin, compile_entry
@@ -40,7 +43,7 @@ class ProgramDump:
 
     def __init__(self, origin: Origin, settings: Settings | None) -> None:
         self.root = None if settings is None else settings.to
-        self.given = _jax.given_options(origin.options)
+        self.given = given_options(origin.options)
         wanted = settings is not None and settings.wants_module(module_name(origin.module))
         self._settings = settings if wanted else None
         self._origin = origin
@@ -157,7 +160,7 @@ def compile_kept(
     dump = ProgramDump(origin, settings)
     try:
         start_s = time.perf_counter()
-        with _jax.watch_cache() as cache:
+        with watch_cache() as cache:
             executable = dump.watch(compile_)(origin.module, {})
         compile_s = time.perf_counter() - start_s
         record = _record(origin, executable, compile_s, cache_hit=cache.hit)
@@ -170,11 +173,11 @@ def compile_kept(
 def _record(
     origin: Origin, executable: Any, compile_s: float, *, cache_hit: bool | None
 ) -> CompileRecord:
-    figures = dataclasses.asdict(_jax.memory_figures(executable))
+    figures = dataclasses.asdict(memory_figures(executable))
     return CompileRecord(
         module=module_name(origin.module),
         spec="",
-        platform=_jax.platform_of(origin.backend),
+        platform=platform_of(origin.backend),
         changed=False,
         runs=(),
         pass_s=0.0,
@@ -190,6 +193,6 @@ def _target(origin: Origin) -> Target | None:
     from hloom.targets.devices import target_of
 
     with guarded("describing the devices of a dump"):
-        platform = _jax.platform_of(origin.backend)
-        return target_of(platform, _jax.device_facts(origin.backend, origin.devices))
+        platform = platform_of(origin.backend)
+        return target_of(platform, device_facts(origin.backend, origin.devices))
     return None

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from hloom import _jax
+from hloom._jax import executables
 from hloom.dumps.read.module import Missing
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class LiveModules:
             key = id(executable)
             before = self._entries.pop(key, None)
             given_up.append(None if before is None else before.live)
-            fingerprint = _jax.fingerprint(executable)
+            fingerprint = executables.fingerprint(executable)
             self._entries[key] = _Entry(live, fingerprint, size_bytes)
             given_up.extend(self._give_up())
 
@@ -161,7 +161,7 @@ class LiveModules:
         """What is kept of an executable, and what is missing where nothing is."""
         with self._lock:
             entry = self._entries.get(id(executable))
-        if entry is None or entry.fingerprint != _jax.fingerprint(executable):
+        if entry is None or entry.fingerprint != executables.fingerprint(executable):
             return None, (_COMPILED_BEFORE,)
         if entry.live is None:
             return None, (self._given_up(),)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from hloom import _jax
+from hloom._jax.modules import make_context
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.errors import PassError
 from hloom.passes.framework.pipeline import Observer, Pipeline, PipelineResult
@@ -55,7 +55,7 @@ class Job:
         """Does one module and shows on stderr what there is to show."""
         # Every module has a context of its own, as in mlir-opt. Without threads diagnostics come
         # in order, and no thread of MLIR waits for Python's lock to hand one over.
-        context = _jax.make_context()
+        context = make_context()
         context.enable_multithreading(False)
         try:
             expected = expectations.read(chunk) if self.arguments.verify_diagnostics else ()

@@ -11,7 +11,11 @@ import jax
 import numpy as np
 from jax.extend.mlir import ir
 
-from hloom import _jax, plugin
+from hloom import plugin
+from hloom._jax.devices import device_facts, platform_of
+from hloom._jax.execution import compile_module
+from hloom._jax.modules import make_context
+from hloom._jax.options import OPTION, compile_options_for
 from hloom.compiling.attempts import Attempts
 from hloom.compiling.candidates import Variants
 from hloom.compiling.compilation import Compilation, Compiled
@@ -142,8 +146,8 @@ class Program:
             # Lowering any of them is what makes JAX load the library.
             jax.jit(jax.numpy.linalg.cholesky).lower(np.eye(1, dtype=np.float32))
         backend, grid = here[0].client, np.array(here)
-        platform = _jax.platform_of(backend)
-        found = target_of(platform, _jax.device_facts(backend, grid))
+        platform = platform_of(backend)
+        found = target_of(platform, device_facts(backend, grid))
         planned = found if target else manifest_target.target(manifest.get("target"), found)
         given = (
             manifest_target.options(manifest, platform)
@@ -203,7 +207,7 @@ class Program:
         )
 
     def _compilation(self, pipeline: Pipeline) -> _Compilation:
-        options = _jax.compile_options_for(self.devices, self.options)
+        options = compile_options_for(self.devices, self.options)
         origin = Origin(self.module, self.devices[0].client, np.array(self.devices), options)
         dump = ProgramDump(origin, None)
         variants = Variants(self.module, pipeline, self.target, self.placement, dump)
@@ -225,8 +229,8 @@ class Program:
         return attempts.best, len(attempts.all)
 
     def _compile_here(self, module: ir.Module, options: Mapping[str, Any]) -> Any:
-        chosen = {**self.options, **options, _jax.OPTION: "off"}
-        return _jax.compile_module(module, self.devices, chosen)
+        chosen = {**self.options, **options, OPTION: "off"}
+        return compile_module(module, self.devices, chosen)
 
     def _refusal(self, error: Exception, pipeline: Pipeline, *, changed: bool) -> Exception:
         call = unsupported.place_of_call(self.module, str(error))
@@ -255,7 +259,7 @@ class _Compilation(Compilation):
 
 
 def _parse(text: str, source: str, versions: Any) -> ir.Module:
-    with _jax.make_context():
+    with make_context():
         try:
             module = ir.Module.parse(text)
         except ir.MLIRError as error:

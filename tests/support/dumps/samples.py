@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hloom import _jax
+from hloom._jax.execution import compile_module
 from hloom.dumps.collect.arrays import snapshot
 from hloom.dumps.collect.metadata import signature_names
 from hloom.dumps.collect.observer import DumpObserver
@@ -75,7 +75,7 @@ def execution(
     observer.add_input(original)
     transformed = clone_module(original)
     result = pipeline.run(transformed, target=target, observers=(observer,))
-    executable = _jax.compile_module(transformed, jax.devices()[:1], {})
+    executable = compile_module(transformed, jax.devices()[:1], {})
     names, result_names = signature_names(original)
     facts = ModuleFacts(
         name=f"jit_{function.__name__}",
