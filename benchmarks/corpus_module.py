@@ -16,7 +16,7 @@ from hloom.passes.framework.errors import PassError, reason_of
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
-from hloom.tools.opt.dry_run import foresee
+from hloom.tools.opt.dry_run import dry_run
 from hloom.tools.opt.lowered import lower_for
 
 _OTHER_SPECS = (
@@ -168,7 +168,7 @@ class Trial:
     def _one(self, spec: str, target: Target) -> Iterator[tuple[str, str]]:
         try:
             pipeline = Pipeline.parse(spec)
-            attempts = foresee(pipeline, self.module, target).attempts
+            attempts = dry_run(pipeline, self.module, target).attempts
             module, plans = self._transform(self.module, pipeline, target, attempts)
         except PassError as error:
             yield error.phase, str(error)
