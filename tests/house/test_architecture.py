@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import graphlib
+import itertools
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -27,6 +29,19 @@ PRIVATE = ROOT / "hloom" / "_jax"
 
 ABOUT_MARKS = ("hloom.passes.ir.marks.", "hloom.passes.ir.mark_decompositions.")
 
+FORBIDDEN = {
+    "hloom.compiling": {"hloom.dumps", "hloom.tools"},
+    "hloom.policy": {"hloom.dumps", "hloom.tools"},
+    "hloom.xla": {"hloom.dumps", "hloom.compiling", "hloom.tools"},
+}
+"""What a room of hloom may not import, TYPE_CHECKING included."""
+
+IMPORTERS = {
+    "hloom.dumps": {"hloom", "hloom.plugin", "hloom.tools"},
+    "hloom.tools": {"hloom.__main__"},
+}
+"""Who alone imports a room, beside itself."""
+
 SOURCES = [(package, file) for package, root in PACKAGES.items() for file in root.rglob("*.py")]
 
 
@@ -48,6 +63,33 @@ def package_of(module: str) -> str | None:
     """The one of our packages that the module is in."""
     inside = [name for name in PACKAGES if f"{module}.".startswith(f"{name}.")]
     return max(inside, key=len, default=None)
+
+
+def room_of(module: str) -> str | None:
+    """The package, or the folder or file in hloom/, that the module or a name in it is in."""
+    package = package_of(module)
+    if package != "hloom":
+        return package
+    first = module.removeprefix("hloom").lstrip(".").partition(".")[0]
+    place = ROOT / "hloom" / (first or "__init__")
+    return (
+        f"hloom.{first}"
+        if first and (place.is_dir() or place.with_suffix(".py").is_file())
+        else "hloom"
+    )
+
+
+def rooms() -> dict[str, set[str]]:
+    """What each room imports of the others."""
+    found: dict[str, set[str]] = {}
+    for package, file in SOURCES:
+        inside = file.relative_to(PACKAGES[package]).with_suffix("").parts
+        module = ".".join([package, *inside]).removesuffix(".__init__")
+        room = room_of(module)
+        assert room is not None
+        used = {other for other in map(room_of, imported(file)) if other is not None}
+        found.setdefault(room, set()).update(used - {room})
+    return found
 
 
 def is_private_jax(module: str) -> bool:
@@ -79,6 +121,33 @@ def test_lowering_takes_only_marks_from_the_passes() -> None:
     for file in PACKAGES["hloom.lowering"].rglob("*.py"):
         taken = {module for module in imported(file) if package_of(module) == "hloom.passes"}
         assert all(f"{module}.".startswith(ABOUT_MARKS) for module in taken)
+
+
+def test_rooms_that_stand_alone() -> None:
+    graph = rooms()
+    for room, forbidden in FORBIDDEN.items():
+        assert not graph[room] & forbidden, room
+    for room, importers in IMPORTERS.items():
+        assert {other for other in graph if room in graph[other]} == importers, room
+
+
+def test_rooms_import_each_other_one_way() -> None:
+    graph = rooms()
+    order = list(graphlib.TopologicalSorter(graph).static_order())  # CycleError tells a cycle
+    assert set(order) == set(graph)
+    assert len(graph) > 10
+
+
+def test_the_graph_of_the_rooms_has_every_import() -> None:
+    graph = rooms()
+    assert "hloom.passes" in graph["hloom.record"]  # for type checkers alone
+    assert "hloom.compiling" in graph["hloom.plugin"]  # inside of a function
+    assert {"hloom._jax", "hloom.tools"} <= set(itertools.chain(*graph.values()))
+    assert room_of("hloom.__version__") == room_of("hloom") == "hloom"
+    assert room_of("hloom.tools.opt.job.Job") == "hloom.tools"
+    assert room_of("jax.numpy") is None
+    with pytest.raises(graphlib.CycleError):
+        graphlib.TopologicalSorter({"a": {"b"}, "b": {"a"}}).prepare()
 
 
 def test_one_folder_touches_private_jax(source: tuple[str, Path]) -> None:
