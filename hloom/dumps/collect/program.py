@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from hloom import _jax
 from hloom.dumps.collect import tracer as watch
-from hloom.dumps.collect.keeping import keep
 from hloom.dumps.collect.metadata import Origin, compile_entry
 from hloom.dumps.collect.observer import DumpObserver, module_name
 from hloom.dumps.collect.reminder import note_waiting, note_written
-from hloom.dumps.collect.store import Content, LiveModule
+from hloom.dumps.collect.store import Content, LiveModule, keep
 from hloom.dumps.collect.xla_dump import Compile, XlaFiles
 from hloom.dumps.errors import guarded
 from hloom.dumps.read.module import Missing
