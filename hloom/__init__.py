@@ -87,7 +87,6 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-
 # A program may compile before JAX looks for its plugins.
 initialize()
 

@@ -16,14 +16,13 @@ from hloom._jax.options import given_options
 from hloom.compiling.observer import CompileObserver
 from hloom.compiling.origin import Origin
 from hloom.dumps.collect import tracer as watch
-from hloom.dumps.collect.keeping import keep
 from hloom.dumps.collect.metadata import compile_entry, facts_of
 from hloom.dumps.collect.observer import DumpObserver
 from hloom.dumps.collect.reminder import note_waiting, note_written
-from hloom.dumps.collect.store import Content, LiveModule
+from hloom.dumps.collect.store import Content, LiveModule, keep
 from hloom.dumps.collect.xla_dump import Compile, XlaFiles
 from hloom.dumps.errors import guarded
-from hloom.dumps.read.module import json_text
+from hloom.dumps.read.module import Missing, json_text
 from hloom.dumps.select.settings import Settings
 from hloom.passes.framework.errors import PassError
 from hloom.record import CompileRecord
@@ -60,6 +59,7 @@ class ProgramDump(CompileObserver):
         if self._for_steps:
             watch.install()
             note_waiting()
+        if self._settings is not None:
             with guarded("having XLA write its files for dumps"):
                 self._xla = XlaFiles(self.given, origin.name)
                 self.given = self._xla.given
@@ -112,7 +112,9 @@ class ProgramDump(CompileObserver):
         files = self._used(record)
         added = {} if record.captured is None else record.captured.options
         if writes:
-            return self._write(files, pipeline, target, added, compile_entry(record), executable)
+            found, missing = self._of_xla(record, executable)
+            entry = compile_entry(record)
+            return self._write(files, pipeline, target, added, entry, executable, found, missing)
         self._keep(files, pipeline, target, added, record, executable)
         return None
 
@@ -149,15 +151,19 @@ class ProgramDump(CompileObserver):
         with guarded("keeping a module for dumps of later steps"):
             observer.add_input(self._origin.module)
             files: dict[str, Content] = dict(observer.files)
-            found = {} if self._xla is None else self._xla.of(executable)
-            missing = (
-                ()
-                if self._xla is None
-                else self._xla.missing(record.platform, cache_hit=record.cache_hit, found=found)
-            )
+            found, missing = self._of_xla(record, executable)
             facts = facts_of(self._origin, pipeline, target, added, compile_entry(record))
             passes = None if self._settings is None else self._settings.passes
             keep(executable, facts, files | found, missing, passes)
+
+    def _of_xla(
+        self, record: CompileRecord, executable: Any
+    ) -> tuple[dict[str, Content], tuple[Missing, ...]]:
+        """The files that XLA wrote of an executable, and what of them is missing."""
+        if self._xla is None:
+            return {}, ()
+        found = self._xla.of(executable)
+        return found, self._xla.missing(record.platform, cache_hit=record.cache_hit, found=found)
 
     def close(self) -> None:
         """Frees what the compile needed."""
@@ -172,6 +178,8 @@ class ProgramDump(CompileObserver):
         added: Added,
         compile_: Mapping[str, object],
         executable: Any | None,
+        found: Mapping[str, Content] | None = None,
+        missing: tuple[Missing, ...] = (),
     ) -> Path | None:
         # Imported where something is written: most programs write nothing.
         from hloom.dumps.write.module import write_module
@@ -179,7 +187,8 @@ class ProgramDump(CompileObserver):
         with guarded("writing the dump of a module"):
             observer.add_input(self._origin.module)
             facts = facts_of(self._origin, pipeline, target, added, compile_)
-            written = write_module(LiveModule(facts, observer.files), executable, self._root)
+            live = LiveModule(facts, {**observer.files, **(found or {})}, missing)
+            written = write_module(live, executable, self._root)
             if self._root is not None:
                 note_written(self._root)
             return written

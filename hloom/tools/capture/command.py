@@ -13,7 +13,7 @@ from hloom import plugin, targets
 from hloom._jax.execution import compile_module
 from hloom._jax.modules import make_context
 from hloom._jax.options import OPTION
-from hloom.dumps.files import FileError, as_text, read_given
+from hloom.files import FileError, as_text, read_given
 from hloom.passes.framework.errors import SpecError
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.record import CompileRecord, records

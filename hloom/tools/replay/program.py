@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jax.extend.mlir import ir
 
-from hloom import plugin
+from hloom import files, plugin
 from hloom._jax.devices import device_facts, platform_of
 from hloom._jax.execution import compile_module
 from hloom._jax.modules import make_context
@@ -20,7 +20,6 @@ from hloom.compiling.compile import compile_program
 from hloom.compiling.cross_process import Agreement
 from hloom.compiling.graphs import XlaOptions
 from hloom.compiling.request import CompileRequest, CompileResult, RefusedError
-from hloom.dumps import files
 from hloom.dumps.read.dump import ModuleDump
 from hloom.lowering.placement import Placement
 from hloom.passes.framework.base import Target
