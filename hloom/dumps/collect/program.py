@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     from hloom.passes.framework.base import Pass, Plan, Target
     from hloom.passes.framework.pipeline import Pipeline
 
-Added = Mapping[str, str | int | bool]
-"""Compile options that hloom added."""
-
 
 class ProgramDump(CompileObserver):
     """What is dumped of one program.
@@ -96,7 +93,12 @@ class ProgramDump(CompileObserver):
         """Writes the program; gives the folder, None where it cannot."""
         files = self._newest
         files.add("failure.txt", "".join(traceback.format_exception(failure)))
-        return self._write(files, pipeline, target, {}, {"fell_back": str(failure)}, None)
+        with guarded("writing the dump of a module"):
+            files.add_input(self._origin.module)
+            entry: dict[str, object] = {"fell_back": str(failure)}
+            facts = facts_of(self._origin, pipeline, target, {}, entry)
+            return self._write(LiveModule(facts, files.files), None)
+        return None
 
     def compiled(
         self, pipeline: Pipeline, target: Target, record: CompileRecord, executable: Any
@@ -105,18 +107,21 @@ class ProgramDump(CompileObserver):
         if self._settings is None:
             return None
         several = len(record.attempts) > 1
+        if self._for_steps:
+            self._keep(self._used(record), pipeline, target, record, executable)
         # A failure was written already, with what led to it.
-        writes = not self._for_steps and record.dump_dir is None and (record.changed or several)
-        if not (writes or self._for_steps):
-            return None
-        files = self._used(record)
-        added = {} if record.captured is None else record.captured.options
-        if writes:
-            found, missing = self._of_xla(record, executable)
-            entry = compile_entry(record)
-            return self._write(files, pipeline, target, added, entry, executable, found, missing)
-        self._keep(files, pipeline, target, added, record, executable)
+        elif record.dump_dir is None and (record.changed or several):
+            with guarded("writing the dump of a module"):
+                files = self._used(record)
+                return self._write(
+                    self._live(files, pipeline, target, record, executable), executable
+                )
         return None
+
+    def compiled_as_it_was(self, record: CompileRecord, executable: Any) -> None:
+        """Keeps what steps to come want of a program that no pass runs on."""
+        if self._for_steps:
+            self._keep(self._shared, None, _target(self._origin), record, executable)
 
     def _used(self, record: CompileRecord) -> DumpObserver:
         """What was seen of the candidate that is used, and of the other attempts."""
@@ -132,67 +137,51 @@ class ProgramDump(CompileObserver):
             used.add("captured.json", json_text(record.captured.to_json()))
         return used
 
-    def keep_original(self, record: CompileRecord, executable: Any) -> None:
-        """Keeps what steps to come want of a program that no pass runs on."""
-        self._keep(self._shared, None, _target(self._origin), {}, record, executable)
+    def _live(
+        self,
+        files: DumpObserver,
+        pipeline: Pipeline | None,
+        target: Target | None,
+        record: CompileRecord,
+        executable: Any,
+    ) -> LiveModule:
+        """What is known of the program, with what XLA wrote of it."""
+        files.add_input(self._origin.module)
+        found: Mapping[str, Content] = {}
+        missing: tuple[Missing, ...] = ()
+        if self._xla is not None:
+            found = self._xla.of(executable)
+            missing = self._xla.missing(record.platform, cache_hit=record.cache_hit, found=found)
+        added = {} if record.captured is None else record.captured.options
+        facts = facts_of(self._origin, pipeline, target, added, compile_entry(record))
+        passes = None if self._settings is None else self._settings.passes
+        return LiveModule(facts, {**files.files, **found}, missing, passes)
 
     def _keep(
         self,
-        observer: DumpObserver,
+        files: DumpObserver,
         pipeline: Pipeline | None,
         target: Target | None,
-        added: Added,
         record: CompileRecord,
         executable: Any,
     ) -> None:
-        """Keeps what steps to come want of the program; nothing where dumps wait for none."""
-        if not self._for_steps:
-            return
         with guarded("keeping a module for dumps of later steps"):
-            observer.add_input(self._origin.module)
-            files: dict[str, Content] = dict(observer.files)
-            found, missing = self._of_xla(record, executable)
-            facts = facts_of(self._origin, pipeline, target, added, compile_entry(record))
-            passes = None if self._settings is None else self._settings.passes
-            keep(executable, facts, files | found, missing, passes)
+            live = self._live(files, pipeline, target, record, executable)
+            keep(executable, live.facts, live.files, live.missing, live.passes)
 
-    def _of_xla(
-        self, record: CompileRecord, executable: Any
-    ) -> tuple[dict[str, Content], tuple[Missing, ...]]:
-        """The files that XLA wrote of an executable, and what of them is missing."""
-        if self._xla is None:
-            return {}, ()
-        found = self._xla.of(executable)
-        return found, self._xla.missing(record.platform, cache_hit=record.cache_hit, found=found)
+    def _write(self, live: LiveModule, executable: Any | None) -> Path | None:
+        # Imported where something is written: most programs write nothing.
+        from hloom.dumps.write.module import write_module
+
+        written = write_module(live, executable, self._root)
+        if self._root is not None:
+            note_written(self._root)
+        return written
 
     def close(self) -> None:
         """Frees what the compile needed."""
         if self._xla is not None:
             self._xla.close()
-
-    def _write(
-        self,
-        observer: DumpObserver,
-        pipeline: Pipeline,
-        target: Target,
-        added: Added,
-        compile_: Mapping[str, object],
-        executable: Any | None,
-        found: Mapping[str, Content] | None = None,
-        missing: tuple[Missing, ...] = (),
-    ) -> Path | None:
-        # Imported where something is written: most programs write nothing.
-        from hloom.dumps.write.module import write_module
-
-        with guarded("writing the dump of a module"):
-            observer.add_input(self._origin.module)
-            facts = facts_of(self._origin, pipeline, target, added, compile_)
-            live = LiveModule(facts, {**observer.files, **(found or {})}, missing)
-            written = write_module(live, executable, self._root)
-            if self._root is not None:
-                note_written(self._root)
-            return written
-        return None
 
 
 def compile_kept(
@@ -209,7 +198,7 @@ def compile_kept(
             executable = dump.watch(compile_)(origin.module, {})
         compile_s = time.perf_counter() - start_s
         record = _record(origin, executable, compile_s, cache_hit=cache.hit)
-        dump.keep_original(record, executable)
+        dump.compiled_as_it_was(record, executable)
         return executable
     finally:
         dump.close()

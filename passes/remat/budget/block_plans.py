@@ -45,17 +45,19 @@ class StraightLines:
 
     def _windowed(self, candidate: Candidate) -> Iterator[tuple[Forward, list[range]]]:
         """The blocks that a candidate is about, and their windows."""
-        for forward in self.forwards.values() if candidate.length else ():
-            key = forward, candidate.length, candidate.lead > 0
+        for forward in self.forwards.values() if candidate.window_length else ():
+            key = forward, candidate.window_length, candidate.cheap_prefix > 0
             if key not in self._windows:
-                self._windows[key] = split(forward, candidate.length, loss_apart=candidate.lead > 0)
+                self._windows[key] = split(
+                    forward, candidate.window_length, loss_apart=candidate.cheap_prefix > 0
+                )
             yield forward, self._windows[key]
 
     def _schedule(
         self, forward: Forward, windows: Sequence[range], candidate: Candidate
     ) -> Schedule:
         kept = self._kept(forward, windows, candidate)
-        key = forward, candidate.length, candidate.lead > 0, kept
+        key = forward, candidate.window_length, candidate.cheap_prefix > 0, kept
         if key not in self._schedules:
             self._schedules[key] = Schedule(forward, windows, kept)
         return self._schedules[key]
@@ -78,6 +80,6 @@ class StraightLines:
             border = made[len(made) * (FINE - fine) // FINE]
             tariff = Tariff(self.ladder.rates(rung), self.ladder.rates(rung + 1), border)
         only_cheap = Tariff.flat(self.ladder.rates(max(rung, EXPENSIVE_RUNGS)))
-        lead = min(candidate.lead, len(windows))
+        lead = min(candidate.cheap_prefix, len(windows))
         tariffs = [only_cheap] * lead + [tariff] * (len(windows) - lead)
         return keep(forward, windows, tariffs, self._solved)

@@ -133,12 +133,12 @@ class Model:
         It is mostly a bit less than the temporary memory.
         """
         by_block = Counter(self.lines.kept_bytes(candidate))
-        by_block.update(self.loops.kept_bytes(candidate.step))
+        by_block.update(self.loops.kept_bytes(candidate.price_index))
         return max(by_block.values(), default=0)
 
     def seconds(self, candidate: Candidate) -> float:
         """The added time of a candidate; quicker than an estimate where there are no loops."""
-        return _seconds(self.loops.at(candidate.step), self.lines.schedules(candidate))
+        return _seconds(self.loops.at(candidate.price_index), self.lines.schedules(candidate))
 
     def are_alike(self, one: Candidate | None, other: Candidate | None) -> bool:
         """Whether two candidates come to the same decisions."""
@@ -159,7 +159,7 @@ class Model:
         return self._known[candidate]
 
     def _simulate(self, candidate: Candidate | None) -> _Simulated:
-        effects = {} if candidate is None else self.loops.at(candidate.step)
+        effects = {} if candidate is None else self.loops.at(candidate.price_index)
         schedules = {} if candidate is None else self.lines.schedules(candidate)
         key = tuple(schedules.values()), tuple(effects.items())
         if key not in self._alike:
@@ -185,7 +185,7 @@ class Model:
     def plan(self, candidate: Candidate) -> Plans:
         """The candidate's decisions on the module itself."""
         schedules = self.lines.schedules(candidate).values()
-        return tuple(map(block_plan, schedules)), self.loops.plans(candidate.step)
+        return tuple(map(block_plan, schedules)), self.loops.plans(candidate.price_index)
 
     def on(self, module: ir.Module, plans: Plans) -> Plans:
         """The same decisions on a clone of the module."""

@@ -24,28 +24,29 @@ FINE = 32
 
 @dataclass(frozen=True, order=True)
 class Candidate:
-    """What the planner turns: how long windows are, and how dear a second of recomputation is.
+    """What the planner chooses: how long windows are, and the price of a second of recomputation.
 
     Attributes:
-      length: operations of the backward pass in a window; 0 leaves straight lines as they are.
-      step: from 0, where memory is all that counts, to ``RUNGS * FINE``; between two rungs what is
-        made late in the forward pass, and so is kept for a short time, has the upper price.
-      lead: how many windows that run first recompute cheap work only. What they would recompute
-        for themselves is mostly alive at the same time where it is kept.
+      window_length: operations of the backward pass in a window; 0 leaves straight lines as they
+        are.
+      price_index: from 0, where memory is all that counts, to ``RUNGS * FINE``; between two rungs
+        what is made late in the forward pass, and so is kept for a short time, has the upper price.
+      cheap_prefix: how many windows that run first recompute cheap work only. What they would
+        recompute for themselves is mostly alive at the same time where it is kept.
     """
 
-    length: int
-    step: int
-    lead: int = 0
+    window_length: int
+    price_index: int
+    cheap_prefix: int = 0
 
     @property
     def rung(self) -> int:
-        return self.step // FINE
+        return self.price_index // FINE
 
     @property
     def fine(self) -> int:
         """Steps above the rung."""
-        return self.step % FINE
+        return self.price_index % FINE
 
 
 @dataclass(frozen=True)

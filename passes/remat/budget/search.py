@@ -104,11 +104,11 @@ class Search:
         grid = self._grid()
         lowest = min(grid, key=lambda one: (one.temp_bytes, one.seconds), default=None)
         if lowest is not None and lowest.candidate is not None and self.left > 0:
-            middle = lowest.candidate.step // FINE
+            middle = lowest.candidate.price_index // FINE
             for rung in (middle - 2, middle + 2):
-                grid.append(self._at(lowest.candidate.length, max(rung, 0), 0))
-            if lowest.candidate.length:
-                grid.append(self.estimate(dataclasses.replace(lowest.candidate, lead=1)))
+                grid.append(self._at(lowest.candidate.window_length, max(rung, 0), 0))
+            if lowest.candidate.window_length:
+                grid.append(self.estimate(dataclasses.replace(lowest.candidate, cheap_prefix=1)))
         return [self.estimate(None), *grid]
 
     def _grid(self) -> list[Estimate]:
@@ -142,11 +142,11 @@ class Search:
     def _lead(self, fits: Callable[[Estimate], bool]) -> None:
         """Tries whether the first windows need not recompute what is expensive."""
         best = cheapest(estimate for estimate in self.estimates.values() if fits(estimate))
-        if best is None or best.candidate is None or not best.candidate.length:
+        if best is None or best.candidate is None or not best.candidate.window_length:
             return
         lead = 1
-        while best.candidate.step < EXPENSIVE_RUNGS * FINE and lead <= _LONGEST_LEAD:
-            candidate = dataclasses.replace(best.candidate, lead=lead)
+        while best.candidate.price_index < EXPENSIVE_RUNGS * FINE and lead <= _LONGEST_LEAD:
+            candidate = dataclasses.replace(best.candidate, cheap_prefix=lead)
             if self.model.seconds(candidate) < best.seconds and not fits(self.estimate(candidate)):
                 break
             lead *= 2
@@ -227,7 +227,7 @@ def _cost(estimate: Estimate) -> tuple[float, int, int]:
     candidate = estimate.candidate
     if candidate is None:
         return 0.0, 0, 0
-    return estimate.seconds, -candidate.length, -candidate.step
+    return estimate.seconds, -candidate.window_length, -candidate.price_index
 
 
 def corrected_bytes(estimate: Estimate, tried: Sequence[Measurement]) -> float:
@@ -247,4 +247,4 @@ def _distance(one: Estimate, other: Estimate) -> float:
     distance = abs(math.log(max(one.temp_bytes, 1) / max(other.temp_bytes, 1)))
     if one.candidate is None or other.candidate is None:
         return distance + (one.candidate != other.candidate)
-    return distance + 0.5 * (one.candidate.length != other.candidate.length)
+    return distance + 0.5 * (one.candidate.window_length != other.candidate.window_length)

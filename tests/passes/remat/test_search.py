@@ -64,8 +64,8 @@ def test_the_next_step_does_not_fit(model: Model, share: float) -> None:
     assert best is not None
     assert best.candidate is not None
     above = [
-        model.estimate(Candidate(best.candidate.length, step))
-        for step in range(best.candidate.step + 1, (best.candidate.rung + 1) * FINE + 1)
+        model.estimate(Candidate(best.candidate.window_length, step))
+        for step in range(best.candidate.price_index + 1, (best.candidate.rung + 1) * FINE + 1)
     ]
     assert not any(fits(one) and one.seconds < best.seconds for one in above)
 
