@@ -111,7 +111,7 @@ def test_equal_values_are_one_entry_with_their_number() -> None:
     assert re.search(
         r"most of it: \S+ KiB \(\d+ %\) in [67] x tensor<256x64xf32> of \S+tanh ", text
     )
-    assert "test_remat_describe.py:" in text
+    assert "test_explain.py:" in text
     assert sum(shares(text)) in (99, 100, 101)
 
 

@@ -105,7 +105,7 @@ def test_memory_grows_forward_and_shrinks_backward() -> None:
     assert max(forward) < len(sizes) - 2 * LAYERS
     kept = [owner for owner in curve.owners if owner.name.endswith("/tanh")]
     assert len(kept) >= LAYERS - 1
-    assert all("test_memory_curve.py:" in owner.line for owner in kept)
+    assert all("test_profile.py:" in owner.line for owner in kept)
     (end,) = {owner.end for owner in kept if owner.start == min(o.start for o in kept)}
     assert all(owner.end <= end for owner in kept)  # the first layer is read last
 
