@@ -11,8 +11,9 @@ from jax.extend.mlir import ir
 
 from hloom._jax.modules import make_context
 from hloom.passes.framework import registry
-from hloom.passes.framework.base import Attempt, Target
+from hloom.passes.framework.base import Target
 from hloom.passes.framework.errors import PassError, reason_of
+from hloom.passes.framework.feedback import Attempt
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
@@ -204,7 +205,11 @@ class Trial:
                 yield "lowering", str(error)
 
     def _transform(
-        self, module: ir.Module, pipeline: Pipeline, target: Target, attempts: Sequence[Attempt]
+        self,
+        module: ir.Module,
+        pipeline: Pipeline,
+        target: Target,
+        attempts: Sequence[Attempt[Any]],
     ) -> tuple[ir.Module, list[tuple[bool, str]]]:
         clone = clone_module(module)
         done = pipeline.run(clone, target=target, attempts=attempts)

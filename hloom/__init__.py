@@ -37,12 +37,12 @@ from hloom.record import CompileAttempt, CompileRecord, records
 __version__ = "0.1.0"
 
 __all__ = [
-    "CollectiveNeeds",
     "CompileAttempt",
     "CompileRecord",
     "HloomWarning",
     "PassError",
     "SpecError",
+    "SyncRequirement",
     "declare_collective",
     "dump",
     "initialize",
@@ -67,11 +67,11 @@ class _PassesPackage(types.ModuleType):
 
 _passes_package.__class__ = _PassesPackage
 
-_LAZY = {"CollectiveNeeds": "Needs", "declare_collective": "declare"}
+_LAZY = {"SyncRequirement": "SyncRequirement", "declare_collective": "declare"}
 """Public names of `hloom.passes.ir.collectives`, by their names there: it is no light import."""
 
 if TYPE_CHECKING:
-    from hloom.passes.ir.collectives import Needs as CollectiveNeeds
+    from hloom.passes.ir.collectives import SyncRequirement as SyncRequirement
     from hloom.passes.ir.collectives import declare as declare_collective
 else:
 

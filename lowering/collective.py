@@ -21,10 +21,10 @@ def rendezvous_of(site: Site, placement: Placement) -> marks.Rendezvous:
     """
     where = marks.rendezvous(site.mark)
     members = Counter(each for group in where.groups for each in group if each != _PADDING)
-    strangers = sorted(set(members) - set(range(placement.partitions)))
-    if strangers:
+    unknown = sorted(set(members) - set(range(placement.partitions)))
+    if unknown:
         raise LoweringError(
-            f"{site.name} at {where.site}: its replica groups name partition {strangers[0]}, and "
+            f"{site.name} at {where.site}: its replica groups name partition {unknown[0]}, and "
             f"the module runs on {placement.partitions}: 0 to {placement.partitions - 1}"
         )
     repeated = [member for member, times in sorted(members.items()) if times > 1]

@@ -40,7 +40,7 @@ from hloom.passes.framework.text import counted
 from hloom.passes.inline import Inline
 from hloom.passes.ir import walk
 from hloom.passes.ir.types import tensor_bytes
-from hloom.passes.ir.while_rewriter import LoopEdit, Replaced
+from hloom.passes.ir.while_rewriter import Replacements, WhileRewriter
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class FreeConstants(Pass):
         return tuple(freed)
 
     def apply(self, plan: FreeConstantsPlan) -> None:
-        replaced = Replaced()
+        replaced = Replacements()
         # Inner loops first: their constants may come in through the carries of outer ones.
         for loop, freed in reversed(plan.loops):
             _free_carries(loop, freed, replaced)
@@ -137,9 +137,11 @@ class FreeConstants(Pass):
             old.erase()
 
 
-def _free_carries(loop: ir.Operation, freed: tuple[FreedCarry, ...], replaced: Replaced) -> None:
+def _free_carries(
+    loop: ir.Operation, freed: tuple[FreedCarry, ...], replaced: Replacements
+) -> None:
     """Clones each constant to the start of the loop's body and drops the carry."""
-    edit = LoopEdit(loop)
+    edit = WhileRewriter(loop)
     start = ir.InsertionPoint(edit.body.operations[0])
     clones: dict[ir.Value, ir.Value] = {}
     for carry in freed:

@@ -40,7 +40,7 @@ from hloom.passes.framework.base import Pass, Target
 from hloom.passes.framework.options import option
 from hloom.passes.inline import Inline
 from hloom.passes.ir import walk
-from hloom.passes.ir.clone import read_instead
+from hloom.passes.ir.clone import remap_operands
 from hloom.passes.ir.types import tensor_bytes
 
 _MOST_OPERATIONS = 4096
@@ -81,11 +81,11 @@ class UnrollPlan:
         return not self.loops
 
     def summary(self) -> str:
-        iterations = sum(loop.trips for loop in self.loops)
+        iterations = sum(loop.trip_count for loop in self.loops)
         return f"{len(self.loops)} loops written out, {iterations} iterations"
 
     def to_json(self) -> dict[str, object]:
-        return {"loops": len(self.loops), "trips": [loop.trips for loop in self.loops]}
+        return {"loops": len(self.loops), "trips": [loop.trip_count for loop in self.loops]}
 
 
 @dataclass(frozen=True)
@@ -129,11 +129,11 @@ class Unroll(Pass):
         if loop is None or not self._wants(loop, inside):
             return _own(op) + inside
         wanted.append(loop)
-        return inside * loop.trips
+        return inside * loop.trip_count
 
     def _wants(self, loop: CountedLoop, inside: _Size) -> bool:
-        after = inside * loop.trips
-        if not 1 <= loop.trips <= self.trips or after.operations > _MOST_OPERATIONS:
+        after = inside * loop.trip_count
+        if not 1 <= loop.trip_count <= self.trips or after.operations > _MOST_OPERATIONS:
             return False
         if after.bytes > _MOST_BYTES:
             return False
@@ -148,11 +148,11 @@ def _write_out(loop: CountedLoop) -> None:
     """Puts a copy of the body for each iteration in the loop's place."""
     *body, terminator = [view.operation for view in loop.body.operations]
     carried: list[ir.Value] = list(loop.op.operands)
-    for _ in range(loop.trips):
+    for _ in range(loop.trip_count):
         values: dict[ir.Value, ir.Value] = dict(zip(loop.body.arguments, carried, strict=True))
         for op in body:
             copy = op.clone(ir.InsertionPoint(loop.op)).operation
-            read_instead(copy, values)
+            remap_operands(copy, values)
             values.update(zip(op.results, copy.results, strict=True))
         carried = [values.get(value, value) for value in terminator.operands]
     for result, value in zip(loop.op.results, carried, strict=True):

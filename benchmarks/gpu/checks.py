@@ -68,7 +68,7 @@ def _pytest(arguments: Sequence[str]) -> tuple[_Watch, int]:
 
 def list_tests(note: Note) -> dict[str, Any]:
     """The tests marked `gpu`, and of files that could not be read, why."""
-    files = sorted(str(f) for f in TESTS.glob("test_*.py") if _MARK in f.read_text("utf-8"))
+    files = sorted(str(f) for f in TESTS.rglob("test_*.py") if _MARK in f.read_text("utf-8"))
     options = ["--collect-only", "--quiet", "--continue-on-collection-errors"]
     watch, _ = _pytest([*options, *files])
     if not watch.tests and not watch.not_read:

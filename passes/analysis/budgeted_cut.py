@@ -73,7 +73,7 @@ class FlowNetwork:
         return made
 
 
-def vertex_cut_within(network: FlowNetwork, limit: int) -> frozenset[int] | None:
+def budgeted_vertex_cut(network: FlowNetwork, limit: int) -> frozenset[int] | None:
     """The vertices to keep, at most ``limit`` by weight, so that the rest costs least to make.
 
     Of sets of one price it takes a lightest.
@@ -88,7 +88,7 @@ def vertex_cut_within(network: FlowNetwork, limit: int) -> frozenset[int] | None
         found = _solve(network, limit, needed)
         if found is not None:
             return found
-    return _priced_by_byte(network, limit)
+    return _lagrangian_cut(network, limit)
 
 
 def _solve(network: FlowNetwork, limit: int, needed: list[int]) -> frozenset[int] | None:
@@ -140,7 +140,7 @@ def _solve(network: FlowNetwork, limit: int, needed: list[int]) -> frozenset[int
     return kept if network.weigh(kept) <= limit else None
 
 
-def _priced_by_byte(network: FlowNetwork, limit: int) -> frozenset[int] | None:
+def _lagrangian_cut(network: FlowNetwork, limit: int) -> frozenset[int] | None:
     """The cut at the highest price of recomputation, against a byte's, whose weight fits."""
     weights, prices = network.weights, network.prices
     bound = 1 + sum(weights[sink] for sink in network.sinks)

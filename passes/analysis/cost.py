@@ -170,11 +170,11 @@ def _of_regions(op: ir.Operation, by_region: list[float]) -> float:
     """What the operation takes, from what each of its regions takes once."""
     if op.name in _CONDITIONALS:
         return max(by_region, default=0.0)
-    trips = 1
+    trip_count = 1
     if op.name == "stablehlo.while":
         loop = counted_loop(op)
-        trips = loop.trips if loop else 1
-    return sum(by_region) * trips
+        trip_count = loop.trip_count if loop else 1
+    return sum(by_region) * trip_count
 
 
 def _rate(op: ir.Operation, speed: Speed, sizes: TensorSizes) -> float:

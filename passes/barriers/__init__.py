@@ -54,7 +54,7 @@ from typing import ClassVar
 
 from jax.extend.mlir import ir
 
-from hloom.passes.barriers.collect import Program, has_marks, read_program
+from hloom.passes.barriers.collect import SyncProgram, has_marks, read_sync_program
 from hloom.passes.barriers.intervals import Role
 from hloom.passes.barriers.plan import BarriersPlan
 from hloom.passes.barriers.rewrite import apply_plan
@@ -94,8 +94,8 @@ class Barriers(Pass):
 
     def plan(self, module: ir.Module, target: Target) -> BarriersPlan:
         if has_marks(module):
-            return BarriersPlan(module, Program(1, ()), ())
-        program = read_program(module, ordered_collectives=self.order)
+            return BarriersPlan(module, SyncProgram(1, ()), ())
+        program = read_sync_program(module, ordered_collectives=self.order)
         if not program.chains:
             return BarriersPlan(module, program, ())
         wanted = {Role.ENTRY: self.entry, Role.EXIT: self.exit, Role.MODULE: self.post_module}

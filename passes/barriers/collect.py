@@ -14,25 +14,25 @@ from hloom.passes.ir.collectives import (
     COLLECTIVES,
     CollectiveError,
     Meeting,
-    Needs,
+    SyncRequirement,
     described,
-    is_for_nobody,
     is_ragged_all_to_all,
-    meeting_of_groups,
-    needs_of,
+    is_trivial,
+    partitions_of_groups,
     ragged_groups,
+    sync_requirement_of,
     synchronized,
 )
 from hloom.passes.ir.mark_decompositions import Groups
 
 
 @dataclass(frozen=True)
-class Kernel:
+class SyncKernel:
     """A custom call that accesses its peers' memory; `meeting` are they, by partition."""
 
     op: ir.Operation
     position: int
-    needs: Needs
+    needs: SyncRequirement
     meeting: Meeting
 
     @property
@@ -51,7 +51,7 @@ class Kernel:
 
 
 @dataclass(frozen=True)
-class Exchange:
+class RaggedAllToAll:
     """A ragged all-to-all, which takes part in the order by itself.
 
     Attributes:
@@ -86,14 +86,14 @@ class Nested:
 
     op: ir.Operation
     position: int
-    chains: tuple[Chain, ...]
+    chains: tuple[SyncSequence, ...]
 
 
-Member = Kernel | Exchange | XlaCollective | Nested
+Member = SyncKernel | RaggedAllToAll | XlaCollective | Nested
 
 
 @dataclass(frozen=True)
-class Chain:
+class SyncSequence:
     """What of a block meets other devices, in order.
 
     Attributes:
@@ -106,7 +106,7 @@ class Chain:
     function: str
     members: tuple[Member, ...]
 
-    def walk(self, seen: set[int] | None = None) -> Iterator[Chain]:
+    def walk(self, seen: set[int] | None = None) -> Iterator[SyncSequence]:
         """This chain and those inside, each once: calls of one function share its chain.
 
         ``seen`` has the identities of those that came already, and is given new ones.
@@ -123,7 +123,7 @@ class Chain:
 
 
 @dataclass(frozen=True)
-class Program:
+class SyncProgram:
     """A module.
 
     Attributes:
@@ -132,16 +132,16 @@ class Program:
     """
 
     partitions: int
-    roots: tuple[Chain, ...]
+    roots: tuple[SyncSequence, ...]
 
     @property
-    def chains(self) -> tuple[Chain, ...]:
+    def chains(self) -> tuple[SyncSequence, ...]:
         """Every chain with members, once, in the order of the text that runs."""
         seen: set[int] = set()
         return tuple(chain for root in self.roots for chain in root.walk(seen) if chain.members)
 
 
-def read_program(module: ir.Module, *, ordered_collectives: str) -> Program:
+def read_sync_program(module: ir.Module, *, ordered_collectives: str) -> SyncProgram:
     """The kernels and exchanges of a module, and whatever has to be in one order with them.
 
     There are no members at all where there is no kernel and no exchange.
@@ -154,16 +154,16 @@ def read_program(module: ir.Module, *, ordered_collectives: str) -> Program:
     """
     partitions = _count(module, "mhlo.num_partitions")
     if not any(_is_site(op, partitions) for op in walk.operations(module.operation)):
-        return Program(partitions, ())
+        return SyncProgram(partitions, ())
     if (replicas := _count(module, "mhlo.num_replicas")) > 1:
         raise CollectiveError(
             f"the module has {replicas} replicas; barriers are for the partitions of one "
             "(jax.jit, jax.shard_map)"
         )
-    program = Program(partitions, _Reader(module, partitions, ordered_collectives).roots())
+    program = SyncProgram(partitions, _Reader(module, partitions, ordered_collectives).roots())
     members = (member for chain in program.chains for member in chain.members)
-    if not any(isinstance(member, Kernel | Exchange) for member in members):
-        return Program(partitions, ())
+    if not any(isinstance(member, SyncKernel | RaggedAllToAll) for member in members):
+        return SyncProgram(partitions, ())
     return program
 
 
@@ -178,7 +178,7 @@ def _count(module: ir.Module, name: str) -> int:
 
 
 def _is_site(op: ir.Operation, partitions: int) -> bool:
-    return is_ragged_all_to_all(op) or (partitions > 1 and needs_of(op) is not None)
+    return is_ragged_all_to_all(op) or (partitions > 1 and sync_requirement_of(op) is not None)
 
 
 _MANUAL = "sdy.manual_computation"
@@ -195,10 +195,10 @@ class _Reader:
             for name, function in walk.functions(module).items()
             if len(function.regions[0].blocks)
         }
-        self._chains: dict[str, Chain] = {}
+        self._chains: dict[str, SyncSequence] = {}
         self._open: list[str] = []
 
-    def roots(self) -> tuple[Chain, ...]:
+    def roots(self) -> tuple[SyncSequence, ...]:
         called = {
             name
             for function in self._functions.values()
@@ -211,7 +211,7 @@ class _Reader:
             self._check_places(root, checked, is_manual=self._partitions == 1)
         return roots
 
-    def _function(self, name: str) -> Chain:
+    def _function(self, name: str) -> SyncSequence:
         if name not in self._chains:
             if name in self._open:
                 raise CollectiveError(f"@{name} calls itself, which the order cannot follow")
@@ -220,7 +220,7 @@ class _Reader:
             self._open.pop()
         return self._chains[name]
 
-    def _read_function(self, name: str) -> Chain:
+    def _read_function(self, name: str) -> SyncSequence:
         chains = [self._chain(block, name) for block in self._functions[name].regions[0].blocks]
         members = tuple(member for chain in chains for member in chain.members)
         if members and len(chains) > 1:
@@ -228,24 +228,24 @@ class _Reader:
                 f"@{name} has several blocks, and {described(members[0].op)} stands in one: the "
                 "order cannot follow its branches"
             )
-        return Chain(chains[0].block, name, members)
+        return SyncSequence(chains[0].block, name, members)
 
-    def _chain(self, block: ir.Block, function: str) -> Chain:
+    def _chain(self, block: ir.Block, function: str) -> SyncSequence:
         members = [
             member
             for position, view in enumerate(block.operations)
             if (member := self._member(view.operation, position, function)) is not None
         ]
-        return Chain(block, function, tuple(members))
+        return SyncSequence(block, function, tuple(members))
 
     def _member(self, op: ir.Operation, position: int, function: str) -> Member | None:
         if is_ragged_all_to_all(op):
             groups = ragged_groups(op)
             self._meeting(op, groups)
-            return Exchange(op, position, groups)
-        if (needs := needs_of(op)) is not None:
+            return RaggedAllToAll(op, position, groups)
+        if (needs := sync_requirement_of(op)) is not None:
             meeting = self._meeting(op, needs.groups)
-            return None if is_for_nobody(meeting) else Kernel(op, position, needs, meeting)
+            return None if is_trivial(meeting) else SyncKernel(op, position, needs, meeting)
         if op.name in COLLECTIVES:
             known = synchronized(op, self._partitions)
             return XlaCollective(op, position, known) if self._all else None
@@ -261,19 +261,19 @@ class _Reader:
             )
         return Nested(op, position, chains)
 
-    def _chains_inside(self, op: ir.Operation, function: str) -> tuple[Chain, ...]:
+    def _chains_inside(self, op: ir.Operation, function: str) -> tuple[SyncSequence, ...]:
         called = [self._function(name) for name in _references(op) if name in self._functions]
         inside = [self._chain(block, function) for region in op.regions for block in region.blocks]
         return (*called, *inside)
 
     def _meeting(self, op: ir.Operation, groups: Groups | None) -> Meeting:
         try:
-            return meeting_of_groups(groups, self._partitions)
+            return partitions_of_groups(groups, self._partitions)
         except ValueError as error:
             raise CollectiveError(f"{described(op)} {error}") from error
 
     def _check_places(
-        self, chain: Chain, checked: set[tuple[int, bool]], *, is_manual: bool
+        self, chain: SyncSequence, checked: set[tuple[int, bool]], *, is_manual: bool
     ) -> None:
         """Outside of manual computations the partitioner decides who runs a custom call.
 

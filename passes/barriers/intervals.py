@@ -27,7 +27,7 @@ class Role(enum.StrEnum):
 
 
 @dataclass(frozen=True)
-class Need:
+class SyncNeed:
     """All of a group have to arrive in one of the slots from `first` to `last`.
 
     Attributes:
@@ -68,7 +68,7 @@ class Placed:
 
 
 @dataclass(frozen=True)
-class Placement:
+class BarrierPositions:
     """Where barriers stand.
 
     Attributes:
@@ -80,7 +80,7 @@ class Placement:
     served: dict[int, Collective]
 
 
-def place(needs: Sequence[Need], collectives: Sequence[Collective]) -> Placement:
+def place(needs: Sequence[SyncNeed], collectives: Sequence[Collective]) -> BarrierPositions:
     """Serves every need, by a barrier or by one of the collectives."""
     placer = _Placer(needs, collectives)
     for number in sorted(range(len(needs)), key=lambda number: _order(needs[number])):
@@ -88,14 +88,14 @@ def place(needs: Sequence[Need], collectives: Sequence[Collective]) -> Placement
     return placer.placement()
 
 
-def _order(need: Need) -> tuple[int, int, int]:
+def _order(need: SyncNeed) -> tuple[int, int, int]:
     """By the end. There, what an entry may rely on goes before it; the larger groups go first,
     since a barrier of theirs serves smaller ones as well."""
     return need.last, list(Role).index(need.role), len(need.meeting)
 
 
 class _Placer:
-    def __init__(self, needs: Sequence[Need], collectives: Sequence[Collective]) -> None:
+    def __init__(self, needs: Sequence[SyncNeed], collectives: Sequence[Collective]) -> None:
         self._needs = needs
         self._collectives = collectives
         self._barriers: list[Placed] = []
@@ -119,11 +119,11 @@ class _Placer:
         self._barriers[barrier].needs.append(number)
         self._note_exit(need, barrier)
 
-    def _note_exit(self, need: Need, served_by: int | Collective) -> None:
+    def _note_exit(self, need: SyncNeed, served_by: int | Collective) -> None:
         if need.role is Role.EXIT:
             self._exits[need.kernel] = served_by
 
-    def _has_barrier(self, need: Need, number: int) -> bool:
+    def _has_barrier(self, need: SyncNeed, number: int) -> bool:
         barrier = self._barriers[number]
         return (
             need.first <= barrier.slot <= need.last
@@ -131,14 +131,14 @@ class _Placer:
             and all(self._is_left_before(kernel, need, number) for kernel in need.after)
         )
 
-    def _has_collective(self, need: Need, collective: Collective) -> bool:
+    def _has_collective(self, need: SyncNeed, collective: Collective) -> bool:
         return (
             need.first <= collective.position < need.last
             and covers(collective.meeting, need.meeting)
             and all(self._is_before_collective(kernel, collective) for kernel in need.after)
         )
 
-    def _is_left_before(self, kernel: int, need: Need, number: int) -> bool:
+    def _is_left_before(self, kernel: int, need: SyncNeed, number: int) -> bool:
         """Whether a kernel's results are final once a partition arrives at a barrier.
 
         Or once it leaves it, where the kernel that reads them is right behind: a value that goes
@@ -162,7 +162,7 @@ class _Placer:
             return served_by.position < collective.position
         return self._barriers[served_by].slot <= collective.position
 
-    def placement(self) -> Placement:
+    def placement(self) -> BarrierPositions:
         early = []
         for barrier in self._barriers:
             served = [self._needs[number] for number in barrier.needs]
@@ -174,4 +174,4 @@ class _Placer:
         # need it; those that went ahead go before all, so that nothing is between an entry and its
         # kernel.
         order = sorted(self._barriers, key=lambda each: (each.slot, each not in early))
-        return Placement(tuple(order), self._served)
+        return BarrierPositions(tuple(order), self._served)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from jax.extend.mlir import ir
 
-from hloom.passes.barriers.collect import Kernel
+from hloom.passes.barriers.collect import SyncKernel
 from hloom.passes.barriers.plan import Barrier
 from hloom.passes.ir import walk
 from hloom.passes.ir.mark_decompositions import can_be_tied
@@ -15,7 +15,7 @@ from hloom.passes.ir.ops import Kind, kind_of
 
 
 @dataclass
-class Entry:
+class PinnedEntry:
     """A value that goes through a barrier.
 
     Attributes:
@@ -24,10 +24,10 @@ class Entry:
     """
 
     value: ir.Value
-    readers: list[tuple[Kernel, int]] | None = field(default_factory=list)
+    readers: list[tuple[SyncKernel, int]] | None = field(default_factory=list)
 
 
-class Crossing:
+class PinnedValues:
     """The values of one block that go through its barriers, one barrier after the other.
 
     What peers read has to stay in one buffer from the barrier to the kernel. XLA copies a value
@@ -44,9 +44,9 @@ class Crossing:
         self._latest: dict[ir.Value, ir.Value] = {}
         """What came out of the last barrier for a value, where all behind it read that."""
 
-    def entries(self, barrier: Barrier) -> list[Entry]:
+    def entries(self, barrier: Barrier) -> list[PinnedEntry]:
         """What goes through a barrier, in order."""
-        own: list[Entry] = []
+        own: list[PinnedEntry] = []
         shared: list[ir.Value] = []
         for kernel in barrier.entering:
             for number, value in enumerate(kernel.op.operands):
@@ -58,7 +58,7 @@ class Crossing:
         shared += [self._now(result) for kernel in barrier.leaving for result in kernel.op.results]
         if barrier.passes_returned:
             shared += self._returned()
-        common = [Entry(value, readers=None) for value in dict.fromkeys(shared)]
+        common = [PinnedEntry(value, readers=None) for value in dict.fromkeys(shared)]
         return [entry for entry in own + common if can_be_tied(entry.value.type)]
 
     def kept(self, barrier: Barrier, passed: Sequence[ir.Value]) -> list[ir.Value]:
@@ -72,7 +72,7 @@ class Crossing:
         return [value for value in kept if value not in passed and can_be_tied(value.type)]
 
     def replace(
-        self, entries: Sequence[Entry], given: Sequence[ir.Value], *, behind: ir.Operation
+        self, entries: Sequence[PinnedEntry], given: Sequence[ir.Value], *, behind: ir.Operation
     ) -> None:
         """Lets the readers behind a barrier, the mark, read what came out of it."""
         for entry, value in zip(entries, given, strict=True):
@@ -126,7 +126,9 @@ def _is_known(value: ir.Value) -> bool:
     return not isinstance(owner, ir.Block) and kind_of(owner.operation) is Kind.CONSTANT
 
 
-def _add_reader(entries: list[Entry], kernel: Kernel, number: int, value: ir.Value) -> None:
+def _add_reader(
+    entries: list[PinnedEntry], kernel: SyncKernel, number: int, value: ir.Value
+) -> None:
     """Adds an operand; what the kernel writes to in place it shares with no other operand."""
     is_shared = number not in kernel.in_place
     for entry in entries if is_shared else []:
@@ -134,4 +136,4 @@ def _add_reader(entries: list[Entry], kernel: Kernel, number: int, value: ir.Val
         if first is kernel and entry.value == value and first_number not in kernel.in_place:
             entry.readers = [*(entry.readers or []), (kernel, number)]
             return
-    entries.append(Entry(value, [(kernel, number)]))
+    entries.append(PinnedEntry(value, [(kernel, number)]))

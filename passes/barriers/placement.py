@@ -12,8 +12,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
-from hloom.passes.barriers.collect import Chain, Kernel
-from hloom.passes.barriers.intervals import Collective, Need, Placed, Placement, Role
+from hloom.passes.barriers.collect import SyncKernel, SyncSequence
+from hloom.passes.barriers.intervals import BarrierPositions, Collective, Placed, Role, SyncNeed
 from hloom.passes.ir.collectives import Meeting, described, target_of
 from hloom.passes.ir.marks import BarrierKind
 
@@ -33,7 +33,7 @@ class Draft:
     slot: int
     rank: _Rank
     meeting: Meeting | None
-    purposes: list[tuple[Role, Kernel]] = field(default_factory=list)
+    purposes: list[tuple[Role, SyncKernel]] = field(default_factory=list)
 
     @property
     def kind(self) -> BarrierKind:
@@ -48,21 +48,21 @@ class Draft:
         return BarrierKind.BOTH if Role.ENTRY in roles else BarrierKind.EXIT
 
     @property
-    def entering(self) -> list[Kernel]:
+    def entering(self) -> list[SyncKernel]:
         """Kernels that peers read the operands of from here on."""
         return [kernel for role, kernel in self.purposes if role is Role.ENTRY]
 
     @property
-    def leaving(self) -> list[Kernel]:
+    def leaving(self) -> list[SyncKernel]:
         """Kernels whose results are read from here on."""
         return [kernel for role, kernel in self.purposes if role is Role.EXIT]
 
     @property
-    def keeping(self) -> list[Kernel]:
+    def keeping(self) -> list[SyncKernel]:
         """Kernels whose operands' buffers are reused from here on."""
         return [kernel for role, kernel in self.purposes if role is not Role.ENTRY]
 
-    def kernels(self) -> list[Kernel]:
+    def kernels(self) -> list[SyncKernel]:
         """All of them."""
         return [kernel for _, kernel in self.purposes]
 
@@ -72,17 +72,19 @@ class Draft:
         return f"hold for {text}" if self.meeting is None else text
 
 
-class Drafts:
+class BarrierDrafts:
     """The barriers of one block.
 
     Attributes:
       served: for people, the needs that no barrier of their own serves, each with what does.
     """
 
-    def __init__(self, chain: Chain, needs: list[Need], placement: Placement) -> None:
+    def __init__(
+        self, chain: SyncSequence, needs: list[SyncNeed], placement: BarrierPositions
+    ) -> None:
         self._members = chain.members
         self._kernels = {
-            member.position: member for member in chain.members if isinstance(member, Kernel)
+            member.position: member for member in chain.members if isinstance(member, SyncKernel)
         }
         self._drafts: list[Draft] = []
         self.served: list[tuple[str, str]] = []
@@ -100,7 +102,7 @@ class Drafts:
         """All of them, in the order of the program."""
         return sorted(self._drafts, key=lambda draft: (draft.slot, draft.rank))
 
-    def _add_barrier(self, barrier: Placed, needs: list[Need]) -> Draft:
+    def _add_barrier(self, barrier: Placed, needs: list[SyncNeed]) -> Draft:
         served = sorted(
             (needs[number] for number in barrier.needs),
             key=lambda need: (list(Role).index(need.role), need.kernel),
@@ -112,7 +114,7 @@ class Drafts:
         self.served += [(text, f"barrier of the {texts[0]}") for text in texts[1:]]
         return draft
 
-    def _add_hold_beside(self, need: Need, collective: Collective) -> None:
+    def _add_hold_beside(self, need: SyncNeed, collective: Collective) -> None:
         kernel = self._kernels[need.kernel]
         position = collective.position
         if need.role is Role.ENTRY:
@@ -122,7 +124,7 @@ class Drafts:
         [op] = [member.op for member in self._members if member.position == position]
         self.served.append((_text(need.role, kernel), described(op)))
 
-    def _keep_in_order(self, kernel: Kernel, entry: Draft | None) -> None:
+    def _keep_in_order(self, kernel: SyncKernel, entry: Draft | None) -> None:
         """Lets the kernel's operands come after what stands between their barrier and it.
 
         Not by a tie: that may write them to other buffers.
@@ -131,14 +133,14 @@ class Drafts:
             return
         self._hold(kernel.position, _Rank.HOLD_BEFORE, Role.ENTRY, kernel)
 
-    def _is_anything_between(self, entry: Draft, kernel: Kernel) -> bool:
+    def _is_anything_between(self, entry: Draft, kernel: SyncKernel) -> bool:
         order = self.in_order()
         later = order[order.index(entry) + 1 :]
         return any(draft.slot <= kernel.position for draft in later) or any(
             entry.slot <= member.position < kernel.position for member in self._members
         )
 
-    def _hold(self, slot: int, rank: _Rank, role: Role, kernel: Kernel) -> None:
+    def _hold(self, slot: int, rank: _Rank, role: Role, kernel: SyncKernel) -> None:
         for draft in self._drafts:
             if (draft.slot, draft.rank, draft.meeting) == (slot, rank, None):
                 draft.purposes.append((role, kernel))
@@ -146,7 +148,7 @@ class Drafts:
         self._drafts.append(Draft(slot, rank, None, [(role, kernel)]))
 
 
-def _text(role: Role, kernel: Kernel) -> str:
+def _text(role: Role, kernel: SyncKernel) -> str:
     if role is Role.MODULE:
         return f"end after @{target_of(kernel.op)}"
     return f"{role} of @{target_of(kernel.op)}"

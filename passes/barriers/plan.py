@@ -10,12 +10,12 @@ from itertools import islice
 from jax.extend.mlir import ir
 
 from hloom.passes.barriers.collect import (
-    Chain,
-    Exchange,
-    Kernel,
     Member,
     Nested,
-    Program,
+    RaggedAllToAll,
+    SyncKernel,
+    SyncProgram,
+    SyncSequence,
     XlaCollective,
 )
 from hloom.passes.framework.text import counted
@@ -46,14 +46,14 @@ class Barrier:
     kind: BarrierKind
     where: Rendezvous
     location: ir.Location
-    entering: tuple[Kernel, ...] = ()
-    leaving: tuple[Kernel, ...] = ()
-    keeping: tuple[Kernel, ...] = ()
+    entering: tuple[SyncKernel, ...] = ()
+    leaving: tuple[SyncKernel, ...] = ()
+    keeping: tuple[SyncKernel, ...] = ()
     passes_returned: bool = False
 
 
 @dataclass(frozen=True)
-class BlockPlan:
+class BlockBarriers:
     """What is done in one block.
 
     Attributes:
@@ -63,7 +63,7 @@ class BlockPlan:
       served: for people, the needs that no barrier of their own serves, each with what does.
     """
 
-    chain: Chain
+    chain: SyncSequence
     barriers: tuple[Barrier, ...]
     exchanges: dict[int, Rendezvous]
     served: tuple[tuple[str, str], ...]
@@ -89,8 +89,8 @@ class BarriersPlan:
     """
 
     module: ir.Module
-    program: Program
-    blocks: tuple[BlockPlan, ...]
+    program: SyncProgram
+    blocks: tuple[BlockBarriers, ...]
 
     @property
     def empty(self) -> bool:
@@ -106,12 +106,12 @@ class BarriersPlan:
         parts = [
             counted(sum(kinds.values()), "barrier"),
             counted(holds, "hold") if holds else "",
-            f"for {counted(members[Kernel], 'kernel')}" if members[Kernel] else "",
+            f"for {counted(members[SyncKernel], 'kernel')}" if members[SyncKernel] else "",
             f"({counted(served, 'need')} served by another)" if served else "",
         ]
         ordered = [
             counted(members[kind], text)
-            for kind, text in ((Exchange, "ragged all-to-all"), (XlaCollective, "collective"))
+            for kind, text in ((RaggedAllToAll, "ragged all-to-all"), (XlaCollective, "collective"))
             if members[kind]
         ]
         first = " ".join(filter(None, parts))
@@ -156,7 +156,7 @@ class BarriersPlan:
 
 
 def _order_of(
-    chain: Chain, plans: Mapping[int, BlockPlan], *, depth: int
+    chain: SyncSequence, plans: Mapping[int, BlockBarriers], *, depth: int
 ) -> Iterator[dict[str, object]]:
     """A chain's places; those inside a loop stand behind it, one deeper."""
     plan = plans.get(id(chain))
@@ -178,6 +178,6 @@ def _where(location: ir.Location) -> dict[str, object]:
 
 def _name(member: Member) -> str:
     """For people: "@write", "stablehlo.all_reduce"."""
-    if isinstance(member, Kernel):
+    if isinstance(member, SyncKernel):
         return f"@{target_of(member.op)}"
-    return "ragged_all_to_all" if isinstance(member, Exchange) else member.op.name
+    return "ragged_all_to_all" if isinstance(member, RaggedAllToAll) else member.op.name

@@ -7,13 +7,19 @@ from collections.abc import Sequence
 from jax.extend.mlir import ir
 
 from hloom.passes.barriers import thread_token
-from hloom.passes.barriers.collect import Chain, Exchange, Kernel, Nested, XlaCollective
-from hloom.passes.barriers.pinned import Crossing
-from hloom.passes.barriers.plan import Barrier, BarriersPlan, BlockPlan
+from hloom.passes.barriers.collect import (
+    Nested,
+    RaggedAllToAll,
+    SyncKernel,
+    SyncSequence,
+    XlaCollective,
+)
+from hloom.passes.barriers.pinned import PinnedValues
+from hloom.passes.barriers.plan import Barrier, BarriersPlan, BlockBarriers
 from hloom.passes.ir import marks, walk
 from hloom.passes.ir.locations import scoped
 from hloom.passes.ir.mark_decompositions import can_be_tied
-from hloom.passes.ir.while_rewriter import LoopEdit, Replaced
+from hloom.passes.ir.while_rewriter import Replacements, WhileRewriter
 
 SCOPE = "hloom.barriers"
 """Name-stack component of every mark that this pass puts in."""
@@ -34,7 +40,7 @@ class _Threader:
         self._extended: set[str] = set()
         """Functions that take and give a token by now."""
 
-    def thread_root(self, chain: Chain) -> None:
+    def thread_root(self, chain: SyncSequence) -> None:
         if not chain.members:
             return
         first = next(self._plans[id(chain)].steps())
@@ -44,29 +50,29 @@ class _Threader:
             token = self._marks.token()
         self._thread(chain, token)
 
-    def _thread(self, chain: Chain, token: ir.Value) -> ir.Value:
+    def _thread(self, chain: SyncSequence, token: ir.Value) -> ir.Value:
         """Puts a block's members in order after a token; gives the token after them all."""
         if not chain.members:
             return token
         plan = self._plans[id(chain)]
         operations = [view.operation for view in chain.block.operations]
-        crossing = Crossing(chain.block)
+        crossing = PinnedValues(chain.block)
         steps = list(plan.steps())
         for step, following in zip(steps, [*steps[1:], None], strict=True):
             if isinstance(step, Barrier):
                 token = self._cross(step, operations[step.slot], crossing, token)
-            elif isinstance(step, Kernel):
+            elif isinstance(step, SyncKernel):
                 token = self._kernel(step, plan, following, token)
             elif isinstance(step, XlaCollective):
                 token = self._after(step.op, self._tied(step.op, token))
-            elif isinstance(step, Exchange):
+            elif isinstance(step, RaggedAllToAll):
                 token = self._exchange(step, plan, token)
             else:
                 token = self._nested(step, token)
         return token
 
     def _cross(
-        self, barrier: Barrier, before: ir.Operation, crossing: Crossing, token: ir.Value
+        self, barrier: Barrier, before: ir.Operation, crossing: PinnedValues, token: ir.Value
     ) -> ir.Value:
         entries = crossing.entries(barrier)
         passed = [entry.value for entry in entries]
@@ -77,7 +83,7 @@ class _Threader:
         return token
 
     def _kernel(
-        self, kernel: Kernel, plan: BlockPlan, following: object, token: ir.Value
+        self, kernel: SyncKernel, plan: BlockBarriers, following: object, token: ir.Value
     ) -> ir.Value:
         if not any(kernel in barrier.entering for barrier in plan.barriers):
             token = self._tied(kernel.op, token)
@@ -85,7 +91,7 @@ class _Threader:
             return token  # that barrier waits for the results itself
         return self._after(kernel.op, token)
 
-    def _exchange(self, exchange: Exchange, plan: BlockPlan, token: ir.Value) -> ir.Value:
+    def _exchange(self, exchange: RaggedAllToAll, plan: BlockBarriers, token: ir.Value) -> ir.Value:
         op = exchange.op
         with ir.InsertionPoint(op), scoped(op.location, SCOPE):
             where = plan.exchanges[exchange.position]
@@ -120,24 +126,24 @@ class _Threader:
             return thread_token.rebuild_computation(op, token, self._thread(chains[0], inside))
         return thread_token.rebuild_branches(op, [self._thread(chain, token) for chain in chains])
 
-    def _extend_function(self, chain: Chain, type_: ir.Type) -> None:
+    def _extend_function(self, chain: SyncSequence, type_: ir.Type) -> None:
         if chain.function not in self._extended:
             self._extended.add(chain.function)
             function = self._functions[chain.function]
             token = chain.block.add_argument(type_, function.location)
             thread_token.extend_function(function, self._thread(chain, token))
 
-    def _loop(self, op: ir.Operation, chains: Sequence[Chain], token: ir.Value) -> ir.Value:
+    def _loop(self, op: ir.Operation, chains: Sequence[SyncSequence], token: ir.Value) -> ir.Value:
         condition, body = chains
-        edit = LoopEdit(op)
+        edit = WhileRewriter(op)
         number = edit.add(token)
         decided = self._thread(condition, condition.block.arguments[number])
         if condition.members:
             self._tied(walk.terminator(condition.block), decided)
         edit.returned[number] = self._thread(body, body.block.arguments[number])
-        new = edit.apply(Replaced())
+        new = edit.apply(Replacements())
         op.erase()
-        thread_token.share_token_everywhere(new)
+        thread_token.replicate_token(new)
         if not condition.members:
             return new.results[number]
         # The token that the loop gives is from before its last condition, and from before the loop

@@ -7,16 +7,23 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from hloom.passes.barriers.collect import Chain, Exchange, Kernel, Nested, Program, XlaCollective
-from hloom.passes.barriers.intervals import Collective, Need, Role, place
-from hloom.passes.barriers.placement import Drafts
-from hloom.passes.barriers.plan import Barrier, BarriersPlan, BlockPlan
+from hloom.passes.barriers.collect import (
+    Nested,
+    RaggedAllToAll,
+    SyncKernel,
+    SyncProgram,
+    SyncSequence,
+    XlaCollective,
+)
+from hloom.passes.barriers.intervals import Collective, Role, SyncNeed, place
+from hloom.passes.barriers.placement import BarrierDrafts
+from hloom.passes.barriers.plan import Barrier, BarriersPlan, BlockBarriers
 from hloom.passes.ir import marks, walk
 from hloom.passes.ir.collectives import (
     CollectiveError,
     described,
-    groups_of_meeting,
-    meeting_of_groups,
+    groups_of_partitions,
+    partitions_of_groups,
 )
 from hloom.passes.ir.locations import source_line
 from hloom.passes.ir.mark_decompositions import Groups, can_be_tied, holds_nothing
@@ -31,7 +38,7 @@ class Wanted:
     timeout_ms: int
 
 
-def plan_barriers(module: ir.Module, program: Program, wanted: Wanted) -> BarriersPlan:
+def plan_barriers(module: ir.Module, program: SyncProgram, wanted: Wanted) -> BarriersPlan:
     """The barriers of a program.
 
     Raises CollectiveError where a kernel cannot be put in an order.
@@ -42,25 +49,25 @@ def plan_barriers(module: ir.Module, program: Program, wanted: Wanted) -> Barrie
 
 class _Planner:
     def __init__(self, partitions: int, wanted: Wanted, first_channel: int) -> None:
-        self._alone = groups_of_meeting(meeting_of_groups((), partitions))
+        self._alone = groups_of_partitions(partitions_of_groups((), partitions))
         self._wanted = wanted
         self._channel = first_channel
 
-    def block(self, chain: Chain) -> BlockPlan:
+    def block(self, chain: SyncSequence) -> BlockBarriers:
         for member in chain.members:
             if not isinstance(member, Nested):
                 _check_can_be_ordered(member)
-        kernels = [member for member in chain.members if isinstance(member, Kernel)]
+        kernels = [member for member in chain.members if isinstance(member, SyncKernel)]
         needs = self._needs(chain.block, kernels)
         collectives = [
             Collective(member.position, member.meeting)
             for member in chain.members
             if isinstance(member, XlaCollective) and member.meeting is not None
         ]
-        drafts = Drafts(chain, needs, place(needs, collectives))
+        drafts = BarrierDrafts(chain, needs, place(needs, collectives))
         barriers = []
         for draft in drafts.in_order():
-            groups = self._alone if draft.meeting is None else groups_of_meeting(draft.meeting)
+            groups = self._alone if draft.meeting is None else groups_of_partitions(draft.meeting)
             first = draft.kernels()[0]
             barriers.append(
                 Barrier(
@@ -77,23 +84,23 @@ class _Planner:
         exchanges = {
             member.position: self._rendezvous(member.groups, "ragged all-to-all", member.op, chain)
             for member in chain.members
-            if isinstance(member, Exchange)
+            if isinstance(member, RaggedAllToAll)
         }
-        return BlockPlan(chain, tuple(barriers), exchanges, tuple(drafts.served))
+        return BlockBarriers(chain, tuple(barriers), exchanges, tuple(drafts.served))
 
     def _rendezvous(
-        self, groups: Groups, purpose: str, op: ir.Operation, chain: Chain
+        self, groups: Groups, purpose: str, op: ir.Operation, chain: SyncSequence
     ) -> Rendezvous:
         line = source_line(op.location)
         site = f"{purpose} in @{chain.function}" + (f", {line}" if line else "")
         self._channel += 1
         return Rendezvous(self._channel - 1, groups, self._wanted.timeout_ms, site)
 
-    def _needs(self, block: ir.Block, kernels: Sequence[Kernel]) -> list[Need]:
+    def _needs(self, block: ir.Block, kernels: Sequence[SyncKernel]) -> list[SyncNeed]:
         if not kernels:
             return []
         positions = _Positions(block)
-        found: list[Need] = []
+        found: list[SyncNeed] = []
         for kernel in kernels:
             if Role.ENTRY in kernel.roles & self._wanted.roles:
                 found.append(positions.entry(kernel))
@@ -113,14 +120,14 @@ class _Positions:
         self._of = {op: position for position, op in enumerate(operations)}
         self._terminator = len(operations) - 1
 
-    def entry(self, kernel: Kernel) -> Need:
+    def entry(self, kernel: SyncKernel) -> SyncNeed:
         makers = sorted(
             self._of[owner.operation]
             for value in kernel.op.operands
             if not isinstance(owner := value.owner, ir.Block)
             and owner.operation.block == self._block
         )
-        return Need(
+        return SyncNeed(
             kernel.position,
             Role.ENTRY,
             first=makers[-1] + 1 if makers else 0,
@@ -131,13 +138,13 @@ class _Positions:
             is_apart=bool(kernel.in_place),
         )
 
-    def exit(self, kernel: Kernel) -> Need:
+    def exit(self, kernel: SyncKernel) -> SyncNeed:
         readers = [
             self._of[walk.ancestor_in(self._block, use.owner.operation)]
             for result in kernel.op.results
             for use in result.uses
         ]
-        return Need(
+        return SyncNeed(
             kernel.position,
             Role.EXIT,
             first=kernel.position + 1,
@@ -145,8 +152,8 @@ class _Positions:
             meeting=kernel.meeting,
         )
 
-    def module(self, kernel: Kernel) -> Need:
-        return Need(
+    def module(self, kernel: SyncKernel) -> SyncNeed:
+        return SyncNeed(
             kernel.position,
             Role.MODULE,
             first=kernel.position + 1,
@@ -155,7 +162,7 @@ class _Positions:
         )
 
 
-def _check_can_be_ordered(member: Kernel | Exchange | XlaCollective) -> None:
+def _check_can_be_ordered(member: SyncKernel | RaggedAllToAll | XlaCollective) -> None:
     for values, what in ((member.op.operands, "operand"), (member.op.results, "result")):
         types = [value.type for value in values]
         for type_ in types:
@@ -164,7 +171,7 @@ def _check_can_be_ordered(member: Kernel | Exchange | XlaCollective) -> None:
                     f"{described(member.op)}: {what} of type {type_}; only tensors of "
                     "known shape that are not quantized can be put in an order"
                 )
-        if isinstance(member, Kernel) and not any(map(can_be_tied, types)):
+        if isinstance(member, SyncKernel) and not any(map(can_be_tied, types)):
             raise CollectiveError(
                 f"{described(member.op)} has no {what} that is a tensor with elements: nothing "
                 "can be ordered by it. Give it one, if only for that"

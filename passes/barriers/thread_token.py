@@ -17,7 +17,7 @@ from hloom.passes.ir import walk
 def rebuild_branches(op: ir.Operation, tokens: Sequence[ir.Value]) -> ir.Value:
     """Lets each branch of a conditional return its token as well; gives the token after it."""
     for region, token in zip(op.regions, tokens, strict=True):
-        return_as_well(region.blocks[0], token)
+        append_result(region.blocks[0], token)
     return _rebuild(op, list(op.operands), tokens[0].type)
 
 
@@ -31,7 +31,7 @@ def rebuild_computation(op: ir.Operation, token: ir.Value, after: ir.Value) -> i
 
     Gives that result.
     """
-    return_as_well(op.regions[0].blocks[0], after)
+    append_result(op.regions[0].blocks[0], after)
     whole = sdy.TensorShardingAttr.get(_mesh(op), [])
     for name in ("in_shardings", "out_shardings"):
         shardings = sdy.TensorShardingPerValueAttr(op.attributes[name]).shardings
@@ -47,7 +47,7 @@ def rebuild_call(call: ir.Operation, token: ir.Value) -> ir.Value:
 def extend_function(function: ir.Operation, after: ir.Value) -> None:
     """Lets a function return one more value; its type says what its block takes and returns."""
     block = function.regions[0].blocks[0]
-    return_as_well(block, after)
+    append_result(block, after)
     inputs = [argument.type for argument in block.arguments]
     results = [value.type for value in walk.terminator(block).operands]
     type_ = ir.FunctionType.get(inputs, results)
@@ -59,7 +59,7 @@ def extend_function(function: ir.Operation, after: ir.Value) -> None:
             function.attributes[name] = ir.ArrayAttr.get([*known, *more])
 
 
-def share_token_everywhere(op: ir.Operation) -> None:
+def replicate_token(op: ir.Operation) -> None:
     """Adds the token to the shardings of an operation's results, where it tells them."""
     if "sdy.sharding" not in op.attributes:
         return
@@ -69,7 +69,7 @@ def share_token_everywhere(op: ir.Operation) -> None:
     op.attributes["sdy.sharding"] = sdy.TensorShardingPerValueAttr.get([*shardings, whole])
 
 
-def return_as_well(block: ir.Block, value: ir.Value) -> None:
+def append_result(block: ir.Block, value: ir.Value) -> None:
     """Appends a value to what a block returns."""
     terminator = walk.terminator(block)
     ir.Operation.create(
@@ -95,7 +95,7 @@ def _rebuild(op: ir.Operation, operands: Sequence[ir.Value], more: ir.Type) -> i
     )
     for region, old in zip(new.regions, op.regions, strict=True):
         old.blocks[0].append_to(region)
-    share_token_everywhere(new)
+    replicate_token(new)
     *results, added = new.results
     for old_result, result in zip(op.results, results, strict=True):
         old_result.replace_all_uses_with(result)

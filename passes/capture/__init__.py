@@ -94,7 +94,7 @@ class Capture(Pass):
         return plan.moved > 0
 
     def apply(self, plan: CapturePlan) -> None:
-        first = plan.blocks[0].regions.timeline.block
+        first = plan.blocks[0].regions.schedule.block
         *_, module = walk.ancestors(first)
         outliner = Outliner(module, plan.rules, plan.min_ops)
         for block in plan.blocks:

@@ -31,7 +31,7 @@ class Rules:
 
 
 @dataclass(frozen=True)
-class Obstacle:
+class CaptureObstacle:
     """Why an operation is not captured.
 
     Attributes:
@@ -79,11 +79,11 @@ _TYPED_ATTRIBUTES = "mhlo.backend_config"
 """Where JAX writes the attributes for a typed FFI handler, and then no `api_version`."""
 
 
-def obstacle(op: ir.Operation, rules: Rules) -> Obstacle | None:
+def obstacle(op: ir.Operation, rules: Rules) -> CaptureObstacle | None:
     """Why the operation, with all that is inside it, is not captured; None where it is."""
     reason = _reason(op, rules)
     if reason is not None:
-        return Obstacle(op, reason)
+        return CaptureObstacle(op, reason)
     if op.name not in CONTAINERS:
         return None
     for region in op.regions:

@@ -24,11 +24,11 @@ from hloom.passes.ir.while_rewriter import integer_like, zeros
 _MOST_BYTES = 2**20
 """An operand that waits is copied, and alive until then: only what is this small is made to."""
 
-_LOCATION = "hloom.tools.capture/wait"
+_LOCATION = "hloom.capture/wait"
 
 
 @dataclass(frozen=True)
-class Tie:
+class ControlDependency:
     """Interruptions that are to wait for values.
 
     Attributes:
@@ -37,7 +37,7 @@ class Tie:
       anchors: the values to wait for.
     """
 
-    gap: int
+    slot: int
     calls: tuple[tuple[ir.Operation, tuple[int, ...]], ...]
     anchors: tuple[ir.Value, ...]
 
@@ -62,7 +62,7 @@ def can_be_selected(type_: ir.Type) -> bool:
     return bool(size_bytes) and isinstance(type_, ir.RankedTensorType)
 
 
-def make_wait(tie: Tie, before: ir.Operation) -> None:
+def make_wait(tie: ControlDependency, before: ir.Operation) -> None:
     """Writes the condition right before an operation of the block, and the selections after it."""
     with ir.InsertionPoint(before), ir.Location.name(_LOCATION):
         never = _never(tie.anchors)

@@ -7,10 +7,10 @@ from jax.extend.mlir.dialects import func
 
 from hloom.passes.capture.capturable import Rules
 from hloom.passes.capture.control_deps import make_wait
-from hloom.passes.capture.plan import BlockPlan
+from hloom.passes.capture.plan import BlockCapture
 from hloom.passes.capture.regions import Region
 from hloom.passes.ir import marks, walk
-from hloom.passes.ir.clone import read_instead
+from hloom.passes.ir.clone import remap_operands
 from hloom.passes.ir.ops import BRANCHING
 
 
@@ -29,14 +29,14 @@ class Outliner:
         self._has_loops = any(op.name in BRANCHING for op in walk.operations(module))
         self._next = 0
 
-    def apply(self, plan: BlockPlan) -> None:
+    def apply(self, plan: BlockCapture) -> None:
         """Sorts a block, makes its interruptions wait, and outlines its regions."""
-        sorted_ = plan.regions.timeline
+        sorted_ = plan.regions.schedule
         terminator = walk.terminator(sorted_.block)
         for op in sorted_.order():
             op.move_before(terminator)
         for tie in plan.ties:
-            make_wait(tie, before=sorted_.gaps[tie.gap + 1][0])
+            make_wait(tie, before=sorted_.gaps[tie.slot + 1][0])
         ops = [view.operation for view in sorted_.block.operations]
         for region in plan.regions.regions:
             phase = sorted_.phases[region.phase]
@@ -68,7 +68,7 @@ class Outliner:
             old.replace_all_uses_with(new)
             inside[new] = old
         for op in [*ops, returned]:
-            read_instead(op, inside)
+            remap_operands(op, inside)
 
     def _function(self, name: str, inputs: list[ir.Type], outputs: list[ir.Type]) -> ir.Block:
         """The block of a new private function at the module's end."""

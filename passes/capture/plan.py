@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from hloom.passes.capture.capturable import Obstacle, Rules, is_collective
-from hloom.passes.capture.control_deps import Tie, can_be_selected, waiting_operands
+from hloom.passes.capture.capturable import CaptureObstacle, Rules, is_collective
+from hloom.passes.capture.control_deps import ControlDependency, can_be_selected, waiting_operands
 from hloom.passes.capture.regions import BlockRegions, regions_of
-from hloom.passes.capture.schedule import Interruption, Timeline
+from hloom.passes.capture.schedule import BlockSchedule, GraphBreak
 from hloom.passes.framework.text import counted
 from hloom.passes.ir import walk
 from hloom.passes.ir.locations import operation_name, source_line
@@ -25,11 +25,11 @@ _MOST_TOLD = 100
 
 
 @dataclass(frozen=True)
-class BlockPlan:
+class BlockCapture:
     """What happens to a block: it is put in the order of its timeline, tied and outlined."""
 
     regions: BlockRegions
-    ties: tuple[Tie, ...]
+    ties: tuple[ControlDependency, ...]
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ class CapturePlan:
       rules, min_ops: by which the regions were found.
     """
 
-    blocks: tuple[BlockPlan, ...]
-    interruptions: tuple[Interruption, ...]
+    blocks: tuple[BlockCapture, ...]
+    graph_breaks: tuple[GraphBreak, ...]
     rules: Rules
     min_ops: int
 
@@ -73,7 +73,7 @@ class CapturePlan:
         text = f"{counted(self.operations, 'operation')} in {counted(self.regions, 'region')}"
         if self.moved:
             text += f", {counted(self.moved, 'interruption')} moved"
-        reasons = Counter(each.obstacle.reason for each in self.interruptions)
+        reasons = Counter(each.obstacle.reason for each in self.graph_breaks)
         told = [f"{count} x {reason}" for reason, count in sorted(reasons.items())]
         return f"{text}; left out: {', '.join(told)}" if told else text
 
@@ -82,37 +82,37 @@ class CapturePlan:
             "regions": self.regions,
             "operations": self.operations,
             "moved": self.moved,
-            "left_out": [_told(each.obstacle) for each in self.interruptions[:_MOST_TOLD]],
-            "left_out_operations": len(self.interruptions),
+            "left_out": [_told(each.obstacle) for each in self.graph_breaks[:_MOST_TOLD]],
+            "left_out_operations": len(self.graph_breaks),
         }
 
 
 def plan_module(module: ir.Module, rules: Rules, min_ops: int) -> CapturePlan:
     """Finds the regions of a module and what is to wait at their edges."""
     can_tie_at_top = _partitions(module) == 1
-    blocks: list[BlockPlan] = []
-    interruptions: list[Interruption] = []
+    blocks: list[BlockCapture] = []
+    graph_breaks: list[GraphBreak] = []
     for found in regions_of(module, rules, min_ops):
-        interruptions += [
-            each for each in found.timeline.interruptions if each.obstacle.op == each.op
+        graph_breaks += [
+            each for each in found.schedule.graph_breaks if each.obstacle.op == each.op
         ]
         if found.regions:
-            can_tie = can_tie_at_top or _is_manual(found.timeline.block)
-            blocks.append(BlockPlan(found, tuple(_ties(found.timeline)) if can_tie else ()))
-    return CapturePlan(tuple(blocks), tuple(interruptions), rules, min_ops)
+            can_tie = can_tie_at_top or _is_manual(found.schedule.block)
+            blocks.append(BlockCapture(found, tuple(_ties(found.schedule)) if can_tie else ()))
+    return CapturePlan(tuple(blocks), tuple(graph_breaks), rules, min_ops)
 
 
-def _ties(sorted_: Timeline) -> list[Tie]:
+def _ties(sorted_: BlockSchedule) -> list[ControlDependency]:
     """What is to wait: the last interruptions for the block's end, others for their neighbours."""
-    ties: list[Tie] = []
+    ties: list[ControlDependency] = []
     work = {result for ops in sorted_.phases for op in ops for result in op.results}
     end = len(sorted_.phases) - 1
-    for gap in range(end + 1):
-        found = [each for each in sorted_.interruptions if each.gap == gap]
-        made_here = {result for op in sorted_.gaps[gap + 1] for result in op.results}
+    for slot in range(end + 1):
+        found = [each for each in sorted_.graph_breaks if each.slot == slot]
+        made_here = {result for op in sorted_.gaps[slot + 1] for result in op.results}
         waiting = [(each.op, waiting_operands(each.op, made_here)) for each in found]
         calls = tuple((op, numbers) for op, numbers in waiting if numbers and _may_move(op))
-        if gap == end:
+        if slot == end:
             anchors = [value for value in walk.terminator(sorted_.block).operands if value in work]
         elif len(calls) > 1:
             anchors = [op.operands[number] for op, numbers in calls for number in numbers]
@@ -120,11 +120,11 @@ def _ties(sorted_: Timeline) -> list[Tie]:
             continue
         usable = list(dict.fromkeys(each for each in anchors if can_be_selected(each.type)))
         if calls and usable:
-            ties.append(Tie(gap, calls, tuple(_latest(usable, sorted_))))
+            ties.append(ControlDependency(slot, calls, tuple(_latest(usable, sorted_))))
     return ties
 
 
-def _latest(values: list[ir.Value], sorted_: Timeline) -> list[ir.Value]:
+def _latest(values: list[ir.Value], sorted_: BlockSchedule) -> list[ir.Value]:
     """Of many values those at the end of the longest chains of work, in their order."""
     if len(values) <= _MOST_ANCHORS:
         return values
@@ -152,7 +152,7 @@ def _is_manual(block: ir.Block) -> bool:
     return any(op.name == "sdy.manual_computation" for op in walk.ancestors(block))
 
 
-def _told(obstacle: Obstacle) -> dict[str, object]:
+def _told(obstacle: CaptureObstacle) -> dict[str, object]:
     op = obstacle.op
     return {
         "operation": op.name,

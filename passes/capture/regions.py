@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from jax.extend.mlir import ir
 
 from hloom.passes.capture.capturable import CONTAINERS, Rules
-from hloom.passes.capture.schedule import Timeline, is_free, timeline
+from hloom.passes.capture.schedule import BlockSchedule, is_free, schedule_block
 from hloom.passes.ir import walk
 
 
@@ -35,7 +35,7 @@ class Region:
 class BlockRegions:
     """A block's timeline, and those of its phases that are worth a graph."""
 
-    timeline: Timeline
+    schedule: BlockSchedule
     regions: tuple[Region, ...]
 
 
@@ -52,12 +52,12 @@ def regions_of(module: ir.Module, rules: Rules, min_ops: int) -> Iterator[BlockR
 
 
 def _of_block(block: ir.Block, rules: Rules, min_ops: int) -> Iterator[BlockRegions]:
-    sorted_ = timeline(block, rules)
+    sorted_ = schedule_block(block, rules)
     counts = (sum(map(_counted, ops)) for ops in sorted_.phases)
     found = (Region(phase, count) for phase, count in enumerate(counts) if count >= min_ops)
     yield BlockRegions(sorted_, tuple(found))
-    for interruption in sorted_.interruptions:
-        for inner in _inner_blocks(interruption.op):
+    for graph_break in sorted_.graph_breaks:
+        for inner in _inner_blocks(graph_break.op):
             yield from _of_block(inner, rules, min_ops)
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from jax.extend.mlir import ir
 
-from hloom.passes.capture.capturable import Obstacle, Rules, obstacle
+from hloom.passes.capture.capturable import CaptureObstacle, Rules, obstacle
 from hloom.passes.ir import walk
 
 BEFORE_ALL = -1
@@ -26,7 +26,7 @@ _RELABEL = frozenset({"stablehlo.optimization_barrier", "sdy.sharding_constraint
 
 
 @dataclass(frozen=True)
-class Interruption:
+class GraphBreak:
     """An operation that no graph can hold.
 
     Attributes:
@@ -37,13 +37,13 @@ class Interruption:
     """
 
     op: ir.Operation
-    obstacle: Obstacle
-    gap: int
+    obstacle: CaptureObstacle
+    slot: int
     is_last: bool
 
 
 @dataclass
-class Timeline:
+class BlockSchedule:
     """A block, sorted.
 
     Attributes:
@@ -58,23 +58,23 @@ class Timeline:
     free: list[ir.Operation] = field(default_factory=list)
     phases: list[list[ir.Operation]] = field(default_factory=list)
     gaps: list[list[ir.Operation]] = field(default_factory=list)
-    interruptions: list[Interruption] = field(default_factory=list)
+    graph_breaks: list[GraphBreak] = field(default_factory=list)
 
     def order(self) -> list[ir.Operation]:
         """The block's operations without the terminator, in the order they are to stand in."""
         ordered = [*self.free, *self.gaps[0]]
-        for phase, gap in zip(self.phases, self.gaps[1:], strict=True):
-            ordered += [*phase, *gap]
+        for phase, slot in zip(self.phases, self.gaps[1:], strict=True):
+            ordered += [*phase, *slot]
         return ordered
 
 
-def timeline(block: ir.Block, rules: Rules) -> Timeline:
+def schedule_block(block: ir.Block, rules: Rules) -> BlockSchedule:
     """Sorts a block; edits nothing."""
     rows = _rows(block, rules)
     _find_moments(rows)
     _find_last(rows)
     count = 1 + max((row.moment for row in rows if row.is_work), default=-1)
-    sorted_ = Timeline(
+    sorted_ = BlockSchedule(
         block, phases=[[] for _ in range(count)], gaps=[[] for _ in range(count + 1)]
     )
     for row in rows:
@@ -83,15 +83,13 @@ def timeline(block: ir.Block, rules: Rules) -> Timeline:
         elif row.is_work:
             sorted_.phases[row.moment].append(row.op)
         else:
-            gap = count - 1 if row.is_last and row.needs_work else row.moment
-            row.moment = gap
-            sorted_.gaps[gap + 1].append(row.op)
+            slot = count - 1 if row.is_last and row.needs_work else row.moment
+            row.moment = slot
+            sorted_.gaps[slot + 1].append(row.op)
     found = [row for row in rows if row.obstacle is not None]
     for row in sorted(found, key=lambda row: row.moment):
         if row.obstacle is not None:
-            sorted_.interruptions.append(
-                Interruption(row.op, row.obstacle, row.moment, row.is_last)
-            )
+            sorted_.graph_breaks.append(GraphBreak(row.op, row.obstacle, row.moment, row.is_last))
     return sorted_
 
 
@@ -111,7 +109,7 @@ class _Row:
     """
 
     op: ir.Operation
-    obstacle: Obstacle | None
+    obstacle: CaptureObstacle | None
     makers: list[_Row]
     is_free: bool
     is_work: bool

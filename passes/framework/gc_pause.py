@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def collection_put_off() -> Iterator[None]:
+def gc_paused() -> Iterator[None]:
     """Puts off the collection of cyclic garbage.
 
     Passes make none, but lists by the hundred thousand, and looking through them over and over

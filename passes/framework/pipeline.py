@@ -19,7 +19,7 @@ from hloom.passes.framework.feedback import (
     Planner,
     PlanRecord,
 )
-from hloom.passes.framework.gc_pause import collection_put_off
+from hloom.passes.framework.gc_pause import gc_paused
 from hloom.passes.framework.spec import parse_spec, print_spec
 
 _T = TypeVar("_T")
@@ -148,7 +148,7 @@ class Pipeline:
         runs: list[PassRun] = []
         changed = rewritten = False
         driver = self.driver()
-        with module.context, ir.Location.unknown(), collection_put_off():
+        with module.context, ir.Location.unknown(), gc_paused():
             for index, step in list(enumerate(self.steps()))[start:stop]:
                 _observe(step, [partial(o.before, index, step, module) for o in observers])
                 make_plan: Callable[[], Plan] = partial(step.plan, module, target)

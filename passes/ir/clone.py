@@ -27,7 +27,7 @@ def clone_module(module: ir.Module) -> ir.Module:
     return clone
 
 
-def read_instead(op: ir.Operation, values: Mapping[ir.Value, ir.Value]) -> None:
+def remap_operands(op: ir.Operation, values: Mapping[ir.Value, ir.Value]) -> None:
     """Makes an operation, and everything inside it, read other values than it does, in place."""
     for each in (op, *walk.operations(op)):
         for number, operand in enumerate(each.operands):
@@ -40,7 +40,7 @@ def _attributes(module: ir.Module) -> dict[str, ir.Attribute]:
     return {name: attributes[name] for name in attributes}
 
 
-class Counterparts:
+class IRMapping:
     """What operations and values of a module are in its clone, which nobody has edited yet."""
 
     def __init__(self, number: Mapping[Hashable, int], clone: ir.Module) -> None:

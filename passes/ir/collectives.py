@@ -42,7 +42,7 @@ class CollectiveError(ValueError):
 
 
 @dataclass(frozen=True)
-class Needs:
+class SyncRequirement:
     """What has to be true around a kernel that accesses its peers' memory.
 
     Peers may read the operands of a kernel, in the buffers that it is called with. They may write
@@ -63,13 +63,13 @@ class Needs:
     groups: Groups | None = None
 
 
-_declared: dict[str, Needs] = {}
+_declared: dict[str, SyncRequirement] = {}
 
 
-def declare(target: str, needs: Needs) -> None:
+def declare(target: str, needs: SyncRequirement) -> None:
     """Declares what every custom call of a target needs, in this process from now on.
 
-    A program calls it as `hloom.declare_collective(target, hloom.CollectiveNeeds(entry=True))`, and
+    A program calls it as `hloom.declare_collective(target, hloom.SyncRequirement(entry=True))`, and
     compiles nothing that calls the target before. Raises ValueError where it is declared already,
     with other needs.
     """
@@ -78,7 +78,7 @@ def declare(target: str, needs: Needs) -> None:
 
 
 @contextmanager
-def declared(target: str, needs: Needs) -> Iterator[None]:
+def declared(target: str, needs: SyncRequirement) -> Iterator[None]:
     """Declares a target inside the block, in all threads. For tests."""
     declare(target, needs)
     try:
@@ -87,7 +87,7 @@ def declared(target: str, needs: Needs) -> Iterator[None]:
         del _declared[target]
 
 
-def needs_of(call: ir.Operation) -> Needs | None:
+def sync_requirement_of(call: ir.Operation) -> SyncRequirement | None:
     """What a custom call needs; None where nobody says that it accesses its peers.
 
     The call's own attribute goes before its target's declaration. Raises CollectiveError where the
@@ -99,7 +99,7 @@ def needs_of(call: ir.Operation) -> Needs | None:
     if text is None:
         return _declared.get(target_of(call))
     try:
-        return parse_needs(text)
+        return parse_sync_requirement(text)
     except ValueError as error:
         raise CollectiveError(f"{described(call)}: its attribute {ATTRIBUTE} {error}") from error
 
@@ -121,7 +121,7 @@ _WORD = re.compile(
 )
 
 
-def parse_needs(text: str) -> Needs:
+def parse_sync_requirement(text: str) -> SyncRequirement:
     """The needs that "entry exit=after groups=[[0,1],[2,3]]" spells; each word may be left out.
 
     Raises ValueError, with a text that goes on after the attribute's name.
@@ -144,7 +144,7 @@ def parse_needs(text: str) -> Needs:
         at = match.end()
     if not words.keys() & {"entry", "exit"}:
         raise ValueError(f"wants 'entry' or 'exit=...' at least, got {text!r}")
-    return Needs(
+    return SyncRequirement(
         entry="entry" in words,
         exit=exits.get(words.get("exit", "")),
         groups=_parse_groups(words["groups"]) if "groups" in words else None,
@@ -182,7 +182,7 @@ def _attribute(call: ir.Operation) -> str | None:
     return said.value
 
 
-def meeting_of_groups(groups: Groups | None, partitions: int) -> Meeting:
+def partitions_of_groups(groups: Groups | None, partitions: int) -> Meeting:
     """Who meets where these groups do; None stands for one group of all.
 
     Raises ValueError where the module has no such partition, or a partition is in two groups.
@@ -191,9 +191,9 @@ def meeting_of_groups(groups: Groups | None, partitions: int) -> Meeting:
         return frozenset({frozenset(range(partitions))})
     rows = [frozenset(each for each in row if each >= 0) for row in groups]
     members = [each for row in rows for each in row]
-    if strangers := sorted(set(members) - set(range(partitions))):
+    if unknown := sorted(set(members) - set(range(partitions))):
         raise ValueError(
-            f"names partition {strangers[0]} in its groups, and the module has {partitions}: "
+            f"names partition {unknown[0]} in its groups, and the module has {partitions}: "
             f"0 to {partitions - 1}"
         )
     if len(set(members)) < len(members):
@@ -202,7 +202,7 @@ def meeting_of_groups(groups: Groups | None, partitions: int) -> Meeting:
     return frozenset(row for row in rows if row) | {frozenset({each}) for each in alone}
 
 
-def groups_of_meeting(meeting: Meeting) -> Groups:
+def groups_of_partitions(meeting: Meeting) -> Groups:
     """The groups, sorted, every partition in one; -1 fills the rows up to one length."""
     rows = sorted(sorted(group) for group in meeting)
     length = max(map(len, rows))
@@ -214,7 +214,7 @@ def covers(meeting: Meeting, needed: Meeting) -> bool:
     return all(any(group <= each for each in meeting) for group in needed)
 
 
-def is_for_nobody(meeting: Meeting) -> bool:
+def is_trivial(meeting: Meeting) -> bool:
     """Whether each partition is alone."""
     return all(len(group) == 1 for group in meeting)
 
@@ -265,6 +265,6 @@ def synchronized(op: ir.Operation, partitions: int) -> Meeting | None:
     if groups is None or not all(can_be_tied(operand.type) for operand in op.operands):
         return None
     try:
-        return meeting_of_groups(groups or None, partitions)
+        return partitions_of_groups(groups or None, partitions)
     except ValueError:
         return None

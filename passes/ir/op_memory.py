@@ -7,7 +7,7 @@ every registered operation in a table.
 
 from __future__ import annotations
 
-from hloom.passes.analysis.memory_model.trace import Work
+from hloom.passes.analysis.memory_model.trace import BufferUse
 from hloom.passes.ir.ops import FUSIBLE
 
 _FREE = frozenset({"stablehlo.constant", "stablehlo.iota", "chlo.constant", "chlo.constant_like"})
@@ -85,26 +85,26 @@ _WHOLE = (
 )
 """A terminator and a mesh make nothing: they stand here to be in one table."""
 
-TABLES: tuple[tuple[Work, frozenset[str]], ...] = (
-    (Work.FREE, _FREE),
-    (Work.VIEW, _VIEWS),
-    (Work.IN_PLACE, _IN_PLACE),
-    (Work.ALIAS, frozenset({"stablehlo.optimization_barrier"})),
-    (Work.REDUCTION, frozenset({"stablehlo.reduce"})),
-    (Work.HEAVY, _HEAVY),
-    (Work.FUSED, _FUSED - _VIEWS - _HEAVY),
-    (Work.WHOLE, _WHOLE),
+TABLES: tuple[tuple[BufferUse, frozenset[str]], ...] = (
+    (BufferUse.FREE, _FREE),
+    (BufferUse.VIEW, _VIEWS),
+    (BufferUse.IN_PLACE, _IN_PLACE),
+    (BufferUse.ALIAS, frozenset({"stablehlo.optimization_barrier"})),
+    (BufferUse.REDUCTION, frozenset({"stablehlo.reduce"})),
+    (BufferUse.HEAVY, _HEAVY),
+    (BufferUse.FUSED, _FUSED - _VIEWS - _HEAVY),
+    (BufferUse.WHOLE, _WHOLE),
 )
 """Names by work; each is in one of them."""
 
-_WORK = {name: work for work, names in TABLES for name in names}
+_USES = {name: work for work, names in TABLES for name in names}
 
-KNOWN = frozenset(_WORK)
+KNOWN = frozenset(_USES)
 """Names of the operations that hloom knows."""
 
 
-def work_of(name: str, results: int) -> Work:
+def buffer_use_of(name: str, results: int) -> BufferUse:
     """How operands and so many results of an operation of this name stand in memory."""
-    work = _WORK.get(name, Work.WHOLE)
+    work = _USES.get(name, BufferUse.WHOLE)
     # What XLA fuses has one result.
-    return Work.WHOLE if work is Work.FUSED and results != 1 else work
+    return BufferUse.WHOLE if work is BufferUse.FUSED and results != 1 else work

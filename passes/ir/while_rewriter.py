@@ -16,7 +16,7 @@ from hloom.passes.ir.locations import rematerialized
 
 
 @dataclass
-class Replaced:
+class Replacements:
     """Operations and values that earlier edits put in the place of planned ones."""
 
     ops: list[ir.Operation] = field(default_factory=list)
@@ -40,7 +40,7 @@ class Replaced:
         return self.values.get(planned, planned)
 
 
-class LoopEdit:
+class WhileRewriter:
     """A while loop being rebuilt with other carries."""
 
     def __init__(self, op: ir.Operation) -> None:
@@ -73,7 +73,7 @@ class LoopEdit:
         self.drop(number)
         self.updates.append(update)
 
-    def add_stack(self, value: ir.Value, trips: int, index: ir.Value) -> int:
+    def add_stack(self, value: ir.Value, trip_count: int, index: ir.Value) -> int:
         """Adds a stacked output that stores ``value`` at ``index``, both of the body.
 
         Returns its number before any carry is dropped.
@@ -81,7 +81,7 @@ class LoopEdit:
         type_ = ir.RankedTensorType(value.type)
         location = rematerialized(value.location)
         with ir.InsertionPoint(self.op), location:
-            steps = zeros(_with_leading_axis(trips, type_))
+            steps = zeros(_with_leading_axis(trip_count, type_))
         self.initial += [op.operation for op in steps]
         number = self.add(steps[-1].results[0])
         carried = self.body.arguments[number]
@@ -97,7 +97,7 @@ class LoopEdit:
         """Where a carry that is kept stands in the new loop, once that is built."""
         return self._positions[number]
 
-    def apply(self, replaced: Replaced) -> ir.Operation:
+    def apply(self, replaced: Replacements) -> ir.Operation:
         """Builds the new loop right before the old one, which keeps neither regions nor uses."""
         op = self.op
         kept = [number for number in range(len(self.operands)) if number not in self.dropped]

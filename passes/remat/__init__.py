@@ -69,11 +69,11 @@ from hloom.passes.framework.feedback import Attempt, Complaint, MeasuredPass, Pl
 from hloom.passes.framework.options import Budget, Bytes, option
 from hloom.passes.free_constants import FreeConstants
 from hloom.passes.inline import Inline
-from hloom.passes.ir.while_rewriter import Replaced
+from hloom.passes.ir.while_rewriter import Replacements
 from hloom.passes.remat.block.rewrite import apply_block
 from hloom.passes.remat.budget.closed_loop import best_of, is_worthwhile, temp_budget
 from hloom.passes.remat.explain import describe_floor, describe_peak
-from hloom.passes.remat.obstacle import Obstacle
+from hloom.passes.remat.obstacle import RematObstacle
 from hloom.passes.remat.plan import BudgetPlanner, RematPlan, plan_cheap
 from hloom.passes.remat.record import RematRecord
 from hloom.passes.remat.scan.rewrite import apply_scan, finish_scans
@@ -168,7 +168,7 @@ class Remat(MeasuredPass[RematRecord]):
         if attempt.temp_bytes <= limit or self.budget.least:
             return None
         obstacle = self._obstacle(attempts, best)
-        is_forward = obstacle is Obstacle.NO_BACKWARD
+        is_forward = obstacle is RematObstacle.NO_BACKWARD
         percent = self.budget.percent
         if percent is not None and is_forward and attempt.temp_bytes < self.helper_bytes:
             return None
@@ -181,16 +181,18 @@ class Remat(MeasuredPass[RematRecord]):
         ]
         return Complaint(" ".join(filter(None, sentences)), str(obstacle) if is_forward else "")
 
-    def _obstacle(self, attempts: Sequence[Attempt[RematRecord]], best: int) -> Obstacle | None:
+    def _obstacle(
+        self, attempts: Sequence[Attempt[RematRecord]], best: int
+    ) -> RematObstacle | None:
         """Why not more is recomputed, where that is more than the floor itself."""
         if found := attempts[0].record.obstacle:
             return found
         if attempts[best].record.candidate is not None:
             return None
-        return Obstacle.ONE_COMPILE if self.compiles == 1 else Obstacle.NO_GAIN
+        return RematObstacle.ONE_COMPILE if self.compiles == 1 else RematObstacle.NO_GAIN
 
     def apply(self, plan: RematPlan) -> None:
-        replaced = Replaced()
+        replaced = Replacements()
         for scan in plan.scans:
             apply_scan(scan, replaced)
         for block_plan in plan.blocks:

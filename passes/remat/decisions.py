@@ -15,18 +15,18 @@ from dataclasses import dataclass
 from jax.extend.mlir import ir
 
 from hloom.passes.analysis.block_graph import BlockGraph
-from hloom.passes.analysis.loops.pairs import Link
+from hloom.passes.analysis.loops.pairs import Residual
 from hloom.passes.framework.base import Decision
 from hloom.passes.ir.locations import operation_name, source_line
-from hloom.passes.remat.block.plan import BlockPlan, Group, WindowPlan
-from hloom.passes.remat.block.values import Forward
-from hloom.passes.remat.scan.bodies import Frame
-from hloom.passes.remat.scan.cut import Network
+from hloom.passes.remat.block.plan import BlockPlan, CloneGroup, WindowPlan
+from hloom.passes.remat.block.values import ForwardValues
+from hloom.passes.remat.scan.bodies import ScanBody
+from hloom.passes.remat.scan.cut import CutProblem
 from hloom.passes.remat.scan.plan import ScanPlan, scan_plan
-from hloom.passes.remat.scan.sites import Sites
+from hloom.passes.remat.scan.sites import CloneSites
 
 
-class DividedBlock:
+class BlockDecisions:
     """The plan of a straight-line block, clone by clone of its windows.
 
     Attributes:
@@ -55,7 +55,7 @@ class DividedBlock:
 
     def _balance(self, windows: Iterable[WindowPlan]) -> tuple[int, int]:
         """Bytes that need not be kept, and bytes that are kept instead, of whole values."""
-        forward = Forward(self._graph, 0)
+        forward = ForwardValues(self._graph, 0)
         cloned = {value for w in windows for _, values in w.readers for value in values}
         left = {
             value
@@ -75,7 +75,7 @@ class _Window:
         self.graph, self.plan, self.name = graph, plan, name
         self.position = {op: position for position, op in enumerate(graph.ops)}
         self.reads = {value for _, values in plan.readers for value in values}
-        self.group: dict[int, Group] = {
+        self.group: dict[int, CloneGroup] = {
             self._position(op): group
             for group in plan.groups
             for op in group.cloned
@@ -121,7 +121,7 @@ class _Window:
                     waiting.append(producer)
         return made
 
-    def _group(self, group: Group, made: set[int]) -> Group:
+    def _group(self, group: CloneGroup, made: set[int]) -> CloneGroup:
         """What is left of a group where these clones are made."""
         graph = self.graph
         cloned: set[int] = set()
@@ -138,7 +138,7 @@ class _Window:
             v for v in sorted(read) if graph.producers[v] not in made and not self._derived[v]
         ]
         gradient = group.gradient if leaves else None
-        return Group(
+        return CloneGroup(
             before=group.before,
             cloned=tuple(graph.ops[position] for position in sorted(cloned)),
             leaves=tuple(graph.values[leaf] for leaf in leaves),
@@ -163,7 +163,7 @@ class _Window:
         return f"{self.name}/clone-{position}"
 
 
-class DividedScan:
+class ScanDecisions:
     """The plan of a pair of loops and of those inside it.
 
     It is made again from the cut that it comes from, with more values kept.
@@ -173,12 +173,12 @@ class DividedScan:
     """
 
     def __init__(self, plan: ScanPlan, number: int) -> None:
-        self._frame = Frame(plan.pair)
+        self._frame = ScanBody(plan.pair)
         self._plans = dict(_by_frame(plan, self._frame))
         rerun = frozenset(frame for frame, part in self._plans.items() if part.rerun)
-        self._network = Network.of(self._frame, rerun, 0, only_cheap=False)
+        self._network = CutProblem.of(self._frame, rerun, 0, only_cheap=False)
         self._kept = frozenset(self._vertices_kept())
-        self._sites = Sites(self._network, self._kept)
+        self._sites = CloneSites(self._network, self._kept)
         frames = list(enumerate(self._network.frames))
         self._clones = [
             clone
@@ -201,8 +201,8 @@ class DividedScan:
         kept = self._kept | {vertex for clone in left_out for vertex in clone.vertices}
         rerun = self._network.rerun - {clone.loop for clone in left_out}
         held = {stack.link for stack in self._stacks if stack.decision.id not in ids}
-        network = Network.of(self._frame, rerun, 0, only_cheap=False)
-        return scan_plan(self._frame, Sites(network, kept, held))
+        network = CutProblem.of(self._frame, rerun, 0, only_cheap=False)
+        return scan_plan(self._frame, CloneSites(network, kept, held))
 
     def _vertices_kept(self) -> Iterable[int]:
         for frame in self._network.frames:
@@ -215,7 +215,7 @@ class DividedScan:
             for value, _ in plan.stored if plan else ():
                 yield first + index[value]
 
-    def _clones_of(self, frame: Frame, name: str) -> Iterable[_Clone]:
+    def _clones_of(self, frame: ScanBody, name: str) -> Iterable[_Clone]:
         graph, first = frame.graph, self._network.first[frame]
         loops = {child.position: child for child in self._network.rerun if child.parent is frame}
         sites = {op: site.op for site in self._sites.of[frame].sites for op in site.cloned}
@@ -232,7 +232,7 @@ class DividedScan:
                 loops.get(position),
             )
 
-    def _stacks_of(self, frame: Frame, name: str) -> Iterable[_Gone]:
+    def _stacks_of(self, frame: ScanBody, name: str) -> Iterable[_Gone]:
         """The stacks that go without a clone to leave out instead."""
         first = self._network.first[frame]
         cloned = {vertex for clone in self._clones for vertex in clone.vertices}
@@ -255,7 +255,7 @@ class _Clone:
 
     decision: Decision
     vertices: tuple[int, ...]
-    loop: Frame | None
+    loop: ScanBody | None
 
 
 @dataclass(frozen=True)
@@ -263,10 +263,10 @@ class _Gone:
     """A stack that is not read any more."""
 
     decision: Decision
-    link: Link
+    link: Residual
 
 
-def _by_frame(plan: ScanPlan, frame: Frame) -> Iterable[tuple[Frame, ScanPlan]]:
+def _by_frame(plan: ScanPlan, frame: ScanBody) -> Iterable[tuple[ScanBody, ScanPlan]]:
     """The frames of a pair and those inside it, each with its plan; without one where it stays."""
     yield frame, plan
     children = {child.pair.forward.op: child for child in frame.children}

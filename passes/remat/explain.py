@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.memory_model.profile import Owner, memory_curve
+from hloom.passes.analysis.memory_model.profile import LiveBuffer, memory_profile
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.text import counted
 from hloom.passes.inline import Inline
@@ -65,11 +65,11 @@ def describe_peak(module: ir.Module) -> str:
     Equal values are one entry: those of one type that one source line makes.
     """
     with module.context, ir.Location.unknown():
-        curve = memory_curve(_inlined(module))
+        curve = memory_profile(_inlined(module))
     peak_bytes = curve.temp_bytes
     if not peak_bytes:
         return ""
-    groups: dict[tuple[str, str, bool], list[Owner]] = {}
+    groups: dict[tuple[str, str, bool], list[LiveBuffer]] = {}
     for owner in curve.owners:
         # Where no line is known, the name has to tell one value from the other.
         groups.setdefault((owner.type, owner.line or owner.name, owner.in_loop), []).append(owner)
@@ -94,7 +94,7 @@ def _inlined(module: ir.Module) -> ir.Module:
     return inlined
 
 
-def _bytes(group: Sequence[Owner]) -> int:
+def _bytes(group: Sequence[LiveBuffer]) -> int:
     return sum(owner.bytes for owner in group)
 
 
@@ -102,7 +102,7 @@ def _share(part_bytes: int, whole_bytes: int) -> str:
     return f"{size(part_bytes)} ({100 * part_bytes / whole_bytes:.0f} %) in"
 
 
-def _group(group: Sequence[Owner]) -> str:
+def _group(group: Sequence[LiveBuffer]) -> str:
     first = group[0]
     times = f"{len(group)} x " if len(group) > 1 else ""
     inside = " inside of a loop" if first.in_loop else ""

@@ -10,7 +10,7 @@ from jax.extend.mlir import ir
 from hloom.passes.analysis.autodiff import is_backward
 
 
-class Obstacle(StrEnum):
+class RematObstacle(StrEnum):
     """What keeps a program from being rewritten; in the plan's JSON by its value."""
 
     NO_BACKWARD = "no-backward"
@@ -28,10 +28,9 @@ class Obstacle(StrEnum):
     @property
     def sentence(self) -> str:
         """The same as a sentence that says what is not rewritten."""
-        start = "Its straight-line part is left as it is"
-        return (
-            f"{start if self is Obstacle.ONLY_SCANS else 'Nothing is recomputed'}: {self.reason}."
-        )
+        only_scans = self is RematObstacle.ONLY_SCANS
+        start = "Its straight-line part is left as it is" if only_scans else "Nothing is recomputed"
+        return f"{start}: {self.reason}."
 
 
 _DROPPED = (
@@ -39,17 +38,17 @@ _DROPPED = (
     "rewritten; jax 0.12 or a GPU rewrites straight-line programs too"
 )
 _REASONS = {
-    Obstacle.NO_BACKWARD: (
+    RematObstacle.NO_BACKWARD: (
         "no backward pass was found, that is, no operation that JAX made by transposing another one"
     ),
-    Obstacle.NO_BARRIERS: _DROPPED,
-    Obstacle.ONLY_SCANS: _DROPPED,
-    Obstacle.NOTHING_READ: (
+    RematObstacle.NO_BARRIERS: _DROPPED,
+    RematObstacle.ONLY_SCANS: _DROPPED,
+    RematObstacle.NOTHING_READ: (
         "the backward pass reads no value, of min_bytes or more, that may be computed again; "
         "collectives, custom calls and side effects never are"
     ),
-    Obstacle.NO_GAIN: "no recomputation that was tried lowers the peak",
-    Obstacle.ONE_COMPILE: (
+    RematObstacle.NO_GAIN: "no recomputation that was tried lowers the peak",
+    RematObstacle.ONE_COMPILE: (
         "a share is of what the program takes as it is, and compiles=1 leaves no compile beyond "
         "that one"
     ),
@@ -58,7 +57,7 @@ _REASONS = {
 
 def obstacle_of(
     operations: Iterable[ir.Operation], *, keeps_barriers: bool, scans: bool, lines: bool
-) -> Obstacle | None:
+) -> RematObstacle | None:
     """What keeps a program from being rewritten; None where nothing does.
 
     Args:
@@ -68,9 +67,9 @@ def obstacle_of(
       lines: there are straight-line blocks to rewrite.
     """
     if scans and not keeps_barriers:
-        return Obstacle.ONLY_SCANS
+        return RematObstacle.ONLY_SCANS
     if scans or lines:
         return None
     if not any(map(is_backward, operations)):
-        return Obstacle.NO_BACKWARD
-    return Obstacle.NOTHING_READ if keeps_barriers else Obstacle.NO_BARRIERS
+        return RematObstacle.NO_BACKWARD
+    return RematObstacle.NOTHING_READ if keeps_barriers else RematObstacle.NO_BARRIERS

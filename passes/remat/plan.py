@@ -24,8 +24,8 @@ from hloom.passes.remat.budget.closed_loop import Choice, decide, temp_budget
 from hloom.passes.remat.budget.estimate import Model
 from hloom.passes.remat.budget.pricing import Pricing
 from hloom.passes.remat.budget.search import Search
-from hloom.passes.remat.decisions import DividedBlock, DividedScan
-from hloom.passes.remat.obstacle import Obstacle, obstacle_of
+from hloom.passes.remat.decisions import BlockDecisions, ScanDecisions
+from hloom.passes.remat.obstacle import RematObstacle, obstacle_of
 from hloom.passes.remat.record import RematRecord
 from hloom.passes.remat.scan.plan import ScanPlan, plan_scans
 
@@ -82,14 +82,16 @@ class RematPlan:
 
     def decisions(self) -> tuple[base.Decision, ...]:
         """Each clone, and each stack that goes without one; the parts one after the other."""
-        blocks = [d for n, plan in enumerate(self.blocks) for d in DividedBlock(plan, n).decisions]
-        scans = [d for n, plan in enumerate(self.scans) for d in DividedScan(plan, n).decisions]
+        blocks = [
+            d for n, plan in enumerate(self.blocks) for d in BlockDecisions(plan, n).decisions
+        ]
+        scans = [d for n, plan in enumerate(self.scans) for d in ScanDecisions(plan, n).decisions]
         return (*blocks, *scans)
 
     def keeping(self, ids: Collection[str]) -> RematPlan:
         """The plan with these decisions alone; what it was predicted to give is not known then."""
-        blocks = (DividedBlock(plan, n).keeping(ids) for n, plan in enumerate(self.blocks))
-        scans = (DividedScan(plan, n).keeping(ids) for n, plan in enumerate(self.scans))
+        blocks = (BlockDecisions(plan, n).keeping(ids) for n, plan in enumerate(self.blocks))
+        scans = (ScanDecisions(plan, n).keeping(ids) for n, plan in enumerate(self.scans))
         return RematPlan(
             tuple(plan for plan in blocks if plan is not None),
             tuple(plan for plan in scans if plan is not None),
@@ -118,7 +120,7 @@ def plan_cheap(module: ir.Module, target: Target, min_bytes: int) -> RematPlan:
 
 def _obstacle_of(
     module: ir.Module, target: Target, scans: Collection[object], lines: Collection[object]
-) -> Obstacle | None:
+) -> RematObstacle | None:
     return obstacle_of(
         walk.operations(module.operation),
         keeps_barriers=target.keeps_barriers,

@@ -9,7 +9,7 @@ from typing import Any
 
 from hloom.passes.framework.feedback import Attempt, PlanRecord, number, prediction_of
 from hloom.passes.remat.budget.price_grid import Candidate
-from hloom.passes.remat.obstacle import Obstacle
+from hloom.passes.remat.obstacle import RematObstacle
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class RematRecord(PlanRecord):
     estimate: Estimate | None = None
     considered: tuple[Estimate, ...] = ()
     added_seconds: float = 0.0
-    obstacle: Obstacle | None = None
+    obstacle: RematObstacle | None = None
 
     @property
     def candidate(self) -> Candidate | None:
@@ -106,7 +106,7 @@ class RematRecord(PlanRecord):
             estimate=estimate,
             considered=tuple(map(Estimate.from_json, plan.get("considered", ()))),
             added_seconds=number(plan.get("added_seconds", 0.0)),
-            obstacle=None if obstacle is None else Obstacle(obstacle),
+            obstacle=None if obstacle is None else RematObstacle(obstacle),
         )
 
 

@@ -29,7 +29,9 @@ pytestmark = pytest.mark.once
 
 
 def item(name: str, limit_s: float = 60, **arguments: Any) -> Item:
-    return Item(name, f"gpu_items:{name.partition(' ')[0]}", arguments, limit_s, needs_s=0)
+    return Item(
+        name, f"support.devices.gpu_items:{name.partition(' ')[0]}", arguments, limit_s, needs_s=0
+    )
 
 
 @pytest.fixture
@@ -117,7 +119,7 @@ def test_nothing_starts_that_the_time_does_not_suffice_for(
     children: Children, tmp_path: Path
 ) -> None:
     store = Store(tmp_path / "out", MACHINE)
-    long = Item("fine", "gpu_items:fine", {"value": 1}, needs_s=61)
+    long = Item("fine", "support.devices.gpu_items:fine", {"value": 1}, needs_s=61)
     assert not run(children, store, Batches([long]), minutes=1)
     assert dict(store.known) == {}
 

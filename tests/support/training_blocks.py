@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterable
 
 from hloom.passes.analysis.block_graph import BlockGraph
-from hloom.passes.remat.block.values import Forward
+from hloom.passes.remat.block.values import ForwardValues
 from hloom.passes.remat.budget.pricing import Pricing
 from support.ir_blocks import BlockOf
 
@@ -28,7 +28,7 @@ class TrainingBlock:
         body = "\n".join(self._operation(line.split()) for line in lines.strip().splitlines())
         type_ = _type(WIDTH)
         graph = BlockGraph.of(block_of(body, f"%x: {type_}, %d: {type_}"))
-        self.forward = Forward(graph, 0, pricing)
+        self.forward = ForwardValues(graph, 0, pricing)
         made = [value for values in graph.results for value in values]
         self.number = dict(zip(self.widths, [0, 1, *made], strict=True))
         self._name = {number: name for name, number in self.number.items()}

@@ -14,7 +14,7 @@ from hloom.tools.report import units
 from hloom.tools.report.sources import Json, Named, Sources, entries, number, whole, whole_or_none
 
 if TYPE_CHECKING:
-    from hloom.passes.analysis.memory_model.profile import MemoryCurve
+    from hloom.passes.analysis.memory_model.profile import MemoryProfile
 
 MOST_OWNERS = 8
 """How many owners of the peak a table tells of."""
@@ -128,8 +128,8 @@ class Memory:
 
     xla: Figures | None
     xla_before: Figures | None
-    before: MemoryCurve | None
-    after: MemoryCurve | None
+    before: MemoryProfile | None
+    after: MemoryProfile | None
     bound: Bound | None
     live_ranges: Json | None
     owners: tuple[Owners, ...]
@@ -155,7 +155,7 @@ class Memory:
         return tuple(bars)
 
 
-def _figures(curve: MemoryCurve) -> Figures:
+def _figures(curve: MemoryProfile) -> Figures:
     output_bytes = max(curve.output_bytes - curve.alias_bytes, 0)
     return Figures(curve.argument_bytes, output_bytes, curve.temp_bytes)
 
@@ -270,7 +270,7 @@ def _check_curve(ranges: Json) -> None:
 
 
 def model_owners(
-    title: str, curve: MemoryCurve, sources: Sources, *, is_before: bool = False
+    title: str, curve: MemoryProfile, sources: Sources, *, is_before: bool = False
 ) -> Owners:
     """The owners of the peak of a program by hloom's model."""
     last = max(len(curve.points) - 1, 1)

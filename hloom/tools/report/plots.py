@@ -11,7 +11,7 @@ from hloom.tools.report import units
 from hloom.tools.report.drawing import COLORS, PLOT_CSS, WIDTH_INCHES, Plot, PlotError, Width
 
 if TYPE_CHECKING:
-    from hloom.passes.analysis.memory_model.profile import MemoryCurve
+    from hloom.passes.analysis.memory_model.profile import MemoryProfile
     from hloom.tools.report.memory import Owners
 
 __all__ = [
@@ -30,8 +30,8 @@ _MOST_STEPS = 600
 
 
 def memory_plot(
-    before: MemoryCurve,
-    after: MemoryCurve | None = None,
+    before: MemoryProfile,
+    after: MemoryProfile | None = None,
     *,
     width: Width = "wide",
     budget_bytes: int | None = None,
@@ -117,7 +117,7 @@ class _Bar:
     text: str
 
 
-def _steps(curve: MemoryCurve) -> tuple[Sequence[int], Sequence[int]]:
+def _steps(curve: MemoryProfile) -> tuple[Sequence[int], Sequence[int]]:
     sizes = [curve.base_bytes + point.bytes for point in curve.points]
     return range(len(sizes) + 1), [*sizes, *sizes[-1:]]
 

@@ -17,7 +17,7 @@ from hloom.passes.ir.walk import ancestors, attribute_names, terminator
 
 
 @dataclass(frozen=True)
-class Stack:
+class StackedOutput:
     """A stacked output of a loop: every iteration stores ``value`` at slope * counter + offset.
 
     ``number`` is the operand, argument and result of the loop that carries it.
@@ -40,9 +40,9 @@ class CountedLoop:
 
     op: ir.Operation
     counter: int
-    trips: int
+    trip_count: int
     invariant: frozenset[int]
-    stacks: tuple[Stack, ...]
+    stacks: tuple[StackedOutput, ...]
     is_open: bool = False
     bound: ir.Value | None = None
 
@@ -67,7 +67,7 @@ def has_attributes_by_carry(loop: ir.Operation) -> bool:
 def counted_loop(op: ir.Operation) -> CountedLoop | None:
     """What the loop counts and carries; None where it is not a counted loop we can rebuild.
 
-    Open loops are none: see ``open_loops``.
+    Open loops are none: see ``dynamic_loops``.
     """
     if op.name != "stablehlo.while" or has_attributes_by_carry(op):
         return None
@@ -75,17 +75,17 @@ def counted_loop(op: ir.Operation) -> CountedLoop | None:
     if found is None:
         return None
     counter, bound = found
-    trips = constant_int(bound)
-    if trips is None or trips < 0:
+    trip_count = constant_int(bound)
+    if trip_count is None or trip_count < 0:
         return None
     variable = op.regions[1].blocks[0].arguments[counter]
 
     def line_of(index: ir.Value) -> tuple[int, int] | None:
         line = affine_in(index, variable)
-        return line if line in ((1, 0), (-1, trips - 1)) else None
+        return line if line in ((1, 0), (-1, trip_count - 1)) else None
 
-    stacks = tuple(stack for stack in stacks_of(op, line_of) if stack_length(stack) == trips)
-    return CountedLoop(op, counter, trips, invariant_carries(op), stacks)
+    stacks = tuple(stack for stack in stacks_of(op, line_of) if stack_length(stack) == trip_count)
+    return CountedLoop(op, counter, trip_count, invariant_carries(op), stacks)
 
 
 def invariant_carries(op: ir.Operation) -> frozenset[int]:
@@ -191,7 +191,7 @@ def counts_up(op: ir.Operation, number: int) -> bool:
 
 def stacks_of(
     op: ir.Operation, line_of: Callable[[ir.Value], tuple[int, int] | None]
-) -> list[Stack]:
+) -> list[StackedOutput]:
     """The stacked outputs of a loop, where ``line_of`` has slope and offset of their index."""
     condition, body = op.regions[0].blocks[0], op.regions[1].blocks[0]
     arguments, returned = list(body.arguments), terminator(body)
@@ -203,7 +203,7 @@ def stacks_of(
     return [stack for stack in found if stack is not None]
 
 
-def stack_length(stack: Stack) -> int:
+def stack_length(stack: StackedOutput) -> int:
     """How many slices a stack has room for."""
     return int(ir.RankedTensorType(stack.update.results[0].type).shape[0])
 
@@ -213,7 +213,7 @@ def _stack(
     arguments: list[ir.BlockArgument],
     returned: ir.Operation,
     line_of: Callable[[ir.Value], tuple[int, int] | None],
-) -> Stack | None:
+) -> StackedOutput | None:
     """The stacked output carried at this place, where there is one."""
     update = defining_op(returned.operands[number])
     if update is None or update.name != "stablehlo.dynamic_update_slice":
@@ -231,7 +231,7 @@ def _stack(
     line = line_of(starts[0])
     if line is None:
         return None
-    return Stack(number, _without_leading_axis(slice_, update.block), update, *line)
+    return StackedOutput(number, _without_leading_axis(slice_, update.block), update, *line)
 
 
 def _without_leading_axis(slice_: ir.Value, body: ir.Block) -> ir.Value:
@@ -262,4 +262,4 @@ def counted_loops(block: ir.Block) -> list[CountedLoop]:
 def runs_of(block: ir.Block) -> int:
     """How often a block runs, as far as the loops around it count to a constant."""
     loops = (counted_loop(op) for op in ancestors(block))
-    return math.prod(loop.trips for loop in loops if loop is not None)
+    return math.prod(loop.trip_count for loop in loops if loop is not None)

@@ -27,7 +27,7 @@ _DEEPEST_INDEX = 8
 """How many operations of index arithmetic are looked through."""
 
 
-def open_loops(block: ir.Block) -> list[CountedLoop]:
+def dynamic_loops(block: ir.Block) -> list[CountedLoop]:
     """The open loops that stand directly in a block, in order."""
     found = (_open_loop(view.operation) for view in block.operations)
     return [loop for loop in found if loop is not None]

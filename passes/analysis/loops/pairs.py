@@ -10,17 +10,17 @@ from jax.extend.mlir import ir
 
 from hloom.passes.analysis.loops.counted import (
     CountedLoop,
-    Stack,
+    StackedOutput,
     affine_in,
     constant_int,
     counted_loops,
 )
-from hloom.passes.analysis.loops.dynamic import direction, open_loops, same_count
+from hloom.passes.analysis.loops.dynamic import direction, dynamic_loops, same_count
 from hloom.passes.ir import walk
 
 
 @dataclass(frozen=True)
-class Link:
+class Residual:
     """A stack that a backward loop reads, one slice an iteration, and nothing else does.
 
     In each iteration the backward body's ``reads`` are what ``stored`` was in the forward body;
@@ -28,12 +28,12 @@ class Link:
     from one to the other ``through`` a link of that pair.
     """
 
-    stack: Stack
+    stack: StackedOutput
     stored: ir.Value
     reads: tuple[ir.Value, ...]
     operands: tuple[int, ...]
     """The backward loop's operands that the stack comes in by."""
-    through: Link | None = None
+    through: Residual | None = None
 
 
 @dataclass(frozen=True)
@@ -52,17 +52,17 @@ class LoopPair:
     slope: int
     offset: int
     reversed_: bool
-    links: tuple[Link, ...]
+    links: tuple[Residual, ...]
 
 
 @dataclass(frozen=True)
 class _Way:
     """How a stack comes from one loop to the other: all the operands that are given it."""
 
-    stack: Stack
+    stack: StackedOutput
     loop: ir.Operation
     operands: tuple[int, ...]
-    through: Link | None = None
+    through: Residual | None = None
 
 
 def loop_pairs(block: ir.Block) -> list[LoopPair]:
@@ -85,13 +85,13 @@ def nested_pairs(outer: LoopPair) -> list[LoopPair]:
 
 
 def _loops(block: ir.Block) -> list[CountedLoop]:
-    return [*counted_loops(block), *open_loops(block)]
+    return [*counted_loops(block), *dynamic_loops(block)]
 
 
 def _pairs(
     forward_loops: list[CountedLoop],
     backward_loops: list[CountedLoop],
-    way_of: Callable[[CountedLoop, Stack], _Way | None],
+    way_of: Callable[[CountedLoop, StackedOutput], _Way | None],
 ) -> list[LoopPair]:
     readers = {walk.key(loop.op): loop for loop in backward_loops}
     pairs = []
@@ -108,13 +108,15 @@ def _pairs(
     return pairs
 
 
-def _way(loop: CountedLoop, stack: Stack) -> _Way | None:
+def _way(loop: CountedLoop, stack: StackedOutput) -> _Way | None:
     """The way of a stack that is given to one other operation of the loop's block, only."""
     result = loop.op.results[stack.number]
     return _only_reader(stack, [result], result.type, None)
 
 
-def _way_through(links: dict[ir.Value, Link], result: ir.Value, stack: Stack) -> _Way | None:
+def _way_through(
+    links: dict[ir.Value, Residual], result: ir.Value, stack: StackedOutput
+) -> _Way | None:
     """The way of a stack that its loop's body hands to an outer stack, and to nothing else."""
     value = result
     while True:
@@ -134,7 +136,7 @@ def _way_through(links: dict[ir.Value, Link], result: ir.Value, stack: Stack) ->
 
 
 def _only_reader(
-    stack: Stack, values: list[ir.Value], type_: ir.Type, through: Link | None
+    stack: StackedOutput, values: list[ir.Value], type_: ir.Type, through: Residual | None
 ) -> _Way | None:
     """The one operation that is given the values; None where several are.
 
@@ -172,7 +174,7 @@ def _loop_pair(forward: CountedLoop, backward: CountedLoop, ways: list[_Way]) ->
     if slope is None:
         return None
     if backward.is_open:
-        backward = dataclasses.replace(backward, trips=forward.trips)
+        backward = dataclasses.replace(backward, trip_count=forward.trip_count)
     writes = found[0][0].stack
     links = tuple(
         _link(way, slices)
@@ -190,8 +192,8 @@ def _counted_slope(index: ir.Value, forward: CountedLoop, backward: CountedLoop)
     if line is None:
         return None
     slope, offset = line
-    last = offset + slope * (backward.trips - 1)
-    if abs(slope) != 1 or not (0 <= offset < forward.trips and 0 <= last < forward.trips):
+    last = offset + slope * (backward.trip_count - 1)
+    if abs(slope) != 1 or not (0 <= offset < forward.trip_count and 0 <= last < forward.trip_count):
         return None
     return slope
 
@@ -233,13 +235,13 @@ def _is_slice(op: ir.Operation, stack: ir.Value) -> bool:
     return all(constant_int(start) == 0 for start in list(op.operands)[2:])
 
 
-def _link(way: _Way, slices: list[ir.Operation]) -> Link:
+def _link(way: _Way, slices: list[ir.Operation]) -> Residual:
     reads = tuple(_squeezed(slice_.results[0]) for slice_ in slices)
     stored = way.stack.value
     if any(read.type != stored.type for read in reads):
         stored = way.stack.update.operands[1]
         reads = tuple(slice_.results[0] for slice_ in slices)
-    return Link(way.stack, stored, reads, way.operands, way.through)
+    return Residual(way.stack, stored, reads, way.operands, way.through)
 
 
 def _squeezed(slice_: ir.Value) -> ir.Value:

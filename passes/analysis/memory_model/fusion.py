@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from hloom.passes.analysis.memory_model.trace import Line, Work
+from hloom.passes.analysis.memory_model.trace import BufferUse, OpTrace
 
-INLINED = frozenset({Work.FREE, Work.FUSED, Work.HEAVY, Work.SHIFT, Work.VIEW})
+INLINED = frozenset(
+    {BufferUse.FREE, BufferUse.FUSED, BufferUse.HEAVY, BufferUse.SHIFT, BufferUse.VIEW}
+)
 """Work whose results need not be in memory."""
 
 _SEVERAL, _RETURNED, _NOBODY = -1, -2, -3
@@ -32,12 +34,12 @@ class Kernels:
       written_bytes: by kernel, bytes of the buffers it writes; none where they are its operands'.
     """
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: OpTrace) -> None:
         self.line = line
         count = len(line.sizes)
         self.free = _made_of_constants(line)
         self._in_memory = [False] * count
-        self._live: list[tuple[int, Work, list[int], list[int]]] = []
+        self._live: list[tuple[int, BufferUse, list[int], list[int]]] = []
         """Operations whose results are used, last first: position, work, reads and makes."""
         self._find_values_in_memory()
         self.positions: list[int] = []
@@ -77,20 +79,20 @@ class Kernels:
                 made = makes[0]
                 reader = kernel[made]
                 if reader == _SEVERAL and (
-                    work is Work.HEAVY
-                    or (work is Work.SHIFT and self._has_maximum_alone(position, kernel))
+                    work is BufferUse.HEAVY
+                    or (work is BufferUse.SHIFT and self._has_maximum_alone(position, kernel))
                 ):
                     in_memory[made] = True
                 if in_memory[made]:
                     reader = position
-                    if work is Work.VIEW:
+                    if work is BufferUse.VIEW:
                         in_memory[reads[0]] = True
             else:
                 for value in makes:
                     in_memory[value] = True
-                if work is not Work.REDUCTION:
+                if work is not BufferUse.REDUCTION:
                     for value in reads:
-                        if work is not Work.IN_PLACE or not free[value]:
+                        if work is not BufferUse.IN_PLACE or not free[value]:
                             in_memory[value] = True
             for value in reads:
                 known = kernel[value]
@@ -106,7 +108,7 @@ class Kernels:
             position -= 1
             while position >= 0 and value not in line.makes[position]:
                 position -= 1
-            if position < 0 or line.work[position] is Work.REDUCTION:
+            if position < 0 or line.work[position] is BufferUse.REDUCTION:
                 return True
             spread = [read for read in line.reads[position] if not self.free[read]]
             if line.work[position] not in INLINED or len(spread) != 1:
@@ -133,11 +135,11 @@ class Kernels:
                 if not in_memory[made] and len(read) <= _MOST_OPERANDS:
                     sources[made] = read
                     continue
-                if work is Work.VIEW and not free[made]:
+                if work is BufferUse.VIEW and not free[made]:
                     buffer[made] = buffer[reads[0]]
                     sources[made] = read
                     continue
-            elif work is Work.ALIAS:
+            elif work is BufferUse.ALIAS:
                 for value, made in zip(reads, makes, strict=True):
                     buffer[made] = buffer[value]
             self._add(position, makes, read)
@@ -159,7 +161,7 @@ class Kernels:
         for value in makes:
             maker[value] = number
 
-    def work(self, number: int) -> Work:
+    def work(self, number: int) -> BufferUse:
         """What a kernel does at its end."""
         return self.line.work[self.positions[number]]
 
@@ -172,7 +174,7 @@ def _are_unread(values: list[int], kernel: list[int]) -> bool:
     return all(kernel[value] == _NOBODY for value in values)
 
 
-def _made_of_constants(line: Line) -> list[bool]:
+def _made_of_constants(line: OpTrace) -> list[bool]:
     free = [False] * len(line.sizes)
     for work, reads, makes in zip(line.work, line.reads, line.makes, strict=True):
         # Most operations read first what is no constant: that is quick to see.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from hloom.passes.analysis.memory_model.fusion import INLINED, Kernels
 from hloom.passes.analysis.memory_model.schedulers import depth_first_order, greedy_order
-from hloom.passes.analysis.memory_model.trace import Line, Work
+from hloom.passes.analysis.memory_model.trace import BufferUse, OpTrace
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Life:
 
 
 @dataclass(frozen=True)
-class Timeline:
+class BufferTimeline:
     """The memory of a line of work while it runs.
 
     Attributes:
@@ -60,17 +60,17 @@ class Timeline:
 _ORDERS = (greedy_order, depth_first_order)
 
 
-def simulate(line: Line) -> Peak:
+def simulate(line: OpTrace) -> Peak:
     """The peak of a line as XLA would run it: in the order of those it tries that needs least."""
     kernels = Kernels(line)
     peaks = [peak_in_order(kernels, order(kernels)) for order in _ORDERS]
     return min(peaks, key=lambda peak: peak.bytes)
 
 
-def timeline(line: Line) -> Timeline:
+def buffer_timeline(line: OpTrace) -> BufferTimeline:
     """The same line over time, in the same order; its peak is that of `simulate`."""
     kernels = Kernels(line)
-    timelines = [_Buffers(kernels, order(kernels)).timeline() for order in _ORDERS]
+    timelines = [_Buffers(kernels, order(kernels)).buffer_timeline() for order in _ORDERS]
     return min(timelines, key=lambda found: found.peak_bytes)
 
 
@@ -125,7 +125,9 @@ class _Buffers:
         line, kernels, last = self.line, self.kernels, self.last
         writable = {target for _, target in line.into}
         over: dict[int, int] = {}
-        in_place = [n for n, p in enumerate(kernels.positions) if line.work[p] is Work.IN_PLACE]
+        in_place = [
+            n for n, p in enumerate(kernels.positions) if line.work[p] is BufferUse.IN_PLACE
+        ]
         for number in sorted(in_place, key=self.time.__getitem__, reverse=True):
             reads = line.reads[kernels.positions[number]]
             time = self.time[number]
@@ -155,7 +157,7 @@ class _Buffers:
                 if buffer[value] != value or value in self.over:
                     continue
                 self.first[value] = time
-                if work[position] is not Work.IN_PLACE:
+                if work[position] is not BufferUse.IN_PLACE:
                     continue
                 reads = line.reads[position]
                 if place < len(reads) and kernels.free[reads[place]]:
@@ -210,7 +212,7 @@ class _Buffers:
             change[min(self.end[buffer], len(self.order)) + 1] -= sizes[buffer]
         return change
 
-    def timeline(self) -> Timeline:
+    def buffer_timeline(self) -> BufferTimeline:
         sizes, inner, last = self.line.sizes, self.line.inner, len(self.order) - 1
         positions = [self.kernels.positions[number] for number in self.order]
         totals = itertools.accumulate(self._changes())
@@ -219,7 +221,7 @@ class _Buffers:
             for buffer, begin in self.first.items()
             if sizes[buffer]
         ]
-        return Timeline(
+        return BufferTimeline(
             positions=tuple(positions),
             bytes=tuple(
                 total + inner[position] for total, position in zip(totals, positions, strict=False)

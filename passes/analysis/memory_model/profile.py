@@ -15,8 +15,8 @@ from jax.extend.mlir import ir
 
 from hloom.passes.analysis.block_graph import BlockGraph
 from hloom.passes.analysis.memory_model.layouts import transposing_bytes
-from hloom.passes.analysis.memory_model.peak import simulate, timeline
-from hloom.passes.analysis.memory_model.tracer import line_of, prediction_of
+from hloom.passes.analysis.memory_model.peak import buffer_timeline, simulate
+from hloom.passes.analysis.memory_model.tracer import prediction_of, trace_block
 from hloom.passes.analysis.shards import Shards
 from hloom.passes.ir import walk
 from hloom.passes.ir.locations import operation_name, source_line
@@ -40,7 +40,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Owner:
+class LiveBuffer:
     """A value in temporary memory.
 
     Attributes:
@@ -63,7 +63,7 @@ class Owner:
 
 
 @dataclass(frozen=True)
-class MemoryCurve:
+class MemoryProfile:
     """The temporary memory of a program over its kernels.
 
     Attributes:
@@ -77,7 +77,7 @@ class MemoryCurve:
 
     points: tuple[Point, ...]
     peak_at: int
-    owners: tuple[Owner, ...]
+    owners: tuple[LiveBuffer, ...]
     argument_bytes: int
     output_bytes: int
     alias_bytes: int
@@ -102,14 +102,14 @@ class MemoryCurve:
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> MemoryCurve:
+    def from_json(cls, values: Mapping[str, Any]) -> MemoryProfile:
         """What `to_json` gave."""
         points = tuple(Point(**point) for point in values["points"])
-        owners = tuple(Owner(**owner) for owner in values["owners"])
+        owners = tuple(LiveBuffer(**owner) for owner in values["owners"])
         return cls(**{**values, "points": points, "owners": owners})
 
 
-def memory_curve(module: ir.Module, shards: Shards | None = None) -> MemoryCurve:
+def memory_profile(module: ir.Module, shards: Shards | None = None) -> MemoryProfile:
     """The memory of a module whose calls are inlined, over its kernels; pure.
 
     Its peak is what `liveness.predict` says. ``shards`` are found by Shardy's propagation where
@@ -117,12 +117,12 @@ def memory_curve(module: ir.Module, shards: Shards | None = None) -> MemoryCurve
     """
     main = walk.entry_function(module)
     graph = BlockGraph.of(main.regions[0].blocks[0], shards or Shards.of(module))
-    line = line_of(graph)
+    line = trace_block(graph)
     prediction = prediction_of(graph, line, simulate(line))
     stretch = _stretch_of(graph, in_loop=False)
     peak_at = stretch.peak_at
     owners = [owner for owner in stretch.owners if owner.start <= peak_at <= owner.end]
-    return MemoryCurve(
+    return MemoryProfile(
         points=tuple(stretch.points),
         peak_at=peak_at,
         owners=tuple(sorted(owners, key=lambda owner: (-owner.bytes, owner.start, owner.name))),
@@ -137,7 +137,7 @@ class _Stretch:
     """Points one after the other, and what is in memory at some of them."""
 
     points: list[Point] = dataclasses.field(default_factory=list)
-    owners: list[Owner] = dataclasses.field(default_factory=list)
+    owners: list[LiveBuffer] = dataclasses.field(default_factory=list)
 
     @property
     def peak_at(self) -> int:
@@ -159,8 +159,8 @@ class _Stretch:
 
 
 def _stretch_of(graph: BlockGraph, *, in_loop: bool) -> _Stretch:
-    line = line_of(graph)
-    found = timeline(line)
+    line = trace_block(graph)
+    found = buffer_timeline(line)
     whole = _Stretch()
     firsts: list[int] = []
     for position, bytes_ in zip(found.positions, found.bytes, strict=True):
@@ -192,7 +192,9 @@ def _inside(op: ir.Operation, shards: Shards, *, in_loop: bool) -> _Stretch | No
         return largest if largest.points else None
     before = _Stretch([_point(op, transposed_bytes, in_loop=in_loop)])
     name = f"{before.points[0].name} (operands in another layout)"
-    before.owners.append(Owner(name, before.points[0].line, "", transposed_bytes, 0, 0, in_loop))
+    before.owners.append(
+        LiveBuffer(name, before.points[0].line, "", transposed_bytes, 0, 0, in_loop)
+    )
     before.append(largest, 0)
     return before
 
@@ -206,9 +208,9 @@ def _point(op: ir.Operation, bytes_: int, *, in_loop: bool) -> Point:
     return Point(bytes_, _name(op), source_line(op.location), in_loop)
 
 
-def _owner(value: ir.Value, bytes_: int, start: int, end: int, *, in_loop: bool) -> Owner:
+def _owner(value: ir.Value, bytes_: int, start: int, end: int, *, in_loop: bool) -> LiveBuffer:
     made_by = _maker(value)
-    return Owner(
+    return LiveBuffer(
         name=_name(made_by),
         line=source_line(made_by.location),
         type=str(value.type),

@@ -12,7 +12,7 @@ import enum
 from dataclasses import dataclass, field
 
 
-class Work(enum.StrEnum):
+class BufferUse(enum.StrEnum):
     """How an operation's operands and results stand in memory."""
 
     FREE = "free"
@@ -38,7 +38,7 @@ class Work(enum.StrEnum):
 
 
 @dataclass
-class Line:
+class OpTrace:
     """A straight line of work: operation i reads, does and makes; values have sizes.
 
     Values may be numbered in any order. Each is made by one operation, before those that read it,
@@ -56,7 +56,7 @@ class Line:
         is counted where it is made before the given one was read last.
     """
 
-    work: list[Work] = field(default_factory=list)
+    work: list[BufferUse] = field(default_factory=list)
     reads: list[list[int]] = field(default_factory=list)
     makes: list[list[int]] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)

@@ -10,10 +10,10 @@ from jax.extend.mlir import ir
 from hloom.passes.analysis.block_graph import FROM_OUTSIDE, BlockGraph
 from hloom.passes.analysis.memory_model.layouts import transposing_bytes
 from hloom.passes.analysis.memory_model.peak import Peak, simulate
-from hloom.passes.analysis.memory_model.trace import Line, Work
+from hloom.passes.analysis.memory_model.trace import BufferUse, OpTrace
 from hloom.passes.analysis.shards import Shards
 from hloom.passes.ir import walk
-from hloom.passes.ir.op_memory import work_of
+from hloom.passes.ir.op_memory import buffer_use_of
 
 
 @dataclass(frozen=True)
@@ -48,11 +48,11 @@ def predict(module: ir.Module, shards: Shards | None = None) -> MemoryPrediction
     """
     main = walk.entry_function(module)
     graph = BlockGraph.of(main.regions[0].blocks[0], shards or Shards.of(module))
-    line = line_of(graph)
+    line = trace_block(graph)
     return prediction_of(graph, line, simulate(line))
 
 
-def prediction_of(graph: BlockGraph, line: Line, peak: Peak) -> MemoryPrediction:
+def prediction_of(graph: BlockGraph, line: OpTrace, peak: Peak) -> MemoryPrediction:
     """The memory of a module, given its main block's graph, line and peak."""
     returned = graph.ops[-1].operands
     outputs = [graph.size(graph.index[value]) for value in returned]
@@ -74,23 +74,25 @@ _HOLDS_CODE = frozenset(
 )
 
 
-def line_of(graph: BlockGraph, inner_of: Callable[[ir.Operation], int] | None = None) -> Line:
+def trace_block(
+    graph: BlockGraph, inner_of: Callable[[ir.Operation], int] | None = None
+) -> OpTrace:
     """The line of a block without its terminator; operations and values numbered as there.
 
     ``inner_of`` tells what ``inner_bytes`` would of an operation that holds code, where the caller
     knows that of the blocks inside.
     """
-    line = Line(sizes=[graph.size(value) for value in range(len(graph.values))])
+    line = OpTrace(sizes=[graph.size(value) for value in range(len(graph.values))])
     ends = bool(graph.ops) and graph.names[-1].endswith("return")
     for position, name in enumerate(graph.names[:-1] if ends else graph.names):
         reads, makes = graph.operands[position], graph.results[position]
-        work, inner = work_of(name, len(makes)), 0
+        work, inner = buffer_use_of(name, len(makes)), 0
         if name in _HOLDS_CODE:
             op = graph.ops[position]
             inner = inner_of(op) if inner_of else inner_bytes(op, graph.shards)
         if name == "stablehlo.while":
             reads, makes = _carries(graph, position)
-        elif work in (Work.ALIAS, Work.VIEW, Work.IN_PLACE):
+        elif work in (BufferUse.ALIAS, BufferUse.VIEW, BufferUse.IN_PLACE):
             first = [graph.index[value] for value in graph.ops[position].operands]
             named = set(first)
             reads = first + [value for value in reads if value not in named]
@@ -114,7 +116,7 @@ def inner_bytes(op: ir.Operation, shards: Shards | None = None) -> int:
     if op.name not in _HOLDS_CODE:
         return 0
     return bytes_around(
-        op, lambda block: simulate(line_of(BlockGraph.of(block, shards))).bytes, shards
+        op, lambda block: simulate(trace_block(BlockGraph.of(block, shards))).bytes, shards
     )
 
 
@@ -146,7 +148,7 @@ def _carries(graph: BlockGraph, position: int) -> tuple[list[int], list[int]]:
     return changed + others, makes
 
 
-def _mark_narrowed(graph: BlockGraph, line: Line) -> None:
+def _mark_narrowed(graph: BlockGraph, line: OpTrace) -> None:
     """What XLA keeps of heavy work is what it is converted to, where that is smaller."""
     for position, name in enumerate(graph.names[: len(line.work)]):
         if name != "stablehlo.convert":
@@ -155,14 +157,14 @@ def _mark_narrowed(graph: BlockGraph, line: Line) -> None:
         producer = graph.producers[wide]
         if (
             producer != FROM_OUTSIDE
-            and line.work[producer] is Work.HEAVY
+            and line.work[producer] is BufferUse.HEAVY
             and len(graph.users[wide]) == 1
             and graph.size(narrow) < graph.size(wide)
         ):
-            line.work[producer], line.work[position] = Work.FUSED, Work.HEAVY
+            line.work[producer], line.work[position] = BufferUse.FUSED, BufferUse.HEAVY
 
 
-def _mark_shifts(graph: BlockGraph, line: Line) -> None:
+def _mark_shifts(graph: BlockGraph, line: OpTrace) -> None:
     """Finds x - max(x), a softmax's shift, where nothing else reads x."""
     constant = graph.constant_derived
     for position, name in enumerate(graph.names[: len(line.work)]):
@@ -173,7 +175,7 @@ def _mark_shifts(graph: BlockGraph, line: Line) -> None:
         if len(graph.users[value]) != 2 or len(graph.users[shifted]) < 2:
             continue
         if value in _maximum_of(graph, other, constant):
-            line.work[position] = Work.SHIFT
+            line.work[position] = BufferUse.SHIFT
 
 
 _LONGEST_BROADCAST = 6

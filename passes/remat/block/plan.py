@@ -16,9 +16,9 @@ from jax.extend.mlir import ir
 
 from hloom.passes.analysis.autodiff import is_rematerialized
 from hloom.passes.analysis.block_graph import BlockGraph
-from hloom.passes.remat.block.schedule import Schedule, Window
-from hloom.passes.remat.block.values import Forward
-from hloom.passes.remat.block.windows import Tariff, keep, split
+from hloom.passes.remat.block.schedule import BackwardWindow, CloneSchedule
+from hloom.passes.remat.block.values import ForwardValues
+from hloom.passes.remat.block.windows import PriceSchedule, keep, split
 from hloom.passes.remat.budget.pricing import Rates
 from hloom.passes.remat.explain import describe_operation, describe_value
 
@@ -28,7 +28,7 @@ be alive for a sixteenth of the backward pass."""
 
 
 @dataclass(frozen=True)
-class Group:
+class CloneGroup:
     """Forward operations that are cloned together, right before the operation ``before``.
 
     ``leaves`` are the kept values the clones start from. They pass a barrier, together with
@@ -49,7 +49,7 @@ class WindowPlan:
     ``readers`` are the backward operations that take clones, each with the values it reads.
     """
 
-    groups: tuple[Group, ...]
+    groups: tuple[CloneGroup, ...]
     readers: tuple[tuple[ir.Operation, tuple[ir.Value, ...]], ...]
 
 
@@ -62,7 +62,7 @@ class BlockPlan:
     added_bytes: int
 
     @property
-    def groups(self) -> tuple[Group, ...]:
+    def groups(self) -> tuple[CloneGroup, ...]:
         return tuple(group for window in self.windows for group in window.groups)
 
     def to_json(self) -> dict[str, object]:
@@ -96,17 +96,17 @@ def plan_block(block: ir.Block, min_bytes: int) -> BlockPlan:
     """
     if is_rematerialized(block):
         return _NOTHING
-    forward = Forward(BlockGraph.of(block), min_bytes)
+    forward = ForwardValues(BlockGraph.of(block), min_bytes)
     if not forward.weigh(frozenset(forward.sinks)):
         return _NOTHING
     length = max(_SHORTEST_WINDOW, sum(forward.backward) // _MOST_WINDOWS)
     windows = split(forward, length)
-    kept = keep(forward, windows, [Tariff.flat(Rates(0.0, 0.0))] * len(windows))
-    plan = block_plan(Schedule(forward, windows, kept))
+    kept = keep(forward, windows, [PriceSchedule.flat(Rates(0.0, 0.0))] * len(windows))
+    plan = block_plan(CloneSchedule(forward, windows, kept))
     return plan if plan.freed_bytes > plan.added_bytes else _NOTHING
 
 
-def block_plan(schedule: Schedule) -> BlockPlan:
+def block_plan(schedule: CloneSchedule) -> BlockPlan:
     """The schedule as operations and values of the block."""
     forward = schedule.forward
     sinks = frozenset(forward.sinks)
@@ -117,10 +117,10 @@ def block_plan(schedule: Schedule) -> BlockPlan:
     )
 
 
-def _window_plan(window: Window, graph: BlockGraph) -> WindowPlan:
+def _window_plan(window: BackwardWindow, graph: BlockGraph) -> WindowPlan:
     return WindowPlan(
         groups=tuple(
-            Group(
+            CloneGroup(
                 before=graph.ops[placement.before],
                 cloned=tuple(graph.ops[producer] for producer in placement.cloned),
                 leaves=tuple(graph.values[leaf] for leaf in placement.leaves),

@@ -11,11 +11,11 @@ from jax.extend.mlir.dialects import stablehlo
 from hloom.passes.ir import walk
 from hloom.passes.ir.locations import rematerialized
 from hloom.passes.ir.ops import may_go
-from hloom.passes.ir.while_rewriter import Replaced
-from hloom.passes.remat.block.plan import BlockPlan, Group
+from hloom.passes.ir.while_rewriter import Replacements
+from hloom.passes.remat.block.plan import BlockPlan, CloneGroup
 
 
-def apply_block(plan: BlockPlan, replaced: Replaced) -> None:
+def apply_block(plan: BlockPlan, replaced: Replacements) -> None:
     """Clones what the plan recomputes and lets its readers take the clones."""
     gradients: dict[ir.Value, ir.Value] = {}
     for window in plan.windows:
@@ -29,7 +29,7 @@ def apply_block(plan: BlockPlan, replaced: Replaced) -> None:
 
 
 def _put_barrier(
-    group: Group, gradients: dict[ir.Value, ir.Value], replaced: Replaced
+    group: CloneGroup, gradients: dict[ir.Value, ir.Value], replaced: Replacements
 ) -> dict[ir.Value, ir.Value]:
     """The leaves as they come out of a barrier, with the group's gradient beside them."""
     if not group.leaves:
@@ -46,7 +46,7 @@ def _put_barrier(
     return dict(zip(leaves, behind, strict=True))
 
 
-def _barrier(group: Group, values: list[ir.Value], replaced: Replaced) -> list[ir.Value]:
+def _barrier(group: CloneGroup, values: list[ir.Value], replaced: Replacements) -> list[ir.Value]:
     before = replaced.op(group.before)
     with ir.InsertionPoint(before), rematerialized(before.location):
         return list(stablehlo.OptimizationBarrierOp(values).results)

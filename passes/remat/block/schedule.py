@@ -14,14 +14,14 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hloom.passes.remat.block.values import Forward
+from hloom.passes.remat.block.values import ForwardValues
 
 _FARTHEST_HOLD = 64
 """How many gradients are looked at for one that is still read."""
 
 
 @dataclass(frozen=True)
-class Hold:
+class Gate:
     """A gradient, where a barrier with it can stand, and who reads it from there on."""
 
     gradient: int
@@ -30,7 +30,7 @@ class Hold:
 
 
 @dataclass(frozen=True)
-class Placement:
+class ClonePlacement:
     """Forward operations that are cloned together before the operation at ``before``.
 
     ``leaves`` are the kept values they start from, which pass a barrier with ``hold``'s gradient.
@@ -39,24 +39,26 @@ class Placement:
     before: int
     cloned: tuple[int, ...]
     leaves: tuple[int, ...]
-    hold: Hold | None
+    hold: Gate | None
 
 
 @dataclass(frozen=True)
-class Window:
+class BackwardWindow:
     """What one window of the backward pass recomputes, and who reads it.
 
     ``reads`` has for each position that reads recomputed values those values.
     """
 
-    placements: tuple[Placement, ...]
+    placements: tuple[ClonePlacement, ...]
     reads: dict[int, list[int]]
 
 
-class Schedule:
+class CloneSchedule:
     """The recomputation that follows from what is kept."""
 
-    def __init__(self, forward: Forward, windows: Sequence[range], kept: frozenset[int]) -> None:
+    def __init__(
+        self, forward: ForwardValues, windows: Sequence[range], kept: frozenset[int]
+    ) -> None:
         self.forward = forward
         self.graph = forward.graph
         self.kept = kept
@@ -66,7 +68,7 @@ class Schedule:
             window for positions in windows if (window := self._window(positions)).reads
         )
 
-    def _window(self, positions: range) -> Window:
+    def _window(self, positions: range) -> BackwardWindow:
         forward, kept = self.forward, self.kept
         reads: dict[int, list[int]] = {}
         cloned: dict[int, list[int]] = {}
@@ -81,7 +83,7 @@ class Schedule:
                 if clones := self._closure(wanted, made):
                     cloned[position] = clones
         self.seconds += sum(forward.seconds.get(value, 0.0) for value in made)
-        return Window(self._placements(positions.start, cloned, made), reads)
+        return BackwardWindow(self._placements(positions.start, cloned, made), reads)
 
     def _closure(self, wanted: list[int], made: set[int]) -> list[int]:
         """The forward positions to clone for the wanted values, where they are not ``made`` yet."""
@@ -108,11 +110,11 @@ class Schedule:
 
     def _placements(
         self, start: int, cloned_for: dict[int, list[int]], made: set[int]
-    ) -> tuple[Placement, ...]:
+    ) -> tuple[ClonePlacement, ...]:
         """What is cloned for each reader; for neighbours with one place and gradient together."""
         results = self.graph.results
         placed: dict[int, int] = {}
-        together: list[tuple[int, Hold | None, list[int]]] = []
+        together: list[tuple[int, Gate | None, list[int]]] = []
         for position, cloned in cloned_for.items():
             hold = None
             operands = self._operands(cloned)
@@ -129,7 +131,7 @@ class Schedule:
             else:
                 together.append((before, hold, list(cloned)))
         return tuple(
-            Placement(
+            ClonePlacement(
                 before,
                 tuple(sorted(set(cloned))),
                 tuple(sorted(self._leaves(self._operands(cloned), made))),
@@ -153,7 +155,7 @@ class Schedule:
         producers = self.graph.producers
         return max([placed.get(value, producers[value] + 1) for value in operands], default=0)
 
-    def _hold(self, position: int, earliest: int, placed: dict[int, int]) -> Hold | None:
+    def _hold(self, position: int, earliest: int, placed: dict[int, int]) -> Gate | None:
         """The gradient that holds back what is cloned for the operation at ``position``.
 
         It is the youngest one that is in memory anyway and read from there on: not the result of
@@ -166,5 +168,5 @@ class Schedule:
             if before <= position:
                 readers = tuple([user for user in graph.users[value] if user >= before])
                 if readers:
-                    return Hold(value, before, readers)
+                    return Gate(value, before, readers)
         return None

@@ -10,10 +10,10 @@ from jax.extend.mlir import ir
 from hloom.passes.analysis.autodiff import is_backward
 from hloom.passes.analysis.block_graph import FROM_OUTSIDE, BlockGraph
 from hloom.passes.ir.ops import Kind, is_table
-from hloom.passes.remat.budget.pricing import DEAREST, Pricing, Rates
+from hloom.passes.remat.budget.pricing import NEVER, Pricing, Rates
 
 
-class Forward:
+class ForwardValues:
     """The values of a block that the backward pass could have kept or computed again.
 
     ``sinks`` are the forward values that backward operations read. ``constant`` ones are in
@@ -116,13 +116,13 @@ class Forward:
         return producer != FROM_OUTSIDE and self.backward[producer]
 
     def prices(self, rates: Rates) -> list[int]:
-        """By value, the bytes that computing it again is worth, DEAREST at most."""
+        """By value, the bytes that computing it again is worth, NEVER at most."""
         if rates not in self._prices:
             prices = [0] * len(self.cheap)
             for value, seconds in self.seconds.items():
                 rate = rates.cheap if self.cheap[value] else rates.expensive
                 # Not by way of the seconds, which may be 0, where the rate is infinite.
-                prices[value] = DEAREST if rate == math.inf else int(min(seconds * rate, DEAREST))
+                prices[value] = NEVER if rate == math.inf else int(min(seconds * rate, NEVER))
             self._prices[rates] = prices
         return self._prices[rates]
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from hloom.passes.analysis.mincut import minimum_vertex_cut
-from hloom.passes.remat.block.values import Forward
+from hloom.passes.remat.block.values import ForwardValues
 from hloom.passes.remat.budget.pricing import Rates
 
 _SMALLEST_SEARCH, _SEARCH_SHARE = 256, 4
@@ -25,7 +25,7 @@ _LOSS_LENGTH = 48
 """Positions of a window for the loss, about."""
 
 
-def split(forward: Forward, length: int, *, loss_apart: bool = False) -> list[range]:
+def split(forward: ForwardValues, length: int, *, loss_apart: bool = False) -> list[range]:
     """Windows of about ``length`` positions each, over the block from its first backward operation.
 
     A window ends where the fewest bytes of forward values are read both before and after. With
@@ -47,7 +47,7 @@ def split(forward: Forward, length: int, *, loss_apart: bool = False) -> list[ra
     return [range(first, stop) for first, stop in pairwise([*bounds, end])]
 
 
-def _crossing(forward: Forward) -> list[int]:
+def _crossing(forward: ForwardValues) -> list[int]:
     """For each position the bytes of forward values that are read before it, and at or after it."""
     change = [0] * (len(forward.graph.ops) + 1)
     for value in forward.sinks:
@@ -60,7 +60,7 @@ def _crossing(forward: Forward) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Tariff:
+class PriceSchedule:
     """Rates by where in the forward pass a value is made: ``late`` from position ``border`` on."""
 
     early: Rates
@@ -68,11 +68,11 @@ class Tariff:
     border: int
 
     @classmethod
-    def flat(cls, rates: Rates) -> Tariff:
+    def flat(cls, rates: Rates) -> PriceSchedule:
         """One rate for all."""
         return cls(rates, rates, 0)
 
-    def prices(self, forward: Forward) -> list[int]:
+    def prices(self, forward: ForwardValues) -> list[int]:
         """By value, the bytes that computing it again is worth."""
         late = forward.prices(self.late)
         if self.border == 0:
@@ -85,9 +85,9 @@ class Tariff:
 
 
 def keep(
-    forward: Forward,
+    forward: ForwardValues,
     windows: Sequence[range],
-    tariffs: Sequence[Tariff],
+    tariffs: Sequence[PriceSchedule],
     solved: Solved | None = None,
 ) -> frozenset[int]:
     """The values to keep, at the rates of each of the windows.
@@ -127,7 +127,7 @@ Solved = dict[_Problem, frozenset[int]]
 
 
 def _problem(
-    forward: Forward, window: range, price: Sequence[int], kept: set[int]
+    forward: ForwardValues, window: range, price: Sequence[int], kept: set[int]
 ) -> tuple[list[int], _Problem]:
     """What one window is to keep beside what is kept already, and the values by number."""
     sinks = forward.sinks_of(window)
@@ -149,7 +149,7 @@ def _problem(
     return list(reached), problem
 
 
-def _reached(forward: Forward, sinks: Sequence[int], kept: set[int]) -> dict[int, bool]:
+def _reached(forward: ForwardValues, sinks: Sequence[int], kept: set[int]) -> dict[int, bool]:
     """Values that the sinks can be made of, nearest first, and whether each is recomputable."""
     most = max(_SMALLEST_SEARCH, _SEARCH_SHARE * len(sinks))
     reached: dict[int, bool] = {}

@@ -6,21 +6,21 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from jax.extend.mlir import ir
 
-from hloom.passes.remat.block.schedule import Schedule
-from hloom.passes.remat.block.values import Forward
-from hloom.passes.remat.block.windows import Solved, Tariff, keep, split
-from hloom.passes.remat.budget.price_grid import EXPENSIVE_RUNGS, FINE, Candidate, Ladder
+from hloom.passes.remat.block.schedule import CloneSchedule
+from hloom.passes.remat.block.values import ForwardValues
+from hloom.passes.remat.block.windows import PriceSchedule, Solved, keep, split
+from hloom.passes.remat.budget.price_grid import EXPENSIVE_PRICES, FINE, Candidate, PriceGrid
 
 
-class StraightLines:
+class BlockPlans:
     """The blocks' schedules for each candidate; candidates that keep the same values share them."""
 
-    def __init__(self, forwards: Mapping[ir.Block, Forward], ladder: Ladder) -> None:
+    def __init__(self, forwards: Mapping[ir.Block, ForwardValues], ladder: PriceGrid) -> None:
         self.forwards, self.ladder = forwards, ladder
         self._solved: Solved = {}
-        self._windows: dict[tuple[Forward, int, bool], list[range]] = {}
-        self._keeps: dict[tuple[Forward, Candidate], frozenset[int]] = {}
-        self._schedules: dict[tuple[Forward, int, bool, frozenset[int]], Schedule] = {}
+        self._windows: dict[tuple[ForwardValues, int, bool], list[range]] = {}
+        self._keeps: dict[tuple[ForwardValues, Candidate], frozenset[int]] = {}
+        self._schedules: dict[tuple[ForwardValues, int, bool, frozenset[int]], CloneSchedule] = {}
 
     @property
     def longest(self) -> int:
@@ -36,14 +36,14 @@ class StraightLines:
             for forward, windows in self._windowed(candidate)
         }
 
-    def schedules(self, candidate: Candidate) -> dict[ir.Block, Schedule]:
+    def schedules(self, candidate: Candidate) -> dict[ir.Block, CloneSchedule]:
         """By block, what is recomputed where."""
         return {
             forward.graph.block: self._schedule(forward, windows, candidate)
             for forward, windows in self._windowed(candidate)
         }
 
-    def _windowed(self, candidate: Candidate) -> Iterator[tuple[Forward, list[range]]]:
+    def _windowed(self, candidate: Candidate) -> Iterator[tuple[ForwardValues, list[range]]]:
         """The blocks that a candidate is about, and their windows."""
         for forward in self.forwards.values() if candidate.window_length else ():
             key = forward, candidate.window_length, candidate.cheap_prefix > 0
@@ -54,16 +54,16 @@ class StraightLines:
             yield forward, self._windows[key]
 
     def _schedule(
-        self, forward: Forward, windows: Sequence[range], candidate: Candidate
-    ) -> Schedule:
+        self, forward: ForwardValues, windows: Sequence[range], candidate: Candidate
+    ) -> CloneSchedule:
         kept = self._kept(forward, windows, candidate)
         key = forward, candidate.window_length, candidate.cheap_prefix > 0, kept
         if key not in self._schedules:
-            self._schedules[key] = Schedule(forward, windows, kept)
+            self._schedules[key] = CloneSchedule(forward, windows, kept)
         return self._schedules[key]
 
     def _kept(
-        self, forward: Forward, windows: Sequence[range], candidate: Candidate
+        self, forward: ForwardValues, windows: Sequence[range], candidate: Candidate
     ) -> frozenset[int]:
         key = forward, candidate
         if key not in self._keeps:
@@ -71,15 +71,17 @@ class StraightLines:
         return self._keeps[key]
 
     def _keep(
-        self, forward: Forward, windows: Sequence[range], candidate: Candidate
+        self, forward: ForwardValues, windows: Sequence[range], candidate: Candidate
     ) -> frozenset[int]:
-        rung, fine = candidate.rung, candidate.fine
-        tariff = Tariff.flat(self.ladder.rates(rung))
+        price_index, fine = candidate.price_index, candidate.fine
+        tariff = PriceSchedule.flat(self.ladder.rates(price_index))
         if fine:
             made = [p for p, backward in enumerate(forward.backward) if not backward]
             border = made[len(made) * (FINE - fine) // FINE]
-            tariff = Tariff(self.ladder.rates(rung), self.ladder.rates(rung + 1), border)
-        only_cheap = Tariff.flat(self.ladder.rates(max(rung, EXPENSIVE_RUNGS)))
+            tariff = PriceSchedule(
+                self.ladder.rates(price_index), self.ladder.rates(price_index + 1), border
+            )
+        only_cheap = PriceSchedule.flat(self.ladder.rates(max(price_index, EXPENSIVE_PRICES)))
         lead = min(candidate.cheap_prefix, len(windows))
         tariffs = [only_cheap] * lead + [tariff] * (len(windows) - lead)
         return keep(forward, windows, tariffs, self._solved)

@@ -123,9 +123,7 @@ def _least(estimates: Sequence[Estimate], tried: Sequence[Measurement]) -> Estim
     return min(
         (one for one in estimates if corrected_bytes(one, tried) <= least * _INDISTINCT),
         key=lambda one: (
-            (0, 0)
-            if one.candidate is None
-            else (one.candidate.price_index, one.candidate.window_length)
+            (0, 0) if one.candidate is None else (one.candidate.price, one.candidate.window_length)
         ),
     )
 

@@ -17,25 +17,25 @@ from hloom.passes.analysis.autodiff import has_remat_name, is_rematerialized
 from hloom.passes.analysis.block_graph import BlockGraph
 from hloom.passes.analysis.loops.counted import runs_of
 from hloom.passes.analysis.memory_model.peak import Peak, simulate
-from hloom.passes.analysis.memory_model.trace import Line
+from hloom.passes.analysis.memory_model.trace import OpTrace
 from hloom.passes.analysis.memory_model.tracer import (
     MemoryPrediction,
     bytes_around,
-    line_of,
     prediction_of,
+    trace_block,
 )
 from hloom.passes.analysis.shards import Shards
 from hloom.passes.framework.base import Target
 from hloom.passes.ir import walk
-from hloom.passes.ir.clone import Counterparts
+from hloom.passes.ir.clone import IRMapping
 from hloom.passes.remat.block.plan import BlockPlan, block_plan
-from hloom.passes.remat.block.schedule import Schedule
-from hloom.passes.remat.block.values import Forward
-from hloom.passes.remat.budget.block_plans import StraightLines
+from hloom.passes.remat.block.schedule import CloneSchedule
+from hloom.passes.remat.block.values import ForwardValues
+from hloom.passes.remat.budget.block_plans import BlockPlans
 from hloom.passes.remat.budget.loop_effects import LoopEffect, LoopEffects, put_stacks
-from hloom.passes.remat.budget.price_grid import Candidate, Ladder
+from hloom.passes.remat.budget.price_grid import Candidate, PriceGrid
 from hloom.passes.remat.budget.pricing import Pricing
-from hloom.passes.remat.budget.traced_clones import rehearse
+from hloom.passes.remat.budget.traced_clones import clone_into_trace
 from hloom.passes.remat.record import Estimate
 from hloom.passes.remat.scan.plan import BlockScans, ScanPlan
 
@@ -69,7 +69,7 @@ class _Planned:
     """
 
     effects: Mapping[int, LoopEffect]
-    schedules: Mapping[ir.Block, Schedule]
+    schedules: Mapping[ir.Block, CloneSchedule]
     around: frozenset[ir.Operation]
 
 
@@ -90,7 +90,7 @@ class Model:
             block: [p for p, op in enumerate(graph.ops) if op.name in _HOLDS_CODE]
             for block, graph in self._graphs.items()
         }
-        self._lines: dict[ir.Block, Line] = {}
+        self._lines: dict[ir.Block, OpTrace] = {}
         self._peaks: dict[ir.Block, int] = {}
         self._known: dict[Candidate | None, _Simulated] = {}
         self._alike: dict[Hashable, _Simulated] = {}
@@ -103,12 +103,12 @@ class Model:
             for block in (self.blocks if target.keeps_barriers else ())
             if not is_rematerialized(block)
             and not any(op in loops or has_remat_name(op) for op in walk.ancestors(block))
-            and (forward := Forward(self._graphs[block], min_bytes, self.pricing, loops)).weigh(
-                frozenset(forward.sinks)
-            )
+            and (
+                forward := ForwardValues(self._graphs[block], min_bytes, self.pricing, loops)
+            ).weigh(frozenset(forward.sinks))
         }
-        ladder = Ladder(self._middle_rate())
-        self.lines = StraightLines(forwards, ladder)
+        ladder = PriceGrid(self._middle_rate())
+        self.lines = BlockPlans(forwards, ladder)
         self.loops = LoopEffects(module, self.number, scans, ladder, self.pricing, self.shards)
 
     @property
@@ -133,12 +133,12 @@ class Model:
         It is mostly a bit less than the temporary memory.
         """
         by_block = Counter(self.lines.kept_bytes(candidate))
-        by_block.update(self.loops.kept_bytes(candidate.price_index))
+        by_block.update(self.loops.kept_bytes(candidate.price))
         return max(by_block.values(), default=0)
 
     def seconds(self, candidate: Candidate) -> float:
         """The added time of a candidate; quicker than an estimate where there are no loops."""
-        return _seconds(self.loops.at(candidate.price_index), self.lines.schedules(candidate))
+        return _seconds(self.loops.at(candidate.price), self.lines.schedules(candidate))
 
     def are_alike(self, one: Candidate | None, other: Candidate | None) -> bool:
         """Whether two candidates come to the same decisions."""
@@ -159,7 +159,7 @@ class Model:
         return self._known[candidate]
 
     def _simulate(self, candidate: Candidate | None) -> _Simulated:
-        effects = {} if candidate is None else self.loops.at(candidate.price_index)
+        effects = {} if candidate is None else self.loops.at(candidate.price)
         schedules = {} if candidate is None else self.lines.schedules(candidate)
         key = tuple(schedules.values()), tuple(effects.items())
         if key not in self._alike:
@@ -172,24 +172,24 @@ class Model:
         self,
         candidate: Candidate | None,
         effects: Mapping[int, LoopEffect],
-        schedules: Mapping[ir.Block, Schedule],
+        schedules: Mapping[ir.Block, CloneSchedule],
     ) -> _Simulated:
         blocks = [*schedules, *(self.operations[number].block for number in effects)]
         around = frozenset(op for block in blocks for op in walk.ancestors(block))
         line = self._line(self.main, _Planned(effects, schedules, around))
         if self.main in schedules:
-            line = rehearse(line, schedules[self.main])
+            line = clone_into_trace(line, schedules[self.main])
         peak = simulate(line)
         return _Simulated(Estimate(candidate, peak.bytes, _seconds(effects, schedules)), peak)
 
     def plan(self, candidate: Candidate) -> Plans:
         """The candidate's decisions on the module itself."""
         schedules = self.lines.schedules(candidate).values()
-        return tuple(map(block_plan, schedules)), self.loops.plans(candidate.price_index)
+        return tuple(map(block_plan, schedules)), self.loops.plans(candidate.price)
 
     def on(self, module: ir.Module, plans: Plans) -> Plans:
         """The same decisions on a clone of the module."""
-        return plans if module is self.module else Counterparts(self.number, module).of(plans)
+        return plans if module is self.module else IRMapping(self.number, module).of(plans)
 
     def _middle_rate(self) -> float:
         """Bytes that the module's recomputable work makes a second, on the whole."""
@@ -207,14 +207,14 @@ class Model:
         for block in (block for region in op.regions for block in region.blocks):
             line = self._line(block, planned)
             if block in planned.schedules:
-                line = rehearse(line, planned.schedules[block])
+                line = clone_into_trace(line, planned.schedules[block])
             most = max(most, simulate(line).bytes)
         return most
 
-    def _base_line(self, block: ir.Block) -> Line:
+    def _base_line(self, block: ir.Block) -> OpTrace:
         """The block's line as it is, for nobody to change."""
         if block not in self._lines:
-            self._lines[block] = line_of(self._graphs[block], self._base_inner)
+            self._lines[block] = trace_block(self._graphs[block], self._base_inner)
         return self._lines[block]
 
     def _base_inner(self, op: ir.Operation) -> int:
@@ -227,7 +227,7 @@ class Model:
             self._peaks[block] = simulate(self._base_line(block)).bytes
         return self._peaks[block]
 
-    def _line(self, block: ir.Block, planned: _Planned) -> Line:
+    def _line(self, block: ir.Block, planned: _Planned) -> OpTrace:
         """The block's line with what is planned inside its operations."""
         base, graph = self._base_line(block), self._graphs[block]
         changed = [
@@ -257,7 +257,9 @@ class Model:
         return line
 
 
-def _seconds(effects: Mapping[int, LoopEffect], schedules: Mapping[ir.Block, Schedule]) -> float:
+def _seconds(
+    effects: Mapping[int, LoopEffect], schedules: Mapping[ir.Block, CloneSchedule]
+) -> float:
     """The added time of what is decided for loops and for straight lines."""
     loops_s = sum(effect.seconds for effect in effects.values())
     return loops_s + sum(schedule.seconds * runs_of(block) for block, schedule in schedules.items())

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from jax.extend.mlir import ir
 
 from hloom.passes.analysis.loops.counted import runs_of
-from hloom.passes.analysis.memory_model.trace import Line
+from hloom.passes.analysis.memory_model.trace import OpTrace
 from hloom.passes.analysis.memory_model.tracer import inner_bytes
 from hloom.passes.analysis.shards import Shards
 from hloom.passes.ir import walk
-from hloom.passes.ir.clone import Counterparts, clone_module
-from hloom.passes.ir.while_rewriter import Replaced
-from hloom.passes.remat.budget.price_grid import FINE, Ladder
+from hloom.passes.ir.clone import IRMapping, clone_module
+from hloom.passes.ir.while_rewriter import Replacements
+from hloom.passes.remat.budget.price_grid import FINE, PriceGrid
 from hloom.passes.remat.budget.pricing import Pricing
-from hloom.passes.remat.scan.budgeted import bytes_kept_at, plan_scans_within
+from hloom.passes.remat.scan.budgeted import bytes_kept_at, plan_scans_budgeted
 from hloom.passes.remat.scan.plan import BlockScans, ScanPlan
 from hloom.passes.remat.scan.rewrite import apply_scan, finish_scans
 
@@ -50,7 +50,7 @@ class LoopEffects:
         module: ir.Module,
         number: Mapping[Hashable, int],
         scans: Sequence[BlockScans],
-        ladder: Ladder,
+        ladder: PriceGrid,
         pricing: Pricing,
         shards: Shards,
     ) -> None:
@@ -88,34 +88,34 @@ class LoopEffects:
         }
 
     def _plan(self, block: int, scans: BlockScans, step: int) -> list[ScanPlan]:
-        rung, fine = divmod(step, FINE)
-        pricing = self.pricing.at(self.ladder.rates(rung))
+        price_index, fine = divmod(step, FINE)
+        pricing = self.pricing.at(self.ladder.rates(price_index))
         within = None
-        if fine and (cap_bytes := self._cap_bytes(block, rung, fine)) is not None:
-            within = plan_scans_within(scans, pricing, cap_bytes)
+        if fine and (cap_bytes := self._cap_bytes(block, price_index, fine)) is not None:
+            within = plan_scans_budgeted(scans, pricing, cap_bytes)
         return scans.plan(pricing) if within is None else within
 
-    def _cap_bytes(self, block: int, rung: int, fine: int) -> int | None:
+    def _cap_bytes(self, block: int, price_index: int, fine: int) -> int | None:
         """What the loops of a block may keep between two rungs; None where that is the same."""
-        less, more = self._kept_bytes(block, rung), self._kept_bytes(block, rung + 1)
+        less, more = self._kept_bytes(block, price_index), self._kept_bytes(block, price_index + 1)
         return less + (more - less) * fine // FINE if less < more else None
 
-    def _kept_bytes(self, block: int, rung: int) -> int:
+    def _kept_bytes(self, block: int, price_index: int) -> int:
         """What the loops of a block keep for their backward loops at a rung."""
-        key = block, rung
+        key = block, price_index
         if key not in self._kept:
-            pricing = self.pricing.at(self.ladder.rates(rung))
+            pricing = self.pricing.at(self.ladder.rates(price_index))
             self._kept[key] = bytes_kept_at(self.scans[block], pricing)
         return self._kept[key]
 
     def _find(self, plans: tuple[ScanPlan, ...]) -> dict[int, LoopEffect]:
         scratch = clone_module(self.module)
         shards = self.shards.on(self.module, scratch)
-        counterparts = Counterparts(self.number, scratch)
+        counterparts = IRMapping(self.number, scratch)
         effects: dict[int, LoopEffect] = {}
         with scratch.context, ir.Location.unknown():
             copies = [counterparts.of(plan) for plan in plans]
-            replaced = Replaced()
+            replaced = Replacements()
             for copy in copies:
                 apply_scan(copy, replaced)
             rebuilt = [
@@ -150,7 +150,7 @@ def _linked_bytes(forward: ir.Operation, backward: ir.Operation, shards: Shards)
     return sum(shards.bytes_of(value) or 0 for value in linked)
 
 
-def put_stacks(line: Line, writer: int, reader: int, stacked_bytes: int) -> None:
+def put_stacks(line: OpTrace, writer: int, reader: int, stacked_bytes: int) -> None:
     """Puts one stack of so many bytes in the place of those that one loop writes for another.
 
     ``writer`` and ``reader`` are the positions of the two loops in the line.

@@ -12,10 +12,10 @@ _LOWEST, _HIGHEST, _LAST = -10, 2, 6
 """Rates as powers of two, times the bytes that the program makes a second: the lowest of all, the
 highest for expensive work, beyond which it is not repeated at all, and the last for cheap work."""
 
-EXPENSIVE_RUNGS = (_HIGHEST - _LOWEST) * _RUNGS_PER_DOUBLING + 1
+EXPENSIVE_PRICES = (_HIGHEST - _LOWEST) * _RUNGS_PER_DOUBLING + 1
 """From this rung on only cheap work is repeated."""
 
-RUNGS = (_LAST - _LOWEST) * _RUNGS_PER_DOUBLING + 1
+PRICES = (_LAST - _LOWEST) * _RUNGS_PER_DOUBLING + 1
 """How many prices are tried."""
 
 FINE = 32
@@ -29,33 +29,33 @@ class Candidate:
     Attributes:
       window_length: operations of the backward pass in a window; 0 leaves straight lines as they
         are.
-      price_index: from 0, where memory is all that counts, to ``RUNGS * FINE``; between two rungs
+      price: from 0, where memory is all that counts, to ``PRICES * FINE``; between two rungs
         what is made late in the forward pass, and so is kept for a short time, has the upper price.
       cheap_prefix: how many windows that run first recompute cheap work only. What they would
         recompute for themselves is mostly alive at the same time where it is kept.
     """
 
     window_length: int
-    price_index: int
+    price: int
     cheap_prefix: int = 0
 
     @property
-    def rung(self) -> int:
-        return self.price_index // FINE
+    def price_index(self) -> int:
+        return self.price // FINE
 
     @property
     def fine(self) -> int:
         """Steps above the rung."""
-        return self.price_index % FINE
+        return self.price % FINE
 
 
 @dataclass(frozen=True)
-class Ladder:
+class PriceGrid:
     """The rates of each rung. ``middle_rate`` is the bytes that the program makes a second."""
 
     middle_rate: float
 
-    def rates(self, rung: int) -> Rates:
+    def rates(self, price_index: int) -> Rates:
         """One rate for all work until expensive work is out, then one for cheap work alone."""
-        rate = self.middle_rate * 2.0 ** (_LOWEST + rung / _RUNGS_PER_DOUBLING)
-        return Rates(rate if rung < EXPENSIVE_RUNGS else math.inf, rate)
+        rate = self.middle_rate * 2.0 ** (_LOWEST + price_index / _RUNGS_PER_DOUBLING)
+        return Rates(rate if price_index < EXPENSIVE_PRICES else math.inf, rate)

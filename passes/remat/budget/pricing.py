@@ -12,7 +12,7 @@ from hloom.passes.analysis.cost import Speed, repeat_seconds
 from hloom.passes.ir.ops import is_cheap
 from hloom.passes.ir.tensor_sizes import TensorSizes
 
-DEAREST = 2**60
+NEVER = 2**60
 """Bytes that are more than any device has: the price of what is never to be done."""
 
 
@@ -50,13 +50,13 @@ class Pricing:
     _sizes: TensorSizes = field(default_factory=TensorSizes, repr=False, compare=False)
 
     def of(self, op: ir.Operation) -> int:
-        """Bytes that doing the operation once more is worth, rounded up; DEAREST at most."""
+        """Bytes that doing the operation once more is worth, rounded up; NEVER at most."""
         cheap, seconds = self._look_up(op)
         rate = self.rates.cheap if cheap else self.rates.expensive
         # Not by way of the seconds, which may be 0.
         if math.isinf(rate):
-            return DEAREST
-        return math.ceil(min(seconds * rate, DEAREST))
+            return NEVER
+        return math.ceil(min(seconds * rate, NEVER))
 
     def seconds(self, op: ir.Operation) -> float:
         """Seconds that doing the operation once more takes, as they count."""

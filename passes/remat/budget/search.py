@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from hloom.passes.remat.budget.estimate import Model
-from hloom.passes.remat.budget.price_grid import EXPENSIVE_RUNGS, FINE, RUNGS, Candidate
+from hloom.passes.remat.budget.price_grid import EXPENSIVE_PRICES, FINE, PRICES, Candidate
 from hloom.passes.remat.record import Estimate, Measurement
 
 _LONGEST_LEAD = 4
@@ -75,22 +75,22 @@ class Search:
             wanted = 0
             if best and (self.model.seconds(Candidate(length, guess * FINE)), -length) > best[:2]:
                 wanted = guess + 1  # as far down as there it would cost more than the best
-            rung = self._highest(length, fits, max(guess, wanted), wanted)
-            if rung is None:
+            price_index = self._highest(length, fits, max(guess, wanted), wanted)
+            if price_index is None:
                 continue
-            guess = rung
-            found = self._at(length, rung, 0).seconds, -length, rung
+            guess = price_index
+            found = self._at(length, price_index, 0).seconds, -length, price_index
             best = min(best or found, found)
-            if rung >= EXPENSIVE_RUNGS or self.left <= _FINE_STEPS:
+            if price_index >= EXPENSIVE_PRICES or self.left <= _FINE_STEPS:
                 break  # where only cheap work is repeated, the windows matter little
         if best:
-            _, negative, rung = best
-            self._between(-negative, rung, fits, limit_bytes, tried)
+            _, negative, price_index = best
+            self._between(-negative, price_index, fits, limit_bytes, tried)
             self._lead(fits)
 
     def _guess(self, length: int, limit_bytes: float) -> int:
         """About the highest rung that fits, by what is kept alone."""
-        low, high = 0, RUNGS
+        low, high = 0, PRICES
         while high - low > 1:
             middle = (low + high) // 2
             if self.model.kept_bytes(Candidate(length, middle * FINE)) <= limit_bytes * _KEPT_SHARE:
@@ -104,9 +104,9 @@ class Search:
         grid = self._grid()
         lowest = min(grid, key=lambda one: (one.temp_bytes, one.seconds), default=None)
         if lowest is not None and lowest.candidate is not None and self.left > 0:
-            middle = lowest.candidate.price_index // FINE
-            for rung in (middle - 2, middle + 2):
-                grid.append(self._at(lowest.candidate.window_length, max(rung, 0), 0))
+            middle = lowest.candidate.price // FINE
+            for price_index in (middle - 2, middle + 2):
+                grid.append(self._at(lowest.candidate.window_length, max(price_index, 0), 0))
             if lowest.candidate.window_length:
                 grid.append(self.estimate(dataclasses.replace(lowest.candidate, cheap_prefix=1)))
         return [self.estimate(None), *grid]
@@ -114,24 +114,24 @@ class Search:
     def _grid(self) -> list[Estimate]:
         """Estimates for each length, at the rungs where they may take less than the others."""
         grid: list[Estimate] = []
-        ceiling = EXPENSIVE_RUNGS
+        ceiling = EXPENSIVE_PRICES
         for length in self.model.lengths():
             column: dict[int, Estimate] = {}
-            for rung in _FLOOR_RUNGS if self.left > 0 else _FLOOR_RUNGS[:1]:
+            for price_index in _FLOOR_RUNGS if self.left > 0 else _FLOOR_RUNGS[:1]:
                 least = min((one.temp_bytes for one in (*grid, *column.values())), default=math.inf)
-                if rung >= ceiling or self._is_far(rung, column, least):
+                if price_index >= ceiling or self._is_far(price_index, column, least):
                     continue
-                if self.model.kept_bytes(Candidate(length, rung * FINE)) > least:
-                    ceiling = rung  # with windows of other lengths no less is kept
+                if self.model.kept_bytes(Candidate(length, price_index * FINE)) > least:
+                    ceiling = price_index  # with windows of other lengths no less is kept
                     continue
-                column[rung] = self._at(length, rung, 0)
+                column[price_index] = self._at(length, price_index, 0)
             grid += column.values()
         return grid
 
-    def _is_far(self, rung: int, column: Mapping[int, Estimate], least_bytes: float) -> bool:
+    def _is_far(self, price_index: int, column: Mapping[int, Estimate], least_bytes: float) -> bool:
         """Whether it is not worth trying a rung for less memory, by those that it is between."""
-        below = max((other for other in column if other < rung), default=None)
-        above = min((other for other in column if other > rung), default=None)
+        below = max((other for other in column if other < price_index), default=None)
+        above = min((other for other in column if other > price_index), default=None)
         if below is None or above is None:
             return False
         one, other = column[below], column[above]
@@ -145,31 +145,31 @@ class Search:
         if best is None or best.candidate is None or not best.candidate.window_length:
             return
         lead = 1
-        while best.candidate.price_index < EXPENSIVE_RUNGS * FINE and lead <= _LONGEST_LEAD:
+        while best.candidate.price < EXPENSIVE_PRICES * FINE and lead <= _LONGEST_LEAD:
             candidate = dataclasses.replace(best.candidate, cheap_prefix=lead)
             if self.model.seconds(candidate) < best.seconds and not fits(self.estimate(candidate)):
                 break
             lead *= 2
 
-    def _at(self, length: int, rung: int, fine: int) -> Estimate:
-        return self.estimate(Candidate(length, rung * FINE + fine))
+    def _at(self, length: int, price_index: int, fine: int) -> Estimate:
+        return self.estimate(Candidate(length, price_index * FINE + fine))
 
     def _highest(
         self, length: int, fits: Callable[[Estimate], bool], guess: int, wanted: int
     ) -> int | None:
         """The highest rung that fits, from the ``wanted`` one on, looked for near a guess."""
 
-        def holds(rung: int) -> bool:
-            return fits(self._at(length, rung, 0))
+        def holds(price_index: int) -> bool:
+            return fits(self._at(length, price_index, 0))
 
         if self.model.is_long and self.left <= 0:
             return 0 if wanted == 0 and holds(0) else None
-        low, high, width = wanted - 1, RUNGS, 1
+        low, high, width = wanted - 1, PRICES, 1
         if holds(guess):
             low = guess
-            while low + width < RUNGS and holds(low + width):
+            while low + width < PRICES and holds(low + width):
                 low, width = low + width, 2 * width
-            high = min(low + width, RUNGS)
+            high = min(low + width, PRICES)
         else:
             high = guess
             while high - width >= wanted and not holds(high - width):
@@ -186,7 +186,7 @@ class Search:
     def _between(
         self,
         length: int,
-        rung: int,
+        price_index: int,
         fits: Callable[[Estimate], bool],
         limit_bytes: float,
         tried: Sequence[Measurement],
@@ -194,9 +194,9 @@ class Search:
         """Tries steps from one rung to the next: where memory grows evenly few, else by halves."""
 
         def missing(fine: int) -> float:
-            return limit_bytes - corrected_bytes(self._at(length, rung, fine), tried)
+            return limit_bytes - corrected_bytes(self._at(length, price_index, fine), tried)
 
-        even = Candidate(length, (rung + 1) * FINE) in self.estimates
+        even = Candidate(length, (price_index + 1) * FINE) in self.estimates
         low, high = 0, FINE
         for number in itertools.count():
             if high - low <= 1 or self.left <= 0:
@@ -206,7 +206,7 @@ class Search:
                 middle = FINE - 1  # what loops stack grows in large steps: the last one may fit
             elif even and number < _EVEN_STEPS:
                 middle = _evenly_between(low, high, missing(low), missing(high))
-            if fits(self._at(length, rung, middle)):
+            if fits(self._at(length, price_index, middle)):
                 low = middle
             else:
                 high = middle
@@ -227,7 +227,7 @@ def _cost(estimate: Estimate) -> tuple[float, int, int]:
     candidate = estimate.candidate
     if candidate is None:
         return 0.0, 0, 0
-    return estimate.seconds, -candidate.window_length, -candidate.price_index
+    return estimate.seconds, -candidate.window_length, -candidate.price
 
 
 def corrected_bytes(estimate: Estimate, tried: Sequence[Measurement]) -> float:

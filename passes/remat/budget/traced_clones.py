@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from hloom.passes.analysis.memory_model.trace import Line, Work
-from hloom.passes.remat.block.schedule import Placement, Schedule
+from hloom.passes.analysis.memory_model.trace import BufferUse, OpTrace
+from hloom.passes.remat.block.schedule import ClonePlacement, CloneSchedule
 
 
-def rehearse(line: Line, schedule: Schedule) -> Line:
+def clone_into_trace(line: OpTrace, schedule: CloneSchedule) -> OpTrace:
     """The line of the block with the recomputation that the schedule plans."""
     return _Rehearsal(line, schedule).run()
 
@@ -14,10 +14,10 @@ def rehearse(line: Line, schedule: Schedule) -> Line:
 class _Rehearsal:
     """Writes a new line: the old one's values by their numbers, the clones' behind them."""
 
-    def __init__(self, line: Line, schedule: Schedule) -> None:
+    def __init__(self, line: OpTrace, schedule: CloneSchedule) -> None:
         self.old, self.schedule = line, schedule
         self.graph = schedule.graph
-        self.new = Line(
+        self.new = OpTrace(
             sizes=list(line.sizes), given=line.given, returned=line.returned, into=line.into
         )
         self.clones: list[dict[int, int]] = [{} for _ in schedule.windows]
@@ -30,12 +30,12 @@ class _Rehearsal:
         """The result of the last barrier over a gradient."""
         self.holds: dict[int, list[int]] = {}
         """For a position, gradients that it takes from the last barrier over them."""
-        self.groups: dict[int, list[tuple[int, Placement]]] = {}
+        self.groups: dict[int, list[tuple[int, ClonePlacement]]] = {}
         for number, window in enumerate(schedule.windows):
             for placement in window.placements:
                 self.groups.setdefault(placement.before, []).append((number, placement))
 
-    def run(self) -> Line:
+    def run(self) -> OpTrace:
         old, done = self.old, 0
         touched = {*self.groups, *self.reads}
         for placements in self.groups.values():
@@ -74,14 +74,14 @@ class _Rehearsal:
         new.makes += old.makes[start:stop]
         new.inner += old.inner[start:stop]
 
-    def _emit(self, work: Work, reads: list[int], makes: list[int], inner: int) -> None:
+    def _emit(self, work: BufferUse, reads: list[int], makes: list[int], inner: int) -> None:
         new = self.new
         new.work.append(work)
         new.reads.append(reads)
         new.makes.append(makes)
         new.inner.append(inner)
 
-    def _emit_group(self, placement: Placement, clones: dict[int, int]) -> None:
+    def _emit_group(self, placement: ClonePlacement, clones: dict[int, int]) -> None:
         old, new, results = self.old, self.new, self.graph.results
         # A leaf of several groups passes a barrier in each.
         clones.update(self._emit_barrier(placement))
@@ -98,7 +98,7 @@ class _Rehearsal:
             new.inner.append(old.inner[producer])
             clones.update(zip(made, copies, strict=True))
 
-    def _emit_barrier(self, placement: Placement) -> dict[int, int]:
+    def _emit_barrier(self, placement: ClonePlacement) -> dict[int, int]:
         """A barrier over the group's leaves and gradient; the leaves as they come out of it."""
         if not placement.leaves:
             return {}
@@ -107,7 +107,7 @@ class _Rehearsal:
         if hold is not None:
             read.append(self.held.get(hold.gradient, hold.gradient))
         made = [self._copy(value) for value in read]
-        self._emit(Work.ALIAS, read, made, 0)
+        self._emit(BufferUse.ALIAS, read, made, 0)
         if hold is not None:
             self.held[hold.gradient] = made[-1]
             for reader in hold.readers:

@@ -16,7 +16,7 @@ from jax.extend.mlir import ir
 
 from hloom.passes.analysis.autodiff import has_remat_name, is_backward, is_rematerialized
 from hloom.passes.analysis.block_graph import FROM_OUTSIDE, BlockGraph
-from hloom.passes.analysis.loops.counted import Stack, defining_op
+from hloom.passes.analysis.loops.counted import StackedOutput, defining_op
 from hloom.passes.analysis.loops.pairs import LoopPair, loop_pairs, nested_pairs
 from hloom.passes.ir import walk
 from hloom.passes.ir.locations import operation_name
@@ -26,15 +26,15 @@ _DEEPEST = 4
 """Loops inside one another that are planned together."""
 
 
-class Frame:
+class ScanBody:
     """One forward body, and where its values can be had from in the backward body."""
 
-    def __init__(self, pair: LoopPair, parent: Frame | None = None, depth: int = 1) -> None:
+    def __init__(self, pair: LoopPair, parent: ScanBody | None = None, depth: int = 1) -> None:
         self.pair, self.parent = pair, parent
         self.graph = BlockGraph.of(pair.forward.body)
         self.constant = self.graph.constant_derived
         inner = _separate(pair) if depth < _DEEPEST else []
-        self.children = [Frame(found, self, depth + 1) for found in inner]
+        self.children = [ScanBody(found, self, depth + 1) for found in inner]
         handed_on = {
             link.through.stack.number
             for child in self.children
@@ -53,7 +53,7 @@ class Frame:
         }
         self.position = self._position()
 
-    def all(self) -> Iterator[Frame]:
+    def all(self) -> Iterator[ScanBody]:
         """This frame and those inside it, outer ones first."""
         yield self
         for child in self.children:
@@ -62,21 +62,21 @@ class Frame:
     @property
     def runs(self) -> int:
         """How often the body runs while the outermost one runs once."""
-        return 1 if self.parent is None else self.pair.forward.trips * self.parent.runs
+        return 1 if self.parent is None else self.pair.forward.trip_count * self.parent.runs
 
-    def kept_bytes(self, value: int, rerun: frozenset[Frame]) -> int:
+    def kept_bytes(self, value: int, rerun: frozenset[ScanBody]) -> int:
         """Bytes of all slices of a value that are there at once, were it stored.
 
         A share: of one iteration of the outermost loop, as if all were alike.
         """
         return math.ceil(self.graph.size(value) * self._kept_slices(rerun))
 
-    def _kept_slices(self, rerun: frozenset[Frame]) -> Fraction:
+    def _kept_slices(self, rerun: frozenset[ScanBody]) -> Fraction:
         if self.parent is None:
             return Fraction(1)
         if self not in rerun:
-            return self.pair.forward.trips * self.parent._kept_slices(rerun)
-        return Fraction(self.pair.forward.trips, self.outermost.pair.forward.trips)
+            return self.pair.forward.trip_count * self.parent._kept_slices(rerun)
+        return Fraction(self.pair.forward.trip_count, self.outermost.pair.forward.trip_count)
 
     @property
     def may_rerun(self) -> bool:
@@ -85,10 +85,10 @@ class Frame:
         return around is not None and around.graph.kinds[self.position] is not Kind.OPAQUE
 
     @property
-    def outermost(self) -> Frame:
+    def outermost(self) -> ScanBody:
         return self if self.parent is None else self.parent.outermost
 
-    def stack(self, value: int) -> Stack | None:
+    def stack(self, value: int) -> StackedOutput | None:
         """The stack that has a value of the frame today."""
         link = self.linked.get(value)
         return link.stack if link else self.stacked.get(value)
@@ -104,7 +104,7 @@ class Frame:
             return self.parent is None and value in forward.invariant
         return self.outside(value) is None
 
-    def outside(self, value: int) -> tuple[Frame, int] | None:
+    def outside(self, value: int) -> tuple[ScanBody, int] | None:
         """The value of a frame around this one that a value from outside the body always is."""
         if self.parent is None or self.graph.producers[value] != FROM_OUTSIDE:
             return None
@@ -114,7 +114,7 @@ class Frame:
             if value not in forward.invariant:
                 return None
             same = forward.op.operands[value]
-        frame: Frame | None = self.parent
+        frame: ScanBody | None = self.parent
         while frame is not None:
             if same in frame.graph.index:
                 return frame, frame.graph.index[same]
@@ -135,20 +135,20 @@ class Frame:
             not _stands_before(use.owner.operation, backward.op) for use in outer.uses
         ):
             return 0  # alive when the backward loop runs, whatever we do
-        return -(-self.graph.size(value) // forward.trips)
+        return -(-self.graph.size(value) // forward.trip_count)
 
     def _position(self) -> int:
         """Where the forward loop stands in the frame around; -1 for the outermost."""
         return -1 if self.parent is None else self.parent.graph.ops.index(self.pair.forward.op)
 
 
-def outermost_frames(pairs: Iterable[LoopPair]) -> list[Frame]:
+def outermost_bodies(pairs: Iterable[LoopPair]) -> list[ScanBody]:
     """Frames of those of a block's pairs of loops that may be rewritten.
 
     A loop may be in several of them.
     """
     return [
-        Frame(pair)
+        ScanBody(pair)
         for pair in pairs
         if _is_ad(pair)
         and not has_remat_name(pair.backward.op)

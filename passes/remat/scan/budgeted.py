@@ -7,14 +7,16 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.budgeted_cut import FlowNetwork, vertex_cut_within
+from hloom.passes.analysis.budgeted_cut import FlowNetwork, budgeted_vertex_cut
 from hloom.passes.remat.budget.pricing import Pricing
-from hloom.passes.remat.scan.bodies import Frame
-from hloom.passes.remat.scan.cut import Network
+from hloom.passes.remat.scan.bodies import ScanBody
+from hloom.passes.remat.scan.cut import CutProblem
 from hloom.passes.remat.scan.plan import BlockScans, ScanPlan
 
 
-def plan_scans_within(scans: BlockScans, pricing: Pricing, cap_bytes: int) -> list[ScanPlan] | None:
+def plan_scans_budgeted(
+    scans: BlockScans, pricing: Pricing, cap_bytes: int
+) -> list[ScanPlan] | None:
     """Plans the pairs of loops of a block together: all they store takes at most ``cap_bytes``.
 
     Of such plans it is one of least total price, as ``pricing`` has it; exactly so in bodies of up
@@ -27,11 +29,11 @@ def plan_scans_within(scans: BlockScans, pricing: Pricing, cap_bytes: int) -> li
     inner = [child for frame in frames for child in frame.all() if child.may_rerun]
 
     @functools.cache
-    def choose(rerun: frozenset[Frame]) -> _Choice | None:
+    def choose(rerun: frozenset[ScanBody]) -> _Choice | None:
         return _choose(scans, frames, rerun, pricing, cap_bytes)
 
     found: list[_Choice] = []
-    for start in (frozenset[Frame](), frozenset(inner)):
+    for start in (frozenset[ScanBody](), frozenset(inner)):
         best = choose(start)
         for child in inner:
             other = choose(start ^ {child})
@@ -50,13 +52,13 @@ def plan_scans_within(scans: BlockScans, pricing: Pricing, cap_bytes: int) -> li
 
 
 def bytes_kept_at(scans: BlockScans, pricing: Pricing) -> int:
-    """What plans at a price keep, in the bytes that ``plan_scans_within`` limits."""
+    """What plans at a price keep, in the bytes that ``plan_scans_budgeted`` limits."""
     return sum(scans.kept_bytes(frame, pricing) for frame in _disjoint(scans.frames))
 
 
-def _disjoint(frames: list[Frame]) -> list[Frame]:
+def _disjoint(frames: list[ScanBody]) -> list[ScanBody]:
     """The frames, each loop in one of them: the first."""
-    chosen: list[Frame] = []
+    chosen: list[ScanBody] = []
     taken: set[ir.Operation] = set()
     for frame in frames:
         loops = {frame.pair.forward.op, frame.pair.backward.op}
@@ -70,15 +72,15 @@ def _disjoint(frames: list[Frame]) -> list[Frame]:
 class _Choice:
     """What each network keeps, and the total price of the rest."""
 
-    networks: tuple[Network, ...]
+    networks: tuple[CutProblem, ...]
     kept: tuple[frozenset[int], ...]
     price: int
 
 
 def _choose(
     scans: BlockScans,
-    frames: list[Frame],
-    rerun: frozenset[Frame],
+    frames: list[ScanBody],
+    rerun: frozenset[ScanBody],
     pricing: Pricing,
     cap_bytes: int,
 ) -> _Choice | None:
@@ -93,18 +95,20 @@ def _choose(
     prices: dict[int, int] = {}
     starts: list[int] = []
     for frame, network in zip(frames, networks, strict=True):
-        start, trips = len(weights), frame.pair.forward.trips
+        start, trip_count = len(weights), frame.pair.forward.trip_count
         starts.append(start)
         # What cannot be stored does not fit, whatever the limit.
-        weights += [w * trips if w < network.unstorable else cap_bytes + 1 for w in network.weights]
+        weights += [
+            w * trip_count if w < network.unstorable else cap_bytes + 1 for w in network.weights
+        ]
         edges += [(start + tail, start + head) for tail, head in network.edges]
         sources += [start + vertex for vertex in network.sources]
         sinks += [start + vertex for vertex in network.sinks]
         prices |= {
-            start + vertex: price * trips for vertex, price in network.prices(pricing).items()
+            start + vertex: price * trip_count for vertex, price in network.prices(pricing).items()
         }
     together = FlowNetwork(weights, edges, sources, sinks, prices)
-    kept = vertex_cut_within(together, cap_bytes)
+    kept = budgeted_vertex_cut(together, cap_bytes)
     if kept is None:
         return None
     ends = [*starts[1:], len(weights)]

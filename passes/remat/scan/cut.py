@@ -12,32 +12,32 @@ from jax.extend.mlir import ir
 from hloom.passes.analysis.block_graph import FROM_OUTSIDE
 from hloom.passes.analysis.mincut import minimum_vertex_cut
 from hloom.passes.remat.budget.pricing import Pricing
-from hloom.passes.remat.scan.bodies import Frame
+from hloom.passes.remat.scan.bodies import ScanBody
 
 
 @dataclass(eq=False)
-class Network:
+class CutProblem:
     """Vertices of all frames, one for each value and one for each operation of several results.
 
     ``first`` is the vertex of a frame's first value, ``made`` has for the vertices that stand for
     an operation the operation's frame and position. Nothing of it depends on prices.
     """
 
-    frames: list[Frame]
-    rerun: frozenset[Frame]
+    frames: list[ScanBody]
+    rerun: frozenset[ScanBody]
     min_bytes: int
     only_cheap: bool
-    first: dict[Frame, int] = field(default_factory=dict)
+    first: dict[ScanBody, int] = field(default_factory=dict)
     weights: list[int] = field(default_factory=list)
     edges: list[tuple[int, int]] = field(default_factory=list)
     sources: list[int] = field(default_factory=list)
     sinks: list[int] = field(default_factory=list)
-    made: dict[int, tuple[Frame, int]] = field(default_factory=dict)
+    made: dict[int, tuple[ScanBody, int]] = field(default_factory=dict)
 
     @classmethod
     def of(
-        cls, frame: Frame, rerun: frozenset[Frame], min_bytes: int, *, only_cheap: bool
-    ) -> Network:
+        cls, frame: ScanBody, rerun: frozenset[ScanBody], min_bytes: int, *, only_cheap: bool
+    ) -> CutProblem:
         """The network of an outermost frame and those inside it, of which some are rerun."""
         network = cls(list(frame.all()), rerun, min_bytes, only_cheap)
         network._weigh()
@@ -60,7 +60,7 @@ class Network:
             for vertex, (frame, position) in self.made.items()
         }
 
-    def is_recomputable(self, frame: Frame, value: int) -> bool:
+    def is_recomputable(self, frame: ScanBody, value: int) -> bool:
         """Whether a value made in a frame may be computed again in the backward body."""
         graph = frame.graph
         return graph.is_cheap(value) if self.only_cheap else graph.is_pure(value)
@@ -84,7 +84,7 @@ class Network:
             for value in range(len(frame.graph.values)):
                 self.weights.append(self._weight(frame, value))
 
-    def _weight(self, frame: Frame, value: int) -> int:
+    def _weight(self, frame: ScanBody, value: int) -> int:
         graph = frame.graph
         if frame.is_there(value):
             return frame.bytes_from_outside(value) if frame.parent is None else 0
@@ -115,7 +115,7 @@ class Network:
             linked = [value for value in frame.linked if not frame.constant[value]]
             self.sinks += [first + value for value in linked]
 
-    def _connect_from_outside(self, frame: Frame, value: int) -> None:
+    def _connect_from_outside(self, frame: ScanBody, value: int) -> None:
         vertex, outside = self.first[frame] + value, frame.outside(value)
         if outside is None:
             self.sources.append(vertex)
@@ -123,7 +123,7 @@ class Network:
             around, same = outside
             self.edges.append((self.first[around] + same, vertex))
 
-    def _connect_operation(self, frame: Frame, position: int) -> None:
+    def _connect_operation(self, frame: ScanBody, position: int) -> None:
         first, graph = self.first[frame], frame.graph
         results = [first + value for value in graph.results[position]]
         made = results[0]
@@ -138,6 +138,6 @@ class Network:
         self.made[made] = frame, position
 
 
-def price_in(frame: Frame, position: int, pricing: Pricing | None) -> int:
+def price_in(frame: ScanBody, position: int, pricing: Pricing | None) -> int:
     """What doing an operation of a frame again costs, in all iterations of its loop."""
     return 0 if pricing is None else pricing.of(frame.graph.ops[position]) * frame.runs

@@ -18,13 +18,13 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.loops.counted import Stack
-from hloom.passes.analysis.loops.pairs import Link, LoopPair, loop_pairs
+from hloom.passes.analysis.loops.counted import StackedOutput
+from hloom.passes.analysis.loops.pairs import LoopPair, Residual, loop_pairs
 from hloom.passes.remat.budget.pricing import Pricing
 from hloom.passes.remat.explain import describe_operation, describe_value
-from hloom.passes.remat.scan.bodies import Frame, outermost_frames
-from hloom.passes.remat.scan.cut import Network, price_in
-from hloom.passes.remat.scan.sites import BodySite, Sites
+from hloom.passes.remat.scan.bodies import ScanBody, outermost_bodies
+from hloom.passes.remat.scan.cut import CutProblem, price_in
+from hloom.passes.remat.scan.sites import BodySite, CloneSites
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ class ScanPlan:
     """
 
     pair: LoopPair
-    stored: tuple[tuple[ir.Value, Stack | None], ...]
-    dropped: tuple[Link, ...]
+    stored: tuple[tuple[ir.Value, StackedOutput | None], ...]
+    dropped: tuple[Residual, ...]
     sites: tuple[BodySite, ...]
     freed_bytes: int
     added_bytes: int
@@ -52,14 +52,14 @@ class ScanPlan:
     @property
     def runs(self) -> tuple[tuple[ir.Operation, int], ...]:
         """Operations that are done again, and how often while the loops around run once."""
-        trips = self.pair.backward.trips
-        own = ((op, trips) for site in self.sites for op in site.cloned)
-        inside = ((op, trips * runs) for plan in self.inner for op, runs in plan.runs)
+        trip_count = self.pair.backward.trip_count
+        own = ((op, trip_count) for site in self.sites for op in site.cloned)
+        inside = ((op, trip_count * runs) for plan in self.inner for op, runs in plan.runs)
         return (*own, *inside)
 
     def to_json(self) -> dict[str, object]:
         described: dict[str, object] = {
-            "trips": self.pair.forward.trips,
+            "trips": self.pair.forward.trip_count,
             "freed_bytes": self.freed_bytes,
             "added_bytes": self.added_bytes,
             "stored": [
@@ -90,11 +90,11 @@ class BlockScans:
     def __init__(self, block: ir.Block, min_bytes: int) -> None:
         self.block = block
         self.pairs = loop_pairs(block)
-        self.frames = outermost_frames(self.pairs)
+        self.frames = outermost_bodies(self.pairs)
         self.min_bytes = min_bytes
-        self._networks: dict[tuple[Frame, frozenset[Frame], bool], Network] = {}
-        self._sites: dict[tuple[Network, frozenset[int]], Sites] = {}
-        self._plans: dict[Sites, ScanPlan | None] = {}
+        self._networks: dict[tuple[ScanBody, frozenset[ScanBody], bool], CutProblem] = {}
+        self._sites: dict[tuple[CutProblem, frozenset[int]], CloneSites] = {}
+        self._plans: dict[CloneSites, ScanPlan | None] = {}
 
     def plan(self, pricing: Pricing | None) -> list[ScanPlan]:
         """A plan for each pair where there is something to gain, each loop once; pure."""
@@ -110,26 +110,28 @@ class BlockScans:
                 taken |= loops
         return plans
 
-    def kept_bytes(self, frame: Frame, pricing: Pricing | None) -> int:
+    def kept_bytes(self, frame: ScanBody, pricing: Pricing | None) -> int:
         """Bytes of whole stacks that the cut of a frame keeps, at their weight in the cut."""
         best = self._best(frame, pricing)
-        return frame.pair.forward.trips * sum(best.network.weights[v] for v in best.kept)
+        return frame.pair.forward.trip_count * sum(best.network.weights[v] for v in best.kept)
 
-    def network(self, frame: Frame, rerun: frozenset[Frame], *, only_cheap: bool) -> Network:
+    def network(
+        self, frame: ScanBody, rerun: frozenset[ScanBody], *, only_cheap: bool
+    ) -> CutProblem:
         """The network of an outermost frame where these inner loops are rerun."""
         key = frame, rerun, only_cheap
         if key not in self._networks:
-            self._networks[key] = Network.of(frame, rerun, self.min_bytes, only_cheap=only_cheap)
+            self._networks[key] = CutProblem.of(frame, rerun, self.min_bytes, only_cheap=only_cheap)
         return self._networks[key]
 
-    def sites(self, network: Network, kept: frozenset[int]) -> Sites:
+    def sites(self, network: CutProblem, kept: frozenset[int]) -> CloneSites:
         """What follows where a cut of a network is kept."""
         key = network, kept
         if key not in self._sites:
-            self._sites[key] = Sites(network, kept)
+            self._sites[key] = CloneSites(network, kept)
         return self._sites[key]
 
-    def plan_of(self, frame: Frame, sites: Sites) -> ScanPlan | None:
+    def plan_of(self, frame: ScanBody, sites: CloneSites) -> ScanPlan | None:
         """The plan of an outermost frame; None where nothing would be gained."""
         if sites not in self._plans:
             plan = scan_plan(frame, sites)
@@ -137,7 +139,7 @@ class BlockScans:
             self._plans[sites] = plan if gains else None
         return self._plans[sites]
 
-    def _best(self, frame: Frame, pricing: Pricing | None) -> _Candidate:
+    def _best(self, frame: ScanBody, pricing: Pricing | None) -> _Candidate:
         """The cheapest cut, where inner loops are rerun one by one as long as that is cheaper."""
         best = self._candidate(frame, frozenset(), pricing)
         inner = itertools.islice(frame.all(), 1, None) if pricing is not None else ()
@@ -149,14 +151,14 @@ class BlockScans:
         return best
 
     def _candidate(
-        self, frame: Frame, rerun: frozenset[Frame], pricing: Pricing | None
+        self, frame: ScanBody, rerun: frozenset[ScanBody], pricing: Pricing | None
     ) -> _Candidate:
         network = self.network(frame, rerun, only_cheap=pricing is None)
         kept = network.cut(pricing)
         return _Candidate(network, kept, self.sites(network, kept), pricing)
 
 
-def scan_plan(frame: Frame, sites: Sites) -> ScanPlan | None:
+def scan_plan(frame: ScanBody, sites: CloneSites) -> ScanPlan | None:
     """The plan of a frame and those inside it; None where nothing would change."""
     written, rerun = sites.of[frame], frame in sites.network.rerun
     inner = [plan for child in frame.children if (plan := scan_plan(child, sites)) is not None]
@@ -170,12 +172,14 @@ def scan_plan(frame: Frame, sites: Sites) -> ScanPlan | None:
     if not dropped and not rerun:
         return None
     changed = {plan.pair.backward.op for plan in inner}
-    graph, trips = frame.graph, frame.pair.forward.trips
-    freed = sum(graph.size(graph.index[link.stored]) for link in dropped) * trips
+    graph, trip_count = frame.graph, frame.pair.forward.trip_count
+    freed = sum(graph.size(graph.index[link.stored]) for link in dropped) * trip_count
     # What a frame inside stacks for others is not stacked by the loop around: here it is new.
     there = frame.linked if frame.parent else {**frame.linked, **frame.stacked}
     new = sum(graph.size(leaf) for leaf in written.leaves if leaf not in there)
-    added = new * trips + sum(plan.added_bytes * trips for plan in inner if not plan.rerun)
+    added = new * trip_count + sum(
+        plan.added_bytes * trip_count for plan in inner if not plan.rerun
+    )
     return ScanPlan(
         pair=frame.pair,
         stored=tuple((graph.values[leaf], frame.stack(leaf)) for leaf in sorted(written.leaves)),
@@ -192,7 +196,7 @@ class _Candidate:
     """The least cut of a network, what follows from it, and what that costs."""
 
     def __init__(
-        self, network: Network, kept: frozenset[int], sites: Sites, pricing: Pricing | None
+        self, network: CutProblem, kept: frozenset[int], sites: CloneSites, pricing: Pricing | None
     ) -> None:
         self.network, self.kept, self.sites = network, kept, sites
         self.is_possible = all(network.weights[v] < network.unstorable for v in kept)

@@ -14,23 +14,23 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
 from hloom.passes.analysis.loops.counted import defining_op
-from hloom.passes.analysis.loops.pairs import Link
+from hloom.passes.analysis.loops.pairs import Residual
 from hloom.passes.ir import walk
 from hloom.passes.ir.locations import rematerialized
 from hloom.passes.ir.ops import BRANCHING
-from hloom.passes.ir.while_rewriter import LoopEdit, Replaced, integer_like
+from hloom.passes.ir.while_rewriter import Replacements, WhileRewriter, integer_like
 from hloom.passes.remat.block.rewrite import clone_before, erase_dead, replace_operands
 from hloom.passes.remat.scan.plan import ScanPlan
 from hloom.passes.remat.scan.sites import BodySite
 
 
-def apply_scan(plan: ScanPlan, replaced: Replaced) -> None:
+def apply_scan(plan: ScanPlan, replaced: Replacements) -> None:
     """Rebuilds both loops and notes the new ones and their results in ``replaced``.
 
     The old loops are left empty and unused, their blocks with dead operations: ``finish_scans``
     erases both, once all plans of the module are applied.
     """
-    inside = Replaced()
+    inside = Replacements()
     forward = _rebuild_forward(plan, replaced, inside, plan.pair.forward.op)
     backward = _BackwardBody(plan, forward, replaced, inside, None).rebuild()
     for old in reversed(inside.ops):
@@ -38,7 +38,7 @@ def apply_scan(plan: ScanPlan, replaced: Replaced) -> None:
     replaced.bodies += [forward.loop.regions[1].blocks[0], backward.regions[1].blocks[0]]
 
 
-def finish_scans(replaced: Replaced) -> None:
+def finish_scans(replaced: Replacements) -> None:
     """Erases what rewritten loops have left: the old loops, and what is dead around and inside."""
     blocks = [old.block for old in replaced.ops]
     # An old backward loop still reads the dropped stacks of its old forward loop.
@@ -91,7 +91,7 @@ class _Forward:
     stacks that the loop returns.
     """
 
-    edit: LoopEdit
+    edit: WhileRewriter
     loop: ir.Operation
     counter: ir.Value
     outer: dict[ir.Value, ir.Value]
@@ -104,7 +104,7 @@ class _Forward:
 
 
 def _rebuild_forward(
-    plan: ScanPlan, replaced: Replaced, inside: Replaced, outermost: ir.Operation
+    plan: ScanPlan, replaced: Replacements, inside: Replacements, outermost: ir.Operation
 ) -> _Forward:
     """``replaced`` notes the new loop, ``inside`` those in its body.
 
@@ -112,13 +112,13 @@ def _rebuild_forward(
     """
     inner = [_rebuild_forward(part, inside, inside, outermost) for part in plan.inner]
     pair = plan.pair
-    edit = LoopEdit(pair.forward.op)
+    edit = WhileRewriter(pair.forward.op)
     arguments, operands = list(edit.body.arguments), list(edit.operands)
-    trips, index = pair.forward.trips, pair.links[0].stack.update.operands[2]
+    trip_count, index = pair.forward.trip_count, pair.links[0].stack.update.operands[2]
     for link in plan.dropped:
         edit.drop_stack(link.stack.number, link.stack.update)
     numbers = {
-        inside.value(value): edit.add_stack(inside.value(value), trips, index)
+        inside.value(value): edit.add_stack(inside.value(value), trip_count, index)
         if stack is None
         else stack.number
         for value, stack in plan.stored
@@ -132,7 +132,9 @@ def _rebuild_forward(
         for value in () if part.rerun else _handed_on(part, rebuilt):
             if value not in numbers:
                 number = there.get(value)
-                numbers[value] = edit.add_stack(value, trips, index) if number is None else number
+                numbers[value] = (
+                    edit.add_stack(value, trip_count, index) if number is None else number
+                )
     outer = {
         argument: operand
         for number, (argument, operand) in enumerate(zip(arguments, operands, strict=True))
@@ -155,7 +157,7 @@ def _handed_on(plan: ScanPlan, forward: _Forward) -> list[ir.Value]:
     return [stack for value, stack in forward.stacks.items() if value not in linked]
 
 
-def _kept_links(plan: ScanPlan) -> list[Link]:
+def _kept_links(plan: ScanPlan) -> list[Residual]:
     dropped = {link.stack.number for link in plan.dropped}
     return [link for link in plan.pair.links if link.stack.number not in dropped]
 
@@ -167,14 +169,14 @@ class _BackwardBody:
         self,
         plan: ScanPlan,
         forward: _Forward,
-        replaced: Replaced,
-        inside: Replaced,
+        replaced: Replacements,
+        inside: Replacements,
         around: _BackwardBody | None,
     ) -> None:
         """``inside`` has the forward loops that were rebuilt inside the outermost one."""
         self.plan, self.forward, self.around = plan, forward, around
         self.replaced, self.inside = replaced, inside
-        self.edit = LoopEdit(plan.pair.backward.op)
+        self.edit = WhileRewriter(plan.pair.backward.op)
         self.counter = forward.counter
         self.known: dict[ir.Value, ir.Value] = {}
         self.links = {inside.value(link.stored): link for link in _kept_links(plan)}
@@ -193,7 +195,7 @@ class _BackwardBody:
             here = next((pair for pair in inner if pair[0].pair.backward.op == site.op), None)
             if here is not None:
                 inner.remove(here)
-                _BackwardBody(*here, Replaced(), self.inside, self).rebuild()
+                _BackwardBody(*here, Replacements(), self.inside, self).rebuild()
                 site.op.erase()
         for link in plan.dropped:
             for number in link.operands:
@@ -249,7 +251,7 @@ class _BackwardBody:
         self.around._provide(value, self.plan.pair.backward.op)
         return self.around.known[value]
 
-    def _read(self, link: Link, before: ir.Operation) -> ir.Value | None:
+    def _read(self, link: Residual, before: ir.Operation) -> ir.Value | None:
         """The slice that the body has of a stack already, where it stands early enough."""
         for read in link.reads:
             op = defining_op(read)

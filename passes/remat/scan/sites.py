@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.loops.pairs import Link
+from hloom.passes.analysis.loops.pairs import Residual
 from hloom.passes.ir import walk
-from hloom.passes.remat.scan.bodies import Frame
-from hloom.passes.remat.scan.cut import Network
+from hloom.passes.remat.scan.bodies import ScanBody
+from hloom.passes.remat.scan.cut import CutProblem
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class BodySite:
 
 
 @dataclass
-class FrameSites:
+class BodyClones:
     """What one frame's backward body recomputes.
 
     ``leaves`` are the stored values that clones start from; ``gone`` the links not needed any more.
@@ -37,29 +37,31 @@ class FrameSites:
     sites: list[BodySite] = field(default_factory=list)
     leaves: set[int] = field(default_factory=set)
     cloned: list[int] = field(default_factory=list)
-    gone: list[Link] = field(default_factory=list)
+    gone: list[Residual] = field(default_factory=list)
 
 
-class Sites:
+class CloneSites:
     """The sites of an outermost frame and those inside it, where a cut says what is kept.
 
     Links that are ``held`` stay, even where the backward body could have their values otherwise.
     """
 
-    def __init__(self, network: Network, kept: frozenset[int], held: Collection[Link] = ()) -> None:
+    def __init__(
+        self, network: CutProblem, kept: frozenset[int], held: Collection[Residual] = ()
+    ) -> None:
         self.network, self.kept, self.held = network, kept, held
-        self.of: dict[Frame, FrameSites] = {}
-        self._wanted: dict[Frame, dict[Hashable, list[int]]] = {
+        self.of: dict[ScanBody, BodyClones] = {}
+        self._wanted: dict[ScanBody, dict[Hashable, list[int]]] = {
             frame: {} for frame in network.frames
         }
         for frame in reversed(network.frames):  # inner ones first: they want values around them
             self.of[frame] = self._write(frame)
 
-    def _is_kept(self, frame: Frame, value: int) -> bool:
+    def _is_kept(self, frame: ScanBody, value: int) -> bool:
         return self.network.first[frame] + value in self.kept
 
-    def _write(self, frame: Frame) -> FrameSites:
-        written = FrameSites(gone=[link for link in frame.links if self._is_gone(frame, link)])
+    def _write(self, frame: ScanBody) -> BodyClones:
+        written = BodyClones(gone=[link for link in frame.links if self._is_gone(frame, link)])
         wanted, reads = self._wanted[frame], self._reads(frame, written.gone)
         for child in frame.children:
             wanted.setdefault(walk.key(child.pair.backward.op), [])
@@ -88,7 +90,7 @@ class Sites:
             )
         return written
 
-    def _is_gone(self, frame: Frame, link: Link) -> bool:
+    def _is_gone(self, frame: ScanBody, link: Residual) -> bool:
         if link in self.held:
             return False
         value = frame.graph.index[link.stored]
@@ -98,7 +100,9 @@ class Sites:
             or frame.linked[value] is not link
         )
 
-    def _reads(self, frame: Frame, gone: list[Link]) -> dict[Hashable, list[tuple[ir.Value, int]]]:
+    def _reads(
+        self, frame: ScanBody, gone: list[Residual]
+    ) -> dict[Hashable, list[tuple[ir.Value, int]]]:
         """By the key of an operation of the backward body, what it reads of the links that go."""
         body = frame.pair.backward.body
         reads: dict[Hashable, dict[tuple[ir.Value, int], None]] = {}
@@ -112,7 +116,7 @@ class Sites:
 
     def _closure(
         self,
-        frame: Frame,
+        frame: ScanBody,
         wanted: list[int],
         forced: list[int],
         made: set[int],
@@ -144,7 +148,7 @@ class Sites:
             stack += graph.operands[producer]
         return sorted(clones)
 
-    def _start_from(self, frame: Frame, value: int, leaves: set[int]) -> None:
+    def _start_from(self, frame: ScanBody, value: int, leaves: set[int]) -> None:
         outside = frame.outside(value)
         if outside is not None:
             around, same = outside

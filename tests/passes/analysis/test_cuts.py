@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hloom.passes.analysis.budgeted_cut import FlowNetwork, vertex_cut_within
+from hloom.passes.analysis.budgeted_cut import FlowNetwork, budgeted_vertex_cut
 from hloom.passes.analysis.mincut import minimum_vertex_cut
 
 # Minimum cuts.
@@ -129,7 +129,7 @@ def test_the_least_price_within_a_limit(seed: int) -> None:
     network = FlowNetwork(weights, edges, sources, sinks, prices)
     for limit in (0, sum(weights) // 4, sum(weights) // 2, sum(weights)):
         wanted = _least(network, limit)
-        kept = vertex_cut_within(network, limit)
+        kept = budgeted_vertex_cut(network, limit)
         if wanted is None:
             assert kept is None
         else:
@@ -149,9 +149,9 @@ def test_a_large_network_within_a_limit_is_near_the_exact_one(
     prices = {v: draw.randint(1, 10**8) for v in range(count) if v not in sources}
     limit = sum(weights[sink] for sink in sinks) // 2
     network = FlowNetwork(weights, edges, sources, sinks, prices)
-    exact = vertex_cut_within(network, limit)
+    exact = budgeted_vertex_cut(network, limit)
     monkeypatch.setattr("hloom.passes.analysis.budgeted_cut._MOST_VERTICES", 0)
-    near = vertex_cut_within(network, limit)
+    near = budgeted_vertex_cut(network, limit)
     assert exact is not None
     assert near is not None
     assert network.weigh(near) <= limit

@@ -8,7 +8,7 @@ from jax.extend.mlir import ir
 from support.opt_runs import OPT_MARKS, Run, write
 from support.programs import PROGRAMS
 
-from hloom.passes.analysis.memory_model.profile import memory_curve
+from hloom.passes.analysis.memory_model.profile import memory_profile
 from hloom.passes.analysis.memory_model.tracer import predict
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import Pipeline
@@ -53,7 +53,7 @@ def test_entry(context: ir.Context, text: str, entry: str) -> None:
 )
 def test_no_entry(context: ir.Context, text: str, public: int) -> None:
     module = ir.Module.parse(text)
-    for asks in (walk.entry_function, predict, memory_curve):
+    for asks in (walk.entry_function, predict, memory_profile):
         with pytest.raises(walk.NoEntryError) as caught:
             asks(module)
         assert str(caught.value) == UNKNOWN.format(public)
@@ -76,7 +76,7 @@ def test_a_budget_does_not_depend_on_the_name(context: ir.Context, name: str) ->
         assert not done.runs[-1].empty
         plans.append(done.runs[-1].plan)
         texts.append(str(module).replace(f"@{entry}(", "@main("))
-        memory.append((predict(module).step_bytes, memory_curve(module)))
+        memory.append((predict(module).step_bytes, memory_profile(module)))
     assert plans[0] == plans[1]
     assert texts[0] == texts[1]
     assert memory[0] == memory[1]

@@ -107,7 +107,7 @@ def loop_of(block_of: BlockOf, *exchanges: tuple[str, str]) -> ir.Operation:
 def test_a_counted_loop(block_of: BlockOf) -> None:
     loop = counted_loop(loop_of(block_of))
     assert loop is not None
-    assert (loop.counter, loop.trips) == (1, 3)
+    assert (loop.counter, loop.trip_count) == (1, 3)
     assert loop.invariant == {0}
     (stack,) = loop.stacks
     assert (stack.number, stack.slope, stack.offset) == (3, 1, 0)
@@ -133,7 +133,7 @@ def test_a_bound_that_the_loop_carries(block_of: BlockOf) -> None:
         )
     )
     assert loop is not None
-    assert loop.trips == 3
+    assert loop.trip_count == 3
 
 
 @pytest.mark.parametrize(

@@ -22,15 +22,15 @@ from support.devices.barrier_programs import (
 )
 
 from hloom.passes.barriers import Barriers
-from hloom.passes.barriers.collect import read_program
-from hloom.passes.barriers.intervals import Need, Role, place
+from hloom.passes.barriers.collect import read_sync_program
+from hloom.passes.barriers.intervals import Role, SyncNeed, place
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.errors import PassError, SpecError
 from hloom.passes.framework.options import Duration
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.ir import marks
 from hloom.passes.ir.clone import clone_module
-from hloom.passes.ir.collectives import CollectiveError, meeting_of_groups
+from hloom.passes.ir.collectives import CollectiveError, partitions_of_groups
 
 # What the plan says.
 
@@ -272,7 +272,7 @@ def test_errors(module: Any, error: str) -> None:
 
 # Where barriers stand.
 
-ALL = meeting_of_groups(None, 4)
+ALL = partitions_of_groups(None, 4)
 
 INTERVALS = st.tuples(st.integers(0, 7), st.integers(0, 7)).map(sorted)
 
@@ -280,7 +280,7 @@ INTERVALS = st.tuples(st.integers(0, 7), st.integers(0, 7)).map(sorted)
 @given(st.lists(INTERVALS, max_size=6))
 def test_there_are_as_few_barriers_as_can_be(intervals: list[list[int]]) -> None:
     needs = [
-        Need(number, Role.ENTRY, first=first, last=last, meeting=ALL)
+        SyncNeed(number, Role.ENTRY, first=first, last=last, meeting=ALL)
         for number, (first, last) in enumerate(intervals)
     ]
     placement = place(needs, [])
@@ -332,7 +332,7 @@ def test_a_function_is_read_once_however_many_calls_lead_to_it() -> None:
         "%r = func.call @f0(%x) : (tensor<4xf32>) -> tensor<4xf32>",
         *called_twice(64, f"%r = {kernel('entry')}"),
     )
-    program = read_program(module, ordered_collectives="all")
+    program = read_sync_program(module, ordered_collectives="all")
     assert len(program.chains) == 67  # main, the part of each device, 65 functions
     assert plan_of(module)["summary"] == "1 barrier for 1 kernel"
 
@@ -353,4 +353,4 @@ def test_a_function_is_checked_in_and_outside_of_a_shard_map() -> None:
         *called_twice(1, f"%r = {kernel('entry')}"),
     )
     with pytest.raises(CollectiveError, match="stands outside jax.shard_map"):
-        read_program(module, ordered_collectives="all")
+        read_sync_program(module, ordered_collectives="all")

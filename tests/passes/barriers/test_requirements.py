@@ -9,22 +9,22 @@ from jax.extend.mlir import ir
 from support.devices.barrier_programs import in_shard_map, kernel, plan_of
 
 from hloom._jax.modules import make_context
-from hloom.passes.ir.collectives import Needs, declare, declared, parse_needs
+from hloom.passes.ir.collectives import SyncRequirement, declare, declared, parse_sync_requirement
 from hloom.passes.ir.replica_groups import replica_groups
 
 
 @pytest.mark.parametrize(
     ("text", "needs"),
     [
-        ("entry", Needs(entry=True)),
-        ("exit=after", Needs(exit="after")),
-        (" exit=module   entry ", Needs(entry=True, exit="module")),
-        ("entry groups=[[0,1],[2]]", Needs(entry=True, groups=((0, 1), (2,)))),
-        ("groups=[[ 0 , 1 ], [2]] entry", Needs(entry=True, groups=((0, 1), (2,)))),
+        ("entry", SyncRequirement(entry=True)),
+        ("exit=after", SyncRequirement(exit="after")),
+        (" exit=module   entry ", SyncRequirement(entry=True, exit="module")),
+        ("entry groups=[[0,1],[2]]", SyncRequirement(entry=True, groups=((0, 1), (2,)))),
+        ("groups=[[ 0 , 1 ], [2]] entry", SyncRequirement(entry=True, groups=((0, 1), (2,)))),
     ],
 )
-def test_needs(text: str, needs: Needs) -> None:
-    assert parse_needs(text) == needs
+def test_needs(text: str, needs: SyncRequirement) -> None:
+    assert parse_sync_requirement(text) == needs
 
 
 @pytest.mark.parametrize(
@@ -46,18 +46,18 @@ def test_needs(text: str, needs: Needs) -> None:
 )
 def test_bad_needs(text: str, error: str) -> None:
     with pytest.raises(ValueError, match=re.escape(error)):
-        parse_needs(text)
+        parse_sync_requirement(text)
 
 
 def test_a_declared_target_needs_no_attribute() -> None:
     call = "%r = stablehlo.custom_call @known(%x) : (tensor<4xf32>) -> tensor<4xf32>"
     assert plan_of(in_shard_map(call))["barriers"] == []
-    with declared("known", Needs(entry=True, exit="after")):
+    with declared("known", SyncRequirement(entry=True, exit="after")):
         kinds = [barrier["kind"] for barrier in plan_of(in_shard_map(call))["barriers"]]
         assert kinds == ["entry", "exit"]
-        declare("known", Needs(entry=True, exit="after"))
+        declare("known", SyncRequirement(entry=True, exit="after"))
         with pytest.raises(ValueError, match="@known is declared already, with Needs"):
-            declare("known", Needs(entry=True))
+            declare("known", SyncRequirement(entry=True))
         said = f"%r = {kernel('exit=after', target='known')}"
         kinds = [barrier["kind"] for barrier in plan_of(in_shard_map(said))["barriers"]]
         assert kinds == ["exit"]

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.extend.mlir import ir
 
 from hloom.passes.ir import walk
-from hloom.passes.ir.clone import Counterparts, clone_module
+from hloom.passes.ir.clone import IRMapping, clone_module
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,9 +43,9 @@ def values_of(module: ir.Module) -> list[ir.Value]:
     return found
 
 
-def counterparts(module: ir.Module, clone: ir.Module) -> Counterparts:
+def counterparts(module: ir.Module, clone: ir.Module) -> IRMapping:
     number = {walk.key(op): place for place, op in enumerate(walk.operations(module.operation))}
-    return Counterparts(number, clone)
+    return IRMapping(number, clone)
 
 
 def test_every_operation_and_value_has_its_counterpart() -> None:

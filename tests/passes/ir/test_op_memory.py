@@ -11,11 +11,11 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import chlo, sdy, stablehlo
 from support.ir_blocks import BlockOf, last_value
 
-from hloom.passes.analysis.memory_model.trace import Work
+from hloom.passes.analysis.memory_model.trace import BufferUse
 from hloom.passes.capture.capturable import Rules, obstacle
 from hloom.passes.cse import Cse
 from hloom.passes.framework.base import Target
-from hloom.passes.ir.op_memory import TABLES, work_of
+from hloom.passes.ir.op_memory import TABLES, buffer_use_of
 from hloom.passes.ir.ops import Kind, kind_of
 
 
@@ -43,16 +43,16 @@ def test_every_operation_stands_in_one_table(dialect: ModuleType, least: int) ->
 
 
 def test_what_stands_in_no_table_takes_all_its_memory() -> None:
-    assert work_of("stablehlo.some_new_collective", 1) is Work.WHOLE
-    assert work_of("chlo.some_new_function", 1) is Work.WHOLE
-    assert work_of("another.add", 1) is Work.WHOLE
+    assert buffer_use_of("stablehlo.some_new_collective", 1) is BufferUse.WHOLE
+    assert buffer_use_of("chlo.some_new_function", 1) is BufferUse.WHOLE
+    assert buffer_use_of("another.add", 1) is BufferUse.WHOLE
 
 
 @pytest.mark.parametrize(
     "name", ["cross-replica-sum", "collective_reduce", "einsum", "async_start"]
 )
 def test_collectives_and_products_take_all_their_memory(name: str) -> None:
-    assert work_of(f"stablehlo.{name}", 1) is Work.WHOLE
+    assert buffer_use_of(f"stablehlo.{name}", 1) is BufferUse.WHOLE
 
 
 def test_an_unknown_operation_is_left_alone(block_of: BlockOf) -> None:

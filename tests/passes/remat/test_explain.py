@@ -17,7 +17,7 @@ from hloom.passes.framework.text import counted
 from hloom.passes.remat import Remat
 from hloom.passes.remat.budget.price_grid import Candidate
 from hloom.passes.remat.explain import describe_floor, describe_peak, size
-from hloom.passes.remat.obstacle import Obstacle
+from hloom.passes.remat.obstacle import RematObstacle
 from hloom.passes.remat.record import Estimate, RematRecord
 from hloom.tools.opt.dry_run import dry_run
 
@@ -148,7 +148,7 @@ def attempt(
 ) -> Attempt[RematRecord]:
     record = RematRecord(
         estimate=Estimate(candidate, temp_bytes, 0.0),
-        obstacle=Obstacle(obstacle) if obstacle else None,
+        obstacle=RematObstacle(obstacle) if obstacle else None,
     )
     return Attempt(record, temp_bytes, temp_bytes)
 

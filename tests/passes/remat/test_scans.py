@@ -25,9 +25,9 @@ from hloom.passes.free_constants import FreeConstants
 from hloom.passes.inline import Inline
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
-from hloom.passes.ir.while_rewriter import Replaced
+from hloom.passes.ir.while_rewriter import Replacements
 from hloom.passes.remat.budget.pricing import Pricing, Rates
-from hloom.passes.remat.scan.budgeted import plan_scans_within
+from hloom.passes.remat.scan.budgeted import plan_scans_budgeted
 from hloom.passes.remat.scan.plan import BlockScans, ScanPlan, plan_scans
 from hloom.passes.remat.scan.rewrite import apply_scan, finish_scans
 
@@ -70,13 +70,13 @@ class RematLoops(Pass):
             if pricing is None or self.cap < 0:
                 plans += plan_scans(block, 0, pricing)
             else:
-                within = plan_scans_within(BlockScans(block, 0), pricing, self.cap)
+                within = plan_scans_budgeted(BlockScans(block, 0), pricing, self.cap)
                 assert within is not None, "the cap is too low"
                 plans += within
         return LoopsPlan(tuple(plans))
 
     def apply(self, plan: LoopsPlan) -> None:
-        replaced = Replaced()
+        replaced = Replacements()
         for scan in plan.scans:
             apply_scan(scan, replaced)
         finish_scans(replaced)
@@ -294,7 +294,7 @@ def test_a_cap_below_everything_is_refused() -> None:
     module, _ = rewritten(jax.jit(function).lower(*arguments), "inline,cse,free-constants")
     block = walk.functions(module)["main"].regions[0].blocks[0]
     pricing = Pricing(CPU_SPEED, Rates(FREE, FREE))
-    assert plan_scans_within(BlockScans(block, 0), pricing, 1_000) is None
+    assert plan_scans_budgeted(BlockScans(block, 0), pricing, 1_000) is None
 
 
 def test_the_plan_says_what_runs_again_and_how_often() -> None:

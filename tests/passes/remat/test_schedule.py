@@ -9,21 +9,23 @@ from support.ir_blocks import BlockOf
 from support.training_blocks import TrainingBlock, random_lines
 
 from hloom.passes.analysis.cost import CPU_SPEED
-from hloom.passes.remat.block.schedule import Placement, Schedule, Window
-from hloom.passes.remat.block.values import Forward
-from hloom.passes.remat.block.windows import Tariff, keep, split
+from hloom.passes.remat.block.schedule import BackwardWindow, ClonePlacement, CloneSchedule
+from hloom.passes.remat.block.values import ForwardValues
+from hloom.passes.remat.block.windows import PriceSchedule, keep, split
 from hloom.passes.remat.budget.pricing import Pricing, Rates
 
 PRICING = Pricing(CPU_SPEED)
 
 
-def schedule_of(block: TrainingBlock, *windows: tuple[str, str], kept: str = "") -> Schedule:
+def schedule_of(block: TrainingBlock, *windows: tuple[str, str], kept: str = "") -> CloneSchedule:
     """The schedule where each window is from one value's operation to another's."""
     ranges = [range(block.position(first), block.position(last) + 1) for first, last in windows]
-    return Schedule(block.forward, ranges, frozenset(block.number[name] for name in kept.split()))
+    return CloneSchedule(
+        block.forward, ranges, frozenset(block.number[name] for name in kept.split())
+    )
 
 
-def told(block: TrainingBlock, placement: Placement) -> tuple[str, list[str], list[str], str]:
+def told(block: TrainingBlock, placement: ClonePlacement) -> tuple[str, list[str], list[str], str]:
     """A placement by names: the operation it is before, its clones, its leaves, its gradient."""
     hold = placement.hold
     return (
@@ -228,15 +230,15 @@ def test_neighbours_with_one_place_and_gradient_are_cloned_together(block_of: Bl
 # Of blocks drawn at random.
 
 
-def drawn(block_of: BlockOf, seed: int) -> tuple[Forward, list[range], Schedule]:
+def drawn(block_of: BlockOf, seed: int) -> tuple[ForwardValues, list[range], CloneSchedule]:
     forward = TrainingBlock(block_of, random_lines(seed), PRICING).forward
     windows = split(forward, 8)
     rates = Rates(expensive=0.0 if seed % 2 else 1e7, cheap=0.0)
-    kept = keep(forward, windows, [Tariff.flat(rates)] * len(windows))
-    return forward, windows, Schedule(forward, windows, kept)
+    kept = keep(forward, windows, [PriceSchedule.flat(rates)] * len(windows))
+    return forward, windows, CloneSchedule(forward, windows, kept)
 
 
-def window_around(windows: list[range], window: Window) -> range:
+def window_around(windows: list[range], window: BackwardWindow) -> range:
     return next(each for each in windows if min(window.reads) in each)
 
 

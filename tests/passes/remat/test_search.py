@@ -18,7 +18,7 @@ from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.remat import Remat
 from hloom.passes.remat.budget.estimate import Model
-from hloom.passes.remat.budget.price_grid import EXPENSIVE_RUNGS, FINE, Candidate
+from hloom.passes.remat.budget.price_grid import EXPENSIVE_PRICES, FINE, Candidate
 from hloom.passes.remat.budget.search import Search, cheapest
 from hloom.passes.remat.record import Estimate, RematRecord
 
@@ -65,16 +65,16 @@ def test_the_next_step_does_not_fit(model: Model, share: float) -> None:
     assert best.candidate is not None
     above = [
         model.estimate(Candidate(best.candidate.window_length, step))
-        for step in range(best.candidate.price_index + 1, (best.candidate.rung + 1) * FINE + 1)
+        for step in range(best.candidate.price + 1, (best.candidate.price_index + 1) * FINE + 1)
     ]
     assert not any(fits(one) and one.seconds < best.seconds for one in above)
 
 
 def test_the_floor_is_the_least_of_all(model: Model) -> None:
     grid = [
-        model.estimate(Candidate(length, rung * FINE))
+        model.estimate(Candidate(length, price_index * FINE))
         for length in model.lengths()
-        for rung in range(0, EXPENSIVE_RUNGS, 4)
+        for price_index in range(0, EXPENSIVE_PRICES, 4)
     ]
     least = min(one.temp_bytes for one in Search(model).lowest())
     assert least <= min(one.temp_bytes for one in grid)
@@ -83,7 +83,7 @@ def test_the_floor_is_the_least_of_all(model: Model) -> None:
 def test_candidates_that_come_to_the_same_are_alike(model: Model) -> None:
     length = model.lengths()[0]
     least, next_to_it = Candidate(length, 0), Candidate(length, 1 * FINE)
-    dearest = Candidate(length, (EXPENSIVE_RUNGS + 2) * FINE)
+    dearest = Candidate(length, (EXPENSIVE_PRICES + 2) * FINE)
     assert model.are_alike(least, next_to_it)
     assert not model.are_alike(least, dearest)
     assert model.estimate(next_to_it).candidate == next_to_it

@@ -11,22 +11,24 @@ from support.ir_blocks import BlockOf
 from support.training_blocks import TrainingBlock, random_lines
 
 from hloom.passes.analysis.cost import CPU_SPEED
-from hloom.passes.remat.block.values import Forward
-from hloom.passes.remat.block.windows import Tariff, keep, split
+from hloom.passes.remat.block.values import ForwardValues
+from hloom.passes.remat.block.windows import PriceSchedule, keep, split
 from hloom.passes.remat.budget.pricing import Pricing, Rates
 
-FREE = Tariff.flat(Rates(0.0, 0.0))
+FREE = PriceSchedule.flat(Rates(0.0, 0.0))
 NEVER = Rates(math.inf, math.inf)
 PRICING = Pricing(CPU_SPEED)
 
 
-def kept_of(block: TrainingBlock, *windows: tuple[str, str], tariff: Tariff = FREE) -> list[str]:
+def kept_of(
+    block: TrainingBlock, *windows: tuple[str, str], tariff: PriceSchedule = FREE
+) -> list[str]:
     """What is kept where each window is from one value's operation to another's."""
     return kept_at(block, windows, [tariff] * len(windows))
 
 
 def kept_at(
-    block: TrainingBlock, windows: Sequence[tuple[str, str]], tariffs: Sequence[Tariff]
+    block: TrainingBlock, windows: Sequence[tuple[str, str]], tariffs: Sequence[PriceSchedule]
 ) -> list[str]:
     """What is kept beside what is there anyway, each window with its tariff."""
     ranges = [range(block.position(first), block.position(last) + 1) for first, last in windows]
@@ -37,7 +39,7 @@ def kept_at(
 # Windows.
 
 
-def bytes_across(forward: Forward, bound: int) -> int:
+def bytes_across(forward: ForwardValues, bound: int) -> int:
     """Bytes of forward values that are read by the backward pass before the bound and after it."""
     return sum(
         forward.weights[value]
@@ -147,23 +149,23 @@ def test_expensive_work_is_done_again_only_at_a_price(block_of: BlockOf) -> None
     assert kept_of(TrainingBlock(block_of, lines), ("g", "g")) == ["b"]
     priced = TrainingBlock(block_of, lines, PRICING)
     assert kept_of(priced, ("g", "g")) == []
-    assert kept_of(priced, ("g", "g"), tariff=Tariff.flat(NEVER)) == ["b"]
+    assert kept_of(priced, ("g", "g"), tariff=PriceSchedule.flat(NEVER)) == ["b"]
 
 
 def test_a_tariff_tells_early_work_from_late(block_of: BlockOf) -> None:
     lines = "a dot x x\nb dot x x\n---\ng call d b\nh call g a"
     block = TrainingBlock(block_of, lines, PRICING)
-    late_is_free = Tariff(NEVER, Rates(0.0, 0.0), block.position("b"))
+    late_is_free = PriceSchedule(NEVER, Rates(0.0, 0.0), block.position("b"))
     assert kept_of(block, ("g", "h"), tariff=late_is_free) == ["a"]
-    early_is_free = Tariff(Rates(0.0, 0.0), NEVER, block.position("b"))
+    early_is_free = PriceSchedule(Rates(0.0, 0.0), NEVER, block.position("b"))
     assert kept_of(block, ("g", "h"), tariff=early_is_free) == ["b"]
 
 
 def test_each_window_has_its_tariff(block_of: BlockOf) -> None:
     block = TrainingBlock(block_of, "a dot x x\nb dot x x\n---\ng call d b\nh call g a", PRICING)
     windows = [("g", "g"), ("h", "h")]
-    assert kept_at(block, windows, [Tariff.flat(NEVER), FREE]) == ["b"]
-    assert kept_at(block, windows, [FREE, Tariff.flat(NEVER)]) == ["a"]
+    assert kept_at(block, windows, [PriceSchedule.flat(NEVER), FREE]) == ["b"]
+    assert kept_at(block, windows, [FREE, PriceSchedule.flat(NEVER)]) == ["a"]
 
 
 @pytest.mark.parametrize(("steps", "kept"), [(256, []), (257, ["f256"])])
@@ -182,7 +184,7 @@ def test_all_that_is_read_is_kept_or_can_be_made_of_it(
 ) -> None:
     forward = TrainingBlock(block_of, random_lines(seed), PRICING).forward
     windows = split(forward, 6)
-    kept = keep(forward, windows, [Tariff.flat(Rates(rate, rate))] * len(windows))
+    kept = keep(forward, windows, [PriceSchedule.flat(Rates(rate, rate))] * len(windows))
     available = set(kept)
     for value in range(len(forward.weights)):
         if forward.constant[value] or (

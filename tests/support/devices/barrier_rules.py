@@ -17,16 +17,16 @@ from hloom.passes.ir.collectives import (
     COLLECTIVES,
     Meeting,
     covers,
-    is_for_nobody,
-    meeting_of_groups,
-    needs_of,
+    is_trivial,
+    partitions_of_groups,
+    sync_requirement_of,
     synchronized,
 )
 from hloom.passes.ir.marks import BarrierKind
 
 
 @dataclass(frozen=True)
-class Kernel:
+class SyncKernel:
     """A kernel of the block: its number there, and who meets at it."""
 
     number: int
@@ -72,16 +72,16 @@ class Rules:
         """The barriers at which somebody waits."""
         return [n for n in range(len(self.ops)) if self._is_barrier(n) and not self._is_hold(n)]
 
-    def _kernel(self, number: int) -> Kernel | None:
+    def _kernel(self, number: int) -> SyncKernel | None:
         op = self.ops[number]
-        needs = needs_of(op)
+        needs = sync_requirement_of(op)
         if needs is None:
             return None
-        meeting = meeting_of_groups(needs.groups, self._partitions)
+        meeting = partitions_of_groups(needs.groups, self._partitions)
         in_place = frozenset({0} if "output_operand_aliases" in op.attributes else ())
-        if is_for_nobody(meeting):
+        if is_trivial(meeting):
             return None
-        return Kernel(number, needs.entry, needs.exit, meeting, in_place)
+        return SyncKernel(number, needs.entry, needs.exit, meeting, in_place)
 
     def _is_member(self, number: int) -> bool:
         is_kernel = any(kernel.number == number for kernel in self.kernels)
@@ -97,7 +97,7 @@ class Rules:
         if not self._is_barrier(number):
             return False
         groups = marks.rendezvous(self.ops[number]).groups
-        return covers(meeting_of_groups(groups, self._partitions), meeting)
+        return covers(partitions_of_groups(groups, self._partitions), meeting)
 
     def _collectives_of(self, meeting: Meeting) -> list[int]:
         found = []
@@ -116,7 +116,7 @@ class Rules:
             for each in self._collectives_of(meeting)
         )
 
-    def _check_entry(self, kernel: Kernel, operand: int) -> None:
+    def _check_entry(self, kernel: SyncKernel, operand: int) -> None:
         """The operand is in its buffer on all devices before the kernel runs on one."""
         value = self.ops[kernel.number].operands[operand]
         readers = self._readers(value)
@@ -149,7 +149,7 @@ class Rules:
                 if other.number == maker and other.exit == "after":
                     assert self._is_barrier_of(links[0], other.meeting), "not final at the barrier"
 
-    def _check_results(self, kernel: Kernel) -> None:
+    def _check_results(self, kernel: SyncKernel) -> None:
         """Nothing reads a result before all have left the kernel."""
         for result in self.ops[kernel.number].results:
             for reader in self._readers(result):
@@ -161,7 +161,7 @@ class Rules:
                 passed = list(op.operands)[: len(op.results)]
                 assert passed.count(result) == 1, "it is copied before it is final"
 
-    def _check_operands_stay(self, kernel: Kernel) -> None:
+    def _check_operands_stay(self, kernel: SyncKernel) -> None:
         """There is a point where all have left the kernel, and its operands live until then."""
         op = self.ops[kernel.number]
         ends = [

@@ -23,8 +23,8 @@ from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.remat import Remat
 from hloom.passes.remat.block.plan import BlockPlan, block_plan
-from hloom.passes.remat.block.schedule import Schedule
-from hloom.passes.remat.decisions import DividedBlock
+from hloom.passes.remat.block.schedule import CloneSchedule
+from hloom.passes.remat.decisions import BlockDecisions
 from hloom.passes.remat.plan import RematPlan
 
 CHEAP, FLOOR = "remat{min_bytes=0}", "remat{budget=1B min_bytes=0}"
@@ -147,7 +147,7 @@ def test_any_part_of_a_plan_of_a_random_program(program: list[Step], spec: str, 
 def planned(block: TrainingBlock, *windows: tuple[str, str]) -> BlockPlan:
     """What is recomputed in windows from one operation to another, where nothing is kept."""
     ranges = [range(block.position(one), block.position(last) + 1) for one, last in windows]
-    return block_plan(Schedule(block.forward, ranges, frozenset()))
+    return block_plan(CloneSchedule(block.forward, ranges, frozenset()))
 
 
 def clones(block: TrainingBlock, plan: BlockPlan | None) -> list[list[str]]:
@@ -168,7 +168,7 @@ CHAIN = """
 def test_what_reads_comes_before_what_it_reads(block_of: BlockOf) -> None:
     block = TrainingBlock(block_of, CHAIN)
     plan = planned(block, ("b1", "b2"))
-    divided = DividedBlock(plan, 0)
+    divided = BlockDecisions(plan, 0)
     reads, made = divided.decisions
     assert clones(block, divided.keeping([reads.id, made.id])) == [["f2", "f3"]]
     part = divided.keeping([reads.id])
@@ -196,7 +196,7 @@ def test_a_clone_comes_along_where_the_program_makes_its_value_too_late(block_of
         b3 add b1 f4
         """,
     )
-    divided = DividedBlock(planned(block, ("b1", "b3")), 0)
+    divided = BlockDecisions(planned(block, ("b1", "b3")), 0)
     reads, made = divided.decisions
     whole = divided.keeping([reads.id, made.id])
     assert whole is not None
@@ -226,7 +226,7 @@ def test_parts_of_random_blocks_never_read_what_is_not_made_yet(
 ) -> None:
     block = TrainingBlock(block_of, random_lines(seed))
     plan = planned(block, ("b0", "b14"), ("b15", "b29"))
-    divided = DividedBlock(plan, 0)
+    divided = BlockDecisions(plan, 0)
     graph = block.forward.graph
     ids = [decision.id for decision in divided.decisions]
     for part in (divided.keeping(some) for some in subsets(ids, 4, seed)):

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from hloom.passes.analysis.memory_model.profile import MemoryCurve, Point
+from hloom.passes.analysis.memory_model.profile import MemoryProfile, Point
 from hloom.tools.report import plots
 from hloom.tools.report.drawing import COLORS, DARK
 from hloom.tools.report.memory import Owner, Owners
@@ -45,9 +45,9 @@ OWNERS = Owners(
 NO_OWNERS = Owners("", 0, 0.0, (), 0, 0)
 
 
-def curve(sizes: list[int], given: int = MEBI_BYTES) -> MemoryCurve:
+def curve(sizes: list[int], given: int = MEBI_BYTES) -> MemoryProfile:
     points = tuple(Point(size, "jit(f)/add", "model.py:3") for size in sizes)
-    return MemoryCurve(points, sizes.index(max(sizes)), (), given, 0, 0)
+    return MemoryProfile(points, sizes.index(max(sizes)), (), given, 0, 0)
 
 
 BEFORE = curve([1 * MEBI_BYTES, 5 * MEBI_BYTES, 7 * MEBI_BYTES, 2 * MEBI_BYTES])
@@ -58,7 +58,7 @@ PLOTS = {
         BEFORE, AFTER, width=width, budget_bytes=5 * MEBI_BYTES
     ),
     "unchanged": lambda width: plots.memory_plot(BEFORE, width=width),
-    "empty": lambda width: plots.memory_plot(MemoryCurve((), 0, (), 0, 0, 0), width=width),
+    "empty": lambda width: plots.memory_plot(MemoryProfile((), 0, (), 0, 0, 0), width=width),
     "xla": lambda width: plots.xla_memory_plot(RANGES, width=width),
     "xla-empty": lambda width: plots.xla_memory_plot(
         {"instructions": 0, "temp_bytes": None, "curve": []}, width=width

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from hloom.passes.analysis.memory_model.fusion import Kernels
 from hloom.passes.analysis.memory_model.peak import peak_in_order, simulate
 from hloom.passes.analysis.memory_model.schedulers import depth_first_order, greedy_order
-from hloom.passes.analysis.memory_model.trace import Line, Work
+from hloom.passes.analysis.memory_model.trace import BufferUse, OpTrace
 
-Step = tuple[Work, list[str], list[str]]
+Step = tuple[BufferUse, list[str], list[str]]
 
 
 def line(
@@ -27,14 +27,14 @@ def line(
     returned: str = "",
     into: Sequence[tuple[str, str]] = (),
     inner: Sequence[int] = (),
-) -> Line:
+) -> OpTrace:
     """A line whose values are named; those without a size have 10 bytes.
 
     But ``r``, which tests return, has 1: a larger one would have room for other values.
     """
     names = list(dict.fromkeys([*given.split(), *itertools.chain(*(s[2] for s in steps))]))
     number = {name: place for place, name in enumerate(names)}
-    return Line(
+    return OpTrace(
         work=[work for work, _, _ in steps],
         reads=[[number[name] for name in reads] for _, reads, _ in steps],
         makes=[[number[name] for name in makes] for _, _, makes in steps],
@@ -47,22 +47,22 @@ def line(
 
 
 def whole(reads: str, makes: str) -> Step:
-    return Work.WHOLE, reads.split(), makes.split()
+    return BufferUse.WHOLE, reads.split(), makes.split()
 
 
 def fused(reads: str, makes: str) -> Step:
-    return Work.FUSED, reads.split(), makes.split()
+    return BufferUse.FUSED, reads.split(), makes.split()
 
 
 def reduction(reads: str, makes: str) -> Step:
-    return Work.REDUCTION, reads.split(), makes.split()
+    return BufferUse.REDUCTION, reads.split(), makes.split()
 
 
 # Lines counted by hand.
 
 
 def test_nothing_needs_nothing() -> None:
-    assert simulate(Line()).bytes == 0
+    assert simulate(OpTrace()).bytes == 0
 
 
 def test_a_value_is_alive_from_its_maker_to_its_last_reader() -> None:
@@ -103,7 +103,7 @@ def test_what_a_fused_value_is_made_of_lives_until_its_reader_runs() -> None:
 
 
 def test_heavy_work_is_done_once_for_several_readers() -> None:
-    def peak(work: Work) -> int:
+    def peak(work: BufferUse) -> int:
         steps = [
             whole("x", "a"),
             (work, ["a"], ["t"]),
@@ -113,8 +113,8 @@ def test_heavy_work_is_done_once_for_several_readers() -> None:
         ]
         return simulate(line(steps, {"a": 40, "t": 100}, given="x", returned="r")).bytes
 
-    assert peak(Work.FUSED) == 40 + 10 + 10
-    assert peak(Work.HEAVY) == 40 + 100
+    assert peak(BufferUse.FUSED) == 40 + 10 + 10
+    assert peak(BufferUse.HEAVY) == 40 + 100
 
 
 @pytest.mark.parametrize(("also_reads_maximum", "expected"), [(False, 150), (True, 70)])
@@ -125,7 +125,7 @@ def test_a_shift_is_kept_where_its_maximum_is_for_it_alone(
         whole("x", "a"),
         reduction("a", "m"),
         fused("m", "spread"),
-        (Work.SHIFT, ["a", "spread"], ["s"]),
+        (BufferUse.SHIFT, ["a", "spread"], ["s"]),
         reduction("s", "n"),
         whole("n m" if also_reads_maximum else "n", "b"),
         reduction("s b", "r"),
@@ -135,23 +135,23 @@ def test_a_shift_is_kept_where_its_maximum_is_for_it_alone(
 
 
 def test_a_barrier_keeps_the_memory_and_holds_the_value() -> None:
-    barrier = (Work.ALIAS, ["a", "g"], ["a2", "g2"])
+    barrier = (BufferUse.ALIAS, ["a", "g"], ["a2", "g2"])
     steps = [whole("x", "a"), whole("x", "g"), barrier, whole("a2", "b"), whole("b g2", "r")]
     assert simulate(line(steps, {"a": 100, "a2": 100}, given="x", returned="r")).bytes == 120
 
 
 def test_a_view_is_its_operand() -> None:
-    steps = [whole("x", "a"), (Work.VIEW, ["a"], ["v"]), whole("v", "b"), whole("v b", "r")]
+    steps = [whole("x", "a"), (BufferUse.VIEW, ["a"], ["v"]), whole("v", "b"), whole("v b", "r")]
     assert simulate(line(steps, {"a": 100, "v": 100}, given="x", returned="r")).bytes == 110
 
 
 def test_an_update_in_place_takes_its_operands_memory() -> None:
-    steps = [whole("x", "a"), (Work.IN_PLACE, ["a", "x"], ["u"]), whole("u", "r")]
+    steps = [whole("x", "a"), (BufferUse.IN_PLACE, ["a", "x"], ["u"]), whole("u", "r")]
     assert simulate(line(steps, {"a": 100, "u": 100}, given="x", returned="r")).bytes == 100
 
 
 def test_an_update_of_what_is_read_later_is_a_copy() -> None:
-    steps = [whole("x", "a"), (Work.IN_PLACE, ["a", "x"], ["u"]), whole("u a", "r")]
+    steps = [whole("x", "a"), (BufferUse.IN_PLACE, ["a", "x"], ["u"]), whole("u a", "r")]
     assert simulate(line(steps, {"a": 100, "u": 100}, given="x", returned="r")).bytes == 200
 
 
@@ -159,8 +159,8 @@ def test_an_update_of_what_is_read_later_is_a_copy() -> None:
 def test_an_argument_is_updated_in_place_where_it_was_given_away(
     into: list[tuple[str, str]], expected: int
 ) -> None:
-    update = (Work.IN_PLACE, ["x", "y"], ["u"])
-    steps = [update, whole("u", "r"), (Work.IN_PLACE, ["u", "r"], ["s"])]
+    update = (BufferUse.IN_PLACE, ["x", "y"], ["u"])
+    steps = [update, whole("u", "r"), (BufferUse.IN_PLACE, ["u", "r"], ["s"])]
     sizes = dict.fromkeys("xus", 100)
     found = simulate(line(steps, sizes, given="x y", returned="r s", into=into))
     # Without, the copy of x is in memory of the caller's for s.
@@ -172,10 +172,10 @@ def test_an_argument_is_updated_in_place_where_it_was_given_away(
 
 def test_constants_that_are_written_over_are_made_together() -> None:
     steps = [
-        (Work.FREE, [], ["zero"]),
-        (Work.IN_PLACE, ["zero", "x"], ["a"]),
+        (BufferUse.FREE, [], ["zero"]),
+        (BufferUse.IN_PLACE, ["zero", "x"], ["a"]),
         whole("a", "m"),
-        (Work.IN_PLACE, ["zero", "m"], ["b"]),
+        (BufferUse.IN_PLACE, ["zero", "m"], ["b"]),
         whole("b", "r"),
     ]
     sizes = dict.fromkeys(("zero", "a", "b"), 100)
@@ -183,7 +183,12 @@ def test_constants_that_are_written_over_are_made_together() -> None:
 
 
 def test_a_constant_is_in_nobodys_way() -> None:
-    steps = [(Work.FREE, [], ["c"]), fused("c", "spread"), fused("spread x", "f"), whole("f", "r")]
+    steps = [
+        (BufferUse.FREE, [], ["c"]),
+        fused("c", "spread"),
+        fused("spread x", "f"),
+        whole("f", "r"),
+    ]
     assert simulate(line(steps, {"spread": 1000}, given="x", returned="r")).bytes == 10
 
 
@@ -239,25 +244,25 @@ def test_both_orders_finish_one_branch_before_the_next() -> None:
 
 
 @st.composite
-def lines(draw: st.DrawFn) -> Line:
+def lines(draw: st.DrawFn) -> OpTrace:
     """Random lines of all kinds of work, each operation with one result."""
     count = draw(st.integers(1, 14))
     given_count = draw(st.integers(1, 3))
-    drawn = Line(
+    drawn = OpTrace(
         sizes=[draw(st.integers(1, 1000)) for _ in range(given_count)],
         given=frozenset(range(given_count)),
     )
     for position in range(count):
-        work = draw(st.sampled_from([w for w in Work if w is not Work.SHIFT]))
+        work = draw(st.sampled_from([w for w in BufferUse if w is not BufferUse.SHIFT]))
         there = given_count + position
-        most = {Work.FREE: 0, Work.VIEW: 1, Work.ALIAS: 1}.get(work, 3)
+        most = {BufferUse.FREE: 0, BufferUse.VIEW: 1, BufferUse.ALIAS: 1}.get(work, 3)
         reads = draw(
             st.lists(st.integers(0, there - 1), min_size=min(1, most), max_size=most, unique=True)
         )
         drawn.work.append(work)
         drawn.reads.append(reads)
         drawn.makes.append([there])
-        same = work in (Work.VIEW, Work.ALIAS, Work.IN_PLACE)
+        same = work in (BufferUse.VIEW, BufferUse.ALIAS, BufferUse.IN_PLACE)
         drawn.sizes.append(drawn.sizes[reads[0]] if same else draw(st.integers(1, 1000)))
         drawn.inner.append(draw(st.sampled_from([0, 0, 0, 500])))
     made = range(given_count, len(drawn.sizes))
@@ -266,7 +271,7 @@ def lines(draw: st.DrawFn) -> Line:
 
 
 @given(lines())
-def test_orders_are_of_all_kernels_after_their_operands(drawn: Line) -> None:
+def test_orders_are_of_all_kernels_after_their_operands(drawn: OpTrace) -> None:
     kernels = Kernels(drawn)
     for order in (greedy_order(kernels), depth_first_order(kernels)):
         assert sorted(order) == list(range(len(kernels.positions)))
@@ -276,13 +281,13 @@ def test_orders_are_of_all_kernels_after_their_operands(drawn: Line) -> None:
 
 
 @given(lines(), st.randoms(use_true_random=False))
-def test_the_numbers_of_values_do_not_matter(drawn: Line, random: Any) -> None:
+def test_the_numbers_of_values_do_not_matter(drawn: OpTrace, random: Any) -> None:
     new = list(range(len(drawn.sizes)))
     random.shuffle(new)
     sizes = [0] * len(new)
     for old, number in enumerate(new):
         sizes[number] = drawn.sizes[old]
-    renumbered = Line(
+    renumbered = OpTrace(
         work=drawn.work,
         reads=[[new[value] for value in reads] for reads in drawn.reads],
         makes=[[new[value] for value in makes] for makes in drawn.makes],
@@ -297,7 +302,7 @@ def test_the_numbers_of_values_do_not_matter(drawn: Line, random: Any) -> None:
 
 
 @given(lines())
-def test_a_peak_is_what_is_alive_then(drawn: Line) -> None:
+def test_a_peak_is_what_is_alive_then(drawn: OpTrace) -> None:
     peak = simulate(drawn)
     assert peak.bytes == peak.inner_bytes + sum(size for _, size in peak.alive)
     kernels = Kernels(drawn)
@@ -306,12 +311,12 @@ def test_a_peak_is_what_is_alive_then(drawn: Line) -> None:
 
 
 @given(lines(), st.integers(1, 1000))
-def test_a_value_more_to_keep_never_needs_less(drawn: Line, size: int) -> None:
+def test_a_value_more_to_keep_never_needs_less(drawn: OpTrace, size: int) -> None:
     """In one order: another value may make XLA choose a better one."""
     value = len(drawn.sizes)
     last = len(drawn.sizes) + 1
-    kept = Line(
-        work=[Work.WHOLE, *drawn.work, Work.WHOLE],
+    kept = OpTrace(
+        work=[BufferUse.WHOLE, *drawn.work, BufferUse.WHOLE],
         reads=[[0], *drawn.reads, [value]],
         makes=[[value], *drawn.makes, [last]],
         sizes=[*drawn.sizes, size, 1],
@@ -320,7 +325,7 @@ def test_a_value_more_to_keep_never_needs_less(drawn: Line, size: int) -> None:
         returned=drawn.returned | {last},
     )
 
-    def own_peak(line: Line) -> int:
+    def own_peak(line: OpTrace) -> int:
         kernels = Kernels(line)
         return peak_in_order(kernels, list(range(len(kernels.positions)))).bytes
 

@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import pytest
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.memory_model.peak import simulate, timeline
-from hloom.passes.analysis.memory_model.profile import MemoryCurve, memory_curve
-from hloom.passes.analysis.memory_model.trace import Line, Work
+from hloom.passes.analysis.memory_model.peak import buffer_timeline, simulate
+from hloom.passes.analysis.memory_model.profile import MemoryProfile, memory_profile
+from hloom.passes.analysis.memory_model.trace import BufferUse, OpTrace
 from hloom.passes.analysis.memory_model.tracer import predict
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import Pipeline
@@ -79,26 +79,26 @@ def module(request: pytest.FixtureRequest) -> ir.Module:
 
 
 def test_the_peak_is_what_the_model_predicts(module: ir.Module) -> None:
-    curve, predicted = memory_curve(module), predict(module)
+    curve, predicted = memory_profile(module), predict(module)
     assert curve.temp_bytes == max((point.bytes for point in curve.points), default=0)
     assert curve.temp_bytes == predicted.temp_bytes
     assert curve.step_bytes == predicted.step_bytes
 
 
 def test_the_owners_make_up_the_peak(module: ir.Module) -> None:
-    curve = memory_curve(module)
+    curve = memory_profile(module)
     assert sum(owner.bytes for owner in curve.owners) == curve.temp_bytes
     assert all(owner.start <= curve.peak_at <= owner.end for owner in curve.owners)
     assert list(curve.owners) == sorted(curve.owners, key=lambda owner: -owner.bytes)
 
 
 def test_a_curve_survives_json(module: ir.Module) -> None:
-    curve = memory_curve(module)
-    assert MemoryCurve.from_json(json.loads(json.dumps(curve.to_json()))) == curve
+    curve = memory_profile(module)
+    assert MemoryProfile.from_json(json.loads(json.dumps(curve.to_json()))) == curve
 
 
 def test_memory_grows_forward_and_shrinks_backward() -> None:
-    curve = memory_curve(PROGRAMS["chain"]())
+    curve = memory_profile(PROGRAMS["chain"]())
     sizes = [point.bytes for point in curve.points]
     assert sizes[: curve.peak_at + 1] == sorted(sizes[: curve.peak_at + 1])
     forward = [n for n, point in enumerate(curve.points) if "transpose(" not in point.name]
@@ -111,7 +111,7 @@ def test_memory_grows_forward_and_shrinks_backward() -> None:
 
 
 def test_a_loop_is_shown_by_its_body() -> None:
-    curve = memory_curve(PROGRAMS["scan"]())
+    curve = memory_profile(PROGRAMS["scan"]())
     inside = [number for number, point in enumerate(curve.points) if point.in_loop]
     assert len(inside) >= 6
     outside = [owner for owner in curve.owners if not owner.in_loop]
@@ -134,7 +134,7 @@ def test_a_loop_is_shown_by_its_body() -> None:
 
 
 def test_of_branches_the_larger_one_is_shown() -> None:
-    curve = memory_curve(PROGRAMS["branches"]())
+    curve = memory_profile(PROGRAMS["branches"]())
     assert any("sort" in point.name for point in curve.points)
     assert not any(point.in_loop for point in curve.points)
 
@@ -145,7 +145,7 @@ def test_a_text_is_prepared_first() -> None:
     )
     text = str(lowered.compiler_ir().operation.get_asm(enable_debug_info=True))
     assert "func.call" in text or " call @" in text
-    assert curve_of_text(text) == memory_curve(PROGRAMS["scan"]())
+    assert curve_of_text(text) == memory_profile(PROGRAMS["scan"]())
 
 
 def test_what_jax_makes_itself_has_the_line_of_the_call() -> None:
@@ -182,7 +182,7 @@ def test_a_text_that_is_no_module_is_refused() -> None:
 @pytest.mark.parametrize("seed", range(30))
 def test_a_timeline_peaks_where_the_simulation_does(seed: int) -> None:
     line = random_line(random.Random(seed))
-    found, peak = timeline(line), simulate(line)
+    found, peak = buffer_timeline(line), simulate(line)
     assert found.peak_bytes == peak.bytes
     at = found.bytes.index(peak.bytes)
     assert found.positions[at] == peak.position
@@ -190,24 +190,24 @@ def test_a_timeline_peaks_where_the_simulation_does(seed: int) -> None:
     assert alive == set(peak.alive)
 
 
-def random_line(random_: random.Random) -> Line:
-    kinds = [work for work in Work if work not in (Work.SHIFT, Work.ALIAS)]
-    line = Line(sizes=[random_.randrange(1, 9) for _ in range(2)], given=frozenset({0, 1}))
+def random_line(random_: random.Random) -> OpTrace:
+    kinds = [work for work in BufferUse if work not in (BufferUse.SHIFT, BufferUse.ALIAS)]
+    line = OpTrace(sizes=[random_.randrange(1, 9) for _ in range(2)], given=frozenset({0, 1}))
     for _ in range(14):
         work = random_.choice(kinds)
-        count = 0 if work is Work.FREE else random_.randrange(1, 3)
+        count = 0 if work is BufferUse.FREE else random_.randrange(1, 3)
         reads = random_.sample(range(len(line.sizes)), count)
         line.work.append(work)
-        line.reads.append(reads[:1] if work is Work.VIEW else reads)
+        line.reads.append(reads[:1] if work is BufferUse.VIEW else reads)
         line.makes.append([len(line.sizes)])
-        same = work in (Work.VIEW, Work.IN_PLACE)
+        same = work in (BufferUse.VIEW, BufferUse.IN_PLACE)
         line.sizes.append(line.sizes[reads[0]] if same else random_.randrange(1, 9))
-        line.inner.append(random_.randrange(3) if work is Work.WHOLE else 0)
+        line.inner.append(random_.randrange(3) if work is BufferUse.WHOLE else 0)
     line.returned = frozenset({len(line.sizes) - 1, len(line.sizes) - 3})
     return line
 
 
 @pytest.mark.once
 def test_a_program_of_no_kernels_has_no_peak() -> None:
-    curve = MemoryCurve((), 0, (), 8, 8, 0)
+    curve = MemoryProfile((), 0, (), 8, 8, 0)
     assert (curve.temp_bytes, curve.base_bytes, curve.step_bytes) == (0, 16, 16)

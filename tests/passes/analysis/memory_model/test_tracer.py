@@ -15,8 +15,8 @@ from benchmarks.h100 import MEBI_BYTES, measure, placement
 from benchmarks.subjects import SUBJECTS
 from hloom.passes.analysis.block_graph import BlockGraph
 from hloom.passes.analysis.memory_model.layouts import transposing_bytes
-from hloom.passes.analysis.memory_model.trace import Line, Work
-from hloom.passes.analysis.memory_model.tracer import inner_bytes, line_of, predict
+from hloom.passes.analysis.memory_model.trace import BufferUse, OpTrace
+from hloom.passes.analysis.memory_model.tracer import inner_bytes, predict, trace_block
 from hloom.passes.analysis.shards import Shards
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import Pipeline
@@ -35,9 +35,9 @@ def prepared(lowered: Any) -> ir.Module:
     return module
 
 
-def function(lowered: Any) -> Line:
+def function(lowered: Any) -> OpTrace:
     module = prepared(lowered)  # a block does not keep its module alive
-    return line_of(BlockGraph.of(main_block(module)))
+    return trace_block(BlockGraph.of(main_block(module)))
 
 
 def main_block(module: ir.Module) -> ir.Block:
@@ -114,7 +114,7 @@ def test_heavy_work_is_kept_as_it_is_converted(parse: Callable[[str], ir.Module]
           return %n : tensor<64xbf16>
         }"""
     )
-    assert line_of(BlockGraph.of(main_block(module))).work == [Work.FUSED, Work.HEAVY]
+    assert trace_block(BlockGraph.of(main_block(module))).work == [BufferUse.FUSED, BufferUse.HEAVY]
 
 
 def test_a_softmaxs_shift_is_found() -> None:
@@ -122,8 +122,8 @@ def test_a_softmaxs_shift_is_found() -> None:
         return jax.nn.log_softmax(x)[:, 0].mean()
 
     work = function(jax.jit(jax.value_and_grad(loss)).lower(square(64))).work
-    assert work.count(Work.SHIFT) == 1
-    assert Work.SHIFT not in function(jax.jit(lambda x: x - x.max()).lower(square(64))).work
+    assert work.count(BufferUse.SHIFT) == 1
+    assert BufferUse.SHIFT not in function(jax.jit(lambda x: x - x.max()).lower(square(64))).work
 
 
 @pytest.mark.parametrize("transposed", [False, True])
