@@ -6,6 +6,7 @@ import dataclasses
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from jax.extend.mlir import ir
 

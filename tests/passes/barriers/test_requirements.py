@@ -56,7 +56,7 @@ def test_a_declared_target_needs_no_attribute() -> None:
         kinds = [barrier["kind"] for barrier in plan_of(in_shard_map(call))["barriers"]]
         assert kinds == ["entry", "exit"]
         declare("known", SyncRequirement(entry=True, exit="after"))
-        with pytest.raises(ValueError, match="@known is declared already, with Needs"):
+        with pytest.raises(ValueError, match="@known is declared already, with SyncRequirement"):
             declare("known", SyncRequirement(entry=True))
         said = f"%r = {kernel('exit=after', target='known')}"
         kinds = [barrier["kind"] for barrier in plan_of(in_shard_map(said))["barriers"]]
