@@ -27,7 +27,7 @@ from hloom.tools.replay.errors import ReplayError
 from hloom.tools.replay.interpret import interpret
 from hloom.tools.replay.program import Program
 from hloom.tools.replay.select import chosen_module
-from hloom.tools.replay.table import Opinion, Run
+from hloom.tools.replay.table import Run, Verdict
 from hloom.tools.report.units import size
 
 Array = NDArray[Any]
@@ -117,7 +117,7 @@ def _replay(arguments: argparse.Namespace, console: Console) -> int:
     for each in all_runs:
         for note in _notes_on(each, module, is_recorded=each.title == (module.spec or OFF)):
             console.print(Text(f"{each.title}: {note}", style="yellow"))
-    opinions: list[Opinion] = []
+    opinions: list[Verdict] = []
     if program.runs:
         _tell_inputs(console, program, given, kind)
         all_runs, opinions = _compare(arguments, program, all_runs, given, kind, console)
@@ -164,7 +164,7 @@ def _compare(
     given: Sequence[Array],
     kind: str,
     console: Console,
-) -> tuple[list[Run], list[Opinion]]:
+) -> tuple[list[Run], list[Verdict]]:
     """The runs with their times, and what each of them gave against the others."""
     names = [value.name for value in program.results]
     results = {each.title: each.runnable.run(given) for each in all_runs}
@@ -186,7 +186,7 @@ def _compare(
             pairs.append((got, "the step"))
     tolerance = Tolerance(arguments.tolerance)
     opinions = [
-        Opinion(one, other, compare(results[one], results[other], names, tolerance))
+        Verdict(one, other, compare(results[one], results[other], names, tolerance))
         for one, other in pairs
     ]
     return _timed(all_runs, given, arguments.repeat), opinions
@@ -224,7 +224,7 @@ def _tell_inputs(console: Console, program: Program, given: Sequence[Array], kin
 
 
 def _write_json(
-    file: Path, program: Program, all_runs: Sequence[Run], opinions: Sequence[Opinion]
+    file: Path, program: Program, all_runs: Sequence[Run], opinions: Sequence[Verdict]
 ) -> None:
     memory = ("argument_bytes", "output_bytes", "alias_bytes", "temp_bytes")
     report = {

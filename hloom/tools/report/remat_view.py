@@ -48,7 +48,7 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class Attempt:
+class AttemptRow:
     """One compile of a plan; figures that are not known are None.
 
     Attributes:
@@ -95,7 +95,7 @@ class Recomputation:
     added_seconds: float | None
     values: tuple[Recomputed, ...]
     kept: tuple[Kept, ...]
-    attempts: tuple[Attempt, ...]
+    attempts: tuple[AttemptRow, ...]
     considered: int
 
     @property
@@ -209,8 +209,8 @@ def _kept_key(value: Json, trips: int, *, already: bool) -> tuple[str, str, str,
     return (value["name"], source, value["type"], size_bytes, trips, already)
 
 
-def _attempt(entry: Json) -> Attempt:
-    return Attempt(
+def _attempt(entry: Json) -> AttemptRow:
+    return AttemptRow(
         predicted_bytes=whole_or_none(entry.get("predicted_step_bytes")),
         measured_bytes=whole_or_none(entry.get("step_bytes")),
         added_flops=_known(entry.get("added_flops")),

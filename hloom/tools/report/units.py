@@ -59,11 +59,6 @@ def percent(share: float) -> str:
     return f"{shown} %"
 
 
-def counted(count: int, noun: str, plural: str = "") -> str:
-    """A count with its noun, e.g. "1 block", "2,572 operations"."""
-    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
-
-
 def short_place(line: str) -> str:
     """A source line without the folders that say nothing: "flax/nnx/nn/linear.py:422"."""
     for folders in (_INSTALLED, _STANDARD_LIBRARY):
