@@ -58,12 +58,19 @@ def test_the_facts_of_a_module(tmp_path: Path, captures: Captures) -> None:
     kept = executed(captures).kept
     assert kept is not None
     facts = kept.facts
-    assert (facts.name, facts.spec, facts.passes) == ("jit_step", spec, (spec,))
-    assert (facts.platform, facts.partitions, facts.replicas) == ("cpu", 1, 1)
-    assert [(device.id, device.process) for device in facts.devices] == [(0, 0)]
+    assert (facts.name, facts.manifest["spec"], facts.manifest["passes"]) == (
+        "jit_step",
+        spec,
+        [spec],
+    )
+    assert (facts.platform, facts.manifest["partitions"], facts.manifest["replicas"]) == (
+        "cpu",
+        1,
+        1,
+    )
+    assert [(each["id"], each["process"]) for each in facts.manifest["devices"]] == [(0, 0)]
     assert facts.compile_options == {"xla_cpu_enable_fast_math": "True"}
-    assert facts.target is not None
-    assert facts.target.platform == "cpu"
+    assert facts.manifest["target"]["platform"] == "cpu"
     assert (facts.arguments, facts.results) == (("x",), ("result",))
     assert facts.compile["changed"] is True
     assert facts.compile["cache_hit"] is None
@@ -77,8 +84,8 @@ def test_a_module_without_passes_is_kept(tmp_path: Path, captures: Captures) -> 
     kept = executed(captures).kept
     assert kept is not None
     assert [name for name in kept.files if not name.startswith("xla/")] == ["00-input.mlir"]
-    assert (kept.facts.spec, kept.facts.passes) == ("", ())
-    assert kept.facts.target is not None
+    assert (kept.facts.manifest["spec"], kept.facts.manifest["passes"]) == ("", [])
+    assert kept.facts.manifest["target"] is not None
 
 
 def test_a_module_on_several_devices(tmp_path: Path, captures: Captures) -> None:
@@ -90,8 +97,8 @@ def test_a_module_on_several_devices(tmp_path: Path, captures: Captures) -> None
         step(x)
     kept = executed(captures).kept
     assert kept is not None
-    assert kept.facts.partitions == 8
-    assert [device.id for device in kept.facts.devices] == list(range(8))
+    assert kept.facts.manifest["partitions"] == 8
+    assert [device["id"] for device in kept.facts.manifest["devices"]] == list(range(8))
 
 
 def test_all_attempts_of_a_measured_pass_are_kept(tmp_path: Path, captures: Captures) -> None:
@@ -107,7 +114,7 @@ def test_all_attempts_of_a_measured_pass_are_kept(tmp_path: Path, captures: Capt
     kept = executed(captures).kept
     assert kept is not None
     assert {"attempts.json", "attempt-1/plan-02-drop-products.json"} <= kept.files.keys()
-    assert kept.facts.compile["best_attempt"] == 1
+    assert kept.facts.manifest["compile"]["best_attempt"] == 1
 
 
 def test_a_module_that_a_pass_fails_on_is_kept(
@@ -119,7 +126,7 @@ def test_a_module_that_a_pass_fails_on_is_kept(
     execution = executed(captures)
     assert execution.kept is not None
     assert "00-input.mlir" in execution.kept.files
-    assert "fail" in str(execution.kept.facts.compile["fell_back"])
+    assert "fail" in str(execution.kept.facts.manifest["compile"]["fell_back"])
     # What fails is worth a look at once, whatever steps are chosen.
     assert "Traceback" in (tmp_path / "jit_step-0" / "failure.txt").read_text()
 

@@ -190,7 +190,7 @@ def _copy(run: _Run, what: str, values: Sequence[Any]) -> Snapshot | None:
         from hloom.dumps.collect.arrays import snapshot
 
         kept = run.execution.kept
-        processes = None if kept is None else {device.process for device in kept.facts.devices}
+        processes = None if kept is None else kept.facts.processes
         names = _names(kept, what, len(values))
         # A guard of the program's is about its own transfers.
         with jax.transfer_guard("allow"):
@@ -212,13 +212,8 @@ def _names(kept: LiveModule | None, what: str, number: int) -> list[str]:
 
 
 def install() -> None:
-    """Has hloom see the programs that JAX makes from now on, and their runs in chosen steps."""
-    _jax.watch_programs(_made, _run)
-
-
-def _made(program: Program) -> None:
-    with guarded("watching a module for dumps of steps"):
-        LIVE.link(program, program.xla_executable)
+    """Has hloom see, from now on, the runs of programs in chosen steps."""
+    _jax.watch_programs(lambda _: None, _run)
 
 
 def _run(program: Program, args: Sequence[Any], call: Callable[[], Any]) -> Any:

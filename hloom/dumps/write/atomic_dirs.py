@@ -16,11 +16,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import jax
 
 from hloom import _jax
+from hloom.compiling.cross_process import Store
 from hloom.dumps.read.module import MANIFEST
 from hloom.dumps.write.manifest import step_manifest, write_manifest
 from hloom.policy import first_time, warn
@@ -35,16 +35,6 @@ _MOST_RUNS = 10_000
 _lock = threading.Lock()
 _run_ids: dict[int, str] = {}
 _times: Counter[tuple[str, str, int]] = Counter()
-
-
-class Store(Protocol):
-    """A key-value store that the processes of a run share."""
-
-    def put(self, key: str, value: str) -> None:
-        """Stores a value."""
-
-    def get(self, key: str, timeout_s: float) -> str | None:
-        """The value, as soon as there is one; None where there was none in time."""
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,10 @@ from jax.extend.mlir.dialects import func, stablehlo
 from numpy.typing import NDArray
 
 from hloom import _jax
+from hloom.dumps.entry import main_of
 from hloom.passes.ir import walk
 from hloom.tools.replay.interpret import load_arrays, save_arrays
-from hloom.tools.replay.signature import Value, main_of, signature_of
+from hloom.tools.replay.signature import Value, signature_of
 
 Array = NDArray[Any]
 

@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 from jax.extend.mlir import ir
 
-from hloom.passes.ir.locations import operation_name
+from hloom.dumps.entry import EntryValue, entry_values, main_of
 from hloom.tools.replay.errors import ReplayError
 
 _DTYPES: dict[str, Any] = {
@@ -40,8 +40,6 @@ _DTYPES: dict[str, Any] = {
 }
 
 TOKEN = "!stablehlo.token"
-
-_DONATION = ("tf.aliasing_output", "jax.buffer_donor")
 
 
 @dataclass(frozen=True)
@@ -99,62 +97,26 @@ def signature_of(
     Raises ReplayError where there is no such function, or for a type that no array has.
     """
     main = main_of(module)
-    results = list(ir.FunctionType(main.type).results)
-    own_names = [operation_name(argument.location) for argument in main.arguments]
-    attributes = _attributes(main, "res_attrs", len(results))
-    own_results = [_text(each, "jax.result_info") for each in attributes]
+    if main is None:
+        raise ReplayError("the module has no function @main, which every module of JAX has.")
+    arguments, results = entry_values(main)
     return Signature(
-        _values(
-            "argument",
-            [argument.type for argument in main.arguments],
-            _attributes(main, "arg_attrs", len(own_names)),
-            own_names,
-            argument_names,
-        ),
-        _values("result", results, attributes, own_results, result_names),
-        len(own_names),
+        _values(arguments, argument_names), _values(results, result_names), len(arguments)
     )
 
 
-def main_of(module: ir.Module) -> Any:
-    """The function that JAX calls. Raises ReplayError where there is none."""
-    for operation in module.body.operations:
-        op = operation.operation
-        if op.name == "func.func" and ir.StringAttr(op.attributes["sym_name"]).value == "main":
-            return operation
-    raise ReplayError("the module has no function @main, which every module of JAX has.")
-
-
-def _values(
-    what: str,
-    types: Sequence[ir.Type],
-    attributes: Sequence[Any],
-    own_names: Sequence[str],
-    given_names: Sequence[str],
-) -> tuple[Value, ...]:
-    indices = [index for index, type_ in enumerate(types) if str(type_) != TOKEN]
-    names: dict[int, str] = dict(enumerate(own_names))
-    if len(given_names) == len(types):
-        names = dict(enumerate(given_names))
+def _values(entries: Sequence[EntryValue], given_names: Sequence[str]) -> tuple[Value, ...]:
+    indices = [index for index, entry in enumerate(entries) if str(entry.type) != TOKEN]
+    names = {index: entry.name for index, entry in enumerate(entries)}
+    if len(given_names) == len(entries):
+        names |= {index: name for index, name in enumerate(given_names) if name}
     elif len(given_names) == len(indices):
-        names = dict(zip(indices, given_names, strict=True))
-    return tuple(
-        _value(names[index] or f"{what} {index}", index, types[index], attributes[index])
-        for index in indices
-    )
+        names |= {index: name for index, name in zip(indices, given_names, strict=True) if name}
+    return tuple(_value(names[index], index, entries[index]) for index in indices)
 
 
-def _attributes(main: Any, name: str, count: int) -> list[Any]:
-    if name not in main.attributes:
-        return [{}] * count
-    return [ir.DictAttr(each) for each in ir.ArrayAttr(main.attributes[name])]
-
-
-def _text(attributes: Any, name: str) -> str:
-    return ir.StringAttr(attributes[name]).value if name in attributes else ""
-
-
-def _value(name: str, index: int, type_: ir.Type, attributes: Any) -> Value:
+def _value(name: str, index: int, entry: EntryValue) -> Value:
+    type_ = entry.type
     text = str(type_)
     if not isinstance(type_, ir.RankedTensorType):
         raise ReplayError(f"{name} is a {text}: only arrays can be replayed.")
@@ -172,6 +134,6 @@ def _value(name: str, index: int, type_: ir.Type, attributes: Any) -> Value:
         text,
         np.dtype(dtype),
         tuple(type_.shape),
-        donated=any(each in attributes for each in _DONATION),
-        memory_kind=_text(attributes, "mhlo.memory_kind") or None,
+        donated=entry.donated,
+        memory_kind=entry.memory_kind,
     )

@@ -24,7 +24,7 @@ def error_of(text: str) -> str:
 def test_a_callback_whose_result_is_used_is_told_with_its_line() -> None:
     said = error_of(text_of(lambda x: jax.pure_callback(np.sin, x, x) + 1, X))
     assert said.startswith("input.mlir: custom call 'xla_ffi_python_cpu_callback'")
-    assert "test_replay_obstacles.py:" in said
+    assert "test_unsupported.py:" in said
     assert "a Python function (jax.pure_callback" in said
 
 
