@@ -58,23 +58,16 @@ def test_the_facts_of_a_module(tmp_path: Path, captures: Captures) -> None:
     kept = executed(captures).kept
     assert kept is not None
     facts = kept.facts
-    assert (facts.name, facts.manifest["spec"], facts.manifest["passes"]) == (
-        "jit_step",
-        spec,
-        [spec],
-    )
-    assert (facts.platform, facts.manifest["partitions"], facts.manifest["replicas"]) == (
-        "cpu",
-        1,
-        1,
-    )
-    assert [(each["id"], each["process"]) for each in facts.manifest["devices"]] == [(0, 0)]
-    assert facts.compile_options == {"xla_cpu_enable_fast_math": "True"}
+    told = facts.manifest
+    assert (facts.name, told["spec"], told["passes"]) == ("jit_step", spec, [spec])
+    assert (facts.platform, told["partitions"], told["replicas"]) == ("cpu", 1, 1)
+    assert [(each["id"], each["process"]) for each in told["devices"]] == [(0, 0)]
+    assert told["compile_options"] == {"xla_cpu_enable_fast_math": "True"}
     assert facts.manifest["target"]["platform"] == "cpu"
     assert (facts.arguments, facts.results) == (("x",), ("result",))
-    assert facts.compile["changed"] is True
-    assert facts.compile["cache_hit"] is None
-    [run] = facts.compile["runs"]  # type: ignore[misc]
+    assert told["compile"]["changed"] is True
+    assert told["compile"]["cache_hit"] is None
+    [run] = told["compile"]["runs"]  # type: ignore[misc]
     assert (run["name"], run["empty"]) == (spec, False)
     json.dumps(facts.compile)
 
@@ -200,20 +193,6 @@ def test_files_go_with_the_last_reference(
     captures.clear()
     gc.collect()
     assert not file.parent.exists()
-
-
-def test_a_dead_module_is_known_as_such(tmp_path: Path) -> None:
-    step = program()
-    with hloom.dump(to=tmp_path, steps="none"):
-        step(X)
-    entry = list(LIVE._entries.values())[-1]
-    LIVE._count_gone()
-    assert (entry.programs, entry.dead) == (1, False)
-    del step
-    jax.clear_caches()
-    gc.collect()
-    LIVE._count_gone()
-    assert (entry.programs, entry.dead) == (0, True)
 
 
 def test_a_full_disk_is_one_warning(
