@@ -3,41 +3,21 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import ml_dtypes
+import jax.numpy as jnp
 import numpy as np
 from jax.extend.mlir import ir
 
 from hloom.dumps.entry import EntryValue, entry_values, main_of
 from hloom.tools.replay.errors import ReplayError
 
-_DTYPES: dict[str, Any] = {
-    "i1": np.bool_,
-    "f16": np.float16,
-    "f32": np.float32,
-    "f64": np.float64,
-    "bf16": ml_dtypes.bfloat16,
-    "complex<f32>": np.complex64,
-    "complex<f64>": np.complex128,
-    "f8E3M4": ml_dtypes.float8_e3m4,
-    "f8E4M3": ml_dtypes.float8_e4m3,
-    "f8E4M3FN": ml_dtypes.float8_e4m3fn,
-    "f8E4M3FNUZ": ml_dtypes.float8_e4m3fnuz,
-    "f8E4M3B11FNUZ": ml_dtypes.float8_e4m3b11fnuz,
-    "f8E5M2": ml_dtypes.float8_e5m2,
-    "f8E5M2FNUZ": ml_dtypes.float8_e5m2fnuz,
-    "f8E8M0FNU": ml_dtypes.float8_e8m0fnu,
-    "f4E2M1FN": ml_dtypes.float4_e2m1fn,
-    "i2": ml_dtypes.int2,
-    "i4": ml_dtypes.int4,
-    "ui2": ml_dtypes.uint2,
-    "ui4": ml_dtypes.uint4,
-    **{f"i{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},
-    **{f"ui{bits}": f"uint{bits}" for bits in (8, 16, 32, 64)},
-}
+_ELEMENT = re.compile(r"(i|ui|f|bf)(\d+)([A-Z]\w*)?")
+_KINDS = {"i": "int", "ui": "uint", "f": "float", "bf": "bfloat"}
+_ODD = {"i1": "bool", "complex<f32>": "complex64", "complex<f64>": "complex128"}
 
 TOKEN = "!stablehlo.token"
 
@@ -125,15 +105,26 @@ def _value(name: str, index: int, entry: EntryValue) -> Value:
             f"{name} is a {text}, whose shape is not known: a replay needs a module of one shape. "
             "JAX makes one for each when it compiles: dump there."
         )
-    dtype = _DTYPES.get(str(type_.element_type))
+    dtype = _dtype(str(type_.element_type))
     if dtype is None:
         raise ReplayError(f"{name} is a {text}: no array has elements of {type_.element_type}.")
     return Value(
         name,
         index,
         text,
-        np.dtype(dtype),
+        dtype,
         tuple(type_.shape),
         donated=entry.donated,
         memory_kind=entry.memory_kind,
     )
+
+
+def _dtype(element: str) -> np.dtype[Any] | None:
+    """The dtype of arrays of elements of MLIR's type, "float8_e4m3fn" for "f8E4M3FN"."""
+    name = _ODD.get(element)
+    if name is None and (match := _ELEMENT.fullmatch(element)):
+        name = _KINDS[match[1]] + match[2] + (f"_{match[3].lower()}" if match[3] else "")
+    try:
+        return None if name is None else np.dtype(jnp.dtype(name))
+    except TypeError:
+        return None
