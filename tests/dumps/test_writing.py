@@ -18,11 +18,10 @@ from jax.sharding import NamedSharding, PartitionSpec
 from support.dumps.samples import capture, scanned_step, step_arguments
 
 from hloom._jax import make_context
-from hloom.dumps.collect.sources import MAX_LINES, sources
 from hloom.dumps.collect.tracer import Execution
 from hloom.dumps.read.dump import DumpError, Missing, open_dump
 from hloom.dumps.write.array_files import read_arrays
-from hloom.dumps.write.manifest import InputFacts
+from hloom.dumps.write.manifest import MAX_LINES, InputFacts, sources
 from hloom.dumps.write.module import write_execution, write_module
 from hloom.dumps.write.writer import write_step
 

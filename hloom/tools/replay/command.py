@@ -92,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 @dataclass(frozen=True)
-class _Way:
+class _Choice:
     """A pipeline to run the program under, and what it is called."""
 
     title: str
@@ -136,17 +136,17 @@ def _replay(arguments: argparse.Namespace, console: Console) -> int:
     return 0 if all(opinion.comparison.equal for opinion in opinions) else 1
 
 
-def _way(spec: str, module: ModuleDump, source: str) -> _Way:
+def _way(spec: str, module: ModuleDump, source: str) -> _Choice:
     if spec != RECORDED:
         pipeline = Pipeline.parse(spec, source=source)
-        return _Way(str(pipeline) or OFF, pipeline)
+        return _Choice(str(pipeline) or OFF, pipeline)
     pipeline = Pipeline.parse(module.spec or OFF, source=str(module.folder / "manifest.json"))
     try:
         # The very plans of the dump, which a measured pass may not make again here.
         planned = Pipeline(tuple(step.whole() for step in replayed(pipeline, module)))
     except ReplayError:
         planned = pipeline
-    return _Way(str(pipeline) or OFF, planned)
+    return _Choice(str(pipeline) or OFF, planned)
 
 
 def _notes_on(run: Run, module: ModuleDump, *, is_recorded: bool) -> Iterator[str]:
