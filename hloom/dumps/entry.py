@@ -1,4 +1,4 @@
-"""What a module's entry function says of its arguments and results."""
+"""The arguments and results of a module's entry function."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class HostBudget:
             return self._held_bytes
 
     def take(self, wanted_bytes: int) -> bool:
-        """Takes so many bytes; False, and takes none, where they are more than there are left."""
+        """Takes `wanted_bytes`; False, and takes none, where fewer are left."""
         limit_bytes = self.limit_bytes
         with self._lock:
             if self._held_bytes + wanted_bytes > limit_bytes:
@@ -196,7 +196,7 @@ class _Copy:
     """What of one value is this process's to write.
 
     Attributes:
-      entry: what is told about it, with the shards of the share.
+      entry: its entry in arrays.json, with the shards of the share.
       parts: of each of those shards, a JAX array on one device or a NumPy array.
     """
 

@@ -1,4 +1,4 @@
-"""What a module's manifest tells that is known when the module is compiled."""
+"""The entries of a module's manifest that are known at its compile."""
 
 from __future__ import annotations
 

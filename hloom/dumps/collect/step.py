@@ -1,4 +1,4 @@
-"""`hloom.step`: names a training step, and has it dumped where it is chosen."""
+"""`hloom.step`: marks a training step by its number, and dumps it if it is chosen."""
 
 from __future__ import annotations
 

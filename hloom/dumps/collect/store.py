@@ -1,4 +1,4 @@
-"""What is kept of each live module, so that a step long after its compile can be dumped.
+"""The store of compiled modules, from which a step long after their compile is dumped.
 
 The modules before and between the passes are kept as bytecode on disk, the plans and the rest as
 files beside them; memory holds paths and a small manifest only. The folder on disk is the process's

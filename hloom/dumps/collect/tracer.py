@@ -1,4 +1,4 @@
-"""What runs in a chosen step."""
+"""The modules that run in a chosen step, each with its first run's arguments and results."""
 
 from __future__ import annotations
 

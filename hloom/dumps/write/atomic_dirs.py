@@ -1,4 +1,4 @@
-"""Who writes where: the folders of a step and of a process, among runs, processes and machines.
+"""Folders of steps and processes, each claimed by one writer among runs, processes and machines.
 
 A folder is made under a name of its own and then moved to the name that it shall have. The move
 succeeds for one only, which is what claims the name. Nothing here locks, and nothing waits.

@@ -1,4 +1,4 @@
-"""What a manifest.json says: of a step, of a process, of a module."""
+"""The contents of manifest.json: of a step, of a process, of a module."""
 
 from __future__ import annotations
 

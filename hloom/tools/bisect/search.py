@@ -1,4 +1,4 @@
-"""Finds the pass, and in it the decision, with which a program's results or its peak change.
+"""A binary search for the pass, and its decision, that changes a program's results or its peak.
 
 Pipelines are cut off after more and more passes, and the plan of the pass in question after more
 and more of its decisions. Between one that is good and a longer one that is bad there is a place
@@ -105,7 +105,7 @@ class PeakProbe:
         return self.verdict(temp_bytes_of(runnable))
 
     def verdict(self, temp_bytes: int) -> Finding:
-        """What is said of so much memory."""
+        """The finding for that much temporary memory."""
         return Finding(temp_bytes > self.limit_bytes, size(temp_bytes), temp_bytes)
 
 

@@ -1,4 +1,4 @@
-"""What a program is run with: what it had in its step, or random values."""
+"""The arguments of a replay: those of the dumped step, or random values."""
 
 from __future__ import annotations
 

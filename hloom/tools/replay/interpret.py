@@ -1,4 +1,4 @@
-"""A third opinion on a program: StableHLO's reference interpreter, in a process of its own.
+"""Runs a program in StableHLO's reference interpreter, in a process of its own.
 
 The interpreter ends its process at an operation that it does not know, and takes minutes for what
 a device does at once.
@@ -26,7 +26,7 @@ LIMIT_S = 600.0
 """How long the interpreter may take."""
 
 _REASON_CHARACTERS = 300
-"""An operation is told as text, and some have large attributes."""
+"""An error quotes an operation as text, and some have large attributes."""
 
 _COMPLAINT = re.compile(r"(?:LLVM ERROR: |error: )(.*)")
 

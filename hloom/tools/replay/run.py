@@ -86,7 +86,7 @@ class Runnable:
     def times_s(
         self, arguments: Sequence[Array], repeat: int, *, limit_s: float = TIMING_LIMIT_S
     ) -> list[float]:
-        """Seconds of each of so many runs, after one that does not count, arguments in place.
+        """Seconds of each of `repeat` runs, after one that does not count, arguments in place.
 
         At least one, and no further one after `limit_s` seconds. Raises as `run` does.
         """

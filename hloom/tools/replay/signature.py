@@ -1,4 +1,4 @@
-"""What a module takes and gives: names, dtypes, shapes."""
+"""The signature of a module: names, dtypes and shapes of its arguments and results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `hloom replay` prints: rich tables, made from numbers and nothing else."""
+"""The tables that `hloom replay` prints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a module is code that XLA does not make itself.
+"""Finds operations of a module that may run code which XLA did not generate.
 
 A program of StableHLO can compute, and no more. A custom call can do whatever its target does: it
 may hold machine code, as kernels of Triton and Mosaic and hloom's own for CUDA do, or addresses.

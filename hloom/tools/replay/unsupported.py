@@ -1,4 +1,4 @@
-"""What of a module cannot run again: calls back into a program that is not there any more."""
+"""Finds calls to the host, which a replay cannot run: the Python program is not there any more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plan of `barriers` as a table: where devices meet, in the order they come there."""
+"""The plan of `barriers` as a table: synchronizing operations in program order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a plot is: drawn by matplotlib when it is asked for, as SVG for the page or as a PNG file.
+"""Plots: drawn by matplotlib on demand, as SVG for the page or as a PNG file.
 
 In the SVG colours are variables of CSS, which the page sets for light and for dark; text stays
 text, in the page's font.

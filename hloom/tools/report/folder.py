@@ -1,4 +1,4 @@
-"""What a module folder tells beside plans and memory: times, files, facts, what to do next."""
+"""The rest of a module folder for a report: times, files, versions and flags, next commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a module takes of a device's memory, before the passes and after them, and whose it is."""
+"""The device memory of a module before and after the passes, and the values at its peak."""
 
 from __future__ import annotations
 

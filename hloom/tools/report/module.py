@@ -1,4 +1,4 @@
-"""One module of a dump, made into what a report shows."""
+"""Gathers the part of a report about one module."""
 
 from __future__ import annotations
 

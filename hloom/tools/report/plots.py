@@ -140,7 +140,7 @@ def _steps(curve: MemoryCurve) -> tuple[Sequence[int], Sequence[int]]:
 
 
 def _thinned(line: _Line) -> tuple[list[int], list[int]]:
-    """The places where a curve changes; of very many, the most in each of so many stretches."""
+    """The places where a curve changes; of very many, the maximum of each stretch."""
     end = line.places[-1]
     stretch = max(1, math.ceil(end / _MOST_STEPS))
     most: dict[int, int] = {}

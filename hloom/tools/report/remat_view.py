@@ -1,4 +1,4 @@
-"""The plan of `remat` as tables: what is recomputed, what for, and what is kept for it."""
+"""The plan of `remat` as tables: recomputed values, their readers, and values saved for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers, names and places as a reader wants them."""
+"""Formats numbers, names and source lines for people."""
 
 from __future__ import annotations
 
