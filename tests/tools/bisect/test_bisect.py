@@ -191,8 +191,8 @@ def test_a_wrong_clone_in_a_scan_is_found(
     assert "It is 'remat': result" in text
     found = re.search(r"Decision \d+ of \d+: (.*) is computed again before (.*)\.\n", text)
     assert found, text
-    assert re.search(r"/sin \(.*dump_samples\.py:\d+\) of a scan$", found[1])
-    assert re.search(r"transpose.*dump_samples\.py:\d+\)$", found[2])
+    assert re.search(r"/sin \(.*samples\.py:\d+\) of a scan$", found[1])
+    assert re.search(r"transpose.*samples\.py:\d+\)$", found[2])
     assert re.search(r"with the \d+ before it: the same results", text)
     status, again = repeated(capfd, text)
     assert status == 1, again
