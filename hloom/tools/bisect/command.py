@@ -35,7 +35,7 @@ from hloom.tools.replay.command import RECORDED
 from hloom.tools.replay.comparison import Tolerance
 from hloom.tools.replay.decisions import Replayed, other_plans, replayed
 from hloom.tools.replay.errors import ReplayError
-from hloom.tools.replay.program import Program
+from hloom.tools.replay.program import ReplayProgram
 from hloom.tools.replay.select import chosen_module
 
 _RISE_PERCENT = 1.0
@@ -125,7 +125,7 @@ class _Command:
                 f"--target {arguments.target} only compiles, so that there are no results to "
                 "compare: add --peak."
             )
-        self._program = Program.load(
+        self._program = ReplayProgram.load(
             self._dump,
             target=arguments.target,
             with_options=arguments.with_options,

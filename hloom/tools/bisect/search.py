@@ -22,7 +22,7 @@ from hloom.passes.framework.text import counted
 from hloom.tools.replay.comparison import Tolerance, ValueComparison, compare
 from hloom.tools.replay.decisions import Replayed
 from hloom.tools.replay.errors import ReplayError
-from hloom.tools.replay.program import Program
+from hloom.tools.replay.program import ReplayProgram
 from hloom.tools.replay.run import Runnable
 from hloom.tools.report.units import size
 
@@ -166,7 +166,7 @@ class Bisection:
     """
 
     def __init__(
-        self, program: Program, steps: Sequence[Replayed], tell: Callable[[str], None]
+        self, program: ReplayProgram, steps: Sequence[Replayed], tell: Callable[[str], None]
     ) -> None:
         """``tell`` is given a line for each pipeline that was judged."""
         self.program, self.steps = program, steps
@@ -175,7 +175,7 @@ class Bisection:
         self._tell = tell
 
     def compile(self, passes: Sequence[Pass]) -> Runnable:
-        """The program under these passes. Raises what `Program.compile` raises."""
+        """The program under these passes. Raises what `ReplayProgram.compile` raises."""
         self.compiles += 1
         return self.program.compile(Pipeline(tuple(passes)))
 

@@ -25,7 +25,7 @@ from hloom.tools.replay.comparison import Tolerance, compare
 from hloom.tools.replay.decisions import other_plans, replayed
 from hloom.tools.replay.errors import ReplayError
 from hloom.tools.replay.interpret import interpret
-from hloom.tools.replay.program import Program
+from hloom.tools.replay.program import ReplayProgram
 from hloom.tools.replay.select import chosen_module
 from hloom.tools.replay.table import Run, Verdict
 from hloom.tools.report.units import size
@@ -104,7 +104,7 @@ def _replay(arguments: argparse.Namespace, console: Console) -> int:
     ways = [_way(arguments.compare, module, "--compare")]
     if (way := _way(arguments.passes, module, "--passes")).title != ways[0].title:
         ways.append(way)
-    program = Program.load(
+    program = ReplayProgram.load(
         module,
         target=arguments.target,
         with_options=arguments.with_options,
@@ -159,7 +159,7 @@ def _notes_on(run: Run, module: ModuleDump, *, is_recorded: bool) -> Iterator[st
 
 def _compare(
     arguments: argparse.Namespace,
-    program: Program,
+    program: ReplayProgram,
     all_runs: Sequence[Run],
     given: Sequence[Array],
     kind: str,
@@ -202,21 +202,23 @@ def _timed(all_runs: Sequence[Run], given: Sequence[Array], repeat: int) -> list
     return [Run(each.title, each.runnable, times_s[each.title]) for each in all_runs]
 
 
-def _inputs(arguments: argparse.Namespace, program: Program) -> tuple[list[Array], str]:
+def _inputs(arguments: argparse.Namespace, program: ReplayProgram) -> tuple[list[Array], str]:
     kind = arguments.arguments or ("dumped" if inputs.has_dumped(program) else "random")
     if kind == "dumped":
         return inputs.dumped(program), kind
     return inputs.random(program, arguments.seed), kind
 
 
-def _tell_program(console: Console, program: Program, module: ModuleDump) -> None:
+def _tell_program(console: Console, program: ReplayProgram, module: ModuleDump) -> None:
     here = counted(len(program.devices), f"{program.devices[0].device_kind} device")
     console.print(Text.assemble((program.name, "bold"), f" of {module.folder}, on {here}"))
     for note in program.notes:
         console.print(Text(f"Note: {note}.", style="yellow"))
 
 
-def _tell_inputs(console: Console, program: Program, given: Sequence[Array], kind: str) -> None:
+def _tell_inputs(
+    console: Console, program: ReplayProgram, given: Sequence[Array], kind: str
+) -> None:
     total_bytes = sum(array.nbytes for array in given)
     console.print(Text(f"{counted(len(given), f'{kind} argument')}, {size(total_bytes)}"))
     if kind == "random" and any(each.dtype.kind in "iu" for each in program.arguments):
@@ -224,7 +226,7 @@ def _tell_inputs(console: Console, program: Program, given: Sequence[Array], kin
 
 
 def _write_json(
-    file: Path, program: Program, all_runs: Sequence[Run], opinions: Sequence[Verdict]
+    file: Path, program: ReplayProgram, all_runs: Sequence[Run], opinions: Sequence[Verdict]
 ) -> None:
     memory = ("argument_bytes", "output_bytes", "alias_bytes", "temp_bytes")
     report = {

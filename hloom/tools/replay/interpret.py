@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hloom.tools.replay.errors import ReplayError
-from hloom.tools.replay.program import Program
+from hloom.tools.replay.program import ReplayProgram
 
 Array = NDArray[Any]
 
@@ -32,7 +32,7 @@ _COMPLAINT = re.compile(r"(?:LLVM ERROR: |error: )(.*)")
 
 
 def interpret(
-    program: Program, arguments: Sequence[Array], *, limit_s: float = LIMIT_S
+    program: ReplayProgram, arguments: Sequence[Array], *, limit_s: float = LIMIT_S
 ) -> list[Array]:
     """The results of the program as it came, without passes and without XLA.
 

@@ -22,7 +22,7 @@ from hloom.tools.replay.signature import Value
 from hloom.tools.report.units import size
 
 if TYPE_CHECKING:
-    from hloom.tools.replay.program import Program
+    from hloom.tools.replay.program import ReplayProgram
 
 Array = NDArray[Any]
 _T = TypeVar("_T")
@@ -46,7 +46,7 @@ class Runnable:
       complaint: what the spec asks for and the program does not have; None where all is well.
     """
 
-    program: Program
+    program: ReplayProgram
     spec: str
     executable: Any
     memory: _jax.MemoryFigures

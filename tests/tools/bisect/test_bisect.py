@@ -31,7 +31,7 @@ from hloom.tools.cli import main
 from hloom.tools.replay.comparison import Tolerance
 from hloom.tools.replay.decisions import other_plans, replayed
 from hloom.tools.replay.errors import ReplayError
-from hloom.tools.replay.program import Program
+from hloom.tools.replay.program import ReplayProgram
 from hloom.tools.replay.run import Runnable
 
 Clone = MutableMapping[ir.Value, ir.Value]
@@ -292,7 +292,7 @@ def test_a_measured_plan_is_made_again(measured: Path) -> None:
     dump = open_dump(measured).modules[0]
     assert len(dump.attempts) > 1
     assert not dump.attempts[0]["used"]
-    program = Program.load(dump)
+    program = ReplayProgram.load(dump)
     steps = replayed(Pipeline.parse(dump.spec), dump)
     runnable = program.compile(Pipeline(tuple(step.whole() for step in steps)))
     assert runnable.attempts == 1
