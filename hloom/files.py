@@ -13,7 +13,7 @@ import os
 import secrets
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -88,10 +88,7 @@ def read_part(folder: Path, name: str, offset: int, size_bytes: int) -> bytearra
 
 def size_of(folder: Path, name: str) -> int:
     """Bytes of a file that `read_bytes` would read; raises as that does."""
-    with _parent(folder, name) as (at, last):
-        facts = os.stat(last, dir_fd=at, follow_symlinks=False)
-    _check(name, facts, stat.S_IFREG)
-    return facts.st_size
+    return _place(folder, name).lstat().st_size
 
 
 def read_given(file: Path, *, most_bytes: int = MOST_TEXT_BYTES) -> bytes:
@@ -204,40 +201,23 @@ def _has_kind(path: Path, kind: int) -> bool:
         return False
 
 
-_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
-
-
-@contextmanager
-def _parent(folder: Path, name: str) -> Iterator[tuple[int, str]]:
-    """The open folder that a file lies in, and the file's name there; no link on the way."""
+def _place(folder: Path, name: str) -> Path:
+    """The path of a regular file in a folder, no link on the way; raises as `read_bytes` does."""
     if not is_plain(name):
         raise FileError(name, "the name leads out of the dump")
     *folders, last = name.split("/")
-    at = os.open(folder, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
-    try:
-        for part in folders:
-            _check(name, os.stat(part, dir_fd=at, follow_symlinks=False), stat.S_IFDIR, part)
-            inner = os.open(part, _FLAGS | os.O_DIRECTORY, dir_fd=at)
-            os.close(at)
-            at = inner
-        yield at, last
-    finally:
-        os.close(at)
+    path = folder
+    for part in folders:
+        path /= part
+        _check(name, path.lstat(), stat.S_IFDIR, part)
+    # Looked at first: to open a device can do something.
+    _check(name, (path / last).lstat(), stat.S_IFREG)
+    return path / last
 
 
 def _opened(folder: Path, name: str) -> int:
     """A descriptor of a regular file; raises as `read_bytes` does."""
-    with _parent(folder, name) as (at, last):
-        # Looked at first: to open a device can do something.
-        _check(name, os.stat(last, dir_fd=at, follow_symlinks=False), stat.S_IFREG)
-        descriptor = os.open(last, _FLAGS | os.O_NONBLOCK, dir_fd=at)
-    # It may have become something else meanwhile.
-    try:
-        _check(name, os.fstat(descriptor), stat.S_IFREG)
-    except FileError:
-        os.close(descriptor)
-        raise
-    return descriptor
+    return os.open(_place(folder, name), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
 
 
 def _check(name: str, facts: os.stat_result, wanted: int, part: str = "it") -> None:

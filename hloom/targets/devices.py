@@ -1,4 +1,4 @@
-"""The targets of the devices that JAX compiles for: those at hand, and those only described."""
+"""The targets of the devices that JAX compiles for, present or only described."""
 
 from __future__ import annotations
 

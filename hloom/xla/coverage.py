@@ -1,4 +1,4 @@
-"""How much of an executable runs in CUDA graphs, and why the rest does not."""
+"""CUDA graph coverage of an executable: captured thunks, and the reason for each of the others."""
 
 from __future__ import annotations
 

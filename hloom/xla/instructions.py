@@ -1,4 +1,4 @@
-"""The instructions of an HLO module's text: what each was made of, and where in the program."""
+"""Reads the instructions of an HLO module's text: operation, source line, operands."""
 
 from __future__ import annotations
 

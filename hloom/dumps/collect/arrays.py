@@ -50,7 +50,7 @@ class HostBudget:
             return self._held_bytes
 
     def take(self, wanted_bytes: int) -> bool:
-        """Takes so many bytes; False, and takes none, where they are more than there are left."""
+        """Takes `wanted_bytes`; False, and takes none, where fewer are left."""
         limit_bytes = self.limit_bytes
         with self._lock:
             if self._held_bytes + wanted_bytes > limit_bytes:
@@ -196,7 +196,7 @@ class _Copy:
     """What of one value is this process's to write.
 
     Attributes:
-      entry: what is told about it, with the shards of the share.
+      entry: its entry in arrays.json, with the shards of the share.
       parts: of each of those shards, a JAX array on one device or a NumPy array.
     """
 
@@ -213,31 +213,29 @@ class _Copy:
         """
         shape = np.shape(value)
         whole = Shard(f"{index}_0", (0,) * len(shape), shape)
+        sharding: str | None = None
         if not isinstance(value, jax.Array):
             host, dtype = _as_numpy(value)
-            entry = ArrayEntry(name, index, str(dtype), shape, None, processes, (whole,))
-            return cls(entry, {whole.key: host})._where(leads)
-        sharding = str(value.sharding)
-        entry = ArrayEntry(name, index, str(value.dtype), shape, sharding, processes, ())
-        if len(processes) > 1 and len(_processes(value)) == 1:
-            # Not placed by the user, so that each process has it whole: a number, for example.
-            copy = cls(replace(entry, shards=(whole,)), {whole.key: _first_shard(value)})
-            return copy._where(leads)
-        shares = [shard for shard in value.addressable_shards if shard.replica_id == 0]
-        shards = tuple(
-            _shard(f"{index}_{number}", shard.index, shape) for number, shard in enumerate(shares)
-        )
-        parts = {shard.key: share.data for shard, share in zip(shards, shares, strict=True)}
-        return cls(replace(entry, shards=shards), parts)._where(True)
+            parts = [(whole, host)] if leads else []
+        else:
+            sharding, dtype = str(value.sharding), value.dtype
+            if len(processes) > 1 and len(_processes(value)) == 1:
+                # Not placed by the user, so that each process has it whole: a number, for example.
+                parts = [(whole, value.addressable_shards[0].data)] if leads else []
+            else:
+                shares = [shard for shard in value.addressable_shards if shard.replica_id == 0]
+                parts = [
+                    (_shard(f"{index}_{number}", share.index, shape), share.data)
+                    for number, share in enumerate(shares)
+                ]
+        parts = [(shard, data) for shard, data in parts if data.size]
+        shards = tuple(shard for shard, _ in parts)
+        entry = ArrayEntry(name, index, str(dtype), shape, sharding, processes, shards)
+        return cls(entry, {shard.key: data for shard, data in parts})
 
     def like(self, other: _Copy) -> _Copy:
         """The copy of a value that is the same array as another one: only told, not made."""
         return _Copy(replace(self.entry, shards=other.entry.shards), {})
-
-    def _where(self, written: bool) -> _Copy:
-        if written and self.nbytes:
-            return self
-        return _Copy(replace(self.entry, shards=()), {})
 
     @property
     def nbytes(self) -> int:
@@ -262,10 +260,6 @@ class _Copy:
             key, part = self.parts.popitem()
             copies[key] = np.array(part, dtype=jax.numpy.dtype(self.entry.dtype), copy=True)
         return copies
-
-
-def _first_shard(value: jax.Array) -> jax.Array:
-    return value.addressable_shards[0].data
 
 
 def _shard(key: str, index: tuple[slice, ...], shape: tuple[int, ...]) -> Shard:

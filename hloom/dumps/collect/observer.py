@@ -1,4 +1,4 @@
-"""Collects the states of a module on its way through the passes, and the plans."""
+"""The observer of a pipeline that collects a module's states between the passes, and the plans."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dump of one program on its way through its compile: written now, or kept for later steps."""
+"""The dump of one program during its compile: written at once, or kept for later steps."""
 
 from __future__ import annotations
 

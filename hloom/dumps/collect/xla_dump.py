@@ -1,4 +1,4 @@
-"""Has XLA write what only a real compile can tell, and finds those files of one executable.
+"""The files that XLA writes during a compile: asked for, and found for one executable.
 
 An executable tells its HLO and its memory, and no thunks. The options for it are no part of JAX's
 cache key; where the cache serves a compile, nothing is written.

@@ -1,4 +1,4 @@
-"""Reads dumps: whole ones, halves of one that was cut off, and module folders without a manifest.
+"""Reads dumps: complete ones, incomplete ones, and module folders without a manifest.
 
     DIR/step-3/process-0/jit_step-0/   a step of a run: one module folder for each module that ran
     DIR/jit_step-0/                    a module folder that was written when it was compiled

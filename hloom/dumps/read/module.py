@@ -1,4 +1,4 @@
-"""One module folder of a dump, as a reader finds it."""
+"""Reads one module folder of a dump."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The switch: the file `steps` in the dumps' folder chooses steps while the program runs."""
+"""The control file: `steps` in the dumps' folder chooses steps while the program runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PERIOD_S = 0.5
 """Seconds between two looks at the file."""
 
 _SHARE = 1000
-"""A look takes at most one part in so many of the time: the file may be on a slow disk."""
+"""Looking takes at most a thousandth of the time: the file may be on a slow disk."""
 
 _MAX_BYTES = 64 << 10
 

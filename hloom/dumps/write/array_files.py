@@ -120,7 +120,7 @@ def write_share(
     with (folder / SHARDS).open("wb") as stream:
         for key, values in shards.items():
             offsets[key] = stream.tell()
-            stream.write(np.ascontiguousarray(values).reshape(-1).view(np.uint8))
+            stream.write(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data)
     manifest = {"arrays": [asdict(entry) for entry in entries], "offsets": offsets}
     text = json.dumps(manifest, indent=2, sort_keys=True) + "\n"
     (folder / ARRAYS).write_text(text, encoding="utf-8")

@@ -19,7 +19,7 @@ from hloom.dumps.collect.store import Content, LiveModule
 from hloom.dumps.read.module import INPUT, MANIFEST, Missing, plain_name
 from hloom.dumps.write.artifacts import missing_texts, write_artifacts, write_file
 from hloom.dumps.write.atomic_dirs import claim, new_half
-from hloom.dumps.write.manifest import Signature, module_manifest, write_manifest
+from hloom.dumps.write.manifest import InputFacts, module_manifest, write_manifest
 from hloom.passes.framework.errors import reason_of
 from hloom.policy import first_time, warn
 
@@ -119,7 +119,7 @@ def fill(
         name=name,
         step=step,
         facts=live.facts if live else None,
-        signature=files.signature,
+        told=files.told,
         xla_version=xla_version,
         error=error,
         missing=missing,
@@ -137,11 +137,11 @@ class _Files:
     """Writes what was kept of one module; bytecode as text.
 
     Attributes:
-      signature: what the input's text tells; empty as long as it was not written.
+      told: what the input's text tells; empty as long as it was not written.
     """
 
     def __init__(self, folder: Path) -> None:
-        self.signature = Signature()
+        self.told = InputFacts()
         self._folder = folder
 
     def write(self, files: Mapping[str, Content]) -> tuple[Missing, ...]:
@@ -170,7 +170,7 @@ class _Files:
             text = module.operation.get_asm(binary=True, enable_debug_info=True)
             assert isinstance(text, bytes)
             if name == INPUT:
-                self.signature = Signature.read(module, text.decode("utf-8", "replace"))
+                self.told = InputFacts.read(module, text.decode("utf-8", "replace"))
         return text.rstrip(b"\n") + b"\n" if content.startswith(_BYTECODE) else content
 
 

@@ -234,7 +234,7 @@ def flush(timeout_s: float | None = None) -> bool:
 
 
 def finish(timeout_s: float = EXIT_TIMEOUT_S) -> None:
-    """Writes what waits, in so many seconds at most, and takes no more steps.
+    """Writes the waiting steps, within `timeout_s`, and takes no more of them.
 
     Called at the end of the program, as often as one likes.
     """

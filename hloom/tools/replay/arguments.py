@@ -1,4 +1,4 @@
-"""What a program is run with: what it had in its step, or random values."""
+"""The arguments of a replay: those of the dumped step, or random values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hloom.passes.framework.text import counted
 from hloom.targets.devices import machine_bytes
 from hloom.tools.replay.comparison import finfo, is_inexact
 from hloom.tools.replay.errors import ReplayError
-from hloom.tools.replay.program import Program
+from hloom.tools.replay.program import ReplayProgram
 from hloom.tools.replay.signature import Value
 from hloom.tools.report.units import size
 
@@ -30,12 +30,12 @@ _INTEGERS = 8
 """Random integers lie below it: they may be indices, or the number of times round a loop."""
 
 
-def has_dumped(program: Program) -> bool:
+def has_dumped(program: ReplayProgram) -> bool:
     """Whether the arguments of the program's step are in the dump, or a share of them is."""
     return not program.arguments or _has_arrays(program.dump, "arguments")
 
 
-def dumped(program: Program) -> list[Array]:
+def dumped(program: ReplayProgram) -> list[Array]:
     """The arguments that the program had in its step, put together from all processes' shares.
 
     Raises ReplayError where they are not in the dump, not all of them, or not the module's.
@@ -52,7 +52,7 @@ def dumped(program: Program) -> list[Array]:
     return _in_order(program, "arguments", found, program.arguments, remedy)
 
 
-def dumped_results(program: Program) -> list[Array] | None:
+def dumped_results(program: ReplayProgram) -> list[Array] | None:
     """What the step gave, put together from all processes' shares; None where it was not dumped.
 
     Raises as `dumped` does, and DumpError where a share of them is missing or cannot be read.
@@ -63,7 +63,7 @@ def dumped_results(program: Program) -> list[Array] | None:
     return _in_order(program, "results", found, program.results, "dump the step again")
 
 
-def random(program: Program, seed: int = 0) -> list[Array]:
+def random(program: ReplayProgram, seed: int = 0) -> list[Array]:
     """Random arguments, finite and small, the same for the same seed.
 
     Floating-point values are positive, so that square roots and logarithms of them are numbers. A
@@ -109,7 +109,7 @@ def _has_arrays(dump: ModuleDump | None, kind: str) -> bool:
 
 
 def _in_order(
-    program: Program,
+    program: ReplayProgram,
     what: str,
     found: Mapping[int, Array],
     values: Sequence[Value],

@@ -16,9 +16,11 @@ from jax.extend.mlir.dialects import func, stablehlo
 from numpy.typing import NDArray
 
 from hloom._jax.modules import make_context, through_hlo
+from hloom.dumps.entry import main_of
 from hloom.passes.ir import walk
+from hloom.passes.ir.collectives import target_of
 from hloom.tools.replay.interpret import load_arrays, save_arrays
-from hloom.tools.replay.signature import Value, main_of, signature_of
+from hloom.tools.replay.signature import Value, signature_of
 
 Array = NDArray[Any]
 
@@ -80,10 +82,8 @@ def _forget_shardings(module: ir.Module) -> None:
     for op in list(walk.operations(module.operation)):
         if op.name not in _SHARDINGS:
             continue
-        if op.name == "stablehlo.custom_call":
-            target = ir.StringAttr(op.attributes["call_target_name"]).value
-            if target not in _SHARDING_CALLS:
-                continue
+        if op.name == "stablehlo.custom_call" and target_of(op) not in _SHARDING_CALLS:
+            continue
         op.results[0].replace_all_uses_with(op.operands[0])
         op.erase()
 

@@ -37,7 +37,7 @@ _PLACE = re.compile(r'"-":(\d+:\d+): (?:error: )?(.*)')
 
 
 @dataclass(frozen=True)
-class Program:
+class ReplayProgram:
     """A module that JAX once handed over, and where it is to run now.
 
     Attributes:
@@ -76,7 +76,7 @@ class Program:
         target: str | None = None,
         with_options: bool = True,
         trusted: bool = False,
-    ) -> Program:
+    ) -> ReplayProgram:
         """The program of a module folder.
 
         Args:
@@ -117,7 +117,7 @@ class Program:
         target: str | None = None,
         with_options: bool = True,
         trusted: bool = True,
-    ) -> Program:
+    ) -> ReplayProgram:
         """The program of a module as text, which is trusted unless it is said; see `load`."""
         manifest = {} if dump is None else dump.manifest
         module = _parse(text, source, manifest.get("versions"))

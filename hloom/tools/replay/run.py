@@ -23,7 +23,7 @@ from hloom.tools.replay.signature import Value
 from hloom.tools.report.units import size
 
 if TYPE_CHECKING:
-    from hloom.tools.replay.program import Program
+    from hloom.tools.replay.program import ReplayProgram
 
 Array = NDArray[Any]
 _T = TypeVar("_T")
@@ -47,7 +47,7 @@ class Runnable:
       complaint: what the spec asks for and the program does not have; None where all is well.
     """
 
-    program: Program
+    program: ReplayProgram
     spec: str
     executable: Any
     memory: MemoryFigures
@@ -87,7 +87,7 @@ class Runnable:
     def times_s(
         self, arguments: Sequence[Array], repeat: int, *, limit_s: float = TIMING_LIMIT_S
     ) -> list[float]:
-        """Seconds of each of so many runs, after one that does not count, arguments in place.
+        """Seconds of each of `repeat` runs, after one that does not count, arguments in place.
 
         At least one, and no further one after `limit_s` seconds. Raises as `run` does.
         """

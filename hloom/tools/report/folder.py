@@ -1,4 +1,4 @@
-"""What a module folder tells beside plans and memory: times, files, facts, what to do next."""
+"""The rest of a module folder for a report: times, files, versions and flags, next commands."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hloom.tools.report.sources import Json, entries, number, whole
 
 
 @dataclass(frozen=True)
-class PassTime:
+class PassRow:
     """What a pass did and how long it took.
 
     Attributes:
@@ -53,7 +53,7 @@ class Times:
       cache_hit: whether JAX's persistent cache served it.
     """
 
-    passes: tuple[PassTime, ...]
+    passes: tuple[PassRow, ...]
     pass_s: float | None
     compile_s: float | None
     compiles: int
@@ -123,7 +123,7 @@ def times_of(dump: ModuleDump) -> Times:
     same = len(specs) == len(runs)
     return Times(
         passes=tuple(
-            PassTime(
+            PassRow(
                 name=str(run["name"]),
                 spec=specs[index] if same else str(run["name"]),
                 summary=str(run["summary"]),

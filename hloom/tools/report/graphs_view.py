@@ -1,4 +1,4 @@
-"""What runs in CUDA graphs as tables, and why the rest does not."""
+"""CUDA graph coverage as tables, with the reasons for what is not captured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The memory of a dumped module, by hloom's own model."""
+"""The memory profile of a dumped module, by hloom's own model."""
 
 from __future__ import annotations
 

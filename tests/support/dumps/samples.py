@@ -19,7 +19,7 @@ from hloom._jax.execution import compile_module
 from hloom.dumps.collect.arrays import snapshot
 from hloom.dumps.collect.metadata import signature_names
 from hloom.dumps.collect.observer import DumpObserver
-from hloom.dumps.collect.store import DumpedDevice, LiveModule, ModuleFacts
+from hloom.dumps.collect.store import LiveModule, ModuleFacts
 from hloom.dumps.collect.tracer import Execution, StepCapture
 from hloom.dumps.collect.xla_dump import XlaFiles
 from hloom.dumps.select.settings import Settings
@@ -84,37 +84,39 @@ def execution(
     names, result_names = signature_names(original)
     facts = ModuleFacts(
         name=f"jit_{function.__name__}",
-        spec=str(pipeline),
-        passes=tuple(map(str, pipeline.steps())),
         platform="cpu",
-        target=target,
-        devices=(DumpedDevice(0, 0, "cpu"),),
-        partitions=1,
-        replicas=1,
-        compile_options={},
-        options={},
         arguments=names,
         results=result_names,
-        compile={
-            "cache_hit": None,
-            "pass_s": result.seconds,
-            "compile_s": 0.5,
-            "compiles": 1,
-            "fell_back": None,
-            "complaint": None,
-            "changed": result.changed,
-            "best_attempt": None,
-            "runs": [
-                {
-                    "name": run.name,
-                    "summary": run.summary,
-                    "empty": run.empty,
-                    "plan_s": run.plan_s,
-                    "apply_s": run.apply_s,
-                    "verify_s": run.verify_s,
-                }
-                for run in result.runs
-            ],
+        manifest={
+            "spec": str(pipeline),
+            "passes": list(map(str, pipeline.steps())),
+            "target": dataclasses.asdict(target),
+            "devices": [{"id": 0, "process": 0, "kind": "cpu"}],
+            "partitions": 1,
+            "replicas": 1,
+            "compile_options": {},
+            "options": {},
+            "compile": {
+                "cache_hit": None,
+                "pass_s": result.seconds,
+                "compile_s": 0.5,
+                "compiles": 1,
+                "fell_back": None,
+                "complaint": None,
+                "changed": result.changed,
+                "best_attempt": None,
+                "runs": [
+                    {
+                        "name": run.name,
+                        "summary": run.summary,
+                        "empty": run.empty,
+                        "plan_s": run.plan_s,
+                        "apply_s": run.apply_s,
+                        "verify_s": run.verify_s,
+                    }
+                    for run in result.runs
+                ],
+            },
         },
     )
     ran = Execution(facts.name, executable, LiveModule(facts, observer.files | written))
