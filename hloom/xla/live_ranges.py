@@ -25,6 +25,9 @@ _LOCAL, _HOST = "local", "host"
 _HOST_COLOR = 5
 """The memory space that XLA gives to the host's memory on a GPU (Layout::kHostMemorySpace)."""
 
+_MOST_MAKERS = 64
+"""Of the values that hand one piece of memory on to each other, how many are asked for a line."""
+
 _FORWARDING = frozenset({"conditional", "copy", "parameter", "while"})
 """Opcodes of instructions whose results another instruction has made."""
 
@@ -203,7 +206,7 @@ class _Origins:
 
     def _candidates(self, value: HloValue, own: HloInstruction) -> Iterator[HloInstruction]:
         makers = [] if own.opcode in _FORWARDING else [own]
-        for other in self._runs[value]:
+        for other in self._runs[value][:_MOST_MAKERS]:
             maker = self._instructions.get(other.instruction)
             makers += [] if maker.opcode in _FORWARDING else [maker]
         yield from makers

@@ -105,13 +105,16 @@ def fill(
         xla_version = executables.xla_version(executable)
     failed = None
     for kind, snapshot in (arrays or {}).items():
-        if snapshot is not None:
+        if snapshot is None:
+            continue
+        missing += snapshot.missing
+        try:
+            snapshot.write(folder / kind)
+        except Exception as problem:
             # They are what fills a disk. All else of the module is small, and there is room again.
-            try:
-                missing += _write_arrays(snapshot, folder / kind)
-            except _ArraysError as reason:
-                failed = failed or str(reason)
-                missing += (*snapshot.missing, Missing(kind, f"they cannot be written: {reason}"))
+            shutil.rmtree(folder / kind, ignore_errors=True)
+            failed = failed or reason_of(problem)
+            missing += (Missing(kind, f"they cannot be written: {reason_of(problem)}"),)
     if executable is not None:
         # Whoever kept the module knows better why something is not there.
         missing += tuple(missing_texts(folder, live.facts.platform if live else None, missing))
@@ -127,10 +130,6 @@ def fill(
     )
     write_manifest(folder, manifest)
     return failed
-
-
-class _ArraysError(Exception):
-    """The arrays of a module cannot be written; the text says why."""
 
 
 class _Files:
@@ -178,16 +177,6 @@ def _read(content: Content) -> bytes:
     if isinstance(content, Path):
         return content.read_bytes()
     return content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content
-
-
-def _write_arrays(snapshot: Snapshot, folder: Path) -> tuple[Missing, ...]:
-    """Writes arrays to a folder of that kind. Raises _ArraysError, and leaves nothing then."""
-    try:
-        snapshot.write(folder)
-    except Exception as error:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise _ArraysError(reason_of(error)) from error
-    return snapshot.missing
 
 
 def _sizes(folder: Path) -> dict[str, int]:

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from datetime import UTC
 from pathlib import Path
@@ -25,10 +25,11 @@ from hloom.dumps.read.module import Missing, plain_name
 from hloom.dumps.write.atomic_dirs import Claim, claim_step
 from hloom.dumps.write.manifest import process_manifest, write_manifest
 from hloom.dumps.write.module import write_execution
+from hloom.passes.framework.errors import reason_of
 from hloom.policy import first_time, warn
 
 if TYPE_CHECKING:
-    from hloom.dumps.collect.tracer import Execution, StepCapture
+    from hloom.dumps.collect.tracer import StepCapture
 
 MAX_WAITING = 4
 """Steps that wait to be written. Each holds its executables, and its arrays where asked for."""
@@ -109,7 +110,8 @@ class Writer:
             try:
                 write_step(capture)
             except BaseException as error:
-                _report(capture, error)
+                reason = str(error) if isinstance(error, OSError) else reason_of(error)
+                _tell(capture, f"dump of step {capture.step}: {reason}")
             finally:
                 # What the step held on the device and the host is free before anybody is told.
                 del capture
@@ -140,7 +142,10 @@ def _write_modules(capture: StepCapture, claim: Claim) -> None:
     written: set[str] = set()
 
     def tell() -> None:
-        modules = _modules(capture.executions, folders, written)
+        modules = [
+            {"folder": folder, "module": execution.name, "complete": folder in written}
+            for folder, execution in zip(folders, capture.executions, strict=True)
+        ]
         manifest = process_manifest(
             step=capture.step,
             run=claim.run,
@@ -168,15 +173,6 @@ def _write_modules(capture: StepCapture, claim: Claim) -> None:
     tell()
 
 
-def _modules(
-    executions: Sequence[Execution], folders: Sequence[str], written: set[str]
-) -> list[dict[str, object]]:
-    return [
-        {"folder": folder, "module": execution.name, "complete": folder in written}
-        for folder, execution in zip(folders, executions, strict=True)
-    ]
-
-
 def _folder_names(names: Iterable[str]) -> list[str]:
     """A folder name for each module, in order: those of one name are numbered."""
     counts: Counter[str] = Counter()
@@ -185,11 +181,6 @@ def _folder_names(names: Iterable[str]) -> list[str]:
         folders.append(f"{name}-{counts[name]}")
         counts[name] += 1
     return folders
-
-
-def _report(capture: StepCapture, error: BaseException) -> None:
-    reason = str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
-    _tell(capture, f"dump of step {capture.step}: {reason}")
 
 
 def _tell(capture: StepCapture, what: str) -> None:
