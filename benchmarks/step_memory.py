@@ -88,9 +88,9 @@ def _compiled(lowered: Any, spec: str) -> dict[str, Any]:
     }
 
 
-def _thinned(curve: Sequence[Sequence[int]], instructions: int) -> list[int]:
+def _thinned(curve: Sequence[tuple[int, int]], instructions: int) -> list[int]:
     """The most that is live in each of so many equal parts of the schedule."""
-    changes = {time: size_bytes for time, size_bytes in curve}  # noqa: C416 - dict() has no type
+    changes = dict(curve)
     live = [0]
     for time in range(instructions):
         live.append(changes.get(time, live[-1]))
