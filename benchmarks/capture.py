@@ -22,9 +22,9 @@ import hloom
 from benchmarks.capture_subjects import SUBJECTS, Subject
 from benchmarks.h100 import MEBI_BYTES, TARGET
 from benchmarks.report import Report, table, update_report
-from hloom.capture.coverage import Coverage
-from hloom.capture.dumped import thunk_dump
 from hloom.targets import deviceless
+from hloom.xla.coverage import Coverage
+from hloom.xla.thunk_dump import thunk_dump
 
 SPEC = "capture"
 DEVICES = (1, 8)

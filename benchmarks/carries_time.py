@@ -13,11 +13,11 @@ from benchmarks.h100 import TARGET, measure_times, placement
 from benchmarks.programs import carries
 from benchmarks.report import table
 from hloom import targets
-from hloom.passes.analysis import walk
-from hloom.passes.analysis.liveness import predict
-from hloom.passes.clone import clone_module
-from hloom.passes.options import print_bytes
-from hloom.passes.pipeline import Pipeline
+from hloom.passes.analysis.memory_model.tracer import predict
+from hloom.passes.framework.options import print_bytes
+from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.ir import walk
+from hloom.passes.ir.clone import clone_module
 
 PROGRAMS: dict[str, Callable[[int], tuple[Any, tuple[Any, ...]]]] = {
     "training through a simulator": carries.reinforcement,

@@ -38,9 +38,9 @@ from benchmarks.corpus_module import (
     specs,
     with_checks_as_calls,
 )
-from hloom import jax_private, targets
-from hloom.opt import source
-from hloom.opt.diagnostics import InputError
+from hloom import _jax, targets
+from hloom.tools.opt import source
+from hloom.tools.opt.diagnostics import InputError
 
 TARGETS = ("cpu", "h100_sxm")
 LIMIT_S = 300
@@ -189,7 +189,7 @@ def run_one(name: str, chunk: source.Chunk, stage: Callable[[str], None]) -> Ent
     """What becomes of one module."""
     start_s = time.perf_counter()
     entry = _entry(name, chunk)
-    context = jax_private.make_context()
+    context = _jax.make_context()
     context.enable_multithreading(False)
     stage("parse")
     with context, ir.Location.unknown():

@@ -18,8 +18,8 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import func, stablehlo
 
 from benchmarks.corpus_module import is_check
-from hloom import jax_private
-from hloom.passes.analysis import walk
+from hloom import _jax
+from hloom.passes.ir import walk
 
 LIMIT_S = 60
 _ELEMENTS = 1 << 20
@@ -93,7 +93,7 @@ def _evaluate_and_exit(texts: Sequence[str], writer: int, said: int) -> NoReturn
 
 
 def _values(text: str) -> Values:
-    with jax_private.make_context() as context, ir.Location.unknown():
+    with _jax.make_context() as context, ir.Location.unknown():
         context.enable_multithreading(False)
         module = ir.Module.parse(text)
         for op in [op for op in walk.operations(module.operation) if is_check(op)]:

@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterator, Sequence
 
 from jax.extend.mlir import ir
 
-from hloom import jax_private
-from hloom.opt.foresight import foresee
-from hloom.opt.lowered import lower_for
-from hloom.passes import registry
-from hloom.passes.analysis import walk
-from hloom.passes.base import Attempt, Target
-from hloom.passes.clone import clone_module
-from hloom.passes.errors import PassError, reason_of
-from hloom.passes.pipeline import Pipeline
+from hloom import _jax
+from hloom.passes.framework import registry
+from hloom.passes.framework.base import Attempt, Target
+from hloom.passes.framework.errors import PassError, reason_of
+from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.ir import walk
+from hloom.passes.ir.clone import clone_module
+from hloom.tools.opt.dry_run import foresee
+from hloom.tools.opt.lowered import lower_for
 
 _OTHER_SPECS = (
     "default",
@@ -214,7 +214,7 @@ class Trial:
 
 def _wrong_text(text: str) -> str | None:
     """What is wrong with a module's text; None where it parses back to itself."""
-    context = jax_private.make_context()
+    context = _jax.make_context()
     context.enable_multithreading(False)
     try:
         return None if _text(ir.Module.parse(text, context)) == text else "another module"

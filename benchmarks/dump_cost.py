@@ -33,7 +33,7 @@ import hloom
 import hloom.dumps
 from benchmarks.programs.gpt import Gpt
 from benchmarks.report import Report, table, update_report
-from hloom.dumps.live import LIVE, MAX_BYTES, MAX_MODULES
+from hloom.dumps.collect.store import LIVE, MAX_BYTES, MAX_MODULES
 
 TURNS = 300
 TURN_S = 0.02

@@ -23,12 +23,12 @@ import hloom
 from benchmarks.h100 import MEBI_BYTES, measure, placement
 from benchmarks.report import Report, table, update_report
 from benchmarks.subjects import SUBJECTS
-from hloom.passes import registry
-from hloom.passes.analysis import walk
-from hloom.passes.analysis.names import operation_name, rematerialized
-from hloom.passes.analysis.phases import has_remat_name
-from hloom.passes.base import Pass, Target
-from hloom.passes.options import option, print_bytes
+from hloom.passes.analysis.autodiff import has_remat_name
+from hloom.passes.framework import registry
+from hloom.passes.framework.base import Pass, Target
+from hloom.passes.framework.options import option, print_bytes
+from hloom.passes.ir import walk
+from hloom.passes.ir.locations import operation_name, rematerialized
 
 PROGRAMS = ("gpt_unrolled", "gpt_scanned", "resnet")
 PLANS: dict[str, Callable[[int], str]] = {

@@ -20,11 +20,11 @@ import hloom
 from benchmarks.h100 import MEBI_BYTES, measure, placement
 from benchmarks.report import Report, table, update_report
 from benchmarks.subjects import POLICIES, SUBJECTS
-from hloom.passes.analysis.liveness import predict
-from hloom.passes.base import Target
-from hloom.passes.clone import clone_module
-from hloom.passes.pipeline import Pipeline
-from hloom.passes.spec import parse_spec
+from hloom.passes.analysis.memory_model.tracer import predict
+from hloom.passes.framework.base import Target
+from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.spec import parse_spec
+from hloom.passes.ir.clone import clone_module
 
 PREPARATION = "inline,cse,free-constants"
 OFF, REMAT = "off", "remat"

@@ -29,10 +29,10 @@ from benchmarks.h100 import measure_times, placement
 from benchmarks.programs.gpt import Gpt
 from benchmarks.report import RESULTS, Report, table, update_report
 from hloom import targets
-from hloom.passes.analysis.liveness import predict
-from hloom.passes.clone import clone_module
-from hloom.passes.options import print_bytes
-from hloom.passes.pipeline import Pipeline
+from hloom.passes.analysis.memory_model.tracer import predict
+from hloom.passes.framework.options import print_bytes
+from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.ir.clone import clone_module
 
 TARGET = "h100_sxm"
 LIMIT_S = 10.0

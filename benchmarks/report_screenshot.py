@@ -18,13 +18,13 @@ from pathlib import Path
 from playwright.sync_api import sync_playwright
 
 import hloom
-from hloom.demo import data
-from hloom.demo.model import Sizes
-from hloom.demo.train import TrainStep
-from hloom.dumps import writer
-from hloom.dumps.read import open_dump
-from hloom.report.command import write_page
-from hloom.report.gather import gather
+from hloom.dumps.read.dump import open_dump
+from hloom.dumps.write import writer
+from hloom.tools.demo import data
+from hloom.tools.demo.model import Sizes
+from hloom.tools.demo.train import TrainStep
+from hloom.tools.report.command import write_page
+from hloom.tools.report.gather import gather
 
 OUT = Path(__file__).parents[1] / "docs" / "report.png"
 SPEC = "remat{budget=150MiB}"

@@ -26,9 +26,9 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 import hloom.passes as _passes_package
-from hloom.dumps.settings import dump
-from hloom.dumps.step import step
-from hloom.passes.errors import PassError, SpecError
+from hloom.dumps.collect.step import step
+from hloom.dumps.select.settings import dump
+from hloom.passes.framework.errors import PassError, SpecError
 from hloom.plugin import initialize
 from hloom.plugin import scope as _scope
 from hloom.policy import HloomWarning, strict
@@ -54,10 +54,9 @@ __all__ = [
 class _PassesPackage(types.ModuleType):
     """The type of the package `hloom.passes`, which makes it callable.
 
-    `hloom.passes("remat")` is the context manager of the flag, and `import hloom.passes.pipeline`
-    the package of the passes: one name, and the import system binds the package to it. So the
-    package gets a type with a call. It is given from here, since nothing in the package may
-    know of the plugin.
+    `hloom.passes("remat")` is the context manager of the flag, and `hloom.passes` also the package
+    of the passes: the import system binds the name to the package, so the package gets a type
+    with a call. It is given from here, since nothing in the package may know of the plugin.
     """
 
     def __call__(self, spec: str) -> AbstractContextManager[None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from hloom.passes.errors import did_you_mean, echo
+from hloom.passes.framework.errors import did_you_mean, echo
 from hloom.policy import first_time, warn
 
 VARIABLES = frozenset(

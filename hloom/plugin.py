@@ -4,7 +4,7 @@ JAX finds this module through the entry-point group `jax_plugins` and calls `ini
 backends start, or when it makes a topology of a platform that a plugin brings. A program that does
 neither before it compiles, as one for TPUs that are only described, imports hloom for that: JAX
 runs no code of a plugin before. A compile without a spec pays for two look-ups here; everything
-heavier stands in hloom/transform.py and is imported at the first spec.
+heavier stands in hloom/compiling/compile.py and is imported at the first spec.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from hloom import environment, jax_private
-from hloom.dumps import settings as dump_settings
-from hloom.passes.errors import SpecError, echo
-from hloom.passes.wording import counted
+from hloom import _jax, environment
+from hloom.dumps.select import settings as dump_settings
+from hloom.passes.framework.errors import SpecError, echo
+from hloom.passes.framework.text import counted
 from hloom.policy import warn
 
 if TYPE_CHECKING:
     # Importing it loads much of JAX that a process without a spec has no use for.
     from jax.extend.mlir import ir
 
-    from hloom.capture.compiling import CompileFunction
-    from hloom.dumps.facts import Origin
-    from hloom.dumps.program import ProgramDump
-    from hloom.passes.pipeline import Pipeline
+    from hloom.compiling.graphs import CompileFunction
+    from hloom.dumps.collect.metadata import Origin
+    from hloom.dumps.collect.program import ProgramDump
+    from hloom.passes.framework.pipeline import Pipeline
 
 _FLAG_DOC = (
     "Passes that hloom runs on every module before XLA, e.g. 'remat'; 'off' for none, 'default' "
@@ -45,10 +45,10 @@ def initialize() -> None:
     """
     if _flag is None:
         return
-    earlier = jax_private.compiled_programs()
-    is_first = jax_private.install_hook(_compile)
-    jax_private.check_option(_checked_option)
-    jax_private.keep_executables_apart(_flag, _checked_option)
+    earlier = _jax.compiled_programs()
+    is_first = _jax.install_hook(_compile)
+    _jax.check_option(_checked_option)
+    _jax.keep_executables_apart(_flag, _checked_option)
     if is_first:
         environment.check()
     if is_first and earlier and not (_is_unset(_flag.value) or _flag.value == "off"):
@@ -74,12 +74,11 @@ def scope(spec: str) -> Iterator[None]:
         yield
 
 
-def _declare_flag() -> jax_private.Flag | None:
-    if jax_private.is_tested_version():
-        return jax_private.declare_flag(_FLAG_DOC, lambda spec: _check(spec, source="jax_hloom"))
+def _declare_flag() -> _jax.Flag | None:
+    if _jax.is_tested_version():
+        return _jax.declare_flag(_FLAG_DOC, lambda spec: _check(spec, source="jax_hloom"))
     oldest, untested = (
-        ".".join(map(str, version))
-        for version in (jax_private.OLDEST_TESTED, jax_private.FIRST_UNTESTED)
+        ".".join(map(str, version)) for version in (_jax.OLDEST_TESTED, _jax.FIRST_UNTESTED)
     )
     warn(
         f"hloom is off: it is tested with jax >={oldest},<{untested}, and this is jax "
@@ -125,7 +124,7 @@ def _check_type(spec: Any, *, source: str) -> None:
 def _parse(spec: Any, *, source: str) -> Pipeline:
     _check_type(spec, source=source)
     # Imported at the first spec: it brings in the passes, numpy and scipy.
-    from hloom.passes.pipeline import Pipeline
+    from hloom.passes.framework.pipeline import Pipeline
 
     return Pipeline.parse(spec, source=source)
 
@@ -135,10 +134,10 @@ def _compile(
     module: ir.Module,
     devices: Any,
     compile_options: Any,
-    compile_: jax_private.CompileFunction,
+    compile_: _jax.CompileFunction,
 ) -> Any:
     dumped = dump_settings.current()
-    spec, options = jax_private.take_option(compile_options)
+    spec, options = _jax.take_option(compile_options)
     source = _OPTION_SOURCE
     if _is_unset(spec):
         # Every other way to set the flag has checked the spec: a mistake comes from there.
@@ -146,20 +145,20 @@ def _compile(
     pipeline = None if _is_unset(spec) else _parse(spec, source=source)
     is_on = pipeline is not None and pipeline.passes
     waits_for_steps = dumped is not None and dumped.steps is not None
-    takes_part = jax_private.takes_part(backend, devices)
+    takes_part = _jax.takes_part(backend, devices)
     if dumped is not None and takes_part and not waits_for_steps:
-        from hloom.dumps.observer import module_name
-        from hloom.dumps.reminder import note_program
+        from hloom.dumps.collect.observer import module_name
+        from hloom.dumps.collect.reminder import note_program
 
         note_program(dumped, module_name(module), has_passes=bool(is_on))
     if not (is_on or waits_for_steps) or not takes_part:
         return compile_(module, options)
     # Imported where a pass runs or a dump waits for steps.
-    from hloom.dumps.facts import Origin
-    from hloom.dumps.program import ProgramDump, compile_kept
+    from hloom.dumps.collect.metadata import Origin
+    from hloom.dumps.collect.program import ProgramDump, compile_kept
 
     def compile_with(chosen: ir.Module, more: Mapping[str, str | int | bool]) -> Any:
-        return compile_(chosen, jax_private.with_options(options, more))
+        return compile_(chosen, _jax.with_options(options, more))
 
     origin = Origin(module, backend, devices, options)
     if pipeline is None or not pipeline.passes:
@@ -175,21 +174,21 @@ def _compile(
 def _transform(
     origin: Origin, pipeline: Pipeline, compile_: CompileFunction, dump: ProgramDump
 ) -> Any:
-    from hloom.agreement import Agreement
-    from hloom.capture.compiling import Settings
+    from hloom.compiling.compile import compile_transformed
+    from hloom.compiling.cross_process import Agreement
+    from hloom.compiling.graphs import Settings
     from hloom.targets.devices import placement_of, target_of
-    from hloom.transform import compile_transformed
 
     backend, devices = origin.backend, origin.devices
     agreement = Agreement(
         origin.module,
-        jax_private.processes_of(backend, devices),
+        _jax.processes_of(backend, devices),
         me=backend.process_index(),
-        store=jax_private.ProcessStore.find(),
+        store=_jax.ProcessStore.find(),
     )
-    target = target_of(jax_private.platform_of(backend), jax_private.device_facts(backend, devices))
+    target = target_of(_jax.platform_of(backend), _jax.device_facts(backend, devices))
     placement = placement_of(target, devices, process=backend.process_index())
-    settings = Settings(dump.given, jax_private.profiled(origin.options))
+    settings = Settings(dump.given, _jax.profiled(origin.options))
     return compile_transformed(
         origin.module, pipeline, target, placement, compile_, agreement, settings, dump
     )

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hloom.capture.compiling import Captured
-    from hloom.passes.pipeline import PassRun
+    from hloom.compiling.graphs import Captured
+    from hloom.passes.framework.pipeline import PassRun
 
 MAX_RECORDS = 1024
 """The newest that are kept. A model's set-up compiles a few hundred small functions of JAX."""

@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 
-from hloom.opt import main
+from hloom.tools.opt import main
 
 REQUEST_BYTES = 1 << 20
 RUN_LIMIT_S = 300

@@ -27,7 +27,7 @@ from jax.extend.mlir import ir
 
 from hloom.lowering.kernel_calls import Choice, Decomposition, Rewrite, Site
 from hloom.lowering.paste import paste
-from hloom.passes.marks import MarkBuilder, Rendezvous
+from hloom.passes.ir.marks import MarkBuilder, Rendezvous
 
 
 def choose_barrier(site: Site, where: Rendezvous) -> Choice:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import jax
 from jax.extend.mlir import ir
 
-from hloom.passes import marks
+from hloom.passes.ir import marks
 
 COMMAND_BUFFER_TYPES = "xla_gpu_enable_command_buffer"
 MIN_GRAPH_SIZE = "xla_gpu_graph_min_graph_size"

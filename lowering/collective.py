@@ -9,7 +9,7 @@ from jax.extend.mlir import ir
 from hloom.lowering.errors import LoweringError
 from hloom.lowering.kernel_calls import Site
 from hloom.lowering.placement import Placement
-from hloom.passes import marks
+from hloom.passes.ir import marks
 
 _PADDING = -1
 

@@ -13,7 +13,7 @@ from hloom.lowering import between_processes, ragged
 from hloom.lowering.collective import kernel_attributes, rendezvous_of
 from hloom.lowering.kernel_calls import Choice, Chooser, Decomposition, KernelCall, Site
 from hloom.lowering.placement import Placement
-from hloom.passes import marks
+from hloom.passes.ir import marks
 
 
 def _token(site: Site, placement: Placement) -> Choice:

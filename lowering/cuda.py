@@ -16,7 +16,7 @@ from jax.extend.mlir import ir
 from hloom.lowering.collective import kernel_attributes, rendezvous_of
 from hloom.lowering.kernel_calls import Choice, Chooser, Decomposition, KernelCall, Site
 from hloom.lowering.placement import Placement
-from hloom.passes import marks
+from hloom.passes.ir import marks
 from hloom.runtime import cuda_images, cuda_peers, nvrtc
 
 MOST_RANKS = 128

@@ -40,7 +40,7 @@ from hloom.lowering.kernel_calls import (
     rewrite,
 )
 from hloom.lowering.placement import Placement
-from hloom.passes import marks
+from hloom.passes.ir import marks
 
 _log = logging.getLogger("hloom.lowering")
 

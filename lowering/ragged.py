@@ -30,8 +30,8 @@ from hloom.lowering.errors import LoweringError
 from hloom.lowering.kernel_calls import Choice, KernelCall, Rewrite, Site
 from hloom.lowering.paste import paste
 from hloom.lowering.placement import Placement
-from hloom.passes import mark_decompositions, marks
-from hloom.passes.mark_decompositions import Groups
+from hloom.passes.ir import mark_decompositions, marks
+from hloom.passes.ir.mark_decompositions import Groups
 
 _INDEX_BITS = (8, 16, 32, 64)
 

@@ -29,11 +29,11 @@ from typing import ClassVar
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis import walk
-from hloom.passes.analysis.constraints import CONSTRAINT
-from hloom.passes.analysis.kinds import is_cheap
-from hloom.passes.base import Pass, Target
-from hloom.passes.wording import counted
+from hloom.passes.analysis.sharding_constraints import CONSTRAINT
+from hloom.passes.framework.base import Pass, Target
+from hloom.passes.framework.text import counted
+from hloom.passes.ir import walk
+from hloom.passes.ir.ops import is_cheap
 
 
 @dataclass(frozen=True)

@@ -31,16 +31,16 @@ from typing import ClassVar
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis import walk
 from hloom.passes.analysis.constants import ConstantValues, made_value
-from hloom.passes.analysis.loops import has_attributes_by_carry
-from hloom.passes.analysis.types import tensor_bytes
-from hloom.passes.base import Pass, Target
+from hloom.passes.analysis.loops.counted import has_attributes_by_carry
 from hloom.passes.cse import Cse
+from hloom.passes.framework.base import Pass, Target
+from hloom.passes.framework.options import Bytes, option
+from hloom.passes.framework.text import counted
 from hloom.passes.inline import Inline
-from hloom.passes.loop_edit import LoopEdit, Replaced
-from hloom.passes.options import Bytes, option
-from hloom.passes.wording import counted
+from hloom.passes.ir import walk
+from hloom.passes.ir.types import tensor_bytes
+from hloom.passes.ir.while_rewriter import LoopEdit, Replaced
 
 
 @dataclass(frozen=True)

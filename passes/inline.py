@@ -41,10 +41,10 @@ from typing import ClassVar
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis import walk
-from hloom.passes.analysis.names import operation_name, qualified
-from hloom.passes.base import Pass, Target
-from hloom.passes.wording import counted
+from hloom.passes.framework.base import Pass, Target
+from hloom.passes.framework.text import counted
+from hloom.passes.ir import walk
+from hloom.passes.ir.locations import operation_name, qualified
 
 _ATTRIBUTES_OF_A_PLAIN_CALL = frozenset({"callee"})
 

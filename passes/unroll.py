@@ -34,14 +34,14 @@ from typing import ClassVar
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis import walk
-from hloom.passes.analysis.capturable import is_host_callback
-from hloom.passes.analysis.loops import CountedLoop, counted_loop
-from hloom.passes.analysis.types import tensor_bytes
-from hloom.passes.base import Pass, Target
-from hloom.passes.clone import read_instead
+from hloom.passes.analysis.loops.counted import CountedLoop, counted_loop
+from hloom.passes.capture.capturable import is_host_callback
+from hloom.passes.framework.base import Pass, Target
+from hloom.passes.framework.options import option
 from hloom.passes.inline import Inline
-from hloom.passes.options import option
+from hloom.passes.ir import walk
+from hloom.passes.ir.clone import read_instead
+from hloom.passes.ir.types import tensor_bytes
 
 _MOST_OPERATIONS = 4096
 """A loop that would become more operations than this stays: XLA's time to compile grows with it."""

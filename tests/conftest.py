@@ -15,6 +15,9 @@ os.environ["HLOOM_STRICT"] = "1"
 for _name in list(os.environ):
     if _name in ("JAX_HLOOM", "JAX_COMPILATION_CACHE_DIR") or _name.startswith("HLOOM_DUMP_"):
         os.environ.pop(_name)
+# Processes that tests start see `support`, too.
+_TESTS = os.path.dirname(os.path.abspath(__file__))
+os.environ["PYTHONPATH"] = _TESTS
 
 import subprocess
 import sys
@@ -24,6 +27,7 @@ from pathlib import Path
 
 import jax
 import pytest
+from support import ROOT
 
 import hloom
 
@@ -31,10 +35,15 @@ import hloom
 jax.config.update("jax_platforms", "cpu")
 
 # At the end, so that the installed hloom comes before the folder of that name.
-sys.path.append(str(Path(__file__).parents[1]))
+sys.path.append(str(ROOT))
 
 # Fixtures that several files share.
-pytest_plugins = ["dump_runs", "ir_blocks", "opt_runs", "sample_steps"]
+pytest_plugins = [
+    "support.dumps.runs",
+    "support.dumps.sample_steps",
+    "support.ir_blocks",
+    "support.opt_runs",
+]
 
 RunPython = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -85,7 +94,7 @@ def run_python() -> RunPython:
         result = subprocess.run(
             [sys.executable, "-c", script],
             cwd=cwd,
-            env=os.environ | {"PYTHONPATH": str(Path(__file__).parent)} | environment,
+            env=os.environ | environment,
             capture_output=True,
             text=True,
             timeout=240,

@@ -88,8 +88,8 @@ def run_test(note: Note, test: str) -> dict[str, Any]:
 
 
 def list_checks(note: Note) -> list[str]:
-    """What tests/cuda_streams.py can check of the kernels."""
-    return list(of_tests("cuda_streams").CHECKS)
+    """What tests/support/devices/cuda_streams.py can check of the kernels."""
+    return list(of_tests("support.devices.cuda_streams").CHECKS)
 
 
 def run_sanitizer(
@@ -100,8 +100,13 @@ def run_sanitizer(
     In a dry run the check runs without the tool, on the fake driver in the folder `driver`. Raises
     AssertionError with what the tool said where it found something.
     """
-    command = [sys.executable, str(TESTS / "cuda_streams.py"), check, str(launches)]
-    environment = dict(os.environ)
+    command = [
+        sys.executable,
+        str(TESTS / "support" / "devices" / "cuda_streams.py"),
+        check,
+        str(launches),
+    ]
+    environment = os.environ | {"PYTHONPATH": str(TESTS)}
     if dry_run:
         if driver is None:
             raise Skip("a dry run without the fake driver")

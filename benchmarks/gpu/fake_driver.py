@@ -12,7 +12,12 @@ from benchmarks.gpu.child import Note
 from benchmarks.gpu.harness import of_tests
 from benchmarks.gpu.items import ROOT, Skip
 
-_SOURCES = ("tests/native/cuda", "tests/cuda_on_cpu.py", "runtime/cuda_kernels", "runtime/csrc")
+_SOURCES = (
+    "tests/native/cuda",
+    "tests/support/devices/cuda_on_cpu.py",
+    "runtime/cuda_kernels",
+    "runtime/csrc",
+)
 
 
 def make(note: Note, folder: str) -> str:
@@ -29,11 +34,11 @@ def make(note: Note, folder: str) -> str:
     made = Path(folder) / _digest()
     if made.exists():
         return str(made)
-    if of_tests("native_code").compiler() is None:
+    if of_tests("support.devices.native_code").compiler() is None:
         raise Skip("there is no C++ compiler")
     made.parent.mkdir(parents=True, exist_ok=True)
     new = Path(tempfile.mkdtemp(dir=made.parent))
-    of_tests("cuda_on_cpu").compile_driver(new)
+    of_tests("support.devices.cuda_on_cpu").compile_driver(new)
     try:
         os.rename(new, made)
     except OSError:  # another process was faster

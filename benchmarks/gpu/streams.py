@@ -1,6 +1,6 @@
 """hloom's CUDA kernels with ranks as streams of one GPU, by the driver alone, in a child.
 
-The launches are those of tests/cuda_streams.py, which knows what the kernels take.
+The launches are those of tests/support/devices/cuda_streams.py, which knows what the kernels take.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from benchmarks.gpu.harness import of_tests
 from benchmarks.gpu.items import Skip
 from benchmarks.gpu.steps import quartiles
 
-cuda_on_cpu = of_tests("cuda_on_cpu")
-cuda_streams = of_tests("cuda_streams")
+cuda_on_cpu = of_tests("support.devices.cuda_on_cpu")
+cuda_streams = of_tests("support.devices.cuda_streams")
 
 FEW, MANY = 8, 72
 TURNS = 15

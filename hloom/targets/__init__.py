@@ -10,8 +10,8 @@ from importlib import resources
 from pathlib import Path
 
 from hloom.passes.analysis.cost import Speed
-from hloom.passes.base import Target
-from hloom.passes.errors import did_you_mean
+from hloom.passes.framework.base import Target
+from hloom.passes.framework.errors import did_you_mean
 from hloom.targets import gpu_speed, text_proto
 
 _SUFFIX = ".txtpb"

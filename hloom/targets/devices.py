@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hloom import jax_private, targets
-from hloom.jax_private import DeviceFacts
+from hloom import _jax, targets
+from hloom._jax import DeviceFacts
 from hloom.lowering.placement import Placement
 from hloom.passes.analysis.cost import Speed
-from hloom.passes.base import Target
+from hloom.passes.framework.base import Target
 from hloom.targets import gpu_speed
 
 _CGROUP_LIMITS = (
@@ -30,7 +30,7 @@ def target_of(platform: str, facts: Sequence[DeviceFacts]) -> Target:
       facts: what JAX tells of each device.
     """
     first = facts[0]
-    keeps_barriers = jax_private.keeps_barriers(platform)
+    keeps_barriers = _jax.keeps_barriers(platform)
     if platform == "cpu":
         # The virtual devices of a process share the machine's memory.
         memory_bytes = machine_bytes() // len(facts)
@@ -62,7 +62,7 @@ def placement_of(target: Target, devices: Any, *, process: int) -> Placement:
       devices: JAX's devices, by partition.
       process: the index of this process.
     """
-    places = jax_private.device_places(devices)
+    places = _jax.device_places(devices)
     return Placement(
         platform=target.platform,
         device_ordinals=tuple(place.ordinal for place in places),

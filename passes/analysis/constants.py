@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis import walk
-from hloom.passes.analysis.kinds import Kind, kind_of
-from hloom.passes.analysis.loops import defining_op
+from hloom.passes.analysis.loops.counted import defining_op
+from hloom.passes.ir import walk
+from hloom.passes.ir.ops import Kind, kind_of
 
 _LIGHT = frozenset(
     f"stablehlo.{name}"

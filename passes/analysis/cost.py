@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.kinds import FUSIBLE
-from hloom.passes.analysis.loops import counted_loop
+from hloom.passes.analysis.flops import operation_flops
+from hloom.passes.analysis.loops.counted import counted_loop
 from hloom.passes.analysis.product_flops import PRODUCTS
-from hloom.passes.analysis.tensor_sizes import TensorSizes
-from hloom.passes.analysis.work import operation_flops
+from hloom.passes.ir.ops import FUSIBLE
+from hloom.passes.ir.tensor_sizes import TensorSizes
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,10 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import sdy
 from jax.extend.mlir.passmanager import PassManager
 
-from hloom.passes.analysis import walk
-from hloom.passes.analysis.loops import defining_op
-from hloom.passes.analysis.types import tensor_bytes
-from hloom.passes.clone import clone_module
+from hloom.passes.analysis.loops.counted import defining_op
+from hloom.passes.ir import walk
+from hloom.passes.ir.clone import clone_module
+from hloom.passes.ir.types import tensor_bytes
 
 _NUMBER = "hloom.number"
 """Discardable attribute by which an operation is found again after Shardy's passes, which clone

@@ -3,7 +3,7 @@
 A kernel that reads its peers' buffers may start only once these are there, and nothing may be
 written to a buffer that a peer still reads. Which kernels do that, and what each needs, says the
 attribute ``hloom.collective`` of the custom call (a frontend attribute will do, as JAX's
-``set_xla_metadata`` writes it), or `hloom.passes.collectives.declare`:
+``set_xla_metadata`` writes it), or `hloom.passes.ir.collectives.declare`:
 
 - ``entry``: a barrier before it;
 - ``exit=after``: a barrier behind it, before anything reads its results;
@@ -54,14 +54,14 @@ from typing import ClassVar
 
 from jax.extend.mlir import ir
 
+from hloom.passes.barriers.collect import Program, has_marks, read_program
 from hloom.passes.barriers.intervals import Role
 from hloom.passes.barriers.plan import BarriersPlan
-from hloom.passes.barriers.planning import Wanted, plan_barriers
-from hloom.passes.barriers.program import Program, has_marks, read_program
 from hloom.passes.barriers.rewrite import apply_plan
-from hloom.passes.base import Pass, Target
+from hloom.passes.barriers.solve import Wanted, plan_barriers
+from hloom.passes.framework.base import Pass, Target
+from hloom.passes.framework.options import Duration, option
 from hloom.passes.inline import Inline
-from hloom.passes.options import Duration, option
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from hloom.passes.collectives import Meeting, covers
+from hloom.passes.ir.collectives import Meeting, covers
 
 
 class Role(enum.StrEnum):

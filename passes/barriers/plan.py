@@ -9,8 +9,7 @@ from itertools import islice
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.names import operation_name, source_line
-from hloom.passes.barriers.program import (
+from hloom.passes.barriers.collect import (
     Chain,
     Exchange,
     Kernel,
@@ -19,9 +18,10 @@ from hloom.passes.barriers.program import (
     Program,
     XlaCollective,
 )
-from hloom.passes.collectives import target_of
-from hloom.passes.marks import BarrierKind, Rendezvous
-from hloom.passes.wording import counted
+from hloom.passes.framework.text import counted
+from hloom.passes.ir.collectives import target_of
+from hloom.passes.ir.locations import operation_name, source_line
+from hloom.passes.ir.marks import BarrierKind, Rendezvous
 
 _MOST_TOLD = 1000
 """How many places of the order a plan spells out."""

@@ -6,15 +6,14 @@ from collections.abc import Sequence
 
 from jax.extend.mlir import ir
 
-from hloom.passes import marks
-from hloom.passes.analysis import walk
-from hloom.passes.analysis.names import scoped
-from hloom.passes.barriers import carry
-from hloom.passes.barriers.crossing import Crossing
+from hloom.passes.barriers import thread_token
+from hloom.passes.barriers.collect import Chain, Exchange, Kernel, Nested, XlaCollective
+from hloom.passes.barriers.pinned import Crossing
 from hloom.passes.barriers.plan import Barrier, BarriersPlan, BlockPlan
-from hloom.passes.barriers.program import Chain, Exchange, Kernel, Nested, XlaCollective
-from hloom.passes.loop_edit import LoopEdit, Replaced
-from hloom.passes.mark_decompositions import can_be_tied
+from hloom.passes.ir import marks, walk
+from hloom.passes.ir.locations import scoped
+from hloom.passes.ir.mark_decompositions import can_be_tied
+from hloom.passes.ir.while_rewriter import LoopEdit, Replaced
 
 SCOPE = "hloom.barriers"
 """Name-stack component of every mark that this pass puts in."""
@@ -115,18 +114,18 @@ class _Threader:
             return self._loop(op, chains, token)
         if op.name == "func.call":
             self._extend_function(chains[0], token.type)
-            return carry.rebuild_call(op, token)
+            return thread_token.rebuild_call(op, token)
         if op.name == "sdy.manual_computation":
             inside = chains[0].block.add_argument(token.type, op.location)
-            return carry.rebuild_computation(op, token, self._thread(chains[0], inside))
-        return carry.rebuild_branches(op, [self._thread(chain, token) for chain in chains])
+            return thread_token.rebuild_computation(op, token, self._thread(chains[0], inside))
+        return thread_token.rebuild_branches(op, [self._thread(chain, token) for chain in chains])
 
     def _extend_function(self, chain: Chain, type_: ir.Type) -> None:
         if chain.function not in self._extended:
             self._extended.add(chain.function)
             function = self._functions[chain.function]
             token = chain.block.add_argument(type_, function.location)
-            carry.extend_function(function, self._thread(chain, token))
+            thread_token.extend_function(function, self._thread(chain, token))
 
     def _loop(self, op: ir.Operation, chains: Sequence[Chain], token: ir.Value) -> ir.Value:
         condition, body = chains
@@ -138,7 +137,7 @@ class _Threader:
         edit.returned[number] = self._thread(body, body.block.arguments[number])
         new = edit.apply(Replaced())
         op.erase()
-        carry.share_token_everywhere(new)
+        thread_token.share_token_everywhere(new)
         if not condition.members:
             return new.results[number]
         # The token that the loop gives is from before its last condition, and from before the loop

@@ -44,14 +44,13 @@ from typing import ClassVar
 
 from jax.extend.mlir import ir
 
-from hloom.passes import marks
-from hloom.passes.analysis import walk
-from hloom.passes.analysis.capturable import Rules
-from hloom.passes.base import Pass, Target
+from hloom.passes.capture.capturable import Rules
 from hloom.passes.capture.outline import Outliner
 from hloom.passes.capture.plan import CapturePlan, plan_module
+from hloom.passes.framework.base import Pass, Target
+from hloom.passes.framework.options import option
 from hloom.passes.inline import Inline
-from hloom.passes.options import option
+from hloom.passes.ir import marks, walk
 from hloom.passes.unroll import Unroll
 
 PLATFORM = "cuda"

@@ -5,14 +5,13 @@ from __future__ import annotations
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import func
 
-from hloom.passes import marks
-from hloom.passes.analysis import walk
-from hloom.passes.analysis.capturable import Rules
-from hloom.passes.analysis.kinds import BRANCHING
+from hloom.passes.capture.capturable import Rules
+from hloom.passes.capture.control_deps import make_wait
 from hloom.passes.capture.plan import BlockPlan
 from hloom.passes.capture.regions import Region
-from hloom.passes.capture.ties import make_wait
-from hloom.passes.clone import read_instead
+from hloom.passes.ir import marks, walk
+from hloom.passes.ir.clone import read_instead
+from hloom.passes.ir.ops import BRANCHING
 
 
 class Outliner:

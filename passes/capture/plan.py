@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis import walk
-from hloom.passes.analysis.capturable import Obstacle, Rules, is_collective
-from hloom.passes.analysis.names import operation_name, source_line
+from hloom.passes.capture.capturable import Obstacle, Rules, is_collective
+from hloom.passes.capture.control_deps import Tie, can_be_selected, waiting_operands
 from hloom.passes.capture.regions import BlockRegions, regions_of
-from hloom.passes.capture.ties import Tie, can_be_selected, waiting_operands
-from hloom.passes.capture.timeline import Interruption, Timeline
-from hloom.passes.wording import counted
+from hloom.passes.capture.schedule import Interruption, Timeline
+from hloom.passes.framework.text import counted
+from hloom.passes.ir import walk
+from hloom.passes.ir.locations import operation_name, source_line
 
 _MOST_ANCHORS = 32
 """So many values an interruption waits for at most: one kernel reads an element of each. Of the

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis import walk
-from hloom.passes.analysis.capturable import CONTAINERS, Rules
-from hloom.passes.capture.timeline import Timeline, is_free, timeline
+from hloom.passes.capture.capturable import CONTAINERS, Rules
+from hloom.passes.capture.schedule import Timeline, is_free, timeline
+from hloom.passes.ir import walk
 
 
 @dataclass(frozen=True)

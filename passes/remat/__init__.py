@@ -63,18 +63,18 @@ from typing import ClassVar
 
 from jax.extend.mlir import ir
 
-from hloom.passes.base import Attempt, Complaint, MeasuredPass, Pass, Planner, Target
 from hloom.passes.cse import Cse
+from hloom.passes.framework.base import Attempt, Complaint, MeasuredPass, Pass, Planner, Target
+from hloom.passes.framework.options import Budget, Bytes, option
 from hloom.passes.free_constants import FreeConstants
 from hloom.passes.inline import Inline
-from hloom.passes.loop_edit import Replaced
-from hloom.passes.options import Budget, Bytes, option
-from hloom.passes.remat.budget import best_of, is_worthwhile, setting_of, temp_budget
-from hloom.passes.remat.describe import describe_floor, describe_peak
+from hloom.passes.ir.while_rewriter import Replaced
+from hloom.passes.remat.block.rewrite import apply_block
+from hloom.passes.remat.budget.closed_loop import best_of, is_worthwhile, setting_of, temp_budget
+from hloom.passes.remat.explain import describe_floor, describe_peak
 from hloom.passes.remat.obstacle import Obstacle
 from hloom.passes.remat.plan import BudgetPlanner, RematPlan, plan_cheap
-from hloom.passes.remat.rewrite import apply_block
-from hloom.passes.remat.scan_rewrite import apply_scan, finish_scans
+from hloom.passes.remat.scan.rewrite import apply_scan, finish_scans
 
 _UNMEASURED = (
     "XLA does not tell what memory the program takes here, so that it is not known whether the "

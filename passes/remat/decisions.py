@@ -14,16 +14,16 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.graph import BlockGraph
-from hloom.passes.analysis.loop_pairs import Link
-from hloom.passes.analysis.names import operation_name, source_line
-from hloom.passes.base import Decision
-from hloom.passes.remat.forward import Forward
-from hloom.passes.remat.scan import ScanPlan, scan_plan
-from hloom.passes.remat.scan_frames import Frame
-from hloom.passes.remat.scan_network import Network
-from hloom.passes.remat.scan_sites import Sites
-from hloom.passes.remat.straight_line import BlockPlan, Group, WindowPlan
+from hloom.passes.analysis.block_graph import BlockGraph
+from hloom.passes.analysis.loops.pairs import Link
+from hloom.passes.framework.base import Decision
+from hloom.passes.ir.locations import operation_name, source_line
+from hloom.passes.remat.block.plan import BlockPlan, Group, WindowPlan
+from hloom.passes.remat.block.values import Forward
+from hloom.passes.remat.scan.bodies import Frame
+from hloom.passes.remat.scan.cut import Network
+from hloom.passes.remat.scan.plan import ScanPlan, scan_plan
+from hloom.passes.remat.scan.sites import Sites
 
 
 class DividedBlock:

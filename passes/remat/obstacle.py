@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.phases import is_backward
+from hloom.passes.analysis.autodiff import is_backward
 
 
 class Obstacle(StrEnum):

@@ -9,23 +9,29 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from hloom.passes import base
-from hloom.passes.analysis import walk
+from hloom.passes.analysis.autodiff import has_remat_name
 from hloom.passes.analysis.cost import all_flops
-from hloom.passes.analysis.loops import runs_of
-from hloom.passes.analysis.phases import has_remat_name
-from hloom.passes.analysis.tensor_sizes import TensorSizes
-from hloom.passes.base import Attempt, Target
-from hloom.passes.options import Budget
-from hloom.passes.remat.budget import Decision, decide, known_json, outcomes_of, temp_budget
+from hloom.passes.analysis.loops.counted import runs_of
+from hloom.passes.framework import base
+from hloom.passes.framework.base import Attempt, Target
+from hloom.passes.framework.options import Budget
+from hloom.passes.framework.text import counted
+from hloom.passes.ir import walk
+from hloom.passes.ir.tensor_sizes import TensorSizes
+from hloom.passes.remat.block.plan import BlockPlan, plan_block
+from hloom.passes.remat.budget.closed_loop import (
+    Decision,
+    decide,
+    known_json,
+    outcomes_of,
+    temp_budget,
+)
+from hloom.passes.remat.budget.estimate import Model
+from hloom.passes.remat.budget.pricing import Pricing
+from hloom.passes.remat.budget.search import Search
 from hloom.passes.remat.decisions import DividedBlock, DividedScan
-from hloom.passes.remat.model import Model
 from hloom.passes.remat.obstacle import Obstacle, obstacle_of
-from hloom.passes.remat.pricing import Pricing
-from hloom.passes.remat.scan import ScanPlan, plan_scans
-from hloom.passes.remat.search import Search
-from hloom.passes.remat.straight_line import BlockPlan, plan_block
-from hloom.passes.wording import counted
+from hloom.passes.remat.scan.plan import ScanPlan, plan_scans
 
 
 @dataclass(frozen=True)

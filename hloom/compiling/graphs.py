@@ -1,0 +1,118 @@
+"""Compiles with the options that capture regions ask for, and checks what came of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from jax.extend.mlir import ir
+
+from hloom.lowering.capture import DISABLED_PASSES
+from hloom.xla.coverage import Coverage
+from hloom.xla.thunk_dump import thunk_dump
+
+_log = logging.getLogger("hloom.tools.capture")
+
+Options: TypeAlias = Mapping[str, str | int | bool]
+"""Compile options of XLA by name."""
+
+CompileFunction = Callable[[ir.Module, Options], Any]
+"""Compiles a module with these options beside the program's own."""
+
+_UNKNOWN = re.compile(r"No such compile option: '(\w+)'|While setting option (\w+),")
+"""How XLA refuses an option, before it compiles anything."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a program has set for itself.
+
+    Attributes:
+      given: options of XLA from its compiler options or from XLA_FLAGS, by name. They win.
+      profiled: what profiles it and switches graphs off meanwhile, for people; None for nothing.
+    """
+
+    given: Mapping[str, str] = field(default_factory=dict)
+    profiled: str | None = None
+
+
+@dataclass(frozen=True)
+class Captured:
+    """What became of the capture regions of one compile.
+
+    Attributes:
+      options: the options of XLA that were set for them.
+      coverage: what the executable has in graphs; None where it is not known.
+      notes: what stood in the way, sentences for people.
+    """
+
+    options: Options
+    coverage: Coverage | None
+    notes: tuple[str, ...]
+
+    def to_json(self) -> dict[str, object]:
+        """As values that `json.dumps` takes."""
+        return dataclasses.asdict(self)
+
+
+def compile_captured(
+    compile_: CompileFunction, module: ir.Module, wanted: Options, settings: Settings
+) -> tuple[Any, Captured | None]:
+    """The executable, and what of it runs in graphs; None where no region asks for any option.
+
+    An option that the program has set is left as it is, and one that this XLA does not know is left
+    out; both are noted. Raises what `compile_` raises otherwise.
+    """
+    if not wanted:
+        return compile_(module, {}), None
+    options, notes = _beside(wanted, settings.given)
+    if settings.profiled is not None:
+        notes.append(settings.profiled)
+    with thunk_dump(settings.given) as dump:
+        while True:
+            try:
+                executable = compile_(module, {**options, **dump.options})
+                break
+            except Exception as error:
+                refused = _refused(error, options)
+                if refused is None:
+                    raise
+                del options[refused]
+                notes.append(f"this XLA refuses {refused}: {error}")
+        try:
+            found = dump.read()
+        except (OSError, ValueError) as error:
+            found = None
+            notes.append(f"XLA's thunk sequence could not be read: {error}")
+        else:
+            if found is None:
+                notes.append("not known: the executable was compiled before, and came from a cache")
+    for note in notes:
+        _log.info("%s", note)
+    return executable, Captured(options, found, tuple(notes))
+
+
+def _beside(wanted: Options, given: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
+    """The wanted options that go beside what the program has set, and notes on the others."""
+    options: dict[str, Any] = {}
+    notes: list[str] = []
+    for name, value in wanted.items():
+        theirs = given.get(name)
+        if theirs is None:
+            options[name] = value
+        elif name == DISABLED_PASSES:
+            options[name] = ",".join(filter(None, [theirs, str(value)]))
+        elif theirs != str(value):
+            notes.append(f"the program sets {name}={theirs}: it is left so, not {value}")
+    return options, notes
+
+
+def _refused(error: Exception, options: Mapping[str, Any]) -> str | None:
+    """Which of the options an error says is not known; None where it says something else."""
+    match = _UNKNOWN.search(str(error))
+    name = next(filter(None, match.groups())) if match else None
+    return name if name in options else None

@@ -1,0 +1,305 @@
+"""Copies the arguments and results of a step to the host: of each array, this process's share.
+
+A share is the shards with replica 0: every value of an array that is spread over devices and
+processes is in exactly one share, so that nothing is written twice.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import weakref
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from hloom.dumps.collect.host_memory import memory_bytes
+from hloom.dumps.read.module import Missing
+from hloom.dumps.write.array_child import is_ending, write_share_elsewhere
+from hloom.dumps.write.array_files import ArrayEntry, Shard, write_share
+
+SHARE_OF_MEMORY = 4
+"""Snapshots that wait to be written hold at most this part, a quarter, of the host's memory."""
+
+
+class HostBudget:
+    """How many bytes of host memory snapshots may hold that are not written yet.
+
+    Args:
+      limit_bytes: the bound; None for a quarter of what this process may use.
+    """
+
+    def __init__(self, limit_bytes: int | None = None) -> None:
+        self._limit_bytes = limit_bytes
+        self._held_bytes = 0
+        self._lock = threading.Lock()
+
+    @property
+    def limit_bytes(self) -> int:
+        """The bound."""
+        if self._limit_bytes is None:
+            self._limit_bytes = memory_bytes() // SHARE_OF_MEMORY
+        return self._limit_bytes
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes in use."""
+        with self._lock:
+            return self._held_bytes
+
+    def take(self, wanted_bytes: int) -> bool:
+        """Takes so many bytes; False, and takes none, where they are more than there are left."""
+        limit_bytes = self.limit_bytes
+        with self._lock:
+            if self._held_bytes + wanted_bytes > limit_bytes:
+                return False
+            self._held_bytes += wanted_bytes
+            return True
+
+    def give_back(self, taken_bytes: int) -> None:
+        """Gives back what `take` took."""
+        with self._lock:
+            self._held_bytes -= taken_bytes
+
+
+BUDGET = HostBudget()
+"""The process's own."""
+
+
+@dataclass
+class Snapshot:
+    """This process's share of some arrays, on the host.
+
+    Its bytes count in the budget until it is released or nobody holds it any more.
+
+    Attributes:
+      entries: one for each array, whether a part of it is in the share or not.
+      shards: the share, by the keys that the entries name.
+      nbytes: bytes of the share on the host.
+      missing: what could not be copied.
+    """
+
+    entries: tuple[ArrayEntry, ...]
+    shards: dict[str, np.ndarray]
+    nbytes: int
+    missing: tuple[Missing, ...]
+    _release: weakref.finalize[[int], Snapshot] | None = field(default=None, repr=False)
+
+    def write(self, folder: Path) -> None:
+        """Writes the share to a new folder, which is made, through Orbax, and releases it.
+
+        Raises OSError where it cannot be written; the snapshot is released all the same.
+        """
+        try:
+            self._write(folder)
+        finally:
+            self.release()
+
+    def _write(self, folder: Path) -> None:
+        try:
+            write_share(folder, self.entries, self.shards)
+        except OSError as error:
+            if not is_ending(error):
+                raise
+            shutil.rmtree(folder, ignore_errors=True)
+            write_share_elsewhere(folder, self.entries, self.shards)
+
+    def release(self) -> None:
+        """Lets go of the host memory. Once is enough, and any number of times is allowed."""
+        self.shards = {}
+        if self._release is not None:
+            self._release()
+
+
+def snapshot(
+    names: Sequence[str],
+    values: Sequence[Any],
+    *,
+    what: str = "arguments",
+    processes: Iterable[int] | None = None,
+    budget: HostBudget = BUDGET,
+) -> Snapshot:
+    """Copies this process's share of the values to the host, and waits until it is there.
+
+    Never raises: what cannot be copied is in `missing`.
+
+    Args:
+      names: of the values, e.g. "state['w']".
+      values: JAX arrays, typed PRNG keys (taken as their data), NumPy arrays and Python numbers,
+        in the order of the module's arguments or results.
+      what: "arguments" or "results", for the texts in `missing`.
+      processes: all that the module runs in. Of values that each of them has whole, numbers for
+        example, the first one writes the only copy. None: those of the arrays among the values.
+      budget: what limits the bytes; over it nothing is copied.
+    """
+    try:
+        return _snapshot(names, values, what, processes, budget)
+    except Exception as error:
+        missing = Missing(what, f"they could not be copied: {type(error).__name__}: {error}")
+        return Snapshot((), {}, 0, (missing,))
+
+
+def _snapshot(
+    names: Sequence[str],
+    values: Sequence[Any],
+    what: str,
+    among: Iterable[int] | None,
+    budget: HostBudget,
+) -> Snapshot:
+    plain = [_without_key_type(value) for value in values]
+    if among is None:
+        among = [n for each in plain if isinstance(each, jax.Array) for n in _processes(each)]
+    processes = tuple(sorted(set(among)))
+    leads = not processes or processes[0] == jax.process_index()
+    missing: list[Missing] = []
+    copies: list[_Copy] = []
+    first: dict[int, _Copy] = {}
+    for index, (name, value) in enumerate(zip(names, plain, strict=True)):
+        try:
+            copy = _Copy.of(index, name, value, processes, leads=leads)
+        except Exception as error:
+            missing.append(_not_readable(what, name, error))
+            continue
+        # One array at several places is written once.
+        copies.append(copy.like(first[id(value)]) if id(value) in first else copy)
+        first.setdefault(id(value), copy)
+    wanted_bytes = sum(copy.nbytes for copy in copies)
+    if not budget.take(wanted_bytes):
+        return Snapshot((), {}, 0, (_too_large(what, wanted_bytes, budget),))
+    taken = Snapshot((), {}, wanted_bytes, ())
+    taken._release = weakref.finalize(taken, budget.give_back, wanted_bytes)
+    # At exit nobody asks for memory any more.
+    taken._release.atexit = False
+    for copy in copies:
+        copy.start()
+    for copy in copies:
+        try:
+            taken.shards |= copy.read()
+        except Exception as error:
+            missing.append(_not_readable(what, copy.entry.name, error))
+    # Of an array at several places, all or none.
+    there = [c.entry for c in copies if all(shard.key in taken.shards for shard in c.entry.shards)]
+    taken.entries, taken.missing = tuple(there), tuple(missing)
+    return taken
+
+
+def _not_readable(what: str, name: str, error: Exception) -> Missing:
+    # A computation that failed says so where its result is read, in many lines.
+    reason = str(error).strip().splitlines()[:1] or [type(error).__name__]
+    return Missing(f"{what}: {name}", f"it could not be read: {reason[0]}")
+
+
+def _too_large(what: str, wanted_bytes: int, budget: HostBudget) -> Missing:
+    return Missing(
+        what,
+        f"{wanted_bytes} bytes, with {budget.held_bytes} that wait to be written, are more than "
+        f"the {budget.limit_bytes} bytes of host memory for snapshots",
+        "choose fewer modules or steps that lie further apart",
+    )
+
+
+@dataclass
+class _Copy:
+    """What of one value is this process's to write.
+
+    Attributes:
+      entry: what is told about it, with the shards of the share.
+      parts: of each of those shards, a JAX array on one device or a NumPy array.
+    """
+
+    entry: ArrayEntry
+    parts: dict[str, Any]
+
+    @classmethod
+    def of(
+        cls, index: int, name: str, value: Any, processes: tuple[int, ...], *, leads: bool
+    ) -> _Copy:
+        """Plans the copy of a value of a module that runs in these processes.
+
+        `leads` says whether this process is the one that writes what all of them have whole.
+        """
+        shape = np.shape(value)
+        whole = Shard(f"{index}_0", (0,) * len(shape), shape)
+        if not isinstance(value, jax.Array):
+            host, dtype = _as_numpy(value)
+            entry = ArrayEntry(name, index, str(dtype), shape, None, processes, (whole,))
+            return cls(entry, {whole.key: host})._where(leads)
+        sharding = str(value.sharding)
+        entry = ArrayEntry(name, index, str(value.dtype), shape, sharding, processes, ())
+        if len(processes) > 1 and len(_processes(value)) == 1:
+            # Not placed by the user, so that each process has it whole: a number, for example.
+            copy = cls(replace(entry, shards=(whole,)), {whole.key: _first_shard(value)})
+            return copy._where(leads)
+        shares = [shard for shard in value.addressable_shards if shard.replica_id == 0]
+        shards = tuple(
+            _shard(f"{index}_{number}", shard.index, shape) for number, shard in enumerate(shares)
+        )
+        parts = {shard.key: share.data for shard, share in zip(shards, shares, strict=True)}
+        return cls(replace(entry, shards=shards), parts)._where(True)
+
+    def like(self, other: _Copy) -> _Copy:
+        """The copy of a value that is the same array as another one: only told, not made."""
+        return _Copy(replace(self.entry, shards=other.entry.shards), {})
+
+    def _where(self, written: bool) -> _Copy:
+        if written and self.nbytes:
+            return self
+        return _Copy(replace(self.entry, shards=()), {})
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the host."""
+        itemsize = jax.numpy.dtype(self.entry.dtype).itemsize
+        return sum(part.size * itemsize for part in self.parts.values())
+
+    def start(self) -> None:
+        """Begins the transfers, so that those of many arrays overlap."""
+        for key, part in self.parts.items():
+            if isinstance(part, jax.Array):
+                # A new array over the same buffer: JAX keeps the host's copy of an array as long
+                # as the array lives, and the user's may live long.
+                same = jax.make_array_from_single_device_arrays(part.shape, part.sharding, [part])
+                same.copy_to_host_async()
+                self.parts[key] = same
+
+    def read(self) -> dict[str, np.ndarray]:
+        """The copies; each is the snapshot's own, for the buffer may be donated afterwards."""
+        copies = {}
+        while self.parts:
+            key, part = self.parts.popitem()
+            copies[key] = np.array(part, dtype=jax.numpy.dtype(self.entry.dtype), copy=True)
+        return copies
+
+
+def _first_shard(value: jax.Array) -> jax.Array:
+    return value.addressable_shards[0].data
+
+
+def _shard(key: str, index: tuple[slice, ...], shape: tuple[int, ...]) -> Shard:
+    bounds = [part.indices(size) for part, size in zip(index, shape, strict=True)]
+    return Shard(key, tuple(each[0] for each in bounds), tuple(each[1] for each in bounds))
+
+
+def _processes(array: jax.Array) -> set[int]:
+    devices: Iterable[Any] = array.sharding.device_set
+    return {device.process_index for device in devices}
+
+
+def _without_key_type(value: Any) -> Any:
+    """The uint32 data of typed PRNG keys, which is what the module takes; others as they are."""
+    if isinstance(value, jax.Array) and jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key):
+        return jax.random.key_data(value)
+    return value
+
+
+def _as_numpy(value: Any) -> tuple[np.ndarray, np.dtype]:
+    """A value that is no JAX array yet, and the type that JAX gives it: int32 for an integer."""
+    if getattr(value, "dtype", None) == jax.dtypes.float0:
+        # The module takes such a gradient, which has no values, as booleans.
+        return np.zeros(np.shape(value), bool), np.dtype(bool)
+    dtype = jax.dtypes.canonicalize_dtype(jax.dtypes.result_type(value))
+    return np.asarray(value), np.dtype(dtype)

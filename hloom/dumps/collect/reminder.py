@@ -1,0 +1,113 @@
+"""Tells, at the end of a program, why a dump that was asked for is not there."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from hloom.dumps.collect import step
+from hloom.dumps.select.settings import MODULES, STEPS, Settings
+from hloom.passes.framework.text import counted
+
+_TOLD = 5
+"""How many steps, and how many folders, are named at most."""
+
+
+@dataclass
+class _Asked:
+    """What became of the programs that one folder was to have when they were compiled.
+
+    Attributes:
+      settings: what was asked for.
+      programs: how many were compiled.
+      with_passes: of these, those that any pass ran on.
+      wanted: of those, the ones whose module was asked for.
+    """
+
+    settings: Settings
+    programs: int = 0
+    with_passes: int = 0
+    wanted: int = 0
+
+
+_asked: dict[Path, _Asked] = {}
+_written: set[Path] = set()
+
+
+_waiting = False
+"""Whether a program was kept for steps to come."""
+
+
+@functools.cache
+def _remind_at_exit() -> None:
+    atexit.register(remind)
+
+
+def note_waiting() -> None:
+    """Notes that a program is kept for steps to come."""
+    global _waiting
+    _waiting = True
+    _remind_at_exit()
+
+
+def note_program(settings: Settings, name: str, *, has_passes: bool) -> None:
+    """Counts in a program that is compiled, whose dump is asked for if the passes change it."""
+    asked = _asked.setdefault(settings.to, _Asked(settings))
+    asked.programs += 1
+    asked.with_passes += has_passes
+    asked.wanted += has_passes and settings.wants_module(name)
+    _remind_at_exit()
+
+
+def note_written(folder: Path) -> None:
+    """Notes that something was written to a dumps' folder."""
+    _written.add(folder)
+
+
+def remind() -> None:
+    """Says it on stderr, a line each, where there is reason to."""
+    for line in (*_steps(), *_programs()):
+        print(f"hloom: {line}", file=sys.stderr)
+
+
+def _steps() -> Iterator[str]:
+    named = step.named()
+    if _waiting and not named:
+        yield (
+            "steps were to be dumped, but the program named none: put `with hloom.step(n):` "
+            "around each training step."
+        )
+    for each in named:
+        assert each.wanted.steps is not None
+        missed = list(each.wanted.steps.missed(each.came))
+        if missed:
+            is_one = len(missed) == 1 and missed[0].isdigit()
+            told = ",".join(missed[:_TOLD])
+            if len(missed) > _TOLD:
+                told += f" and {len(missed) - _TOLD} more"
+            yield (
+                f"{'step' if is_one else 'steps'} {told} of those to be dumped to {each.wanted.to} "
+                f"never came: the program named steps {each.first} to {each.last}."
+            )
+
+
+def _programs() -> Iterator[str]:
+    empty = [(folder, asked) for folder, asked in _asked.items() if folder not in _written]
+    for folder, asked in empty[:_TOLD]:
+        if not asked.with_passes:
+            why = "no pass ran: set JAX_HLOOM, or a jit's own option"
+        elif not asked.wanted:
+            patterns = ",".join(asked.settings.modules)
+            why = f"no module that a pass ran on has a name that {MODULES}={patterns} matches"
+        else:
+            why = (
+                f"the passes changed nothing in the {counted(asked.wanted, 'program')} compiled, "
+                f"and only what they change is written then; {STEPS}='*' has every step written"
+            )
+        yield f"nothing was dumped to {folder}: {why}."
+    if len(empty) > _TOLD:
+        yield f"nothing was dumped to {len(empty) - _TOLD} other folders either."

@@ -1,0 +1,221 @@
+"""What is kept of each live module, so that a step long after its compile can be dumped.
+
+The modules before and between the passes are kept as bytecode on disk, the plans and the rest as
+files beside them; memory holds paths and a small manifest only.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from hloom import _jax
+from hloom.dumps.read.module import Missing
+
+if TYPE_CHECKING:
+    from hloom.passes.framework.base import Target
+
+MAX_MODULES = 1024
+"""Modules of which something is kept. A model's set-up compiles a few hundred small functions."""
+
+MAX_BYTES = 512 << 20
+"""Bytes on disk that all of it may take. A GPT of 4 unrolled layers takes 0.3 MiB a state."""
+
+Content: TypeAlias = str | bytes | Path
+"""What goes into one file of a module folder: its text or bytes; MLIR bytecode, to be written as
+text, under a name that ends with .mlir; or the path of a file that was kept, which holds these."""
+
+
+@dataclass(frozen=True)
+class DumpedDevice:
+    """One device that a module runs on."""
+
+    id: int
+    process: int
+    kind: str
+
+
+@dataclass(frozen=True)
+class ModuleFacts:
+    """What a module's manifest tells that is known when it is compiled.
+
+    Attributes:
+      name: the module's, e.g. "jit_step".
+      spec: the pipeline as a spec; empty where none ran.
+      passes: its steps, in order, each as a spec.
+      platform: e.g. "cpu", "cuda".
+      target: what it was compiled for.
+      devices: the devices that it runs on, of all processes.
+      partitions, replicas: how many of each it has.
+      compile_options: the program's own options of XLA, by name.
+      options: what hloom added to them.
+      arguments: the names of the module's arguments, in order, e.g. "state['w']".
+      results: the names of its results, in order, e.g. "[0]['w']"; "result 3" where it has none.
+      compile: the manifest's "compile", values that `json.dumps` takes.
+    """
+
+    name: str
+    spec: str
+    passes: tuple[str, ...]
+    platform: str
+    target: Target | None
+    devices: tuple[DumpedDevice, ...]
+    partitions: int
+    replicas: int
+    compile_options: Mapping[str, str]
+    options: Mapping[str, str | int | bool]
+    arguments: tuple[str, ...]
+    results: tuple[str, ...]
+    compile: Mapping[str, object]
+
+
+@dataclass(frozen=True, eq=False)
+class LiveModule:
+    """What is known of one compiled module apart from its executable.
+
+    Attributes:
+      facts: what its manifest tells.
+      files: what goes into its folder, by file name there, e.g. "00-input.mlir",
+        "plan-01-cse.json", "attempt-1/02-after-remat.mlir", "xla/thunk_sequence.txt".
+      missing: what could not be kept, and why.
+      passes: those around which states were asked for when it was compiled; None for all.
+    """
+
+    facts: ModuleFacts
+    files: Mapping[str, Content]
+    missing: tuple[Missing, ...] = ()
+    passes: frozenset[str] | None = None
+
+
+_COMPILED_BEFORE = Missing(
+    "states of the module, plans, thunk sequence",
+    "the module was compiled before dumps of steps were asked for, or outside of where they are",
+    "set HLOOM_DUMP_TO and HLOOM_DUMP_STEPS (none will do) from the start of the process",
+)
+
+
+@dataclass(eq=False)
+class _Entry:
+    """One executable, and what is kept of it.
+
+    Attributes:
+      live: what is kept; None where it was given up for newer ones.
+      fingerprint: the executable's. Another one may come to lie at the same address.
+      size_bytes: what is kept takes this on disk.
+      programs: how many programs of JAX run the executable.
+      dead: there were some, and all are gone.
+    """
+
+    live: LiveModule | None
+    fingerprint: bytes | None
+    size_bytes: int
+    programs: int = 0
+    dead: bool = False
+
+
+class LiveModules:
+    """What is kept of the modules of this process: bounded in number and in bytes on disk.
+
+    Over a bound, modules that nothing can run any more go first, then the oldest ones.
+    """
+
+    def __init__(self, max_modules: int = MAX_MODULES, max_bytes: int = MAX_BYTES) -> None:
+        self._max_modules = max_modules
+        self._max_bytes = max_bytes
+        self._lock = threading.Lock()
+        self._entries: dict[int, _Entry] = {}
+        # Of programs that are gone. They go while anything may be going on, this class's own
+        # work with the lock held included: what tells of it takes no lock.
+        self._gone: deque[int] = deque()
+
+    def keep(self, executable: Any, live: LiveModule, size_bytes: int) -> None:
+        """Keeps what is known of an executable, and gives up what is too much then."""
+        # Freeing what is given up deletes its files: not with the lock held.
+        given_up: list[LiveModule | None] = []
+        with self._lock:
+            self._count_gone()
+            key = id(executable)
+            before = self._entries.pop(key, None)
+            given_up.append(None if before is None else before.live)
+            fingerprint = _jax.fingerprint(executable)
+            self._entries[key] = _Entry(live, fingerprint, size_bytes)
+            given_up.extend(self._give_up())
+
+    def link(self, program: Any, executable: Any) -> None:
+        """Counts a program of JAX that runs the executable, as long as it lives."""
+        with self._lock:
+            self._count_gone()
+            entry = self._entries.get(id(executable))
+            if entry is None:
+                return
+            entry.programs += 1
+            entry.dead = False
+            weakref.finalize(program, self._gone.append, id(executable)).atexit = False
+
+    def find(self, executable: Any) -> tuple[LiveModule | None, tuple[Missing, ...]]:
+        """What is kept of an executable, and what is missing where nothing is."""
+        with self._lock:
+            entry = self._entries.get(id(executable))
+        if entry is None or entry.fingerprint != _jax.fingerprint(executable):
+            return None, (_COMPILED_BEFORE,)
+        if entry.live is None:
+            return None, (self._given_up(),)
+        return entry.live, ()
+
+    def usage(self) -> tuple[int, int]:
+        """How many modules are kept, and their bytes on disk."""
+        with self._lock:
+            kept = [entry for entry in self._entries.values() if entry.live is not None]
+            return len(kept), sum(entry.size_bytes for entry in kept)
+
+    def _count_gone(self) -> None:
+        while self._gone:
+            entry = self._entries.get(self._gone.popleft())
+            if entry is not None:
+                entry.programs -= 1
+                entry.dead = entry.programs <= 0
+
+    def _give_up(self) -> list[LiveModule | None]:
+        """Gives up what is too much, and gives it to the caller, to be freed."""
+        kept = [each for each in self._entries.values() if each.live is not None]
+        number = len(kept)
+        total_bytes = sum(each.size_bytes for each in kept)
+        given_up: list[LiveModule | None] = []
+        # Sorting is stable: among the dead, and among the others, the oldest come first.
+        for entry in sorted(kept, key=lambda each: not each.dead):
+            if number <= self._max_modules and total_bytes <= self._max_bytes:
+                break
+            number -= 1
+            total_bytes -= entry.size_bytes
+            given_up.append(entry.live)
+            entry.live = None
+        self._forget(given_up=len(given_up))
+        return given_up
+
+    def _forget(self, *, given_up: int) -> None:
+        """Forgets entries of which nothing is left to tell, so that they are bounded as well."""
+        if not given_up:
+            return
+        empty = [key for key, each in self._entries.items() if each.live is None]
+        dead = [key for key in empty if self._entries[key].dead]
+        surplus = len(empty) - len(dead) - self._max_modules
+        rest = [key for key in empty if not self._entries[key].dead]
+        for key in (*dead, *rest[: max(0, surplus)]):
+            del self._entries[key]
+
+    def _given_up(self) -> Missing:
+        return Missing(
+            "states of the module, plans, thunk sequence",
+            f"hloom keeps {self._max_modules} modules and {self._max_bytes >> 20} MiB of a "
+            "process, and gave this one up for newer ones",
+            "name the modules that you want, e.g. HLOOM_DUMP_MODULES='jit_step*'",
+        )
+
+
+LIVE = LiveModules()
+"""The modules of this process."""

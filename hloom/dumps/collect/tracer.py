@@ -1,0 +1,226 @@
+"""What runs in a chosen step."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from hloom import _jax
+from hloom._jax import Program
+from hloom.dumps.collect.store import LIVE, LiveModule
+from hloom.dumps.errors import guarded
+from hloom.dumps.read.module import Missing
+from hloom.dumps.select.settings import Settings
+from hloom.passes.framework.errors import reason_of
+
+if TYPE_CHECKING:
+    from hloom.dumps.collect.arrays import Snapshot
+
+
+@dataclass(frozen=True, eq=False)
+class Execution:
+    """The first run of one module in a chosen step.
+
+    Attributes:
+      name: the module's, e.g. "jit_step".
+      executable: XLA's; alive as long as this is held.
+      kept: what was kept of it at its compile; None where nothing was.
+      missing: what is not there and why: of a module that was not kept, of arrays not copied.
+      arguments: host copies of what it was given; None where arrays were not asked for.
+      results: host copies of what it gave; None as well where it raised.
+      error: the exception that the run raised, in one line; None where it raised none.
+    """
+
+    name: str
+    executable: Any
+    kept: LiveModule | None
+    missing: tuple[Missing, ...] = ()
+    arguments: Snapshot | None = None
+    results: Snapshot | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class StepCapture:
+    """One chosen step of this process: for the writer.
+
+    Attributes:
+      step: its number.
+      settings: what was asked for, `to` among it.
+      started: when it began, UTC.
+      executions: the modules that ran in it, in the order of their first runs.
+      error: the exception that ended the step, in one line; None where it came to its end.
+      missing: what the step has not as a whole, and why.
+    """
+
+    step: int
+    settings: Settings
+    started: datetime
+    executions: tuple[Execution, ...]
+    error: str | None = None
+    missing: tuple[Missing, ...] = ()
+
+
+_NOTHING_RAN = Missing(
+    "modules",
+    "no module that was asked for ran in the step, in the thread that opened it",
+    "call the jitted function inside `with hloom.step(n)`, in the same thread; see what "
+    "HLOOM_DUMP_MODULES asks for",
+)
+
+
+class _Open(threading.local):
+    """The chosen step that is open in a thread."""
+
+    step: StepWatch | None = None
+
+
+_open = _Open()
+
+
+class StepWatch:
+    """Watches what runs in a chosen step, in the thread that opens it."""
+
+    def __init__(self, step: int, settings: Settings) -> None:
+        self._step = step
+        self._settings = settings
+        self._started = datetime.now(UTC)
+        # By the address of its executable, which is alive as long as it is here.
+        self._executions: dict[int, Execution] = {}
+        self._flag: AbstractContextManager[None] | None = None
+
+    def open(self) -> None:
+        """Begins to watch this thread."""
+        install()
+        self._flag = _jax.step_flag()("watched")
+        self._flag.__enter__()
+        _open.step = self
+
+    def close(self, error: BaseException | None) -> StepCapture:
+        """Ends it; gives what ran. `error` is what ended the step, None where nothing did."""
+        _open.step = None
+        if self._flag is not None:
+            self._flag.__exit__(None, None, None)
+        executions = tuple(self._executions.values())
+        return StepCapture(
+            step=self._step,
+            settings=self._settings,
+            started=self._started,
+            executions=executions,
+            error=None if error is None else reason_of(error),
+            missing=() if executions else (_NOTHING_RAN,),
+        )
+
+    def run(self, program: Program, args: Sequence[Any], call: Callable[[], Any]) -> Any:
+        """Runs a program, and notes its first run."""
+        run: _Run | None = None
+        with guarded("watching a module of a chosen step"):
+            run = self._new_run(program, args)
+        if run is None:
+            return call()
+        try:
+            results = call()
+        except BaseException as error:
+            self._note(run, None, error)
+            raise
+        self._note(run, results, None)
+        return results
+
+    def _new_run(self, program: Program, args: Sequence[Any]) -> _Run | None:
+        executable = program.xla_executable
+        name = _jax.module_name_of(program)
+        if id(executable) in self._executions or not self._settings.wants_module(name):
+            return None
+        kept, missing = LIVE.find(executable)
+        missing = (*missing, *_not_asked_for(kept, self._settings))
+        run = _Run(Execution(name, executable, kept, missing))
+        # Noted before it runs: the order is that of the calls, and copying may run other modules.
+        self._executions[id(executable)] = run.execution
+        if self._settings.arrays:
+            values = _jax.arguments_of(program, args)
+            run.arguments = _copy(run, "arguments", values)
+        return run
+
+    def _note(self, run: _Run, results: Sequence[Any] | None, error: BaseException | None) -> None:
+        with guarded("watching a module of a chosen step"):
+            copied = None
+            if self._settings.arrays and results is not None:
+                copied = _copy(run, "results", results)
+            execution = run.execution
+            self._executions[id(execution.executable)] = replace(
+                execution,
+                missing=(*execution.missing, *run.missing),
+                arguments=run.arguments,
+                results=copied,
+                error=None if error is None else reason_of(error),
+            )
+
+
+class _Run:
+    """A run of a module while it is going on."""
+
+    def __init__(self, execution: Execution) -> None:
+        self.execution = execution
+        self.arguments: Snapshot | None = None
+        self.missing: list[Missing] = []
+
+
+def _not_asked_for(kept: LiveModule | None, settings: Settings) -> tuple[Missing, ...]:
+    """The states that are wanted now and were not when the module was compiled."""
+    if kept is None or kept.passes is None:
+        return ()
+    if settings.passes is not None and settings.passes <= kept.passes:
+        return ()
+    wanted = sorted(settings.passes - kept.passes) if settings.passes is not None else ["others"]
+    why = f"the module was compiled where the passes chosen were {', '.join(sorted(kept.passes))}"
+    remedy = "choose the same passes where the step is compiled and where it is dumped"
+    return (Missing(f"states around {', '.join(wanted)}", why, remedy),)
+
+
+def _copy(run: _Run, what: str, values: Sequence[Any]) -> Snapshot | None:
+    """Copies arrays to the host; None, and a note of it, where it cannot be done."""
+    watched, _open.step = _open.step, None  # what copying runs is not the step's
+    try:
+        from hloom.dumps.collect.arrays import snapshot
+
+        kept = run.execution.kept
+        processes = None if kept is None else {device.process for device in kept.facts.devices}
+        names = _names(kept, what, len(values))
+        # A guard of the program's is about its own transfers.
+        with jax.transfer_guard("allow"):
+            return snapshot(names, values, what=what, processes=processes)
+    except Exception as error:
+        run.missing.append(Missing(what, f"they could not be copied: {reason_of(error)}"))
+        return None
+    finally:
+        _open.step = watched
+
+
+def _names(kept: LiveModule | None, what: str, number: int) -> list[str]:
+    known: Sequence[str] = ()
+    if kept is not None:
+        known = kept.facts.arguments if what == "arguments" else kept.facts.results
+    # The module of a program with ordered effects takes and gives tokens before the arrays.
+    known = known[max(0, len(known) - number) :]
+    return [*known, *(f"{what[:-1]} {index}" for index in range(len(known), number))]
+
+
+def install() -> None:
+    """Has hloom see the programs that JAX makes from now on, and their runs in chosen steps."""
+    _jax.watch_programs(_made, _run)
+
+
+def _made(program: Program) -> None:
+    with guarded("watching a module for dumps of steps"):
+        LIVE.link(program, program.xla_executable)
+
+
+def _run(program: Program, args: Sequence[Any], call: Callable[[], Any]) -> Any:
+    step = _open.step
+    return call() if step is None else step.run(program, args, call)

@@ -1,0 +1,1 @@
+"""Reading dumps: whole ones, and what is left of damaged ones."""

@@ -1,0 +1,278 @@
+"""Reads dumps: whole ones, halves of one that was cut off, and module folders without a manifest.
+
+    DIR/step-3/process-0/jit_step-0/   a step of a run: one module folder for each module that ran
+    DIR/jit_step-0/                    a module folder that was written when it was compiled
+
+What is not there, or not whole, is no error: `missing` says what and why.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from hloom.dumps import files
+from hloom.dumps.read.module import (
+    INPUT,
+    MANIFEST,
+    Missing,
+    ModuleDump,
+    PlanFile,
+    State,
+    folders_in,
+    process_number,
+    whole_number,
+)
+
+__all__ = ["Dump", "DumpError", "Missing", "ModuleDump", "PlanFile", "State", "open_dump"]
+
+FORMAT = 1
+"""What "hloom_dump" says in the manifests that this hloom writes."""
+
+_CUT_OFF = "writing was cut off, or is not done yet"
+_STEP = re.compile(r"step-(\d+)(?:-run-(\d+))?")
+
+
+class DumpError(ValueError):
+    """A folder is no dump, or not one dump; the text says what it is and the remedy."""
+
+
+@dataclass(frozen=True)
+class Dump:
+    """What a folder holds.
+
+    Attributes:
+      path: the step, process or module folder; not always the one that was asked for.
+      kind: "step", "process" or "module".
+      step: the number of the step; None where the modules were written when they were compiled.
+      processes: the processes whose folders are there, by index.
+      modules: of all those processes.
+      missing: what is not there of all of it, the modules' own included.
+      manifest: of the folder; empty where there is none that can be read.
+    """
+
+    path: Path
+    kind: str
+    step: int | None
+    processes: tuple[int, ...]
+    modules: tuple[ModuleDump, ...]
+    missing: tuple[Missing, ...]
+    manifest: dict[str, Any]
+
+
+def open_dump(path: str | Path) -> Dump:
+    """Opens what `to` named, where it holds just one step or module, or one of the folders in it.
+
+    Raises DumpError where there is no dump, or more than one.
+    """
+    path = Path(path)
+    try:
+        if not path.exists():
+            raise DumpError(f"{path} does not exist. {_REMEDY}")
+        if not path.is_dir():
+            raise DumpError(f"{path} is a file. Give the folder that it lies in.")
+        return _open(path)
+    except OSError as error:
+        raise DumpError(f"{path} cannot be read: {error.strerror or error}.") from error
+
+
+_REMEDY = "A dump is a folder that hloom.dump(to=...) or HLOOM_DUMP_TO named, or one inside it."
+
+
+def _open(path: Path) -> Dump:
+    kind = _kind(path)
+    if kind == "module":
+        module = _module(path, "")
+        found = (module,)
+        return Dump(path, kind, module.step, (module.process,), found, module.missing, {})
+    if kind == "process":
+        return _open_process(path)
+    if kind == "step":
+        return _open_step(path)
+    # What a name begins with a dot of is half a folder, which has no name yet.
+    named = [child for child in folders_in(path) if not child.name.startswith(".")]
+    inside = [child for child in named if _is_dump(child)]
+    if len(inside) == 1:
+        return _open(inside[0])
+    if not inside:
+        cut_off = [child.name for child in folders_in(path) if child.name.endswith(".partial")]
+        why = f" Writing {', '.join(cut_off)} was cut off." if cut_off else ""
+        raise DumpError(f"{path} holds no dump.{why} {_REMEDY}")
+    raise DumpError(f"{path} holds {len(inside)} dumps; give one of them: {_listed(inside)}.")
+
+
+def alike(modules: Iterable[ModuleDump]) -> list[list[ModuleDump]]:
+    """The modules in groups: what several processes ran alike is one, in the order of the first."""
+    groups: dict[tuple[object, ...], list[ModuleDump]] = {}
+    seen: dict[tuple[object, ...], int] = {}
+    for module in modules:
+        content = str(module.manifest.get("input_sha256") or module.folder)
+        same = (module.name, content, module.spec)
+        turn = seen[(module.process, *same)] = seen.get((module.process, *same), 0) + 1
+        groups.setdefault((turn, *same), []).append(module)
+    return list(groups.values())
+
+
+def _listed(folders: Sequence[Path], most: int = 20) -> str:
+    names = [str(folder) for folder in folders[:most]]
+    more = len(folders) - len(names)
+    return ", ".join(names) + (f" and {more} more" if more else "")
+
+
+def _is_dump(path: Path) -> bool:
+    """Whether a folder is a step or a module; by its name alone where it must not be read."""
+    try:
+        return _kind(path) in ("step", "module")
+    except OSError:
+        # Opening it says why not.
+        return _STEP.fullmatch(path.name) is not None
+
+
+def _kind(path: Path) -> str | None:
+    """ "step", "process" or "module" for a folder of a dump; None for another folder."""
+    manifest, _ = _manifest(path)
+    kind = manifest.get("kind")
+    if kind in ("step", "process", "module"):
+        return str(kind)
+    if process_number(path) is not None:
+        return "process"
+    if any(path.glob("[0-9][0-9]-*.mlir")):
+        return "module"
+    if _STEP.fullmatch(path.name) or any(
+        process_number(child) is not None for child in folders_in(path)
+    ):
+        return "step"
+    return None
+
+
+def _open_step(path: Path) -> Dump:
+    manifest, missing = _manifest(path)
+    named = _STEP.fullmatch(path.name)
+    step = whole_number(manifest, "step", int(named[1]) if named else None)
+    folders: dict[int, Path] = {}
+    for child in folders_in(path):
+        number = process_number(child)
+        if number is not None:
+            # Half a folder sorts before the whole one, which wins.
+            folders[number] = child
+    opened = []
+    for number, folder in sorted(folders.items()):
+        try:
+            dump = _open_process(folder)
+        except OSError as error:
+            missing += (_unreadable(f"process {number}", folder, error),)
+        else:
+            opened.append(dump)
+            missing += tuple(_within(each, folder.name) for each in dump.missing)
+    missing += tuple(_absent(folders, whole_number(manifest, "processes", None) or 0))
+    modules = tuple(module for dump in opened for module in dump.modules)
+    processes = tuple(process for dump in opened for process in dump.processes)
+    return Dump(path, "step", step, processes, modules, missing, manifest)
+
+
+def _absent(folders: Collection[int], expected: int) -> Iterator[Missing]:
+    """The processes whose folders are not there, of as many as the manifest expects."""
+    without = (process for process in range(expected) if process not in folders)
+    for process in islice(without, _MOST_ABSENT):
+        yield Missing(
+            f"process {process}",
+            f"{_CUT_OFF}, the process did not run the step, or it wrote to another disk",
+            f"copy its folder process-{process} here, if it is elsewhere",
+        )
+    more = expected - sum(number < expected for number in folders) - _MOST_ABSENT
+    if more > 0:
+        yield Missing("further processes", f"the manifest tells of {more:,} more")
+
+
+_MOST_ABSENT = 20
+"""Of the processes that are not there, how many are told one by one."""
+
+
+def _unreadable(what: str, folder: Path, error: OSError) -> Missing:
+    reason = f"{folder.name} cannot be read: {error.strerror or error}"
+    return Missing(what, reason, "give yourself the right to read it")
+
+
+def _open_process(path: Path) -> Dump:
+    manifest, missing = _manifest(path)
+    if path.name.endswith(".partial"):
+        missing += (Missing("the rest", _CUT_OFF),)
+    missing += _said_missing(manifest)
+    there = {folder.name: folder for folder in folders_in(path) if not folder.name.startswith(".")}
+    for entry in _entries(manifest.get("modules")):
+        name = str(entry.get("folder"))
+        if name not in there:
+            missing += (Missing(f"module {name}", _CUT_OFF),)
+    modules = []
+    for name, folder in there.items():
+        try:
+            modules.append(_module(folder, name))
+        except OSError as error:
+            missing += (_unreadable(f"module {name}", folder, error),)
+    missing += tuple(each for module in modules for each in module.missing)
+    process = process_number(path) or 0
+    step = whole_number(manifest, "step", None)
+    return Dump(path, "process", step, (process,), tuple(modules), missing, manifest)
+
+
+def _within(missing: Missing, folder: str) -> Missing:
+    where = f"{folder}/{missing.where}" if missing.where else folder
+    return Missing(missing.what, missing.why, missing.remedy, where)
+
+
+def _module(folder: Path, where: str) -> ModuleDump:
+    manifest, missing = _manifest(folder)
+    missing += _said_missing(manifest)
+    listed = manifest.get("files")
+    for name, facts in sorted(listed.items() if isinstance(listed, dict) else ()):
+        if isinstance(facts, dict):
+            missing += _damage(folder, name, whole_number(facts, "bytes", None))
+    told = any(each.what in (INPUT, "input") or "states" in each.what for each in missing)
+    if not told and not files.is_own_file(folder / INPUT):
+        missing += (Missing("input", f"there is no {INPUT}"),)
+    found = tuple(_within(each, where) if where else each for each in missing)
+    return ModuleDump(folder, manifest, found)
+
+
+def _damage(folder: Path, name: str, expected_bytes: int | None) -> tuple[Missing, ...]:
+    try:
+        size_bytes = files.size_of(folder, name)
+    except files.FileError as error:
+        return (Missing(name, error.reason),)
+    except OSError:
+        return (Missing(name, "the file is not there, but the manifest names it"),)
+    if expected_bytes is None or size_bytes == expected_bytes:
+        return ()
+    return (Missing(name, f"the file has {size_bytes} bytes of {expected_bytes}"),)
+
+
+def _manifest(folder: Path) -> tuple[dict[str, Any], tuple[Missing, ...]]:
+    """The manifest of a folder, and what is wrong with it. Raises DumpError for a later format."""
+    try:
+        manifest = files.read_json(folder, MANIFEST)
+    except FileNotFoundError:
+        return {}, (Missing(MANIFEST, "there is none: " + _CUT_OFF + ", or hloom was older"),)
+    except files.FileError as error:
+        return {}, (Missing(MANIFEST, error.reason),)
+    if not isinstance(manifest, dict):
+        return {}, (Missing(MANIFEST, "it cannot be read as JSON"),)
+    number = manifest.get("hloom_dump")
+    if isinstance(number, int) and number > FORMAT:
+        raise DumpError(
+            f"{folder / MANIFEST} is of format {number}; this hloom reads up to {FORMAT}. "
+            "A newer hloom wrote it: read it with that one."
+        )
+    return manifest, ()
+
+
+def _said_missing(manifest: Mapping[str, Any]) -> tuple[Missing, ...]:
+    return tuple(Missing.from_json(entry) for entry in _entries(manifest.get("missing")))
+
+
+def _entries(value: Any) -> list[dict[str, Any]]:
+    """A list of objects, as a manifest has them; what is none is left out."""
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []

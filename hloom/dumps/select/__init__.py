@@ -1,0 +1,1 @@
+"""Which steps and modules are dumped, and where to."""

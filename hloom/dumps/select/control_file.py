@@ -1,0 +1,123 @@
+"""The switch: the file `steps` in the dumps' folder chooses steps while the program runs."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from pathlib import Path
+
+from hloom import _jax
+from hloom.dumps.select.settings import Settings
+from hloom.dumps.select.steps import SettingsError, Steps
+from hloom.policy import first_time, warn
+
+FILE = "steps"
+
+_PERIOD_S = 0.5
+"""Seconds between two looks at the file."""
+
+_SHARE = 1000
+"""A look takes at most one part in so many of the time: the file may be on a slow disk."""
+
+_MAX_BYTES = 64 << 10
+
+_log = logging.getLogger("hloom.dumps")
+
+
+class Switch:
+    """One switch file, as it was at the last look.
+
+    Args:
+      file: the file; it need not be there.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._lock = threading.Lock()
+        self._next_look_s = 0.0
+        self._stamp: tuple[int, int, int] | None = None
+        self._steps = Steps()
+        self._next = False
+
+    def chooses(self, step: int) -> bool:
+        """Whether the file names this step; "next" is used up then."""
+        if time.monotonic() >= self._next_look_s:
+            with self._lock:
+                self._look(step)
+        if self._next:
+            with self._lock:
+                is_next, self._next = self._next, False
+            if is_next:
+                return True
+        return step in self._steps
+
+    def _look(self, step: int) -> None:
+        start_s = time.monotonic()
+        if start_s < self._next_look_s:
+            return  # another thread has looked
+        self._read(step)
+        now_s = time.monotonic()
+        self._next_look_s = now_s + max(_PERIOD_S, _SHARE * (now_s - start_s))
+
+    def _read(self, step: int) -> None:
+        try:
+            # Opened, not only looked at: a network's file system tells the truth then.
+            with self._file.open("rb") as file:
+                stamp = _stamp(file.fileno())
+                content = file.read(_MAX_BYTES)
+                is_whole = stamp == _stamp(file.fileno())
+        except FileNotFoundError:
+            self._stamp, self._steps, self._next = None, Steps(), False
+            return
+        except OSError as error:
+            if first_time(f"switch {self._file}: {error}"):
+                warn(f"hloom cannot read the steps to dump from {self._file}: {error}")
+            return
+        # A file that is being written, which a shell empties first, is read at the next look.
+        if stamp == self._stamp or not is_whole:
+            return
+        self._stamp = stamp
+        self._take(content.decode("utf-8", errors="replace").strip(), step)
+
+    def _take(self, text: str, step: int) -> None:
+        if not text:
+            self._steps, self._next = Steps(), False
+            return
+        try:
+            self._steps = Steps.parse(text, source=str(self._file), switch=True)
+        except SettingsError as error:
+            if first_time(str(error)):
+                warn(f"hloom: {error} The steps chosen before stay chosen.")
+            return
+        self._next = self._steps.next
+        if self._next and _jax.ProcessStore.find() and first_time(f"{self._file}: next"):
+            warn(
+                f"hloom: {self._file} says 'next', and each process dumps its own next step, "
+                "which need not be the same one. Write a number with several processes."
+            )
+        _log.info("%s: %s", self._file, text)
+        if self._steps.over_before(step) and first_time(f"{self._file}: {text}"):
+            warn(
+                f"hloom: {self._file} names {text!r}, and this is step {step} already: nothing "
+                "of it is to come. Write a later step, or 'next'."
+            )
+
+
+def _stamp(descriptor: int) -> tuple[int, int, int]:
+    """What changes when a file is written anew."""
+    stat = os.fstat(descriptor)
+    return stat.st_mtime_ns, stat.st_ino, stat.st_size
+
+
+_switches: dict[Path, Switch] = {}
+
+
+def chooses(settings: Settings, step: int) -> bool:
+    """Whether the settings, or the switch in their folder, choose the step."""
+    switch = _switches.get(settings.to)
+    if switch is None:
+        switch = _switches.setdefault(settings.to, Switch(settings.to / FILE))
+    # The switch comes first: it is to be looked at even where the settings choose every step.
+    return switch.chooses(step) or (settings.steps is not None and step in settings.steps)

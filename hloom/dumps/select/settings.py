@@ -1,0 +1,214 @@
+"""What is dumped, and where to: `hloom.dump`, and `HLOOM_DUMP_*` in the environment."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from hloom.dumps.select.steps import SettingsError, Steps
+from hloom.passes.framework.errors import did_you_mean, echo
+
+TO = "HLOOM_DUMP_TO"
+STEPS = "HLOOM_DUMP_STEPS"
+PASSES = "HLOOM_DUMP_PASSES"
+MODULES = "HLOOM_DUMP_MODULES"
+ARRAYS = "HLOOM_DUMP_ARRAYS"
+
+END_TIMEOUT_S = 30.0
+"""Seconds that the end of a block waits for the writer; what is left goes on in the background."""
+
+_NO = ("", "0")
+_YES = ("1",)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to dump.
+
+    Attributes:
+      to: the folder that dumps go to.
+      steps: the steps that are dumped; None where every program that the passes change is dumped
+        when it is compiled.
+      passes: names of the passes before and after which the module is wanted; None for after each
+        pass that changed it.
+      modules: patterns of module names, as a shell has them; empty for all.
+      arrays: whether the arguments and results of a chosen step are wanted.
+    """
+
+    to: Path
+    steps: Steps | None = None
+    passes: frozenset[str] | None = None
+    modules: tuple[str, ...] = ()
+    arrays: bool = False
+
+    def wants_module(self, name: str) -> bool:
+        """Whether a module of this name is to be dumped."""
+        return not self.modules or any(fnmatchcase(name, each) for each in self.modules)
+
+    def wants_pass(self, name: str) -> bool:
+        """Whether the module is wanted after this pass, if the pass changes it."""
+        return self.passes is None or name in self.passes
+
+
+_in_block: ContextVar[Settings | None] = ContextVar("hloom_dump", default=None)
+
+
+@contextmanager
+def dump(
+    *,
+    to: str | os.PathLike[str],
+    steps: int | str | Iterable[int] | None = None,
+    passes: str | Iterable[str] | None = None,
+    modules: str | Iterable[str] | None = None,
+    arrays: bool = False,
+) -> Iterator[None]:
+    """Writes what the passes did to the programs of this thread, inside the block, under `to`.
+
+    Without `steps`: every program that the passes change, when it is compiled. With them: the
+    programs that run inside `hloom.step(n)` of a chosen step, whenever they were compiled inside
+    the block; its end waits, at most 30 s, for those that are not written yet. `HLOOM_DUMP_TO`,
+    `_STEPS`, `_PASSES`, `_MODULES` and `_ARRAYS` in the environment do the same for the whole
+    process.
+
+    Args:
+      to: a folder, made where it does not exist. While the program runs, steps written into the
+        file `steps` in it are chosen as well: `echo 12 > DIR/steps`, or `echo next > DIR/steps`.
+      steps: a step, several, a range, or a text: "3,7", "100:200:10" (as Python slices), "*" for
+        every step, "none" for only those that the file `steps` names.
+      passes: names of passes, as "remat,cse" or several strings: the module before and after these.
+        Default: after each pass that changed it.
+      modules: patterns of module names, as "jit_step*,jit_loss" or several strings. Default: all.
+      arrays: also the arguments and results, with `steps` only.
+
+    Raises ValueError at once where one of them is mistaken.
+    """
+    settings = _make(
+        Path(to),
+        None if steps is None else Steps.of(steps, source="hloom.dump: steps"),
+        _words(passes),
+        _words(modules),
+        arrays=arrays,
+        sources=("hloom.dump: passes", "hloom.dump: arrays"),
+    )
+    token = _in_block.set(settings)
+    try:
+        yield
+    finally:
+        _in_block.reset(token)
+        # Loaded where a step was chosen.
+        writer = sys.modules.get("hloom.dumps.write.writer")
+        if writer is not None and settings.steps is not None:
+            writer.flush(END_TIMEOUT_S)
+
+
+def current() -> Settings | None:
+    """What to dump, here and now; None for nothing.
+
+    Raises SettingsError where the environment is mistaken.
+    """
+    return _in_block.get() or _from_environment()
+
+
+def current_for_step() -> Settings | None:
+    """What to dump of steps, here and now; None where no step can be chosen.
+
+    Costs less than `current`: of the environment it looks at the folder and the steps only, and
+    at the others where these changed.
+
+    Raises SettingsError where the environment is mistaken.
+    """
+    settings = _in_block.get()
+    if settings is None:
+        values, settings = _parsed
+        if values is None or os.environ.get(TO) != values[0] or os.environ.get(STEPS) != values[1]:
+            settings = _from_environment()
+    return None if settings is None or settings.steps is None else settings
+
+
+_Environment = tuple[str | None, str | None, str | None, str | None, str | None]
+
+_parsed: tuple[_Environment | None, Settings | None] = (None, None)
+
+
+def _from_environment() -> Settings | None:
+    global _parsed
+    get = os.environ.get
+    values = (get(TO), get(STEPS), get(PASSES), get(MODULES), get(ARRAYS))
+    known, settings = _parsed
+    if values != known:
+        settings = _parse_environment(*values)
+        _parsed = (values, settings)
+    return settings
+
+
+def _parse_environment(
+    to: str | None, steps: str | None, passes: str | None, modules: str | None, arrays: str | None
+) -> Settings | None:
+    if not to:
+        others = ((STEPS, steps), (PASSES, passes), (MODULES, modules), (ARRAYS, arrays))
+        for name, value in others:
+            if value:
+                raise SettingsError(
+                    f"{name}={echo(value)} chooses what is dumped, but {TO} does not say where to. "
+                    f"Set {TO} to a folder as well, or unset {name}."
+                )
+        return None
+    if (arrays or "") not in (*_NO, *_YES):
+        raise SettingsError(
+            f"{ARRAYS}={echo(arrays or '')}: wanted 1 for yes, 0 or nothing for no."
+        )
+    return _make(
+        Path(to),
+        Steps.parse(steps, source=STEPS) if steps else None,
+        _words(passes or None),
+        _words(modules or None),
+        arrays=arrays in _YES,
+        sources=(PASSES, ARRAYS),
+    )
+
+
+def _make(
+    to: Path,
+    steps: Steps | None,
+    passes: tuple[str, ...] | None,
+    modules: tuple[str, ...] | None,
+    *,
+    arrays: bool,
+    sources: tuple[str, str],
+) -> Settings:
+    passes_source, arrays_source = sources
+    if arrays and steps is None:
+        raise SettingsError(
+            f"{arrays_source} wants the arguments and results of steps, but no steps are chosen. "
+            f"Choose some, e.g. steps='3,7' or {STEPS}=3,7."
+        )
+    if passes is not None:
+        _check_passes(passes, passes_source)
+    chosen = None if passes is None else frozenset(passes)
+    return Settings(to.absolute(), steps, chosen, modules or (), arrays)
+
+
+def _words(value: str | Iterable[str] | None) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    words = value.split(",") if isinstance(value, str) else value
+    return tuple(word.strip() for word in words)
+
+
+def _check_passes(names: tuple[str, ...], source: str) -> None:
+    # Imported where passes are chosen: it brings in numpy and scipy.
+    from hloom.passes.framework import registry
+
+    known = [cls.name for cls in registry.all_passes()]
+    for name in names:
+        if name not in known:
+            raise SettingsError(
+                f"{source}: there is no pass {echo(name)}; wanted some of {', '.join(known)}."
+                f"{did_you_mean(name, known)}"
+            )

@@ -1,0 +1,157 @@
+"""Which steps are chosen: the grammar of `HLOOM_DUMP_STEPS` and of the switch file.
+
+3,7          these
+100:200:10   as Python slices: from 100, up to and without 200, every tenth
+*            every step
+none         none for now
+next         the next one; in the switch file only
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+
+from hloom.passes.framework.errors import did_you_mean, echo
+
+# Digits of ASCII, of numbers that a 64-bit integer holds.
+_NUMBER = re.compile(r"[0-9]{1,18}")
+_SLICE = re.compile(r"([0-9]{0,18}):([0-9]{0,18})(?::([0-9]{0,18}))?")
+_WORDS = ("none", "next", "*")
+_WANTED = "a step such as 3, a slice such as 100:200:10, '*' for every step, or 'none'"
+
+
+class SettingsError(ValueError):
+    """A dump is asked for in a way that cannot be meant."""
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Steps at the same distance from each other, as a Python slice.
+
+    Attributes:
+      start: the first.
+      stop: the one that they end before; None where they do not end.
+      stride: the distance, at least 1.
+    """
+
+    start: int
+    stop: int | None
+    stride: int
+
+    def __str__(self) -> str:
+        if (self.start, self.stop, self.stride) == (0, None, 1):
+            return "*"
+        stop = "" if self.stop is None else self.stop
+        return f"{self.start}:{stop}:{self.stride}"
+
+    def __contains__(self, step: int) -> bool:
+        ended = self.stop is not None and step >= self.stop
+        return step >= self.start and not ended and (step - self.start) % self.stride == 0
+
+
+@dataclass(frozen=True)
+class Steps:
+    """A set of steps.
+
+    Attributes:
+      numbers: some, one by one.
+      stretches: others.
+      next: the next step, whatever its number is.
+    """
+
+    numbers: frozenset[int] = frozenset()
+    stretches: tuple[Stretch, ...] = ()
+    next: bool = False
+
+    def __contains__(self, step: int) -> bool:
+        return step in self.numbers or any(step in stretch for stretch in self.stretches)
+
+    def over_before(self, step: int) -> bool:
+        """Whether there are any, and all of them come before `step`."""
+        if self.next or any(each.stop is None or each.stop > step for each in self.stretches):
+            return False
+        return bool(self.numbers or self.stretches) and all(each < step for each in self.numbers)
+
+    def missed(self, came: Collection[int]) -> Iterator[str]:
+        """Those numbers and stretches, as a text names them, of which no step came."""
+        yield from (str(number) for number in sorted(self.numbers - set(came)))
+        for stretch in self.stretches:
+            if not any(step in stretch for step in came):
+                yield str(stretch)
+
+    @classmethod
+    def parse(cls, text: str, *, source: str, switch: bool = False) -> Steps:
+        """The steps that a text names.
+
+        Args:
+          text: the text, in this module's grammar.
+          source: where it came from, for errors, e.g. "HLOOM_DUMP_STEPS".
+          switch: whether it stands in the switch file, where "next" means something.
+
+        Raises SettingsError.
+        """
+        if text.strip() == "none":
+            return cls()
+        numbers: set[int] = set()
+        stretches: list[Stretch] = []
+        is_next = False
+        for word in (each.strip() for each in text.split(",")):
+            if _NUMBER.fullmatch(word):
+                numbers.add(int(word))
+            elif word == "*":
+                stretches.append(Stretch(0, None, 1))
+            elif word == "next" and switch:
+                is_next = True
+            else:
+                stretches.append(_parse_slice(word, f"{source}={echo(text)}"))
+        return cls(frozenset(numbers), tuple(stretches), is_next)
+
+    @classmethod
+    def of(cls, steps: int | str | Iterable[int], *, source: str) -> Steps:
+        """The steps that a program names: one, several, a range, or a text.
+
+        Raises SettingsError.
+        """
+        if isinstance(steps, str):
+            return cls.parse(steps, source=source)
+        if isinstance(steps, range) and steps.step > 0 and steps.start >= 0:
+            return cls(stretches=(Stretch(steps.start, steps.stop, steps.step),))
+        try:
+            numbers = [steps] if not isinstance(steps, Iterable) else list(steps)
+            found = frozenset(_number(each) for each in numbers)
+        except (TypeError, ValueError):
+            raise SettingsError(
+                f"{source}={steps!r}: wanted steps as whole numbers from 0 on: one, several, a "
+                "range, or a text such as '3,7' or '100:200:10'."
+            ) from None
+        return cls(found)
+
+
+def _number(value: object) -> int:
+    if isinstance(value, bool):
+        raise TypeError
+    number = operator.index(value)  # type: ignore[arg-type]
+    if number < 0:
+        raise ValueError
+    return number
+
+
+def _parse_slice(word: str, source: str) -> Stretch:
+    match = _SLICE.fullmatch(word)
+    if match is None:
+        hint = "" if word in _WORDS else did_you_mean(word, _WORDS)
+        if word == "none":
+            hint = " 'none' stands alone."
+        elif word == "next":
+            hint = " 'next' has a meaning in the switch file only."
+        raise SettingsError(f"{source}: wanted {_WANTED}; got {echo(word)}.{hint}")
+    start, stop, stride = match.groups()
+    stretch = Stretch(int(start or 0), int(stop) if stop else None, int(stride or 1))
+    if stretch.stride == 0:
+        raise SettingsError(f"{source}: {word!r} has stride 0; wanted 1 or more.")
+    if stretch.stop is not None and stretch.stop <= stretch.start:
+        raise SettingsError(f"{source}: {word!r} ends before it begins, so it names no step.")
+    return stretch

@@ -1,0 +1,1 @@
+"""Writing dumps, in the background and whole."""

@@ -1,0 +1,216 @@
+"""Who writes where: the folders of a step and of a process, among runs, processes and machines.
+
+A folder is made under a name of its own and then moved to the name that it shall have. The move
+succeeds for one only, which is what claims the name. Nothing here locks, and nothing waits.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import threading
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import jax
+
+from hloom import _jax
+from hloom.dumps.read.module import MANIFEST
+from hloom.dumps.write.manifest import step_manifest, write_manifest
+from hloom.policy import first_time, warn
+
+_RUN_KEY = "hloom/dump/run"
+_RUN_TIMEOUT_S = 30.0
+"""How long to wait for an id that another process has put already: a round trip, but loaded."""
+
+_MOST_RUNS = 10_000
+"""Runs in one folder, over which the search for a free name ends."""
+
+_lock = threading.Lock()
+_run_ids: dict[int, str] = {}
+_times: Counter[tuple[str, str, int]] = Counter()
+
+
+class Store(Protocol):
+    """A key-value store that the processes of a run share."""
+
+    def put(self, key: str, value: str) -> None:
+        """Stores a value."""
+
+    def get(self, key: str, timeout_s: float) -> str | None:
+        """The value, as soon as there is one; None where there was none in time."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The place of one process in the dump of one step.
+
+    Attributes:
+      run: the id of the run of the program, the same in all its processes.
+      step_folder: shared by the processes of the run.
+      half: where the process writes.
+    """
+
+    run: str
+    step_folder: Path
+    half: Path
+
+    @property
+    def whole(self) -> Path:
+        """What `half` is called when all is written."""
+        return self.step_folder / f"process-{jax.process_index()}"
+
+    def publish(self) -> None:
+        """Tells by the folder's name that all of it is written. Raises OSError."""
+        self.half.rename(self.whole)
+
+    def withdraw(self) -> None:
+        """Removes what was written, and the step's folder where no other process can be in it."""
+        shutil.rmtree(self.half, ignore_errors=True)
+        if jax.process_count() == 1:
+            shutil.rmtree(self.step_folder, ignore_errors=True)
+
+
+def run_id(store: Store | None = None) -> str:
+    """The id of this run of the program: made at random, and the same in all its processes.
+
+    Args:
+      store: what the processes share; that of `jax.distributed` where None. Without any, each
+        process is a run of its own.
+    """
+    with _lock:
+        # A forked process is a run of its own as well.
+        found = _run_ids.get(os.getpid())
+        if found is None:
+            found = _run_ids[os.getpid()] = _agree(store or _jax.ProcessStore.find())
+        return found
+
+
+def _agree(store: Store | None) -> str:
+    mine = secrets.token_hex(8)
+    if store is None or jax.process_count() == 1:
+        return mine
+    # Where another process was first this fails: a key is given a value once.
+    with suppress(RuntimeError):
+        store.put(_RUN_KEY, mine)
+    theirs = store.get(_RUN_KEY, _RUN_TIMEOUT_S)
+    if theirs is None and first_time("dump run id"):
+        warn(
+            "hloom: the processes cannot agree on one folder for a step's dump: the store of "
+            "jax.distributed does not answer. This process writes to one of its own."
+        )
+    return theirs or mine
+
+
+def claim_step(root: Path, step: int, started: str) -> Claim:
+    """A folder for this process in the dump of a step. Raises OSError.
+
+    The first process of the run makes `root`/step-N, with its manifest; the others find it. Where
+    another run has left one there, or this run has dumped a step of that number before, it is
+    step-N-run-2 and so on, and the first time that is a warning.
+
+    Args:
+      root: where dumps go; made where it does not exist.
+      step: the number.
+      started: when the step began, ISO 8601, UTC.
+    """
+    run = run_id()
+    key = (run, str(root), step)
+    with _lock:
+        _times[key] += 1
+        time = _times[key]
+    root.mkdir(parents=True, exist_ok=True)
+    manifest = step_manifest(
+        step=step, run=run, time=time, started=started, processes=jax.process_count()
+    )
+    folder, taken = _claim_step_folder(root, step, manifest)
+    if taken and first_time(f"dump {root}: earlier run"):
+        warn(
+            f"hloom: {taken} is there already, of {'another run' if time == 1 else 'this run'}: "
+            f"step {step} is dumped to {folder}."
+        )
+    half = folder / f".process-{jax.process_index()}.partial"
+    claim = Claim(run, folder, half)
+    try:
+        half.mkdir()
+    except OSError:
+        claim.withdraw()
+        raise
+    return claim
+
+
+def _claim_step_folder(
+    root: Path, step: int, manifest: dict[str, object]
+) -> tuple[Path, Path | None]:
+    """The step's folder, and the first one with its number that is not for it."""
+    half = None
+    taken = None
+    try:
+        for number in range(1, _MOST_RUNS):
+            folder = root / (f"step-{step}" if number == 1 else f"step-{step}-run-{number}")
+            if not folder.exists():
+                if half is None:
+                    half = new_half(root, folder.name)
+                    write_manifest(half, manifest)
+                if move(half, folder):
+                    half = None
+                    return folder, taken
+            # Whoever was there before, or just now faster than this process.
+            if _is_same(folder, manifest):
+                return folder, taken
+            taken = taken or folder
+    finally:
+        if half is not None:
+            shutil.rmtree(half, ignore_errors=True)
+    raise FileExistsError(f"{root} holds {_MOST_RUNS} dumps of step {step}: remove some")
+
+
+def _is_same(folder: Path, manifest: dict[str, object]) -> bool:
+    try:
+        theirs = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    keys = ("run", "time")
+    return isinstance(theirs, dict) and all(theirs.get(key) == manifest[key] for key in keys)
+
+
+def new_half(root: Path, stem: str) -> Path:
+    """A new folder under `root` with a name that says that it is not whole. Raises OSError."""
+    half = root / f".{stem}-{secrets.token_hex(4)}.partial"
+    half.mkdir()
+    return half
+
+
+def claim(half: Path, name: Callable[[int], Path]) -> Path:
+    """Moves a folder to the first of the names that nobody has, and gives that. Raises OSError.
+
+    Args:
+      half: the folder, not empty.
+      name: the names, by number from 0.
+    """
+    number = 0
+    while not move(half, name(number)):
+        number += 1
+    return name(number)
+
+
+def move(half: Path, folder: Path) -> bool:
+    """Moves a folder that is not empty; False where its new name is taken. Raises OSError.
+
+    Of several that move to one name at once, one succeeds.
+    """
+    if folder.is_file():
+        return False
+    try:
+        half.rename(folder)
+    except OSError:
+        if folder.exists():
+            return False
+        raise
+    return True

@@ -1,0 +1,273 @@
+"""Writes the dumps of chosen steps in the background, one after the other.
+
+    DIR/step-3/.process-0.partial/   while it is written; the manifest there tells what is to come
+    DIR/step-3/process-0/            when all is there
+
+The training thread only hands a step over. Whatever fails here is one warning, and what was
+written of that step goes.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures.thread
+import os
+import sys
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from datetime import UTC
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hloom.dumps.read.module import Missing, plain_name
+from hloom.dumps.write.atomic_dirs import Claim, claim_step
+from hloom.dumps.write.manifest import process_manifest, write_manifest
+from hloom.dumps.write.module import write_execution
+from hloom.policy import first_time, warn
+
+if TYPE_CHECKING:
+    from hloom.dumps.collect.tracer import Execution, StepCapture
+
+MAX_WAITING = 4
+"""Steps that wait to be written. Each holds its executables, and its arrays where asked for."""
+
+EXIT_TIMEOUT_S = 30.0
+"""How long the end of the program waits for what is still to be written."""
+
+
+class Writer:
+    """A thread that writes steps; it starts with the first.
+
+    Args:
+      max_waiting: steps that wait at most; one more is dropped.
+    """
+
+    def __init__(self, max_waiting: int = MAX_WAITING) -> None:
+        self._max_waiting = max_waiting
+        self._waiting: deque[StepCapture] = deque()
+        self._writing = False
+        self._closed = False
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+
+    def submit(self, capture: StepCapture) -> bool:
+        """Hands a step over and returns at once; False, and one warning, where it is dropped."""
+        with self._changed:
+            dropped = self._closed or len(self._waiting) >= self._max_waiting
+            if not dropped:
+                self._waiting.append(capture)
+                self._start()
+                self._changed.notify_all()
+        if dropped and first_time(f"dump {capture.settings.to}: too many steps"):
+            warn(
+                f"hloom: step {capture.step} is not dumped: {self._max_waiting} steps before it "
+                f"are not written yet. Choose fewer steps, or a faster disk than that of "
+                f"{capture.settings.to}."
+            )
+        return not dropped
+
+    def flush(self, timeout_s: float | None = None) -> bool:
+        """Waits until all is written; False where it is not in time.
+
+        Args:
+          timeout_s: None to wait as long as it takes.
+        """
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._left(), timeout_s)
+
+    def close(self, timeout_s: float) -> int:
+        """Takes no more steps, waits for those that it has, and gives how many are left."""
+        # Ctrl-C: somebody does not want to wait.
+        with suppress(KeyboardInterrupt):
+            self.flush(timeout_s)
+        with self._changed:
+            self._closed = True
+            left = self._left()
+            self._waiting.clear()
+            self._changed.notify_all()
+        return left
+
+    def _left(self) -> int:
+        return len(self._waiting) + self._writing
+
+    def _start(self) -> None:
+        if self._thread is None:
+            # A daemon: `close` bounds how long the end of the program waits for it.
+            self._thread = threading.Thread(target=self._run, name="hloom-dump", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._closed)
+                if not self._waiting:
+                    return
+                capture = self._waiting.popleft()
+                self._writing = True
+            try:
+                write_step(capture)
+            except BaseException as error:
+                _report(capture, error)
+            finally:
+                # What the step held on the device and the host is free before anybody is told.
+                del capture
+                with self._changed:
+                    self._writing = False
+                    self._changed.notify_all()
+
+
+def write_step(capture: StepCapture) -> Path:
+    """Writes what ran in a step, and gives this process's folder. Raises OSError.
+
+    Where it raises, nothing of this process is left of the step.
+    """
+    started = capture.started.astimezone(UTC).isoformat(timespec="milliseconds")
+    claim = claim_step(capture.settings.to, capture.step, started)
+    try:
+        _write_modules(capture, claim)
+        claim.publish()
+    except BaseException:
+        claim.withdraw()
+        raise
+    return claim.whole
+
+
+def _write_modules(capture: StepCapture, claim: Claim) -> None:
+    folders = _folder_names(execution.name for execution in capture.executions)
+    missing = capture.missing
+    written: set[str] = set()
+
+    def tell() -> None:
+        modules = _modules(capture.executions, folders, written)
+        manifest = process_manifest(
+            step=capture.step,
+            run=claim.run,
+            modules=modules,
+            missing=missing,
+            error=capture.error,
+        )
+        write_manifest(claim.half, manifest)
+
+    # First of all, so that half a dump tells what it is half of.
+    tell()
+    for folder, execution in zip(folders, capture.executions, strict=True):
+        try:
+            left_out = write_execution(execution, claim.half / folder, step=capture.step)
+        except OSError:
+            raise
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            missing += (Missing(f"the rest of {folder}", reason),)
+            _tell(capture, f"whole of {folder} in step {capture.step}: {reason}")
+        else:
+            written.add(folder)
+            if left_out is not None:
+                _tell(capture, f"arrays of step {capture.step}: {left_out}. The rest is written")
+    tell()
+
+
+def _modules(
+    executions: Sequence[Execution], folders: Sequence[str], written: set[str]
+) -> list[dict[str, object]]:
+    return [
+        {"folder": folder, "module": execution.name, "complete": folder in written}
+        for folder, execution in zip(folders, executions, strict=True)
+    ]
+
+
+def _folder_names(names: Iterable[str]) -> list[str]:
+    """A folder name for each module, in order: those of one name are numbered."""
+    counts: Counter[str] = Counter()
+    folders = []
+    for name in map(plain_name, names):
+        folders.append(f"{name}-{counts[name]}")
+        counts[name] += 1
+    return folders
+
+
+def _report(capture: StepCapture, error: BaseException) -> None:
+    reason = str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+    _tell(capture, f"dump of step {capture.step}: {reason}")
+
+
+def _tell(capture: StepCapture, what: str) -> None:
+    """Warns that something cannot be written; of one folder just once."""
+    if not first_time(f"dump {capture.settings.to}"):
+        return
+    text = f"hloom cannot write the {what}"
+    try:
+        warn(text)
+    except Warning:
+        # `-W error`: there is nobody above this thread to catch it.
+        print(text, file=sys.stderr)
+
+
+_lock = threading.Lock()
+_writer: Writer | None = None
+
+
+def submit(capture: StepCapture) -> None:
+    """Has a step written in the background; returns at once.
+
+    Where it cannot be written, or too many steps wait already, that is one warning. At its end the
+    program waits for what is not written yet, but not longer than `EXIT_TIMEOUT_S`.
+    """
+    global _writer
+    with _lock:
+        if _writer is None:
+            _writer = Writer()
+            _finish_at_exit()
+        writer = _writer
+    writer.submit(capture)
+
+
+def _finish_at_exit() -> None:
+    # Orbax starts tasks in executors of the standard library, which take none any more once its
+    # own exit function has run; that is before those of `atexit`. What is registered last here
+    # runs first, and importing that module is what registers its function.
+    assert concurrent.futures.thread
+    threading._register_atexit(finish)  # type: ignore[attr-defined]
+
+
+def flush(timeout_s: float | None = None) -> bool:
+    """Waits until every step that was handed over is written; False where it is not in time.
+
+    Args:
+      timeout_s: None to wait as long as it takes.
+    """
+    writer = _writer
+    return writer is None or writer.flush(timeout_s)
+
+
+def finish(timeout_s: float = EXIT_TIMEOUT_S) -> None:
+    """Writes what waits, in so many seconds at most, and takes no more steps.
+
+    Called at the end of the program, as often as one likes.
+    """
+    global _writer
+    with _lock:
+        writer, _writer = _writer, None
+    if writer is None:
+        return
+    start_s = time.monotonic()
+    left = writer.close(timeout_s)
+    if not left and (array_child := sys.modules.get("hloom.dumps.write.array_child")):
+        array_child.close()
+    if left:
+        waited_s = time.monotonic() - start_s
+        steps = "1 step" if left == 1 else f"{left} steps"
+        print(
+            f"hloom: {steps} not dumped: not written {waited_s:.0f} s after the program's end.",
+            file=sys.stderr,
+        )
+
+
+def _forget() -> None:
+    """In a forked process: the thread and what waits are the parent's."""
+    global _writer, _lock
+    _writer, _lock = None, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget)

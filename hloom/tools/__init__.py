@@ -1,0 +1,1 @@
+"""The commands that a person starts; nothing else in hloom imports them."""

@@ -1,0 +1,1 @@
+"""`hloom bisect`: finds the pass and the decision that change a result or raise the peak."""

@@ -1,0 +1,297 @@
+"""Finds the pass, and in it the decision, with which a program's results or its peak change.
+
+Pipelines are cut off after more and more passes, and the plan of the pass in question after more
+and more of its decisions. Between one that is good and a longer one that is bad there is a place
+where good turns into bad: halving finds it, in as many compiles as the number of passes, and of
+decisions, can be halved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hloom.passes.framework.base import Decision, Pass
+from hloom.passes.framework.errors import PassError
+from hloom.passes.framework.pipeline import PassRun, Pipeline
+from hloom.passes.framework.text import counted
+from hloom.tools.replay.comparison import Tolerance, ValueComparison, compare
+from hloom.tools.replay.decisions import Replayed
+from hloom.tools.replay.errors import ReplayError
+from hloom.tools.replay.program import Program
+from hloom.tools.replay.run import Runnable
+from hloom.tools.report.units import size
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was found of one pipeline.
+
+    Attributes:
+      bad: it changes what is looked for.
+      text: what it gives, a phrase for people.
+      temp_bytes: the temporary memory it takes; None where it is not known.
+      value: the first result that differs; None where none does.
+    """
+
+    bad: bool
+    text: str
+    temp_bytes: int | None = None
+    value: ValueComparison | None = None
+
+
+class Probe(Protocol):
+    """Judges a compiled pipeline."""
+
+    def __call__(self, runnable: Runnable) -> Verdict: ...
+
+
+class ResultsProbe:
+    """Bad is what gives other results than the program as it is."""
+
+    def __init__(
+        self, unchanged: Runnable, arguments: Sequence[Array], tolerance: Tolerance
+    ) -> None:
+        """Runs the program without any pass, twice.
+
+        Raises ReplayError where it gives other results each time: then there is nothing to find.
+        """
+        program = unchanged.program
+        self._names = [value.name for value in program.results]
+        self._arguments, self._tolerance = arguments, tolerance
+        self._wanted = unchanged.run(arguments)
+        again = compare(unchanged.run(arguments), self._wanted, self._names, tolerance)
+        if (value := again.first_differing) is not None:
+            raise ReplayError(
+                f"{program.source}: the program itself gives another {value.name} each time it "
+                "runs, so no pass can be blamed. A larger --tolerance may do."
+            )
+
+    def __call__(self, runnable: Runnable) -> Verdict:
+        found = compare(runnable.run(self._arguments), self._wanted, self._names, self._tolerance)
+        value = found.first_differing
+        temp_bytes = runnable.memory.temp_bytes
+        if value is None:
+            text = "the same results, bit for bit" if found.bits_equal else "the same results"
+            return Verdict(False, text, temp_bytes)
+        return Verdict(True, differs(value), temp_bytes, value)
+
+
+def differs(value: ValueComparison) -> str:
+    """How a result differs, a phrase for people."""
+    if value.mismatch is not None:
+        return f"{value.name}: {value.mismatch}"
+    place = "" if not value.worst else str(list(value.worst))
+    return (
+        f"{value.name} differs in {value.differing} of {int(np.prod(value.shape))}: absolutely by "
+        f"{value.max_absolute:.3g}, relatively by {value.max_relative:.3g} at most; "
+        f"{value.name}{place} is {value.got}, not {value.wanted}"
+    )
+
+
+class PeakProbe:
+    """Bad is what takes more temporary memory than `limit_bytes`; its share over a peak before."""
+
+    def __init__(self, before_bytes: int, rise: float) -> None:
+        self.limit_bytes = before_bytes * (1 + rise)
+
+    def __call__(self, runnable: Runnable) -> Verdict:
+        return self.verdict(temp_bytes_of(runnable))
+
+    def verdict(self, temp_bytes: int) -> Verdict:
+        """What is said of so much memory."""
+        return Verdict(temp_bytes > self.limit_bytes, size(temp_bytes), temp_bytes)
+
+
+def temp_bytes_of(runnable: Runnable) -> int:
+    """Temporary memory by XLA. Raises ReplayError where the backend does not tell."""
+    if runnable.memory.temp_bytes is None:
+        raise ReplayError(
+            f"{runnable.program.placement.platform} does not tell what memory a program takes."
+        )
+    return runnable.memory.temp_bytes
+
+
+@dataclass(frozen=True)
+class GuiltyDecision:
+    """The decision with which it turns.
+
+    Attributes:
+      decision: which.
+      number: its place among the plan's, from 1.
+      of: how many the plan has.
+      without: what comes out with all decisions before it.
+      found: what comes out with this one as well, or with this one alone.
+      alone: it needs none of those before it.
+    """
+
+    decision: Decision
+    number: int
+    of: int
+    without: Verdict
+    found: Verdict
+    alone: bool
+
+
+@dataclass(frozen=True)
+class Guilty:
+    """The pass with which it turns.
+
+    Attributes:
+      index: its number in the pipeline's steps.
+      before: what comes out with the passes before it.
+      found: what comes out with it as well.
+      decision: which of its decisions it is; None where its plan cannot be divided.
+    """
+
+    index: int
+    before: Verdict
+    found: Verdict
+    decision: GuiltyDecision | None
+
+
+class Bisection:
+    """The search in one program.
+
+    Attributes:
+      steps: the passes.
+      compiles: how many pipelines were compiled by now.
+      runs: what each step does, once the whole pipeline was compiled.
+    """
+
+    def __init__(
+        self, program: Program, steps: Sequence[Replayed], tell: Callable[[str], None]
+    ) -> None:
+        """``tell`` is given a line for each pipeline that was judged."""
+        self.program, self.steps = program, steps
+        self.compiles = 0
+        self.runs: tuple[PassRun, ...] = ()
+        self._tell = tell
+
+    def compile(self, passes: Sequence[Pass]) -> Runnable:
+        """The program under these passes. Raises what `Program.compile` raises."""
+        self.compiles += 1
+        return self.program.compile(Pipeline(tuple(passes)))
+
+    def find_results(self, probe: Probe) -> Guilty | None:
+        """The first pass with which the probe finds the program bad; None where it is good."""
+        acting, whole = self._judge_all(probe)
+        if not whole.bad or not acting:
+            return None
+        places = [-1, *acting]
+        verdicts = {0: Verdict(False, "the program as it is"), len(acting): whole}
+
+        def judge(place: int) -> Verdict:
+            if place not in verdicts:
+                verdicts[place] = self._judge_prefix(probe, places[place])
+            return verdicts[place]
+
+        place = first_bad(len(acting), lambda place: judge(place).bad)
+        return self._guilty(probe, places[place], judge(place - 1), judge(place))
+
+    def find_peak(self, rise: float) -> Guilty | None:
+        """The first pass with which the temporary memory rises by more than the share ``rise``."""
+        before_bytes = temp_bytes_of(self.compile(()))
+        before = Verdict(False, size(before_bytes), before_bytes)
+        self._tell(f"as it is: {before.text}")
+        acting, whole = self._judge_all(PeakProbe(before_bytes, rise))
+        for index in acting:
+            probe = PeakProbe(before_bytes, rise)
+            if index == acting[-1] and whole.temp_bytes is not None:
+                found = probe.verdict(whole.temp_bytes)  # what follows has nothing to do
+            else:
+                found = self._judge_prefix(probe, index)
+            if found.bad or found.temp_bytes is None:
+                return self._guilty(probe, index, before, found)
+            before, before_bytes = found, found.temp_bytes
+        return None
+
+    def _guilty(self, probe: Probe, index: int, before: Verdict, found: Verdict) -> Guilty:
+        decision = self._find_decision(probe, index, before, found)
+        return Guilty(index, before, found, decision)
+
+    def _find_decision(
+        self, probe: Probe, index: int, before: Verdict, found: Verdict
+    ) -> GuiltyDecision | None:
+        """The decision of a pass with which it turns; None where the plan cannot be divided.
+
+        ``before`` is what comes out with none of them, ``found`` with all.
+        """
+        decisions = self.steps[index].decisions
+        if not decisions:
+            return None
+        verdicts = {0: before, len(decisions): found}
+
+        def judge(number: int) -> Verdict:
+            if number not in verdicts:
+                verdicts[number] = self.judge_decisions(probe, index, decisions[:number])
+            return verdicts[number]
+
+        number = first_bad(len(decisions), lambda number: judge(number).bad)
+        guilty, without, with_it = decisions[number - 1], judge(number - 1), judge(number)
+        alone = with_it if number == 1 else self.judge_decisions(probe, index, [guilty])
+        return GuiltyDecision(
+            guilty,
+            number,
+            len(decisions),
+            without,
+            alone if alone.bad else with_it,
+            alone=alone.bad,
+        )
+
+    def judge_decisions(self, probe: Probe, index: int, decisions: Sequence[Decision]) -> Verdict:
+        """What comes out with all passes before one, and some of its decisions."""
+        ids = [decision.id for decision in decisions]
+        verdict = self._judge(probe, self.passes_with(index, ids))
+        step = self.steps[index]
+        of = len(step.decisions)
+        self._tell(f"{len(ids)} of {counted(of, 'decision')} of {step.step.name}: {verdict.text}")
+        return verdict
+
+    def passes_with(self, index: int, ids: Sequence[str] | None) -> list[Pass]:
+        """All passes before one, and that one, with these decisions or all."""
+        step = self.steps[index]
+        before = [each.counted() for each in self.steps[:index]]
+        return [*before, step.counted() if ids is None else step.keeping(ids)]
+
+    def _judge_all(self, probe: Probe) -> tuple[list[int], Verdict]:
+        """The steps that have something to do, and what comes out with all of them."""
+        passes = [step.counted() for step in self.steps]
+        try:
+            runnable = self.compile(passes)
+        except PassError as error:
+            # Which of them have something to do is not told then.
+            return list(range(len(passes))), Verdict(True, str(error))
+        self.runs = runnable.passes
+        verdict = probe(runnable)
+        self._tell(f"all passes: {verdict.text}")
+        return [index for index, run in enumerate(self.runs) if not run.empty], verdict
+
+    def _judge_prefix(self, probe: Probe, index: int) -> Verdict:
+        verdict = self._judge(probe, self.passes_with(index, None))
+        self._tell(f"to {self.steps[index].step.name}: {verdict.text}")
+        return verdict
+
+    def _judge(self, probe: Probe, passes: Sequence[Pass]) -> Verdict:
+        try:
+            return probe(self.compile(passes))
+        except PassError as error:
+            return Verdict(True, str(error))
+
+
+def first_bad(last: int, is_bad: Callable[[int], bool]) -> int:
+    """A number whose predecessor is good and which is bad, where 0 is good and ``last`` is bad."""
+    good, bad = 0, last
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        if is_bad(middle):
+            bad = middle
+        else:
+            good = middle
+    return bad

@@ -1,0 +1,130 @@
+"""`hloom capture`: what of a program runs in CUDA graphs, and why not the rest."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from jax.extend.mlir import ir
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from hloom import _jax, plugin, targets
+from hloom.dumps.files import FileError, as_text, read_given
+from hloom.passes.framework.errors import SpecError
+from hloom.passes.framework.pipeline import Pipeline
+from hloom.record import CompileRecord, records
+from hloom.targets import deviceless
+from hloom.tools.capture import table
+from hloom.xla.coverage import Coverage
+from hloom.xla.thunk_dump import find_sequences, read_sequence, thunk_dump
+
+_SUFFIX = ".thunk_sequence.txt"
+_BYTECODE_MAGIC = b"ML\xefR"
+
+
+class CaptureError(ValueError):
+    """What was asked cannot be told; the text says what, where, and what to do."""
+
+
+def report(path: Path, *, target: str, passes: str) -> RenderableType:
+    """The tables for a terminal.
+
+    Args:
+      path: a StableHLO module, which is compiled twice, without hloom and with it; or a folder that
+        XLA wrote to with xla_dump_to, or one of its thunk sequences there.
+      target: what to compile for, a name of `hloom.targets`.
+      passes: the spec to compile with.
+
+    Raises CaptureError.
+    """
+    if path.is_dir() or path.name.endswith(_SUFFIX):
+        return _report_dump(path)
+    try:
+        Pipeline.parse(passes, source="--passes")
+        return _report_module(path, target, passes)
+    except (SpecError, targets.TargetError, deviceless.MissingCompilerError) as error:
+        raise CaptureError(str(error)) from error
+
+
+def _report_dump(path: Path) -> RenderableType:
+    files = find_sequences(path) if path.is_dir() else [path]
+    if not files:
+        raise CaptureError(
+            f"{path}: no *.thunk_sequence.txt in it. XLA writes one for each GPU program with "
+            "XLA_FLAGS=--xla_dump_to=DIR"
+        )
+    try:
+        found = {file.name.removesuffix(_SUFFIX): read_sequence(file) for file in files}
+    except FileError as error:
+        raise CaptureError(f"{path}: {error.reason}.") from error
+    except OSError as error:
+        raise CaptureError(f"{path} cannot be read: {error.strerror}.") from error
+    except ValueError as error:
+        raise CaptureError(f"{path}: {error}") from error
+    parts: list[RenderableType] = [table.coverages(found)]
+    for name, each in found.items():
+        if each.left_out:
+            parts += [Text(f"\n{name}"), table.left_out(each.left_out)]
+    return Group(*parts)
+
+
+def _report_module(path: Path, target: str, passes: str) -> RenderableType:
+    deviceless.prepare()
+    text = _module_text(path)
+    plugin.initialize()
+    with _jax.make_context():
+        try:
+            module = ir.Module.parse(text)
+        except ir.MLIRError as error:
+            raise CaptureError(f"{path}: not a module of StableHLO: {error}") from error
+        if "sym_name" not in module.operation.attributes:  # JAX's compile wants one
+            module.operation.attributes["sym_name"] = ir.StringAttr.get("module")
+        devices = list(deviceless.mesh(target, _partitions(module)).devices.flat)
+        before = _compile_without(module, devices)
+        record = _compile_with(module, devices, passes)
+    after = None if record.captured is None else record.captured.coverage
+    parts: list[RenderableType] = [table.coverages({"XLA alone": before, passes: after}), Text()]
+    plans = [run.plan for run in record.runs if run.name == "capture" and not run.empty]
+    parts += [table.plan_of(plan) for plan in plans] or [Text(f"{passes} has nothing to capture.")]
+    if record.captured is not None:
+        parts += [Text(f"Note: {note}.") for note in record.captured.notes]
+    shown = after or before
+    if shown is not None:
+        parts += [Text(), table.left_out(shown.left_out)]
+    return Group(*parts)
+
+
+def _module_text(path: Path) -> str:
+    try:
+        content = read_given(path)
+        if content.startswith(_BYTECODE_MAGIC):
+            raise CaptureError(
+                f"{path}: MLIR bytecode: `hloom-opt {shlex.quote(str(path))}` writes it as text."
+            )
+        return as_text(content, path.name)
+    except FileError as error:
+        raise CaptureError(f"{path}: {error.reason}: a module of StableHLO is wanted.") from error
+    except OSError as error:
+        raise CaptureError(f"{path} cannot be read: {error.strerror}.") from error
+
+
+def _compile_without(module: ir.Module, devices: list[object]) -> Coverage | None:
+    with thunk_dump({}) as dump:
+        _jax.compile_module(module, devices, {**dump.options, _jax.OPTION: "off"})
+        return dump.read()
+
+
+def _compile_with(module: ir.Module, devices: list[object], passes: str) -> CompileRecord:
+    _jax.compile_module(module, devices, {_jax.OPTION: passes})
+    record = records()[-1]
+    if record.fell_back is not None:
+        raise CaptureError(record.fell_back)
+    return record
+
+
+def _partitions(module: ir.Module) -> int:
+    """How many devices the module is for."""
+    attributes = module.operation.attributes
+    name = "mhlo.num_partitions"
+    return ir.IntegerAttr(attributes[name]).value if name in attributes else 1

@@ -1,0 +1,155 @@
+"""What `hloom-opt` does with one module: parse, run the passes, print."""
+
+from __future__ import annotations
+
+import io
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from jax.extend.mlir import ir
+
+from hloom import _jax
+from hloom.passes.framework.base import Target
+from hloom.passes.framework.errors import PassError
+from hloom.passes.framework.pipeline import Observer, Pipeline, PipelineResult
+from hloom.tools.opt import expectations, printing, source
+from hloom.tools.opt.arguments import Arguments
+from hloom.tools.opt.diagnostics import (
+    Diagnostic,
+    InputError,
+    Position,
+    Severity,
+    collect,
+    convert,
+    render,
+)
+from hloom.tools.opt.dry_run import Foresight, foresee
+from hloom.tools.opt.lowered import lower_for
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one module.
+
+    Attributes:
+      ok: nothing went wrong, or with --verify-diagnostics just what the comments expect.
+      output: the module to write; None where the passes did not get to its end.
+    """
+
+    ok: bool
+    output: bytes | None
+
+
+@dataclass(frozen=True)
+class Job:
+    """One command line, ready to be done to any number of modules."""
+
+    arguments: Arguments
+    pipeline: Pipeline
+    target: Target
+
+    def work(self, chunk: source.Chunk) -> Outcome:
+        """Does one module and shows on stderr what there is to show."""
+        # Every module has a context of its own, as in mlir-opt. Without threads diagnostics come
+        # in order, and no thread of MLIR waits for Python's lock to hand one over.
+        context = _jax.make_context()
+        context.enable_multithreading(False)
+        try:
+            expected = expectations.read(chunk) if self.arguments.verify_diagnostics else ()
+        except InputError as error:
+            show(error.diagnostics, chunk.source)
+            return Outcome(ok=False, output=None)
+        with collect(context, file=chunk.source.name) as said:
+            output = self._transform(chunk, context, said)
+        if self.arguments.verify_diagnostics:
+            wrong = expectations.check(expected, said, file=chunk.source.name)
+            show(wrong, chunk.source)
+            return Outcome(not wrong, output)
+        show(said, chunk.source)
+        failed = any(each.severity is Severity.ERROR for each in said)
+        return Outcome(not failed, None if failed else output)
+
+    def _transform(
+        self, chunk: source.Chunk, context: ir.Context, said: list[Diagnostic]
+    ) -> bytes | None:
+        """The module after the passes; None where something failed, which `said` then tells."""
+        start_s = time.perf_counter()
+        try:
+            module = source.parse(chunk, context)
+            parse_s = time.perf_counter() - start_s
+            foresight = foresee(self.pipeline, module, self.target)
+            result = self.pipeline.run(
+                module,
+                target=self.target,
+                observers=self._observers(),
+                attempts=foresight.attempts,
+            )
+            choices = lower_for(self.target, module) if self.arguments.lower else ()
+        except InputError as error:
+            said += error.diagnostics
+            return None
+        except PassError as error:
+            self._tell_failure(error, chunk, said)
+            return None
+        said += self._predictions(result, foresight, Position(chunk.source.name))
+        said += (Diagnostic(Severity.REMARK, Position(chunk.source.name), each) for each in choices)
+        start_s = time.perf_counter()
+        output = self._print(module)
+        if self.arguments.timing:
+            print_s = time.perf_counter() - start_s
+            sys.stderr.write(printing.timing_table(parse_s, result, print_s))
+        return output
+
+    def _predictions(
+        self, result: PipelineResult, foresight: Foresight, position: Position
+    ) -> Iterator[Diagnostic]:
+        for run in result.runs:
+            if "predicted_step_bytes" in run.plan:
+                yield Diagnostic(Severity.REMARK, position, f"{run.name}: {run.summary}")
+        if foresight.complaint is not None:
+            yield Diagnostic(Severity.WARNING, position, foresight.complaint)
+
+    def _observers(self) -> list[Observer]:
+        arguments = self.arguments
+        every = [step.name for step in self.pipeline.steps()]
+        observers: list[Observer] = [
+            printing.IrPrinter(
+                sys.stderr,
+                before_passes=every if arguments.print_ir_before_all else arguments.print_ir_before,
+                after_passes=every if arguments.print_ir_after_all else arguments.print_ir_after,
+                debug_info=arguments.debug_info,
+            )
+        ]
+        if arguments.print_plan:
+            observers.append(printing.PlanPrinter(sys.stderr))
+        return observers
+
+    def _tell_failure(self, error: PassError, chunk: source.Chunk, said: list[Diagnostic]) -> None:
+        if self.arguments.traceback:
+            traceback.print_exception(error.__cause__ or error)
+        name = chunk.source.name
+        what = str(error)
+        if isinstance(error.__cause__, ir.MLIRError):
+            said += (convert(each, file=name) for each in error.__cause__.error_diagnostics)
+            what = f"pass '{error.pass_name}' failed in {error.phase}"
+        has_said_why = any(each.severity is Severity.ERROR for each in said)
+        # With --verify-diagnostics the failure itself is no news where its reason was told.
+        if not (has_said_why and self.arguments.verify_diagnostics):
+            said.append(Diagnostic(Severity.ERROR, Position(name), what))
+
+    def _print(self, module: ir.Module) -> bytes:
+        if not self.arguments.emit_bytecode:
+            return printing.assembly(module, debug_info=self.arguments.debug_info)
+        bytecode = io.BytesIO()
+        module.operation.write_bytecode(bytecode)
+        return bytecode.getvalue()
+
+
+def show(diagnostics: list[Diagnostic] | tuple[Diagnostic, ...], given: source.Source) -> None:
+    """Prints diagnostics about a source on stderr."""
+    text = b"" if given.is_bytecode else given.data
+    for each in diagnostics:
+        print(render(each, file=given.name, text=text), file=sys.stderr)

@@ -1,0 +1,152 @@
+"""The documentation of the passes, written from the passes: `hloom passes` and docs/passes.md."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Iterable, Iterator
+
+from rich.console import Console, Group, RenderableType
+from rich.markdown import Markdown
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from hloom.passes.framework import registry
+from hloom.passes.framework.base import Pass
+from hloom.passes.framework.options import OptionInfo, options_of
+
+_HEAD = """\
+# Passes
+
+<!-- Written by `hloom passes --markdown > docs/passes.md`; a test keeps it true. -->
+
+A spec names passes in the order they run: `name{option=value option=value},name`. `off` stands
+for none and `default` for the recommended ones, now `%s`. Give it to JAX as
+`JAX_HLOOM=SPEC`, or to `hloom-opt -p SPEC`.
+"""
+
+
+def markdown() -> str:
+    """docs/passes.md: every registered pass, sorted by name."""
+    classes = registry.all_passes()
+    parts = [_HEAD % registry.DEFAULT, _overview(classes), *map(_section, classes)]
+    return "\n".join(parts)
+
+
+def overview() -> RenderableType:
+    """Every registered pass with its options and an example, for a terminal."""
+    parts: list[RenderableType] = []
+    for cls in registry.all_passes():
+        parts += [_title(cls), Padding(_terminal_details(cls), (0, 0, 1, 2))]
+    parts.append(
+        Text.from_markup(
+            f"Recommended: [bold]default[/], which is {registry.DEFAULT}. "
+            "`hloom passes NAME` tells more about one."
+        )
+    )
+    return Group(*parts)
+
+
+def details(cls: type[Pass]) -> RenderableType:
+    """Everything about one pass, for a terminal."""
+    return Group(
+        _title(cls),
+        Padding(Markdown(_docstring(cls)), (1, 2)),
+        Padding(_terminal_details(cls), (0, 2)),
+    )
+
+
+def print_to_terminal(shown: RenderableType) -> None:
+    """Prints to stdout, coloured where that is a terminal."""
+    Console(highlight=False).print(shown)
+
+
+def _overview(classes: Iterable[type[Pass]]) -> str:
+    rows = (f"| [`{cls.name}`](#{cls.name}) | {_cell(cls.summary)} |\n" for cls in classes)
+    return "| pass | what it does |\n| --- | --- |\n" + "".join(rows)
+
+
+def _section(cls: type[Pass]) -> str:
+    lines = [f"## {cls.name}", "", _docstring(cls), ""]
+    if options := options_of(cls):
+        lines += ["| option | value | default | meaning |", "| --- | --- | --- | --- |"]
+        lines += [
+            f"| `{o.name}` | {_cell(_value(o))} | {_default(o)} | {_cell(o.doc)} |" for o in options
+        ]
+    else:
+        lines.append("It has no options.")
+    lines += ["", *_facts(cls, quote="`"), ""]
+    return "\n".join(lines)
+
+
+def _facts(cls: type[Pass], *, quote: str) -> Iterator[str]:
+    if cls.requires:
+        names = ", ".join(f"{quote}{required.name}{quote}" for required in cls.requires)
+        yield f"Runs first, unless the spec has it before: {names}.\n"
+    if cls.preparation:
+        yield (
+            "It prepares for other passes: where only such passes found something to do, jax.jit "
+            "compiles the\nprogram as it was.\n"
+        )
+    yield f"Example: {quote}{cls.example}{quote}"
+
+
+def _value(option: OptionInfo) -> str:
+    return f"{option.wants} ({option.unit})" if option.unit else option.wants
+
+
+def _default(option: OptionInfo) -> str:
+    return option.shown_default if option.default is None else f"`{option.shown_default}`"
+
+
+def _title(cls: type[Pass]) -> Text:
+    return Text.assemble((cls.name, "bold cyan"), "  ", cls.summary)
+
+
+def _terminal_details(cls: type[Pass]) -> RenderableType:
+    parts: list[RenderableType] = []
+    if options := options_of(cls):
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+        for column in ("option", "value", "default", "meaning"):
+            table.add_column(column, no_wrap=column in ("option", "default"))
+        for o in options:
+            table.add_row(Text(o.name), Text(_value(o)), Text(o.shown_default), Text(o.doc))
+        parts.append(table)
+    parts += (Text(fact.rstrip()) for fact in _facts(cls, quote=""))
+    return Group(*parts)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _docstring(cls: type[Pass]) -> str:
+    """The docstring of the module of a pass as markdown: literal blocks become fences."""
+    text = inspect.cleandoc(sys.modules[cls.__module__].__doc__ or cls.summary)
+    lines = text.splitlines()
+    result: list[str] = []
+    block: list[str] = []
+    in_block = False
+    for line in [*lines, ""]:
+        if in_block and (line.startswith("    ") or not line):
+            block.append(line)
+            continue
+        if in_block:
+            result += _fence(block)
+            block, in_block = [], False
+        in_block = line.endswith("::")
+        result.append(_inline(line.removesuffix(":") if in_block else line))
+    if in_block:
+        result += _fence(block)
+    return "\n".join(result).strip()
+
+
+def _fence(block: list[str]) -> list[str]:
+    code = inspect.cleandoc("\n" + "\n".join(block)).strip("\n")
+    return ["", "```mlir", code, "```", ""]
+
+
+def _inline(line: str) -> str:
+    return re.sub(r"``(.+?)``", r"`\1`", line)

@@ -1,0 +1,139 @@
+"""What a program is run with: what it had in its step, or random values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from hloom.dumps.read.dump import DumpError, ModuleDump
+from hloom.passes.framework.text import counted
+from hloom.targets.devices import machine_bytes
+from hloom.tools.replay.comparison import finfo, is_inexact
+from hloom.tools.replay.errors import ReplayError
+from hloom.tools.replay.program import Program
+from hloom.tools.replay.signature import Value
+from hloom.tools.report.units import size
+
+Array = NDArray[Any]
+
+_iinfo: Any = jnp.iinfo
+
+_OR_RANDOM = "or use --arguments random"
+
+_INTEGERS = 8
+"""Random integers lie below it: they may be indices, or the number of times round a loop."""
+
+
+def has_dumped(program: Program) -> bool:
+    """Whether the arguments of the program's step are in the dump, or a share of them is."""
+    return not program.arguments or _has_arrays(program.dump, "arguments")
+
+
+def dumped(program: Program) -> list[Array]:
+    """The arguments that the program had in its step, put together from all processes' shares.
+
+    Raises ReplayError where they are not in the dump, not all of them, or not the module's.
+    """
+    if not program.arguments:
+        return []
+    remedy = f"dump the step with arrays=True (HLOOM_DUMP_ARRAYS=1), {_OR_RANDOM}"
+    if program.dump is None or not has_dumped(program):
+        raise ReplayError(f"{program.source}: the dump has no arguments: {remedy}.")
+    try:
+        found = _read(program.dump, "arguments")
+    except DumpError as error:
+        raise ReplayError(f"{error}\nMake it whole, {_OR_RANDOM}.") from error
+    return _in_order(program, "arguments", found, program.arguments, remedy)
+
+
+def dumped_results(program: Program) -> list[Array] | None:
+    """What the step gave, put together from all processes' shares; None where it was not dumped.
+
+    Raises as `dumped` does, and DumpError where a share of them is missing or cannot be read.
+    """
+    if program.dump is None or not _has_arrays(program.dump, "results"):
+        return None
+    found = _read(program.dump, "results")
+    return _in_order(program, "results", found, program.results, "dump the step again")
+
+
+def random(program: Program, seed: int = 0) -> list[Array]:
+    """Random arguments, finite and small, the same for the same seed.
+
+    Floating-point values are positive, so that square roots and logarithms of them are numbers. A
+    matrix has values of about `1 / sqrt(its elements)`, so that products with it do not grow.
+    Integers are below 8.
+
+    Raises ReplayError where they are more than this machine's memory.
+    """
+    total_bytes = sum(value.size_bytes for value in program.arguments)
+    if total_bytes > machine_bytes():
+        raise ReplayError(
+            f"{program.source}: its arguments are {size(total_bytes)}, and this machine has "
+            f"{size(machine_bytes())} of memory: --target only compiles."
+        )
+    return [
+        # A generator for each: one more argument does not change the others.
+        _random_array(value, np.random.default_rng((seed, index)))
+        for index, value in enumerate(program.arguments)
+    ]
+
+
+def _random_array(value: Value, generator: np.random.Generator) -> Array:
+    dtype, shape = value.dtype, value.shape
+    if dtype == np.bool_:
+        return generator.integers(0, 2, shape).astype(dtype)
+    if not is_inexact(dtype):
+        stop = min(_INTEGERS, int(_iinfo(dtype).max) + 1)
+        return np.asarray(generator.integers(0, stop, shape)).astype(dtype)
+    size = math.prod(shape)
+    scale = 1 / math.sqrt(size) if len(shape) > 1 and size else 1.0
+    # Of a narrow dtype, all would be zero.
+    scale = max(scale, float(finfo(dtype).tiny))
+    # float32 halves the memory of a large one; float64 needs its own digits.
+    kind: Any = np.float64 if dtype.itemsize >= 8 else np.float32
+    drawn: Array = np.asarray(generator.random(shape, kind))
+    if dtype.kind == "c":
+        drawn = drawn + 1j * generator.random(shape, kind)
+    return ((drawn + 0.5) * scale).astype(dtype)
+
+
+def _has_arrays(dump: ModuleDump | None, kind: str) -> bool:
+    return dump is not None and bool(dump.array_folders(kind))
+
+
+def _read(dump: ModuleDump, kind: str) -> dict[int, Array]:
+    from hloom.dumps.write.array_files import MissingOrbaxError, read_arrays
+
+    try:
+        return dict(read_arrays(dump.array_folders(kind)))
+    except MissingOrbaxError as error:
+        raise ReplayError(str(error)) from error
+
+
+def _in_order(
+    program: Program,
+    what: str,
+    found: Mapping[int, Array],
+    values: Sequence[Value],
+    remedy: str,
+) -> list[Array]:
+    """The arrays of the values; JAX counts arrays without the tokens that stand before them."""
+    arrays = [found.get(number) for number in range(len(values))]
+    for value, array in zip(values, arrays, strict=True):
+        if array is None:
+            raise ReplayError(
+                f"{program.source}: the dump has {counted(len(found), 'array')} of {len(values)} "
+                f"{what}: {value.name} is not there; {remedy}."
+            )
+        if array.shape != value.shape or array.dtype != value.dtype:
+            raise ReplayError(
+                f"{program.source}: {value.name} is a {value.type}, and the dump has "
+                f"{array.dtype}{list(array.shape)}: its {what} are of another module."
+            )
+    return [array for array in arrays if array is not None]

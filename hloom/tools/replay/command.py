@@ -1,0 +1,259 @@
+"""`hloom replay`: runs a dumped module again and compares what it gives."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.text import Text
+
+from hloom import targets
+from hloom.dumps import files
+from hloom.dumps.read.dump import DumpError, ModuleDump
+from hloom.passes.framework.errors import PassError, SpecError
+from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.text import counted
+from hloom.terminal import PlainConsole, complain
+from hloom.tools.replay import arguments as inputs
+from hloom.tools.replay import options, table
+from hloom.tools.replay.comparison import Tolerance, compare
+from hloom.tools.replay.decisions import other_plans, replayed
+from hloom.tools.replay.errors import ReplayError
+from hloom.tools.replay.interpret import interpret
+from hloom.tools.replay.program import Program
+from hloom.tools.replay.select import chosen_module
+from hloom.tools.replay.table import Opinion, Run
+from hloom.tools.report.units import size
+
+Array = NDArray[Any]
+
+RECORDED, OFF = "recorded", "off"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `hloom replay` to a parser."""
+    parser.description = (
+        "Runs a dumped module on this machine, with the arguments that it had in its step or with "
+        "random ones, under two pipelines, compares their results value by value, and times them. "
+        "Ends with 0 where all are equal within the tolerance, else with 1."
+    )
+    options.add_dump(parser)
+    parser.add_argument(
+        "-p",
+        "--passes",
+        default=RECORDED,
+        metavar="SPEC",
+        help="what to run it with (default: what it was compiled with)",
+    )
+    parser.add_argument(
+        "--compare",
+        default=OFF,
+        metavar="SPEC",
+        help="what is taken to be right: another spec, or 'recorded' (default: off)",
+    )
+    parser.add_argument(
+        "--interpret",
+        action="store_true",
+        help="ask StableHLO's reference interpreter as well: for small programs on one device",
+    )
+    options.add_inputs(parser)
+    options.add_trust(parser)
+    parser.add_argument(
+        "--repeat",
+        type=_count,
+        default=10,
+        metavar="N",
+        help="timed runs of each, fewer where they take long; 0 for none (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--target",
+        choices=[name for name in targets.names() if name != "cpu"],
+        help="only compile, for this GPU, without one (needs jax[cuda13])",
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every number here")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Replays, prints what came of it, and gives the exit status.
+
+    0 where all results are equal within the tolerance; 1 where they are not, and where the replay
+    is not possible, which stderr tells.
+    """
+    options.switch_dumps_off()
+    try:
+        return _replay(arguments, PlainConsole())
+    except (ReplayError, DumpError, SpecError, PassError, OSError) as error:
+        return complain("hloom replay", error)
+
+
+@dataclass(frozen=True)
+class _Way:
+    """A pipeline to run the program under, and what it is called."""
+
+    title: str
+    pipeline: Pipeline
+
+
+def _replay(arguments: argparse.Namespace, console: Console) -> int:
+    module = chosen_module(arguments.dump)
+    ways = [_way(arguments.compare, module, "--compare")]
+    if (way := _way(arguments.passes, module, "--passes")).title != ways[0].title:
+        ways.append(way)
+    program = Program.load(
+        module,
+        target=arguments.target,
+        with_options=arguments.with_options,
+        trusted=arguments.trust,
+    )
+    _tell_program(console, program, module)
+    # Read first: a compile may take minutes.
+    given, kind = _inputs(arguments, program) if program.runs else ([], "")
+    all_runs = [Run(each.title, program.compile(each.pipeline)) for each in ways]
+    for each in all_runs:
+        for note in _notes_on(each, module, is_recorded=each.title == (module.spec or OFF)):
+            console.print(Text(f"{each.title}: {note}", style="yellow"))
+    opinions: list[Opinion] = []
+    if program.runs:
+        _tell_inputs(console, program, given, kind)
+        all_runs, opinions = _compare(arguments, program, all_runs, given, kind, console)
+    console.print(table.runs(all_runs))
+    for opinion in opinions:
+        console.print(table.opinion(opinion))
+    if program.runs and not opinions:
+        console.print(
+            Text(
+                f"Nothing to compare: '{ways[0].title}' alone ran. Name another pipeline with -p "
+                "or --compare, or use --interpret."
+            )
+        )
+    if arguments.json is not None:
+        _write_json(arguments.json, program, all_runs, opinions)
+    return 0 if all(opinion.comparison.equal for opinion in opinions) else 1
+
+
+def _way(spec: str, module: ModuleDump, source: str) -> _Way:
+    if spec != RECORDED:
+        pipeline = Pipeline.parse(spec, source=source)
+        return _Way(str(pipeline) or OFF, pipeline)
+    pipeline = Pipeline.parse(module.spec or OFF, source=str(module.folder / "manifest.json"))
+    try:
+        # The very plans of the dump, which a measured pass may not make again here.
+        planned = Pipeline(tuple(step.whole() for step in replayed(pipeline, module)))
+    except ReplayError:
+        planned = pipeline
+    return _Way(str(pipeline) or OFF, planned)
+
+
+def _notes_on(run: Run, module: ModuleDump, *, is_recorded: bool) -> Iterator[str]:
+    if run.runnable.complaint is not None:
+        yield run.runnable.complaint
+    others = other_plans(run.runnable.passes, module) if is_recorded else ()
+    if others:
+        yield f"not planned as in the dump: pass {', '.join(others)}."
+
+
+def _compare(
+    arguments: argparse.Namespace,
+    program: Program,
+    all_runs: Sequence[Run],
+    given: Sequence[Array],
+    kind: str,
+    console: Console,
+) -> tuple[list[Run], list[Opinion]]:
+    """The runs with their times, and what each of them gave against the others."""
+    names = [value.name for value in program.results]
+    results = {each.title: each.runnable.run(given) for each in all_runs}
+    wanted, got = all_runs[0].title, all_runs[-1].title
+    pairs = [(got, wanted)] if got != wanted else []
+    if arguments.interpret:
+        results["the interpreter"] = interpret(program, given)
+        pairs.append((got, "the interpreter"))
+        if not compare(results[got], results[wanted], names).bits_equal:
+            pairs.append((wanted, "the interpreter"))
+    if kind == "dumped":
+        try:
+            dumped = inputs.dumped_results(program)
+        except (ReplayError, DumpError) as error:
+            dumped = None
+            console.print(Text(f"Not compared with the step's own results: {error}", "yellow"))
+        if dumped is not None:
+            results["the step"] = dumped
+            pairs.append((got, "the step"))
+    tolerance = Tolerance(arguments.tolerance)
+    opinions = [
+        Opinion(one, other, compare(results[one], results[other], names, tolerance))
+        for one, other in pairs
+    ]
+    return _timed(all_runs, given, arguments.repeat), opinions
+
+
+def _timed(all_runs: Sequence[Run], given: Sequence[Array], repeat: int) -> list[Run]:
+    """The runs with their times."""
+    times_s: dict[str, list[float]] = {each.title: [] for each in all_runs}
+    # In two turns each: what slows the machine down meanwhile shall not meet only one of them.
+    for count in filter(None, (repeat // 2, repeat - repeat // 2)):
+        for each in all_runs:
+            times_s[each.title] += each.runnable.times_s(given, count)
+    return [Run(each.title, each.runnable, times_s[each.title]) for each in all_runs]
+
+
+def _inputs(arguments: argparse.Namespace, program: Program) -> tuple[list[Array], str]:
+    kind = arguments.arguments or ("dumped" if inputs.has_dumped(program) else "random")
+    if kind == "dumped":
+        return inputs.dumped(program), kind
+    return inputs.random(program, arguments.seed), kind
+
+
+def _tell_program(console: Console, program: Program, module: ModuleDump) -> None:
+    here = counted(len(program.devices), f"{program.devices[0].device_kind} device")
+    console.print(Text.assemble((program.name, "bold"), f" of {module.folder}, on {here}"))
+    for note in program.notes:
+        console.print(Text(f"Note: {note}.", style="yellow"))
+
+
+def _tell_inputs(console: Console, program: Program, given: Sequence[Array], kind: str) -> None:
+    total_bytes = sum(array.nbytes for array in given)
+    console.print(Text(f"{counted(len(given), f'{kind} argument')}, {size(total_bytes)}"))
+    if kind == "random" and any(each.dtype.kind in "iu" for each in program.arguments):
+        console.print(Text("Random integers are below 8, whatever the program wants of them."))
+
+
+def _write_json(
+    file: Path, program: Program, all_runs: Sequence[Run], opinions: Sequence[Opinion]
+) -> None:
+    memory = ("argument_bytes", "output_bytes", "alias_bytes", "temp_bytes")
+    report = {
+        "module": program.name,
+        "source": program.source,
+        "devices": [device.device_kind for device in program.devices],
+        "notes": list(program.notes),
+        "runs": [
+            {
+                "spec": each.title,
+                "step_bytes": each.runnable.step_bytes,
+                "pass_s": each.runnable.pass_s,
+                "compile_s": each.runnable.compile_s,
+                "times_s": list(each.times_s),
+                "complaint": each.runnable.complaint,
+            }
+            | {name: getattr(each.runnable.memory, name) for name in memory}
+            for each in all_runs
+        ],
+        "comparisons": [
+            {"got": each.got, "wanted": each.wanted} | each.comparison.to_json()
+            for each in opinions
+        ],
+    }
+    files.write_whole(file, (json.dumps(report, indent=2, sort_keys=True) + "\n").encode())
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"a whole number of 0 or more, got {text}")
+    return int(text)

@@ -1,0 +1,188 @@
+"""Passes that plan as they did when a dump was written, and the same with some of their decisions.
+
+What a measured pass planned depends on what XLA made of its earlier plans. The dump has those plans
+and XLA's figures, and the planner is given them again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+from jax.extend.mlir import ir
+
+from hloom.dumps.read.dump import ModuleDump
+from hloom.dumps.read.module import read_json
+from hloom.passes.framework.base import (
+    Attempt,
+    Decision,
+    DivisiblePlan,
+    MeasuredPass,
+    Pass,
+    Plan,
+    Planner,
+    Target,
+)
+from hloom.passes.framework.pipeline import PassRun, Pipeline
+from hloom.passes.ir.clone import clone_module
+from hloom.tools.replay.errors import ReplayError
+
+_IN_TEXT = "-:"
+"""How MLIR's parser names a place in a text that comes from no file."""
+
+
+def recorded_attempts(dump: ModuleDump, name: str) -> tuple[Attempt, ...]:
+    """What the measured pass of this name had tried before it made the plan that was used.
+
+    Raises ReplayError where the dump has not all of it.
+    """
+    used = next((n for n, row in enumerate(dump.attempts) if row.get("used")), 0)
+    return tuple(
+        _attempt(dump, name, number, row) for number, row in enumerate(dump.attempts[:used], 1)
+    )
+
+
+def _attempt(dump: ModuleDump, name: str, number: int, row: dict[str, Any]) -> Attempt:
+    plan = _plan_in(dump.folder / f"attempt-{number}", name) or dump.plan(name)
+    step_bytes, temp_bytes = row.get("step_bytes"), row.get("temp_bytes")
+    if plan is None or not isinstance(step_bytes, int) or not isinstance(temp_bytes, int):
+        raise ReplayError(
+            f"{dump.folder} has not all of attempt {number} of pass '{name}', which its plan "
+            "followed from: its plan and the memory it took. Dump the step again, or name another "
+            "pipeline."
+        )
+    # Planners read what the step takes and what of it is temporary, not what else it is made of.
+    return Attempt(plan, step_bytes - temp_bytes, 0, 0, temp_bytes)
+
+
+def _plan_in(folder: Path, name: str) -> dict[str, Any] | None:
+    for file in sorted(folder.glob(f"plan-*-{name}.json")):
+        plan = read_json(file)
+        if isinstance(plan, dict):
+            return plan
+    return None
+
+
+class Replayed:
+    """One step of a pipeline, planned as it was for the dump.
+
+    Attributes:
+      step: the pass.
+      decisions: of its last whole plan, in the order to add them; none where it is not divisible.
+    """
+
+    def __init__(self, step: Pass, attempts: Sequence[Attempt] = ()) -> None:
+        self.step = step
+        self.decisions: tuple[Decision, ...] = ()
+        self._attempts = attempts
+        self._planner: Planner | None = None
+
+    def whole(self) -> Pass:
+        """The pass with all its decisions."""
+        return _Chosen(self, None, preparation=self.step.preparation)
+
+    def counted(self) -> Pass:
+        """The same; where it is a mere preparation, one that is reason enough to change a program.
+
+        So a pipeline that ends with it is compiled as it leaves the module.
+        """
+        return _Chosen(self, None, preparation=False)
+
+    def keeping(self, ids: Collection[str]) -> Pass:
+        """The pass with these decisions alone, as `counted`."""
+        return _Chosen(self, frozenset(ids), preparation=False)
+
+    def plan(self, module: ir.Module, target: Target, ids: frozenset[str] | None) -> Plan:
+        """The plan for a module as the passes before leave it, with some decisions or all."""
+        plan = self._plan(module, target)
+        if isinstance(plan, DivisiblePlan):
+            if ids is not None:
+                return plan.keeping(ids)
+            self.decisions = plan.decisions()
+        return plan
+
+    def _plan(self, module: ir.Module, target: Target) -> Plan:
+        if not isinstance(self.step, MeasuredPass):
+            return self.step.plan(module, target)
+        if self._planner is None:
+            # The module is edited soon, and the planner reads its own for all plans to come.
+            self._planner = self.step.planner(clone_module(module), target)
+        return self._planner(module, self._attempts)
+
+
+class _Chosen(Pass):
+    """A step of a pipeline with all its decisions, or some.
+
+    It is no measured pass, so that nothing is tried beside the plan.
+    """
+
+    def __init__(
+        self, replayed: Replayed, ids: frozenset[str] | None, *, preparation: bool
+    ) -> None:
+        self._replayed, self._ids = replayed, ids
+        # What a pass is to a pipeline, its messages and records; a class variable of others.
+        self.name = replayed.step.name  # type: ignore[misc]
+        self.preparation = preparation  # type: ignore[misc]
+
+    def __str__(self) -> str:
+        return str(self._replayed.step)
+
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+    def plan(self, module: ir.Module, target: Target) -> Plan:
+        return self._replayed.plan(module, target, self._ids)
+
+    def apply(self, plan: Any) -> None:
+        self._replayed.step.apply(plan)
+
+    def rewrites(self, plan: Any) -> bool:
+        return self._replayed.step.rewrites(plan)
+
+
+def replayed(pipeline: Pipeline, dump: ModuleDump | None) -> tuple[Replayed, ...]:
+    """The steps of a pipeline, planned as they were for the dump; afresh where there is none.
+
+    Raises ReplayError where the dump has not what a measured pass planned from.
+    """
+    driver = pipeline.driver()
+    return tuple(
+        Replayed(step, recorded_attempts(dump, step.name))
+        if dump is not None and driver is not None and index == driver[0]
+        else Replayed(step)
+        for index, step in enumerate(pipeline.steps())
+    )
+
+
+def other_plans(runs: Sequence[PassRun], dump: ModuleDump) -> tuple[str, ...]:
+    """The passes whose plans are not those of the dump, with the entries that differ, as text."""
+    recorded = {(plan.index, plan.name): plan.json for plan in dump.planned}
+    found = []
+    for number, run in enumerate(runs, 1):
+        wanted = recorded.get((number, run.name))
+        made = json.loads(json.dumps(run.plan))
+        if wanted is not None and not _is_same(made, wanted):
+            entries = sorted(
+                key
+                for key in made.keys() | wanted.keys()
+                if not _is_same(made.get(key), wanted.get(key))
+            )
+            found.append(f"'{run.name}' ({', '.join(entries)})")
+    return tuple(found)
+
+
+def _is_same(made: Any, recorded: Any) -> bool:
+    """Whether parts of two plans are the same, as far as the dumped text tells.
+
+    MLIR does not write down where the arguments of a loop's body come from.
+    """
+    if isinstance(made, list) and isinstance(recorded, list):
+        return len(made) == len(recorded) and all(map(_is_same, made, recorded))
+    if not isinstance(made, dict) or not isinstance(recorded, dict):
+        return bool(made == recorded)
+    lost = {"name", "source"} if str(made.get("source")).startswith(_IN_TEXT) else set()
+    return made.keys() == recorded.keys() and all(
+        key in lost or _is_same(value, recorded[key]) for key, value in made.items()
+    )

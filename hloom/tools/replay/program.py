@@ -1,0 +1,305 @@
+"""A dumped module, ready to be compiled here under any pipeline."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend.mlir import ir
+
+from hloom import _jax, plugin
+from hloom.compiling.attempts import Attempts
+from hloom.compiling.candidates import Variants
+from hloom.compiling.compilation import Compilation, Compiled
+from hloom.compiling.cross_process import Agreement
+from hloom.compiling.graphs import Settings
+from hloom.dumps import files
+from hloom.dumps.collect.metadata import Origin
+from hloom.dumps.collect.program import ProgramDump
+from hloom.dumps.read.dump import ModuleDump
+from hloom.lowering.placement import Placement
+from hloom.passes.framework.base import Target
+from hloom.passes.framework.errors import PassError, reason_of
+from hloom.passes.framework.pipeline import Pipeline
+from hloom.targets import TargetError, deviceless
+from hloom.targets.devices import placement_of, target_of
+from hloom.tools.replay import devices, manifest_target, trust, unsupported
+from hloom.tools.replay.errors import ReplayError
+from hloom.tools.replay.run import Runnable
+from hloom.tools.replay.signature import Signature, Value, signature_of
+
+_PLACE = re.compile(r'"-":(\d+:\d+): (?:error: )?(.*)')
+"""How MLIR begins what it says of a text from memory."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A module that JAX once handed over, and where it is to run now.
+
+    Attributes:
+      name: the module's name, e.g. "jit_step".
+      module: the input, in a context of its own.
+      source: where it came from, for messages.
+      signature: what it takes and gives.
+      spec: the pipeline that it was compiled with, as a spec; empty for none.
+      devices: JAX's, one for each partition.
+      target: what the passes plan for: the recorded device, on the platform that is here.
+      placement: where the lowered program runs.
+      runs: the devices are here; False where they are only described.
+      options: options of XLA that the program had set, by name.
+      dump: the folder; None for a module that came as text.
+      notes: what is otherwise than it was, sentences for people.
+    """
+
+    name: str
+    module: ir.Module
+    source: str
+    signature: Signature
+    spec: str
+    devices: tuple[Any, ...]
+    target: Target
+    placement: Placement
+    runs: bool = True
+    options: Mapping[str, str] = field(default_factory=dict)
+    dump: ModuleDump | None = None
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def load(
+        cls,
+        dump: ModuleDump,
+        *,
+        target: str | None = None,
+        with_options: bool = True,
+        trusted: bool = False,
+    ) -> Program:
+        """The program of a module folder.
+
+        Args:
+          dump: where it lies.
+          target: a name of `hloom.targets`, to compile for that without having one; None for the
+            devices that are here.
+          with_options: with the options of XLA that the program had set.
+          trusted: it may hold custom calls that carry machine code, or may run any.
+
+        Raises ReplayError where it cannot be replayed here.
+        """
+        file = dump.input_file
+        if file is None:
+            why = next((f": {each.why}" for each in dump.missing if each.what == "input"), "")
+            raise ReplayError(
+                f"{dump.folder} has no 00-input.mlir{why}. A replay starts from it; dump again."
+            )
+        try:
+            text = files.read_text(file.parent, file.name)
+        except OSError as error:
+            raise ReplayError(f"{file} cannot be read: {error}") from error
+        return cls.parse(
+            text,
+            source=str(file),
+            dump=dump,
+            target=target,
+            with_options=with_options,
+            trusted=trusted,
+        )
+
+    @classmethod
+    def parse(
+        cls,
+        text: str,
+        *,
+        source: str,
+        dump: ModuleDump | None = None,
+        target: str | None = None,
+        with_options: bool = True,
+        trusted: bool = True,
+    ) -> Program:
+        """The program of a module as text, which is trusted unless it is said; see `load`."""
+        manifest = {} if dump is None else dump.manifest
+        module = _parse(text, source, manifest.get("versions"))
+        try:
+            if not trusted:
+                trust.require_trust(module)
+            notes = unsupported.remove_silent_callbacks(module)
+            signature = signature_of(
+                module,
+                manifest_target.names(manifest.get("arguments")),
+                manifest_target.names(manifest.get("results")),
+            )
+            partitions = _partitions(module)
+        except ReplayError as error:
+            raise ReplayError(f"{source}: {error}") from error
+        except UnicodeDecodeError as error:
+            raise ReplayError(f"{source}: a name in the module is no UTF-8.") from error
+        devices.prepare(partitions)
+        plugin.initialize()
+        here = _described_devices(target, partitions) if target else devices.devices_for(partitions)
+        if unsupported.calls_lapack(module):
+            # Lowering any of them is what makes JAX load the library.
+            jax.jit(jax.numpy.linalg.cholesky).lower(np.eye(1, dtype=np.float32))
+        backend, grid = here[0].client, np.array(here)
+        platform = _jax.platform_of(backend)
+        found = target_of(platform, _jax.device_facts(backend, grid))
+        planned = found if target else manifest_target.target(manifest.get("target"), found)
+        given = (
+            manifest_target.options(manifest, platform)
+            if with_options
+            else manifest_target.NO_OPTIONS
+        )
+        return cls(
+            name=ir.StringAttr(module.operation.attributes["sym_name"]).value,
+            module=module,
+            source=source,
+            signature=signature,
+            spec=str(manifest.get("spec") or ""),
+            devices=tuple(here),
+            target=planned,
+            placement=placement_of(found, grid, process=backend.process_index()),
+            runs=target is None,
+            options=given.applied,
+            dump=dump,
+            notes=(
+                *notes,
+                *manifest_target.notes(manifest, target or platform, planned, found),
+                *given.notes(),
+            ),
+        )
+
+    @property
+    def arguments(self) -> tuple[Value, ...]:
+        """What `Runnable.run` wants, in order."""
+        return self.signature.arguments
+
+    @property
+    def results(self) -> tuple[Value, ...]:
+        """What `Runnable.run` gives, in order."""
+        return self.signature.results
+
+    def compile(self, pipeline: Pipeline | str) -> Runnable:
+        """Compiles the program under a pipeline, or a spec ("off" for none).
+
+        Nothing falls back: raises SpecError for a mistaken spec, PassError where a pass fails or
+        XLA refuses what the passes made, and ReplayError where it refuses the program itself.
+        """
+        if isinstance(pipeline, str):
+            pipeline = Pipeline.parse(pipeline, source="the spec")
+        with self.module.context, ir.Location.unknown():
+            compilation = self._compilation(pipeline)
+            used, attempts = self._compile(compilation)
+        return Runnable(
+            program=self,
+            spec=str(pipeline) or "off",
+            executable=used.executable,
+            memory=used.figures,
+            pass_s=compilation.variants.seconds if pipeline.passes else 0.0,
+            compile_s=compilation.compile_s,
+            passes=() if used.variant is None else used.variant.runs,
+            attempts=attempts,
+            complaint=compilation.complaint,
+        )
+
+    def _compilation(self, pipeline: Pipeline) -> _Compilation:
+        options = _jax.compile_options_for(self.devices, self.options)
+        origin = Origin(self.module, self.devices[0].client, np.array(self.devices), options)
+        dump = ProgramDump(origin, None)
+        variants = Variants(self.module, pipeline, self.target, self.placement, dump)
+        settings = Settings(dump.given)
+        return _Compilation(self.module, pipeline, variants, self._compile_here, settings, dump)
+
+    def _compile(self, compilation: Compilation) -> tuple[Compiled, int]:
+        """What is to be used, and how many plans a measured pass tried."""
+        variant = compilation.variants.make()
+        try:
+            used = compilation.compile(variant)
+        except Exception as error:
+            raise self._refusal(error, compilation.pipeline, changed=variant.changed) from error
+        driver = compilation.pipeline.driver()
+        if driver is None:
+            return used, 1
+        attempts = Attempts(compilation, driver[1], Agreement(self.module), used)
+        attempts.run()
+        return attempts.best, len(attempts.all)
+
+    def _compile_here(self, module: ir.Module, options: Mapping[str, Any]) -> Any:
+        chosen = {**self.options, **options, _jax.OPTION: "off"}
+        return _jax.compile_module(module, self.devices, chosen)
+
+    def _refusal(self, error: Exception, pipeline: Pipeline, *, changed: bool) -> Exception:
+        call = unsupported.place_of_call(self.module, str(error))
+        here = f"{self.placement.platform} here"
+        if call is not None:
+            return ReplayError(
+                f"{self.source}: {call} is not known to {here}: it belongs to another platform, or "
+                f"to a library that registers it. XLA says: {error}"
+            )
+        if changed:
+            return PassError(str(pipeline), "compile", reason_of(error))
+        return ReplayError(f"{self.source}: XLA refuses the module on {here}: {error}")
+
+
+class _Compilation(Compilation):
+    """Compiles for a replay: what fails is raised, and what is not met is only noted."""
+
+    def fall_back(self, failure: PassError) -> None:
+        raise failure
+
+    def stop_trying(self, failure: PassError) -> None:
+        raise failure
+
+    def complain(self, complaint: PassError, topic: str) -> None:
+        self.complaint = complaint.reason
+
+
+def _parse(text: str, source: str, versions: Any) -> ir.Module:
+    with _jax.make_context():
+        try:
+            module = ir.Module.parse(text)
+        except ir.MLIRError as error:
+            raise ReplayError(_unreadable(error, source, versions)) from error
+        if "sym_name" not in module.operation.attributes:  # JAX's compile wants one
+            module.operation.attributes["sym_name"] = ir.StringAttr.get("module")
+    return module
+
+
+def _unreadable(error: ir.MLIRError, source: str, versions: Any) -> str:
+    said = _PLACE.search(str(error))
+    place, reason = (f"{source}:{said[1]}", said[2]) if said else (source, str(error))
+    text = f"{place}: jax {jax.__version__} cannot read the module: {reason.rstrip('.')}."
+    theirs = manifest_target.version(versions, "jax")
+    if theirs is None:
+        return f"{text} Another jax may have written it, whose StableHLO has other forms."
+    if theirs == jax.__version__:
+        return f"{text} The same jax wrote it: the file is damaged."
+    return f"{text} jax {theirs} wrote it: replay with that one, pip install jax=={theirs}."
+
+
+def _partitions(module: ir.Module) -> int:
+    if (replicas := _count(module, "mhlo.num_replicas")) > 1:
+        raise ReplayError(
+            f"the module is for {replicas} replicas (jax.pmap): only partitions (jax.jit) can be "
+            "replayed."
+        )
+    return _count(module, "mhlo.num_partitions")
+
+
+def _count(module: ir.Module, name: str) -> int:
+    attributes = module.operation.attributes
+    if name not in attributes:
+        return 1
+    count = attributes[name]
+    if not isinstance(count, ir.IntegerAttr) or not 1 <= count.value <= devices.MOST:
+        raise ReplayError(
+            f"{name} is {str(count)[:40]}, and a replay wants a number from 1 to {devices.MOST}."
+        )
+    return count.value
+
+
+def _described_devices(target: str, count: int) -> list[Any]:
+    try:
+        return list(deviceless.mesh(target, count).devices.flat)
+    except (TargetError, deviceless.MissingCompilerError) as error:
+        raise ReplayError(str(error)) from error

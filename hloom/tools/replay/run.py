@@ -1,0 +1,176 @@
+"""Runs a compiled program on the devices that are here, and times it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from hloom import _jax
+from hloom.passes.framework.errors import reason_of
+from hloom.passes.framework.pipeline import PassRun
+from hloom.passes.framework.text import counted
+from hloom.targets.devices import machine_bytes
+from hloom.tools.replay.errors import ReplayError
+from hloom.tools.replay.signature import Value
+from hloom.tools.report.units import size
+
+if TYPE_CHECKING:
+    from hloom.tools.replay.program import Program
+
+Array = NDArray[Any]
+_T = TypeVar("_T")
+
+TIMING_LIMIT_S = 10.0
+"""How long the timed runs of a program may take together, before the last of them begins."""
+
+
+@dataclass(frozen=True)
+class Runnable:
+    """A program that was compiled under one pipeline.
+
+    Attributes:
+      program: what it was made of.
+      spec: the pipeline, as a spec; "off" for none.
+      executable: JAX's.
+      memory: XLA's figures of one device.
+      pass_s, compile_s: seconds in the passes, 0 without any, and in XLA, over all attempts.
+      passes: what each step of the pipeline did, in order.
+      attempts: how many plans a measured pass tried; 1 without such a pass.
+      complaint: what the spec asks for and the program does not have; None where all is well.
+    """
+
+    program: Program
+    spec: str
+    executable: Any
+    memory: _jax.MemoryFigures
+    pass_s: float
+    compile_s: float
+    passes: tuple[PassRun, ...]
+    attempts: int
+    complaint: str | None
+
+    @property
+    def step_bytes(self) -> int | None:
+        """What a run takes of one device's memory; None where the backend does not tell."""
+        figures = self.memory
+        taken = (figures.argument_bytes, figures.output_bytes, figures.temp_bytes)
+        known = [each for each in taken if each is not None]
+        return sum(known) - (figures.alias_bytes or 0) if len(known) == len(taken) else None
+
+    def run(self, arguments: Sequence[Array]) -> list[Array]:
+        """The results of one run, whole values on the host; the arguments stay as they are.
+
+        Args:
+          arguments: one for each of the program's, of its shape and dtype, over all devices.
+
+        Raises ReplayError where arguments do not fit, where the devices are only described, and
+        where the run fails.
+        """
+        self._check(arguments)
+        results = self._start(self._place(arguments))
+        wholes = _jax.assembled(
+            self.executable,
+            self.program.devices,
+            [(each.index, each.shape, results[each.index]) for each in self.program.results],
+        )
+        # A copy: on the CPU the host's array would be the device's memory itself.
+        return [np.array(each) for each in self._finished(wholes)]
+
+    def times_s(
+        self, arguments: Sequence[Array], repeat: int, *, limit_s: float = TIMING_LIMIT_S
+    ) -> list[float]:
+        """Seconds of each of so many runs, after one that does not count, arguments in place.
+
+        At least one, and no further one after `limit_s` seconds. Raises as `run` does.
+        """
+        self._check(arguments)
+        placed = self._place(arguments)
+        donated = [
+            (value, argument)
+            for value, argument in zip(self.program.arguments, arguments, strict=True)
+            if value.donated
+        ]
+        seconds: list[float] = []
+        end_s = time.perf_counter() + limit_s
+        while len(seconds) < repeat + 1 and (len(seconds) < 2 or time.perf_counter() < end_s):
+            for value, argument in donated:
+                placed[value.index] = self._put(argument, value)
+            jax.block_until_ready(placed)
+            start_s = time.perf_counter()
+            self._finished(self._start(placed))
+            seconds.append(time.perf_counter() - start_s)
+        return seconds[1:]
+
+    def _check(self, arguments: Sequence[Array]) -> None:
+        program = self.program
+        if not program.runs:
+            raise ReplayError(f"{program.name} was compiled for devices that are not here.")
+        wanted_bytes = (self.step_bytes or 0) * len(program.devices)
+        if program.placement.platform == "cpu" and wanted_bytes > machine_bytes():
+            # Linux would end this process, or another.
+            raise ReplayError(
+                f"{program.name} under '{self.spec}' takes {size(wanted_bytes)}, and this machine "
+                f"has {size(machine_bytes())} of memory."
+            )
+        if len(arguments) != len(program.arguments):
+            raise ReplayError(
+                f"{program.name} takes {counted(len(program.arguments), 'argument')}, got "
+                f"{len(arguments)}."
+            )
+        for value, argument in zip(program.arguments, arguments, strict=True):
+            if argument.shape != value.shape or argument.dtype != value.dtype:
+                raise ReplayError(
+                    f"{value.name} is a {value.type}, got {argument.dtype}{list(argument.shape)}."
+                )
+
+    @cached_property
+    def _shardings(self) -> tuple[jax.sharding.Sharding, ...]:
+        kinds = {value.index: value.memory_kind for value in self.program.arguments}
+        count = self.program.signature.argument_count
+        return _jax.argument_shardings(
+            self.executable, self.program.devices, [kinds.get(index) for index in range(count)]
+        )
+
+    def _place(self, arguments: Sequence[Array]) -> list[Any]:
+        values = {value.index: value for value in self.program.arguments}
+        given = iter(arguments)
+        # What is no value is a token, which JAX passes as an array without elements.
+        token = np.zeros(0, np.bool_)
+        try:
+            return [
+                self._put(next(given), values[index])
+                if index in values
+                else jax.device_put(token, sharding)
+                for index, sharding in enumerate(self._shardings)
+            ]
+        except jax.errors.JaxRuntimeError as error:
+            raise self._failed(error) from error
+
+    def _put(self, argument: Array, value: Value) -> Any:
+        # A donated argument is written over, and the host's array shall stay as it is.
+        with jax.enable_x64(True):  # 64-bit arguments stay so, whatever the process is set to
+            return jax.device_put(argument, self._shardings[value.index], may_alias=False)
+
+    def _start(self, placed: Sequence[Any]) -> list[list[jax.Array]]:
+        try:
+            return _jax.execute(self.executable, placed)
+        except jax.errors.JaxRuntimeError as error:
+            raise self._failed(error) from error
+
+    def _finished(self, results: _T) -> _T:
+        try:
+            return jax.block_until_ready(results)
+        except jax.errors.JaxRuntimeError as error:
+            raise self._failed(error) from error
+
+    def _failed(self, error: Exception) -> ReplayError:
+        return ReplayError(
+            f"{self.program.name} under '{self.spec}' failed while it ran: {reason_of(error)}"
+        )

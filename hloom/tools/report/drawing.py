@@ -1,0 +1,114 @@
+"""What a plot is: drawn by matplotlib when it is asked for, as SVG for the page or as a PNG file.
+
+In the SVG colours are variables of CSS, which the page sets for light and for dark; text stays
+text, in the page's font.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from hloom.dumps.files import write_whole
+from hloom.tools.report.svg import for_page
+
+Width = Literal["wide", "phone"]
+"""For a page of about 1,000 px, or of about 360."""
+
+COLORS = {
+    "before": "#b1530b",
+    "after": "#0b6e75",
+    "budget": "#7a3ea1",
+    "text": "#1b2227",
+    "muted": "#586269",
+    "line": "#dfe1dc",
+    "surface": "#ffffff",
+    "sunken": "#f0f0ec",
+}
+"""By CSS variable, what a PNG has and an SVG where the page does not set it. The two curves differ
+to every kind of eye, and by their marks too."""
+
+DARK = {
+    "before": "#f0a05a",
+    "after": "#54c5ca",
+    "budget": "#c9a0ec",
+    "text": "#e6eaec",
+    "muted": "#9ba8b0",
+    "line": "#2f383f",
+    "surface": "#191f24",
+    "sunken": "#20272d",
+}
+
+
+def _variables(colors: Mapping[str, str]) -> str:
+    return " ".join(f"--{name}: {color};" for name, color in colors.items())
+
+
+PLOT_CSS = f""":root {{ {_variables(COLORS)} }}
+@media (prefers-color-scheme: dark) {{ :root {{ {_variables(DARK)} }} }}
+"""
+"""What the plots' colours are, for a page that does not set them itself."""
+
+WIDTH_INCHES = {"wide": 10.0, "phone": 4.0}
+_FONT_POINTS = 9.5
+_PNG_DOTS_PER_INCH = 200
+_TITLE_INCHES = 0.4
+
+
+class PlotError(RuntimeError):
+    """Plots cannot be made; the text says what is missing."""
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A plot that is drawn when it is asked for.
+
+    Attributes:
+      width_inches, height_inches: of the drawing.
+      draw: draws it into a figure of that size.
+    """
+
+    width_inches: float
+    height_inches: float
+    draw: Callable[[Any], None]
+
+    def svg(self) -> str:
+        """The plot as an `<svg>` element. Raises PlotError without matplotlib."""
+        return for_page(self._render("svg", metadata={"Date": None}).decode(), COLORS)
+
+    def save_png(self, path: Path, title: str = "") -> None:
+        """Writes the plot to a file, a title above it. Raises PlotError without matplotlib,
+        and OSError."""
+        write_whole(path, self._render("png", title=title, dpi=_PNG_DOTS_PER_INCH))
+
+    def _render(self, format_: str, *, title: str = "", **options: Any) -> bytes:
+        try:
+            import matplotlib as mpl
+            from matplotlib.figure import Figure
+            from matplotlib.transforms import Bbox
+        except ImportError as error:
+            raise PlotError(
+                f"plots need {error.name}, which is not installed: pip install 'hloom[report]'"
+            ) from error
+        settings = {
+            "svg.fonttype": "none",
+            "svg.hashsalt": "hloom",
+            "font.size": _FONT_POINTS,
+            # Names may have a "$" in them, and are no formulas.
+            "text.parse_math": False,
+        }
+        with mpl.rc_context(settings), io.BytesIO() as file:
+            figure = Figure(figsize=(self.width_inches, self.height_inches))
+            figure.patch.set_facecolor(COLORS["surface"] if format_ == "png" else "none")
+            self.draw(figure)
+            if title:
+                # Above the drawing: a page has its own headings, a file alone has none.
+                place = (0.01, 1 + 0.1 / self.height_inches)
+                figure.text(*place, title, va="bottom", color=COLORS["text"], weight="bold")
+                height_inches = self.height_inches + _TITLE_INCHES
+                options["bbox_inches"] = Bbox.from_extents(0, 0, self.width_inches, height_inches)
+            figure.savefig(file, format=format_, **options)
+            return file.getvalue()

@@ -1,0 +1,158 @@
+"""A report as one HTML file that opens from disk: no script, and nothing from elsewhere."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from importlib import resources
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import quote
+
+import jinja2
+from markupsafe import Markup, escape
+
+from hloom import __version__
+from hloom.tools.report import units
+from hloom.tools.report.figures import Figure, figures_of
+from hloom.tools.report.gather import Report
+from hloom.tools.report.module import ModuleReport
+from hloom.visible import visible
+
+_T = TypeVar("_T")
+
+
+def page(report: Report, *, folder: Path) -> str:
+    """The page, to be written into `folder`: links to files of the dump start there."""
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(_template),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=_shown,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(_FILTERS)
+    environment.filters["link"] = lambda path: _link(path, folder)
+    environment.globals["inlined"] = _inlined
+    return environment.get_template("report.html.jinja").render(
+        report=report,
+        style=Markup(_template("style.css")),
+        version=__version__,
+    )
+
+
+def _template(name: str) -> str:
+    return resources.files(__package__).joinpath("templates", name).read_text(encoding="utf-8")
+
+
+def _shown(value: object) -> object:
+    """What stands for a value; of markup that was made here nothing is hidden."""
+    return visible(value) if type(value) is str else value
+
+
+def _link(path: Path, folder: Path) -> str:
+    # As a URL: names of modules are plain, but folders are the user's.
+    return quote(os.fsencode(os.path.relpath(path, folder)))
+
+
+def _inlined(module: ModuleReport) -> Iterator[tuple[Figure, Markup, Markup]]:
+    """A module's figures, each with its two drawings, which are our own and not escaped."""
+    if module.in_full:
+        for figure in figures_of(module.memory):
+            yield figure, Markup(figure.wide.svg()), Markup(figure.phone.svg())
+
+
+def _sections(module: ModuleReport) -> list[tuple[str, str]]:
+    """The anchors and titles of what a module has."""
+    memory, times = module.memory, module.times
+    has_curve = module.in_full and (memory.before is not None or memory.live_ranges is not None)
+    found = (
+        ("memory", "Memory", True),
+        ("curve", "Over the program", has_curve),
+        ("owners", "The peak's owners", memory.owners),
+        ("recomputed", "Recomputed", module.recomputation),
+        ("barriers", "Barriers", module.barriers),
+        ("graphs", "CUDA graphs", module.graphs),
+        ("times", "Passes and compile", times.passes or times.compile_s is not None),
+        ("missing", f"Missing ({len(module.missing)})", module.missing),
+        ("next", "Replay and bisect", True),
+        ("states", "Files", True),
+    )
+    return [(anchor, title) for anchor, title, there in found if there]
+
+
+def _parted(rows: Sequence[_T], most: int) -> list[Sequence[_T]]:
+    """The first rows and the others; all of them where only a few would be left."""
+    if len(rows) <= most + 3:
+        return [rows] if rows else []
+    return [rows[:most], rows[most:]]
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """ "0-7, 9" for 0 to 7 and 9."""
+    runs: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+
+
+def _of(part: float, whole: float) -> str:
+    """A share as a length of CSS, within what there is."""
+    return f"{min(max(part / whole, 0), 1) * 100:.2f}%" if whole else "0%"
+
+
+def _sentence(text: str) -> str:
+    """A text with a capital and a full stop; code at its beginning stays as it is."""
+    text = text.strip()
+    if text[:1].islower() and not text.startswith(("hloom ", "pip ")):
+        text = text[0].upper() + text[1:]
+    return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
+def _moment(text: str) -> str:
+    """A time as ISO has it, for people; as it is where it is none."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return text
+    return f"{moment.day} {moment:%B %Y, %H:%M:%S %Z}".strip()
+
+
+def _ticked(text: str) -> Markup:
+    """A text in which what stands between backticks is code."""
+    parts = (escape(part) for part in visible(text).split("`"))
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if number % 2 else part
+        for number, part in enumerate(parts)
+    )
+
+
+def _breakable(spec: str) -> Markup:
+    """A spec that may be broken where its options begin."""
+    return Markup("<wbr>{").join(escape(part) for part in visible(spec).split("{"))
+
+
+_FILTERS = {
+    "breakable": _breakable,
+    "change": lambda ends: units.change(*ends),
+    "counted": lambda count, noun, plural="": units.counted(count, noun, plural),
+    "flops": units.flops,
+    "lower_first": units.lower_first,
+    "moment": _moment,
+    "of": _of,
+    "parted": _parted,
+    "percent": units.percent,
+    "plain_operation": lambda name: name.removeprefix("stablehlo.").replace("_", " "),
+    "ranges": _ranges,
+    "seconds": units.seconds,
+    "sections": _sections,
+    "sentence": _sentence,
+    "size": units.size,
+    "ticked": _ticked,
+    "size_or_dash": lambda size_bytes: "–" if size_bytes is None else units.size(size_bytes),  # noqa: RUF001
+}

@@ -1,0 +1,242 @@
+"""The report's plots: memory over the program, the peak's owners, times; each in two widths."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hloom.tools.report import units
+from hloom.tools.report.drawing import COLORS, PLOT_CSS, WIDTH_INCHES, Plot, PlotError, Width
+
+if TYPE_CHECKING:
+    from hloom.passes.analysis.memory_model.profile import MemoryCurve
+    from hloom.tools.report.memory import Owners
+
+__all__ = [
+    "PLOT_CSS",
+    "Plot",
+    "PlotError",
+    "Width",
+    "memory_plot",
+    "owners_plot",
+    "times_plot",
+    "xla_memory_plot",
+]
+
+_MOST_STEPS = 600
+"""Of a curve: more are finer than a screen."""
+
+
+def memory_plot(
+    before: MemoryCurve,
+    after: MemoryCurve | None = None,
+    *,
+    width: Width = "wide",
+    budget_bytes: int | None = None,
+) -> Plot:
+    """Memory over the program before and after the passes, by hloom's model, peaks marked.
+
+    Args:
+      before: of the program as JAX handed it over.
+      after: of what the passes made of it, where they changed it.
+      width: of the page.
+      budget_bytes: a bound on the whole step, drawn as a line.
+    """
+    lines = [_Line("before" if after else "memory", "before", "o", *_steps(before))]
+    if after is not None:
+        lines.append(_Line("after", "after", "D", *_steps(after)))
+    levels = [] if budget_bytes is None else [_Level("budget", "budget", budget_bytes)]
+    label = "kernels, in the order in which they run"
+    base_bytes = max(before.base_bytes, after.base_bytes if after else 0)
+    return _curves(lines, levels, label, width, base=("arguments and results", base_bytes))
+
+
+def xla_memory_plot(live_ranges: Mapping[str, Any], *, width: Width = "wide") -> Plot:
+    """Temporary memory over the schedule that XLA chose, from `xla/live_ranges.json`."""
+    times = [time for time, _ in live_ranges["curve"]]
+    sizes = [size for _, size in live_ranges["curve"]]
+    count = int(live_ranges["instructions"])
+    line = _Line("temporaries", "after", "o", [*times, count], [*sizes, *sizes[-1:]])
+    levels = []
+    if live_ranges.get("temp_bytes") is not None:
+        levels.append(_Level("set aside by XLA", "muted", int(live_ranges["temp_bytes"])))
+    return _curves([line], levels, "instructions, in the order of XLA's schedule", width)
+
+
+def owners_plot(owners: Owners, *, width: Width = "wide") -> Plot:
+    """What is in memory at the peak: a bar for each row of the report's table."""
+    bars = [
+        _Bar(
+            f"{row.count} x {row.value.leaf}" if row.count > 1 else row.value.leaf,
+            " ".join(filter(None, (row.value.place.short, row.value.type))),
+            row.size_bytes,
+            f"{units.size(row.size_bytes)}, "
+            f"{units.percent(row.size_bytes / max(owners.peak_bytes, 1))}",
+        )
+        for row in owners.rows
+    ]
+    if owners.others:
+        rest = units.counted(owners.others, "smaller value")
+        bars.append(_Bar(rest, "", owners.others_bytes, units.size(owners.others_bytes)))
+    return _bars(bars, "before" if owners.is_before else "after", width)
+
+
+def times_plot(
+    passes: Sequence[tuple[str, float]], compile_s: float, *, width: Width = "wide"
+) -> Plot:
+    """Seconds in each pass, and in XLA."""
+    bars = [_Bar(name, "", time_s, units.seconds(time_s)) for name, time_s in passes]
+    return _bars([*bars, _Bar("XLA", "", compile_s, units.seconds(compile_s))], "after", width)
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A curve: it keeps each size from its place to the next one's, the last place is the end."""
+
+    label: str
+    color: str
+    mark: str
+    places: Sequence[int]
+    sizes: Sequence[int]
+
+
+@dataclass(frozen=True)
+class _Level:
+    label: str
+    color: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class _Bar:
+    label: str
+    detail: str
+    amount: float
+    text: str
+
+
+def _steps(curve: MemoryCurve) -> tuple[Sequence[int], Sequence[int]]:
+    sizes = [curve.base_bytes + point.bytes for point in curve.points]
+    return range(len(sizes) + 1), [*sizes, *sizes[-1:]]
+
+
+def _thinned(line: _Line) -> tuple[list[int], list[int]]:
+    """The places where a curve changes; of very many, the most in each of so many stretches."""
+    end = line.places[-1]
+    stretch = max(1, math.ceil(end / _MOST_STEPS))
+    most: dict[int, int] = {}
+    for place, size in zip(line.places, line.sizes, strict=True):
+        begin = place - place % stretch
+        most[begin] = max(size, most.get(begin, 0))
+    changed: dict[int, int] = {}
+    for place, size in most.items():
+        if not changed or size != next(reversed(changed.values())):
+            changed[place] = size
+    return [*changed, end], [*changed.values(), line.sizes[-1]]
+
+
+def _curves(
+    lines: Sequence[_Line],
+    levels: Sequence[_Level],
+    label: str,
+    width: Width,
+    base: tuple[str, int] | None = None,
+) -> Plot:
+    most = max([1, *(max(line.sizes, default=0) for line in lines), *(one.bytes for one in levels)])
+    unit_bytes = 1024 ** max(0, (most.bit_length() - 1) // 10)
+
+    def draw(figure: Any) -> None:
+        figure.set_layout_engine("constrained")
+        axes = figure.subplots()
+        _plain(axes)
+        ground = base[1] / unit_bytes if base else 0
+        for line in lines:
+            if not line.sizes:
+                continue
+            places, sizes_bytes = _thinned(line)
+            sizes = [size / unit_bytes for size in sizes_bytes]
+            color = COLORS[line.color]
+            filled = {"step": "post", "color": color, "alpha": 0.13, "linewidth": 0}
+            axes.fill_between(places, sizes, ground, **filled)
+            axes.step(places, sizes, where="post", color=color, linewidth=1.5)
+            peak = max(range(len(line.sizes)), key=line.sizes.__getitem__)
+            axes.plot(
+                [line.places[peak] + 0.5],
+                [line.sizes[peak] / unit_bytes],
+                line.mark,
+                color=color,
+                markersize=7,
+                markeredgecolor=COLORS["surface"],
+                markeredgewidth=1.2,
+                clip_on=False,
+                zorder=4,
+                label=f"{line.label}: peak {units.size(line.sizes[peak])}",
+            )
+        if base is not None and base[1]:
+            quiet = {"color": COLORS["muted"], "alpha": 0.22, "linewidth": 0}
+            axes.axhspan(0, ground, label=f"{base[0]}: {units.size(base[1])}", **quiet)
+        for level in levels:
+            dashed = {"color": COLORS[level.color], "linewidth": 1.4, "linestyle": (0, (5, 3))}
+            label_ = f"{level.label}: {units.size(level.bytes)}"
+            axes.axhline(level.bytes / unit_bytes, label=label_, **dashed)
+        axes.set_xlim(0, max([1, *(place for line in lines for place in line.places)]))
+        axes.set_ylim(0, most / unit_bytes * 1.06)
+        axes.set_xlabel(label, color=COLORS["muted"])
+        axes.yaxis.set_major_formatter(lambda value, _: _tick(value, unit_bytes))
+        axes.locator_params(axis="y", nbins=6)
+        axes.locator_params(axis="x", integer=True, nbins=10 if width == "wide" else 5)
+        if axes.get_legend_handles_labels()[0]:
+            columns = 4 if width == "wide" else 1
+            figure.legend(loc="outside upper left", ncols=columns, **_LEGEND)
+
+    return Plot(WIDTH_INCHES[width], 3.9 if width == "wide" else 3.7, draw)
+
+
+def _tick(value: float, unit_bytes: int) -> str:
+    """A size at a line across, as short as it can be."""
+    unit = units.size(unit_bytes).rpartition(" ")[2]
+    return f"{value:g} {unit}" if value else "0"
+
+
+_LEGEND = {
+    "frameon": False,
+    "labelcolor": COLORS["text"],
+    "handletextpad": 0.5,
+    "columnspacing": 1.8,
+}
+
+
+def _plain(axes: Any) -> None:
+    """Leaves no more of the frame than the ground and quiet lines across."""
+    for side, spine in axes.spines.items():
+        spine.set_visible(side == "bottom")
+        spine.set_color(COLORS["line"])
+    axes.set_facecolor("none")
+    axes.set_axisbelow(True)
+    axes.grid(axis="y", color=COLORS["line"], linewidth=0.8)
+    axes.tick_params(length=0, labelcolor=COLORS["muted"])
+
+
+def _bars(bars: Sequence[_Bar], color: str, width: Width) -> Plot:
+    most = max([bar.amount for bar in bars], default=0) or 1
+    # On a phone there is no room for the detail beside the label: it goes below the bar.
+    has_more_lines = width == "phone" and any(bar.detail for bar in bars)
+    row_inches = 0.6 if has_more_lines else 0.42
+
+    def draw(figure: Any) -> None:
+        axes = figure.add_axes((0.01, 0.0, 0.98, 1.0))
+        axes.set_axis_off()
+        axes.set_xlim(0, 1)
+        axes.set_ylim(max(1, len(bars)) * row_inches, 0)
+        for row, bar in enumerate(bars):
+            top = row * row_inches
+            axes.text(0, top + 0.19, bar.label, color=COLORS["text"])
+            axes.text(1, top + 0.19, bar.text, color=COLORS["text"], ha="right")
+            axes.barh(top + 0.27, 1, 0.07, color=COLORS["sunken"], linewidth=0)
+            axes.barh(top + 0.27, bar.amount / most, 0.07, color=COLORS[color], linewidth=0)
+            place = (0, top + 0.46) if has_more_lines else (0.38, top + 0.19)
+            axes.text(*place, bar.detail, color=COLORS["muted"])
+
+    return Plot(WIDTH_INCHES[width], row_inches * max(1, len(bars)), draw)

@@ -1,0 +1,115 @@
+"""Lines of the user's program, and what was made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from hloom.tools.report import units
+
+Json: TypeAlias = Mapping[str, Any]
+
+
+def entries(facts: Json, key: str) -> Json:
+    """An object inside of another; an empty one where a damaged file has something else."""
+    found = facts.get(key)
+    return found if isinstance(found, dict) else {}
+
+
+def number(value: object) -> int | float:
+    """A number of 0 or more. Raises TypeError for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+        raise TypeError(f"expected a number of 0 or more, got {str(value)[:40]}")
+    return value
+
+
+def whole(value: object) -> int:
+    """A whole number of 0 or more, and of 60 bits. Raises TypeError for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**60:
+        raise TypeError(f"expected a whole number of 0 or more, got {str(value)[:40]}")
+    return value
+
+
+def whole_or_none(value: object) -> int | None:
+    """A whole number of 0 or more; None for None. Raises TypeError for anything else."""
+    return None if value is None else whole(value)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A line of the user's program.
+
+    Attributes:
+      line: "/path/train.py:12"; empty where nobody knows.
+      code: what stands there; empty where the dump has not kept it.
+    """
+
+    line: str
+    code: str = ""
+
+    @property
+    def short(self) -> str:
+        """The line without the folders that say nothing."""
+        return units.short_place(self.line)
+
+
+@dataclass(frozen=True)
+class Named:
+    """A value or an operation by what made it.
+
+    Attributes:
+      name: JAX's name of it.
+      place: the line it comes from.
+      type: of a value; empty for an operation.
+      size_bytes: of a value; 0 for an operation.
+    """
+
+    name: str
+    place: Place
+    type: str = ""
+    size_bytes: int = 0
+
+    @property
+    def path(self) -> str:
+        """What of the name leads to the operation."""
+        return units.split_name(self.name)[0]
+
+    @property
+    def phase(self) -> str:
+        """Of a training step, the part that it stands in; empty where the name does not tell."""
+        if "hloom.remat" in self.name:
+            return "recomputed"
+        if "transpose(" in self.name:
+            return "backward"
+        return "forward" if "jvp(" in self.name else ""
+
+    @property
+    def leaf(self) -> str:
+        """The operation's own name."""
+        return units.split_name(self.name)[1] or self.type or "an argument"
+
+
+class Sources:
+    """The lines of the user's program that a dump has kept, by "file:line"."""
+
+    def __init__(self, manifest: Json) -> None:
+        files = entries(manifest, "sources")
+        self._lines = {
+            f"{file}:{number}": str(code).strip()
+            for file in files
+            for number, code in entries(entries(files, file), "lines").items()
+        }
+
+    def place(self, line: str) -> Place:
+        """A line with what stands there."""
+        return Place(line, self._lines.get(line, ""))
+
+    def named(self, entry: Json) -> Named:
+        """A value or an operation of a plan."""
+        return Named(
+            name=str(entry.get("name") or ""),
+            place=self.place(str(entry.get("source") or entry.get("line") or "")),
+            type=units.short_type(str(entry.get("type") or "")),
+            size_bytes=whole(entry.get("bytes") or 0),
+        )

@@ -1,0 +1,239 @@
+"""A report for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from hloom.dumps.read.dump import Missing
+from hloom.tools.report import units
+from hloom.tools.report.barriers_view import Barriers
+from hloom.tools.report.folder import Times
+from hloom.tools.report.gather import Report
+from hloom.tools.report.graphs_view import Graphs
+from hloom.tools.report.memory import Bound, Figures, Memory, Owners
+from hloom.tools.report.module import ModuleReport
+from hloom.tools.report.remat_view import Attempt, Recomputation
+from hloom.tools.report.sources import Named
+
+_MOST_ROWS = 8
+"""Of a long table, how many rows a terminal gets; the page has all."""
+
+_MOST_PLACES = 24
+"""Of the places where devices meet."""
+
+
+def text(report: Report) -> RenderableType:
+    """The report as tables of rich; the largest modules in full, of the others a line."""
+    parts: list[RenderableType] = [Text(f"{report.title}  {report.path}", style="bold")]
+    if report.missing:
+        parts += [_heading("Missing from this dump"), *_missing(report.missing)]
+    if len(report.modules) > 1:
+        parts += [_heading("Modules"), _overview(report.modules)]
+    for module in report.modules:
+        if module.in_full:
+            parts += _module(module)
+    return Group(*parts)
+
+
+def _module(module: ModuleReport) -> Iterator[RenderableType]:
+    yield Text()
+    about = [module.spec or "", module.device]
+    yield Text.assemble((module.name, "bold"), f"  {'  '.join(filter(None, about))}")
+    for notice in module.notices:
+        style = "bold red" if notice.severity == "error" else "bold yellow"
+        yield Text.assemble((f"{notice.title}: ", style), notice.text)
+    yield from _memory(module.memory)
+    if module.recomputation is not None:
+        yield from _recomputation(module.recomputation, module.memory.bound)
+    if module.barriers is not None:
+        yield from _barriers(module.barriers)
+    if module.graphs is not None:
+        yield from _graphs(module.graphs)
+    if module.times.passes or module.times.compile_s is not None:
+        yield from (_heading("Passes and compile"), _times(module.times))
+    if module.missing:
+        yield from (_heading("Missing"), *_missing(module.missing))
+    if module.commands:
+        yield _heading("Next")
+        for what, command in module.commands:
+            yield Text.assemble(f"{what}:\n  ", (command, "cyan"))
+
+
+def _overview(modules: Sequence[ModuleReport]) -> Table:
+    table = _table("module", "step>", "by the passes>", "compile>", "passes")
+    for module in modules:
+        ends, compile_s = module.memory.ends, module.times.compile_s
+        table.add_row(
+            module.name,
+            units.size(module.step_bytes) if module.step_bytes else "not known",
+            units.change(*ends) if ends else "",
+            "" if compile_s is None else units.seconds(compile_s),
+            module.spec or "",
+        )
+    return table
+
+
+def _memory(memory: Memory) -> Iterator[RenderableType]:
+    yield _heading("Memory of a step, on each device")
+    if not memory.bars:
+        yield Text("not known")
+        return
+    table = _table("", "step>", "arguments>", "results>", "temporaries>")
+    for when, by, figures in memory.bars:
+        sizes = (figures.argument_bytes, figures.output_bytes, figures.temp_bytes)
+        step = Text(units.size(figures.step_bytes), style="bold")
+        table.add_row(f"{when}, by {by}", step, *map(units.size, sizes))
+    yield table
+    if memory.bound is not None:
+        yield _verdict(memory.bound, memory.xla)
+    for owners in memory.owners[:1]:
+        if owners.rows:
+            yield _heading(f"{owners.title}: {units.size(owners.peak_bytes)}")
+            yield _owners(owners)
+
+
+def _verdict(bound: Bound, figures: Figures | None) -> Text:
+    holds = None if figures is None else bound.holds(figures)
+    if holds is None:
+        return Text(f"Budget: {bound.described}.")
+    if holds:
+        return Text(f"Holds the budget of {bound.described}.", style="green")
+    return Text(f"Over the budget of {bound.described}.", style="bold red")
+
+
+def _owners(owners: Owners) -> RenderableType:
+    table = _table("bytes>", "of the peak>", "value", "line")
+    for row in owners.rows:
+        count = f"{row.count} x " if row.count > 1 else ""
+        share = units.percent(row.size_bytes / owners.peak_bytes)
+        value = f"{count}{_called(row.value)} {row.value.type}"
+        table.add_row(units.size(row.size_bytes), share, value, _line(row.value))
+    if not owners.others:
+        return table
+    more = f"and {units.counted(owners.others, 'smaller value')}"
+    return Group(table, Text(f"{more}, {units.size(owners.others_bytes)}", style="dim"))
+
+
+def _recomputation(what: Recomputation, bound: Bound | None) -> Iterator[RenderableType]:
+    yield _heading("Recomputed rather than kept")
+    if what.empty:
+        yield Text("nothing")
+    else:
+        cost = f", {units.flops(what.added_flops)} more work" if what.added_flops else ""
+        yield Text(
+            f"{units.counted(what.operations, 'operation')} once more, "
+            f"{units.size(what.freed_bytes)} not kept, {units.size(what.added_bytes)} kept in "
+            f"their place{cost}"
+        )
+        table = _table("not kept>", "value", "line", "computed again for")
+        for row in what.values[:_MOST_ROWS]:
+            readers = [f"{_called(reader)} {_line(reader)}" for reader, _ in row.readers[:2]]
+            more = len(row.readers) - len(readers)
+            readers += [f"and {more} more"] if more else []
+            value = f"{_called(row.value)} {row.value.type}"
+            table.add_row(units.size(row.size_bytes), value, _line(row.value), "\n".join(readers))
+        yield table
+        yield from _more(len(what.values))
+    if what.attempts:
+        yield _heading("Attempts: each prediction is corrected by XLA's figures before it")
+        yield _attempts(what.attempts, bound)
+
+
+def _attempts(attempts: Sequence[Attempt], bound: Bound | None) -> Table:
+    table = _table("", "predicted>", "XLA's figure>", "off by>", "added work>", "")
+    for number, attempt in enumerate(attempts, start=1):
+        measured, error = attempt.measured_bytes, attempt.error
+        limit = None if bound is None or bound.of_temp else bound.bytes
+        over = measured is not None and limit is not None and measured > limit
+        table.add_row(
+            str(number),
+            "" if attempt.predicted_bytes is None else units.size(attempt.predicted_bytes),
+            "" if measured is None else units.size(measured),
+            "" if error is None else f"{error * 100:+.1f} %",
+            units.flops(attempt.added_flops or 0),
+            ", ".join(["over the budget"] * over + ["used"] * attempt.used),
+        )
+    return table
+
+
+def _barriers(what: Barriers) -> Iterator[RenderableType]:
+    yield _heading(f"Where devices meet, in order: {units.counted(what.count, 'barrier')}")
+    for each in what.order[:_MOST_PLACES]:
+        details = ", ".join(filter(None, (each.groups, each.operation.place.short)))
+        style = "bold" if each.what == "barrier" else "dim" if each.is_around else ""
+        yield Text.assemble("  " * each.depth, (each.title, style), f"  {details}")
+    yield from _more(len(what.order), _MOST_PLACES)
+
+
+def _graphs(what: Graphs) -> Iterator[RenderableType]:
+    yield _heading("CUDA graphs")
+    if what.share is None or what.thunks is None or what.graphs is None:
+        yield Text("not known")
+    else:
+        thunks, graphs = (
+            units.counted(what.thunks, "thunk"),
+            units.counted(what.graphs, "graph"),
+        )
+        yield Text(f"{what.captured} of {thunks} in {graphs}, {units.percent(what.share)}")
+    if what.left_out:
+        table = _table("thunks>", "operation", "line", "why not captured")
+        for row in what.left_out[:_MOST_ROWS]:
+            name = f"{row.kind} {_called(row.operation)}"
+            table.add_row(str(row.count), name, _line(row.operation), row.reason)
+        yield table
+        yield from _more(len(what.left_out))
+    yield from (Text(f"Note: {note}") for note in what.notes)
+
+
+def _times(times: Times) -> Table:
+    table = _table("pass", "what it did", "time>")
+    for run in times.passes:
+        style = "dim" if run.empty else ""
+        table.add_row(run.spec, run.summary, units.seconds(run.seconds), style=style)
+    if times.compile_s is not None:
+        did = "from JAX's persistent cache" if times.cache_hit else "compiled"
+        did += f", {times.compiles} times" if times.compiles > 1 else ""
+        table.add_row("XLA", did, units.seconds(times.compile_s))
+    return table
+
+
+def _missing(entries: Iterable[Missing]) -> Iterator[RenderableType]:
+    for each in entries:
+        remedy = f"\nRemedy: {each.remedy}" if each.remedy else ""
+        yield Text.assemble((each.what, "bold"), f": {each.why}{remedy}")
+
+
+def _called(named: Named) -> str:
+    return f"{named.leaf} ({named.phase})" if named.phase else named.leaf
+
+
+def _line(named: Named) -> str:
+    return named.place.short
+
+
+def _more(count: int, most: int = _MOST_ROWS) -> Iterator[RenderableType]:
+    if count > most:
+        yield Text(f"and {count - most} more", style="dim")
+
+
+def _heading(title: str) -> RenderableType:
+    return Padding(Text(title, style="bold"), (1, 0, 0, 0))
+
+
+def _table(*columns: str) -> Table:
+    """A table without lines; ">" at the end of a column's name puts its numbers to the right."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for column in columns:
+        right = column.endswith(">")
+        table.add_column(
+            column.removesuffix(">"),
+            justify="right" if right else "left",
+            no_wrap=right,
+            overflow="ellipsis" if right else "fold",
+        )
+    return table

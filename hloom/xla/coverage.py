@@ -1,0 +1,184 @@
+"""How much of an executable runs in CUDA graphs, and why the rest does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from hloom.xla.instructions import Instruction, Instructions
+from hloom.xla.thunks import GRAPH, Thunk, walk
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """One thunk that no graph holds.
+
+    Attributes:
+      kind: XLA's name of its kind, e.g. "kCustomCall".
+      instruction: the HLO instruction it was made of.
+      operation: JAX's name of the operation; empty where the instruction does not tell.
+      line: "file:line" in the user's program; empty where not known.
+      reason: why, for people.
+    """
+
+    kind: str
+    instruction: str
+    operation: str
+    line: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """What of an executable is captured.
+
+    Attributes:
+      thunks: how many there are: kernels, copies, collectives, custom calls, loops; those inside
+        loops once.
+      captured: how many of them stand in a graph.
+      graphs: how many graphs there are; one inside a loop that is not captured is launched each
+        time round.
+      left_out: the others, in the order they run.
+    """
+
+    thunks: int
+    captured: int
+    graphs: int
+    left_out: tuple[LeftOut, ...]
+
+    @property
+    def share(self) -> float:
+        """Captured of all, from 0 to 1; 1 where there is nothing to run."""
+        return self.captured / self.thunks if self.thunks else 1.0
+
+    def __str__(self) -> str:
+        graphs = f"{self.graphs} graph{'' if self.graphs == 1 else 's'}"
+        return f"{self.captured} of {self.thunks} thunks in {graphs}"
+
+
+def coverage(sequence: list[Thunk], names: dict[int, str], hlo: Instructions) -> Coverage:
+    """Counts, and finds the reason of each thunk that is left out.
+
+    Args:
+      sequence: the thunks after XLA formed graphs.
+      names: their instructions, by number.
+      hlo: the module they were made of.
+    """
+    graphs = captured = 0
+    for inside, thunk in _with_place(sequence):
+        if thunk.kind == GRAPH and not inside:
+            graphs += 1
+        captured += inside and thunk.counts
+    total = sum(1 for thunk in walk(sequence) if thunk.counts)
+    left_out = tuple(_LeftOuts(names, hlo).of(sequence))
+    return Coverage(thunks=total, captured=captured, graphs=graphs, left_out=left_out)
+
+
+def _with_place(thunks: list[Thunk], *, inside: bool = False) -> Iterator[tuple[bool, Thunk]]:
+    """Every thunk, and whether it stands inside a graph."""
+    for thunk in thunks:
+        yield inside, thunk
+        yield from _with_place(thunk.children, inside=inside or thunk.kind == GRAPH)
+
+
+_COLLECTIVES = frozenset(
+    f"k{name}"
+    for name in (
+        "AllGather AllReduce AllToAll CollectiveBroadcast CollectiveKernel CollectivePermute Group "
+        "RaggedAllToAll ReduceScatter"
+    ).split()
+)
+_HOST = frozenset(
+    f"k{name}"
+    for name in (
+        "CopyDone DeviceToHostCopy HostExecuteDone HostExecuteStart HostRecv HostRecvDone HostSend "
+        "HostSendDone HostToDeviceCopy Infeed Outfeed Recv RecvDone Send SendDone"
+    ).split()
+)
+_ASYNC = frozenset({"kAsyncDone", "kAsyncStart"})
+_BRANCHING = frozenset({"kConditional", "kWhile"})
+
+_LIBRARY = frozenset({"kCholesky", "kConvolution", "kFft", "kTriangularSolve"})
+_OWN = "hloom."
+"""What hloom's own kernels are called; they have the command-buffer trait."""
+_SLICES = "kDynamicSliceFusion"
+
+
+class _LeftOuts:
+    """Finds the thunks outside graphs, each with its reason."""
+
+    def __init__(self, names: dict[int, str], hlo: Instructions) -> None:
+        self._names = names
+        self._hlo = hlo
+        self._pairs: dict[str, str] = {}
+        """Why the start of something asynchronous is left out, for its end."""
+
+    def of(self, thunks: list[Thunk], *, around: str = "") -> Iterator[LeftOut]:
+        """Those among some thunks and inside them; `around` is the reason of what they are in."""
+        for thunk in thunks:
+            if thunk.kind == GRAPH:
+                continue
+            reason = around or self._reason(thunk)
+            if thunk.counts:
+                yield self._left_out(thunk, reason)
+            # What is in a loop or a list has reasons of its own; what is in other thunks, theirs.
+            has_own = not thunk.counts or thunk.kind in _BRANCHING
+            yield from self.of(thunk.children, around="" if has_own else reason)
+
+    def _left_out(self, thunk: Thunk, reason: str) -> LeftOut:
+        name = self._names.get(thunk.number, "")
+        found = self._hlo.get(name)
+        return LeftOut(thunk.kind, name, found.operation, found.line, reason)
+
+    def _reason(self, thunk: Thunk) -> str:
+        if thunk.kind in _BRANCHING:
+            return self._reason_of_branching(thunk)
+        own = self._own_reason(thunk)
+        if own is not None:
+            return own
+        if thunk.label == "condition":
+            return "the condition of a loop that is not captured"
+        return "too few beside each other for a graph"
+
+    def _own_reason(self, thunk: Thunk) -> str | None:
+        """Why a thunk like this one can be in no graph; None where it could."""
+        if thunk.kind in _ASYNC:
+            return self._reason_of_asynchronous(thunk)
+        if thunk.kind in _COLLECTIVES:
+            return "a collective"
+        if thunk.kind == "kCustomCall":
+            return _reason_of_custom_call(self._hlo.get(self._names.get(thunk.number, "")))
+        if thunk.kind in _LIBRARY:
+            return "a library call that XLA does not capture"
+        if thunk.kind in _HOST:
+            return "a transfer to or from the host"
+        if thunk.kind == _SLICES:
+            return "a slice at a loop's counter, copied by the host"
+        return None
+
+    def _reason_of_asynchronous(self, thunk: Thunk) -> str:
+        inside = [each for child in thunk.children if (each := self._own_reason(child))]
+        pair = thunk.pair or ""
+        reason = inside[0] if inside else "asynchronous, and its other end is not captured"
+        return self._pairs.setdefault(pair, reason) if pair else reason
+
+    def _reason_of_branching(self, thunk: Thunk) -> str:
+        """Names what keeps a loop or a branch out: the first thing in it that cannot go in."""
+        for inside, inner in _with_place(thunk.children):
+            if inside:
+                continue
+            reason = None if inner.kind in _BRANCHING else self._own_reason(inner)
+            if reason is not None:
+                name = self._names.get(inner.number, "")
+                return f"in it: {name}, {reason}" if name else f"in it: {reason}"
+        return "loops and branches are not captured"
+
+
+def _reason_of_custom_call(call: Instruction) -> str | None:
+    if call.target.startswith(_OWN):
+        return None
+    if "callback" in call.target:
+        return "a host callback"
+    if call.target and not call.is_typed:
+        return f"a legacy custom call, @{call.target}"
+    return f"a custom call without the command-buffer trait, @{call.target}"

@@ -1,0 +1,36 @@
+"""Which operations belong to the backward pass."""
+
+from __future__ import annotations
+
+import re
+
+from jax.extend.mlir import ir
+
+from hloom.passes.ir import walk
+from hloom.passes.ir.locations import REMAT_SCOPE, operation_name
+
+_TRANSPOSED = re.compile(r"(?:^|[/(])transpose\(")
+
+
+def has_remat_name(op: ir.Operation) -> bool:
+    """Whether rematerialization put the operation in, or rebuilt it."""
+    return REMAT_SCOPE in operation_name(op.location)
+
+
+def is_backward(op: ir.Operation) -> bool:
+    """Whether JAX made the operation by transposing, or hloom by rematerializing, a forward one.
+
+    JAX's name stacks are a hint, not a promise: what rests on them may lose an opportunity, but
+    must be right for any answer.
+    """
+    name = operation_name(op.location)
+    return REMAT_SCOPE in name or bool(_TRANSPOSED.search(name))
+
+
+def is_rematerialized(block: ir.Block) -> bool:
+    """Whether rematerialization has been over the block, or the loops in it, already."""
+    return any(
+        has_remat_name(op)
+        for view in block.operations
+        for op in (view.operation, *walk.operations(view.operation))
+    )

@@ -1,0 +1,265 @@
+"""Loops that JAX's ``scan`` makes: counted ``stablehlo.while`` operations and what they carry.
+
+A scan counts from 0 to its length in one integer carry. An operand that the body returns unchanged
+is invariant. A stacked output is a carry that the body only writes, one slice an iteration, with
+``dynamic_update_slice`` at the counter, or counting down from the end in a reversed scan.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from jax.extend.mlir import ir
+
+from hloom.passes.ir.walk import ancestors, attribute_names, terminator
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A stacked output of a loop: every iteration stores ``value`` at slope * counter + offset.
+
+    ``number`` is the operand, argument and result of the loop that carries it.
+    """
+
+    number: int
+    value: ir.Value
+    update: ir.Operation
+    slope: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class CountedLoop:
+    """A while loop with a counter that runs 0, 1, …, trips - 1.
+
+    An open one counts from 0 as far as it gets: ``trips`` is the length of its stacks only (0
+    where it has none), and it counts to ``bound``, or until something else ends it.
+    """
+
+    op: ir.Operation
+    counter: int
+    trips: int
+    invariant: frozenset[int]
+    stacks: tuple[Stack, ...]
+    is_open: bool = False
+    bound: ir.Value | None = None
+
+    @property
+    def body(self) -> ir.Block:
+        return self.op.regions[1].blocks[0]
+
+    @property
+    def returned(self) -> ir.Operation:
+        """The terminator of the body."""
+        return terminator(self.body)
+
+
+_PER_CARRY = frozenset({"sdy.sharding", "mhlo.sharding"})
+
+
+def has_attributes_by_carry(loop: ir.Operation) -> bool:
+    """Whether attributes of the loop speak of its carries one by one, so that none may go."""
+    return not _PER_CARRY.isdisjoint(attribute_names(loop))
+
+
+def counted_loop(op: ir.Operation) -> CountedLoop | None:
+    """What the loop counts and carries; None where it is not a counted loop we can rebuild.
+
+    Open loops are none: see ``open_loops``.
+    """
+    if op.name != "stablehlo.while" or has_attributes_by_carry(op):
+        return None
+    found = upward_count(op)
+    if found is None:
+        return None
+    counter, bound = found
+    trips = constant_int(bound)
+    if trips is None or trips < 0:
+        return None
+    variable = op.regions[1].blocks[0].arguments[counter]
+
+    def line_of(index: ir.Value) -> tuple[int, int] | None:
+        line = affine_in(index, variable)
+        return line if line in ((1, 0), (-1, trips - 1)) else None
+
+    stacks = tuple(stack for stack in stacks_of(op, line_of) if stack_length(stack) == trips)
+    return CountedLoop(op, counter, trips, invariant_carries(op), stacks)
+
+
+def invariant_carries(op: ir.Operation) -> frozenset[int]:
+    """The carries that a loop's body returns unchanged."""
+    body = op.regions[1].blocks[0]
+    returned = terminator(body).operands
+    return frozenset(
+        number for number, argument in enumerate(body.arguments) if returned[number] == argument
+    )
+
+
+def constant_int(value: ir.Value) -> int | None:
+    """The integer that a scalar constant holds; None where the value is not one."""
+    op = defining_op(value)
+    if op is None or op.name != "stablehlo.constant":
+        return None
+    attribute = op.attributes["value"]
+    if not isinstance(attribute, ir.DenseIntElementsAttr) or not attribute.is_splat:
+        return None
+    if list(ir.RankedTensorType(value.type).shape):
+        return None
+    return ir.IntegerAttr(attribute.get_splat_value()).value
+
+
+def defining_op(value: ir.Value) -> ir.Operation | None:
+    """The operation that makes the value; None for a block argument."""
+    owner = value.owner
+    return None if isinstance(owner, ir.Block) else owner.operation
+
+
+_INDEX_ARITHMETIC = frozenset(
+    {"stablehlo.add", "stablehlo.multiply", "stablehlo.negate", "stablehlo.subtract"}
+)
+
+_DEEPEST_INDEX = 8
+"""How many operations of index arithmetic are looked through; JAX's scans have two."""
+
+
+def affine_in(
+    value: ir.Value, variable: ir.Value, depth: int = _DEEPEST_INDEX
+) -> tuple[int, int] | None:
+    """(slope, offset) where value = slope * variable + offset; None where it is not of that form.
+
+    Follows additions, subtractions, negations and products with scalar integer constants, at most
+    ``depth`` of them one behind the other.
+    """
+    if value == variable:
+        return 1, 0
+    constant = constant_int(value)
+    if constant is not None:
+        return 0, constant
+    op = defining_op(value)
+    if op is None or not depth:
+        return None
+    if op.name not in _INDEX_ARITHMETIC:
+        return None
+    parts = [affine_in(operand, variable, depth - 1) for operand in op.operands]
+    if op.name == "stablehlo.negate":
+        return None if parts[0] is None else (-parts[0][0], -parts[0][1])
+    if parts[0] is None or parts[1] is None:
+        return None
+    (a, b), (c, d) = parts[0], parts[1]
+    if op.name == "stablehlo.add":
+        return a + c, b + d
+    if op.name == "stablehlo.subtract":
+        return a - c, b - d
+    return (a * d + b * c, b * d) if 0 in (a, c) else None
+
+
+def upward_count(op: ir.Operation) -> tuple[int, ir.Value] | None:
+    """Which carry of a loop counts up by one from zero, and to which bound, exclusive.
+
+    The bound is a value of the condition or outside the loop; for an invariant carry, what it
+    starts as.
+    """
+    condition = op.regions[0].blocks[0]
+    compare = defining_op(terminator(condition).operands[0])
+    if compare is None or compare.name != "stablehlo.compare":
+        return None
+    if "LT" not in str(compare.attributes["comparison_direction"]):
+        return None
+    counted, bound = compare.operands
+    arguments: list[ir.Value] = list(condition.arguments)
+    if counted not in arguments:
+        return None
+    number = arguments.index(counted)
+    if not counts_up(op, number):
+        return None
+    if bound in arguments:
+        carried = arguments.index(bound)
+        if carried not in invariant_carries(op):
+            return None
+        bound = op.operands[carried]
+    return number, bound
+
+
+def counts_up(op: ir.Operation, number: int) -> bool:
+    """Whether a carry of a loop runs 0, 1, 2, …"""
+    body = op.regions[1].blocks[0]
+    step = affine_in(terminator(body).operands[number], body.arguments[number])
+    return step == (1, 1) and constant_int(op.operands[number]) == 0
+
+
+def stacks_of(
+    op: ir.Operation, line_of: Callable[[ir.Value], tuple[int, int] | None]
+) -> list[Stack]:
+    """The stacked outputs of a loop, where ``line_of`` has slope and offset of their index."""
+    condition, body = op.regions[0].blocks[0], op.regions[1].blocks[0]
+    arguments, returned = list(body.arguments), terminator(body)
+    found = (
+        _stack(number, arguments, returned, line_of)
+        for number in range(len(arguments))
+        if not any(True for _ in condition.arguments[number].uses)
+    )
+    return [stack for stack in found if stack is not None]
+
+
+def stack_length(stack: Stack) -> int:
+    """How many slices a stack has room for."""
+    return int(ir.RankedTensorType(stack.update.results[0].type).shape[0])
+
+
+def _stack(
+    number: int,
+    arguments: list[ir.BlockArgument],
+    returned: ir.Operation,
+    line_of: Callable[[ir.Value], tuple[int, int] | None],
+) -> Stack | None:
+    """The stacked output carried at this place, where there is one."""
+    update = defining_op(returned.operands[number])
+    if update is None or update.name != "stablehlo.dynamic_update_slice":
+        return None
+    carried, slice_, *starts = update.operands
+    if carried != arguments[number] or not starts:
+        return None
+    if any(constant_int(start) != 0 for start in starts[1:]):
+        return None
+    if len(list(carried.uses)) != 1 or len(list(update.results[0].uses)) != 1:
+        return None
+    shape = list(ir.RankedTensorType(carried.type).shape)
+    if list(ir.RankedTensorType(slice_.type).shape) != [1, *shape[1:]]:
+        return None
+    line = line_of(starts[0])
+    if line is None:
+        return None
+    return Stack(number, _without_leading_axis(slice_, update.block), update, *line)
+
+
+def _without_leading_axis(slice_: ir.Value, body: ir.Block) -> ir.Value:
+    """The value that ``body`` reshapes or broadcasts to get ``slice_``; else ``slice_`` itself."""
+    op = defining_op(slice_)
+    if (
+        op is None
+        or op.block != body
+        or op.name not in ("stablehlo.reshape", "stablehlo.broadcast_in_dim")
+    ):
+        return slice_
+    inner = ir.RankedTensorType(op.operands[0].type)
+    if [1, *inner.shape] != list(ir.RankedTensorType(slice_.type).shape):
+        return slice_
+    if op.name == "stablehlo.broadcast_in_dim":
+        axes = list(ir.DenseI64ArrayAttr(op.attributes["broadcast_dimensions"]))
+        if axes != list(range(1, 1 + len(inner.shape))):
+            return slice_
+    return op.operands[0]
+
+
+def counted_loops(block: ir.Block) -> list[CountedLoop]:
+    """The counted loops that stand directly in a block, in order."""
+    found = (counted_loop(view.operation) for view in block.operations)
+    return [loop for loop in found if loop is not None]
+
+
+def runs_of(block: ir.Block) -> int:
+    """How often a block runs, as far as the loops around it count to a constant."""
+    loops = (counted_loop(op) for op in ancestors(block))
+    return math.prod(loop.trips for loop in loops if loop is not None)

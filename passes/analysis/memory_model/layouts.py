@@ -1,0 +1,204 @@
+"""In which order of its axes XLA keeps a value in memory, and which stacks it transposes for that.
+
+XLA gives a matrix product's result the order of its axes, and turns a transpose into a mere other
+order of the same memory. Where a forward loop stacks a value in one order and the backward loop
+reads it together with values in another, the whole stack is copied before the backward loop runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from jax.extend.mlir import ir
+
+from hloom.passes.analysis.loops.counted import defining_op
+from hloom.passes.analysis.sharding_constraints import CONSTRAINT
+from hloom.passes.analysis.shards import Shards
+from hloom.passes.ir import walk
+from hloom.passes.ir.ops import Kind, kind_of
+
+Order = tuple[int, ...]
+"""Axes of a value from the slowest to the fastest in memory, those of size 1 left out."""
+
+
+def transposing_bytes(loop: ir.Operation, shards: Shards | None = None) -> int:
+    """Bytes that transposing stacks needs before a loop runs, beyond all that the loop is given.
+
+    The stacks are copied one after the other, and before what the loop is to fill is made.
+    """
+    if loop.name != "stablehlo.while":
+        return 0
+    shards = shards or Shards()
+    stacks = _transposed_stacks(loop)
+    largest = max((shards.bytes_of(stack) or 0 for stack in stacks), default=0)
+    if not largest:
+        return 0
+    filled = [
+        shards.bytes_of(operand) or 0
+        for operand, result in zip(loop.operands, loop.results, strict=True)
+        if _is_zeros(operand) and not _is_returned(result)
+    ]
+    return max(0, largest - sum(filled))
+
+
+def _transposed_stacks(loop: ir.Operation) -> list[ir.Value]:
+    """The stacks of earlier loops that this one reads in another order than they are written."""
+    orders: dict[Hashable, _Orders] = {}
+
+    def orders_in(op: ir.Operation) -> _Orders:
+        key = walk.key(op)
+        if key not in orders:
+            orders[key] = _Orders(op.regions[1].blocks[0])
+        return orders[key]
+
+    found = []
+    arguments = loop.regions[1].blocks[0].arguments
+    for operand, argument in zip(loop.operands, arguments, strict=True):
+        writer = defining_op(operand)
+        if writer is None or writer.name != "stablehlo.while":
+            continue
+        stored = _stored(writer, ir.OpResult(operand).result_number)
+        slices = [
+            use.owner.operation
+            for use in argument.uses
+            if use.owner.operation.name == "stablehlo.dynamic_slice"
+        ]
+        if stored is None or not slices:
+            continue
+        made = orders_in(writer).of(stored)
+        if any(orders_in(loop).of(slice_.results[0]) != made for slice_ in slices):
+            found.append(operand)
+    return found
+
+
+def _is_zeros(value: ir.Value) -> bool:
+    op = defining_op(value)
+    if op is not None and op.name == "stablehlo.broadcast_in_dim":
+        op = defining_op(op.operands[0])
+    return op is not None and op.name == "stablehlo.constant"
+
+
+def _is_returned(value: ir.Value) -> bool:
+    """Whether the value is in memory of the function's caller."""
+    return any(use.owner.operation.name == "func.return" for use in value.uses)
+
+
+def _stored(loop: ir.Operation, number: int) -> ir.Value | None:
+    """What the body of a loop writes to a stack, one slice an iteration."""
+    update = defining_op(walk.terminator(loop.regions[1].blocks[0]).operands[number])
+    if update is None or update.name != "stablehlo.dynamic_update_slice":
+        return None
+    return update.operands[1]
+
+
+class _Orders:
+    """The orders of a body's values: as they are made, else as their readers would like them."""
+
+    def __init__(self, block: ir.Block) -> None:
+        self.known: dict[ir.Value, Order] = {}
+        self._flexible: set[ir.Value] = set()
+        """Results that take the order of their operands."""
+        ops = [view.operation for view in block.operations]
+        for op in ops:
+            kind = kind_of(op)
+            for result in op.results:
+                order = self._made(op, kind, result)
+                if order is not None:
+                    self.known[result] = order
+        for op in reversed(ops):
+            if len(op.results) != 1 or op.results[0] not in self._flexible:
+                continue
+            if op.results[0] in self.known:
+                for operand in op.operands:
+                    self._ask(op, operand)
+
+    def of(self, value: ir.Value) -> Order:
+        return self.known.get(value, _plain(value))
+
+    def _made(self, op: ir.Operation, kind: Kind, result: ir.Value) -> Order | None:
+        """The order that a result has for the operands' sake; None where it may be any."""
+        flexible = _is_flexible(op, kind)
+        if flexible:
+            self._flexible.add(result)
+        if op.name == "stablehlo.dynamic_slice" or kind is Kind.CONSTANT:
+            return None
+        if not flexible:
+            return _plain(result)
+        for operand in op.operands:
+            order = self.known.get(operand)
+            if order is None:
+                continue
+            mapped = _through(op, order)
+            if mapped is not None:
+                return mapped
+        return None
+
+    def _ask(self, op: ir.Operation, operand: ir.Value) -> None:
+        """Gives an operand that may be in any order the one that suits the operation's result."""
+        if operand in self.known:
+            return
+        order = _back(op, operand, self.known[op.results[0]])
+        if order is not None:
+            self.known[operand] = order
+
+
+_MOVES = frozenset({"stablehlo.transpose", "stablehlo.reshape", "stablehlo.broadcast_in_dim"})
+
+
+def _is_flexible(op: ir.Operation, kind: Kind) -> bool:
+    """Whether the operation's result takes the order of its operands."""
+    if op.name in _MOVES:
+        return True
+    if kind is not Kind.CHEAP and op.name != CONSTRAINT:
+        return False
+    result = op.results[0].type
+    return any(_shape(operand.type) == _shape(result) for operand in op.operands)
+
+
+def _through(op: ir.Operation, order: Order) -> Order | None:
+    axes = _axes(op)
+    if axes is None:
+        return None
+    return tuple(axes[axis] for axis in order if axis in axes)
+
+
+def _back(op: ir.Operation, operand: ir.Value, order: Order) -> Order | None:
+    if op.name not in _MOVES and _shape(operand.type) != _shape(op.results[0].type):
+        return None
+    axes = _axes(op)
+    if axes is None:
+        return None
+    inverse = {there: here for here, there in axes.items()}
+    return tuple(inverse[axis] for axis in order if axis in inverse)
+
+
+def _axes(op: ir.Operation) -> dict[int, int] | None:
+    """For each axis of the operand that is longer than 1, the axis of the result it becomes."""
+    operand, result = _shape(op.operands[0].type), _shape(op.results[0].type)
+    if op.name == "stablehlo.transpose":
+        permutation = list(ir.DenseI64ArrayAttr(op.attributes["permutation"]))
+        return {here: there for there, here in enumerate(permutation) if operand[here] > 1}
+    if op.name == "stablehlo.broadcast_in_dim":
+        dims = list(ir.DenseI64ArrayAttr(op.attributes["broadcast_dimensions"]))
+        if _long(operand) and [operand[i] for i in _long(operand)] == [
+            result[i] for i in _long(result)
+        ]:
+            return {here: there for here, there in enumerate(dims) if operand[here] > 1}
+        return None
+    if op.name == "stablehlo.reshape":
+        if [operand[i] for i in _long(operand)] != [result[i] for i in _long(result)]:
+            return None
+        return dict(zip(_long(operand), _long(result), strict=True))
+    return {axis: axis for axis in _long(result)}
+
+
+def _long(shape: list[int]) -> list[int]:
+    return [axis for axis, size in enumerate(shape) if size > 1]
+
+
+def _plain(value: ir.Value) -> Order:
+    return tuple(_long(_shape(value.type)))
+
+
+def _shape(type_: ir.Type) -> list[int]:
+    return list(ir.RankedTensorType(type_).shape) if isinstance(type_, ir.RankedTensorType) else []

@@ -1,0 +1,249 @@
+"""The memory of a program while it runs, by the model of liveness.py: a point for each kernel.
+
+A loop or a branch is shown by what runs in it, once: the branch that needs most, one turn of the
+loop.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jax.extend.mlir import ir
+
+from hloom.passes.analysis.block_graph import BlockGraph
+from hloom.passes.analysis.memory_model.layouts import transposing_bytes
+from hloom.passes.analysis.memory_model.peak import simulate, timeline
+from hloom.passes.analysis.memory_model.tracer import line_of, prediction_of
+from hloom.passes.analysis.shards import Shards
+from hloom.passes.ir import walk
+from hloom.passes.ir.locations import operation_name, source_line
+
+
+@dataclass(frozen=True)
+class Point:
+    """One kernel.
+
+    Attributes:
+      bytes: of temporary memory while it runs, on one device.
+      name: JAX's name of the operation whose result it writes.
+      line: "file:line" of the user's program; empty where it is not known.
+      in_loop: it runs in a loop's body.
+    """
+
+    bytes: int
+    name: str
+    line: str
+    in_loop: bool = False
+
+
+@dataclass(frozen=True)
+class Owner:
+    """A value in temporary memory.
+
+    Attributes:
+      name: JAX's name of the operation that makes it.
+      line: "file:line" of the user's program; empty where it is not known.
+      type: in StableHLO, of the whole value over all devices.
+      bytes: on one device.
+      start: the first point at which it is there.
+      end: the last one.
+      in_loop: it is there while one turn of a loop runs.
+    """
+
+    name: str
+    line: str
+    type: str
+    bytes: int
+    start: int
+    end: int
+    in_loop: bool = False
+
+
+@dataclass(frozen=True)
+class MemoryCurve:
+    """The temporary memory of a program over its kernels.
+
+    Attributes:
+      points: in the order in which they run.
+      peak_at: the first of those that need most.
+      owners: what is in memory then, largest first.
+      argument_bytes: what the step is given.
+      output_bytes: what it returns.
+      alias_bytes: what of the output lies where a donated argument was.
+    """
+
+    points: tuple[Point, ...]
+    peak_at: int
+    owners: tuple[Owner, ...]
+    argument_bytes: int
+    output_bytes: int
+    alias_bytes: int
+
+    @property
+    def temp_bytes(self) -> int:
+        """The peak."""
+        return self.points[self.peak_at].bytes if self.points else 0
+
+    @property
+    def base_bytes(self) -> int:
+        """What is there all the while: arguments and results."""
+        return self.argument_bytes + self.output_bytes - self.alias_bytes
+
+    @property
+    def step_bytes(self) -> int:
+        """What the step takes of a device's memory."""
+        return self.base_bytes + self.temp_bytes
+
+    def to_json(self) -> dict[str, object]:
+        """As values that `json.dumps` takes."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> MemoryCurve:
+        """What `to_json` gave."""
+        points = tuple(Point(**point) for point in values["points"])
+        owners = tuple(Owner(**owner) for owner in values["owners"])
+        return cls(**{**values, "points": points, "owners": owners})
+
+
+def memory_curve(module: ir.Module, shards: Shards | None = None) -> MemoryCurve:
+    """The memory of a module whose calls are inlined, over its kernels; pure.
+
+    Its peak is what `liveness.predict` says. ``shards`` are found by Shardy's propagation where
+    they are not given. Raises NoEntryError where no function is known to be the program.
+    """
+    main = walk.entry_function(module)
+    graph = BlockGraph.of(main.regions[0].blocks[0], shards or Shards.of(module))
+    line = line_of(graph)
+    prediction = prediction_of(graph, line, simulate(line))
+    stretch = _stretch_of(graph, in_loop=False)
+    peak_at = stretch.peak_at
+    owners = [owner for owner in stretch.owners if owner.start <= peak_at <= owner.end]
+    return MemoryCurve(
+        points=tuple(stretch.points),
+        peak_at=peak_at,
+        owners=tuple(sorted(owners, key=lambda owner: (-owner.bytes, owner.start, owner.name))),
+        argument_bytes=prediction.argument_bytes,
+        output_bytes=prediction.output_bytes,
+        alias_bytes=prediction.alias_bytes,
+    )
+
+
+@dataclass
+class _Stretch:
+    """Points one after the other, and what is in memory at some of them."""
+
+    points: list[Point] = dataclasses.field(default_factory=list)
+    owners: list[Owner] = dataclasses.field(default_factory=list)
+
+    @property
+    def peak_at(self) -> int:
+        most = max((point.bytes for point in self.points), default=0)
+        return next((at for at, point in enumerate(self.points) if point.bytes == most), 0)
+
+    @property
+    def peak_bytes(self) -> int:
+        return self.points[self.peak_at].bytes if self.points else 0
+
+    def append(self, other: _Stretch, base_bytes: int) -> None:
+        """Puts another stretch behind this one, on top of so many bytes."""
+        shift = len(self.points)
+        for point in other.points:
+            self.points.append(dataclasses.replace(point, bytes=point.bytes + base_bytes))
+        for owner in other.owners:
+            start, end = owner.start + shift, owner.end + shift
+            self.owners.append(dataclasses.replace(owner, start=start, end=end))
+
+
+def _stretch_of(graph: BlockGraph, *, in_loop: bool) -> _Stretch:
+    line = line_of(graph)
+    found = timeline(line)
+    whole = _Stretch()
+    firsts: list[int] = []
+    for position, bytes_ in zip(found.positions, found.bytes, strict=True):
+        firsts.append(len(whole.points))
+        op = graph.ops[position]
+        inner_bytes = line.inner[position]
+        inside = _inside(op, graph.shards, in_loop=in_loop) if inner_bytes else None
+        whole.append(
+            inside or _Stretch([_point(op, inner_bytes, in_loop=in_loop)]), bytes_ - inner_bytes
+        )
+    lasts = [*(first - 1 for first in firsts[1:]), len(whole.points) - 1]
+    for life in found.lives:
+        value = graph.values[life.value]
+        whole.owners.append(
+            _owner(value, life.bytes, firsts[life.start], lasts[life.end], in_loop=in_loop)
+        )
+    return whole
+
+
+def _inside(op: ir.Operation, shards: Shards, *, in_loop: bool) -> _Stretch | None:
+    """What runs in a loop's body or in a branch, and before it for its sake."""
+    in_loop = in_loop or op.name == "stablehlo.while"
+    stretches = [
+        _stretch_of(BlockGraph.of(block, shards), in_loop=in_loop) for block in _blocks(op.regions)
+    ]
+    largest = max(stretches, key=lambda stretch: stretch.peak_bytes)
+    transposed_bytes = transposing_bytes(op, shards)
+    if transposed_bytes <= largest.peak_bytes:
+        return largest if largest.points else None
+    before = _Stretch([_point(op, transposed_bytes, in_loop=in_loop)])
+    name = f"{before.points[0].name} (operands in another layout)"
+    before.owners.append(Owner(name, before.points[0].line, "", transposed_bytes, 0, 0, in_loop))
+    before.append(largest, 0)
+    return before
+
+
+def _blocks(regions: Sequence[ir.Region]) -> Iterable[ir.Block]:
+    for region in regions:
+        yield from region.blocks
+
+
+def _point(op: ir.Operation, bytes_: int, *, in_loop: bool) -> Point:
+    return Point(bytes_, _name(op), source_line(op.location), in_loop)
+
+
+def _owner(value: ir.Value, bytes_: int, start: int, end: int, *, in_loop: bool) -> Owner:
+    made_by = _maker(value)
+    return Owner(
+        name=_name(made_by),
+        line=source_line(made_by.location),
+        type=str(value.type),
+        bytes=bytes_,
+        start=start,
+        end=end,
+        in_loop=in_loop,
+    )
+
+
+_CARRIERS = {
+    "stablehlo.broadcast_in_dim": 0,
+    "stablehlo.convert": 0,
+    "stablehlo.dynamic_update_slice": 1,
+    "stablehlo.reshape": 0,
+    "stablehlo.transpose": 0,
+}
+"""In a loop's body, on the way to a result: operations that say nothing of what it is, and which
+operand does."""
+
+
+def _maker(value: ir.Value) -> ir.Operation:
+    """The operation that makes a value, which is no block argument; of what a loop stores, the one
+    in its body."""
+    made_by = ir.OpResult(value).owner.operation
+    while made_by.name == "stablehlo.while":
+        body = made_by.regions[1].blocks[0]
+        inner = walk.terminator(body).operands[ir.OpResult(value).result_number]
+        while not isinstance(inner.owner, ir.Block) and inner.owner.name in _CARRIERS:
+            inner = inner.owner.operation.operands[_CARRIERS[inner.owner.name]]
+        if isinstance(inner.owner, ir.Block):
+            break
+        value, made_by = inner, inner.owner.operation
+    return made_by
+
+
+def _name(op: ir.Operation) -> str:
+    return operation_name(op.location) or op.name

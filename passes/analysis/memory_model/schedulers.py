@@ -1,0 +1,118 @@
+"""The orders that XLA runs kernels in.
+
+XLA tries several and takes the one that needs the least memory, the lines' own order never. These
+are the two it takes in practice.
+
+Source: ListScheduler and DFSMemoryScheduler in XLA's hlo_memory_scheduler.cc, without what kernels
+of one size on one device have no use for. Where XLA breaks ties by name, the line's order does.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+
+from hloom.passes.analysis.memory_model.fusion import Kernels
+
+_SCALAR_BYTES = 8
+
+
+def depth_first_order(kernels: Kernels) -> list[int]:
+    """What each kernel needs right before it, beginning with what most others need as well.
+
+    That is told by the readers of all that a kernel is made from, and by its bytes.
+    """
+    count = len(kernels.positions)
+    readers, sizes = [0] * count, [0] * count
+    bytes_so_far = 0
+    for number, written in enumerate(kernels.written_bytes):
+        bytes_so_far += written
+        users = len(kernels.users[number])
+        others, total = users - 1 if users else 0, written
+        for operand in kernels.operands[number]:
+            others += readers[operand]
+            total += sizes[operand]
+        readers[number] = others if others < count else count
+        sizes[number] = total if total < bytes_so_far else bytes_so_far
+
+    def rank(number: int) -> tuple[int, int, int]:
+        return -readers[number], -sizes[number], number
+
+    order: list[int] = []
+    visited = [False] * count
+    last_ones = [number for number in range(count) if not kernels.users[number]]
+    returned = [kernels.maker[buffer] for buffer in kernels.returned()]
+    stack = sorted({*last_ones, *(number for number in returned if number >= 0)}, key=rank)[::-1]
+    expanded = [False] * count
+    while stack:
+        number = stack[-1]
+        if expanded[number]:
+            stack.pop()
+            if not visited[number]:
+                visited[number] = True
+                order.append(number)
+            continue
+        expanded[number] = True
+        operands = kernels.operands[number]
+        waiting = [operand for operand in operands if not expanded[operand]]
+        if len(waiting) > 1:
+            waiting.sort(key=rank, reverse=True)
+        stack += waiting
+    return order
+
+
+def greedy_order(kernels: Kernels) -> list[int]:
+    """Of the kernels that may run, always the one that frees the most bytes beyond what it writes.
+
+    Of equal ones that with most users, then the one that became ready last. Scalars go first.
+    """
+    sizes = kernels.line.sizes
+    count = len(kernels.positions)
+    written = kernels.written_bytes
+    maker, users = kernels.maker, kernels.users
+    reads = [[b for b in buffers if maker[b] >= 0] for buffers in kernels.buffers]
+    readers: dict[int, list[int]] = {}
+    for number, buffers in enumerate(reads):
+        for buffer in buffers:
+            readers.setdefault(buffer, []).append(number)
+    unread = {buffer: len(numbers) for buffer, numbers in readers.items()}
+    for buffer in kernels.returned():
+        unread[buffer] = unread.get(buffer, 0) + 1
+    waits = [len(operands) for operands in kernels.operands]
+    stamp = [0] * count
+    """By kernel, the number of its valid entry in the queue; 0 before it is ready."""
+    entries = 0
+
+    def entry(number: int) -> tuple[int, int, int, int]:
+        nonlocal entries
+        entries += 1
+        stamp[number] = entries
+        gain = -(1 << 62)
+        if written[number] > _SCALAR_BYTES or not kernels.makes[number]:
+            freed = sum([sizes[buffer] for buffer in reads[number] if unread[buffer] == 1])
+            gain = written[number] - freed
+        return gain, -len(users[number]), -entries, number
+
+    queue = [entry(number) for number in range(count) if not waits[number]]
+    heapify(queue)
+    order: list[int] = []
+    done = [False] * count
+    while queue:
+        _, _, negative_entry, number = heappop(queue)
+        if done[number] or stamp[number] != -negative_entry:
+            continue
+        done[number] = True
+        order.append(number)
+        changed: dict[int, None] = {}
+        for buffer in reads[number]:
+            unread[buffer] -= 1
+            if unread[buffer] == 1:
+                changed.update(dict.fromkeys(readers[buffer]))
+        for user in users[number]:
+            waits[user] -= 1
+            if not waits[user]:
+                heappush(queue, entry(user))
+                changed.pop(user, None)
+        for reader in changed:
+            if stamp[reader] and not done[reader]:
+                heappush(queue, entry(reader))
+    return order

@@ -1,0 +1,177 @@
+"""Sharding constraints that provably move no data: of what is sharded just so already.
+
+Everywhere else a constraint may be where XLA's partitioner puts a collective. It does so on the
+result of a matrix product whose contracted axis is sharded (an all-reduce or a reduce-scatter), and
+wherever a value has another sharding (an all-gather, an all-to-all).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import sdy
+
+from hloom.passes.ir import walk
+
+CONSTRAINT = "sdy.sharding_constraint"
+"""The operation that a sharding constraint is."""
+
+_Placement = tuple[str | None, ...]
+"""By dimension of a value the axes that it is split along, as text, with their mesh; None where the
+value is the same all along the dimension, so that every device has what it may be asked for."""
+
+_MOST_LOOKED_THROUGH = 64
+"""Operations behind a constraint that are looked at; a normalization has about twelve."""
+
+
+def moves_nothing(constraint: ir.Operation, elementwise: Collection[str]) -> bool:
+    """Whether a sharding constraint provably leaves all data on the device where it is.
+
+    So it is where its mesh is of one device; and where its operand is made, on each device by
+    itself, from constants, from arguments of the program of that sharding and from results of other
+    constraints to it: by ``elementwise`` operations, broadcasts, transposes, reshapes that drop or
+    add axes of one element, and reductions along axes that are not split.
+    """
+    sharding = sdy.TensorShardingAttr(constraint.attributes["sharding"])
+    if _devices(sharding, constraint) == 1:
+        return True
+    wanted = _placement_of(sharding)
+    if wanted is None:
+        return False
+    found = _Search(elementwise).placement(constraint.operands[0])
+    return found is not None and _merged(found, wanted) == wanted
+
+
+class _Search:
+    """Finds how values are sharded, by what they are made of."""
+
+    def __init__(self, elementwise: Collection[str]) -> None:
+        self._elementwise = elementwise
+        self._left = _MOST_LOOKED_THROUGH
+        self._known: dict[ir.Value, _Placement | None] = {}
+
+    def placement(self, value: ir.Value) -> _Placement | None:
+        """How a value is sharded; None where that is not known, or takes a collective to make."""
+        if value not in self._known:
+            self._left -= 1
+            self._known[value] = self._find(value) if self._left >= 0 else None
+        return self._known[value]
+
+    def _find(self, value: ir.Value) -> _Placement | None:
+        type_, owner = value.type, value.owner
+        if not isinstance(type_, ir.RankedTensorType):
+            return None
+        if isinstance(owner, ir.Block):
+            return _of_argument(ir.BlockArgument(value))
+        op = owner.operation
+        if op.name in ("stablehlo.constant", "stablehlo.iota"):
+            return (None,) * type_.rank
+        if op.name == CONSTRAINT:
+            return _placement_of(sdy.TensorShardingAttr(op.attributes["sharding"]))
+        if op.name in self._elementwise:
+            return self._of_elementwise(op, type_.rank)
+        rule = {
+            "stablehlo.broadcast_in_dim": _broadcast,
+            "stablehlo.reduce": _reduced,
+            "stablehlo.reshape": _reshaped,
+            "stablehlo.transpose": _transposed,
+        }.get(op.name)
+        operand = self.placement(op.operands[0]) if rule is not None else None
+        return None if rule is None or operand is None else rule(op, operand)
+
+    def _of_elementwise(self, op: ir.Operation, rank: int) -> _Placement | None:
+        """Operands of no dimension, such as a clamp's bounds, are the same on all devices."""
+        merged: _Placement | None = (None,) * rank
+        for operand in op.operands:
+            found = self.placement(operand)
+            if found is None or merged is None:
+                return None
+            if len(found) == rank:
+                merged = _merged(merged, found)
+        return merged
+
+
+def _merged(one: _Placement, other: _Placement) -> _Placement | None:
+    """What two values that are read together are sharded like; None where they differ."""
+    pairs = list(zip(one, other, strict=True))
+    if any(here is not None and there is not None and here != there for here, there in pairs):
+        return None
+    return tuple(there if here is None else here for here, there in pairs)
+
+
+def _broadcast(op: ir.Operation, operand: _Placement) -> _Placement | None:
+    shape = ir.ShapedType(op.operands[0].type).shape
+    placed: list[str | None] = [None] * ir.ShapedType(op.results[0].type).rank
+    axes = ir.DenseI64ArrayAttr(op.attributes["broadcast_dimensions"])
+    for size, axis, split in zip(shape, axes, operand, strict=True):
+        if size > 1:
+            placed[axis] = split
+    return tuple(placed)
+
+
+def _transposed(op: ir.Operation, operand: _Placement) -> _Placement | None:
+    return tuple(operand[axis] for axis in ir.DenseI64ArrayAttr(op.attributes["permutation"]))
+
+
+def _reduced(op: ir.Operation, operand: _Placement) -> _Placement | None:
+    """A sum along an axis that is split is an all-reduce. Of one operand: JAX has seldom more."""
+    axes = set(ir.DenseI64ArrayAttr(op.attributes["dimensions"]))
+    if len(op.results) > 1 or any(_is_split(operand[axis]) for axis in axes):
+        return None
+    return tuple(split for axis, split in enumerate(operand) if axis not in axes)
+
+
+def _reshaped(op: ir.Operation, operand: _Placement) -> _Placement | None:
+    before, after = (ir.ShapedType(v.type).shape for v in (op.operands[0], op.results[0]))
+    if [size for size in before if size != 1] != [size for size in after if size != 1]:
+        return None
+    splits = iter([split for size, split in zip(before, operand, strict=True) if size != 1])
+    return tuple(None if size == 1 else next(splits) for size in after)
+
+
+def _is_split(split: str | None) -> bool:
+    return split is not None and not split.endswith("{}")
+
+
+def _placement_of(sharding: sdy.TensorShardingAttr) -> _Placement | None:
+    """None where the sharding leaves something open, or a sum to be done."""
+    if "?" in str(sharding) or "unreduced" in str(sharding):
+        return None
+    mesh = sharding.mesh_or_ref
+    return tuple(f"{mesh}{_axes(each)}" for each in sharding.dimension_shardings)
+
+
+def _axes(dimension: ir.Attribute) -> str:
+    return f"{{{', '.join(map(str, sdy.DimensionShardingAttr(dimension).axes))}}}"
+
+
+def _of_argument(argument: ir.BlockArgument) -> _Placement | None:
+    """As the program's caller is told; arguments of loops and the like are not followed."""
+    function = argument.owner.owner.operation
+    attributes = walk.readable_attributes(function).get("arg_attrs")
+    if function.name != "func.func" or attributes is None:
+        return None
+    described = ir.DictAttr(ir.ArrayAttr(attributes)[argument.arg_number])
+    if "sdy.sharding" not in described:
+        return None
+    return _placement_of(sdy.TensorShardingAttr(described["sdy.sharding"]))
+
+
+def _devices(sharding: sdy.TensorShardingAttr, op: ir.Operation) -> int | None:
+    """How many devices the mesh of a sharding has; None where it is not there."""
+    mesh: ir.Attribute | None = sharding.mesh_or_ref
+    if isinstance(mesh, ir.FlatSymbolRefAttr):
+        name = mesh.value
+        *_, outermost = walk.ancestors(op.block)
+        named = (
+            view.operation.attributes["mesh"]
+            for view in outermost.regions[0].blocks[0].operations
+            if view.operation.name == "sdy.mesh"
+            and ir.StringAttr(view.operation.attributes["sym_name"]).value == name
+        )
+        mesh = next(named, None)
+    if mesh is None:
+        return None
+    return math.prod(sdy.MeshAxisAttr(axis).size for axis in sdy.MeshAttr(mesh).axes)

@@ -1,0 +1,305 @@
+"""What of a module meets other devices, block by block, in the order of the text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo
+
+from hloom.passes.barriers.intervals import Role
+from hloom.passes.ir import marks, walk
+from hloom.passes.ir.collectives import (
+    COLLECTIVES,
+    CollectiveError,
+    Meeting,
+    Needs,
+    described,
+    is_for_nobody,
+    is_ragged_all_to_all,
+    meeting_of_groups,
+    needs_of,
+    ragged_groups,
+    synchronized,
+)
+from hloom.passes.ir.mark_decompositions import Groups
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A custom call that accesses its peers' memory; `meeting` are they, by partition."""
+
+    op: ir.Operation
+    position: int
+    needs: Needs
+    meeting: Meeting
+
+    @property
+    def roles(self) -> frozenset[Role]:
+        """What is needed around it."""
+        exits = {"after": Role.EXIT, "module": Role.MODULE}
+        entry = {Role.ENTRY} if self.needs.entry else set()
+        return frozenset(entry | ({exits[self.needs.exit]} if self.needs.exit else set()))
+
+    @property
+    def in_place(self) -> frozenset[int]:
+        """The operands whose buffers it writes its results to."""
+        aliases = walk.readable_attributes(self.op).get("output_operand_aliases")
+        found = list(aliases) if isinstance(aliases, ir.ArrayAttr) else []
+        return frozenset(stablehlo.OutputOperandAlias(alias).operand_index for alias in found)
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """A ragged all-to-all, which takes part in the order by itself.
+
+    Attributes:
+      groups: the partitions that exchange, as the call has them: a place in a row is a rank.
+    """
+
+    op: ir.Operation
+    position: int
+    groups: Groups
+
+
+@dataclass(frozen=True)
+class XlaCollective:
+    """One of XLA's collectives.
+
+    Attributes:
+      meeting: who has arrived at it once a partition leaves it; None where that is not sure.
+    """
+
+    op: ir.Operation
+    position: int
+    meeting: Meeting | None
+
+
+@dataclass(frozen=True)
+class Nested:
+    """A loop, conditional, manual computation or call with some of these inside.
+
+    Attributes:
+      chains: one for each of its blocks, in order; of a call, the one of its callee.
+    """
+
+    op: ir.Operation
+    position: int
+    chains: tuple[Chain, ...]
+
+
+Member = Kernel | Exchange | XlaCollective | Nested
+
+
+@dataclass(frozen=True)
+class Chain:
+    """What of a block meets other devices, in order.
+
+    Attributes:
+      block: the block.
+      function: the symbol of the function that the block is part of.
+      members: empty where nothing does.
+    """
+
+    block: ir.Block
+    function: str
+    members: tuple[Member, ...]
+
+    def walk(self, seen: set[int] | None = None) -> Iterator[Chain]:
+        """This chain and those inside, each once: calls of one function share its chain.
+
+        ``seen`` has the identities of those that came already, and is given new ones.
+        """
+        seen = set() if seen is None else seen
+        if id(self) in seen:
+            return
+        seen.add(id(self))
+        yield self
+        for member in self.members:
+            if isinstance(member, Nested):
+                for chain in member.chains:
+                    yield from chain.walk(seen)
+
+
+@dataclass(frozen=True)
+class Program:
+    """A module.
+
+    Attributes:
+      partitions: how many devices run it.
+      roots: the chains of the functions that nothing in the module calls.
+    """
+
+    partitions: int
+    roots: tuple[Chain, ...]
+
+    @property
+    def chains(self) -> tuple[Chain, ...]:
+        """Every chain with members, once, in the order of the text that runs."""
+        seen: set[int] = set()
+        return tuple(chain for root in self.roots for chain in root.walk(seen) if chain.members)
+
+
+def read_program(module: ir.Module, *, ordered_collectives: str) -> Program:
+    """The kernels and exchanges of a module, and whatever has to be in one order with them.
+
+    There are no members at all where there is no kernel and no exchange.
+
+    Args:
+      module: with every plain call inlined.
+      ordered_collectives: "all", or "barriers" to leave XLA's own collectives out.
+
+    Raises CollectiveError where a kernel's needs cannot be read, or cannot be met where it stands.
+    """
+    partitions = _count(module, "mhlo.num_partitions")
+    if not any(_is_site(op, partitions) for op in walk.operations(module.operation)):
+        return Program(partitions, ())
+    if (replicas := _count(module, "mhlo.num_replicas")) > 1:
+        raise CollectiveError(
+            f"the module has {replicas} replicas; barriers are for the partitions of one "
+            "(jax.jit, jax.shard_map)"
+        )
+    program = Program(partitions, _Reader(module, partitions, ordered_collectives).roots())
+    members = (member for chain in program.chains for member in chain.members)
+    if not any(isinstance(member, Kernel | Exchange) for member in members):
+        return Program(partitions, ())
+    return program
+
+
+def has_marks(module: ir.Module) -> bool:
+    """Whether a token was threaded through the module already."""
+    return any(marks.mark_name(op) == marks.TOKEN for op in walk.operations(module.operation))
+
+
+def _count(module: ir.Module, name: str) -> int:
+    attributes = module.operation.attributes
+    return ir.IntegerAttr(attributes[name]).value if name in attributes else 1
+
+
+def _is_site(op: ir.Operation, partitions: int) -> bool:
+    return is_ragged_all_to_all(op) or (partitions > 1 and needs_of(op) is not None)
+
+
+_MANUAL = "sdy.manual_computation"
+_HOLDS_CODE = frozenset({"stablehlo.case", "stablehlo.if", "stablehlo.while", _MANUAL})
+_REFERENCES = ("callee", "decomposition", "called_computations")
+
+
+class _Reader:
+    def __init__(self, module: ir.Module, partitions: int, ordered_collectives: str) -> None:
+        self._partitions = partitions
+        self._all = ordered_collectives == "all"
+        self._functions = {
+            name: function
+            for name, function in walk.functions(module).items()
+            if len(function.regions[0].blocks)
+        }
+        self._chains: dict[str, Chain] = {}
+        self._open: list[str] = []
+
+    def roots(self) -> tuple[Chain, ...]:
+        called = {
+            name
+            for function in self._functions.values()
+            for op in walk.operations(function)
+            for name in _references(op)
+        }
+        roots = tuple(self._function(name) for name in self._functions if name not in called)
+        checked: set[tuple[int, bool]] = set()
+        for root in roots:
+            self._check_places(root, checked, is_manual=self._partitions == 1)
+        return roots
+
+    def _function(self, name: str) -> Chain:
+        if name not in self._chains:
+            if name in self._open:
+                raise CollectiveError(f"@{name} calls itself, which the order cannot follow")
+            self._open.append(name)
+            self._chains[name] = self._read_function(name)
+            self._open.pop()
+        return self._chains[name]
+
+    def _read_function(self, name: str) -> Chain:
+        chains = [self._chain(block, name) for block in self._functions[name].regions[0].blocks]
+        members = tuple(member for chain in chains for member in chain.members)
+        if members and len(chains) > 1:
+            raise CollectiveError(
+                f"@{name} has several blocks, and {described(members[0].op)} stands in one: the "
+                "order cannot follow its branches"
+            )
+        return Chain(chains[0].block, name, members)
+
+    def _chain(self, block: ir.Block, function: str) -> Chain:
+        members = [
+            member
+            for position, view in enumerate(block.operations)
+            if (member := self._member(view.operation, position, function)) is not None
+        ]
+        return Chain(block, function, tuple(members))
+
+    def _member(self, op: ir.Operation, position: int, function: str) -> Member | None:
+        if is_ragged_all_to_all(op):
+            groups = ragged_groups(op)
+            self._meeting(op, groups)
+            return Exchange(op, position, groups)
+        if (needs := needs_of(op)) is not None:
+            meeting = self._meeting(op, needs.groups)
+            return None if is_for_nobody(meeting) else Kernel(op, position, needs, meeting)
+        if op.name in COLLECTIVES:
+            known = synchronized(op, self._partitions)
+            return XlaCollective(op, position, known) if self._all else None
+        chains = self._chains_inside(op, function)
+        inside = next((chain.members[0] for chain in chains if chain.members), None)
+        if inside is None:
+            return None
+        if op.name not in _HOLDS_CODE and op.name != "func.call":
+            raise CollectiveError(
+                f"{described(inside.op)} stands inside {described(op)}, where the order of the "
+                "collectives cannot be carried to: take it out of there, or name order=barriers "
+                "if it is one of XLA's"
+            )
+        return Nested(op, position, chains)
+
+    def _chains_inside(self, op: ir.Operation, function: str) -> tuple[Chain, ...]:
+        called = [self._function(name) for name in _references(op) if name in self._functions]
+        inside = [self._chain(block, function) for region in op.regions for block in region.blocks]
+        return (*called, *inside)
+
+    def _meeting(self, op: ir.Operation, groups: Groups | None) -> Meeting:
+        try:
+            return meeting_of_groups(groups, self._partitions)
+        except ValueError as error:
+            raise CollectiveError(f"{described(op)} {error}") from error
+
+    def _check_places(
+        self, chain: Chain, checked: set[tuple[int, bool]], *, is_manual: bool
+    ) -> None:
+        """Outside of manual computations the partitioner decides who runs a custom call.
+
+        ``checked`` are the identities of chains that were looked at, and whether in such a place: a
+        function may be called inside of one and outside.
+        """
+        if (id(chain), is_manual) in checked:
+            return
+        checked.add((id(chain), is_manual))
+        for member in chain.members:
+            if isinstance(member, Nested):
+                for inside in member.chains:
+                    manual = is_manual or member.op.name == _MANUAL
+                    self._check_places(inside, checked, is_manual=manual)
+            elif not isinstance(member, XlaCollective) and not is_manual:
+                raise CollectiveError(
+                    f"{described(member.op)} meets other devices and stands outside "
+                    "jax.shard_map, where there is no telling which devices run it: call it inside"
+                )
+
+
+def _references(op: ir.Operation) -> list[str]:
+    """The functions that an operation names."""
+    attributes = walk.readable_attributes(op)
+    found: list[ir.Attribute | None] = []
+    for name in _REFERENCES:
+        attribute = attributes.get(name)
+        found += list(attribute) if isinstance(attribute, ir.ArrayAttr) else [attribute]
+    return [each.value for each in found if isinstance(each, ir.FlatSymbolRefAttr)]

@@ -1,0 +1,171 @@
+"""From what kernels need to the barriers of each block."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from jax.extend.mlir import ir
+
+from hloom.passes.barriers.collect import Chain, Exchange, Kernel, Nested, Program, XlaCollective
+from hloom.passes.barriers.intervals import Collective, Need, Role, place
+from hloom.passes.barriers.placement import Drafts
+from hloom.passes.barriers.plan import Barrier, BarriersPlan, BlockPlan
+from hloom.passes.ir import marks, walk
+from hloom.passes.ir.collectives import (
+    CollectiveError,
+    described,
+    groups_of_meeting,
+    meeting_of_groups,
+)
+from hloom.passes.ir.locations import source_line
+from hloom.passes.ir.mark_decompositions import Groups, can_be_tied, holds_nothing
+from hloom.passes.ir.marks import BarrierKind, Rendezvous
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which needs are served, and how long a barrier waits."""
+
+    roles: frozenset[Role]
+    timeout_ms: int
+
+
+def plan_barriers(module: ir.Module, program: Program, wanted: Wanted) -> BarriersPlan:
+    """The barriers of a program.
+
+    Raises CollectiveError where a kernel cannot be put in an order.
+    """
+    planner = _Planner(program.partitions, wanted, marks.next_channel(module))
+    return BarriersPlan(module, program, tuple(map(planner.block, program.chains)))
+
+
+class _Planner:
+    def __init__(self, partitions: int, wanted: Wanted, first_channel: int) -> None:
+        self._alone = groups_of_meeting(meeting_of_groups((), partitions))
+        self._wanted = wanted
+        self._channel = first_channel
+
+    def block(self, chain: Chain) -> BlockPlan:
+        for member in chain.members:
+            if not isinstance(member, Nested):
+                _check_can_be_ordered(member)
+        kernels = [member for member in chain.members if isinstance(member, Kernel)]
+        needs = self._needs(chain.block, kernels)
+        collectives = [
+            Collective(member.position, member.meeting)
+            for member in chain.members
+            if isinstance(member, XlaCollective) and member.meeting is not None
+        ]
+        drafts = Drafts(chain, needs, place(needs, collectives))
+        barriers = []
+        for draft in drafts.in_order():
+            groups = self._alone if draft.meeting is None else groups_of_meeting(draft.meeting)
+            first = draft.kernels()[0]
+            barriers.append(
+                Barrier(
+                    slot=draft.slot,
+                    kind=draft.kind,
+                    where=self._rendezvous(groups, draft.purpose(), first.op, chain),
+                    location=first.op.location,
+                    entering=tuple(draft.entering),
+                    leaving=tuple(draft.leaving),
+                    keeping=tuple(draft.keeping),
+                    passes_returned=draft.kind is BarrierKind.MODULE,
+                )
+            )
+        exchanges = {
+            member.position: self._rendezvous(member.groups, "ragged all-to-all", member.op, chain)
+            for member in chain.members
+            if isinstance(member, Exchange)
+        }
+        return BlockPlan(chain, tuple(barriers), exchanges, tuple(drafts.served))
+
+    def _rendezvous(
+        self, groups: Groups, purpose: str, op: ir.Operation, chain: Chain
+    ) -> Rendezvous:
+        line = source_line(op.location)
+        site = f"{purpose} in @{chain.function}" + (f", {line}" if line else "")
+        self._channel += 1
+        return Rendezvous(self._channel - 1, groups, self._wanted.timeout_ms, site)
+
+    def _needs(self, block: ir.Block, kernels: Sequence[Kernel]) -> list[Need]:
+        if not kernels:
+            return []
+        positions = _Positions(block)
+        found: list[Need] = []
+        for kernel in kernels:
+            if Role.ENTRY in kernel.roles & self._wanted.roles:
+                found.append(positions.entry(kernel))
+            if Role.EXIT in kernel.roles & self._wanted.roles:
+                found.append(positions.exit(kernel))
+            if Role.MODULE in kernel.roles & self._wanted.roles:
+                found.append(positions.module(kernel))
+        return found
+
+
+class _Positions:
+    """Where in a block the operations stand that make and read values."""
+
+    def __init__(self, block: ir.Block) -> None:
+        self._block = block
+        operations = [view.operation for view in block.operations]
+        self._of = {op: position for position, op in enumerate(operations)}
+        self._terminator = len(operations) - 1
+
+    def entry(self, kernel: Kernel) -> Need:
+        makers = sorted(
+            self._of[owner.operation]
+            for value in kernel.op.operands
+            if not isinstance(owner := value.owner, ir.Block)
+            and owner.operation.block == self._block
+        )
+        return Need(
+            kernel.position,
+            Role.ENTRY,
+            first=makers[-1] + 1 if makers else 0,
+            last=kernel.position,
+            meeting=kernel.meeting,
+            after=tuple(makers),
+            # In place, the kernel wants a value for itself, and others may read it as well.
+            is_apart=bool(kernel.in_place),
+        )
+
+    def exit(self, kernel: Kernel) -> Need:
+        readers = [
+            self._of[walk.ancestor_in(self._block, use.owner.operation)]
+            for result in kernel.op.results
+            for use in result.uses
+        ]
+        return Need(
+            kernel.position,
+            Role.EXIT,
+            first=kernel.position + 1,
+            last=min(readers, default=self._terminator),
+            meeting=kernel.meeting,
+        )
+
+    def module(self, kernel: Kernel) -> Need:
+        return Need(
+            kernel.position,
+            Role.MODULE,
+            first=kernel.position + 1,
+            last=self._terminator,
+            meeting=kernel.meeting,
+        )
+
+
+def _check_can_be_ordered(member: Kernel | Exchange | XlaCollective) -> None:
+    for values, what in ((member.op.operands, "operand"), (member.op.results, "result")):
+        types = [value.type for value in values]
+        for type_ in types:
+            if not can_be_tied(type_) and not holds_nothing(type_):
+                raise CollectiveError(
+                    f"{described(member.op)}: {what} of type {type_}; only tensors of "
+                    "known shape that are not quantized can be put in an order"
+                )
+        if isinstance(member, Kernel) and not any(map(can_be_tied, types)):
+            raise CollectiveError(
+                f"{described(member.op)} has no {what} that is a tensor with elements: nothing "
+                "can be ordered by it. Give it one, if only for that"
+            )

@@ -1,0 +1,235 @@
+"""What a pass is: a frozen dataclass that plans, then applies."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+from jax.extend.mlir import ir
+
+from hloom.passes.analysis.cost import CPU_SPEED, Speed
+from hloom.passes.framework.errors import SpecError
+from hloom.passes.framework.options import options_of
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """What the module will run on.
+
+    Attributes:
+      platform: "cpu", "cuda", or another platform's name in JAX.
+      name: one kind of device of that platform, e.g. "h100_sxm".
+      memory_bytes: memory of one device; None where it is not known.
+      usable_bytes: what of it a step may take, at most `memory_bytes`; None where not known.
+      speed: how fast one device is.
+      compute_capability: of a CUDA device, e.g. (9, 0); None for others and where not known.
+      keeps_barriers: whether the compiler honours optimization barriers until it has merged
+        equal operations. Without that a recomputation in the same block merges back.
+    """
+
+    platform: str = "cpu"
+    name: str = "cpu"
+    memory_bytes: int | None = None
+    usable_bytes: int | None = None
+    speed: Speed = CPU_SPEED
+    compute_capability: tuple[int, int] | None = None
+    keeps_barriers: bool = True
+
+
+class Plan(Protocol):
+    """What a pass decided to do with one module: to be read, printed, tested, then applied."""
+
+    @property
+    def empty(self) -> bool:
+        """Nothing to do: `apply` would leave every byte of the module as it is."""
+
+    def summary(self) -> str:
+        """One line for people."""
+
+    def to_json(self) -> dict[str, object]:
+        """The decisions as values that `json.dumps` takes; the same in every process."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Decision:
+    """One thing that a plan does and could leave.
+
+    Attributes:
+      id: tells it from the plan's others; of equal plans the same in every process.
+      description: one line for people, with names and source lines.
+    """
+
+    id: str
+    description: str
+
+
+@runtime_checkable
+class DivisiblePlan(Plan, Protocol):
+    """A plan of many decisions, any of which can be left out: the rest is right without it."""
+
+    def decisions(self) -> tuple[Decision, ...]:
+        """All that is decided, in the order to add them one by one.
+
+        One that works with what another one makes stands before that: as long as the other one
+        is left out it works with what the program makes itself. So where results become wrong
+        with one more decision, that is the wrong one.
+        """
+
+    def keeping(self, ids: Collection[str]) -> Plan:
+        """The plan with these decisions alone, for the same module, which nobody has edited yet."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Pass(ABC):
+    """One pass over a StableHLO module; its fields, declared with `option`, are its options.
+
+    `str(p)` is the spec that gives the pass back; options at their default are left out.
+    Raises SpecError when made with a value that an option does not allow.
+    """
+
+    name: ClassVar[str]
+    """The name in specs; the class is the same in CamelCase and the file in snake_case."""
+    summary: ClassVar[str]
+    """What the pass does, one sentence."""
+    example: ClassVar[str]
+    """A spec that shows the pass in use."""
+    requires: ClassVar[tuple[type[Pass], ...]] = ()
+    """Passes that run before this one, with their defaults, unless they ran already."""
+    once: ClassVar[bool] = False
+    """A spec that names it twice is mistaken."""
+    preparation: ClassVar[bool] = False
+    """It only normalises for others: alone it is no reason to change a program."""
+
+    def __post_init__(self) -> None:
+        for info in options_of(type(self)):
+            if not info.allows(value := getattr(self, info.name)):
+                raise SpecError(
+                    f"{type(self).__name__}: option '{info.name}' of pass '{self.name}' "
+                    f"wants {info.wants}, got {value!r}."
+                )
+
+    def __str__(self) -> str:
+        given = [
+            f"{info.name}={info.print(value)}"
+            for info in options_of(type(self))
+            if (value := getattr(self, info.name)) != info.default
+        ]
+        return f"{self.name}{{{' '.join(given)}}}" if given else self.name
+
+    @abstractmethod
+    def plan(self, module: ir.Module, target: Target) -> Plan:
+        """Reads the module and decides; never edits it."""
+
+    @abstractmethod
+    def apply(self, plan: Any) -> None:
+        """Edits the module that `plan` was made on; decides nothing."""
+
+    def rewrites(self, plan: Any) -> bool:
+        """Whether the plan changes the program; False where it only puts marks for compile options.
+
+        Where no step of a pipeline does, XLA gets the program as it was, with these options.
+        """
+        return True
+
+
+@dataclasses.dataclass(frozen=True)
+class Attempt:
+    """One compile of what a MeasuredPass planned: the plan, and XLA's figures for one device.
+
+    Attributes:
+      plan: the plan as `Plan.to_json` gave it, before it was applied.
+      argument_bytes: what the step is given.
+      output_bytes: what it returns.
+      alias_bytes: what of the output lies where an argument was.
+      temp_bytes: everything else while it runs.
+    """
+
+    plan: dict[str, object]
+    argument_bytes: int
+    output_bytes: int
+    alias_bytes: int
+    temp_bytes: int
+
+    @property
+    def step_bytes(self) -> int:
+        """What the step takes of a device's memory."""
+        return self.argument_bytes + self.output_bytes - self.alias_bytes + self.temp_bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class Complaint:
+    """What the attempt that is used fails to hold.
+
+    Attributes:
+      text: one or more sentences for people.
+      topic: where many programs of a process have the same complaint, which of these it is: the
+        user is warned of one of them. Empty where each is worth a warning.
+    """
+
+    text: str
+    topic: str = ""
+
+
+class Planner(Protocol):
+    """Makes plans for clones of one module."""
+
+    def __call__(self, module: ir.Module, attempts: Sequence[Attempt], /) -> Plan:
+        """The plan for a clone that follows these attempts, oldest first."""
+
+
+class MeasuredPass(Pass):
+    """A pass that plans again from what XLA made of its plans.
+
+    Each plan goes on a clone of the same module, which then is compiled: an attempt. A plan that
+    is empty means the module as it is, and that is an attempt as well. Four entries of a plan's
+    `to_json` are known by name where they are there: "predicted_step_bytes", "predicted_temp_bytes"
+    and "added_flops", whole numbers, and "unplanned", a sentence on why nothing could be planned.
+    """
+
+    compiles: int
+    """Attempts at most; a subclass declares it with `option`."""
+
+    def plan(self, module: ir.Module, target: Target) -> Plan:
+        return self.plan_after(module, target, ())
+
+    @abstractmethod
+    def plan_after(self, module: ir.Module, target: Target, attempts: Sequence[Attempt]) -> Plan:
+        """The plan that follows these attempts, oldest first; the first plan where there are none.
+
+        Reads the module and decides; never edits it.
+        """
+
+    def planner(self, origin: ir.Module, target: Target) -> Planner:
+        """Makes the plans of all attempts, each for another clone of `origin`.
+
+        As `plan_after`, but what the plans have in common need be found out only once. Does
+        nothing yet; nobody edits `origin` as long as the planner is in use.
+        """
+        return lambda module, attempts: self.plan_after(module, target, attempts)
+
+    @abstractmethod
+    def wants_another(self, attempts: Sequence[Attempt], target: Target) -> bool:
+        """Whether a plan after these attempts, at least one, may be better than the best."""
+
+    @abstractmethod
+    def best(self, attempts: Sequence[Attempt], target: Target) -> int:
+        """The index of the attempt to use.
+
+        One more attempt is either the best or leaves the best as it was: the others' executables
+        are gone.
+        """
+
+    @abstractmethod
+    def complaint(
+        self,
+        attempts: Sequence[Attempt],
+        best: int,
+        target: Target,
+        module_of_best: Callable[[], ir.Module],
+    ) -> Complaint | None:
+        """What the best attempt fails to hold; None where it holds.
+
+        `module_of_best` gives what that attempt's plan made of the module, for nobody to edit.
+        """

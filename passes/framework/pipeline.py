@@ -1,0 +1,224 @@
+"""Runs passes over a module: plan, apply, verify, each timed."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Protocol, TypeVar
+
+from jax.extend.mlir import ir
+
+from hloom.passes.framework.base import Attempt, MeasuredPass, Pass, Plan, Planner, Target
+from hloom.passes.framework.errors import PassError, reason_of
+from hloom.passes.framework.gc_pause import collection_put_off
+from hloom.passes.framework.spec import parse_spec, print_spec
+
+_T = TypeVar("_T")
+
+
+@dataclasses.dataclass(frozen=True)
+class PassRun:
+    """What one step did.
+
+    Attributes:
+      name: the pass.
+      summary: its plan in one line.
+      plan: its plan as `Plan.to_json` gives it.
+      empty: it had nothing to do; `apply` and the verifier did not run.
+      rewrites: it changed the program, and did not only ask for compile options.
+      plan_s, apply_s, verify_s: seconds each took.
+    """
+
+    name: str
+    summary: str
+    plan: dict[str, object]
+    empty: bool
+    rewrites: bool
+    plan_s: float
+    apply_s: float
+    verify_s: float
+
+    @property
+    def seconds(self) -> float:
+        """Seconds in all."""
+        return self.plan_s + self.apply_s + self.verify_s
+
+
+@dataclasses.dataclass(frozen=True)
+class PipelineResult:
+    """What a whole run did.
+
+    Attributes:
+      runs: one for each step, in order.
+      seconds: wall time of the run, observers included.
+      changed: a step that is no mere preparation had something to do. Where False, go on with
+        the module that the run's clone was made from.
+      rewritten: one of them changed the program, and did not only ask for compile options.
+    """
+
+    runs: tuple[PassRun, ...]
+    seconds: float
+    changed: bool
+    rewritten: bool
+
+
+class Observer(Protocol):
+    """Watches a run: IR printing and dumps hang here. It must not edit the module."""
+
+    def before(self, index: int, step: Pass, module: ir.Module) -> None:
+        """Called before the step with this index, which counts from 0, plans."""
+
+    def after(self, index: int, step: Pass, plan: Plan, module: ir.Module) -> None:
+        """Called after the step, its result verified.
+
+        The plan tells what it told before it was applied; the operations that it was about may
+        be gone by now.
+        """
+
+
+@dataclasses.dataclass(frozen=True)
+class Pipeline:
+    """Passes in order. `str(pipeline)` is a spec that parses back to an equal pipeline."""
+
+    passes: tuple[Pass, ...] = ()
+
+    @classmethod
+    def parse(cls, spec: str, *, source: str = "spec") -> Pipeline:
+        """The pipeline that `spec` describes; `source` names where it came from, for errors.
+
+        Raises SpecError.
+        """
+        return cls(parse_spec(spec, source=source))
+
+    def __str__(self) -> str:
+        return print_spec(self.passes)
+
+    def steps(self) -> tuple[Pass, ...]:
+        """The passes with what they require put in before them, each of those at most once."""
+        steps: list[Pass] = []
+        for step in self.passes:
+            _require(step, steps)
+            steps.append(step)
+        return tuple(steps)
+
+    def driver(self) -> tuple[int, MeasuredPass] | None:
+        """The first measured pass, which decides on further attempts, and its index in `steps`."""
+        for index, step in enumerate(self.steps()):
+            if isinstance(step, MeasuredPass):
+                return index, step
+        return None
+
+    def run(
+        self,
+        module: ir.Module,
+        *,
+        target: Target,
+        observers: Sequence[Observer] = (),
+        start: int = 0,
+        stop: int | None = None,
+        attempts: Sequence[Attempt] = (),
+        planner: Planner | None = None,
+    ) -> PipelineResult:
+        """Runs the steps on `module`, in place, and verifies it after each.
+
+        Args:
+          module: what to change.
+          target: what it will run on.
+          observers: who watches.
+          start, stop: the indices in `steps` to begin at and to end before.
+          attempts: what became of the driver's earlier plans on this module, oldest first.
+          planner: makes the driver's plan, where it made earlier ones.
+
+        Raises PassError where a step fails; the module is then to be thrown away, so hand in
+        a clone of what you mean to keep. An observer that raises counts as its step failing,
+        in phase "observe".
+        """
+        start_s = time.perf_counter()
+        runs: list[PassRun] = []
+        changed = rewritten = False
+        driver = self.driver()
+        with module.context, ir.Location.unknown(), collection_put_off():
+            for index, step in list(enumerate(self.steps()))[start:stop]:
+                _observe(step, [partial(o.before, index, step, module) for o in observers])
+                make_plan = partial(step.plan, module, target)
+                if driver is not None and driver[0] == index:
+                    planner = planner or driver[1].planner(module, target)
+                    make_plan = partial(planner, module, attempts)
+                plan, run = _run_step(step, module, make_plan)
+                runs.append(run)
+                acts = not (run.empty or step.preparation)
+                changed |= acts
+                rewritten |= acts and run.rewrites
+                _observe(step, [partial(o.after, index, step, plan, module) for o in observers])
+        return PipelineResult(tuple(runs), time.perf_counter() - start_s, changed, rewritten)
+
+
+def _require(step: Pass, steps: list[Pass]) -> None:
+    """Puts in what `step` requires, and what that requires, where it is not in `steps` yet."""
+    for required in step.requires:
+        if not any(type(done) is required for done in steps):
+            first = required()
+            _require(first, steps)
+            steps.append(first)
+
+
+@dataclasses.dataclass(frozen=True)
+class _ReadPlan:
+    """What a plan told while the module was as it had read it."""
+
+    empty: bool
+    rewrites: bool
+    _summary: str
+    _decisions: dict[str, object]
+
+    def summary(self) -> str:
+        return self._summary
+
+    def to_json(self) -> dict[str, object]:
+        return self._decisions
+
+
+def _run_step(step: Pass, module: ir.Module, make_plan: Callable[[], Plan]) -> tuple[Plan, PassRun]:
+    plan, plan_s = _timed(step, "plan", make_plan)
+    # A plan's own methods are the pass's code as well, and may fail like the rest of it.
+    read, _ = _timed(step, "plan", lambda: _read(step, plan))
+    apply_s = verify_s = 0.0
+    if not read.empty:
+        _, apply_s = _timed(step, "apply", lambda: step.apply(plan))
+        _, verify_s = _timed(step, "verify", lambda: _verify(module))
+    run = PassRun(
+        name=step.name,
+        summary=read.summary(),
+        plan=read.to_json(),
+        empty=read.empty,
+        rewrites=read.rewrites,
+        plan_s=plan_s,
+        apply_s=apply_s,
+        verify_s=verify_s,
+    )
+    return read, run
+
+
+def _read(step: Pass, plan: Plan) -> _ReadPlan:
+    empty = plan.empty
+    return _ReadPlan(empty, not empty and step.rewrites(plan), plan.summary(), plan.to_json())
+
+
+def _observe(step: Pass, calls: Iterable[Callable[[], None]]) -> None:
+    for call in calls:
+        _timed(step, "observe", call)
+
+
+def _verify(module: ir.Module) -> None:
+    if not module.operation.verify():
+        raise ValueError("the module does not verify")
+
+
+def _timed(step: Pass, phase: str, work: Callable[[], _T]) -> tuple[_T, float]:
+    start_s = time.perf_counter()
+    try:
+        return work(), time.perf_counter() - start_s
+    except Exception as error:
+        raise PassError(step.name, phase, reason_of(error)) from error

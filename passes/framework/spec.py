@@ -1,0 +1,199 @@
+"""The grammar of specs, which is MLIR's: `name{option=value option=value},name`.
+
+A spec is "off", alone, or a list of elements between commas; an element is a pass with its
+options in braces, or "default", which stands for the recommended passes. Spaces may stand
+between any two words.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NoReturn
+
+from hloom.passes.framework import registry
+from hloom.passes.framework.base import Pass
+from hloom.passes.framework.errors import SpecError, did_you_mean, echo
+from hloom.passes.framework.options import OptionInfo, SpellingError, options_of, unit_hint
+
+_ON, _OFF = ("1", "on", "true", "yes"), ("0", "false", "no", "none", "null")
+"""Words that people write where they mean "default", and "off"."""
+
+_WORD = re.compile(r"[^\s{},=]+")
+_SPACE = re.compile(r"\s*")
+
+
+def parse_spec(spec: str, *, source: str) -> tuple[Pass, ...]:
+    """The passes that `spec` names, in order; "off" and the empty string name none.
+
+    Args:
+      spec: the text.
+      source: where it came from, for the error, e.g. "JAX_HLOOM".
+
+    Raises SpecError with the place (characters count from 1), what was got and what to do.
+    """
+    return _Parser(spec, source).spec()
+
+
+def print_spec(passes: tuple[Pass, ...]) -> str:
+    """The spec of these passes; `parse_spec` gives equal ones back."""
+    return ",".join(map(str, passes)) or "off"
+
+
+class _Parser:
+    def __init__(self, text: str, source: str) -> None:
+        self._text = text
+        self._source = source
+        self._at = 0
+
+    def spec(self) -> tuple[Pass, ...]:
+        self._skip_space()
+        if self._at == len(self._text):
+            return ()
+        passes: list[Pass] = []
+        elements: list[tuple[str, int]] = []
+        while True:
+            word, at = self._peek_word(), self._at
+            elements.append((word, at))
+            found = self._element()
+            for step in found:
+                if step.once and any(type(step) is type(other) for other in passes):
+                    self._fail(f"pass '{step.name}' is named twice", at)
+            passes += found
+            if self._at == len(self._text):
+                break
+            if not self._take(","):
+                self._fail_no_comma(word, found)
+        self._check_off(elements)
+        return tuple(passes)
+
+    def _fail_no_comma(self, name: str, found: tuple[Pass, ...]) -> NoReturn:
+        at, rest = self._at, self._rest()
+        options = [info.name for step in found for info in options_of(type(step))]
+        # "remat budget=60GiB", "remat=60GiB", "remat:budget=60GiB"
+        remedy = ""
+        if options and (rest in options or rest[:1] in ("=", ":", "(", "[")):
+            remedy = f" Options stand in braces: {name}{{{options[0]}=...}}."
+        self._fail("expected ',' or the end", at, got=rest, remedy=remedy)
+
+    def _check_off(self, elements: list[tuple[str, int]]) -> None:
+        for word, at in elements:
+            if word == "off" and len(elements) > 1:
+                self._fail("'off' stands alone: it switches hloom off", at)
+
+    def _element(self) -> tuple[Pass, ...]:
+        at = self._at
+        name = self._word()
+        if not name:
+            self._fail("expected a pass", at, got=self._rest(), remedy=self._known_passes())
+        if name in ("off", "default"):
+            if self._take("{"):
+                self._fail(f"'{name}' takes no options", at)
+            return () if name == "off" else parse_spec(registry.DEFAULT, source="default")
+        pass_class = registry.lookup(name)
+        if pass_class is None:
+            self._fail(f"unknown pass {echo(name)}", at, remedy=_meant(name) + self._known_passes())
+        return (pass_class(**self._options(pass_class)),)
+
+    def _options(self, pass_class: type[Pass]) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        opened_at = self._at
+        if not self._take("{"):
+            return values
+        infos = {info.name: info for info in options_of(pass_class)}
+        while not self._take("}"):
+            at = self._at
+            name = self._word()
+            if not name:
+                if self._at == len(self._text):
+                    self._fail(f"the '{{' of pass '{pass_class.name}' has no '}}'", opened_at)
+                self._fail(
+                    f"expected an option of pass '{pass_class.name}' or '}}'",
+                    at,
+                    got=self._rest(),
+                    remedy=" Options are parted by spaces." if self._peek(",") else "",
+                )
+            if name not in infos:
+                self._fail_no_option(pass_class, name, at, infos)
+            if name in values:
+                self._fail(f"option '{name}' of pass '{pass_class.name}' is given twice", at)
+            values[name] = self._value(pass_class, infos[name])
+        return values
+
+    def _value(self, pass_class: type[Pass], info: OptionInfo) -> Any:
+        if not self._take("="):
+            self._fail(f"expected '=' after option '{info.name}'", self._at, got=self._rest())
+        at = self._at
+        text = self._word()
+        try:
+            return info.parse(text)
+        except SpellingError as error:
+            # "1.5 GiB": the space parts the number from its unit.
+            unit = self._peek_word()
+            hint = (unit and unit_hint(text + unit)) or str(error)
+        what = f"option '{info.name}' of pass '{pass_class.name}' wants {info.wants}"
+        self._fail(what, at, got=text, remedy=hint)
+
+    def _fail_no_option(
+        self, pass_class: type[Pass], name: str, at: int, infos: dict[str, OptionInfo]
+    ) -> NoReturn:
+        options = f" Options: {', '.join(sorted(infos))}." if infos else " It has no options."
+        # "60 GiB": the number was taken for the value.
+        number = re.search(r"=\s*([0-9.]+)\s+$", self._text[:at], re.ASCII)
+        close = unit_hint(number[1] + name) if number else ""
+        self._fail(
+            f"pass '{pass_class.name}' has no option {echo(name)}",
+            at,
+            remedy=(close or did_you_mean(name, infos)) + options,
+        )
+
+    def _known_passes(self) -> str:
+        names = ", ".join(cls.name for cls in registry.all_passes())
+        return (
+            f" Passes: {names}; or 'default', or 'off'. `hloom passes` lists them with their "
+            "options."
+        )
+
+    def _peek_word(self) -> str:
+        match = _WORD.match(self._text, self._at)
+        return match[0] if match else ""
+
+    def _word(self) -> str:
+        word = self._peek_word()
+        self._at += len(word)
+        self._skip_space()
+        return word
+
+    def _peek(self, mark: str) -> bool:
+        return self._text.startswith(mark, self._at)
+
+    def _take(self, mark: str) -> bool:
+        if not self._peek(mark):
+            return False
+        self._at += len(mark)
+        self._skip_space()
+        return True
+
+    def _skip_space(self) -> None:
+        match = _SPACE.match(self._text, self._at)
+        self._at = match.end() if match else self._at
+
+    def _rest(self) -> str:
+        return self._peek_word() or self._text[self._at : self._at + 1]
+
+    def _fail(self, what: str, at: int, *, got: str | None = None, remedy: str = "") -> NoReturn:
+        found = "" if got is None else f", got {echo(got)}" if got else ", got nothing"
+        raise SpecError(
+            f"{self._source}={echo(self._text)}: {what}{found} (at character {at + 1}).{remedy}"
+        )
+
+
+def _meant(name: str) -> str:
+    """What an unknown pass may have been meant for."""
+    word = name.lower()
+    if word in _ON or word in _OFF:
+        return f" Did you mean '{'default' if word in _ON else 'off'}'?"
+    known = [*(cls.name for cls in registry.all_passes()), "default", "off"]
+    start = re.split(r"[(\[:]", word, maxsplit=1)[0]
+    if start in known and start != word:
+        return f" Options stand in braces: {start}{{option=value}}."
+    return f" Did you mean '{word}'?" if word in known else did_you_mean(word, known)

@@ -1,0 +1,1 @@
+"""What hloom knows of the IR: operations, types, marks, and walking, cloning, rewriting."""

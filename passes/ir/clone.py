@@ -1,0 +1,86 @@
+"""Copies: of modules, for passes to change and to try things on, and of operations elsewhere."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Hashable, Mapping
+from typing import Any, TypeVar, cast
+
+from jax.extend.mlir import ir
+
+from hloom.passes.ir import walk
+
+_T = TypeVar("_T")
+
+
+def clone_module(module: ir.Module) -> ir.Module:
+    """A copy of the module in the same context, locations included."""
+    # `Operation.clone` would be shorter, but gives an operation, and the bindings have no way
+    # back from it to the `ir.Module` that compilers take.
+    with module.context:
+        clone = ir.Module.create(module.operation.location)
+        for name, attribute in _attributes(module).items():
+            clone.operation.attributes[name] = attribute
+        for operation in module.body.operations:
+            # ip=False: no matter what a caller further up is building, insert nothing there.
+            clone.body.append(operation.operation.clone(ip=False))
+    return clone
+
+
+def read_instead(op: ir.Operation, values: Mapping[ir.Value, ir.Value]) -> None:
+    """Makes an operation, and everything inside it, read other values than it does, in place."""
+    for each in (op, *walk.operations(op)):
+        for number, operand in enumerate(each.operands):
+            if operand in values:
+                each.operands[number] = values[operand]
+
+
+def _attributes(module: ir.Module) -> dict[str, ir.Attribute]:
+    attributes = module.operation.attributes
+    return {name: attributes[name] for name in attributes}
+
+
+class Counterparts:
+    """What operations and values of a module are in its clone, which nobody has edited yet."""
+
+    def __init__(self, number: Mapping[Hashable, int], clone: ir.Module) -> None:
+        """``number`` is an operation's place in the module's text, by ``walk.key``."""
+        self._number = number
+        self._ops = list(walk.operations(clone.operation))
+        self._known: dict[int, tuple[Any, Any]] = {}
+        """By the identity of a dataclass that was met, it and what it is about the clone."""
+
+    def op(self, op: ir.Operation) -> ir.Operation:
+        """The clone's operation."""
+        return self._ops[self._number[walk.key(op)]]
+
+    def value(self, value: ir.Value) -> ir.Value:
+        """The clone's value."""
+        owner = value.owner
+        if not isinstance(owner, ir.Block):
+            return self.op(owner.operation).results[ir.OpResult(value).result_number]
+        op = owner.owner.operation
+        at = next(
+            (region, block)
+            for region, one in enumerate(op.regions)
+            for block, other in enumerate(one.blocks)
+            if other == owner
+        )
+        block = self.op(op).regions[at[0]].blocks[at[1]]
+        return block.arguments[ir.BlockArgument(value).arg_number]
+
+    def of(self, plan: _T) -> _T:
+        """A plan, of dataclasses and tuples, as one about the clone."""
+        found: Any = plan
+        if isinstance(found, tuple):
+            return cast(_T, tuple(map(self.of, found)))
+        if isinstance(found, ir.Value):
+            return cast(_T, self.value(found))
+        if isinstance(found, ir.Operation):
+            return cast(_T, self.op(found))
+        if not dataclasses.is_dataclass(found) or isinstance(found, type):
+            return plan
+        if id(found) not in self._known:
+            changes = {f.name: self.of(getattr(found, f.name)) for f in dataclasses.fields(found)}
+            self._known[id(found)] = found, dataclasses.replace(found, **changes)
+        return cast(_T, self._known[id(found)][1])

@@ -1,0 +1,269 @@
+"""What meets other devices: XLA's collectives, and custom calls that say so.
+
+A kernel that accesses the memory of its peers tells what has to be true around it, by the name of
+its target (`hloom.passes.ir.collectives.declare`) or on the call itself: in an attribute
+`hloom.collective`, or in a frontend attribute of that name, which
+`jax.experimental.xla_metadata.set_xla_metadata` writes.
+
+    stablehlo.custom_call @write(%0) {hloom.collective = "entry exit=after groups=[[0,1],[2,3]]"}
+
+Source: XLA's own collective kernels have the same phases (`all_reduce_kernel.h`): a barrier before
+peers are read, and one before buffers are reused.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+from jax.extend.mlir import ir
+
+from hloom.passes.ir import walk
+from hloom.passes.ir.locations import source_line
+from hloom.passes.ir.mark_decompositions import Groups, can_be_tied
+from hloom.passes.ir.replica_groups import replica_groups
+
+ATTRIBUTE = "hloom.collective"
+"""The attribute, of a custom call or among its frontend attributes, that says what it needs."""
+
+RAGGED_TARGET = "ragged_all_to_all"
+"""The target of the custom call that is `jax.lax.ragged_all_to_all`."""
+
+Meeting = frozenset[frozenset[int]]
+"""Who meets: every partition of the module is in one of the sets, alone where it meets nobody."""
+
+
+class CollectiveError(ValueError):
+    """A kernel's needs that cannot be read or met: the text says which, where, and the remedy."""
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What has to be true around a kernel that accesses its peers' memory.
+
+    Peers may read the operands of a kernel, in the buffers that it is called with. They may write
+    to its results only where those are operands in place (`output_operand_aliases`): any other
+    buffer of a result may be in use for something else until the kernel starts.
+
+    Attributes:
+      entry: it starts only once each peer's operands are there.
+      exit: "after": nothing reads its results or writes to its operands before each peer has left
+        it. "module": as "after", for the operands alone, and only before the program, or the
+        iteration of the loop around it, ends. None: it takes care of that itself.
+      groups: the partitions that are each other's peers, a row for each group; partitions in no
+        group have no peers. None: all partitions of the module.
+    """
+
+    entry: bool = False
+    exit: Literal["after", "module"] | None = None
+    groups: Groups | None = None
+
+
+_declared: dict[str, Needs] = {}
+
+
+def declare(target: str, needs: Needs) -> None:
+    """Says what every custom call of a target needs, in this process from now on.
+
+    Compile nothing that calls the target before. Raises ValueError where it is declared already,
+    with other needs.
+    """
+    if _declared.setdefault(target, needs) != needs:
+        raise ValueError(f"@{target} is declared already, with {_declared[target]}")
+
+
+@contextmanager
+def declared(target: str, needs: Needs) -> Iterator[None]:
+    """Declares a target inside the block, in all threads. For tests."""
+    declare(target, needs)
+    try:
+        yield
+    finally:
+        del _declared[target]
+
+
+def needs_of(call: ir.Operation) -> Needs | None:
+    """What a custom call needs; None where nobody says that it accesses its peers.
+
+    The call's own attribute goes before its target's declaration. Raises CollectiveError where the
+    attribute cannot be read.
+    """
+    if call.name != "stablehlo.custom_call":
+        return None
+    text = _attribute(call)
+    if text is None:
+        return _declared.get(target_of(call))
+    try:
+        return parse_needs(text)
+    except ValueError as error:
+        raise CollectiveError(f"{described(call)}: its attribute {ATTRIBUTE} {error}") from error
+
+
+def target_of(call: ir.Operation) -> str:
+    """The target of a custom call."""
+    return ir.StringAttr(call.attributes["call_target_name"]).value
+
+
+def described(op: ir.Operation) -> str:
+    """An operation for people: what it is, and where in the user's program."""
+    name = f"@{target_of(op)}" if op.name == "stablehlo.custom_call" else op.name
+    line = source_line(op.location)
+    return f"{name} at {line}" if line else name
+
+
+_WORD = re.compile(
+    r"(?P<entry>entry)|exit=(?P<exit>after|module)|groups=(?P<groups>\[\s*\[[\d\s,\[\]]*\])"
+)
+
+
+def parse_needs(text: str) -> Needs:
+    """The needs that "entry exit=after groups=[[0,1],[2,3]]" spells; each word may be left out.
+
+    Raises ValueError, with a text that goes on after the attribute's name.
+    """
+    words: dict[str, str] = {}
+    exits: dict[str, Literal["after", "module"]] = {"after": "after", "module": "module"}
+    at = 0
+    while rest := text[at:].lstrip():
+        at = len(text) - len(rest)
+        match = _WORD.match(text, at)
+        if match is None or text[match.end() : match.end() + 1].strip():
+            raise ValueError(
+                f"wants any of 'entry', 'exit=after' or 'exit=module', and 'groups=[[0,1],[2,3]]', "
+                f"with spaces between, got {rest!r}"
+            )
+        word = match.lastgroup or ""
+        if word in words:
+            raise ValueError(f"has '{word}' twice: {text!r}")
+        words[word] = match[word]
+        at = match.end()
+    if not words.keys() & {"entry", "exit"}:
+        raise ValueError(f"wants 'entry' or 'exit=...' at least, got {text!r}")
+    return Needs(
+        entry="entry" in words,
+        exit=exits.get(words.get("exit", "")),
+        groups=_parse_groups(words["groups"]) if "groups" in words else None,
+    )
+
+
+def _parse_groups(text: str) -> Groups:
+    try:
+        rows = json.loads(text)
+    except json.JSONDecodeError:
+        rows = None
+    if not rows or not all(isinstance(row, list) and row for row in rows):
+        raise ValueError(f"wants groups like [[0,1],[2,3]], none of them empty, got {text!r}")
+    if not all(type(each) is int for row in rows for each in row):
+        raise ValueError(f"wants groups of partition numbers, got {text!r}")
+    members = [each for row in rows for each in row]
+    if twice := sorted({each for each in members if members.count(each) > 1}):
+        raise ValueError(f"has partition {twice[0]} in its groups twice: {text!r}")
+    return tuple(map(tuple, rows))
+
+
+def _attribute(call: ir.Operation) -> str | None:
+    attributes = walk.readable_attributes(call)
+    said = attributes.get(ATTRIBUTE)
+    frontend = attributes.get("mhlo.frontend_attributes")
+    if said is None and isinstance(frontend, ir.DictAttr) and ATTRIBUTE in frontend:
+        said = frontend[ATTRIBUTE]
+    if said is None:
+        return None
+    if not isinstance(said, ir.StringAttr):
+        raise CollectiveError(
+            f"{described(call)}: its attribute {ATTRIBUTE} wants a string such as "
+            f'"entry exit=after", got {said}'
+        )
+    return said.value
+
+
+def meeting_of_groups(groups: Groups | None, partitions: int) -> Meeting:
+    """Who meets where these groups do; None stands for one group of all.
+
+    Raises ValueError where the module has no such partition, or a partition is in two groups.
+    """
+    if groups is None:
+        return frozenset({frozenset(range(partitions))})
+    rows = [frozenset(each for each in row if each >= 0) for row in groups]
+    members = [each for row in rows for each in row]
+    if strangers := sorted(set(members) - set(range(partitions))):
+        raise ValueError(
+            f"names partition {strangers[0]} in its groups, and the module has {partitions}: "
+            f"0 to {partitions - 1}"
+        )
+    if len(set(members)) < len(members):
+        raise ValueError(f"has a partition in its groups twice: {groups}")
+    alone = set(range(partitions)) - set(members)
+    return frozenset(row for row in rows if row) | {frozenset({each}) for each in alone}
+
+
+def groups_of_meeting(meeting: Meeting) -> Groups:
+    """The groups, sorted, every partition in one; -1 fills the rows up to one length."""
+    rows = sorted(sorted(group) for group in meeting)
+    length = max(map(len, rows))
+    return tuple((*row, *[-1] * (length - len(row))) for row in rows)
+
+
+def covers(meeting: Meeting, needed: Meeting) -> bool:
+    """Whether all who need to meet are together in a meeting, others with them or not."""
+    return all(any(group <= each for each in meeting) for group in needed)
+
+
+def is_for_nobody(meeting: Meeting) -> bool:
+    """Whether each partition is alone."""
+    return all(len(group) == 1 for group in meeting)
+
+
+_SYNCHRONIZING = frozenset(
+    f"stablehlo.{name}" for name in ("all_gather", "all_reduce", "all_to_all", "reduce_scatter")
+)
+"""Each result depends on an operand of every member of the group."""
+
+COLLECTIVES = _SYNCHRONIZING | frozenset(
+    {
+        "stablehlo.collective_broadcast",
+        "stablehlo.collective_permute",
+        "stablehlo.collective_reduce",  # jaxlib 0.12 and later
+        "stablehlo.cross-replica-sum",
+    }
+)
+"""XLA's collectives."""
+
+
+def is_ragged_all_to_all(op: ir.Operation) -> bool:
+    """Whether the operation is `jax.lax.ragged_all_to_all`."""
+    return op.name == "stablehlo.custom_call" and target_of(op) == RAGGED_TARGET
+
+
+def ragged_groups(call: ir.Operation) -> Groups:
+    """The groups of a ragged all-to-all. Raises CollectiveError where it does not tell them."""
+    config = walk.readable_attributes(call).get("backend_config")
+    if isinstance(config, ir.DictAttr) and "replica_groups" in config:
+        groups = replica_groups(call, config["replica_groups"])
+        if groups is not None:
+            return groups
+    raise CollectiveError(f"{described(call)} has no replica_groups in its backend_config")
+
+
+def synchronized(op: ir.Operation, partitions: int) -> Meeting | None:
+    """Who has arrived at one of XLA's collectives once a partition has its result.
+
+    None where that is not sure: not all data comes from everybody (a permutation, a broadcast), the
+    groups are not partitions or cannot be read, or there is no data at all.
+    """
+    attributes = walk.readable_attributes(op)
+    if op.name not in _SYNCHRONIZING or attributes.get("channel_handle") is None:
+        return None
+    if op.name != "stablehlo.all_to_all" and "use_global_device_ids" not in attributes:
+        return None
+    groups = replica_groups(op, attributes.get("replica_groups"))
+    if groups is None or not all(can_be_tied(operand.type) for operand in op.operands):
+        return None
+    try:
+        return meeting_of_groups(groups or None, partitions)
+    except ValueError:
+        return None

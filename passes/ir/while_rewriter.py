@@ -1,0 +1,161 @@
+"""Rebuilding a while loop with other carries.
+
+An operation's operands and results cannot change in number, so that a loop which carries more or
+less is a new operation that takes over the old one's blocks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo
+
+from hloom.passes.ir import walk
+from hloom.passes.ir.locations import rematerialized
+
+
+@dataclass
+class Replaced:
+    """Operations and values that earlier edits put in the place of planned ones."""
+
+    ops: list[ir.Operation] = field(default_factory=list)
+    """Old loops, in the order of their edits: empty, unused, and still to be erased."""
+    values: dict[ir.Value, ir.Value] = field(default_factory=dict)
+    _loops: dict[ir.Value, ir.Operation] = field(default_factory=dict)
+    """New loops by the old one's first result: the bindings' hash of an operation is one of its
+    operands, which edits exchange; that of a value stays."""
+    bodies: list[ir.Block] = field(default_factory=list)
+    """Blocks where edits have left operations that nothing reads."""
+
+    def op(self, planned: ir.Operation) -> ir.Operation:
+        return self._loops.get(planned.results[0], planned) if len(planned.results) else planned
+
+    def put_loop(self, old: ir.Operation, new: ir.Operation) -> None:
+        """Notes that a new loop stands for an old one; every loop has a result."""
+        self.ops.append(old)
+        self._loops[old.results[0]] = new
+
+    def value(self, planned: ir.Value) -> ir.Value:
+        return self.values.get(planned, planned)
+
+
+class LoopEdit:
+    """A while loop being rebuilt with other carries."""
+
+    def __init__(self, op: ir.Operation) -> None:
+        self.op = op
+        self.body = op.regions[1].blocks[0]
+        self.terminator = walk.terminator(self.body)
+        self.operands = list(op.operands)
+        self.returned: dict[int, ir.Value] = {}
+        """Carries whose next value is not, or not only, what the terminator returns today."""
+        self.dropped: set[int] = set()
+        self._positions: dict[int, int] = {}
+        self.updates: list[ir.Operation] = []
+        self.initial: list[ir.Operation] = []
+        """What makes the initial values of added stacks: they stand right before the loop."""
+
+    def add(self, initial: ir.Value) -> int:
+        """Adds an invariant carry; returns its number before any is dropped."""
+        for region in self.op.regions:
+            argument = region.blocks[0].add_argument(initial.type, self.op.location)
+        self.operands.append(initial)
+        number = len(self.operands) - 1
+        self.returned[number] = argument
+        return number
+
+    def drop(self, number: int) -> None:
+        self.dropped.add(number)
+
+    def drop_stack(self, number: int, update: ir.Operation) -> None:
+        """Drops a stacked output together with the update that writes it."""
+        self.drop(number)
+        self.updates.append(update)
+
+    def add_stack(self, value: ir.Value, trips: int, index: ir.Value) -> int:
+        """Adds a stacked output that stores ``value`` at ``index``, both of the body.
+
+        Returns its number before any carry is dropped.
+        """
+        type_ = ir.RankedTensorType(value.type)
+        location = rematerialized(value.location)
+        with ir.InsertionPoint(self.op), location:
+            steps = zeros(_with_leading_axis(trips, type_))
+        self.initial += [op.operation for op in steps]
+        number = self.add(steps[-1].results[0])
+        carried = self.body.arguments[number]
+        with ir.InsertionPoint(self.terminator), location:
+            zero = integer_like(index, 0)
+            slice_ = stablehlo.ReshapeOp(_with_leading_axis(1, type_), value).result
+            starts = [index, *[zero] * len(type_.shape)]
+            update = stablehlo.DynamicUpdateSliceOp(carried, slice_, starts)
+        self.returned[number] = update.result
+        return number
+
+    def position(self, number: int) -> int:
+        """Where a carry that is kept stands in the new loop, once that is built."""
+        return self._positions[number]
+
+    def apply(self, replaced: Replaced) -> ir.Operation:
+        """Builds the new loop right before the old one, which keeps neither regions nor uses."""
+        op = self.op
+        kept = [number for number in range(len(self.operands)) if number not in self.dropped]
+        self._positions = {number: position for position, number in enumerate(kept)}
+        # Read only now: what the terminator returns may have been exchanged since.
+        returned = dict(enumerate(self.terminator.operands)) | self.returned
+        with ir.InsertionPoint(self.terminator), self.terminator.location:
+            stablehlo.ReturnOp([returned[number] for number in kept])
+        self.terminator.erase()
+        for update in self.updates:
+            update.erase()
+        for region in op.regions:
+            for number in sorted(self.dropped, reverse=True):
+                region.blocks[0].erase_argument(number)
+        operands = [self.operands[number] for number in kept]
+        new = ir.Operation.create(
+            op.name,
+            results=[operand.type for operand in operands],
+            operands=operands,
+            attributes={name: op.attributes[name] for name in walk.attribute_names(op)},
+            regions=len(op.regions),
+            loc=op.location,
+            ip=ir.InsertionPoint(op),
+        )
+        for region, old in zip(new.regions, op.regions, strict=True):
+            old.blocks[0].append_to(region)
+        for number, result in enumerate(op.results):
+            if number not in self.dropped:
+                replaced.values[result] = new.results[self.position(number)]
+                result.replace_all_uses_with(replaced.values[result])
+        replaced.put_loop(op, new)
+        return new
+
+
+def _with_leading_axis(size: int, type_: ir.RankedTensorType) -> ir.RankedTensorType:
+    return ir.RankedTensorType.get([size, *type_.shape], type_.element_type)
+
+
+def zeros(type_: ir.RankedTensorType) -> list[ir.OpView]:
+    """Makes a tensor of zeros, or of whatever a type without a zero makes of it, in some steps."""
+    element = type_.element_type
+    scalar = ir.RankedTensorType.get([], element)
+    steps: list[ir.OpView] = []
+    if isinstance(element, ir.IntegerType):
+        steps.append(_constant(scalar, "false" if element.width == 1 else "0"))
+    else:
+        # Converted: the bindings cannot make complex constants, and f8E8M0FNU has no zero.
+        steps.append(_constant(ir.RankedTensorType.get([], ir.F32Type.get()), "0.0"))
+        if steps[-1].results[0].type != scalar:
+            steps.append(stablehlo.ConvertOp(scalar, steps[-1].results[0]))
+    axes = ir.DenseI64ArrayAttr.get([])
+    return [*steps, stablehlo.BroadcastInDimOp(type_, steps[-1].results[0], axes)]
+
+
+def _constant(scalar: ir.Type, text: str) -> ir.OpView:
+    return stablehlo.ConstantOp(ir.Attribute.parse(f"dense<{text}> : {scalar}"))
+
+
+def integer_like(value: ir.Value, integer: int) -> ir.Value:
+    """A scalar constant of the value's integer type, at the insertion point."""
+    return _constant(value.type, str(integer)).results[0]

@@ -1,0 +1,87 @@
+"""Puts planned recomputations into a block: the editing half of ``straight_line``."""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Iterable, Mapping, MutableMapping
+
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo
+
+from hloom.passes.ir import walk
+from hloom.passes.ir.locations import rematerialized
+from hloom.passes.ir.ops import may_go
+from hloom.passes.ir.while_rewriter import Replaced
+from hloom.passes.remat.block.plan import BlockPlan, Group
+
+
+def apply_block(plan: BlockPlan, replaced: Replaced) -> None:
+    """Clones what the plan recomputes and lets its readers take the clones."""
+    gradients: dict[ir.Value, ir.Value] = {}
+    for window in plan.windows:
+        clones: dict[ir.Value, ir.Value] = {}
+        for group in window.groups:
+            behind = _put_barrier(group, gradients, replaced)
+            before = replaced.op(group.before)
+            clones.update(clone_before(before, group.cloned, ChainMap(behind, clones)))
+        for reader, values in window.readers:
+            replace_operands(replaced.op(reader), {value: clones[value] for value in values})
+
+
+def _put_barrier(
+    group: Group, gradients: dict[ir.Value, ir.Value], replaced: Replaced
+) -> dict[ir.Value, ir.Value]:
+    """The leaves as they come out of a barrier, with the group's gradient beside them."""
+    if not group.leaves:
+        return {}
+    leaves = [replaced.value(leaf) for leaf in group.leaves]
+    if group.gradient is None:
+        return dict(zip(leaves, _barrier(group, leaves, replaced), strict=True))
+    planned = replaced.value(group.gradient)
+    gradient = gradients.get(planned, planned)
+    *behind, held = _barrier(group, [*leaves, gradient], replaced)
+    for reader in group.gradient_readers:
+        replace_operands(replaced.op(reader), {gradient: held})
+    gradients[planned] = held
+    return dict(zip(leaves, behind, strict=True))
+
+
+def _barrier(group: Group, values: list[ir.Value], replaced: Replaced) -> list[ir.Value]:
+    before = replaced.op(group.before)
+    with ir.InsertionPoint(before), rematerialized(before.location):
+        return list(stablehlo.OptimizationBarrierOp(values).results)
+
+
+def clone_before(
+    anchor: ir.Operation,
+    ops: Iterable[ir.Operation],
+    replacements: MutableMapping[ir.Value, ir.Value],
+) -> dict[ir.Value, ir.Value]:
+    """Clones operations in order before ``anchor``; returns the clone of each of their results.
+
+    Operands found in ``replacements``, or cloned here, are exchanged.
+    """
+    made: dict[ir.Value, ir.Value] = {}
+    for op in ops:
+        clone = op.clone(ir.InsertionPoint(anchor)).operation
+        clone.location = rematerialized(op.location)
+        replace_operands(clone, ChainMap(made, replacements))
+        made.update(zip(op.results, clone.results, strict=True))
+    return made
+
+
+def replace_operands(op: ir.Operation, replacements: Mapping[ir.Value, ir.Value]) -> None:
+    """Exchanges operands of an operation and of everything inside its regions."""
+    for reader in (op, *walk.operations(op)):
+        for number, operand in enumerate(reader.operands):
+            exchanged = replacements.get(operand)
+            if exchanged is not None:
+                reader.operands[number] = exchanged
+
+
+def erase_dead(block: ir.Block) -> None:
+    """Erases the operations of a block without side effects whose results nothing reads."""
+    for view in reversed(list(block.operations)):
+        op = view.operation
+        if not any(True for result in op.results for _ in result.uses) and may_go(op):
+            op.erase()

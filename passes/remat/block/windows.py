@@ -1,0 +1,164 @@
+"""The backward pass in windows, and what is kept so that each can compute again what it reads.
+
+Within a window a value is computed again at most once; from one window to the next only kept values
+live on, so that the length of the windows bounds what recomputed values hold at one time. Each
+window is cut by itself, from the one that runs last (the first layers) to the one that runs first,
+and what one keeps is free for the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from hloom.passes.analysis.mincut import minimum_vertex_cut
+from hloom.passes.remat.block.values import Forward
+from hloom.passes.remat.budget.pricing import Rates
+
+_SMALLEST_SEARCH, _SEARCH_SHARE = 256, 4
+"""How many forward values a window looks back through: this many, or this many times its reads
+where that is more. What lies beyond can only be kept. It bounds the work, of planning and of the
+program: no value is recomputed for many windows."""
+
+_LOSS_LENGTH = 48
+"""Positions of a window for the loss, about."""
+
+
+def split(forward: Forward, length: int, *, loss_apart: bool = False) -> list[range]:
+    """Windows of about ``length`` positions each, over the block from its first backward operation.
+
+    A window ends where the fewest bytes of forward values are read both before and after. With
+    ``loss_apart`` the first one is short: it is the loss's, whose forward values live only from the
+    end of the forward pass to its beginning.
+    """
+    end = len(forward.graph.ops)
+    start = next((p for p, backward in enumerate(forward.backward) if backward), end)
+    crossing = _crossing(forward)
+    bounds = [start]
+    ahead = min(length, _LOSS_LENGTH) if loss_apart else length
+    while end - bounds[-1] > 3 * ahead // 2:
+        nearest, farthest = bounds[-1] + max(ahead // 2, 1), bounds[-1] + 3 * ahead // 2
+        aim = bounds[-1] + ahead
+        bounds.append(
+            min(range(nearest, farthest + 1), key=lambda p: (crossing[p], abs(p - aim), p))
+        )
+        ahead = length
+    return [range(first, stop) for first, stop in pairwise([*bounds, end])]
+
+
+def _crossing(forward: Forward) -> list[int]:
+    """For each position the bytes of forward values that are read before it, and at or after it."""
+    change = [0] * (len(forward.graph.ops) + 1)
+    for value in forward.sinks:
+        first, last = forward.reads[value][0], forward.reads[value][-1]
+        change[first + 1] += forward.weights[value]
+        change[last + 1] -= forward.weights[value]
+    for position in range(1, len(change)):
+        change[position] += change[position - 1]
+    return change
+
+
+@dataclass(frozen=True)
+class Tariff:
+    """Rates by where in the forward pass a value is made: ``late`` from position ``border`` on."""
+
+    early: Rates
+    late: Rates
+    border: int
+
+    @classmethod
+    def flat(cls, rates: Rates) -> Tariff:
+        """One rate for all."""
+        return cls(rates, rates, 0)
+
+    def prices(self, forward: Forward) -> list[int]:
+        """By value, the bytes that computing it again is worth."""
+        late = forward.prices(self.late)
+        if self.border == 0:
+            return late
+        producers, early = forward.graph.producers, forward.prices(self.early)
+        return [
+            late[value] if producer >= self.border else early[value]
+            for value, producer in enumerate(producers)
+        ]
+
+
+def keep(
+    forward: Forward,
+    windows: Sequence[range],
+    tariffs: Sequence[Tariff],
+    solved: Solved | None = None,
+) -> frozenset[int]:
+    """The values to keep, at the rates of each of the windows.
+
+    ``solved`` has cuts that were found before, and is given new ones.
+    """
+    kept: set[int] = set()
+    solved = {} if solved is None else solved
+    prices = {tariff: tariff.prices(forward) for tariff in dict.fromkeys(tariffs)}
+    for window, tariff in reversed(list(zip(windows, tariffs, strict=True))):
+        values, problem = _problem(forward, window, prices[tariff], kept)
+        if problem not in solved:
+            solved[problem] = problem.solve()
+        kept.update(values[number] for number in solved[problem])
+    return frozenset(kept)
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """One window's cut, its values numbered from the sinks on, so that equal layers are equal."""
+
+    weights: tuple[int, ...]
+    edges: tuple[tuple[int, int], ...]
+    sources: tuple[int, ...]
+    sinks: tuple[int, ...]
+    prices: tuple[tuple[int, int], ...]
+
+    def solve(self) -> frozenset[int]:
+        """The numbers of the values to keep."""
+        most = sum(self.weights) + 1
+        prices = {number: min(price, most) for number, price in self.prices}
+        return minimum_vertex_cut(self.weights, self.edges, self.sources, self.sinks, prices)
+
+
+Solved = dict[_Problem, frozenset[int]]
+"""The cuts of windows: layers are alike, and settings have prices of many windows in common."""
+
+
+def _problem(
+    forward: Forward, window: range, price: Sequence[int], kept: set[int]
+) -> tuple[list[int], _Problem]:
+    """What one window is to keep beside what is kept already, and the values by number."""
+    sinks = forward.sinks_of(window)
+    reached = _reached(forward, sinks, kept)
+    numbers = {value: number for number, value in enumerate(reached)}
+    weights: list[int] = []
+    sources: list[int] = []
+    edges: list[tuple[int, int]] = []
+    prices: list[tuple[int, int]] = []
+    for number, (value, recomputable) in enumerate(reached.items()):
+        weights.append(0 if value in kept else forward.weights[value])
+        if recomputable:
+            prices.append((number, price[value]))
+            edges += [(numbers[read], number) for read in forward.made_of[value]]
+        else:
+            sources.append(number)
+    wanted = tuple(numbers[value] for value in sinks)
+    problem = _Problem(tuple(weights), tuple(edges), tuple(sources), wanted, tuple(prices))
+    return list(reached), problem
+
+
+def _reached(forward: Forward, sinks: Sequence[int], kept: set[int]) -> dict[int, bool]:
+    """Values that the sinks can be made of, nearest first, and whether each is recomputable."""
+    most = max(_SMALLEST_SEARCH, _SEARCH_SHARE * len(sinks))
+    reached: dict[int, bool] = {}
+    queue = list(sinks)
+    for value in queue:  # grows while it is walked
+        if value in reached:
+            continue
+        recomputable = len(reached) < most and forward.recomputable[value] and value not in kept
+        reached[value] = recomputable
+        if recomputable:
+            queue += forward.made_of[value]
+    return reached

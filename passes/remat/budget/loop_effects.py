@@ -1,0 +1,167 @@
+"""What rewriting pairs of loops changes in the block around them, setting by setting.
+
+The loops are rewritten on a scratch copy of the module, whose bodies are small. What counts around
+them is what the bodies hold while they run, and how much one loop stacks for the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+
+from jax.extend.mlir import ir
+
+from hloom.passes.analysis.loops.counted import runs_of
+from hloom.passes.analysis.memory_model.trace import Line
+from hloom.passes.analysis.memory_model.tracer import inner_bytes
+from hloom.passes.analysis.shards import Shards
+from hloom.passes.ir import walk
+from hloom.passes.ir.clone import Counterparts, clone_module
+from hloom.passes.ir.while_rewriter import Replaced
+from hloom.passes.remat.budget.price_grid import FINE, Ladder
+from hloom.passes.remat.budget.pricing import Pricing
+from hloom.passes.remat.scan.budgeted import bytes_kept_at, plan_scans_within
+from hloom.passes.remat.scan.plan import BlockScans, ScanPlan
+from hloom.passes.remat.scan.rewrite import apply_scan, finish_scans
+
+
+@dataclass(frozen=True)
+class LoopEffect:
+    """How one rewritten loop differs in the block around it.
+
+    Attributes:
+      inner_bytes: alive only while it runs.
+      stacked_bytes: for a forward loop, what its backward loop is given of it.
+      partner: for a forward loop, the number of its backward loop among the module's operations.
+      seconds: for a forward loop, what the pair recomputes takes.
+    """
+
+    inner_bytes: int
+    stacked_bytes: int = 0
+    partner: int | None = None
+    seconds: float = 0.0
+
+
+class LoopEffects:
+    """The effects of every setting on a module's pairs of loops."""
+
+    def __init__(
+        self,
+        module: ir.Module,
+        number: Mapping[Hashable, int],
+        scans: Sequence[BlockScans],
+        ladder: Ladder,
+        pricing: Pricing,
+        shards: Shards,
+    ) -> None:
+        """``number`` is that of an operation among all of the module's, by ``walk.key``."""
+        self.module, self.number, self.scans = module, number, scans
+        self.ladder, self.pricing, self.shards = ladder, pricing, shards
+        self._kept: dict[tuple[int, int], int] = {}
+        self._plans: dict[int, tuple[ScanPlan, ...]] = {}
+        self._effects: dict[tuple[ScanPlan, ...], dict[int, LoopEffect]] = {}
+
+    def at(self, step: int) -> Mapping[int, LoopEffect]:
+        """By the number of a loop among the module's operations, what its rewriting changes."""
+        plans = self.plans(step)
+        if plans not in self._effects:
+            self._effects[plans] = self._find(plans) if plans else {}
+        return self._effects[plans]
+
+    def plans(self, step: int) -> tuple[ScanPlan, ...]:
+        """The plans of a step; pure."""
+        if step not in self._plans:
+            self._plans[step] = tuple(
+                plan
+                for block, scans in enumerate(self.scans)
+                if scans.frames
+                for plan in self._plan(block, scans, step)
+            )
+        return self._plans[step]
+
+    def kept_bytes(self, step: int) -> dict[ir.Block, int]:
+        """By block, bytes of what its loops stack at the rung of a step; quicker than effects."""
+        return {
+            scans.block: self._kept_bytes(number, step // FINE)
+            for number, scans in enumerate(self.scans)
+            if scans.frames
+        }
+
+    def _plan(self, block: int, scans: BlockScans, step: int) -> list[ScanPlan]:
+        rung, fine = divmod(step, FINE)
+        pricing = self.pricing.at(self.ladder.rates(rung))
+        within = None
+        if fine and (cap_bytes := self._cap_bytes(block, rung, fine)) is not None:
+            within = plan_scans_within(scans, pricing, cap_bytes)
+        return scans.plan(pricing) if within is None else within
+
+    def _cap_bytes(self, block: int, rung: int, fine: int) -> int | None:
+        """What the loops of a block may keep between two rungs; None where that is the same."""
+        less, more = self._kept_bytes(block, rung), self._kept_bytes(block, rung + 1)
+        return less + (more - less) * fine // FINE if less < more else None
+
+    def _kept_bytes(self, block: int, rung: int) -> int:
+        """What the loops of a block keep for their backward loops at a rung."""
+        key = block, rung
+        if key not in self._kept:
+            pricing = self.pricing.at(self.ladder.rates(rung))
+            self._kept[key] = bytes_kept_at(self.scans[block], pricing)
+        return self._kept[key]
+
+    def _find(self, plans: tuple[ScanPlan, ...]) -> dict[int, LoopEffect]:
+        scratch = clone_module(self.module)
+        shards = self.shards.on(self.module, scratch)
+        counterparts = Counterparts(self.number, scratch)
+        effects: dict[int, LoopEffect] = {}
+        with scratch.context, ir.Location.unknown():
+            copies = [counterparts.of(plan) for plan in plans]
+            replaced = Replaced()
+            for copy in copies:
+                apply_scan(copy, replaced)
+            rebuilt = [
+                (replaced.op(copy.pair.forward.op), replaced.op(copy.pair.backward.op))
+                for copy in copies
+            ]
+            finish_scans(replaced)
+            for plan, (forward, backward) in zip(plans, rebuilt, strict=True):
+                first, second = (
+                    self.number[walk.key(loop.op)]
+                    for loop in (plan.pair.forward, plan.pair.backward)
+                )
+                effects[first] = LoopEffect(
+                    inner_bytes=inner_bytes(forward, shards),
+                    stacked_bytes=_linked_bytes(forward, backward, shards),
+                    partner=second,
+                    seconds=self._seconds(plan),
+                )
+                effects[second] = LoopEffect(inner_bytes(backward, shards))
+        return effects
+
+    def _seconds(self, plan: ScanPlan) -> float:
+        """Seconds that a pair of loops takes for what it recomputes."""
+        once = sum(self.pricing.seconds(op) * times for op, times in plan.runs)
+        return once * runs_of(plan.pair.backward.op.block)
+
+
+def _linked_bytes(forward: ir.Operation, backward: ir.Operation, shards: Shards) -> int:
+    """Bytes of what one loop makes and another is given."""
+    results = set(forward.results)
+    linked = (value for value in dict.fromkeys(backward.operands) if value in results)
+    return sum(shards.bytes_of(value) or 0 for value in linked)
+
+
+def put_stacks(line: Line, writer: int, reader: int, stacked_bytes: int) -> None:
+    """Puts one stack of so many bytes in the place of those that one loop writes for another.
+
+    ``writer`` and ``reader`` are the positions of the two loops in the line.
+    """
+    for value in line.makes[writer]:
+        if value in line.reads[reader]:
+            line.sizes[value] = 0
+    start, stack = len(line.sizes), len(line.sizes) + 1
+    line.sizes += [0, stacked_bytes]
+    line.given |= {start}
+    made = len(line.makes[writer])
+    line.reads[writer] = [*line.reads[writer][:made], start, *line.reads[writer][made:]]
+    line.makes[writer] = [*line.makes[writer], stack]
+    line.reads[reader] = [*line.reads[reader], stack]

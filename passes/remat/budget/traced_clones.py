@@ -1,0 +1,121 @@
+"""A block's line of work as it would be with a schedule's clones in it; nothing is edited."""
+
+from __future__ import annotations
+
+from hloom.passes.analysis.memory_model.trace import Line, Work
+from hloom.passes.remat.block.schedule import Placement, Schedule
+
+
+def rehearse(line: Line, schedule: Schedule) -> Line:
+    """The line of the block with the recomputation that the schedule plans."""
+    return _Rehearsal(line, schedule).run()
+
+
+class _Rehearsal:
+    """Writes a new line: the old one's values by their numbers, the clones' behind them."""
+
+    def __init__(self, line: Line, schedule: Schedule) -> None:
+        self.old, self.schedule = line, schedule
+        self.graph = schedule.graph
+        self.new = Line(
+            sizes=list(line.sizes), given=line.given, returned=line.returned, into=line.into
+        )
+        self.clones: list[dict[int, int]] = [{} for _ in schedule.windows]
+        self.reads = {
+            position: (number, values)
+            for number, window in enumerate(schedule.windows)
+            for position, values in window.reads.items()
+        }
+        self.held: dict[int, int] = {}
+        """The result of the last barrier over a gradient."""
+        self.holds: dict[int, list[int]] = {}
+        """For a position, gradients that it takes from the last barrier over them."""
+        self.groups: dict[int, list[tuple[int, Placement]]] = {}
+        for number, window in enumerate(schedule.windows):
+            for placement in window.placements:
+                self.groups.setdefault(placement.before, []).append((number, placement))
+
+    def run(self) -> Line:
+        old, done = self.old, 0
+        touched = {*self.groups, *self.reads}
+        for placements in self.groups.values():
+            touched.update(
+                reader
+                for _, placement in placements
+                if placement.hold is not None
+                for reader in placement.hold.readers
+            )
+        for position in sorted(touched):
+            self._copy_until(done, position)
+            done = position
+            if position >= len(old.work):
+                break  # the terminator: no part of the line
+            for number, placement in self.groups.get(position, ()):
+                self._emit_group(placement, self.clones[number])
+            number, values = self.reads.get(position, (0, []))
+            exchanged = {value: self.clones[number][value] for value in values}
+            for value in self.holds.get(position, ()):
+                exchanged[value] = self.held[value]
+            self._emit(
+                old.work[position],
+                [exchanged.get(value, value) for value in old.reads[position]],
+                old.makes[position],
+                old.inner[position],
+            )
+            done = position + 1
+        self._copy_until(done, len(old.work))
+        return self.new
+
+    def _copy_until(self, start: int, stop: int) -> None:
+        """Takes over what stays as it is."""
+        old, new = self.old, self.new
+        new.work += old.work[start:stop]
+        new.reads += old.reads[start:stop]
+        new.makes += old.makes[start:stop]
+        new.inner += old.inner[start:stop]
+
+    def _emit(self, work: Work, reads: list[int], makes: list[int], inner: int) -> None:
+        new = self.new
+        new.work.append(work)
+        new.reads.append(reads)
+        new.makes.append(makes)
+        new.inner.append(inner)
+
+    def _emit_group(self, placement: Placement, clones: dict[int, int]) -> None:
+        old, new, results = self.old, self.new, self.graph.results
+        # A leaf of several groups passes a barrier in each.
+        clones.update(self._emit_barrier(placement))
+        sizes = new.sizes
+        for producer in placement.cloned:
+            new.reads.append([clones.get(value, value) for value in old.reads[producer]])
+            made = results[producer]
+            first = len(sizes)
+            for value in made:
+                sizes.append(sizes[value])
+            copies = list(range(first, len(sizes)))
+            new.work.append(old.work[producer])
+            new.makes.append(copies)
+            new.inner.append(old.inner[producer])
+            clones.update(zip(made, copies, strict=True))
+
+    def _emit_barrier(self, placement: Placement) -> dict[int, int]:
+        """A barrier over the group's leaves and gradient; the leaves as they come out of it."""
+        if not placement.leaves:
+            return {}
+        read = list(placement.leaves)
+        hold = placement.hold
+        if hold is not None:
+            read.append(self.held.get(hold.gradient, hold.gradient))
+        made = [self._copy(value) for value in read]
+        self._emit(Work.ALIAS, read, made, 0)
+        if hold is not None:
+            self.held[hold.gradient] = made[-1]
+            for reader in hold.readers:
+                gradients = self.holds.setdefault(reader, [])
+                if hold.gradient not in gradients:
+                    gradients.append(hold.gradient)
+        return dict(zip(placement.leaves, made, strict=False))
+
+    def _copy(self, value: int) -> int:
+        self.new.sizes.append(self.new.sizes[value])
+        return len(self.new.sizes) - 1

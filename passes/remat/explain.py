@@ -1,0 +1,120 @@
+"""Plans for people: what is recomputed where, and what is in memory where a budget is missed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jax.extend.mlir import ir
+
+from hloom.passes.analysis.memory_model.profile import Owner, memory_curve
+from hloom.passes.framework.base import Target
+from hloom.passes.framework.text import counted
+from hloom.passes.inline import Inline
+from hloom.passes.ir.clone import clone_module
+from hloom.passes.ir.locations import operation_name, source_line
+from hloom.passes.ir.types import tensor_bytes
+
+
+def describe_value(value: ir.Value) -> dict[str, object]:
+    """A value by what made it, its type and its size in bytes."""
+    location = value.location
+    return {
+        "name": operation_name(location),
+        "source": source_line(location),
+        "type": str(value.type),
+        "bytes": tensor_bytes(value.type),
+    }
+
+
+def describe_operation(op: ir.Operation) -> dict[str, object]:
+    """An operation by its kind, name and source line."""
+    return {
+        "operation": op.name,
+        "name": operation_name(op.location),
+        "source": source_line(op.location),
+    }
+
+
+_FEW, _MANY, _SMALL = 4, 8, 0.01
+"""How many groups of values the list at a peak has: some, and more as long as they are not most of
+it; and the least share of the peak of what is listed."""
+
+
+def describe_floor(percent: float | None, least_bytes: int, budget_bytes: int) -> str:
+    """A sentence for the user of a budget that cannot be held.
+
+    Args:
+      percent: the share of the program's temporary memory that the budget is; None where it is a
+        bound on the memory of the step.
+      least_bytes: what was reached.
+      budget_bytes: the budget.
+    """
+    what, bound = "the memory of the step", size(budget_bytes)
+    if percent is not None:
+        what = "temporary memory"
+        bound += f", {percent:g} % of what the program takes without the pass"
+    text = f"{what} cannot be held to {bound}; the least that was reached is {size(least_bytes)}"
+    if size(least_bytes) == size(budget_bytes):
+        text += f", {counted(least_bytes - budget_bytes, 'byte')} more"
+    return f"{text}."
+
+
+def describe_peak(module: ir.Module) -> str:
+    """A sentence on what is in temporary memory at the peak, by the model; empty for nothing.
+
+    Equal values are one entry: those of one type that one source line makes.
+    """
+    with module.context, ir.Location.unknown():
+        curve = memory_curve(_inlined(module))
+    peak_bytes = curve.temp_bytes
+    if not peak_bytes:
+        return ""
+    groups: dict[tuple[str, str, bool], list[Owner]] = {}
+    for owner in curve.owners:
+        # Where no line is known, the name has to tell one value from the other.
+        groups.setdefault((owner.type, owner.line or owner.name, owner.in_loop), []).append(owner)
+    listed: list[str] = []
+    told_bytes = 0
+    for group in sorted(groups.values(), key=lambda group: -_bytes(group)):
+        is_small = _bytes(group) < _SMALL * peak_bytes
+        is_enough = len(listed) >= _FEW and 2 * told_bytes > peak_bytes
+        if listed and (is_small or is_enough or len(listed) == _MANY):
+            break
+        listed.append(f"{_share(_bytes(group), peak_bytes)} {_group(group)}")
+        told_bytes += _bytes(group)
+    if round(100 * (peak_bytes - told_bytes) / peak_bytes) > 0:
+        listed.append(f"and {_share(peak_bytes - told_bytes, peak_bytes)} other values")
+    most = "most of it" if 2 * told_bytes > peak_bytes else "the largest"
+    return f"At the peak, {size(peak_bytes)} by hloom's model, {most}: {'; '.join(listed)}."
+
+
+def _inlined(module: ir.Module) -> ir.Module:
+    inlined, step = clone_module(module), Inline()
+    step.apply(step.plan(inlined, Target()))
+    return inlined
+
+
+def _bytes(group: Sequence[Owner]) -> int:
+    return sum(owner.bytes for owner in group)
+
+
+def _share(part_bytes: int, whole_bytes: int) -> str:
+    return f"{size(part_bytes)} ({100 * part_bytes / whole_bytes:.0f} %) in"
+
+
+def _group(group: Sequence[Owner]) -> str:
+    first = group[0]
+    times = f"{len(group)} x " if len(group) > 1 else ""
+    inside = " inside of a loop" if first.in_loop else ""
+    line = f" ({first.line})" if first.line else ""
+    return f"{times}{first.type} of {first.name}{inside}{line}"
+
+
+def size(size_bytes: int) -> str:
+    """A size for people, with three significant digits."""
+    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if size_bytes >= scale:
+            number = size_bytes / scale
+            digits = 2 if round(number, 2) < 10 else 1 if round(number, 1) < 100 else 0
+            return f"{number:.{digits}f} {unit}"
+    return counted(size_bytes, "byte")

@@ -1,0 +1,188 @@
+"""The forward bodies of a pair of loops and of the pairs inside it, each a frame of values.
+
+A frame's backward loop stands in the backward body of the frame around it. What its forward loop
+stacks comes to the backward loop in one of two ways: linked, through stacks of the loop around, or
+rerun: the whole forward loop is cloned into the backward body around, right before its backward
+loop, and its stacks need to be there for one iteration only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from fractions import Fraction
+
+from jax.extend.mlir import ir
+
+from hloom.passes.analysis.autodiff import has_remat_name, is_backward, is_rematerialized
+from hloom.passes.analysis.block_graph import FROM_OUTSIDE, BlockGraph
+from hloom.passes.analysis.loops.counted import Stack, defining_op
+from hloom.passes.analysis.loops.pairs import LoopPair, loop_pairs, nested_pairs
+from hloom.passes.ir import walk
+from hloom.passes.ir.locations import operation_name
+from hloom.passes.ir.ops import Kind
+
+_DEEPEST = 4
+"""Loops inside one another that are planned together."""
+
+
+class Frame:
+    """One forward body, and where its values can be had from in the backward body."""
+
+    def __init__(self, pair: LoopPair, parent: Frame | None = None, depth: int = 1) -> None:
+        self.pair, self.parent = pair, parent
+        self.graph = BlockGraph.of(pair.forward.body)
+        self.constant = self.graph.constant_derived
+        inner = _separate(pair) if depth < _DEEPEST else []
+        self.children = [Frame(found, self, depth + 1) for found in inner]
+        handed_on = {
+            link.through.stack.number
+            for child in self.children
+            for link in child.pair.links
+            if link.through is not None
+        }
+        self.links = [link for link in pair.links if link.stack.number not in handed_on]
+        """Links whose stacks no frame inside is given."""
+        index = self.graph.index
+        self.linked = {index[link.stored]: link for link in reversed(self.links)}
+        numbers = {link.stack.number for link in pair.links}
+        self.stacked = {
+            index[stack.value]: stack
+            for stack in reversed(pair.forward.stacks)
+            if stack.number not in numbers and stack.slope == pair.slope
+        }
+        self.position = self._position()
+
+    def all(self) -> Iterator[Frame]:
+        """This frame and those inside it, outer ones first."""
+        yield self
+        for child in self.children:
+            yield from child.all()
+
+    @property
+    def runs(self) -> int:
+        """How often the body runs while the outermost one runs once."""
+        return 1 if self.parent is None else self.pair.forward.trips * self.parent.runs
+
+    def kept_bytes(self, value: int, rerun: frozenset[Frame]) -> int:
+        """Bytes of all slices of a value that are there at once, were it stored.
+
+        A share: of one iteration of the outermost loop, as if all were alike.
+        """
+        return math.ceil(self.graph.size(value) * self._kept_slices(rerun))
+
+    def _kept_slices(self, rerun: frozenset[Frame]) -> Fraction:
+        if self.parent is None:
+            return Fraction(1)
+        if self not in rerun:
+            return self.pair.forward.trips * self.parent._kept_slices(rerun)
+        return Fraction(self.pair.forward.trips, self.outermost.pair.forward.trips)
+
+    @property
+    def may_rerun(self) -> bool:
+        """Whether the forward loop may be run again in the backward body around."""
+        around = self.parent
+        return around is not None and around.graph.kinds[self.position] is not Kind.OPAQUE
+
+    @property
+    def outermost(self) -> Frame:
+        return self if self.parent is None else self.parent.outermost
+
+    def stack(self, value: int) -> Stack | None:
+        """The stack that has a value of the frame today."""
+        link = self.linked.get(value)
+        return link.stack if link else self.stacked.get(value)
+
+    def is_there(self, value: int) -> bool:
+        """Whether the backward body can have the value without keeping or computing anything."""
+        if self.graph.producers[value] != FROM_OUTSIDE:
+            return False
+        forward = self.pair.forward
+        if value == forward.counter:
+            return not forward.is_open
+        if value < len(forward.body.arguments):
+            return self.parent is None and value in forward.invariant
+        return self.outside(value) is None
+
+    def outside(self, value: int) -> tuple[Frame, int] | None:
+        """The value of a frame around this one that a value from outside the body always is."""
+        if self.parent is None or self.graph.producers[value] != FROM_OUTSIDE:
+            return None
+        forward = self.pair.forward
+        same = self.graph.values[value]
+        if value < len(forward.body.arguments):
+            if value not in forward.invariant:
+                return None
+            same = forward.op.operands[value]
+        frame: Frame | None = self.parent
+        while frame is not None:
+            if same in frame.graph.index:
+                return frame, frame.graph.index[same]
+            frame = frame.parent
+        return None
+
+    def bytes_from_outside(self, value: int) -> int:
+        """A share of what the outermost backward loop keeps alive by reading a value from outside.
+
+        Of a frame without a parent, and for a value that is there.
+        """
+        forward, backward = self.pair.forward, self.pair.backward
+        if value == forward.counter:
+            return 0
+        inside = value < len(forward.body.arguments)
+        outer = forward.op.operands[value] if inside else self.graph.values[value]
+        if defining_op(outer) is None or any(
+            not _stands_before(use.owner.operation, backward.op) for use in outer.uses
+        ):
+            return 0  # alive when the backward loop runs, whatever we do
+        return -(-self.graph.size(value) // forward.trips)
+
+    def _position(self) -> int:
+        """Where the forward loop stands in the frame around; -1 for the outermost."""
+        return -1 if self.parent is None else self.parent.graph.ops.index(self.pair.forward.op)
+
+
+def outermost_frames(pairs: Iterable[LoopPair]) -> list[Frame]:
+    """Frames of those of a block's pairs of loops that may be rewritten.
+
+    A loop may be in several of them.
+    """
+    return [
+        Frame(pair)
+        for pair in pairs
+        if _is_ad(pair)
+        and not has_remat_name(pair.backward.op)
+        and not is_rematerialized(pair.backward.body)
+    ]
+
+
+def _separate(outer: LoopPair) -> list[LoopPair]:
+    """The pairs that an outer pair links whose loops are in no other pair, linked or of a block."""
+    blocks = outer.forward.body, outer.backward.body
+    taken = {
+        loop
+        for block in blocks
+        for pair in loop_pairs(block)
+        if _is_ad(pair)
+        for loop in (pair.forward.op, pair.backward.op)
+    }
+    chosen: list[LoopPair] = []
+    for pair in nested_pairs(outer):
+        loops = {pair.forward.op, pair.backward.op}
+        if _is_ad(pair) and not loops & taken:
+            chosen.append(pair)
+            taken |= loops
+    return chosen
+
+
+def _is_ad(pair: LoopPair) -> bool:
+    """Whether the second loop is the first one's backward pass: by name, else by running back."""
+    if operation_name(pair.backward.op.location):
+        return is_backward(pair.backward.op) and not is_backward(pair.forward.op)
+    return pair.reversed_
+
+
+def _stands_before(op: ir.Operation, loop: ir.Operation) -> bool:
+    """Whether an operation, or the one of the loop's block that holds it, is before the loop."""
+    ancestor = walk.ancestor_in(loop.block, op)
+    return ancestor != loop and ancestor.is_before_in_block(loop)

@@ -1,0 +1,214 @@
+"""What a scan stores for its backward loop, and what the backward body computes again.
+
+A scan's forward loop stacks every residual of its body; the backward loop reads them back, one
+slice an iteration. The body is the segment: a minimum vertex cut of the forward body says which
+values to store, and the operations between those and what the backward body reads are cloned into
+it. Loop invariants and slices of the scanned inputs are there anyway; the carry can be stored like
+any other value. The two bodies are separate computations, so that no barrier is needed between
+them.
+
+Scans inside scans are cut together. What an inner scan stacks is stacked once more by the outer
+one, or the whole inner forward loop is run again in the outer backward body: whatever is cheaper.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+from jax.extend.mlir import ir
+
+from hloom.passes.analysis.loops.counted import Stack
+from hloom.passes.analysis.loops.pairs import Link, LoopPair, loop_pairs
+from hloom.passes.remat.budget.pricing import Pricing
+from hloom.passes.remat.explain import describe_operation, describe_value
+from hloom.passes.remat.scan.bodies import Frame, outermost_frames
+from hloom.passes.remat.scan.cut import Network, price_in
+from hloom.passes.remat.scan.sites import BodySite, Sites
+
+
+@dataclass(frozen=True)
+class ScanPlan:
+    """What one pair of loops stores, and what its backward body recomputes.
+
+    ``stored`` are the forward values that the clones start from as slices, each with the stack
+    that has it today, or None where it needs a new one; ``dropped`` are the links whose stacks go.
+    Bytes are of whole stacks.
+
+    ``inner`` are the plans of the pairs whose loops stand in these bodies. Where one of them is
+    ``rerun``, its forward loop is among those that are cloned here; otherwise this pair stacks what
+    the inner forward loop stacks.
+    """
+
+    pair: LoopPair
+    stored: tuple[tuple[ir.Value, Stack | None], ...]
+    dropped: tuple[Link, ...]
+    sites: tuple[BodySite, ...]
+    freed_bytes: int
+    added_bytes: int
+    inner: tuple[ScanPlan, ...] = ()
+    rerun: bool = False
+
+    @property
+    def runs(self) -> tuple[tuple[ir.Operation, int], ...]:
+        """Operations that are done again, and how often while the loops around run once."""
+        trips = self.pair.backward.trips
+        own = ((op, trips) for site in self.sites for op in site.cloned)
+        inside = ((op, trips * runs) for plan in self.inner for op, runs in plan.runs)
+        return (*own, *inside)
+
+    def to_json(self) -> dict[str, object]:
+        described: dict[str, object] = {
+            "trips": self.pair.forward.trips,
+            "freed_bytes": self.freed_bytes,
+            "added_bytes": self.added_bytes,
+            "stored": [
+                describe_value(value) | {"already": stack is not None}
+                for value, stack in self.stored
+            ],
+            "not_stored": [describe_value(link.stored) for link in self.dropped],
+            "sites": [
+                {
+                    "reader": describe_operation(site.op),
+                    "reads": [describe_value(value) for _, value in site.reads],
+                    "recomputed_operations": len(site.cloned),
+                }
+                for site in self.sites
+            ],
+        }
+        if self.inner:
+            described["inner"] = [plan.to_json() | {"rerun": plan.rerun} for plan in self.inner]
+        return described
+
+
+class BlockScans:
+    """The pairs of loops that stand directly in a block, to be planned at one price or several.
+
+    What does not depend on prices is found out once.
+    """
+
+    def __init__(self, block: ir.Block, min_bytes: int) -> None:
+        self.block = block
+        self.pairs = loop_pairs(block)
+        self.frames = outermost_frames(self.pairs)
+        self.min_bytes = min_bytes
+        self._networks: dict[tuple[Frame, frozenset[Frame], bool], Network] = {}
+        self._sites: dict[tuple[Network, frozenset[int]], Sites] = {}
+        self._plans: dict[Sites, ScanPlan | None] = {}
+
+    def plan(self, pricing: Pricing | None) -> list[ScanPlan]:
+        """A plan for each pair where there is something to gain, each loop once; pure."""
+        plans: list[ScanPlan] = []
+        taken: set[ir.Operation] = set()
+        for frame in self.frames:
+            loops = {frame.pair.forward.op, frame.pair.backward.op}
+            if loops & taken:
+                continue
+            plan = self.plan_of(frame, self._best(frame, pricing).sites)
+            if plan is not None:
+                plans.append(plan)
+                taken |= loops
+        return plans
+
+    def kept_bytes(self, frame: Frame, pricing: Pricing | None) -> int:
+        """Bytes of whole stacks that the cut of a frame keeps, at their weight in the cut."""
+        best = self._best(frame, pricing)
+        return frame.pair.forward.trips * sum(best.network.weights[v] for v in best.kept)
+
+    def network(self, frame: Frame, rerun: frozenset[Frame], *, only_cheap: bool) -> Network:
+        """The network of an outermost frame where these inner loops are rerun."""
+        key = frame, rerun, only_cheap
+        if key not in self._networks:
+            self._networks[key] = Network.of(frame, rerun, self.min_bytes, only_cheap=only_cheap)
+        return self._networks[key]
+
+    def sites(self, network: Network, kept: frozenset[int]) -> Sites:
+        """What follows where a cut of a network is kept."""
+        key = network, kept
+        if key not in self._sites:
+            self._sites[key] = Sites(network, kept)
+        return self._sites[key]
+
+    def plan_of(self, frame: Frame, sites: Sites) -> ScanPlan | None:
+        """The plan of an outermost frame; None where nothing would be gained."""
+        if sites not in self._plans:
+            plan = scan_plan(frame, sites)
+            gains = plan is not None and plan.added_bytes < plan.freed_bytes
+            self._plans[sites] = plan if gains else None
+        return self._plans[sites]
+
+    def _best(self, frame: Frame, pricing: Pricing | None) -> _Candidate:
+        """The cheapest cut, where inner loops are rerun one by one as long as that is cheaper."""
+        best = self._candidate(frame, frozenset(), pricing)
+        inner = itertools.islice(frame.all(), 1, None) if pricing is not None else ()
+        for child in inner:
+            if child.may_rerun:
+                other = self._candidate(frame, best.network.rerun | {child}, pricing)
+                if other.is_possible and other.cost < best.cost:
+                    best = other
+        return best
+
+    def _candidate(
+        self, frame: Frame, rerun: frozenset[Frame], pricing: Pricing | None
+    ) -> _Candidate:
+        network = self.network(frame, rerun, only_cheap=pricing is None)
+        kept = network.cut(pricing)
+        return _Candidate(network, kept, self.sites(network, kept), pricing)
+
+
+def scan_plan(frame: Frame, sites: Sites) -> ScanPlan | None:
+    """The plan of a frame and those inside it; None where nothing would change."""
+    written, rerun = sites.of[frame], frame in sites.network.rerun
+    inner = [plan for child in frame.children if (plan := scan_plan(child, sites)) is not None]
+    handed_on = [
+        link.through
+        for plan in inner
+        for link in (plan.pair.links if plan.rerun else plan.dropped)
+        if link.through is not None
+    ]
+    dropped = (*written.gone, *handed_on)
+    if not dropped and not rerun:
+        return None
+    changed = {plan.pair.backward.op for plan in inner}
+    graph, trips = frame.graph, frame.pair.forward.trips
+    freed = sum(graph.size(graph.index[link.stored]) for link in dropped) * trips
+    # What a frame inside stacks for others is not stacked by the loop around: here it is new.
+    there = frame.linked if frame.parent else {**frame.linked, **frame.stacked}
+    new = sum(graph.size(leaf) for leaf in written.leaves if leaf not in there)
+    added = new * trips + sum(plan.added_bytes * trips for plan in inner if not plan.rerun)
+    return ScanPlan(
+        pair=frame.pair,
+        stored=tuple((graph.values[leaf], frame.stack(leaf)) for leaf in sorted(written.leaves)),
+        dropped=dropped,
+        sites=tuple(site for site in written.sites if site.reads or site.op in changed),
+        freed_bytes=freed,
+        added_bytes=added,
+        inner=tuple(inner),
+        rerun=rerun,
+    )
+
+
+class _Candidate:
+    """The least cut of a network, what follows from it, and what that costs."""
+
+    def __init__(
+        self, network: Network, kept: frozenset[int], sites: Sites, pricing: Pricing | None
+    ) -> None:
+        self.network, self.kept, self.sites = network, kept, sites
+        self.is_possible = all(network.weights[v] < network.unstorable for v in kept)
+        self.cost = sum(network.weights[vertex] for vertex in kept) + sum(
+            price_in(frame, position, pricing)
+            for frame in network.frames
+            for position in sites.of[frame].cloned
+        )
+
+
+def plan_scans(block: ir.Block, min_bytes: int, pricing: Pricing | None = None) -> list[ScanPlan]:
+    """Plans the pairs of loops that stand directly in a block, each loop once; pure.
+
+    With ``pricing`` everything that is pure may be recomputed, at the price of doing it once in
+    bytes of one slice; without, only what is cheap, at no price. Stored values below ``min_bytes``
+    a slice are kept as they are. Pairs of loops inside the bodies of a pair, linked by it, are part
+    of its plan.
+    """
+    return BlockScans(block, min_bytes).plan(pricing)

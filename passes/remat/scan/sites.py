@@ -1,0 +1,158 @@
+"""Where the backward bodies take clones of a pair's forward bodies, and what those start from."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable
+from dataclasses import dataclass, field
+
+from jax.extend.mlir import ir
+
+from hloom.passes.analysis.loops.pairs import Link
+from hloom.passes.ir import walk
+from hloom.passes.remat.scan.bodies import Frame
+from hloom.passes.remat.scan.cut import Network
+
+
+@dataclass(frozen=True)
+class BodySite:
+    """An operation of the backward body that reads residuals which are not stored as they were.
+
+    Each of ``reads`` pairs the value it reads now with the forward value that this is. The forward
+    operations in ``cloned`` are cloned right before it, in order. The backward loop of a pair
+    inside has one without ``reads``, for what its body needs.
+    """
+
+    op: ir.Operation
+    reads: tuple[tuple[ir.Value, ir.Value], ...]
+    cloned: tuple[ir.Operation, ...]
+
+
+@dataclass
+class FrameSites:
+    """What one frame's backward body recomputes.
+
+    ``leaves`` are the stored values that clones start from; ``gone`` the links not needed any more.
+    """
+
+    sites: list[BodySite] = field(default_factory=list)
+    leaves: set[int] = field(default_factory=set)
+    cloned: list[int] = field(default_factory=list)
+    gone: list[Link] = field(default_factory=list)
+
+
+class Sites:
+    """The sites of an outermost frame and those inside it, where a cut says what is kept.
+
+    Links that are ``held`` stay, even where the backward body could have their values otherwise.
+    """
+
+    def __init__(self, network: Network, kept: frozenset[int], held: Collection[Link] = ()) -> None:
+        self.network, self.kept, self.held = network, kept, held
+        self.of: dict[Frame, FrameSites] = {}
+        self._wanted: dict[Frame, dict[Hashable, list[int]]] = {
+            frame: {} for frame in network.frames
+        }
+        for frame in reversed(network.frames):  # inner ones first: they want values around them
+            self.of[frame] = self._write(frame)
+
+    def _is_kept(self, frame: Frame, value: int) -> bool:
+        return self.network.first[frame] + value in self.kept
+
+    def _write(self, frame: Frame) -> FrameSites:
+        written = FrameSites(gone=[link for link in frame.links if self._is_gone(frame, link)])
+        wanted, reads = self._wanted[frame], self._reads(frame, written.gone)
+        for child in frame.children:
+            wanted.setdefault(walk.key(child.pair.backward.op), [])
+        rerun = {
+            walk.key(child.pair.backward.op): child.position
+            for child in frame.children
+            if child in self.network.rerun
+        }
+        made: set[int] = set()
+        for view in frame.pair.backward.body.operations:
+            op = view.operation
+            key = walk.key(op)
+            if key not in reads and key not in wanted:
+                continue
+            pairs = reads.get(key, [])
+            values = [value for _, value in pairs] + wanted.get(key, [])
+            forced = [rerun[key]] if key in rerun else []
+            cloned = self._closure(frame, values, forced, made, written.leaves)
+            written.cloned += cloned
+            written.sites.append(
+                BodySite(
+                    op=op,
+                    reads=tuple((read, frame.graph.values[value]) for read, value in pairs),
+                    cloned=tuple(frame.graph.ops[position] for position in cloned),
+                )
+            )
+        return written
+
+    def _is_gone(self, frame: Frame, link: Link) -> bool:
+        if link in self.held:
+            return False
+        value = frame.graph.index[link.stored]
+        return (
+            not self._is_kept(frame, value)
+            or frame.is_there(value)
+            or frame.linked[value] is not link
+        )
+
+    def _reads(self, frame: Frame, gone: list[Link]) -> dict[Hashable, list[tuple[ir.Value, int]]]:
+        """By the key of an operation of the backward body, what it reads of the links that go."""
+        body = frame.pair.backward.body
+        reads: dict[Hashable, dict[tuple[ir.Value, int], None]] = {}
+        for link in gone:
+            for read in link.reads:
+                for use in read.uses:
+                    op = walk.ancestor_in(body, use.owner.operation)
+                    entry = (read, frame.graph.index[link.stored])
+                    reads.setdefault(walk.key(op), {})[entry] = None
+        return {op: list(entries) for op, entries in reads.items()}
+
+    def _closure(
+        self,
+        frame: Frame,
+        wanted: list[int],
+        forced: list[int],
+        made: set[int],
+        leaves: set[int],
+    ) -> list[int]:
+        """Positions of the operations to clone for the wanted values, beside those made before.
+
+        Operations at ``forced`` positions are cloned whatever is wanted of them. What it makes is
+        added to ``made``, and the stored values it starts from to ``leaves``.
+        """
+        graph = frame.graph
+        clones: set[int] = set()
+        stack = list(wanted)
+        for position in forced:
+            if not made.issuperset(graph.results[position]):
+                clones.add(position)
+                made.update(graph.results[position])
+                stack += graph.operands[position]
+        while stack:
+            value = stack.pop()
+            if value in made:
+                continue
+            if self._is_kept(frame, value) or not self.network.is_recomputable(frame, value):
+                self._start_from(frame, value, leaves)
+                continue
+            producer = graph.producers[value]
+            clones.add(producer)
+            made.update(graph.results[producer])
+            stack += graph.operands[producer]
+        return sorted(clones)
+
+    def _start_from(self, frame: Frame, value: int, leaves: set[int]) -> None:
+        outside = frame.outside(value)
+        if outside is not None:
+            around, same = outside
+            inner = frame
+            while inner.parent is not around:
+                assert inner.parent is not None
+                inner = inner.parent
+            key = walk.key(inner.pair.backward.op)
+            self._wanted[around].setdefault(key, []).append(same)
+        elif not frame.is_there(value):
+            leaves.add(value)

@@ -1,0 +1,613 @@
+"""The loop of a measured pass: plan, compile, read XLA's figures, plan again."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from conftest import RunPython
+from jax.extend.mlir import ir
+from jaxlib import xla_client
+from support import toy_passes as toy
+
+import hloom
+from hloom import _jax, policy
+from hloom.compiling.compile import compile_transformed
+from hloom.compiling.cross_process import Agreement
+from hloom.compiling.graphs import Options, Settings
+from hloom.dumps.collect.metadata import Origin
+from hloom.dumps.collect.program import ProgramDump
+from hloom.lowering.placement import Placement
+from hloom.passes.framework import registry
+from hloom.passes.framework.base import Target
+from hloom.passes.framework.pipeline import Pipeline
+
+NewRecords = Callable[[], tuple[hloom.CompileRecord, ...]]
+
+X = 2 * np.eye(64, dtype=np.float32)
+MATRIX_BYTES = X.nbytes
+"""The program's argument and result take one matrix each; four products take two more in temp,
+two and three take one, one takes none."""
+
+
+@pytest.fixture(autouse=True)
+def _toys() -> Iterator[None]:
+    with registry.registered(toy.DropProducts, toy.ReplaceTwo, toy.Touch):
+        yield
+
+
+@pytest.fixture
+def lenient(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As outside the tests: not strict. What was warned of by other tests is forgotten."""
+    monkeypatch.setenv("HLOOM_STRICT", "0")
+    monkeypatch.setattr(policy, "_warned", set())
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+
+def step(x: jax.Array) -> jax.Array:
+    y = x
+    for _ in range(4):
+        y = y @ x
+    return y
+
+
+def products_run(spec: str, **options: Any) -> int:
+    """Compiles `step` with these passes and gives the number of products that it then does."""
+    # JAX would hand out what it compiled of the same function and options before.
+    jax.clear_caches()
+    compiled = jax.jit(step, compiler_options={"hloom": spec, **options})
+    return int(np.log2(float(np.asarray(compiled(X))[0, 0]))) - 1
+
+
+def test_a_program_that_holds_the_budget_is_compiled_once(new_records: NewRecords) -> None:
+    assert products_run("drop-products{budget=1GiB}") == 4
+    [record] = new_records()
+    assert (record.compiles, record.changed, record.best_attempt) == (1, False, 0)
+    assert [attempt.step_bytes for attempt in record.attempts] == [4 * MATRIX_BYTES]
+    assert record.complaint is None
+
+
+def test_plans_again_until_the_budget_holds(new_records: NewRecords) -> None:
+    assert products_run(f"drop-products{{budget={3 * MATRIX_BYTES}}}") == 3
+    [record] = new_records()
+    assert (record.compiles, record.changed, record.best_attempt) == (2, True, 1)
+    assert [attempt.step_bytes for attempt in record.attempts] == [
+        4 * MATRIX_BYTES,
+        3 * MATRIX_BYTES,
+    ]
+    assert [attempt.temp_bytes for attempt in record.attempts] == [2 * MATRIX_BYTES, MATRIX_BYTES]
+    assert [attempt.predicted_step_bytes for attempt in record.attempts] == [1000, 900]
+    assert [attempt.added_flops for attempt in record.attempts] == [0, 0]
+    assert record.temp_bytes == MATRIX_BYTES
+    assert [(run.name, run.plan.get("dropped")) for run in record.runs] == [
+        ("touch", None),
+        ("drop-products", 1),
+    ]
+    assert record.complaint is None
+
+
+def test_the_best_attempt_stays_where_later_ones_are_no_better(new_records: NewRecords) -> None:
+    with pytest.raises(hloom.PassError, match="1 byte over the budget"):
+        products_run(f"drop-products{{budget={3 * MATRIX_BYTES - 1}}}")
+    assert new_records() == ()
+
+
+@pytest.mark.usefixtures("lenient")
+def test_what_cannot_be_held_is_one_warning(new_records: NewRecords) -> None:
+    spec = f"drop-products{{budget={3 * MATRIX_BYTES - 1}}}"
+    with pytest.warns(hloom.HloomWarning) as caught:
+        assert [products_run(spec), products_run(spec)] == [3, 3]
+    [warning] = caught
+    assert str(warning.message) == (
+        "hloom: pass 'drop-products': 'jit_step': 1 byte over the budget. It is compiled all the "
+        "same."
+    )
+    for record in new_records():
+        assert record.complaint == "1 byte over the budget."
+        assert (record.compiles, record.best_attempt) == (3, 1)
+        assert [attempt.temp_bytes for attempt in record.attempts] == [
+            2 * MATRIX_BYTES,
+            MATRIX_BYTES,
+            MATRIX_BYTES,
+        ]
+        assert record.runs[-1].plan["dropped"] == 1
+
+
+@pytest.mark.parametrize(("compiles", "products", "temp_matrices"), [(1, 4, 2), (2, 3, 1)])
+@pytest.mark.usefixtures("lenient")
+def test_no_more_compiles_than_allowed(
+    compiles: int, products: int, temp_matrices: int, new_records: NewRecords
+) -> None:
+    with pytest.warns(hloom.HloomWarning):
+        assert products_run(f"drop-products{{budget=1 compiles={compiles}}}") == products
+    [record] = new_records()
+    assert record.compiles == len(record.attempts) == compiles
+    assert record.temp_bytes == temp_matrices * MATRIX_BYTES
+
+
+def test_a_share_is_of_the_programs_own_temp(new_records: NewRecords) -> None:
+    assert products_run("drop-products{budget=50%}") == 3
+    assert products_run("drop-products{budget=0% compiles=4}") == 1
+    assert [record.temp_bytes for record in new_records()] == [MATRIX_BYTES, 0]
+
+
+def test_fit_is_what_the_device_has(new_records: NewRecords) -> None:
+    assert products_run("drop-products{budget=fit}") == 4
+    [record] = new_records()
+    assert record.compiles == 1
+
+
+def test_the_same_plan_is_not_compiled_again(
+    monkeypatch: pytest.MonkeyPatch, new_records: NewRecords
+) -> None:
+    plan_after = toy.DropProducts.plan_after
+
+    def first_plan_always(self: Any, module: Any, target: Any, attempts: Any) -> toy.DropPlan:
+        return plan_after(self, module, target, ())
+
+    monkeypatch.setattr(toy.DropProducts, "plan_after", first_plan_always)
+    with pytest.raises(hloom.PassError, match="over the budget"):
+        products_run("drop-products{budget=1}")
+    monkeypatch.setenv("HLOOM_STRICT", "0")
+    monkeypatch.setattr(policy, "_warned", set())
+    with pytest.warns(hloom.HloomWarning):
+        assert products_run("drop-products{budget=1}") == 4
+    assert [record.compiles for record in new_records()] == [1]
+
+
+def test_passes_around_the_measured_one_run_as_well(new_records: NewRecords) -> None:
+    driver = f"drop-products{{budget={2 * MATRIX_BYTES} compiles=5}}"
+    spec = f"replace-two{{by=4}},{driver},replace-two{{by=8}}"
+
+    def doubled(x: jax.Array) -> jax.Array:
+        return step(x) * 2.0
+
+    compiled = jax.jit(doubled, compiler_options={"hloom": spec})
+    assert float(np.asarray(compiled(X))[0, 0]) == 4 * 4
+    [record] = new_records()
+    assert record.compiles == 4
+    assert [(run.name, run.empty) for run in record.runs] == [
+        ("replace-two", False),
+        ("touch", False),
+        ("drop-products", False),
+        ("replace-two", True),
+    ]
+
+
+def test_an_attempt_that_only_leaves_out_the_measured_pass_still_has_the_others(
+    new_records: NewRecords,
+) -> None:
+    def doubled(x: jax.Array) -> jax.Array:
+        return step(x) * 2.0
+
+    spec = "drop-products{budget=1GiB},replace-two{by=4}"
+    compiled = jax.jit(doubled, compiler_options={"hloom": spec})
+    assert float(np.asarray(compiled(X))[0, 0]) == 32 * 4
+    [record] = new_records()
+    assert record.changed
+
+
+# Failures.
+
+
+@pytest.mark.parametrize(
+    ("phase", "failed_in"),
+    [("plan", "plan"), ("apply", "apply"), ("compile", "compile"), ("ask", "measure")],
+)
+def test_strict_raises_what_fails_in_a_later_attempt(phase: str, failed_in: str) -> None:
+    with pytest.raises(hloom.PassError) as caught:
+        products_run(f"drop-products{{budget=1 fail={phase}}}")
+    assert caught.value.phase == failed_in
+    assert "failed in measure" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("lenient")
+@pytest.mark.parametrize("phase", ["plan", "apply", "compile", "ask"])
+def test_a_later_attempt_that_fails_leaves_the_best_before(
+    phase: str, new_records: NewRecords
+) -> None:
+    with pytest.warns(hloom.HloomWarning) as caught:
+        assert products_run(f"drop-products{{budget=1 fail={phase}}}") == 4
+    [warning] = caught
+    [record] = new_records()
+    assert record.dump_dir is not None
+    assert str(warning.message) == (
+        f"hloom: {record.complaint}. 'jit_step' is compiled as the best plan before has it. "
+        f"See {record.dump_dir}."
+    )
+    assert "Traceback" in (record.dump_dir / "failure.txt").read_text()
+    assert (record.fell_back, record.changed, len(record.attempts)) == (None, False, 1)
+
+
+@pytest.mark.usefixtures("lenient")
+def test_a_later_attempt_that_fails_is_dumped_once(tmp_path: Path, new_records: NewRecords) -> None:
+    with hloom.dump(to=tmp_path / "dumps"), pytest.warns(hloom.HloomWarning):
+        products_run("drop-products{budget=1 fail=apply}")
+    [folder] = (tmp_path / "dumps").iterdir()
+    assert (folder / "failure.txt").exists()
+    assert new_records()[0].dump_dir == folder
+
+
+@pytest.mark.usefixtures("lenient")
+def test_a_first_plan_that_fails_leaves_the_program_as_it_was(
+    monkeypatch: pytest.MonkeyPatch, new_records: NewRecords
+) -> None:
+    def broken(*_: object) -> None:
+        raise LookupError("no plan at all")
+
+    monkeypatch.setattr(toy.DropProducts, "plan_after", broken)
+    with pytest.warns(hloom.HloomWarning, match="is compiled as it was"):
+        assert products_run("drop-products{budget=1}") == 4
+    [record] = new_records()
+    assert (record.attempts, record.best_attempt, record.compiles) == ((), None, 1)
+    assert record.fell_back is not None
+
+
+def test_a_backend_without_figures_is_not_asked_again(
+    monkeypatch: pytest.MonkeyPatch, new_records: NewRecords
+) -> None:
+    monkeypatch.setattr(_jax, "memory_figures", lambda _: _jax.MemoryFigures())
+    assert products_run("drop-products{budget=1}") == 4
+    [record] = new_records()
+    assert [attempt.step_bytes for attempt in record.attempts] == [None]
+
+
+def test_the_original_is_not_compiled_twice(
+    monkeypatch: pytest.MonkeyPatch, new_records: NewRecords
+) -> None:
+    monkeypatch.setattr(
+        toy.DropProducts,
+        "plan_after",
+        lambda self, module, target, attempts: toy.DropPlan(()),
+    )
+    monkeypatch.setattr(toy.DropProducts, "complaint", lambda *_: None)
+    assert products_run("drop-products{budget=1}") == 4
+    [record] = new_records()
+    assert record.compiles == 1
+
+
+class FakeExecutable:
+    """Takes so many bytes of temp."""
+
+    def __init__(self, temp_bytes: int) -> None:
+        self._temp_bytes = temp_bytes
+
+    def get_compiled_memory_stats(self) -> Any:
+        return SimpleNamespace(
+            temp_size_in_bytes=self._temp_bytes,
+            argument_size_in_bytes=0,
+            output_size_in_bytes=0,
+            alias_size_in_bytes=0,
+        )
+
+
+@pytest.mark.usefixtures("lenient")
+def test_only_the_best_executable_is_kept() -> None:
+    made: list[weakref.ref[FakeExecutable]] = []
+    alive: list[list[bool]] = []
+
+    def compile_(_: ir.Module, options: Options) -> FakeExecutable:
+        assert not options
+        alive.append([each() is not None for each in made])
+        executable = FakeExecutable([30, 10, 20, 5][len(made)])
+        made.append(weakref.ref(executable))
+        return executable
+
+    module = jax.jit(step).lower(X).compiler_ir()
+    device = jax.devices()[0]
+    origin = Origin(module, device.client, np.array([device]), xla_client.CompileOptions())
+    pipeline = Pipeline.parse("drop-products{budget=1 compiles=4}")
+    with pytest.warns(hloom.HloomWarning):
+        best = compile_transformed(
+            module,
+            pipeline,
+            Target(),
+            Placement.of_one_process("cpu", 1),
+            compile_,
+            Agreement(module),
+            Settings(),
+            ProgramDump(origin, None),
+        )
+    assert alive == [[], [True], [False, True], [False, True, False]]
+    assert best is made[3]()
+    assert made[1]() is None
+
+
+# Dumps, the cache, threads.
+
+
+def test_a_dump_has_every_attempt(tmp_path: Path) -> None:
+    with hloom.dump(to=tmp_path):
+        products_run(f"drop-products{{budget={3 * MATRIX_BYTES}}}")
+    [folder] = tmp_path.iterdir()
+    names = sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
+    assert [name for name in names if not name.startswith("xla/")] == [
+        "00-input.mlir",
+        "01-after-touch.mlir",
+        "02-after-drop-products.mlir",
+        "attempt-1/plan-02-drop-products.json",
+        "attempts.json",
+        "manifest.json",
+        "plan-01-touch.json",
+        "plan-02-drop-products.json",
+    ]
+    assert json.loads((folder / "plan-02-drop-products.json").read_text())["dropped"] == 1
+    first, second = json.loads((folder / "attempts.json").read_text())
+    assert (first["used"], first["step_bytes"]) == (False, 4 * MATRIX_BYTES)
+    assert (second["used"], second["step_bytes"]) == (True, 3 * MATRIX_BYTES)
+
+
+CACHED = """
+import jax, json, numpy as np
+import hloom
+from support import toy_passes
+from hloom.passes import registry
+with registry.registered(toy_passes.DropProducts, toy_passes.Touch):
+    def step(x):
+        y = x
+        for _ in range(4): y = y @ x
+        return y
+    jax.jit(step)(np.ones((64, 64), np.float32))
+    [record] = [r for r in hloom.records() if r.module == "jit_step"]
+print(json.dumps([[a.cache_hit for a in record.attempts], record.cache_hit]))
+"""
+
+
+def test_every_attempt_is_in_the_persistent_cache(run_python: RunPython, tmp_path: Path) -> None:
+    environment = {
+        "JAX_HLOOM": f"drop-products{{budget={3 * MATRIX_BYTES}}}",
+        "JAX_COMPILATION_CACHE_DIR": str(tmp_path),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
+    outputs = [
+        json.loads(run_python(CACHED, PYTHONHASHSEED=seed, **environment).stdout)
+        for seed in ("1", "2")
+    ]
+    assert outputs == [[[False, False], False], [[True, True], True]]
+
+
+def test_threads_compile_side_by_side(new_records: NewRecords) -> None:
+    results: dict[int, float] = {}
+
+    def compile_one(products: int) -> None:
+        def chain(x: jax.Array) -> jax.Array:
+            y = x
+            for _ in range(products):
+                y = y @ x
+            return y
+
+        spec = f"drop-products{{budget={3 * MATRIX_BYTES}}}"
+        compiled = jax.jit(chain, compiler_options={"hloom": spec})
+        results[products] = float(np.log2(np.asarray(compiled(X))[0, 0])) - 1
+
+    threads = [threading.Thread(target=compile_one, args=(count,)) for count in (1, 2, 3, 4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == {1: 1, 2: 2, 3: 3, 4: 3}
+    assert sorted(record.compiles for record in new_records()) == [1, 1, 1, 2]
+
+
+def test_ahead_of_time_and_donation(new_records: NewRecords) -> None:
+    spec = f"drop-products{{budget={3 * MATRIX_BYTES}}}"
+    lowered = jax.jit(step, donate_argnums=0).lower(X)
+    lowered.compile(compiler_options={"hloom": spec})
+    [record] = new_records()
+    assert record.alias_bytes == MATRIX_BYTES
+    attempt = record.attempts[-1]
+    assert attempt.temp_bytes is not None
+    assert attempt.step_bytes == MATRIX_BYTES + attempt.temp_bytes
+
+
+def test_processes_have_the_same_dump_of_every_attempt(
+    run_python: RunPython, tmp_path: Path
+) -> None:
+    spec = f"drop-products{{budget={3 * MATRIX_BYTES}}}"
+    texts = []
+    for seed in ("1", "77"):
+        folder = tmp_path / seed
+        run_python(CACHED, JAX_HLOOM=spec, HLOOM_DUMP_TO=str(folder), PYTHONHASHSEED=seed)
+        # All but the manifests, which tell when, and how long it took.
+        files = sorted(
+            file for file in folder.rglob("*") if file.is_file() and file.name != "manifest.json"
+        )
+        texts.append([(str(file.relative_to(folder)), file.read_bytes()) for file in files])
+    assert texts[0] == texts[1]
+    assert "attempts.json" in {Path(name).name for name, _ in texts[0]}
+
+
+# remat.
+
+MIB = 2**20
+
+
+def scanned_loss(weights: jax.Array, x: jax.Array) -> jax.Array:
+    def layer(x: jax.Array, w: jax.Array) -> tuple[jax.Array, None]:
+        h = jax.nn.gelu(x @ w)
+        return jnp.where(h > 0, jnp.tanh(h), jnp.sin(h)) + x, None
+
+    y, _ = jax.lax.scan(layer, x, weights)
+    return (y**2).mean()
+
+
+def scanned_arguments() -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng(0)
+    weights = (0.05 * random.standard_normal((12, 256, 256))).astype(np.float32)
+    return weights, random.standard_normal((1024, 256)).astype(np.float32)
+
+
+def scanned_run(budget: str) -> tuple[Any, Any]:
+    jax.clear_caches()
+    step = jax.jit(
+        jax.value_and_grad(scanned_loss), compiler_options={"hloom": f"remat{{budget={budget}}}"}
+    )
+    return step(*scanned_arguments())
+
+
+def test_remat_holds_its_budgets_and_changes_no_result(new_records: NewRecords) -> None:
+    # Tightest first: the memory found must grow with the budget, and the added work shrink.
+    budgets_mib = (30, 40, 60, 90, 1024)
+    loss, gradients = jax.jit(jax.value_and_grad(scanned_loss))(*scanned_arguments())
+    for budget_mib in budgets_mib:
+        new_loss, new_gradients = scanned_run(f"{budget_mib}MiB")
+        np.testing.assert_allclose(new_loss, loss, rtol=1e-6)
+        np.testing.assert_allclose(new_gradients, gradients, rtol=1e-5, atol=1e-9)
+    records = [record for record in new_records() if record.module == "jit_scanned_loss"]
+    assert len(records) == len(budgets_mib)
+    used = [record.attempts[record.best_attempt or 0] for record in records]
+    for budget_mib, attempt in zip(budgets_mib, used, strict=True):
+        assert attempt.step_bytes is not None
+        assert attempt.step_bytes <= budget_mib * MIB
+    flops = [attempt.added_flops or 0 for attempt in used]
+    assert flops == sorted(flops, reverse=True)
+    assert flops[0] > flops[-1] == 0
+    assert not records[-1].changed
+
+
+def test_remat_within_a_share(new_records: NewRecords) -> None:
+    scanned_run("50%")
+    [record] = [record for record in new_records() if record.module == "jit_scanned_loss"]
+    first, *_, last = record.attempts
+    assert first.temp_bytes is not None
+    assert last.temp_bytes is not None
+    assert 0 < last.temp_bytes <= first.temp_bytes / 2
+
+
+def test_remat_to_the_least_is_no_miss(new_records: NewRecords) -> None:
+    scanned_run("min")
+    [record] = [record for record in new_records() if record.module == "jit_scanned_loss"]
+    assert record.complaint is None
+    first, *_ = record.attempts
+    assert first.temp_bytes is not None
+    assert record.temp_bytes is not None
+    assert record.temp_bytes < 0.5 * first.temp_bytes
+
+
+def test_remat_under_its_floor_compiles_the_floor(
+    monkeypatch: pytest.MonkeyPatch, new_records: NewRecords
+) -> None:
+    with pytest.raises(hloom.PassError, match="cannot be held to 16.0 MiB") as raised:
+        scanned_run("16MiB")
+    # Where it raises nothing is compiled, and nothing has failed either.
+    assert not re.search("compiled|failed|measure", str(raised.value))
+    assert str(raised.value).startswith("pass 'remat': 'jit_scanned_loss': the memory of the step")
+    monkeypatch.setenv("HLOOM_STRICT", "0")
+    monkeypatch.setattr(policy, "_warned", set())
+    with pytest.warns(hloom.HloomWarning, match="test_budget.py:") as caught:
+        loss, _ = scanned_run("16MiB")
+    assert len([warning for warning in caught if "scanned_loss" in str(warning.message)]) == 1
+    plain_loss, _ = jax.jit(jax.value_and_grad(scanned_loss))(*scanned_arguments())
+    np.testing.assert_allclose(loss, plain_loss, rtol=1e-6)
+    [record] = [record for record in new_records() if record.module == "jit_scanned_loss"]
+    assert record.complaint is not None
+    assert any(str(w.message).endswith("It is compiled all the same.") for w in caught)
+    assert record.changed
+    assert record.temp_bytes is not None
+    assert 2 * MIB < record.temp_bytes < 30 * MIB
+
+
+def straight_loss(weights: list[jax.Array], x: jax.Array) -> jax.Array:
+    for w in weights:
+        x = jnp.tanh(x @ w)
+    return (x**2).mean()
+
+
+def squares(x: jax.Array) -> jax.Array:
+    """A program without a backward pass: sorted copies that all have to be there at once."""
+    return jnp.stack([jnp.sort(x * n) for n in range(8)]).sum(0)
+
+
+def remat_run(function: Callable[..., Any], spec: str, *arguments: Any) -> None:
+    jax.clear_caches()
+    jax.jit(function, compiler_options={"hloom": spec})(*arguments)
+
+
+STRAIGHT = [np.ones((64, 64), np.float32)] * 6, np.ones((256, 64), np.float32)
+DROPS_BARRIERS = (
+    "the CPU compiler of jaxlib 0.10 keeps no optimization barriers, so that only scans"
+)
+
+
+@pytest.mark.parametrize("spec", ["remat{budget=25%}", "remat{budget=150KiB}"])
+def test_a_budget_missed_where_barriers_are_dropped_says_so(
+    spec: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_jax, "keeps_barriers", lambda _: False)
+    with pytest.raises(hloom.PassError, match="cannot be held to") as caught:
+        remat_run(jax.grad(straight_loss), spec, *STRAIGHT)
+    assert f"Nothing is recomputed: {DROPS_BARRIERS}" in str(caught.value)
+    assert "jax 0.12 or a GPU" in str(caught.value)
+
+
+def test_a_scan_beside_straight_lines_says_what_was_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_jax, "keeps_barriers", lambda _: False)
+    with pytest.raises(hloom.PassError, match="cannot be held to 16.0 MiB") as caught:
+        scanned_run("16MiB")
+    assert f"Its straight-line part is left as it is: {DROPS_BARRIERS}" in str(caught.value)
+
+
+@pytest.mark.parametrize("spec", ["remat{budget=25% helper_bytes=0}", "remat{budget=20KiB}"])
+def test_a_budget_missed_without_a_backward_pass_says_so(spec: str) -> None:
+    with pytest.raises(hloom.PassError, match="no backward pass was found"):
+        remat_run(squares, spec, np.ones(1024, np.float32))
+
+
+def test_a_share_leaves_small_helper_programs_alone(new_records: NewRecords) -> None:
+    remat_run(squares, "remat{budget=25%}", np.ones(1024, np.float32))
+    [record] = new_records()
+    assert record.temp_bytes
+    assert (record.complaint, record.compiles) == (None, 1)
+
+
+@pytest.mark.usefixtures("lenient")
+def test_one_warning_stands_for_all_programs_without_a_backward_pass(
+    new_records: NewRecords,
+) -> None:
+    spec = "remat{budget=25% helper_bytes=0}"
+    x = np.ones(1024, np.float32)
+    with pytest.warns(hloom.HloomWarning) as caught:
+        remat_run(squares, spec, x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        remat_run(lambda x: squares(x) * 2.0, spec, x)
+    [warning] = caught
+    assert str(warning.message).endswith("Others like it are told of in hloom.records() alone.")
+    assert all("no backward pass" in (record.complaint or "") for record in new_records())
+    assert len(new_records()) == 2
+
+
+def test_a_budget_that_nobody_can_check_is_a_complaint(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_jax, "memory_figures", lambda _: _jax.MemoryFigures())
+    with pytest.raises(hloom.PassError, match="not known whether the budget holds"):
+        remat_run(squares, "remat{budget=25%}", np.ones(1024, np.float32))
+    remat_run(squares, "remat", np.ones(1024, np.float32))
+
+
+@pytest.mark.h100
+def test_a_compile_for_an_h100_plans_for_an_h100(run_python: RunPython) -> None:
+    script = """
+import jax
+import jax.numpy as jnp
+import hloom
+from support import opt_passes
+from hloom.passes import registry
+from hloom.targets import deviceless
+x = jax.ShapeDtypeStruct((8, 8), "float32", sharding=deviceless.placement("h100_sxm"))
+with registry.registered(opt_passes.TellTarget):
+    jax.jit(lambda x: x * 2.0).lower(x).compile({"hloom": "tell-target"})
+print(hloom.records()[-1].runs[-1].plan["target"])
+"""
+    assert run_python(script).stdout == "h100_sxm\n"

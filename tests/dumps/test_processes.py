@@ -1,0 +1,155 @@
+"""Two processes under jax.distributed dump a step: each its share, and together it reads back."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support import ROOT
+from support.dumps.worker import CHOSEN, SHARDINGS, first_state
+
+from hloom.dumps.read.dump import DumpError, ModuleDump, open_dump
+from hloom.dumps.write.array_files import read_arrays, read_entries
+
+PROCESSES = (0, 1)
+WORKER = ROOT / "tests" / "support" / "dumps" / "worker.py"
+
+FINISHES_WITHIN_S = 120
+"""Many times what it takes; as in test_processes.py."""
+
+OVERHEAD_BYTES = 64 * 1024
+"""What checkpoints may have beside the values: metadata, and trees of keys. Less than a quarter
+of the state's smallest array."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What the two processes wrote, and what each told at its end."""
+
+    folder: Path
+    told: tuple[dict[str, Any], ...]
+
+    def module(self, name: str, process: int) -> ModuleDump:
+        """The module of that name in the folder of that process."""
+        dump = open_dump(self.folder / f"step-{CHOSEN}" / f"process-{process}")
+        [module] = [each for each in dump.modules if each.name == name]
+        return module
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("dump")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    workers: list[subprocess.Popen[str]] = []
+    try:
+        for process in PROCESSES:
+            words = [str(folder), "--process", str(process), "--port", str(port)]
+            workers.append(
+                subprocess.Popen(
+                    [sys.executable, str(WORKER), *words],
+                    env=os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"},
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+            )
+        # At their end they wait for each other: that is jax.distributed's.
+        told = [worker.communicate(timeout=FINISHES_WITHIN_S) for worker in workers]
+    finally:
+        for worker in workers:
+            worker.kill()
+    for worker, (_, errors) in zip(workers, told, strict=True):
+        assert worker.returncode == 0, errors
+        assert "HloomWarning" not in errors
+    return Run(folder, tuple(json.loads(output.splitlines()[-1]) for output, _ in told))
+
+
+def expected(steps: int) -> dict[str, np.ndarray]:
+    """The state after so many steps."""
+    state = first_state()
+    for _ in range(steps):
+        columns = state["columns"] * np.float32(0.5)
+        state = {name: -value for name, value in state.items()} | {"columns": columns}
+    return state
+
+
+def named(folders: Sequence[Path]) -> dict[str, np.ndarray]:
+    arrays = read_arrays(folders)
+    return {entry.name: arrays[entry.index] for entry in read_entries(folders[0])}
+
+
+def test_both_processes_write_into_one_folder(ran: Run) -> None:
+    assert [child.name for child in ran.folder.iterdir()] == [f"step-{CHOSEN}"]
+    inside = sorted(child.name for child in (ran.folder / f"step-{CHOSEN}").iterdir())
+    assert inside == ["manifest.json", "process-0", "process-1"]
+    runs = {
+        json.loads(file.read_text())["run"]
+        for file in ran.folder.glob("step-*/**/manifest.json")
+        if json.loads(file.read_text())["kind"] != "module"
+    }
+    assert len(runs) == 1
+
+
+@pytest.mark.parametrize("process", PROCESSES)
+@pytest.mark.parametrize(("kind", "steps"), [("arguments", CHOSEN), ("results", CHOSEN + 1)])
+def test_the_state_reads_back_equal(ran: Run, kind: str, steps: int, process: int) -> None:
+    folders = ran.module("jit_train_step", process).array_folders(kind)
+    assert len(folders) == 2
+    read = named(folders)
+    for name, value in expected(steps).items():
+        [mine] = [array for told, array in read.items() if f"'{name}'" in told]
+        np.testing.assert_array_equal(mine, value)
+        assert mine.dtype == value.dtype
+    numbers = [array for array in read.values() if array.ndim == 0]
+    assert [n.item() for n in numbers] == ([CHOSEN, 0.5] if kind == "arguments" else [])
+
+
+@pytest.mark.parametrize("kind", ["arguments", "results"])
+def test_no_value_is_in_two_shares(ran: Run, kind: str) -> None:
+    folders = ran.module("jit_train_step", 0).array_folders(kind)
+    written: dict[int, np.ndarray] = {}
+    for folder in folders:
+        for entry in read_entries(folder):
+            count = written.setdefault(entry.index, np.zeros(entry.shape, int))
+            for shard in entry.shards:
+                count[shard.slices] += 1
+    assert len(written) == len(SHARDINGS) + (2 if kind == "arguments" else 0)
+    for count in written.values():
+        np.testing.assert_array_equal(count, 1)
+
+
+@pytest.mark.parametrize("kind", ["arguments", "results"])
+def test_no_byte_is_written_twice(ran: Run, kind: str) -> None:
+    folders = ran.module("jit_train_step", 0).array_folders(kind)
+    sizes = [sum(f.stat().st_size for f in folder.rglob("*") if f.is_file()) for folder in folders]
+    state = first_state().values()
+    # The second process has half of what is split between the processes, and nothing else.
+    second_bytes = sum(value.nbytes for value in state) // len(SHARDINGS)
+    assert sizes[1] < second_bytes + OVERHEAD_BYTES
+    assert sum(sizes) < sum(value.nbytes for value in state) + OVERHEAD_BYTES
+
+
+@pytest.mark.parametrize("process", PROCESSES)
+def test_what_a_process_runs_alone_is_its_own(ran: Run, process: int) -> None:
+    module = ran.module("jit_own_step", process)
+    [result] = read_arrays(module.array_folders("results")).values()
+    after = (10.0 + process) * 2 ** (CHOSEN + 1)
+    np.testing.assert_array_equal(result, np.full(3, after, np.float32))
+    assert ran.told[process]["mine"] == [2 * after] * 3
+
+
+def test_without_the_other_process_the_share_is_told(ran: Run) -> None:
+    module = ran.module("jit_train_step", 1)
+    with pytest.raises(DumpError, match=r"is not whole: \d+ of 65536 values are here"):
+        read_arrays([module.folder / "arguments"])

@@ -1,0 +1,364 @@
+"""What is dumped of chosen steps, and that the others are left alone."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+from conftest import RunPython
+from support.dumps.runs import DUMP_MARKS, Captures, X, names, program, train
+
+import hloom
+from hloom.dumps.collect import reminder
+from hloom.dumps.collect import step as step_module
+
+pytestmark = DUMP_MARKS
+
+
+def test_only_chosen_steps_are_dumped(tmp_path: Path, captures: Captures) -> None:
+    step = program()
+    with hloom.dump(to=tmp_path, steps="3,7"):
+        for n in range(10):
+            with hloom.step(n):
+                step(X)
+    with hloom.step(3):
+        step(X)
+    assert [(capture.step, names(capture)) for capture in captures] == [
+        (3, ["jit_step"]),
+        (7, ["jit_step"]),
+    ]
+    assert [capture.error for capture in captures] == [None, None]
+    assert captures[0].executions[0].arguments is None
+
+
+def test_a_chosen_step_neither_traces_nor_compiles(tmp_path: Path, captures: Captures) -> None:
+    traces = []
+
+    @jax.jit
+    def step(x: jax.Array) -> jax.Array:
+        traces.append(1)
+        return x * 3.0
+
+    with hloom.dump(to=tmp_path, steps="*"):
+        for n in range(3):
+            with hloom.step(n):
+                assert [step(X)[0] for _ in range(3)] == [3, 3, 3]
+    assert len(traces) == 1
+    assert [names(capture).count("jit_step") for capture in captures] == [1, 1, 1]
+
+
+def test_every_module_of_the_step_in_order(tmp_path: Path, captures: Captures) -> None:
+    first, second = program("first"), program("second")
+    compiled = program("ahead_of_time").lower(X).compile()  # type: ignore[attr-defined]
+    with hloom.dump(to=tmp_path, steps=1):
+        for n in range(2):
+            with hloom.step(n):
+                compiled(X)
+                second(first(second(X)))
+    [capture] = captures
+    assert names(capture) == ["jit_ahead_of_time", "jit_second", "jit_first"]
+    with hloom.dump(to=tmp_path, steps=1, modules="jit_f*"), hloom.step(1):
+        second(first(X))
+    assert names(captures[-1]) == ["jit_first"]
+
+
+def test_a_step_inside_a_chosen_one_belongs_to_it(tmp_path: Path, captures: Captures) -> None:
+    with hloom.dump(to=tmp_path, steps="*"):
+        with hloom.step(1):
+            with hloom.step(2):
+                program("inner")(X)
+            program("outer")(X)
+        with hloom.step(3):
+            pass
+    assert [(capture.step, names(capture)) for capture in captures] == [
+        (1, ["jit_inner", "jit_outer"]),
+        (3, []),
+    ]
+    [missing] = captures[1].missing
+    assert missing.why.startswith("no module that was asked for ran in the step")
+
+
+def test_what_other_threads_run_is_not_the_steps(tmp_path: Path, captures: Captures) -> None:
+    with hloom.dump(to=tmp_path, steps=1), hloom.step(1):
+        thread = threading.Thread(target=lambda: program("loader")(X))
+        thread.start()
+        thread.join()
+        program()(X)
+    assert names(captures[0]) == ["jit_step"]
+
+
+def test_two_threads_each_have_their_step(tmp_path: Path, captures: Captures) -> None:
+    both_are_inside = threading.Barrier(2, timeout=60)
+
+    def run(n: int) -> None:
+        step = program(f"step_{n}")
+        with hloom.dump(to=tmp_path, steps=n), hloom.step(n):
+            both_are_inside.wait()
+            step(X)
+            both_are_inside.wait()
+
+    threads = [threading.Thread(target=run, args=(n,)) for n in (1, 2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = sorted((capture.step, *names(capture)) for capture in captures)
+    assert found == [(1, "jit_step_1"), (2, "jit_step_2")]
+
+
+def test_an_error_in_a_step_goes_on_up(tmp_path: Path, captures: Captures) -> None:
+    step = program()
+
+    def run(_: int) -> None:
+        step(X)
+        raise KeyError("batch")
+
+    with pytest.raises(KeyError):
+        train([1], run, to=tmp_path, steps="1")
+    [capture] = captures
+    assert names(capture) == ["jit_step"]
+    assert capture.error == "KeyError: 'batch'"
+    assert capture.executions[0].error is None
+    with hloom.dump(to=tmp_path, steps=2), hloom.step(2):
+        step(X)
+    assert len(captures) == 2
+
+
+def test_a_module_that_fails_is_dumped_with_its_error(tmp_path: Path, captures: Captures) -> None:
+    @jax.jit
+    def step(x: jax.Array) -> jax.Array:
+        return jnp.log(x)
+
+    with (
+        hloom.dump(to=tmp_path, steps=1),
+        jax.debug_nans(True),
+        pytest.raises(FloatingPointError),
+        hloom.step(1),
+    ):
+        step(-X)
+    [capture] = captures
+    assert capture.error is not None
+    assert capture.error.startswith("FloatingPointError: ")
+    failed = [each.error for each in capture.executions if each.name == "jit_step"]
+    assert failed[0] is not None
+    assert "nan" in failed[0]
+
+
+def test_donated_arguments_are_copied_before_they_are_gone(
+    tmp_path: Path, captures: Captures
+) -> None:
+    def train_step(state: dict[str, jax.Array], batch: jax.Array) -> dict[str, jax.Array]:
+        return {"w": state["w"] + batch}
+
+    step = jax.jit(train_step, donate_argnums=0)
+    state = {"w": jnp.ones(4)}
+    with hloom.dump(to=tmp_path, steps=1, arrays=True):
+        for n in range(3):
+            with hloom.step(n):
+                state = step(state, 2 * jnp.ones(4))
+    [capture] = captures
+    [execution] = [each for each in capture.executions if each.name == "jit_train_step"]
+    assert execution.missing == ()
+    assert execution.kept is not None
+    assert execution.kept.facts.arguments == ("state['w']", "batch")
+    assert execution.kept.facts.results == ("result['w']",)
+    assert execution.arguments is not None
+    assert execution.results is not None
+    assert float(state["w"][0]) == 7
+
+
+def test_arrays_that_cannot_be_copied_are_missing(
+    tmp_path: Path, captures: Captures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hloom.dumps.collect import arrays
+
+    def refuse(*_: object, **__: object) -> None:
+        raise MemoryError("too much")
+
+    monkeypatch.setattr(arrays, "snapshot", refuse)
+    with hloom.dump(to=tmp_path, steps=1, arrays=True), hloom.step(1):
+        program()(X)
+    execution = captures[0].executions[0]
+    assert [each.why for each in execution.missing] == [
+        "they could not be copied: MemoryError: too much"
+    ] * 2
+
+
+def test_a_step_opens_jaxs_own_annotation(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[object] = []
+
+    class Annotation:
+        def __init__(self, name: str, **arguments: int) -> None:
+            calls.append((name, arguments))
+
+        def __enter__(self) -> None:
+            calls.append("enter")
+
+        def __exit__(self, *_: object) -> None:
+            calls.append("exit")
+
+    monkeypatch.setattr(jax.profiler, "StepTraceAnnotation", Annotation)
+    with hloom.step(5):
+        calls.append("inside")
+    assert calls == [("train", {"step_num": 5}), "enter", "inside", "exit"]
+
+
+def test_what_fails_while_watching_is_one_warning(
+    tmp_path: Path, captures: Captures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("no")
+
+    monkeypatch.setattr("hloom.dumps.collect.tracer.LIVE.find", broken)
+
+    def run(_: int) -> None:
+        assert program()(X)[0] == 2
+
+    with pytest.warns(hloom.HloomWarning) as caught:
+        train(range(2), run, to=tmp_path, steps="*")
+    [warning] = caught
+    assert str(warning.message) == (
+        "hloom: watching a module of a chosen step failed: RuntimeError: no. "
+        "The program goes on without it."
+    )
+    assert len(captures) == 2
+
+
+def test_a_state_that_cannot_be_kept_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_: object) -> bytes:
+        raise RuntimeError("no bytecode")
+
+    monkeypatch.setattr("hloom.dumps.collect.observer.module_bytecode", broken)
+    message = "keeping a state of a module for a dump failed: RuntimeError: no bytecode"
+    with (
+        hloom.dump(to=tmp_path, steps=1),
+        hloom.passes("replace-two"),
+        pytest.warns(hloom.HloomWarning, match=message),
+    ):
+        assert program()(X)[0] == 3
+
+
+def test_steps_that_nobody_names_are_told_of_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    registered: list[Callable[[], None]] = []
+    monkeypatch.setattr(step_module, "_named", {})
+    monkeypatch.setattr(atexit, "register", registered.append)
+    # What earlier tests of this process asked for in vain is told as well.
+    monkeypatch.setattr(reminder, "_asked", {})
+    reminder._remind_at_exit.cache_clear()
+    with hloom.dump(to=tmp_path, steps="3"):
+        program()(X)
+        program("other")(X)
+    # Of the standard library, weakref.finalize registers itself when it is first used.
+    [at_exit] = [each for each in registered if each is reminder.remind]
+    at_exit()
+    assert capsys.readouterr().err == (
+        "hloom: steps were to be dumped, but the program named none: put "
+        "`with hloom.step(n):` around each training step.\n"
+    )
+    with hloom.dump(to=tmp_path, steps="3"), hloom.step(3):
+        pass
+    at_exit()
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("chosen", "told"),
+    [
+        ("99", "step 99 of those to be dumped to {} never came"),
+        ("1,99", "step 99 of those to be dumped to {} never came"),
+        ("7:9,10:,2", "steps 7:9:1,10::1 of those to be dumped to {} never came"),
+        ("10,11,12,13,14,15,16", "steps 10,11,12,13,14 and 2 more of those to be dumped to {} "),
+        ("0:100:2", None),
+        ("*", None),
+        ("none", None),
+        ("4", None),
+    ],
+)
+@pytest.mark.usefixtures("captures")
+def test_chosen_steps_that_never_came_are_told_of_at_the_end(
+    chosen: str,
+    told: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(step_module, "_named", {})
+    monkeypatch.setattr(reminder, "_asked", {})
+    with hloom.dump(to=tmp_path, steps=chosen):
+        for number in range(5):
+            with hloom.step(number):
+                pass
+    reminder.remind()
+    said = capsys.readouterr().err
+    if told is None:
+        assert said == ""
+    else:
+        assert said.startswith("hloom: " + told.format(tmp_path))
+        assert said.endswith("never came: the program named steps 0 to 4.\n")
+
+
+def test_a_process_tells_of_steps_that_never_came(run_python: RunPython, tmp_path: Path) -> None:
+    script = """
+import jax, numpy as np
+import hloom
+for number in range(5):
+    with hloom.step(number):
+        jax.jit(lambda x: x * 2.0)(np.ones(3))
+"""
+    result = run_python(script, HLOOM_DUMP_TO=str(tmp_path), HLOOM_DUMP_STEPS="99")
+    assert result.stderr == (
+        f"hloom: step 99 of those to be dumped to {tmp_path} never came: the program named steps "
+        "0 to 4.\n"
+    )
+
+
+CHANGES_NOTHING = """
+import jax, numpy as np
+jax.jit(lambda x: x * 2.0)(np.ones(3))
+"""
+
+
+@pytest.mark.parametrize(
+    ("variables", "why"),
+    [
+        (
+            {"JAX_HLOOM": "cse"},
+            "the passes changed nothing in the 1 program compiled, and only what they change is "
+            "written then; HLOOM_DUMP_STEPS='*' has every step written.",
+        ),
+        ({}, "no pass ran: set JAX_HLOOM, or a jit's own option."),
+        (
+            {"JAX_HLOOM": "cse", "HLOOM_DUMP_MODULES": "jit_train*,x"},
+            "no module that a pass ran on has a name that HLOOM_DUMP_MODULES=jit_train*,x matches.",
+        ),
+    ],
+)
+def test_a_process_tells_why_nothing_was_dumped(
+    variables: dict[str, str], why: str, run_python: RunPython, tmp_path: Path
+) -> None:
+    folder = tmp_path / "dumps"
+    result = run_python(CHANGES_NOTHING, HLOOM_DUMP_TO=str(folder), **variables)
+    assert result.stderr == f"hloom: nothing was dumped to {folder}: {why}\n"
+    assert not folder.exists()
+
+
+def test_what_was_dumped_is_not_told_of(run_python: RunPython, tmp_path: Path) -> None:
+    script = """
+import jax
+from support import toy_passes
+from hloom.passes import registry
+with registry.registered(toy_passes.ReplaceTwo):
+    jax.jit(lambda x: x * 2.0)(1.0)
+"""
+    result = run_python(script, HLOOM_DUMP_TO=str(tmp_path), JAX_HLOOM="replace-two")
+    assert result.stderr == ""
+    assert list(tmp_path.iterdir())

@@ -1,0 +1,219 @@
+"""The wheel holds the whole package under its import names, and works from there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import jax.ffi
+import pytest
+from conftest import RunPython
+from support import ROOT
+from support.devices.native_code import compiler
+
+from hloom import runtime
+
+FOLDERS = {
+    "hloom": ROOT / "hloom",
+    "hloom/passes": ROOT / "passes",
+    "hloom/lowering": ROOT / "lowering",
+    "hloom/runtime": ROOT / "runtime",
+}
+
+LIBRARY = "hloom/runtime/libhloom_runtime.so"
+
+BUILD = """
+import sys
+import scikit_build_core.build as build
+folder, *settings = sys.argv[1:]
+build.build_wheel(folder, dict(setting.split("=", 1) for setting in settings))
+"""
+
+
+def build_wheel(
+    folder: Path, *settings: str, **environment: str
+) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """Builds a wheel as pip does, without its isolation; gives it and what the build printed."""
+    result = subprocess.run(
+        [sys.executable, "-c", BUILD, str(folder), f"build-dir={folder / 'build'}", *settings],
+        cwd=ROOT,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    [path] = folder.glob("*.whl")
+    return path, result
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    """A wheel with the native library, built against the headers that are installed here."""
+    if compiler() is None or shutil.which("cmake") is None:
+        pytest.skip("no C++ compiler, or no CMake, on this machine")
+    theirs = runtime.registration._installed_ffi_version()
+    assert theirs is not None
+    path, result = build_wheel(
+        tmp_path_factory.mktemp("wheel"),
+        "cmake.build-type=Debug",
+        f"cmake.define.HLOOM_JAXLIB_INCLUDE={jax.ffi.include_dir()}",
+        f"cmake.define.HLOOM_FFI_VERSION={'.'.join(map(str, theirs))}",
+    )
+    assert path.name.startswith("hloom-0.1.0-py3-none-linux_"), result.stdout + result.stderr
+    assert "warning:" not in result.stdout + result.stderr
+    return zipfile.ZipFile(path)
+
+
+@pytest.fixture(scope="module")
+def pure_wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    """The wheel of a machine on which the C++ cannot be compiled."""
+    path, _ = build_wheel(tmp_path_factory.mktemp("pure"), CXX="false")
+    assert path.name == "hloom-0.1.0-py3-none-any.whl"
+    return zipfile.ZipFile(path)
+
+
+def expected_files() -> set[str]:
+    """What is packed of the sources: all but the caches and what is only compiled."""
+    left_out = {ROOT / "runtime" / "csrc", ROOT / "runtime" / "CMakeLists.txt"}
+    return {
+        f"{name}/{file.relative_to(folder)}"
+        for name, folder in FOLDERS.items()
+        for file in folder.rglob("*")
+        if file.is_file() and "__pycache__" not in file.parts
+        if left_out.isdisjoint({file, *file.parents})
+    }
+
+
+def packed_files(wheel: zipfile.ZipFile) -> set[str]:
+    return {name for name in wheel.namelist() if not name.startswith("hloom-0.1.0.dist-info/")}
+
+
+def test_the_wheel_holds_every_file_under_its_import_name(wheel: zipfile.ZipFile) -> None:
+    assert packed_files(wheel) == expected_files() | {LIBRARY}
+    assert "hloom-0.1.0.dist-info/licenses/LICENSE" in wheel.namelist()
+
+
+def test_the_pure_wheel_lacks_the_library_alone(pure_wheel: zipfile.ZipFile) -> None:
+    assert packed_files(pure_wheel) == expected_files()
+
+
+FROM_WHEEL = """
+import sys
+# An editable install is found by an importer of its own, ahead of every path.
+sys.meta_path[:] = [f for f in sys.meta_path if "ScikitBuild" not in type(f).__name__]
+sys.path.insert(0, {folder!r})
+import hloom, hloom.passes.framework.pipeline, hloom.lowering.decompose
+import hloom.tools.cli, hloom.tools.opt
+from hloom import runtime
+for module in (hloom, hloom.passes, hloom.lowering, runtime):
+    assert module.__file__.startswith({folder!r}), module.__file__
+print(hloom.passes.framework.pipeline.Pipeline.parse("default"))
+"""
+
+
+def test_the_wheel_works(wheel: zipfile.ZipFile, run_python: RunPython, tmp_path: Path) -> None:
+    wheel.extractall(tmp_path)
+    script = (
+        FROM_WHEEL.format(folder=str(tmp_path))
+        + """
+runtime.register(runtime.targets("cpu"), "cpu")
+print(runtime.load_library().path)
+"""
+    )
+    assert run_python(script).stdout == f"remat\n{tmp_path / LIBRARY}\n"
+
+
+IN_THE_TREE = """
+import sys
+# As with a plain install: no importer stands ahead of the folder in which Python was started.
+sys.meta_path[:] = [f for f in sys.meta_path if "ScikitBuild" not in type(f).__name__]
+import jax, jax.numpy as jnp
+print(jax.jit(jax.grad(lambda x: jnp.sin(jnp.sin(x))))(0.0))
+import hloom.tools.cli, hloom.lowering.lower, hloom.tools.opt
+from hloom import runtime
+print([record.spec for record in hloom.records()][-1:])
+print(*(module.__file__ for module in (hloom, hloom.passes, hloom.lowering, runtime)))
+print(runtime.load_library().path.is_file())
+"""
+
+
+def test_the_tree_is_importable_as_it_is(run_python: RunPython) -> None:
+    """Python started in a checkout's root finds the folder hloom/ ahead of an installed hloom."""
+    result = run_python(IN_THE_TREE, cwd=ROOT, JAX_HLOOM="remat")
+    assert result.stderr == ""
+    gradient, specs, files, has_library = result.stdout.splitlines()
+    assert (gradient, specs) == ("1.0", "['remat']")
+    folders = ["hloom", "hloom/passes", "hloom/lowering", "hloom/runtime"]
+    assert files.split() == [str(ROOT / folder / "__init__.py") for folder in folders]
+    assert has_library == str(compiler() is not None)
+
+
+def test_the_pure_wheel_works_until_a_kernel_is_used(
+    pure_wheel: zipfile.ZipFile, run_python: RunPython, tmp_path: Path
+) -> None:
+    pure_wheel.extractall(tmp_path)
+    script = (
+        FROM_WHEEL.format(folder=str(tmp_path))
+        + """
+import jax, jax.numpy as jnp
+with hloom.passes("remat"):
+    print(jax.jit(jax.grad(lambda x: jnp.sin(jnp.sin(x))))(0.0))
+try:
+    runtime.register(["hloom.barrier.v1"], "cpu")
+except runtime.RuntimeLibraryError as error:
+    print(error)
+"""
+    )
+    first, second, third = run_python(script).stdout.splitlines()
+    assert (first, second) == ("remat", "1.0")
+    assert "installed without its native library" in third
+    assert "pip install" in third
+
+
+@pytest.mark.skipif(compiler() is None, reason="no C++ compiler on this machine")
+def test_hloom_is_installed_with_its_library() -> None:
+    """An install that silently fell back to Python alone would skip what the kernels do."""
+    assert runtime.load_library().ffi_version == (0, 3)
+
+
+def configure(folder: Path, *definitions: str) -> subprocess.CompletedProcess[str]:
+    if compiler() is None or shutil.which("cmake") is None:
+        pytest.skip("no C++ compiler, or no CMake, on this machine")
+    return subprocess.run(
+        ["cmake", "-S", str(ROOT / "runtime"), "-B", str(folder), *definitions],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_other_headers_are_refused(tmp_path: Path) -> None:
+    header = tmp_path / "include/xla/ffi/api/c_api.h"
+    header.parent.mkdir(parents=True)
+    header.write_text("#define XLA_FFI_API_MAJOR 0\n#define XLA_FFI_API_MINOR 77\n")
+    include = f"-DHLOOM_JAXLIB_INCLUDE={tmp_path / 'include'}"
+    result = configure(tmp_path / "build", include)
+    assert result.returncode != 0
+    message = " ".join(result.stderr.split())
+    assert "has XLA FFI 0.77, and hloom's runtime is built against 0.3 (jaxlib 0.10.2)" in message
+
+
+def test_a_folder_without_headers_is_refused(tmp_path: Path) -> None:
+    result = configure(tmp_path / "build", f"-DHLOOM_JAXLIB_INCLUDE={tmp_path}")
+    assert result.returncode != 0
+    message = " ".join(result.stderr.split())
+    assert "HLOOM_JAXLIB_INCLUDE must be the include folder of jaxlib 0.10.2" in message
+
+
+def test_jax_and_the_shell_find_hloom() -> None:
+    [plugin] = [e for e in entry_points(group="jax_plugins") if e.name == "hloom"]
+    assert plugin.value == "hloom.plugin"
+    scripts = {e.name: e.value for e in entry_points(group="console_scripts")}
+    assert scripts["hloom"] == "hloom.tools.cli:main"
+    assert scripts["hloom-opt"] == "hloom.tools.opt:main"

@@ -1,0 +1,207 @@
+"""`jax.lax.ragged_all_to_all` between processes, where the operands are exchanged."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from itertools import islice
+
+import pytest
+from support.devices.stopping import stopped_for
+
+START = """
+import os
+import signal
+import sys
+import time
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+from support.devices.ragged_splits import exchange, gradients, random_split
+
+port, processes, process, other = map(int, sys.argv[1:])
+jax.config.update("jax_cpu_collectives_implementation", "gloo")
+jax.distributed.initialize(f"localhost:{port}", processes, process, initialization_timeout=60)
+devices = jax.device_count()
+assert devices == 2 * processes
+mesh = Mesh(np.array(jax.devices()), ("x",))
+
+def body(weight, operand, output, *slices):
+    def send(operand):
+        rows = (each[0] for each in slices)
+        return jax.lax.ragged_all_to_all(operand, output[0], *rows, axis_name="x")
+    result, backward = jax.vjp(send, operand[0])
+    return result[None], backward(weight[0])[0][None]
+
+mapped = jax.shard_map(body, mesh=mesh, in_specs=P("x"), out_specs=P("x"))
+step = jax.jit(mapped, compiler_options={"hloom": "barriers{timeout=30s}"})
+
+def put(values):
+    sharding = NamedSharding(mesh, P("x"))
+    return jax.make_array_from_callback(values.shape, sharding, lambda index: values[index])
+
+rng = np.random.default_rng(0)
+
+def run():
+    split = random_split(rng, operand_rows=24, output_rows=48, devices=devices)
+    shapes = (devices, 48, 3), (devices, 24, 3), (devices, 48, 3)
+    weight, operand, output = (rng.normal(size=shape).astype(np.float32) for shape in shapes)
+    results = step(*map(put, (weight, operand, output, *split.arrays())))
+    expected = exchange(operand, output, split), gradients(weight, 24, split)[0]
+    for result, wanted in zip(results, expected, strict=True):
+        for shard in result.addressable_shards:
+            np.testing.assert_array_equal(shard.data, wanted[shard.index])
+"""
+
+EQUAL = (
+    START
+    + """
+for _ in range(10):
+    run()
+print("equal")
+"""
+)
+
+STOPS = (
+    START
+    + """
+for number in range(6):
+    if (number, process) == (3, other):
+        os.kill(os.getpid(), signal.SIGSTOP)
+    run()
+print("equal")
+"""
+)
+
+# One process exchanges offsets, but sends no rows, and is killed when the others wait for them.
+DIES = (
+    START
+    + """
+from hloom.lowering import ragged_text
+
+def none_is_sent(operand, groups):
+    shape, every = operand.shape, ragged_text._every(operand, len(groups[0]))
+    repeated = ragged_text.Tensor((len(groups[0]), *shape), operand.element)
+    dims = list(range(1, len(shape) + 1))
+    return f'''
+func.func @every_row(%operand: {operand}) -> {every} {{
+  %repeated = stablehlo.broadcast_in_dim %operand, dims = {dims} : ({operand}) -> {repeated}
+  %every = stablehlo.reshape %repeated : ({repeated}) -> {every}
+  return %every : {every}
+}}'''
+
+if process == other:
+    ragged_text.every_row_exchanged = none_is_sent
+
+def forward(operand, output, *slices):
+    rows = (each[0] for each in slices)
+    return jax.lax.ragged_all_to_all(operand[0], output[0], *rows, axis_name="x")[None]
+
+once = jax.shard_map(forward, mesh=mesh, in_specs=P("x"), out_specs=P("x"))
+once = jax.jit(once, compiler_options={"hloom": "barriers"})
+split = random_split(rng, operand_rows=24, output_rows=48, devices=devices)
+shapes = (devices, 24, 3), (devices, 48, 3)
+values = (rng.normal(size=shape).astype(np.float32) for shape in shapes)
+try:
+    once(*map(put, (*values, *split.arrays()))).block_until_ready()
+    assert process == other
+    time.sleep(1)
+    os.kill(os.getpid(), signal.SIGKILL)
+except (jax.errors.JaxRuntimeError, ValueError) as error:
+    print("ended with", " ".join(str(error).split()), flush=True)
+# Nobody goes before all have told: who goes is an error for those who wait for it.
+sys.stdin.read()
+os._exit(0)
+"""
+)
+
+
+def start(script: str, processes: int, other: int = -1) -> list[subprocess.Popen[str]]:
+    """A script in several processes; to one of them, `other`, something happens."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    environment = os.environ | {
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
+    }
+    return [
+        subprocess.Popen(
+            [sys.executable, "-c", script, *map(str, (port, processes, process, other))],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for process in range(processes)
+    ]
+
+
+def all_are_equal(
+    workers: Sequence[subprocess.Popen[str]], meanwhile: Callable[[], None] = lambda: None
+) -> None:
+    """Checks that all processes end well."""
+    try:
+        meanwhile()
+        outputs = [worker.communicate(timeout=180) for worker in workers]
+    finally:
+        for worker in workers:
+            worker.kill()
+    for worker, (output, errors) in zip(workers, outputs, strict=True):
+        assert worker.returncode == 0, errors
+        assert output.endswith("equal\n")
+
+
+@pytest.mark.parametrize("processes", [2, 4])
+def test_equals_numpy_with_gradients(processes: int) -> None:
+    all_are_equal(start(EQUAL, processes))
+
+
+@pytest.mark.parametrize("processes", [2, 4])
+def test_a_process_that_is_killed_is_an_error_in_the_others(processes: int) -> None:
+    """Killed when the others wait for its rows, and for nothing else of it."""
+    dead = 1
+    workers = start(DIES, processes, other=dead)
+    alive = [worker for process, worker in enumerate(workers) if process != dead]
+    try:
+        # Long before jax.distributed itself finds that a process is gone, after 100 s.
+        assert workers[dead].wait(timeout=180) == -signal.SIGKILL
+        told = told_within(60, alive)
+    finally:
+        for worker in workers:
+            worker.kill()
+    assert len(told) == len(alive)
+    for error in told:
+        assert re.search("Gloo all-to-all.*(closed|reset) by peer", error)
+
+
+def told_within(seconds: float, workers: Sequence[subprocess.Popen[str]]) -> list[str]:
+    """A line of each process, of those that tell one in time."""
+    lines: list[str] = []
+    readers = [threading.Thread(target=_read, args=(each, lines), daemon=True) for each in workers]
+    end = time.monotonic() + seconds
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join(max(0, end - time.monotonic()))
+    return list(lines)
+
+
+def _read(worker: subprocess.Popen[str], lines: list[str]) -> None:
+    assert worker.stdout is not None
+    # XLA's transport writes lines of its own.
+    lines.extend(islice((each for each in worker.stdout if each.startswith("ended with")), 1))
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("processes", [2, 4])
+def test_a_process_that_is_stopped_is_waited_for(processes: int) -> None:
+    workers = start(STOPS, processes, other=1)
+    all_are_equal(workers, lambda: stopped_for(10, workers[1].pid))

@@ -1,0 +1,301 @@
+"""Types, names, kinds of work and blocks as the analyses see them, on IR written as text."""
+
+from __future__ import annotations
+
+import pytest
+from jax.extend.mlir import ir
+from support.ir_blocks import BlockOf, last_value
+
+from hloom.passes.analysis.autodiff import is_backward, is_rematerialized
+from hloom.passes.analysis.block_graph import FROM_OUTSIDE, BlockGraph
+from hloom.passes.ir import walk
+from hloom.passes.ir.locations import operation_name, qualified, rematerialized, source_line
+from hloom.passes.ir.ops import Kind, is_cheap, kind_of, may_go
+from hloom.passes.ir.types import tensor_bytes
+
+# Sizes of types.
+
+SIZES = [
+    ("tensor<4xi1>", 4),
+    ("tensor<4xi2>", 1),
+    ("tensor<4xui2>", 1),
+    ("tensor<4xi4>", 2),
+    ("tensor<4xui4>", 2),
+    ("tensor<3xi4>", 2),
+    ("tensor<4xi8>", 4),
+    ("tensor<4xui8>", 4),
+    ("tensor<4xi16>", 8),
+    ("tensor<4xi32>", 16),
+    ("tensor<4xui32>", 16),
+    ("tensor<4xi64>", 32),
+    ("tensor<4xindex>", 32),
+    ("tensor<4xf4E2M1FN>", 2),
+    ("tensor<4xi3>", 2),
+    ("tensor<4xf6E2M3FN>", 4),
+    ("tensor<4xf6E3M2FN>", 4),
+    ("tensor<4xf8E3M4>", 4),
+    ("tensor<4xf8E4M3>", 4),
+    ("tensor<4xf8E4M3FN>", 4),
+    ("tensor<4xf8E4M3FNUZ>", 4),
+    ("tensor<4xf8E4M3B11FNUZ>", 4),
+    ("tensor<4xf8E5M2>", 4),
+    ("tensor<4xf8E5M2FNUZ>", 4),
+    ("tensor<4xf8E8M0FNU>", 4),
+    ("tensor<4xf16>", 8),
+    ("tensor<4xbf16>", 8),
+    ("tensor<4xf32>", 16),
+    ("tensor<4xf64>", 32),
+    ("tensor<4xcomplex<f32>>", 32),
+    ("tensor<4xcomplex<f64>>", 64),
+    ("tensor<f32>", 4),
+    ("tensor<2x3x4xbf16>", 48),
+    ("tensor<0x4xf32>", 0),
+    ("tensor<1048576x1048576xf64>", 2**43),
+    ("!stablehlo.token", 0),
+    ("tensor<?x4xf32>", None),
+    ("tensor<?x4xf32, #stablehlo.bounds<8, ?>>", None),
+    ("tensor<*xf32>", None),
+    ("tuple<tensor<4xf32>, tensor<4xf32>>", None),
+]
+
+
+@pytest.mark.parametrize(("type_", "size_bytes"), SIZES)
+def test_tensor_bytes(context: ir.Context, type_: str, size_bytes: int | None) -> None:
+    assert tensor_bytes(ir.Type.parse(type_)) == size_bytes
+
+
+# Names and source lines.
+
+
+def location_of(text: str) -> ir.Location:
+    return ir.Module.parse(f"module {{}} loc({text})").operation.location
+
+
+NAMES = [
+    ('"jit(f)/jvp()/mul"', "jit(f)/jvp()/mul", ""),
+    ('"jit(f)/mul"("a.py":3:1)', "jit(f)/mul", "a.py:3"),
+    ('"a.py":3:1', "", "a.py:3"),
+    ("unknown", "", ""),
+    ('"mul"(callsite("g"("a.py":3:1) at "f"("b.py":7:1)))', "mul", "a.py:3"),
+    ('callsite("g"("a.py":3:1) at "b.py":7:1)', "", "a.py:3"),
+    ('fused["a.py":3:1, "mul"("b.py":7:1)]', "mul", "a.py:3"),
+    ('fused[unknown, "mul", "add"("b.py":7:1)]', "mul", "b.py:7"),
+    ('"outer"("inner"("a.py":3:1))', "outer", "a.py:3"),
+]
+
+
+@pytest.mark.parametrize(("text", "name", "line"), NAMES)
+def test_names_and_source_lines(context: ir.Context, text: str, name: str, line: str) -> None:
+    location = location_of(text)
+    assert operation_name(location) == name
+    assert source_line(location) == line
+
+
+@pytest.mark.parametrize(
+    ("caller", "own", "name"),
+    [
+        ("jit(f)/jit(g)", '"mul"("a.py":3:1)', "jit(f)/jit(g)/mul"),
+        ("jit(f)/jit(g)", '"a.py":3:1', "jit(f)/jit(g)"),
+        ("jit(f)/jit(g)", '"jit(h)/mul"("a.py":3:1)', "jit(f)/jit(g)/jit(h)/mul"),
+        ("", '"mul"("a.py":3:1)', "mul"),
+        ("", '"a.py":3:1', ""),
+    ],
+)
+def test_a_callers_name_goes_before(context: ir.Context, caller: str, own: str, name: str) -> None:
+    location = qualified(caller, location_of(own))
+    assert operation_name(location) == name
+    assert source_line(location) == "a.py:3"
+
+
+@pytest.mark.parametrize(
+    ("own", "name"),
+    [
+        ('"jit(f)/jvp()/mul"("a.py":3:1)', "jit(f)/jvp()/hloom.remat/mul"),
+        ('"mul"("a.py":3:1)', "hloom.remat/mul"),
+        ('"a.py":3:1', "hloom.remat"),
+    ],
+)
+def test_the_remat_scope_goes_before_the_last_part(
+    context: ir.Context, own: str, name: str
+) -> None:
+    location = rematerialized(location_of(own))
+    assert operation_name(location) == name
+    assert source_line(location) == "a.py:3"
+
+
+BACKWARD = [
+    ("jit(f)/transpose(jvp())/mul", True),
+    ("transpose(jvp())/mul", True),
+    ("jit(f)/vmap(transpose(jvp()))/mul", True),
+    ("jit(f)/jvp(transpose(jvp()))/mul", True),
+    ("jit(f)/transpose(jvp(checkpoint))/rematted_computation/tanh", True),
+    ("jit(f)/jvp()/hloom.remat/tanh", True),
+    ("jit(f)/jvp()/mul", False),
+    ("jit(f)/mul", False),
+    ("jit(f)/transpose", False),
+    ("jit(transpose)/mul", False),
+    ("jit(f)/conv_transpose(x)/mul", False),
+    ("", False),
+]
+
+
+@pytest.mark.parametrize(("name", "expected"), BACKWARD)
+def test_is_backward(block_of: BlockOf, name: str, expected: bool) -> None:
+    value = last_value(
+        block_of(
+            f'%0 = stablehlo.sine %x : tensor<4xf32> loc("{name}")', arguments="%x: tensor<4xf32>"
+        )
+    )
+    assert is_backward(value.owner) == expected
+
+
+def test_is_rematerialized_sees_into_loops(block_of: BlockOf) -> None:
+    text = """
+    %0 = "stablehlo.if"(%p) ({
+      %1 = stablehlo.sine %x : tensor<4xf32> loc("NAME")
+      stablehlo.return %1 : tensor<4xf32>
+    }, {
+      stablehlo.return %x : tensor<4xf32>
+    }) : (tensor<i1>) -> tensor<4xf32>"""
+    arguments = "%p: tensor<i1>, %x: tensor<4xf32>"
+    before = block_of(text.replace("NAME", "jvp()/sin"), arguments=arguments)
+    assert not is_rematerialized(before)
+    after = block_of(text.replace("NAME", "jvp()/hloom.remat/sin"), arguments=arguments)
+    assert is_rematerialized(after)
+
+
+# Kinds of work, and blocks as graphs.
+
+
+def test_reductions_are_cheap_where_their_bodies_are(block_of: BlockOf) -> None:
+    text = """
+    %0 = stablehlo.reduce(%x init: %z) across dimensions = [0] : (tensor<4xf32>, tensor<f32>) -> tensor<f32>
+      reducer(%a: tensor<f32>, %b: tensor<f32>) {
+        %1 = stablehlo.add %a, OTHER : tensor<f32>
+        stablehlo.return %1 : tensor<f32>
+      }"""  # noqa: E501
+    arguments = "%x: tensor<4xf32>, %z: tensor<f32>"
+    plain = last_value(block_of(text.replace("OTHER", "%b"), arguments=arguments))
+    assert kind_of(plain.owner) is Kind.REDUCTION
+    reads_from_outside = last_value(block_of(text.replace("OTHER", "%z"), arguments=arguments))
+    assert kind_of(reads_from_outside.owner) is Kind.EXPENSIVE
+    assert not is_cheap(reads_from_outside.owner)
+
+
+MESH = 'sdy.mesh @mesh = <["a"=4, "b"=2]>\nsdy.mesh @one = <["a"=1]>\n'
+"""Four by two devices, and one."""
+
+SPLIT = '{sdy.sharding = #sdy.sharding<@mesh, [{"a"}, {}]>}'
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        # On what is sharded just so: an argument, or what cheap work makes of such values.
+        ('%0 = sdy.sharding_constraint %x <@mesh, [{"a"}, {}]> : tensor<8x8xf32>', Kind.CHEAP),
+        (
+            """%0 = stablehlo.tanh %x : tensor<8x8xf32>
+            %1 = stablehlo.constant dense<1.0> : tensor<8x8xf32>
+            %2 = stablehlo.add %0, %1 : tensor<8x8xf32>
+            %3 = sdy.sharding_constraint %2 <@mesh, [{"a"}, {}]> : tensor<8x8xf32>""",
+            Kind.CHEAP,
+        ),
+        # A normalization along the axis that is whole on each device.
+        (
+            """%z = stablehlo.constant dense<0.0> : tensor<f32>
+            %0 = stablehlo.reduce(%x init: %z) applies stablehlo.add across dimensions = [1]
+              : (tensor<8x8xf32>, tensor<f32>) -> tensor<8xf32>
+            %1 = stablehlo.reshape %0 : (tensor<8xf32>) -> tensor<8x1xf32>
+            %2 = stablehlo.broadcast_in_dim %1, dims = [0, 1]
+              : (tensor<8x1xf32>) -> tensor<8x8xf32>
+            %3 = stablehlo.subtract %x, %2 : tensor<8x8xf32>
+            %4 = sdy.sharding_constraint %3 <@mesh, [{"a"}, {}]> : tensor<8x8xf32>""",
+            Kind.CHEAP,
+        ),
+        # On one device nothing can move.
+        ('%0 = sdy.sharding_constraint %y <@one, [{"a"}, {}]> : tensor<8x8xf32>', Kind.CHEAP),
+        # Sharded otherwise, nobody knows how, or left open.
+        ('%0 = sdy.sharding_constraint %x <@mesh, [{"b"}, {}]> : tensor<8x8xf32>', Kind.OPAQUE),
+        ("%0 = sdy.sharding_constraint %x <@mesh, [{}, {}]> : tensor<8x8xf32>", Kind.OPAQUE),
+        ('%0 = sdy.sharding_constraint %y <@mesh, [{"a"}, {}]> : tensor<8x8xf32>', Kind.OPAQUE),
+        ('%0 = sdy.sharding_constraint %x <@mesh, [{"a", ?}, {}]> : tensor<8x8xf32>', Kind.OPAQUE),
+        # A sum along the axis that is split, a transpose, a product of what is split so.
+        (
+            """%z = stablehlo.constant dense<0.0> : tensor<f32>
+            %0 = stablehlo.reduce(%x init: %z) applies stablehlo.add across dimensions = [0]
+              : (tensor<8x8xf32>, tensor<f32>) -> tensor<8xf32>
+            %1 = sdy.sharding_constraint %0 <@mesh, [{}]> : tensor<8xf32>""",
+            Kind.OPAQUE,
+        ),
+        (
+            """%0 = stablehlo.transpose %x, dims = [1, 0] : (tensor<8x8xf32>) -> tensor<8x8xf32>
+            %1 = sdy.sharding_constraint %0 <@mesh, [{"a"}, {}]> : tensor<8x8xf32>""",
+            Kind.OPAQUE,
+        ),
+        (
+            """%0 = stablehlo.dot_general %x, %x, contracting_dims = [1] x [1]
+              : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+            %1 = sdy.sharding_constraint %0 <@mesh, [{"a"}, {}]> : tensor<8x8xf32>""",
+            Kind.OPAQUE,
+        ),
+    ],
+)
+def test_a_sharding_constraint_is_cheap_only_where_it_moves_nothing(
+    context: ir.Context, body: str, kind: Kind
+) -> None:
+    arguments = f"%x: tensor<8x8xf32> {SPLIT}, %y: tensor<8x8xf32>"
+    module = ir.Module.parse(f"{MESH} func.func @main({arguments}) {{ {body}\n return }}")
+    block = walk.functions(module)["main"].regions[0].blocks[0]
+    assert kind_of(ir.OpResult(last_value(block)).owner.operation) is kind
+
+
+def test_a_loop_with_a_constraint_inside_is_not_repeated(context: ir.Context) -> None:
+    module = ir.Module.parse(f"""{MESH} func.func @main(%x: tensor<8x8xf32> {SPLIT}) {{
+    %0 = stablehlo.while(%c = %x) : tensor<8x8xf32> cond {{
+      %p = stablehlo.constant dense<false> : tensor<i1>
+      stablehlo.return %p : tensor<i1>
+    }} do {{
+      %1 = sdy.sharding_constraint %c <@mesh, [{{}}, {{}}]> : tensor<8x8xf32>
+      stablehlo.return %1 : tensor<8x8xf32>
+    }}
+    return
+    }}""")
+    loop = walk.functions(module)["main"].regions[0].blocks[0].operations[0].operation
+    assert kind_of(loop) is Kind.OPAQUE
+    assert may_go(loop)  # where nothing reads it
+
+
+def test_a_block_graph(block_of: BlockOf) -> None:
+    block = block_of(
+        """
+    %0 = stablehlo.iota dim = 0 : tensor<4xf32>
+    %1 = stablehlo.add %0, %x : tensor<4xf32>
+    %2 = "stablehlo.if"(%p) ({
+      stablehlo.return %1 : tensor<4xf32>
+    }, {
+      stablehlo.return %0 : tensor<4xf32>
+    }) : (tensor<i1>) -> tensor<4xf32>
+    %3 = stablehlo.add %2, %2 : tensor<4xf32>""",
+        arguments="%p: tensor<i1>, %x: tensor<4xf32>",
+    )
+    graph = BlockGraph.of(block)
+    assert [kind.value for kind in graph.kinds] == [
+        "constant",
+        "cheap",
+        "expensive",
+        "cheap",
+        "opaque",
+    ]
+    # Values: 0 %p, 1 %x, 2 iota, 3 add, 4 the branch, 5 the last add.
+    assert graph.operands == [[], [2, 1], [0, 3, 2], [4], []]
+    assert graph.producers == [FROM_OUTSIDE, FROM_OUTSIDE, 0, 1, 2, 3]
+    assert graph.users == [[2], [1], [1, 2], [2], [3], []]
+    assert graph.sizes == [1, 16, 16, 16, 16, 16]
+    assert graph.constant_derived == [False, False, True, False, False, False]
+
+
+def test_an_ancestor_outside_of_the_block_is_refused(block_of: BlockOf) -> None:
+    value = last_value(block_of("%0 = stablehlo.constant dense<0.0> : tensor<f32>"))
+    other = block_of("%0 = stablehlo.constant dense<0.0> : tensor<f32>")
+    with pytest.raises(ValueError, match="does not stand inside"):
+        walk.ancestor_in(other, value.owner.operation)

@@ -1,0 +1,159 @@
+"""Minimum cuts, and cheapest ones within a limit, on graphs: beside all that there are."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hloom.passes.analysis.budgeted_cut import FlowNetwork, vertex_cut_within
+from hloom.passes.analysis.mincut import minimum_vertex_cut
+
+# Minimum cuts.
+
+Graph = tuple[list[int], list[tuple[int, int]], list[int], list[int]]
+
+
+@st.composite
+def graphs(draw: st.DrawFn, weights: st.SearchStrategy[int]) -> Graph:
+    """Weights, edges of a random acyclic graph of up to 8 vertices, sources and sinks."""
+    count = draw(st.integers(1, 8))
+    vertices = st.integers(0, count - 1)
+    pairs = draw(st.lists(st.tuples(vertices, vertices), max_size=20))
+    edges = [(min(pair), max(pair)) for pair in pairs if pair[0] != pair[1]]
+    ends = st.lists(vertices, max_size=3)
+    all_weights = draw(st.lists(weights, min_size=count, max_size=count))
+    return all_weights, edges, draw(ends), draw(ends)
+
+
+def reachable(
+    edges: Iterable[tuple[int, int]], starts: Iterable[int], avoided: Iterable[int]
+) -> set[int]:
+    """The vertices that paths from ``starts`` come to without meeting an avoided one."""
+    blocked = set(avoided)
+    found = set(starts) - blocked
+    for tail, head in sorted(edges):  # tails before heads: in the graphs here they are smaller
+        if tail in found and head not in blocked:
+            found.add(head)
+    return found
+
+
+def optimal_cuts(graph: Graph) -> tuple[int, list[frozenset[int]]]:
+    """The least weight of a cut and every cut of that weight, by trying all sets of vertices."""
+    weights, edges, sources, sinks = graph
+    vertices = range(len(weights))
+    cuts = [
+        frozenset(chosen)
+        for size in range(len(weights) + 1)
+        for chosen in itertools.combinations(vertices, size)
+        if not reachable(edges, sources, chosen) & set(sinks)
+    ]
+    least = min(sum(weights[v] for v in cut) for cut in cuts)
+    return least, [cut for cut in cuts if sum(weights[v] for v in cut) == least]
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(graphs(st.integers(0, 4)))
+def test_cuts_are_minimal_and_nearest_the_sinks(graph: Graph) -> None:
+    weights, edges, sources, sinks = graph
+    cut = minimum_vertex_cut(weights, edges, sources, sinks)
+    least, cuts = optimal_cuts(graph)
+    assert not reachable(edges, sources, cut) & set(sinks)
+    assert sum(weights[v] for v in cut) == least
+    for other in cuts:  # none stands nearer: it is met on the way to ours
+        assert not reachable(edges, sources, other) & cut
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(graphs(st.integers(0, 2**50)))
+def test_cuts_of_huge_weights_are_off_by_a_unit_a_vertex(graph: Graph) -> None:
+    weights, edges, sources, sinks = graph
+    cut = minimum_vertex_cut(weights, edges, sources, sinks)
+    assert not reachable(edges, sources, cut) & set(sinks)
+    unit = -(-2 * sum(weights) // 2**30)
+    assert sum(weights[v] for v in cut) <= optimal_cuts(graph)[0] + unit * len(weights)
+
+
+def test_weights_that_do_not_fit_32_bits() -> None:
+    """They are scaled, but differences that matter show."""
+    weights = [2**40 + 2**20, 2**40, 2**40 + 2**20]
+    assert minimum_vertex_cut(weights, [(0, 1), (1, 2)], [0], [2]) == {1}
+
+
+@pytest.mark.parametrize(("sources", "sinks"), [([], [0]), ([0], []), ([], [])])
+def test_nothing_to_cut(sources: list[int], sinks: list[int]) -> None:
+    assert minimum_vertex_cut([5, 5], [], sources, sinks) == frozenset()
+
+
+def test_a_source_that_is_a_sink_is_cut() -> None:
+    assert minimum_vertex_cut([5, 5], [(0, 1)], [0], [0, 1]) == {0}
+
+
+# Cuts within a limit.
+
+
+def _least(network: FlowNetwork, limit: int) -> tuple[int, int] | None:
+    """Price and weight of the best set, by trying all."""
+    best: tuple[int, int] | None = None
+    for chosen in itertools.product((False, True), repeat=len(network.weights)):
+        kept = frozenset(vertex for vertex, taken in enumerate(chosen) if taken)
+        weight = sum(network.weights[vertex] for vertex in kept)
+        made: set[int] = set()
+        waiting = list(network.sinks)
+        while waiting:
+            vertex = waiting.pop()
+            if vertex not in kept and vertex not in made:
+                made.add(vertex)
+                waiting += [start for start, end in network.edges if end == vertex]
+        if weight > limit or made & set(network.sources):
+            continue
+        found = (sum(network.prices.get(vertex, 0) for vertex in made), weight)
+        best = found if best is None else min(best, found)
+    return best
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_least_price_within_a_limit(seed: int) -> None:
+    draw = random.Random(seed)
+    count = draw.randint(2, 9)
+    weights = [draw.randint(0, 9) * 1000 for _ in range(count)]
+    edges = [(a, b) for b in range(count) for a in range(b) if draw.random() < 0.35]
+    made_of = {end for _, end in edges}
+    sources = [v for v in range(count) if v not in made_of or draw.random() < 0.1]
+    sinks = draw.sample(range(count), draw.randint(1, min(3, count)))
+    prices = {v: draw.randint(0, 20) * 10 for v in range(count) if v not in sources}
+    network = FlowNetwork(weights, edges, sources, sinks, prices)
+    for limit in (0, sum(weights) // 4, sum(weights) // 2, sum(weights)):
+        wanted = _least(network, limit)
+        kept = vertex_cut_within(network, limit)
+        if wanted is None:
+            assert kept is None
+        else:
+            assert kept is not None
+            assert (network.price_of(kept), network.weigh(kept)) == wanted
+
+
+def test_a_large_network_within_a_limit_is_near_the_exact_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    draw = random.Random(0)
+    count = 200
+    weights = [draw.randint(1, 100) * 10**6 for _ in range(count)]
+    edges = [(max(0, b - draw.randint(1, 8)), b) for b in range(1, count) for _ in range(2)]
+    sources = [0, *(v for v in range(1, count) if draw.random() < 0.05)]
+    sinks = [v for v in range(count) if draw.random() < 0.3]
+    prices = {v: draw.randint(1, 10**8) for v in range(count) if v not in sources}
+    limit = sum(weights[sink] for sink in sinks) // 2
+    network = FlowNetwork(weights, edges, sources, sinks, prices)
+    exact = vertex_cut_within(network, limit)
+    monkeypatch.setattr("hloom.passes.analysis.budgeted_cut._MOST_VERTICES", 0)
+    near = vertex_cut_within(network, limit)
+    assert exact is not None
+    assert near is not None
+    assert network.weigh(near) <= limit
+    least = network.price_of(exact)
+    assert least <= network.price_of(near) <= 1.2 * least

@@ -1,0 +1,356 @@
+"""`barriers` where text does not show it: its plan, options and errors, and where barriers go."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from typing import Any
+
+import pytest
+from conftest import RunPython
+from hypothesis import given
+from hypothesis import strategies as st
+from jax.extend.mlir import ir
+from support.devices.barrier_programs import (
+    PART,
+    in_shard_map,
+    kernel,
+    marks_in,
+    module_of,
+    plan_of,
+)
+
+from hloom.passes.barriers import Barriers
+from hloom.passes.barriers.collect import read_program
+from hloom.passes.barriers.intervals import Need, Role, place
+from hloom.passes.framework.base import Target
+from hloom.passes.framework.errors import PassError, SpecError
+from hloom.passes.framework.options import Duration
+from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.ir import marks
+from hloom.passes.ir.clone import clone_module
+from hloom.passes.ir.collectives import CollectiveError, meeting_of_groups
+
+# What the plan says.
+
+
+def test_what_the_plan_says() -> None:
+    module = in_shard_map(
+        f"%1 = {kernel('entry exit=after groups=[[0,1],[2,3]]', target='k1')}\n"
+        f"%2 = {kernel('entry groups=[[0,1],[2,3]]', target='k2', operand='%1')}\n"
+        f'%r = "stablehlo.all_gather"(%2) <{{all_gather_dim = 0 : i64, channel_handle = '
+        "#stablehlo.channel_handle<handle = 4, type = 1>, replica_groups = "
+        "dense<[[0], [1], [2], [3]]> : tensor<4x1xi64>, use_global_device_ids}> : "
+        "(tensor<4xf32>) -> tensor<4xf32>"
+    )
+    plan = plan_of(module, "barriers{timeout=5s}")
+    assert plan["summary"] == (
+        "2 barriers for 2 kernels (1 need served by another), in one order with 1 collective"
+    )
+    groups = [[0, 1], [2, 3]]
+    assert plan["barriers"] == [
+        {
+            "kind": "entry",
+            "site": "entry of @k1 in @main, train.py:12",
+            "channel": 5,
+            "replica_groups": groups,
+            "timeout_ms": 5000,
+        },
+        {
+            "kind": "exit+entry",
+            "site": "exit of @k1 and entry of @k2 in @main, train.py:12",
+            "channel": 6,
+            "replica_groups": groups,
+            "timeout_ms": 5000,
+        },
+    ]
+    assert plan["served"] == [{"need": "entry of @k2", "by": "barrier of the exit of @k1"}]
+    assert plan["ordered"] == {"@k1": 1, "@k2": 1, "stablehlo.all_gather": 1}
+    assert [(each["depth"], each["what"], each.get("kind")) for each in plan["order"]] == [
+        (0, "sdy.manual_computation", None),
+        (1, "barrier", "entry"),
+        (1, "@k1", None),
+        (1, "barrier", "exit+entry"),
+        (1, "@k2", None),
+        (1, "stablehlo.all_gather", None),
+    ]
+    assert plan["order"][1]["site"] == plan["barriers"][0]["site"]
+    assert plan["order"][2]["source"] == "train.py:12"
+    found = [marks.rendezvous(op) for op in marks_in(module, marks.BARRIER)]
+    assert [each.channel for each in found] == [5, 6]
+    assert found[0].groups == ((0, 1), (2, 3))
+    assert [each.timeout_ms for each in found] == [5000, 5000]
+    assert [marks.barrier_kind(op) for op in marks_in(module, marks.BARRIER)] == [
+        "entry",
+        "exit+entry",
+    ]
+
+
+def test_what_an_empty_plan_says() -> None:
+    module = in_shard_map("%r = stablehlo.sine %x : tensor<4xf32>")
+    plan = plan_of(module)
+    assert plan["summary"] == "no kernel that meets other devices, or they are in order already"
+    assert (plan["barriers"], plan["served"], plan["ordered"]) == ([], [], {})
+
+
+def test_marks_have_the_name_of_their_kernel_and_a_scope() -> None:
+    module = in_shard_map(f"%r = {kernel('entry')}")
+    plan_of(module)
+    [barrier] = marks_in(module, marks.BARRIER)
+    assert str(barrier.location) == 'loc("hloom.barriers/write"("train.py":12:1))'
+
+
+def test_the_same_module_gives_the_same_bytes_in_every_process(run_python: RunPython) -> None:
+    script = """
+from support.devices import barrier_programs as t
+module = t.in_shard_map("\\n".join(
+    f"%{n} = " + t.kernel("entry exit=after groups=[[0,1]]", operand=f"%{n - 1}" if n > 1 else "%x")
+    for n in range(1, 9)) + "\\n%r = stablehlo.sine %8 : tensor<4xf32>")
+print(t.plan_of(module), module)
+"""
+    first, second = (run_python(script, PYTHONHASHSEED=seed).stdout for seed in "12")
+    assert first == second
+    assert "hloom.barrier" in first
+
+
+# Options.
+
+
+@pytest.mark.parametrize(
+    ("spec", "printed"),
+    [
+        ("barriers{timeout=60s}", "barriers"),
+        ("barriers{timeout=500ms}", "barriers{timeout=500ms}"),
+        ("barriers{timeout=1.5s}", "barriers{timeout=1500ms}"),
+        ("barriers{timeout=2000ms}", "barriers{timeout=2s}"),
+        ("barriers{order=barriers exit=off}", "barriers{exit=off order=barriers}"),
+    ],
+)
+def test_options_read_and_print(spec: str, printed: str) -> None:
+    assert str(Pipeline.parse(spec)) == printed
+
+
+@given(st.integers(1, 10**9).map(Duration))
+def test_a_printed_timeout_parses_back(timeout: Duration) -> None:
+    step = Barriers(timeout=timeout)
+    assert Pipeline.parse(str(step)).passes == (step,)
+
+
+@pytest.mark.parametrize(
+    ("spec", "error"),
+    [
+        (
+            "barriers{timeout=0s}",
+            "option 'timeout' of pass 'barriers' wants a time such as 60s or 500ms, at least 1ms, "
+            "got '0s' (at character 18).",
+        ),
+        ("barriers{timeout=1h}", "wants a time such as 60s or 500ms, at least 1ms"),
+        ("barriers{timeout=0.0001s}", "wants a time such as 60s or 500ms, at least 1ms"),
+        ("barriers{order=none}", "wants one of all, barriers"),
+        ("barriers{insert=entry}", "pass 'barriers' has no option 'insert'"),
+    ],
+)
+def test_bad_options(spec: str, error: str) -> None:
+    with pytest.raises(SpecError, match=re.escape(error)):
+        Pipeline.parse(spec)
+
+
+# Errors.
+
+RAGGED = """stablehlo.custom_call @ragged_all_to_all(%arg, %arg, %i, %i, %i, %i)
+  {api_version = 4 : i32, backend_config = {channel_id = 1 : i64}} : (tensor<16xf32>,
+  tensor<16xf32>, tensor<4xi32>, tensor<4xi32>, tensor<4xi32>, tensor<4xi32>) -> tensor<16xf32>
+  loc("train.py":12:1)"""
+
+
+@pytest.mark.parametrize(
+    ("module", "error"),
+    [
+        (
+            lambda: in_shard_map(f"%r = {kernel('entri')}"),
+            "@k at train.py:12: its attribute hloom.collective wants any of 'entry', 'exit=after' "
+            "or 'exit=module', and 'groups=[[0,1],[2,3]]', with spaces between, got 'entri'",
+        ),
+        (
+            lambda: in_shard_map(
+                "%r = stablehlo.custom_call @k(%x) {hloom.collective = 3 : i32} "
+                ': (tensor<4xf32>) -> tensor<4xf32> loc("train.py":12:1)'
+            ),
+            "@k at train.py:12: its attribute hloom.collective wants a string such as "
+            '"entry exit=after", got 3 : i32',
+        ),
+        (
+            lambda: in_shard_map(f"%r = {kernel('entry groups=[[0,4]]')}"),
+            "@k at train.py:12 names partition 4 in its groups, and the module has 4: 0 to 3",
+        ),
+        (
+            lambda: module_of(
+                "func.func public @main(%x: tensor<4xf32>) -> tensor<4xf32> {\n"
+                f"%0 = {kernel('entry')}\nreturn %0 : tensor<4xf32>\n}}"
+            ),
+            "@k at train.py:12 meets other devices and stands outside jax.shard_map, where there "
+            "is no telling which devices run it: call it inside",
+        ),
+        (
+            lambda: in_shard_map(
+                "%1 = stablehlo.constant dense<1.0> : tensor<4xf32>\n"
+                "stablehlo.custom_call @k(%1) {has_side_effect = true, "
+                'hloom.collective = "entry"} : (tensor<4xf32>) -> () loc("train.py":12:1)\n'
+                "%r = stablehlo.sine %x : tensor<4xf32>"
+            ),
+            "@k at train.py:12 has no result that is a tensor with elements: nothing can be "
+            "ordered by it. Give it one, if only for that",
+        ),
+        (
+            lambda: in_shard_map(
+                '%r = stablehlo.custom_call @k() {hloom.collective = "entry"} '
+                ': () -> tensor<4xf32> loc("train.py":12:1)'
+            ),
+            "@k at train.py:12 has no operand that is a tensor with elements",
+        ),
+        (
+            lambda: in_shard_map(
+                '%1 = stablehlo.custom_call @k(%x) {hloom.collective = "entry"} '
+                ': (tensor<4xf32>) -> tensor<?xf32> loc("train.py":12:1)\n'
+                "%r = stablehlo.sine %x : tensor<4xf32>"
+            ),
+            "@k at train.py:12: result of type tensor<?xf32>; only tensors of known shape that "
+            "are not quantized can be put in an order",
+        ),
+        (
+            lambda: in_shard_map(
+                '%r = stablehlo.composite "user.op" %x {decomposition = @inside} '
+                ': (tensor<4xf32>) -> tensor<4xf32> loc("train.py":34:1)',
+                "func.func private @inside(%x: tensor<4xf32>) -> tensor<4xf32> {\n"
+                f"%0 = {kernel('entry')}\nreturn %0 : tensor<4xf32>\n}}",
+            ),
+            "@k at train.py:12 stands inside stablehlo.composite at train.py:34, where the order "
+            "of the collectives cannot be carried to",
+        ),
+        (
+            lambda: in_shard_map(
+                "%r = func.call @f(%x) : (tensor<4xf32>) -> tensor<4xf32>",
+                "func.func private @f(%x: tensor<4xf32>) -> tensor<4xf32> {\n"
+                "%0 = func.call @f(%x) : (tensor<4xf32>) -> tensor<4xf32>\n"
+                f"%1 = {kernel('entry', operand='%0')}\nreturn %1 : tensor<4xf32>\n}}",
+            ),
+            "@f calls itself, which the order cannot follow",
+        ),
+        (
+            lambda: in_shard_map(
+                "%r = func.call @f(%x) : (tensor<4xf32>) -> tensor<4xf32>",
+                "func.func private @f(%x: tensor<4xf32>) -> tensor<4xf32> {\n"
+                f"%0 = {kernel('entry')}\ncf.br ^end\n^end:\nreturn %0 : tensor<4xf32>\n}}",
+            ),
+            "@f has several blocks, and @k at train.py:12 stands in one",
+        ),
+        (
+            lambda: module_of(
+                "func.func public @main(%x: tensor<4xf32>) -> tensor<4xf32> {\n"
+                f"%0 = {kernel('entry')}\nreturn %0 : tensor<4xf32>\n}}",
+                replicas=2,
+            ),
+            "the module has 2 replicas; barriers are for the partitions of one",
+        ),
+        (
+            lambda: module_of(
+                "func.func public @main(%arg: tensor<16xf32>, %i: tensor<4xi32>) -> "
+                f"tensor<16xf32> {{\n%0 = {RAGGED}\nreturn %0 : tensor<16xf32>\n}}",
+                partitions=1,
+            ),
+            "@ragged_all_to_all at train.py:12 has no replica_groups in its backend_config",
+        ),
+    ],
+)
+def test_errors(module: Any, error: str) -> None:
+    with pytest.raises(PassError, match=re.escape(error)) as failure:
+        plan_of(module())
+    assert failure.value.phase == "plan"
+    assert isinstance(failure.value.__cause__, CollectiveError)
+
+
+# Where barriers stand.
+
+ALL = meeting_of_groups(None, 4)
+
+INTERVALS = st.tuples(st.integers(0, 7), st.integers(0, 7)).map(sorted)
+
+
+@given(st.lists(INTERVALS, max_size=6))
+def test_there_are_as_few_barriers_as_can_be(intervals: list[list[int]]) -> None:
+    needs = [
+        Need(number, Role.ENTRY, first=first, last=last, meeting=ALL)
+        for number, (first, last) in enumerate(intervals)
+    ]
+    placement = place(needs, [])
+    for number, need in enumerate(needs):
+        [slot] = [barrier.slot for barrier in placement.barriers if number in barrier.needs]
+        assert need.first <= slot <= need.last
+    fewest = next(
+        count
+        for count in range(9)
+        if any(
+            all(any(first <= slot <= last for slot in slots) for first, last in intervals)
+            for slots in itertools.combinations(range(8), count)
+        )
+    )
+    assert len(placement.barriers) == fewest
+
+
+def test_the_plan_reads_and_does_not_write() -> None:
+    module = in_shard_map(f"%r = {kernel('entry exit=after')}")
+    before = str(module)
+    with module.context, ir.Location.unknown():
+        plan = Barriers().plan(clone_module(module), Target())
+        json.dumps(plan.to_json())
+        Barriers().plan(module, Target())
+    assert str(module) == before
+
+
+# Calls.
+
+
+def called_twice(depth: int, body: str) -> list[str]:
+    """Functions that stay, `@f0` and on, each of which calls the next one twice; the last has the
+    body, which makes `%r` of `%x`."""
+    call = "func.call @f{n}({x}) : (tensor<4xf32>) -> tensor<4xf32>"
+    calls = [
+        f"%0 = {call.format(n=n + 1, x='%x')}\n%r = {call.format(n=n + 1, x='%0')}"
+        for n in range(depth)
+    ]
+    return [
+        f"func.func private @f{n}(%x: tensor<4xf32>) -> tensor<4xf32> attributes {{no_inline}} {{\n"
+        f"{text}\nreturn %r : tensor<4xf32> }}"
+        for n, text in enumerate([*calls, body])
+    ]
+
+
+def test_a_function_is_read_once_however_many_calls_lead_to_it() -> None:
+    """Twice to the power of 64 ways lead to the kernel."""
+    module = in_shard_map(
+        "%r = func.call @f0(%x) : (tensor<4xf32>) -> tensor<4xf32>",
+        *called_twice(64, f"%r = {kernel('entry')}"),
+    )
+    program = read_program(module, ordered_collectives="all")
+    assert len(program.chains) == 67  # main, the part of each device, 65 functions
+    assert plan_of(module)["summary"] == "1 barrier for 1 kernel"
+
+
+def test_a_function_is_checked_in_and_outside_of_a_shard_map() -> None:
+    """The first call is inside of one, and the second is what is wrong."""
+    module = module_of(
+        f"""func.func public @main(%arg: tensor<16xf32>, %y: tensor<4xf32>)
+            -> (tensor<16xf32>, tensor<4xf32>) {{
+          %0 = sdy.manual_computation(%arg) in_shardings=[{PART}] out_shardings=[{PART}]
+              manual_axes={{"x"}} (%x: tensor<4xf32>) {{
+            %2 = func.call @f0(%x) : (tensor<4xf32>) -> tensor<4xf32>
+            sdy.return %2 : tensor<4xf32>
+          }} : (tensor<16xf32>) -> tensor<16xf32>
+          %1 = func.call @f0(%y) : (tensor<4xf32>) -> tensor<4xf32>
+          return %0, %1 : tensor<16xf32>, tensor<4xf32>
+        }}""",
+        *called_twice(1, f"%r = {kernel('entry')}"),
+    )
+    with pytest.raises(CollectiveError, match="stands outside jax.shard_map"):
+        read_program(module, ordered_collectives="all")

@@ -1,0 +1,93 @@
+"""What kernels and collectives say: needs, declarations, replica groups."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from jax.extend.mlir import ir
+from support.devices.barrier_programs import in_shard_map, kernel, plan_of
+
+from hloom import _jax
+from hloom.passes.ir.collectives import Needs, declare, declared, parse_needs
+from hloom.passes.ir.replica_groups import replica_groups
+
+
+@pytest.mark.parametrize(
+    ("text", "needs"),
+    [
+        ("entry", Needs(entry=True)),
+        ("exit=after", Needs(exit="after")),
+        (" exit=module   entry ", Needs(entry=True, exit="module")),
+        ("entry groups=[[0,1],[2]]", Needs(entry=True, groups=((0, 1), (2,)))),
+        ("groups=[[ 0 , 1 ], [2]] entry", Needs(entry=True, groups=((0, 1), (2,)))),
+    ],
+)
+def test_needs(text: str, needs: Needs) -> None:
+    assert parse_needs(text) == needs
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("", "wants 'entry' or 'exit=...' at least, got ''"),
+        ("groups=[[0]]", "wants 'entry' or 'exit=...' at least"),
+        ("entry entry", "has 'entry' twice"),
+        ("exit=after exit=module", "has 'exit' twice"),
+        ("entryexit=after", "got 'entryexit=after'"),
+        ("exit=never", "got 'exit=never'"),
+        ("entry groups=[0,1]", "got 'groups=[0,1]'"),
+        ("entry groups=[[0],[]]", "wants groups like [[0,1],[2,3]], none of them empty"),
+        ("entry groups=[[0],1]", "wants groups like [[0,1],[2,3]]"),
+        ("entry groups=[[0,,1]]", "wants groups like [[0,1],[2,3]]"),
+        ("entry groups=[[0,[1]]]", "wants groups of partition numbers"),
+        ("entry groups=[[0,1],[1,2]]", "has partition 1 in its groups twice"),
+    ],
+)
+def test_bad_needs(text: str, error: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(error)):
+        parse_needs(text)
+
+
+def test_a_declared_target_needs_no_attribute() -> None:
+    call = "%r = stablehlo.custom_call @known(%x) : (tensor<4xf32>) -> tensor<4xf32>"
+    assert plan_of(in_shard_map(call))["barriers"] == []
+    with declared("known", Needs(entry=True, exit="after")):
+        kinds = [barrier["kind"] for barrier in plan_of(in_shard_map(call))["barriers"]]
+        assert kinds == ["entry", "exit"]
+        declare("known", Needs(entry=True, exit="after"))
+        with pytest.raises(ValueError, match="@known is declared already, with Needs"):
+            declare("known", Needs(entry=True))
+        said = f"%r = {kernel('exit=after', target='known')}"
+        kinds = [barrier["kind"] for barrier in plan_of(in_shard_map(said))["barriers"]]
+        assert kinds == ["exit"]
+    assert plan_of(in_shard_map(call))["barriers"] == []
+
+
+AXES = "#stablehlo.replica_group_mesh_axes<mesh = "
+AXIS = "#stablehlo.axis_ref<name = "
+
+
+@pytest.mark.parametrize(
+    ("groups", "read"),
+    [
+        ("dense<[[0, 2], [1, 3]]> : tensor<2x2xi64>", ((0, 2), (1, 3))),
+        ("dense<[[0, 2], [1, -1]]> : tensor<2x2xi64>", ((0, 2), (1, -1))),
+        ("dense<> : tensor<0x0xi64>", ()),
+        (f'{AXES}@mesh, axes = [{AXIS}"x">]>', ((0, 2), (1, 3))),
+        (f'{AXES}@mesh, axes = [{AXIS}"y">]>', ((0, 1), (2, 3))),
+        (f'{AXES}@mesh, axes = [{AXIS}"y">, {AXIS}"x">]>', ((0, 2, 1, 3),)),
+        (f'{AXES}@turned, axes = [{AXIS}"x">]>', None),
+    ],
+)
+def test_groups(groups: str, read: tuple[tuple[int, ...], ...] | None) -> None:
+    module = ir.Module.parse(
+        """
+  sdy.mesh @mesh = <["x"=2, "y"=2]>
+  sdy.mesh @turned = <["x"=2, "y"=2], device_ids=[3, 2, 1, 0]>
+""",
+        _jax.make_context(),
+    )
+    mesh = module.body.operations[0].operation
+    with module.context:
+        assert replica_groups(mesh, ir.Attribute.parse(groups)) == read

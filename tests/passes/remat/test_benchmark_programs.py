@@ -1,0 +1,85 @@
+"""The benchmark's training steps, made small: `remat` changes no loss and no gradient of them.
+
+Those that compute in float32 where their parameters do. Of the others bfloat16's rounding, which
+depends on what XLA fuses, hides whatever there would be to see.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import hloom
+from benchmarks.programs import lstm, mixture_of_experts, two_level_scan
+from benchmarks.programs.common import checkpoint_with
+from benchmarks.programs.gpt import Gpt
+from benchmarks.subjects import SUBJECTS
+from hloom import _jax
+
+BUDGETS = ("80%", "50%", "1B")
+"""Two shares of what the program takes, and its floor."""
+
+SMALL: dict[str, tuple[Any, dict[str, Any]]] = {
+    "mixture_of_experts": (
+        mixture_of_experts,
+        {"LAYERS": 2, "WIDTH": 32, "EXPERTS": 4, "HIDDEN": 64, "BATCH": 2, "SEQUENCE": 32},
+    ),
+    "lstm": (lstm, {"BATCH": 4, "STEPS": 16, "WIDTH": 32}),
+    "two_level_scan": (two_level_scan, {"GROUPS": 3, "LAYERS": 3, "WIDTH": 32, "BATCH": 16}),
+}
+
+
+def small(name: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Callable[..., Any], Any]:
+    """The subject of the benchmark with small shapes, and its arguments made up, in float32.
+
+    In bfloat16 what is computed twice is rounded at other places, which tells nothing.
+    """
+    if name.startswith("gpt"):
+        sizes = {"layers": 3, "width": 64, "heads": 4, "vocabulary": 96, "batch": 2, "sequence": 32}
+        model = Gpt(scanned=name == "gpt_scanned", **sizes)
+        return jax.value_and_grad(model._loss), made_up(model.lower().args_info[0])
+    module, constants = SMALL[name]
+    for constant, value in constants.items():
+        monkeypatch.setattr(module, constant, value)
+    function, shapes = module.program(checkpoint_with(None, prevent_cse=True))
+    return function, made_up(shapes)
+
+
+def made_up(shapes: Any) -> Any:
+    """Numbers of a sensible size, and tokens that every vocabulary has."""
+    random = np.random.default_rng(0)
+
+    def leaf(info: Any) -> jax.Array:
+        if jnp.issubdtype(info.dtype, jnp.integer):
+            return jnp.asarray(random.integers(0, 16, info.shape), info.dtype)
+        return jnp.asarray(random.standard_normal(info.shape) / 4, jnp.float32)
+
+    return jax.tree.map(leaf, shapes, is_leaf=lambda node: hasattr(node, "shape"))
+
+
+@pytest.mark.parametrize("name", ["gpt_unrolled", "gpt_scanned", *SMALL])
+def test_losses_and_gradients_stay(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HLOOM_STRICT", "0")
+    function, arguments = small(name, monkeypatch)
+    lowered = jax.jit(function).lower(*arguments)
+    wanted = lowered.compile(compiler_options={"hloom": "off"})(*arguments)
+    changed = 0
+    for budget in BUDGETS:
+        jax.clear_caches()
+        spec = f"remat{{budget={budget} compiles=2 min_bytes=0}}"
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            warnings.filterwarnings("ignore", "(?s).*cannot be held", hloom.HloomWarning)
+            got = lowered.compile(compiler_options={"hloom": spec})(*arguments)
+        changed += hloom.records()[-1].changed
+        for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4 * np.abs(other).max())
+    # Where XLA drops barriers, what is unrolled cannot be changed.
+    may_change = SUBJECTS[name].scanned or _jax.keeps_barriers("cpu")
+    assert changed == (len(BUDGETS) if may_change else 0)

@@ -1,0 +1,197 @@
+"""`remat` to a budget: results stay, more memory is never slower, and the least is found."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from jax.extend.mlir import ir
+from support.programs import PROGRAMS, normal, weights
+from support.random_programs import ROWS, WIDTH, Step, gradient, interpret, programs
+from support.remat_runs import assert_same, count, transformed
+
+import hloom
+from hloom.passes.analysis.autodiff import has_remat_name
+from hloom.passes.analysis.cost import repeat_seconds
+from hloom.passes.framework.base import Target
+from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.ir import walk
+from hloom.passes.ir.clone import clone_module
+from hloom.passes.ir.ops import is_cheap
+from hloom.passes.remat.budget.estimate import Model
+from hloom.passes.remat.budget.price_grid import FINE, RUNGS, Setting
+from hloom.passes.remat.budget.search import Search, cheapest
+
+BUDGETS = ("1B", "30%", "60%")
+"""The floor of every program, and two shares of what it takes."""
+
+FLOOR = "remat{budget=1B min_bytes=0}"
+
+
+@pytest.mark.parametrize("budget", BUDGETS)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_results_stay(name: str, budget: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A budget under the floor raises in strict mode; anything else that warns fails the test.
+    monkeypatch.setenv("HLOOM_STRICT", "0")
+    function, arguments = PROGRAMS[name]()
+    lowered = jax.jit(function).lower(*arguments)
+    wanted = lowered.compile(compiler_options={"hloom": "off"})(*arguments)
+    spec = f"remat{{budget={budget} compiles=2 min_bytes=0}}"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", message=".*cannot be held", category=hloom.HloomWarning)
+        got = lowered.compile(compiler_options={"hloom": spec})(*arguments)
+    assert_same(got, wanted)
+
+
+@settings(
+    max_examples=60,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+@given(programs)
+def test_interpreter_agrees_at_the_floor(program: list[Step]) -> None:
+    arguments = (normal(ROWS, WIDTH), weights(1, WIDTH)[0])
+    original = jax.jit(gradient(program), keep_unused=True).lower(*arguments).compiler_ir()
+    changed = clone_module(original)
+    Pipeline.parse(FLOOR).run(changed, target=Target())
+    for got, wanted in zip(
+        interpret(changed, arguments), interpret(original, arguments), strict=True
+    ):
+        np.testing.assert_array_equal(got, wanted)
+
+
+def deep_loss(w: jax.Array, x: jax.Array) -> jax.Array:
+    for _ in range(24):
+        x = x + jax.numpy.tanh(x @ w) @ w
+    return (x**2).mean()
+
+
+def lowered_deep_loss() -> Any:
+    arguments = (np.ones((64, 64), np.float32), np.ones((512, 64), np.float32))
+    return jax.jit(jax.value_and_grad(deep_loss)).lower(*arguments)
+
+
+def prepared(lowered: Any) -> ir.Module:
+    module = clone_module(lowered.compiler_ir())
+    Pipeline.parse("inline,cse,free-constants").run(module, target=Target())
+    return module
+
+
+def test_more_memory_is_never_slower() -> None:
+    module = prepared(lowered_deep_loss())
+    with module.context, ir.Location.unknown():
+        search = Search(Model(module, Target(), 0))
+        off = search.outcome(None)
+        times = []
+        for share in (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0):
+            limit = off.temp_bytes * share
+            search.within(limit, lambda outcome, limit=limit: outcome.temp_bytes <= limit)
+            best = cheapest(o for o in search.outcomes.values() if o.temp_bytes <= limit)
+            assert best is not None
+            times.append(best.seconds)
+    assert times == sorted(times, reverse=True)
+    assert times[-1] == 0
+
+
+def test_what_is_added_goes_down_rung_by_rung() -> None:
+    module = prepared(lowered_deep_loss())
+    with module.context, ir.Location.unknown():
+        model = Model(module, Target(), 0)
+        length = model.lengths()[0]
+        seconds = [model.outcome(Setting(length, rung * FINE)).seconds for rung in range(RUNGS)]
+    assert all(later <= earlier * 1.001 for earlier, later in itertools.pairwise(seconds))
+    assert seconds[0] > 0
+
+
+def test_products_are_recomputed_where_that_is_needed() -> None:
+    lowered = lowered_deep_loss()
+    before, _ = transformed(lowered, "inline,cse")
+    cheap, _ = transformed(lowered)
+    floor, plan = transformed(lowered, FLOOR)
+    product = "stablehlo.dot_general"
+    assert count(cheap, product) == count(before, product) < count(floor, product)
+    assert plan["added_flops"] >= (count(floor, product) - count(before, product)) * 2 * 512 * 64**2
+
+
+@pytest.mark.parametrize("spec", [FLOOR, "remat{budget=3MiB}"])
+def test_the_plan_tells_the_seconds_of_all_clones_beside_what_they_count(spec: str) -> None:
+    module, plan = transformed(lowered_deep_loss(), spec)
+    clones = [
+        op
+        for op in walk.operations(module.operation)
+        if has_remat_name(op) and op.name != "stablehlo.optimization_barrier"
+    ]
+    all_s = sum(repeat_seconds(op, Target().speed) for op in clones)
+    expensive_s = sum(repeat_seconds(op, Target().speed) for op in clones if not is_cheap(op))
+    # Nearly: a clone has other readers than its original, which may want it written.
+    assert plan["added_seconds"] == pytest.approx(all_s, rel=0.05)
+    as_they_count = expensive_s + (all_s - expensive_s) / 16
+    assert plan["weighted_seconds"] == pytest.approx(as_they_count, rel=0.05)
+    assert as_they_count < 0.9 * all_s
+
+
+def test_side_effects_and_collectives_are_never_repeated() -> None:
+    for name in PROGRAMS:
+        function, arguments = PROGRAMS[name]()
+        lowered = jax.jit(function).lower(*arguments)
+        before, _ = transformed(lowered, "inline,cse")
+        after, _ = transformed(lowered, FLOOR)
+        for operation in ("custom_call", "all_reduce", "all_gather", "all_to_all", "infeed"):
+            name = f"stablehlo.{operation}"
+            assert count(after, name) == count(before, name)
+
+
+def test_twice_is_once() -> None:
+    for name in PROGRAMS:
+        function, arguments = PROGRAMS[name]()
+        once, _ = transformed(jax.jit(function).lower(*arguments), FLOOR)
+        again = clone_module(once)
+        result = Pipeline.parse(FLOOR).run(again, target=Target())
+        assert result.runs[-1].empty, name
+
+
+def test_same_module_same_bytes() -> None:
+    lowered = lowered_deep_loss()
+    texts = {str(transformed(lowered, "remat{budget=3MiB}")[0]) for _ in range(3)}
+    assert len(texts) == 1
+
+
+def test_a_loop_without_a_gradient_is_recomputed_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    def loss(w: jax.Array, x: jax.Array) -> jax.Array:
+        steps = jax.lax.fori_loop(0, 3, lambda _, c: jax.numpy.sin(c), jax.lax.stop_gradient(x))
+        return deep_loss(w, (x @ w) * steps)
+
+    arguments = (normal(64, 64) / 8, normal(512, 64))
+    lowered = jax.jit(jax.value_and_grad(loss)).lower(*arguments)
+    module, _ = transformed(lowered, FLOOR)
+    assert sum(op.name == "stablehlo.while" for op in walk.operations(module.operation)) > 1
+    monkeypatch.setenv("HLOOM_STRICT", "0")
+    wanted = lowered.compile(compiler_options={"hloom": "off"})(*arguments)
+    with pytest.warns(hloom.HloomWarning, match="cannot be held"):
+        floor = lowered.compile(compiler_options={"hloom": FLOOR})
+    assert_same(floor(*arguments), wanted)
+
+
+def test_a_budget_is_of_one_device_of_several() -> None:
+    function, (ws, x) = PROGRAMS["scanned_mlp"]()
+    x = np.tile(np.asarray(x), (256, 1))
+    mesh = jax.make_mesh((8,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+    rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("d"))
+    lowered = jax.jit(function).lower(ws, jax.device_put(x, rows))
+    off = lowered.compile(compiler_options={"hloom": "off"})
+    whole = jax.jit(function).lower(ws, x).compile(compiler_options={"hloom": "off"})
+    off_bytes = off.memory_analysis().temp_size_in_bytes
+    assert off_bytes < whole.memory_analysis().temp_size_in_bytes / 2
+    half = lowered.compile(compiler_options={"hloom": "remat{budget=60%}"})
+    assert half.memory_analysis().temp_size_in_bytes <= 0.6 * off_bytes
+    predicted = hloom.records()[-1].attempts[-1].plan["predicted_temp_bytes"]
+    assert predicted < off_bytes
+    sharded_x = jax.device_put(x, rows)
+    assert_same(half(ws, sharded_x), off(ws, sharded_x))

@@ -1,0 +1,230 @@
+"""What `remat` tells people where a budget is missed."""
+
+from __future__ import annotations
+
+import re
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.extend.mlir import ir
+
+from hloom.passes.framework.base import Attempt, Complaint, Target
+from hloom.passes.framework.options import Budget
+from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.text import counted
+from hloom.passes.remat import Remat
+from hloom.passes.remat.explain import describe_floor, describe_peak, size
+from hloom.tools.opt.dry_run import foresee
+
+MIB = 2**20
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(0, "0 bytes"), (1, "1 byte"), (2, "2 bytes"), (101, "101 bytes")]
+)
+def test_one_of_a_thing_has_no_plural(number: int, text: str) -> None:
+    assert counted(number, "byte") == text
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "text"),
+    [
+        (1, "1 byte"),
+        (1023, "1023 bytes"),
+        (1024, "1.00 KiB"),
+        (10 * 2**10 - 1, "10.0 KiB"),
+        (10 * 2**10, "10.0 KiB"),
+        (100 * 2**10 - 1, "100 KiB"),
+        (3 * 2**19, "1.50 MiB"),
+        (int(12.17 * MIB), "12.2 MiB"),
+        (int(12.65 * MIB), "12.6 MiB"),
+        (80 * 2**30, "80.0 GiB"),
+        (537 * 2**30, "537 GiB"),
+    ],
+)
+def test_a_size_has_three_digits(size_bytes: int, text: str) -> None:
+    assert size(size_bytes) == text
+
+
+def test_a_floor_says_what_was_reached() -> None:
+    assert describe_floor(None, 12 * MIB, MIB) == (
+        "the memory of the step cannot be held to 1.00 MiB; the least that was reached is 12.0 MiB."
+    )
+    assert describe_floor(37.5, 12 * MIB, MIB) == (
+        "temporary memory cannot be held to 1.00 MiB, 37.5 % of what the program takes without the "
+        "pass; the least that was reached is 12.0 MiB."
+    )
+
+
+def test_a_floor_just_above_the_budget_says_by_how_much() -> None:
+    assert describe_floor(None, MIB + 1, MIB).endswith("that was reached is 1.00 MiB, 1 byte more.")
+
+
+def spec(*shape: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, "float32")
+
+
+def lowered(function: object, *arguments: object) -> ir.Module:
+    return jax.jit(function).lower(*arguments).compiler_ir()  # type: ignore[arg-type]
+
+
+def chain(kernels: list[jax.Array], x: jax.Array) -> jax.Array:
+    for kernel in kernels:
+        x = jnp.tanh(x @ kernel)
+    return x.sum()
+
+
+def scanned(kernels: jax.Array, x: jax.Array) -> jax.Array:
+    def layer(x: jax.Array, kernel: jax.Array) -> tuple[jax.Array, None]:
+        return jnp.tanh(x @ kernel), None
+
+    return jax.lax.scan(layer, x, kernels)[0].sum()
+
+
+def residual(kernels: list[jax.Array], x: jax.Array) -> jax.Array:
+    for kernel in kernels:
+        h = x @ kernel
+        x = x + jnp.sin(jnp.tanh(h)) * h
+    return (x**2).sum()
+
+
+def peak_kib(text: str) -> float:
+    found = re.search(r"At the peak, ([\d.]+) ([KM])iB", text)
+    assert found is not None
+    return float(found[1]) * (1024 if found[2] == "M" else 1)
+
+
+def shares(text: str) -> list[int]:
+    return [int(each) for each in re.findall(r"\((\d+) %\)", text)]
+
+
+def test_equal_values_are_one_entry_with_their_number() -> None:
+    module = lowered(jax.grad(chain), [spec(64, 64)] * 6, spec(256, 64))
+    text = describe_peak(module)
+    assert text.count("tensor<256x64xf32>") == 1
+    # One line of the program makes them all: the six that are kept, and a gradient.
+    assert re.search(
+        r"most of it: \S+ KiB \(\d+ %\) in [67] x tensor<256x64xf32> of \S+tanh ", text
+    )
+    assert "test_remat_describe.py:" in text
+    assert sum(shares(text)) in (99, 100, 101)
+
+
+def test_what_a_loop_stacks_is_told_by_what_its_body_makes() -> None:
+    text = describe_peak(lowered(jax.grad(scanned), spec(6, 64, 64), spec(256, 64)))
+    assert re.search(r"in (2 x )?tensor<6x256x64xf32> of \S*jvp\(\)/while/body/\S+", text)
+    assert "inside of a loop" in text
+    assert sum(shares(text)) in (99, 100, 101)
+
+
+def test_most_is_said_only_of_most() -> None:
+    def many(x: jax.Array) -> jax.Array:
+        # Twenty values of different types at once: no eight of them are more than half.
+        parts = [jnp.sort(x[: 64 + rows]) for rows in range(20)]
+        return jnp.stack([part.sum() * part[0] for part in parts])
+
+    text = describe_peak(lowered(many, spec(128)))
+    assert "the largest: " in text
+    assert "most of it" not in text
+    assert "in other values." in text
+    assert sum(shares(text)[:-1]) <= 50
+    assert sum(shares(text)) in range(95, 106)
+
+
+def test_a_program_without_temporaries_has_no_peak_to_tell_of() -> None:
+    assert describe_peak(lowered(jnp.sin, spec(4))) == ""
+
+
+# Complaints.
+
+
+def attempt(temp_bytes: int, obstacle: str | None = None, **plan: object) -> Attempt:
+    known: dict[str, object] = {"setting": None, **plan}
+    return Attempt(known | ({"obstacle": obstacle} if obstacle else {}), 0, 0, 0, temp_bytes)
+
+
+def complaint(step: Remat, *attempts: Attempt) -> Complaint | None:
+    module = lowered(jnp.sin, spec(4))
+    return step.complaint(attempts, step.best(attempts, Target()), Target(), lambda: module)
+
+
+HALF = Remat(budget=Budget(percent=50))
+
+
+@pytest.mark.parametrize(
+    ("obstacle", "reason"),
+    [
+        ("no-backward", "Nothing is recomputed: no backward pass was found"),
+        ("no-barriers", "Nothing is recomputed: the CPU compiler of jaxlib 0.10 keeps no"),
+        ("only-scans", "Its straight-line part is left as it is: the CPU compiler of jaxlib 0.10"),
+        ("nothing-read", "Nothing is recomputed: the backward pass reads no value"),
+        (None, "Nothing is recomputed: no recomputation that was tried lowers the peak."),
+    ],
+)
+def test_a_missed_share_says_why(obstacle: str | None, reason: str) -> None:
+    found = complaint(HALF, attempt(8 * MIB, obstacle))
+    assert found is not None
+    assert "held to 4.00 MiB, 50 % of what the program takes without the pass; " in found.text
+    assert "the least that was reached is 8.00 MiB. " + reason in found.text
+
+
+def test_a_missed_share_that_was_worked_on_has_no_excuse() -> None:
+    found = complaint(HALF, attempt(8 * MIB), attempt(5 * MIB, setting=[0, 0, 0]))
+    assert found is not None
+    assert found.text.endswith("the least that was reached is 5.00 MiB.")
+
+
+def test_where_the_program_as_it_is_takes_least_it_says_so() -> None:
+    found = complaint(HALF, attempt(8 * MIB), attempt(9 * MIB, setting=[0, 0, 0]))
+    assert found is not None
+    assert "least that was reached is 8.00 MiB. Nothing is recomputed: no recomp" in found.text
+
+
+def test_a_share_needs_two_compiles() -> None:
+    found = complaint(Remat(budget=Budget(percent=50), compiles=1), attempt(8 * MIB))
+    assert found is not None
+    assert "compiles=1 leaves no compile beyond that one" in found.text
+
+
+@pytest.mark.parametrize("temp_bytes", [0, 2, MIB - 1])
+def test_a_share_is_not_of_helper_programs(temp_bytes: int) -> None:
+    assert complaint(HALF, attempt(temp_bytes, "no-backward")) is None
+
+
+def test_helper_programs_are_small_and_have_no_backward_pass() -> None:
+    large = complaint(HALF, attempt(MIB, "no-backward"))
+    assert large is not None
+    assert "raise helper_bytes" in large.text
+    # Of many such programs in a process one is told of.
+    assert large.topic == "no-backward"
+    for obstacle in ("no-barriers", "nothing-read", None):
+        small = complaint(HALF, attempt(2, obstacle))
+        assert small is not None
+        assert small.topic == ""
+    everything = Remat(budget=Budget(percent=50), helper_bytes=0)  # type: ignore[arg-type]
+    assert complaint(everything, attempt(2, "no-backward")) is not None
+
+
+def test_a_size_bounds_helper_programs_as_well() -> None:
+    found = complaint(Remat(budget=Budget(size_bytes=1)), attempt(2, "no-backward"))
+    assert found is not None
+    assert "helper_bytes" not in found.text
+
+
+def test_a_backend_without_figures_cannot_be_held_to_a_budget() -> None:
+    found = Remat(budget=Budget(size_bytes=1)).complaint((), 0, Target(), lambda: None)  # type: ignore[arg-type, return-value]
+    assert found is not None
+    assert "not known whether the budget holds" in found.text
+    assert Remat().complaint((), 0, Target(), lambda: None) is None  # type: ignore[arg-type, return-value]
+
+
+def test_what_is_only_planned_is_not_said_to_be_compiled() -> None:
+    module = lowered(jax.grad(residual), [spec(64, 64)] * 6, spec(256, 64))
+    said = foresee(Pipeline.parse("remat{budget=1KiB}"), module, Target()).complaint
+    assert said is not None
+    assert said.startswith("the memory of the step cannot be held to 1.00 KiB; ")
+    assert "compiled" not in said
+    # It is the peak of what is planned, not of the program as it is.
+    before, after = (peak_kib(text) for text in (describe_peak(module), said))
+    assert after < 0.8 * before

@@ -1,0 +1,185 @@
+"""`remat` on whole programs: results stay, memory and stored residuals go down."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.programs import PROGRAMS, normal, weights
+from support.remat_runs import SMALL, assert_same, count, transformed
+
+import hloom
+from hloom.passes.analysis.loops.counted import defining_op
+from hloom.passes.framework.base import Target
+from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.ir import walk
+from hloom.passes.ir.clone import clone_module
+from hloom.passes.ir.locations import operation_name
+
+BARRIER = "stablehlo.optimization_barrier"
+FOLDABLE = {"stablehlo.constant", "stablehlo.iota", "stablehlo.broadcast_in_dim"}
+NOTHING_TO_RECOMPUTE = {
+    "user_checkpoint_in_a_scan",
+    "user_checkpoint_with_a_mask",
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_results_stay(name: str) -> None:
+    function, arguments = PROGRAMS[name]()
+    lowered = jax.jit(function).lower(*arguments)
+    wanted = lowered.compile(compiler_options={"hloom": "off"})(*arguments)
+    got = lowered.compile(compiler_options={"hloom": SMALL})(*arguments)
+    assert_same(got, wanted)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_fires_unless_there_is_nothing_to_recompute(name: str) -> None:
+    function, arguments = PROGRAMS[name]()
+    _, plan = transformed(jax.jit(function).lower(*arguments))
+    fires = bool(plan["blocks"] or plan["scans"])
+    assert fires == (name not in NOTHING_TO_RECOMPUTE)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_twice_is_once(name: str) -> None:
+    function, arguments = PROGRAMS[name]()
+    once, _ = transformed(jax.jit(function).lower(*arguments))
+    twice = clone_module(once)
+    result = Pipeline.parse(SMALL).run(twice, target=Target())
+    assert result.runs[-1].empty
+    assert result.runs[-1].summary.startswith("nothing to recompute")
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_never_repeats_expensive_work(name: str) -> None:
+    function, arguments = PROGRAMS[name]()
+    lowered = jax.jit(function).lower(*arguments)
+    before, _ = transformed(lowered, "inline,cse")
+    after, _ = transformed(lowered)
+    for operation in ("dot_general", "convolution", "sort", "scatter", "custom_call", "gather"):
+        assert count(after, f"stablehlo.{operation}") <= count(before, f"stablehlo.{operation}")
+
+
+def test_a_scan_stores_less() -> None:
+    function, arguments = PROGRAMS["attention_block"]()
+    lowered = jax.jit(function).lower(*arguments)
+    off = lowered.compile(compiler_options={"hloom": "off"}).memory_analysis()
+    on = lowered.compile(compiler_options={"hloom": SMALL}).memory_analysis()
+    assert on.temp_size_in_bytes < 0.75 * off.temp_size_in_bytes
+
+
+def test_values_below_min_bytes_stay() -> None:
+    function, arguments = PROGRAMS["scanned_mlp"]()
+    _, plan = transformed(jax.jit(function).lower(*arguments), "remat{min_bytes=1MiB}")
+    assert not plan["scans"]
+
+
+def test_a_target_without_barriers_leaves_straight_lines_alone() -> None:
+    function, arguments = PROGRAMS["unrolled_mlp"]()
+    module = clone_module(jax.jit(function).lower(*arguments).compiler_ir())
+    target = Target(keeps_barriers=False)
+    result = Pipeline.parse(SMALL).run(module, target=target)
+    assert result.runs[-1].empty
+
+
+def test_constants_never_pass_a_barrier() -> None:
+    function, arguments = PROGRAMS["dropout_unrolled"]()
+    module, _ = transformed(jax.jit(function).lower(*arguments))
+    constants = {"stablehlo.constant", "stablehlo.iota"}
+    barriers = [op for op in walk.operations(module.operation) if op.name == BARRIER]
+    assert barriers
+    for barrier in barriers:
+        producers = {op.name for v in barrier.operands if (op := defining_op(v)) is not None}
+        assert not producers & constants
+
+
+def test_nothing_is_cloned_without_a_barrier_over_what_it_reads() -> None:
+    """XLA's CSE would merge a clone that reads the very values its original reads."""
+    function, arguments = PROGRAMS["unrolled_mlp"]()
+    module, _ = transformed(jax.jit(function).lower(*arguments))
+    seen: dict[object, str] = {}
+    for op in walk.operations(module.operation):
+        name = operation_name(op.location)
+        if op.name.startswith("stablehlo.") and not op.regions and op.name not in FOLDABLE:
+            attributes = tuple(walk.readable_attributes(op).items())
+            key = (op.name, tuple(op.operands), attributes)
+            assert not (key in seen and "hloom.remat" in name + seen[key])
+            seen[key] = name
+
+
+def test_donated_arguments_and_aliased_results() -> None:
+    function, (ws, x) = PROGRAMS["scanned_mlp"]()
+
+    def step(ws, x):
+        value, grads = function(ws, x)
+        return ws - 0.1 * grads, value
+
+    wanted = jax.jit(step, donate_argnums=0)(ws.copy(), x)
+    got = jax.jit(step, donate_argnums=0, compiler_options={"hloom": SMALL})(ws.copy(), x)
+    assert_same(got, wanted)
+
+
+def test_sharded_and_shard_mapped_programs() -> None:
+    function, (ws, x) = PROGRAMS["scanned_mlp"]()
+    mesh = jax.make_mesh((8,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+    rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("d"))
+    sharded_x = jax.device_put(x, rows)
+    wanted = jax.jit(function)(ws, x)
+    assert_same(jax.jit(function, compiler_options={"hloom": SMALL})(ws, sharded_x), wanted)
+
+    def per_device(ws, x):
+        return jax.lax.pmean(function(ws, x), "d")
+
+    spec = jax.sharding.PartitionSpec
+    mapped = jax.shard_map(
+        per_device, mesh=mesh, in_specs=(spec(), spec("d")), out_specs=spec(), check_vma=False
+    )
+    lowered = jax.jit(mapped).lower(ws, sharded_x)
+    assert_same(lowered.compile(compiler_options={"hloom": SMALL})(ws, sharded_x), wanted)
+    assert transformed(lowered)[1]["scans"]
+
+
+def test_a_table_is_not_spelled_out_again() -> None:
+    table = np.random.default_rng(0).normal(size=(64, 64)).astype(np.float32)
+
+    def loss(x, w):
+        return (jnp.tanh(jnp.sin(x @ w) * table) * table).sum()
+
+    lowered = jax.jit(jax.value_and_grad(loss)).lower(normal(64, 64), normal(64, 64))
+    module, plan = transformed(lowered)
+    assert plan["blocks"]
+    assert count(module, 'dense<"0x') == lowered.as_text().count('dense<"0x')
+
+
+def test_the_plan_names_values_and_source_lines() -> None:
+    function, arguments = PROGRAMS["scanned_mlp"]()
+    _, plan = transformed(jax.jit(function).lower(*arguments))
+    (scan,) = plan["scans"]
+    assert scan["trips"] == 4
+    assert scan["freed_bytes"] > scan["added_bytes"]
+    assert all("programs.py:" in value["source"] for value in scan["not_stored"])
+
+
+def test_same_module_same_bytes() -> None:
+    function, arguments = PROGRAMS["attention_block"]()
+    lowered = jax.jit(function).lower(*arguments)
+    first, second = transformed(lowered)[0], transformed(lowered)[0]
+    assert first.operation.get_asm(enable_debug_info=True) == second.operation.get_asm(
+        enable_debug_info=True
+    )
+
+
+def test_a_program_without_gradients_stays() -> None:
+    def forward(ws, x):
+        return jax.lax.scan(lambda c, w: (jax.nn.gelu(c @ w), jnp.tanh(c)), x, ws)
+
+    _, plan = transformed(jax.jit(forward).lower(weights(), normal(8, 16)))
+    assert not plan["blocks"]
+    assert not plan["scans"]
+
+
+def test_a_bad_option_is_refused() -> None:
+    with pytest.raises(hloom.SpecError, match="wants a size in bytes"):
+        Pipeline.parse("remat{min_bytes=lots}")

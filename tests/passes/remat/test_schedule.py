@@ -1,0 +1,326 @@
+"""What is computed again for what is not kept: where the clones stand, and what holds them back."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from support.ir_blocks import BlockOf
+from support.training_blocks import TrainingBlock, random_lines
+
+from hloom.passes.analysis.cost import CPU_SPEED
+from hloom.passes.remat.block.schedule import Placement, Schedule, Window
+from hloom.passes.remat.block.values import Forward
+from hloom.passes.remat.block.windows import Tariff, keep, split
+from hloom.passes.remat.budget.pricing import Pricing, Rates
+
+PRICING = Pricing(CPU_SPEED)
+
+
+def schedule_of(block: TrainingBlock, *windows: tuple[str, str], kept: str = "") -> Schedule:
+    """The schedule where each window is from one value's operation to another's."""
+    ranges = [range(block.position(first), block.position(last) + 1) for first, last in windows]
+    return Schedule(block.forward, ranges, frozenset(block.number[name] for name in kept.split()))
+
+
+def told(block: TrainingBlock, placement: Placement) -> tuple[str, list[str], list[str], str]:
+    """A placement by names: the operation it is before, its clones, its leaves, its gradient."""
+    hold = placement.hold
+    return (
+        *block.made_at([placement.before]),
+        block.made_at(placement.cloned),
+        block.names(placement.leaves),
+        block.names([hold.gradient])[0] if hold else "",
+    )
+
+
+# What is cloned.
+
+
+def test_what_is_read_is_cloned_with_what_it_is_made_of_up_to_what_is_kept(
+    block_of: BlockOf,
+) -> None:
+    block = TrainingBlock(
+        block_of, "a call x\nb tanh a\nc tanh b\ne tanh c\nf add e b\n---\ng call d\nh call g f"
+    )
+    schedule = schedule_of(block, ("g", "h"), kept="b")
+    (window,) = schedule.windows
+    (placement,) = window.placements
+    assert told(block, placement) == ("h", ["c", "e", "f"], ["b"], "g")
+    assert window.reads == {block.position("h"): [block.number["f"]]}
+
+
+def test_what_is_kept_is_not_cloned(block_of: BlockOf) -> None:
+    block = TrainingBlock(block_of, "a call x\nb tanh a\n---\ng call d\nh call g b a")
+    assert schedule_of(block, ("g", "h"), kept="b").windows == ()
+
+
+def test_constants_are_cloned_and_tables_are_read(block_of: BlockOf) -> None:
+    block = TrainingBlock(
+        block_of,
+        """
+        a call x
+        k constant
+        t table
+        i iota
+        b add a k
+        c add b t
+        e add c i
+        ---
+        g call d
+        h call g e
+        """,
+    )
+    (window,) = schedule_of(block, ("g", "h"), kept="a").windows
+    assert [told(block, each) for each in window.placements] == [
+        ("h", ["k", "i", "b", "c", "e"], ["a"], "g")
+    ]
+
+
+def test_a_value_is_cloned_once_in_a_window_and_once_more_in_the_next(block_of: BlockOf) -> None:
+    block = TrainingBlock(
+        block_of,
+        "a call x\nb tanh a\nc tanh b\n---\ng call d\nh call g b\ni call h c\nj call i\nk call j b",
+    )
+    (window,) = schedule_of(block, ("g", "k"), kept="a").windows
+    assert [told(block, each) for each in window.placements] == [
+        ("h", ["b"], ["a"], "g"),
+        # It starts from the first clone, which needs no barrier.
+        ("i", ["c"], [], ""),
+    ]
+    assert sorted(window.reads) == [block.position(name) for name in "hik"]
+    first, second = schedule_of(block, ("g", "i"), ("j", "k"), kept="a").windows
+    assert first.placements == window.placements
+    assert [told(block, each) for each in second.placements] == [("k", ["b"], ["a"], "j")]
+
+
+def test_the_time_is_that_of_all_clones(block_of: BlockOf) -> None:
+    block = TrainingBlock(
+        block_of, "a dot x x\nb dot a x\n---\ng call d\nh call g b\ni call h b", PRICING
+    )
+    one = PRICING.seconds(block.forward.graph.ops[block.position("a")])
+    assert one > 0
+    assert schedule_of(block, ("g", "i")).seconds == pytest.approx(2 * one)
+    assert schedule_of(block, ("g", "h"), ("i", "i")).seconds == pytest.approx(4 * one)
+    assert schedule_of(block, ("g", "h"), ("i", "i"), kept="a").seconds == pytest.approx(2 * one)
+    assert schedule_of(block, ("g", "i"), kept="b").seconds == 0
+
+
+# Where clones stand.
+
+
+def test_the_youngest_gradient_that_is_still_read_holds_the_clones(block_of: BlockOf) -> None:
+    """Not one that nobody reads any more, nor one of cheap work: XLA fuses that."""
+    block = TrainingBlock(
+        block_of,
+        """
+        a call x
+        b tanh a
+        ---
+        old call d
+        held call old
+        dead call held
+        cheap tanh held
+        h call cheap b
+        i call held h
+        """,
+    )
+    (window,) = schedule_of(block, ("old", "i"), kept="a").windows
+    (placement,) = window.placements
+    # Right after ``held``: nothing later is both in memory and still read.
+    assert told(block, placement) == ("dead", ["b"], ["a"], "held")
+    assert placement.hold is not None
+    assert block.made_at(placement.hold.readers) == ["dead", "cheap", "i"]
+
+
+def test_the_reader_itself_may_be_the_gradients_only_reader(block_of: BlockOf) -> None:
+    block = TrainingBlock(block_of, "a call x\nb tanh a\n---\ng call d\nh call g b\ni call h d")
+    (window,) = schedule_of(block, ("g", "i"), kept="a").windows
+    (placement,) = window.placements
+    assert told(block, placement) == ("h", ["b"], ["a"], "g")
+    assert placement.hold is not None
+    assert block.made_at(placement.hold.readers) == ["h"]
+
+
+def test_without_a_gradient_clones_stand_right_before_their_reader(block_of: BlockOf) -> None:
+    block = TrainingBlock(block_of, "a call x\nb tanh a\n---\ng call d b")
+    (window,) = schedule_of(block, ("g", "g"), kept="a").windows
+    assert [told(block, each) for each in window.placements] == [("g", ["b"], ["a"], "")]
+
+
+def test_clones_do_not_stand_before_their_window(block_of: BlockOf) -> None:
+    lines = "a call x\nb tanh a\n---\ng call d\nh tanh d\ni tanh h\nj call i b\nk call g"
+    block = TrainingBlock(block_of, lines)
+    (window,) = schedule_of(block, ("g", "k"), kept="a").windows
+    assert [told(block, each)[0] for each in window.placements] == ["h"]
+    (window,) = schedule_of(block, ("i", "k"), kept="a").windows
+    assert [told(block, each)[0] for each in window.placements] == ["i"]
+
+
+def test_clones_do_not_stand_before_what_they_read(block_of: BlockOf) -> None:
+    block = TrainingBlock(
+        block_of,
+        """
+        a call x
+        b tanh a
+        c tanh b
+        e add c a
+        ---
+        g call d
+        h add g b
+        i add h c
+        j add i e
+        k call j g
+        """,
+    )
+    (window,) = schedule_of(block, ("g", "k"), kept="a").windows
+    assert [told(block, each) for each in window.placements] == [
+        ("h", ["b"], ["a"], "g"),
+        ("i", ["c"], [], ""),
+        ("i", ["e"], ["a"], "g"),
+    ]
+
+
+def test_clones_and_the_next_ones_wait_for_a_late_leaf(block_of: BlockOf) -> None:
+    """The next are held by the same gradient, which has passed the first ones' barrier."""
+    block = TrainingBlock(
+        block_of,
+        """
+        a call x
+        b tanh a
+        e sine a
+        ---
+        g call d
+        ---
+        late call x
+        c add b late
+        ---
+        h add g c
+        i add h e
+        j call i g
+        """,
+    )
+    (window,) = schedule_of(block, ("g", "j"), kept="a late").windows
+    assert [told(block, each) for each in window.placements] == [
+        ("c", ["b", "e", "c"], ["a", "late"], "g")
+    ]
+
+
+def test_neighbours_with_one_place_and_gradient_are_cloned_together(block_of: BlockOf) -> None:
+    block = TrainingBlock(
+        block_of,
+        """
+        a call x
+        b tanh a
+        c sine a
+        ---
+        g call d
+        h tanh d
+        i add h c
+        j add i b
+        k call j g
+        """,
+    )
+    (window,) = schedule_of(block, ("g", "k"), kept="a").windows
+    assert [told(block, each) for each in window.placements] == [("h", ["b", "c"], ["a"], "g")]
+
+
+# Of blocks drawn at random.
+
+
+def drawn(block_of: BlockOf, seed: int) -> tuple[Forward, list[range], Schedule]:
+    forward = TrainingBlock(block_of, random_lines(seed), PRICING).forward
+    windows = split(forward, 8)
+    rates = Rates(expensive=0.0 if seed % 2 else 1e7, cheap=0.0)
+    kept = keep(forward, windows, [Tariff.flat(rates)] * len(windows))
+    return forward, windows, Schedule(forward, windows, kept)
+
+
+def window_around(windows: list[range], window: Window) -> range:
+    return next(each for each in windows if min(window.reads) in each)
+
+
+SEEDS = pytest.mark.parametrize("seed", range(25))
+
+
+@SEEDS
+def test_operations_stand_after_all_that_they_read(block_of: BlockOf, seed: int) -> None:
+    forward, _, schedule = drawn(block_of, seed)
+    graph = forward.graph
+    assert schedule.windows
+    for window in schedule.windows:
+        cloned: dict[int, int] = {}
+        for placement in window.placements:
+            assert all(one < other for one, other in pairwise(placement.cloned))
+            for position in placement.cloned:
+                for read in graph.operands[position]:
+                    if read in placement.leaves:
+                        assert graph.producers[read] < placement.before
+                    elif not forward.constant[read]:
+                        assert cloned[read] <= placement.before
+                cloned |= dict.fromkeys(graph.results[position], placement.before)
+        for reader, values in window.reads.items():
+            assert all(cloned[value] <= reader for value in values)
+
+
+@SEEDS
+def test_every_reader_has_clones_and_nothing_is_cloned_for_nobody(
+    block_of: BlockOf, seed: int
+) -> None:
+    forward, windows, schedule = drawn(block_of, seed)
+    graph = forward.graph
+    assert {reader: v for window in schedule.windows for reader, v in window.reads.items()} == {
+        position: missing
+        for position, values in forward.backward_reads.items()
+        if (missing := [value for value in values if value not in schedule.kept])
+    }
+    for window in schedule.windows:
+        positions = [position for each in window.placements for position in each.cloned]
+        wanted = {value for values in window.reads.values() for value in values}
+        wanted |= {value for position in positions for value in graph.operands[position]}
+        assert all(wanted.intersection(graph.results[position]) for position in positions)
+        changing = [p for p in positions if not forward.constant[graph.results[p][0]]]
+        assert len(changing) == len(set(changing))
+        around = window_around(windows, window)
+        assert all(placement.before in around for placement in window.placements)
+
+
+@SEEDS
+def test_leaves_are_kept_or_cannot_be_made_again(block_of: BlockOf, seed: int) -> None:
+    forward, _, schedule = drawn(block_of, seed)
+    for window in schedule.windows:
+        for placement in window.placements:
+            for leaf in placement.leaves:
+                assert leaf in schedule.kept or not forward.recomputable[leaf]
+                assert not forward.constant[leaf]
+
+
+@SEEDS
+def test_clones_wait_for_the_youngest_gradient_that_their_barrier_can_take(
+    block_of: BlockOf, seed: int
+) -> None:
+    forward, windows, schedule = drawn(block_of, seed)
+    graph = forward.graph
+    for window in schedule.windows:
+        start = window_around(windows, window).start
+        placed: dict[int, int] = {}
+        for placement in window.placements:
+            made = {value for position in placement.cloned for value in graph.results[position]}
+            first_reader = min(
+                reader for reader, values in window.reads.items() if made.intersection(values)
+            )
+            hold = placement.hold
+            if hold is None:
+                assert placement.before == first_reader
+                continue
+            made_at = graph.producers[hold.gradient]
+            users = graph.users[hold.gradient]
+            assert placement.leaves
+            assert made_at < hold.before == placement.before <= first_reader
+            assert hold.readers
+            assert hold.readers == tuple(user for user in users if user >= placement.before)
+            for value in forward.gradients:
+                if made_at < graph.producers[value] < first_reader:
+                    nearest = max(start, graph.producers[value] + 1, placed.get(value, 0))
+                    assert all(user < nearest for user in graph.users[value])
+            placed[hold.gradient] = placement.before

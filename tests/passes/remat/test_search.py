@@ -1,0 +1,117 @@
+"""The search for a setting finds what trying all would, and one model serves all attempts."""
+
+from __future__ import annotations
+
+import functools
+import io
+from collections.abc import Callable, Iterator
+
+import jax
+import numpy as np
+import pytest
+from jax.extend.mlir import ir
+
+from hloom.passes.framework.base import Attempt, Target
+from hloom.passes.framework.options import Budget
+from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.ir.clone import clone_module
+from hloom.passes.remat import Remat
+from hloom.passes.remat.budget.estimate import Model, Outcome
+from hloom.passes.remat.budget.price_grid import EXPENSIVE_RUNGS, FINE, Setting
+from hloom.passes.remat.budget.search import Search, cheapest
+
+
+def deep_loss(w: jax.Array, x: jax.Array) -> jax.Array:
+    for _ in range(24):
+        x = x + jax.numpy.tanh(x @ w) @ w
+    return (x**2).mean()
+
+
+def scanned_loss(w: jax.Array, x: jax.Array) -> jax.Array:
+    def layer(x: jax.Array, _: None) -> tuple[jax.Array, None]:
+        return x + jax.numpy.tanh(x @ w) @ jax.numpy.sin(w), None
+
+    return (jax.lax.scan(layer, x, length=24)[0] ** 2).mean()
+
+
+@functools.cache
+def prepared(loss: Callable[[jax.Array, jax.Array], jax.Array]) -> ir.Module:
+    arguments = (np.ones((64, 64), np.float32), np.ones((512, 64), np.float32))
+    module = clone_module(jax.jit(jax.value_and_grad(loss)).lower(*arguments).compiler_ir())
+    Pipeline.parse("inline,cse,free-constants").run(module, target=Target())
+    return module
+
+
+@pytest.fixture(params=[deep_loss, scanned_loss])
+def model(request: pytest.FixtureRequest) -> Iterator[Model]:
+    module = prepared(request.param)
+    with module.context, ir.Location.unknown():
+        yield Model(module, Target(), 0)
+
+
+@pytest.mark.parametrize("share", [0.4, 0.6, 0.8])
+def test_the_next_step_does_not_fit(model: Model, share: float) -> None:
+    search = Search(model)
+    limit = search.outcome(None).temp_bytes * share
+
+    def fits(outcome: Outcome) -> bool:
+        return outcome.temp_bytes <= limit
+
+    search.within(limit, fits)
+    best = cheapest(filter(fits, search.outcomes.values()))
+    assert best is not None
+    assert best.setting is not None
+    above = [
+        model.outcome(Setting(best.setting.length, step))
+        for step in range(best.setting.step + 1, (best.setting.rung + 1) * FINE + 1)
+    ]
+    assert not any(fits(one) and one.seconds < best.seconds for one in above)
+
+
+def test_the_floor_is_the_least_of_all(model: Model) -> None:
+    grid = [
+        model.outcome(Setting(length, rung * FINE))
+        for length in model.lengths()
+        for rung in range(0, EXPENSIVE_RUNGS, 4)
+    ]
+    least = min(one.temp_bytes for one in Search(model).lowest())
+    assert least <= min(one.temp_bytes for one in grid)
+
+
+def test_settings_that_come_to_the_same_are_alike(model: Model) -> None:
+    length = model.lengths()[0]
+    least, next_to_it = Setting(length, 0), Setting(length, 1 * FINE)
+    dearest = Setting(length, (EXPENSIVE_RUNGS + 2) * FINE)
+    assert model.are_alike(least, next_to_it)
+    assert not model.are_alike(least, dearest)
+    assert model.outcome(next_to_it).setting == next_to_it
+
+
+@pytest.mark.parametrize("loss", [deep_loss, scanned_loss])
+def test_one_planner_plans_as_one_for_each_attempt_would(
+    loss: Callable[[jax.Array, jax.Array], jax.Array],
+) -> None:
+    origin, target = prepared(loss), Target()
+    before = text(origin)
+    remat = Remat(budget=Budget(percent=40), min_bytes=0)
+    planner = remat.planner(origin, target)
+    attempts: list[Attempt] = []
+    while len(attempts) < 3:
+        shared, alone = clone_module(origin), clone_module(origin)
+        with origin.context, ir.Location.unknown():
+            plan = planner(shared, attempts)
+            decided = plan.to_json()
+            assert decided == remat.plan_after(alone, target, attempts).to_json()
+            remat.apply(plan)
+            remat.apply(remat.plan_after(alone, target, attempts))
+        assert shared.operation.verify()
+        assert text(shared) == text(alone)
+        real_bytes = int(str(decided["model_temp_bytes"])) * 11 // 10
+        attempts.append(Attempt(decided, 0, 0, 0, real_bytes))
+    assert text(origin) == before
+
+
+def text(module: ir.Module) -> bytes:
+    written = io.BytesIO()
+    module.operation.write_bytecode(written)
+    return written.getvalue()

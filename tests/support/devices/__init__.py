@@ -1,0 +1,1 @@
+"""Programs of several devices, and what the tests of the native code share."""

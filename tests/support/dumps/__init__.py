@@ -1,0 +1,1 @@
+"""Dumps for the tests of what writes and reads them."""

@@ -1,0 +1,103 @@
+"""Passes that show what hloom-opt does with a pass: one that speaks, three that fail."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar
+
+from jax.extend.mlir import ir
+
+from hloom.passes.framework.base import Pass, Target
+from hloom.passes.framework.options import option
+from support.toy_passes import ToyPlan, all_operations
+
+
+def operations_named(module: ir.Module, name: str) -> tuple[ir.Operation, ...]:
+    return tuple(op for op in all_operations(module.operation) if op.name == name)
+
+
+@dataclasses.dataclass(frozen=True)
+class Complain(Pass):
+    """Emits an error on every addition, and then fails where it is told to."""
+
+    name: ClassVar[str] = "complain"
+    summary: ClassVar[str] = "complains about additions"
+    example: ClassVar[str] = "complain{fail=on}"
+
+    fail: bool = option(False, doc="Fail after the last one.")
+
+    def plan(self, module: ir.Module, target: Target) -> ToyPlan:
+        additions = operations_named(module, "stablehlo.add")
+        for addition in additions:
+            addition.location.emit_error("additions are not wanted here")
+        if additions and self.fail:
+            raise ValueError("too many additions")
+        return ToyPlan(module)
+
+    def apply(self, plan: Any) -> None:
+        raise AssertionError("its plan is empty")
+
+
+@dataclasses.dataclass(frozen=True)
+class Explode(Pass):
+    """Fails while it applies its plan."""
+
+    name: ClassVar[str] = "explode"
+    summary: ClassVar[str] = "fails"
+    example: ClassVar[str] = "explode"
+
+    def plan(self, module: ir.Module, target: Target) -> ToyPlan:
+        return ToyPlan(module, operations_named(module, "func.func"))
+
+    def apply(self, plan: ToyPlan) -> None:
+        raise ValueError("no luck today")
+
+
+@dataclasses.dataclass(frozen=True)
+class BreakTypes(Explode):
+    """Gives every function without arguments a result that it does not return."""
+
+    name: ClassVar[str] = "break-types"
+    summary: ClassVar[str] = "leaves a module that does not verify"
+    example: ClassVar[str] = "break-types"
+
+    def apply(self, plan: ToyPlan) -> None:
+        for function in plan.operations:
+            function.attributes["function_type"] = ir.TypeAttr.get(ir.Type.parse("() -> i32"))
+
+
+@dataclasses.dataclass(frozen=True)
+class TellTarget(Pass):
+    """Writes down what it is to plan for."""
+
+    name: ClassVar[str] = "tell-target"
+    summary: ClassVar[str] = "writes the target on the module"
+    example: ClassVar[str] = "tell-target"
+
+    def plan(self, module: ir.Module, target: Target) -> TargetPlan:
+        return TargetPlan(module, target)
+
+    def apply(self, plan: TargetPlan) -> None:
+        text = f"{plan.target.platform} {plan.target.name} {plan.target.memory_bytes}"
+        plan.module.operation.attributes["test.target"] = ir.StringAttr.get(text)
+
+
+@dataclasses.dataclass(frozen=True)
+class TargetPlan:
+    """The module and the target that the pass was given."""
+
+    module: ir.Module
+    target: Target
+
+    @property
+    def empty(self) -> bool:
+        return False
+
+    def summary(self) -> str:
+        return f"for {self.target.name}"
+
+    def to_json(self) -> dict[str, object]:
+        return {"target": self.target.name}
+
+
+OPT_PASSES = (BreakTypes, Complain, Explode, TellTarget)

@@ -1,0 +1,289 @@
+"""hloom-opt: what it reads, what it writes, and what it shows of a run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+from jax.extend import mlir
+from support import toy_passes as toy
+from support.opt_runs import ADD, EMPTY, OPT_MARKS, Run, bytecode, fresh, write
+
+from hloom import __version__
+from hloom.passes.framework import registry
+from hloom.tools import opt
+
+DUMPS = sorted((Path(__file__).parent / "dumped").glob("*/*.mlir"))
+
+pytestmark = OPT_MARKS
+
+# What it reads and writes
+
+
+def test_text_comes_back_without_locations(run: Run) -> None:
+    located = ADD.replace("return %0 : tensor<2xf32>", 'return %0 : tensor<2xf32> loc("a.py":1:2)')
+    assert run(write(located)) == (0, ADD.encode(), "")
+
+
+def test_debug_info_keeps_locations(run: Run) -> None:
+    located = ADD.replace("return %0 : tensor<2xf32>", 'return %0 : tensor<2xf32> loc("a.py":1:2)')
+    _, out, _ = run(write(located), "--debug-info")
+    assert b'loc("a.py":1:2)' in out
+    assert run(write(out, "b.mlir"), "--debug-info") == (0, out, "")
+
+
+def test_bytecode_comes_back_as_the_text_it_was_made_from(run: Run) -> None:
+    data = bytecode(ADD)
+    assert data.startswith(b"ML\xefR")
+    assert run(write(data, "a.bc")) == (0, ADD.encode(), "")
+
+
+def test_bytecode_comes_back_as_bytecode(run: Run) -> None:
+    data = bytecode(ADD)
+    assert run(write(data, "a.bc"), "--emit-bytecode") == (0, data, "")
+
+
+@pytest.mark.parametrize("version", ["1.0.0", "1.9.0"])
+def test_portable_artifacts_are_read(run: Run, version: str) -> None:
+    artifact = mlir.serialize_portable_artifact(ADD, version)
+    assert run(write(artifact, "a.vhlo")) == (0, ADD.encode(), "")
+
+
+def test_what_jax_exports_is_read(run: Run) -> None:
+    exported = jax.export.export(jax.jit(lambda x: x + x))(jax.ShapeDtypeStruct((2,), "float32"))
+    status, out, err = run(write(exported.mlir_module_serialized, "a.vhlo"))
+    assert (status, err) == (0, "")
+    assert b"stablehlo.add %arg0, %arg0 : tensor<2xf32>" in out
+
+
+def test_versioned_stablehlo_in_text_is_read(run: Run) -> None:
+    text = """\
+    vhlo.func_v1 @main(%a: !vhlo.tensor_v1<2x!vhlo.f32_v1>) -> !vhlo.tensor_v1<2x!vhlo.f32_v1> {
+      %0 = "vhlo.add_v1"(%a, %a) : (!vhlo.tensor_v1<2x!vhlo.f32_v1>,
+        !vhlo.tensor_v1<2x!vhlo.f32_v1>) -> !vhlo.tensor_v1<2x!vhlo.f32_v1>
+      "vhlo.return_v1"(%0) : (!vhlo.tensor_v1<2x!vhlo.f32_v1>) -> ()
+    } {arg_attrs = #vhlo.array_v1<[]>, res_attrs = #vhlo.array_v1<[]>,
+       sym_visibility = #vhlo.string_v1<"public">}
+    """
+    status, out, err = run(write(text))
+    assert (status, err) == (0, "")
+    assert out == ADD.replace("module @m", "module").encode()
+
+
+def test_stdin_is_read_and_a_pipe_written() -> None:
+    for arguments in ((), ("-",), ("-", "-p", "off")):
+        done = fresh(*arguments, stdin=ADD.encode())
+        assert (done.returncode, done.stdout, done.stderr) == (0, ADD.encode(), b"")
+    done = fresh("--emit-bytecode", stdin=ADD.encode())
+    assert fresh(stdin=done.stdout).stdout == ADD.encode()
+
+
+def test_output_goes_to_a_file_only_where_all_went_well(run: Run) -> None:
+    assert run(write(ADD), "-o", "out.mlir") == (0, b"", "")
+    assert Path("out.mlir").read_text() == ADD
+    status, out, _ = run(write("nonsense"), "-o", "other.mlir")
+    assert (status, out) == (1, b"")
+    assert not Path("other.mlir").exists()
+
+
+@pytest.mark.parametrize("dump", DUMPS, ids=lambda dump: f"{dump.parent.name}-{dump.stem}")
+def test_dumps_of_every_supported_jax_are_read(run: Run, dump: Path) -> None:
+    status, out, err = run(str(dump))
+    assert (status, err) == (0, "")
+    assert run(write(out)) == (0, out, "")
+    _, located, _ = run(str(dump), "--debug-info")
+    assert b"program.py" in located
+    assert run(write(located), "--debug-info") == (0, located, "")
+    assert run(write(bytecode(out.decode()))) == (0, out, "")
+
+
+def test_the_committed_dumps_are_there() -> None:
+    assert {dump.parent.name for dump in DUMPS} == {"jax-0.10.2", "jax-0.12.0.1"}
+    assert {dump.stem for dump in DUMPS} == {"scan_gradient", "shard_map", "custom_calls"}
+
+
+def test_dumps_of_this_jax_are_read(run: Run, tmp_path: Path) -> None:
+    program = """\
+import jax, jax.numpy as jnp
+from jax.sharding import AxisType, PartitionSpec as P
+
+def loss(w, x):
+    return jax.lax.scan(lambda c, w: (jnp.tanh(c @ w), None), x, w)[0].sum()
+
+jax.jit(jax.grad(loss))(jnp.ones((3, 4, 4)), jnp.ones((2, 4)))
+mesh = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Auto,))
+total = lambda x: jax.lax.psum(x.sum(), "x")
+jax.jit(jax.shard_map(total, mesh=mesh, in_specs=P("x"), out_specs=P()))(jnp.arange(8.0))
+jax.jit(lambda a: jnp.linalg.cholesky(a) + jnp.sort(a))(jnp.eye(3))
+jax.jit(lambda k: jax.random.normal(k, (3,)))(jax.random.key(0))
+"""
+    folder = tmp_path / "dumps"
+    environment = os.environ | {"JAX_DUMP_IR_TO": str(folder)}
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True)
+    dumps = sorted(folder.glob("*.mlir"))
+    assert len(dumps) >= 4
+    read = b""
+    for dump in dumps:
+        status, out, err = run(str(dump))
+        assert (status, err) == (0, ""), dump
+        read += out
+    for operation in (b"stablehlo.while", b"sdy.manual_computation", b"stablehlo.custom_call"):
+        assert operation in read
+
+
+def test_two_processes_write_the_same_bytes() -> None:
+    dump = str(DUMPS[1])
+    for shape in ([], ["--emit-bytecode"], ["--debug-info"]):
+        outputs = {
+            fresh(dump, "-p", "default", *shape, PYTHONHASHSEED=seed).stdout for seed in ("1", "2")
+        }
+        assert len(outputs) == 1
+        assert outputs != {b""}
+
+
+# Targets
+
+
+@pytest.mark.parametrize(
+    ("target", "told"),
+    [("cpu", "cpu cpu None"), ("h100_sxm", "cuda h100_sxm 84942979072")],
+)
+def test_passes_are_told_the_target(run: Run, target: str, told: str) -> None:
+    _, out, err = run(write(ADD), "-p", "tell-target", "--target", target)
+    assert err == ""
+    assert f'test.target = "{told}"'.encode() in out
+
+
+# Measured passes
+
+PRODUCTS = """\
+module @m {
+  func.func public @main(%x: tensor<4x4xf32>) -> tensor<4x4xf32> {
+    %0 = stablehlo.dot_general %x, %x, contracting_dims = [1] x [0]
+      : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+    %1 = stablehlo.dot_general %0, %x, contracting_dims = [1] x [0]
+      : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+    return %1 : tensor<4x4xf32>
+  }
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "products", "said"),
+    [
+        ("budget=1000", 2, ["remark: drop-products: 0 products left out"]),
+        ("budget=900", 1, ["remark: drop-products: 1 product left out"]),
+        ("budget=60%", 0, ["remark: drop-products: 2 products left out"]),
+        (
+            "budget=700",
+            0,
+            [
+                "remark: drop-products: 2 products left out",
+                "warning: 100 bytes over the budget.",
+            ],
+        ),
+        (
+            "budget=700 compiles=2",
+            1,
+            [
+                "remark: drop-products: 1 product left out",
+                "warning: 200 bytes over the budget.",
+            ],
+        ),
+    ],
+)
+def test_a_measured_pass_goes_by_its_predictions(
+    run: Run, options: str, products: int, said: list[str]
+) -> None:
+    with registry.registered(toy.DropProducts, toy.Touch):
+        status, out, err = run(write(PRODUCTS), "-p", f"drop-products{{{options}}}")
+    assert status == 0
+    assert out.count(b"dot_general") == products
+    assert err.splitlines() == [f"a.mlir: {line}" for line in said]
+
+
+def test_a_measured_pass_that_fails_is_an_error(run: Run) -> None:
+    with registry.registered(toy.DropProducts, toy.Touch):
+        status, _, err = run(write(PRODUCTS), "-p", "drop-products{budget=900 fail=plan}")
+    assert status == 1
+    assert err == (
+        "a.mlir: error: pass 'drop-products' failed in plan: LookupError: no second plan\n"
+    )
+
+
+# What it shows of a run
+
+
+def test_plans_are_lines_of_json(run: Run) -> None:
+    _, _, err = run(write(ADD), "-p", "tell-target,complain", "--print-plan")
+    lines = [json.loads(line) for line in err.splitlines() if line.startswith("{")]
+    assert lines == [
+        {
+            "step": 0,
+            "pass": "tell-target",
+            "empty": False,
+            "summary": "for cpu",
+            "plan": {"target": "cpu"},
+        },
+        {
+            "step": 1,
+            "pass": "complain",
+            "empty": True,
+            "summary": "0 operations",
+            "plan": {"operations": 0},
+        },
+    ]
+
+
+def test_ir_is_printed_around_the_named_passes(run: Run) -> None:
+    status, out, err = run(write(EMPTY), "-p", "tell-target,complain", "--print-ir-before=complain")
+    module = 'module attributes {test.target = "cpu cpu None"} {\n  func.func @main() {\n'
+    module += "    return\n  }\n}\n"
+    assert (status, out.decode()) == (0, module)
+    assert err == f"// -----// IR Dump Before complain //----- //\n{module}"
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("all_", ["", "-all"])
+def test_ir_is_printed_around_every_pass(run: Run, when: str, all_: str) -> None:
+    _, _, err = run(write(EMPTY), "-p", "tell-target,complain", f"--print-ir-{when}{all_}")
+    heads = [line for line in err.splitlines() if line.startswith("// -----//")]
+    assert heads == [
+        f"// -----// IR Dump {when.title()} {name} //----- //"
+        for name in ("tell-target", "complain")
+    ]
+
+
+def test_timing_names_each_step(run: Run) -> None:
+    _, _, err = run(write(EMPTY), "-p", "tell-target,complain", "--timing")
+    names = [line.split()[0] for line in err.splitlines()]
+    assert names == ["//", "pass", "(parse)", "tell-target", "complain", "(print)", "total"]
+
+
+def test_list_passes(run: Run) -> None:
+    status, out, err = run("--list-passes")
+    assert (status, err) == (0, "")
+    assert "complain             complains about additions\n" in out.decode()
+    assert len(out.splitlines()) == len(registry.all_passes())
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        opt.main(["--version"])
+    assert end.value.code == 0
+    assert capsys.readouterr().out == f"hloom-opt {__version__}\n"
+
+
+def test_help_shows_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        opt.main(["--help"])
+    assert end.value.code == 0
+    shown = capsys.readouterr().out
+    for option in ("-p SPEC", "--verify-diagnostics", "--print-ir-after-all", "examples:"):
+        assert option in shown

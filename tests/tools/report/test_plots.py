@@ -1,0 +1,211 @@
+"""The report's plots: what stands in them, and that they fit into a page."""
+
+from __future__ import annotations
+
+import functools
+import re
+import struct
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from hloom.passes.analysis.memory_model.profile import MemoryCurve, Point
+from hloom.tools.report import plots
+from hloom.tools.report.drawing import COLORS, DARK
+from hloom.tools.report.memory import Owner, Owners
+from hloom.tools.report.sources import Named, Place
+from hloom.tools.report.svg import for_page
+
+pytestmark = pytest.mark.once
+
+MEBI_BYTES = 2**20
+RANGES = {
+    "instructions": 40,
+    "temp_bytes": 3 * MEBI_BYTES,
+    "curve": [[0, 0], [10, 2 * MEBI_BYTES], [20, 2_900_000], [30, 512]],
+}
+OWNERS = Owners(
+    title="Before the passes",
+    peak_bytes=20_000,
+    peak_at=0.5,
+    rows=(
+        Owner(
+            Named("jit(f)/jvp()/tanh", Place("/home/me/model.py:31"), "f32[8,256]", 6000), 2, 0, 1
+        ),
+        *(Owner(Named(f"jit(f)/op{n}", Place(""), f"s8[{n}]", 100), 1, 0, 1) for n in range(7)),
+    ),
+    others=13,
+    others_bytes=1300,
+    is_before=True,
+)
+NO_OWNERS = Owners("", 0, 0.0, (), 0, 0)
+
+
+def curve(sizes: list[int], given: int = MEBI_BYTES) -> MemoryCurve:
+    points = tuple(Point(size, "jit(f)/add", "model.py:3") for size in sizes)
+    return MemoryCurve(points, sizes.index(max(sizes)), (), given, 0, 0)
+
+
+BEFORE = curve([1 * MEBI_BYTES, 5 * MEBI_BYTES, 7 * MEBI_BYTES, 2 * MEBI_BYTES])
+AFTER = curve([1 * MEBI_BYTES, 3 * MEBI_BYTES, 2 * MEBI_BYTES, 3 * MEBI_BYTES, 0])
+
+PLOTS = {
+    "memory": lambda width: plots.memory_plot(
+        BEFORE, AFTER, width=width, budget_bytes=5 * MEBI_BYTES
+    ),
+    "unchanged": lambda width: plots.memory_plot(BEFORE, width=width),
+    "empty": lambda width: plots.memory_plot(MemoryCurve((), 0, (), 0, 0, 0), width=width),
+    "xla": lambda width: plots.xla_memory_plot(RANGES, width=width),
+    "xla-empty": lambda width: plots.xla_memory_plot(
+        {"instructions": 0, "temp_bytes": None, "curve": []}, width=width
+    ),
+    "owners": lambda width: plots.owners_plot(OWNERS, width=width),
+    "no-owners": lambda width: plots.owners_plot(NO_OWNERS, width=width),
+    "times": lambda width: plots.times_plot([("inline", 0.02), ("remat", 1.3)], 8, width=width),
+}
+
+
+def texts(svg: str) -> list[str]:
+    return ["".join(node.itertext()) for node in ElementTree.fromstring(svg).iter() if
+            node.tag.endswith("}text")]  # fmt: skip
+
+
+@functools.cache
+def svg_of(name: str, width: plots.Width) -> str:
+    return PLOTS[name](width).svg()
+
+
+@pytest.fixture(params=["wide", "phone"])
+def width(request: pytest.FixtureRequest) -> plots.Width:
+    found: plots.Width = request.param
+    return found
+
+
+@pytest.mark.parametrize("name", PLOTS)
+def test_a_plot_fits_into_a_page(name: str, width: plots.Width) -> None:
+    svg = svg_of(name, width)
+    root = ElementTree.fromstring(svg)
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    assert not {"width", "height"} & set(root.attrib)
+    left, top, right, bottom = map(float, root.attrib["viewBox"].split())
+    assert (left, top, right) == (0, 0, 720 if width == "wide" else 288)
+    assert bottom > 0
+    # Colours only as variables, ids not those of another plot, nothing for the whole page.
+    assert not re.findall(r"#[0-9a-f]{6}\b", re.sub(r"var\(--\w+, #[0-9a-f]{6}\)", "", svg))
+    assert all(count == 1 for count in Counter(re.findall(r' id="([^"]+)"', svg)).values())
+    assert "<style" not in svg
+    assert "DejaVu" not in svg
+
+
+def test_a_plot_is_the_same_each_time() -> None:
+    assert PLOTS["memory"]("wide").svg() == PLOTS["memory"]("wide").svg()
+
+
+def test_two_plots_have_no_id_in_common() -> None:
+    one, other = (set(re.findall(r' id="([^"]+)"', svg_of("memory", w))) for w in
+                  ("wide", "phone"))  # fmt: skip
+    assert one
+    assert not one & other
+
+
+def test_what_is_referred_to_is_there() -> None:
+    svg = svg_of("memory", "wide")
+    named = set(re.findall(r' id="([^"]+)"', svg))
+    assert set(re.findall(r"(?:url\(|href=\")#([\w-]+)", svg)) == named
+
+
+def test_the_peaks_are_written_out(width: plots.Width) -> None:
+    written = texts(svg_of("memory", width))
+    assert {
+        "before: peak 8.00 MiB",
+        "after: peak 4.00 MiB",
+        "arguments and results: 1.00 MiB",
+        "budget: 5.00 MiB",
+        "kernels, in the order in which they run",
+        "2 MiB",
+    } <= set(written)
+    assert "memory: peak 8.00 MiB" in texts(svg_of("unchanged", width))
+
+
+def test_xlas_schedule_shows_what_is_set_aside(width: plots.Width) -> None:
+    written = texts(svg_of("xla", width))
+    assert {"temporaries: peak 2.77 MiB", "set aside by XLA: 3.00 MiB"} <= set(written)
+
+
+def test_owners_are_those_of_the_table_in_the_color_of_their_program(width: plots.Width) -> None:
+    written = texts(svg_of("owners", width))
+    assert written[:3] == ["2 x tanh", "11.7 KiB, 60 %", "model.py:31 f32[8,256]"]
+    assert "13 smaller values" in written
+    assert "--before" in svg_of("owners", width)
+    after = plots.owners_plot(replace(OWNERS, is_before=False), width=width).svg()
+    assert "--before" not in after
+    assert "--after" in after
+
+
+def test_times_are_written_out(width: plots.Width) -> None:
+    written = set(texts(svg_of("times", width)))
+    assert {"inline", "20.0 ms", "remat", "1.30 s", "XLA", "8.00 s"} <= written
+
+
+def test_a_long_curve_stays_small_and_keeps_its_peak() -> None:
+    sizes = [(number % 999 + 1) * 20_000 for number in range(20_000)]
+    sizes[12_345] = 100 * MEBI_BYTES
+    svg = plots.memory_plot(curve(sizes)).svg()
+    assert len(svg) < 60_000
+    [line] = re.findall(r'd="([^"]*)"[^>]*style="fill: none; stroke: var\(--before', svg)
+    heights = [float(height) for height in re.findall(r"[\d.]+ ([\d.]+)", line)]
+    mark, _in_legend = re.findall(r'<use [^>]* y="([\d.]+)"[^>]*--before[^>]*stroke', svg)
+    assert min(heights) == pytest.approx(float(mark), abs=0.1)
+    assert "memory: peak 101 MiB" in texts(svg)
+
+
+def test_a_png_is_written_at_once(tmp_path: Path, width: plots.Width) -> None:
+    plot = PLOTS["memory"](width)
+    plot.save_png(tmp_path / "memory.png")
+    data = (tmp_path / "memory.png").read_bytes()
+    assert data[:8] == b"\x89PNG\r\n\x1a\n"
+    pixels = struct.unpack(">II", data[16:24])
+    assert pixels == (round(plot.width_inches * 200), round(plot.height_inches * 200))
+
+
+def test_a_title_stands_above_what_is_drawn(tmp_path: Path, width: plots.Width) -> None:
+    plot = PLOTS["owners"](width)
+    plain, titled = tmp_path / "plain.png", tmp_path / "titled.png"
+    plot.save_png(plain)
+    plot.save_png(titled, "jit_step: the peak")
+    heights = [struct.unpack(">I", file.read_bytes()[20:24])[0] for file in (plain, titled)]
+    assert heights[1] == pytest.approx(heights[0] + 80, abs=1)
+
+
+def test_without_matplotlib_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(plots.PlotError, match=re.escape("pip install 'hloom[report]'")):
+        PLOTS["memory"]("wide").svg()
+
+
+@pytest.mark.parametrize("colors", [COLORS, DARK], ids=["light", "dark"])
+def test_colours_can_be_told_from_the_ground(colors: dict[str, str]) -> None:
+    """By the contrast of the Web Content Accessibility Guidelines: 4.5 for text, 3 for lines."""
+    for name, least in (("text", 7), ("muted", 4.5), ("before", 4.5), ("after", 4.5),
+                        ("budget", 4.5)):  # fmt: skip
+        assert contrast(colors[name], colors["surface"]) >= least, name
+
+
+def contrast(one: str, other: str) -> float:
+    darker, lighter = sorted(map(luminance, (one, other)))
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def luminance(color: str) -> float:
+    parts = [int(color[start : start + 2], 16) / 255 for start in (1, 3, 5)]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return sum(weight * p for weight, p in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def test_what_is_no_svg_is_refused() -> None:
+    with pytest.raises(ValueError, match="no <svg> element"):
+        for_page("<html></html>", {})

@@ -1,0 +1,256 @@
+"""What a report tells, whatever it is shown as."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from support.dumps.report_dumps import ATTEMPTS, BARRIERS, CAPTURED, SMALL, edit_manifest
+
+from hloom.dumps.read.dump import open_dump
+from hloom.tools.report import barriers_view, graphs_view, units
+from hloom.tools.report.gather import MOST_IN_FULL, Report, gather
+from hloom.tools.report.module import ModuleReport
+from hloom.tools.report.sources import Sources
+from hloom.tools.report.text import text
+
+NO_SOURCES = Sources({})
+
+
+@pytest.fixture
+def own_step(report_step: Path, tmp_path: Path) -> Path:
+    """A dump that a test may edit."""
+    return Path(shutil.copytree(report_step, tmp_path / report_step.name))
+
+
+@pytest.fixture(scope="module")
+def report(report_step: Path) -> Report:
+    return gather(open_dump(report_step))
+
+
+@pytest.fixture
+def module(report: Report) -> ModuleReport:
+    return report.modules[0]
+
+
+def test_largest_module_comes_first_and_small_ones_are_not_read(report: Report) -> None:
+    assert report.title == "Step 3"
+    assert report.modules[0].name == "jit_scanned_step"
+    assert len(report.modules) == 1 + SMALL
+    sizes = [each.step_bytes for each in report.modules]
+    assert sizes == sorted(sizes, reverse=True)
+    assert [each.in_full for each in report.modules] == [True] + [False] * SMALL
+
+
+def test_modules_that_the_passes_changed_are_shown_in_full_up_to_a_number(own_step: Path) -> None:
+    for folder in (own_step / "process-0").glob("jit_small-*"):
+        edit_manifest(folder, compile={"changed": True})
+    found = gather(open_dump(own_step)).modules
+    assert sum(each.in_full for each in found) == MOST_IN_FULL
+    assert found[0].name == "jit_scanned_step"
+
+
+def test_memory_before_and_after_and_the_budget(module: ModuleReport) -> None:
+    memory = module.memory
+    assert memory.before is not None
+    assert memory.after is not None
+    assert memory.xla is not None
+    assert memory.before.step_bytes > memory.after.step_bytes
+    assert memory.ends == (memory.before.step_bytes, memory.after.step_bytes)
+    assert memory.bound is not None
+    assert (memory.bound.text, memory.bound.of_temp) == ("1000 KiB", False)
+    assert memory.bound.holds(memory.xla) is (memory.xla.step_bytes <= 1000 * 1024)
+    whens = [(when, by) for when, by, _ in memory.bars]
+    assert whens == [("before", "hloom's model"), ("after", "hloom's model"), ("after", "XLA")]
+
+
+def test_unmodified_attempt_is_what_xla_measured_before(own_step: Path) -> None:
+    first = own_step / "process-0" / "jit_scanned_step-0" / "attempt-1"
+    first.mkdir()
+    (first / "plan-04-remat.json").write_text('{"blocks": [], "scans": []}', encoding="utf-8")
+    memory = gather(open_dump(own_step)).modules[0].memory
+    assert memory.xla is not None
+    assert memory.xla_before is not None
+    assert memory.xla_before.temp_bytes == ATTEMPTS[0]["temp_bytes"]
+    assert memory.xla_before.argument_bytes == memory.xla.argument_bytes
+    assert memory.ends == (memory.xla_before.step_bytes, memory.xla.step_bytes)
+    whens = [(when, by) for when, by, _ in memory.bars]
+    assert whens[2:] == [("before", "XLA"), ("after", "XLA")]
+
+
+def test_a_share_is_told_in_bytes_too(own_step: Path) -> None:
+    edit_manifest(own_step / "process-0" / "jit_scanned_step-0", spec="remat{budget=50%}")
+    bound = gather(open_dump(own_step)).modules[0].memory.bound
+    assert bound is not None
+    limit = ATTEMPTS[0]["temp_bytes"] // 2
+    assert bound.described == f"50 % of its temporaries, {units.size(limit)}"
+
+
+def test_owners_of_the_peak_have_lines_and_code(module: ModuleReport) -> None:
+    assert [each.title.split(",")[0] for each in module.memory.owners] == [
+        "XLA's temporaries at their peak",
+        "After the passes",
+        "Before the passes",
+    ]
+    for owners in module.memory.owners:
+        assert owners.rows
+        assert sum(row.size_bytes for row in owners.rows) <= owners.peak_bytes
+        assert all(0 <= row.start <= owners.peak_at <= row.end <= 1 for row in owners.rows)
+    places = [row.value.place for row in module.memory.owners[-1].rows]
+    assert any(place.short.startswith("samples.py:") and place.code for place in places)
+
+
+def test_what_is_recomputed_accounts_for_what_is_freed(module: ModuleReport) -> None:
+    what = module.recomputation
+    assert what is not None
+    assert sum(row.size_bytes for row in what.values) == what.freed_bytes > 0
+    assert all(row.trips == 6 for row in what.values)
+    assert any(row.readers for row in what.values)
+    assert what.operations > 10
+    assert [attempt.used for attempt in what.attempts] == [False, True]
+    assert what.attempts[0].error == pytest.approx(-0.25)
+
+
+@pytest.mark.once
+def test_barriers_stand_in_their_order() -> None:
+    what = barriers_view.barriers(BARRIERS, NO_SOURCES)
+    assert [(each.depth, each.title) for each in what.order] == [
+        (0, "in a loop"),
+        (1, "entry barrier"),
+        (1, "@write"),
+        (1, "all reduce"),
+    ]
+    assert what.order[1].groups == "2 groups of 4: 0-3, 4-7"
+    assert what.order[1].timeout_s == 60
+    assert what.served == (("exit of @write", "all_reduce"),)
+
+
+@pytest.mark.once
+def test_thunks_of_one_instruction_are_one_row() -> None:
+    left_out = [CAPTURED["coverage"]["left_out"][0]] * 3
+    coverage = CAPTURED["coverage"] | {"left_out": left_out}
+    what = graphs_view.graphs(CAPTURED | {"coverage": coverage}, NO_SOURCES)
+    assert [(row.count, row.kind, row.reason) for row in what.left_out] == [
+        (3, "AllReduce", "a collective")
+    ]
+    assert what.reasons == (("a collective", 3),)
+    assert what.share == 0.9
+
+
+def test_processes_that_ran_the_same_module_share_its_section(own_step: Path) -> None:
+    other = own_step / "process-1" / "jit_scanned_step-0"
+    first = own_step / "process-0" / "jit_scanned_step-0"
+    for file in first.rglob("*"):
+        if file.is_file():
+            copy = other / file.relative_to(first)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(file.read_bytes())
+    edit_manifest(other, process=1)
+    found = [
+        each for each in gather(open_dump(own_step)).modules if each.name == "jit_scanned_step"
+    ]
+    assert [each.processes for each in found] == [(0, 1)]
+
+
+def test_errors_and_complaints_come_first(own_step: Path) -> None:
+    compiled = {"fell_back": "pass 'remat' failed", "complaint": "the budget cannot be met"}
+    folder = own_step / "process-0" / "jit_scanned_step-0"
+    edit_manifest(folder, error="RESOURCE_EXHAUSTED: out of memory", compile=compiled)
+    notices = gather(open_dump(own_step)).modules[0].notices
+    assert [(each.severity, each.text) for each in notices] == [
+        ("error", "RESOURCE_EXHAUSTED: out of memory"),
+        ("error", "pass 'remat' failed"),
+        ("warning", "the budget cannot be met"),
+    ]
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("content", ["[1]", "{}", '{"hloom": 3}', "not JSON"])
+def test_damaged_files_are_missing_and_the_rest_is_shown(own_step: Path, content: str) -> None:
+    folder = own_step / "process-0" / "jit_scanned_step-0"
+    for file in (*folder.glob("*.json"), *folder.glob("xla/*.json"), folder / "00-input.mlir"):
+        if file.name != "manifest.json":
+            file.write_text(content, encoding="utf-8")
+    report = gather(open_dump(own_step))
+    module = next(each for each in report.modules if each.name == "jit_scanned_step")
+    assert module.missing
+    assert module.recomputation is None
+    assert "jit_scanned_step" in _shown(report)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("value", [None, 3, "text", [1], {"a": 1}])
+def test_no_entry_of_a_manifest_breaks_a_report(own_step: Path, value: object) -> None:
+    folder = own_step / "process-0" / "jit_scanned_step-0"
+    manifest: dict[str, Any] = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    identity = {"hloom_dump", "kind", "module", "process", "step", "files", "missing"}
+    edit_manifest(folder, **dict.fromkeys(manifest.keys() - identity, value))
+    assert "jit_scanned_step" in _shown(gather(open_dump(own_step)))
+
+
+def test_text_has_everything(report: Report, module: ModuleReport) -> None:
+    shown = _shown(report)
+    assert module.recomputation is not None
+    for expected in (
+        "Step 3",
+        "before, by hloom's model",
+        "Recomputed rather than kept",
+        f"{module.recomputation.operations} operations once more",
+        "over the budget",
+        "entry barrier  2 groups of 4: 0-3, 4-7, model.py:12",
+        "18 of 20 thunks in 2 graphs, 90 %",
+        "the profiler switches graphs off",
+        "free-constants",
+        "hloom replay",
+        "samples.py:",
+    ):
+        assert expected in shown
+
+
+def _shown(report: Report) -> str:
+    printed = io.StringIO()
+    Console(width=120, file=printed).print(text(report))
+    return printed.getvalue()
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("size_bytes", "shown"),
+    [(0, "0 B"), (1023, "1023 B"), (1536, "1.50 KiB"), (150 * 2**20, "150 MiB")],
+)
+def test_sizes(size_bytes: int, shown: str) -> None:
+    assert units.size(size_bytes) == shown
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("time_s", "shown"),
+    [(2e-6, "2 µs"), (0.0432, "43.2 ms"), (1.5, "1.50 s"), (250.2, "4 min 10 s")],
+)
+def test_times(time_s: float, shown: str) -> None:
+    assert units.seconds(time_s) == shown
+
+
+@pytest.mark.once
+def test_places_and_names_in_short() -> None:
+    installed = "/usr/lib/python3.11/site-packages/flax/nnx/linear.py:4"
+    assert units.short_place(installed) == "flax/nnx/linear.py:4"
+    assert units.short_place("/home/user/train.py:7") == "train.py:7"
+    assert units.split_name("jit(step)/jvp(a/b)/mul") == ("jit(step)/jvp(a/b)/", "mul")
+    assert units.split_name("jit(a/b)") == ("", "jit(a/b)")
+    assert units.short_type("tensor<8x256xf32>") == "f32[8,256]"
+    assert units.short_type("tensor<f32>") == "f32[]"
+    assert units.change(400, 100) == "-75 %"
+    assert units.change(100, 100) == units.change(0, 5) == ""
+    assert [units.percent(share) for share in (0, 0.001, 0.5, 0.999, 1)] == [
+        "0 %",
+        "< 1 %",
+        "50 %",
+        "> 99 %",
+        "100 %",
+    ]

@@ -1,0 +1,208 @@
+"""The command line `hloom`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.toy_passes import Toy
+
+import hloom
+from hloom.passes.framework import registry
+from hloom.tools import cli
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs the command in this process; gives its exit status, stdout and stderr."""
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def run_main(*words: str) -> tuple[int, str, str]:
+        try:
+            status = cli.main(words)
+        except SystemExit as end:
+            status = int(end.code or 0)
+        out, err = capsys.readouterr()
+        return status, out, err
+
+    return run_main
+
+
+@pytest.mark.parametrize("words", [(), ("--help",)])
+def test_help_teaches_the_flag_and_the_commands(run: Run, words: tuple[str, ...]) -> None:
+    status, out, err = run(*words)
+    assert (status, err) == (0, "")
+    for line in (
+        "JAX_HLOOM=remat python train.py",
+        'jax.config.update("jax_hloom", "remat")',
+        'with hloom.passes("remat")',
+        'jax.jit(step, compiler_options={"hloom": "remat"})',
+        'lowered.compile(compiler_options={"hloom": "remat"})',
+        "passes",
+        "demo",
+        "hloom-opt",
+    ):
+        assert line in out
+
+
+def test_version(run: Run) -> None:
+    assert run("--version") == (0, f"hloom {hloom.__version__}\n", "")
+
+
+def test_passes_lists_every_pass_with_its_options(run: Run) -> None:
+    with registry.registered(Toy):
+        status, out, err = run("passes")
+    assert (status, err) == (0, "")
+    for cls in registry.all_passes():
+        assert f"{cls.name}  {cls.summary}" in out
+        assert f"Example: {cls.example}" in out
+    for word in ("limit", "a whole number", "from -5 to 100", "(things)", "8", "How many."):
+        assert word in out
+
+
+def test_passes_tells_all_about_one(run: Run) -> None:
+    status, out, err = run("passes", "remat")
+    assert (status, err) == (0, "")
+    assert out.startswith("remat  ")
+    assert "Example: remat" in out
+    assert "\ncse  " not in out
+
+
+def test_markdown_is_the_document(run: Run) -> None:
+    from hloom.tools import passes_doc
+
+    assert run("passes", "--markdown") == (0, passes_doc.markdown(), "")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ("pases",),
+            "unknown command 'pases'. Did you mean 'passes'? "
+            "Commands: passes, capture, demo, replay, bisect, report.",
+        ),
+        (
+            ("zzz",),
+            "unknown command 'zzz'. Commands: passes, capture, demo, replay, bisect, report.",
+        ),
+        (
+            ("passes", "remta"),
+            "unknown pass 'remta'. Did you mean 'remat'? Passes: %s.",
+        ),
+        (("passes", "remat", "--markdown"), "--markdown prints every pass; leave out the name."),
+        (
+            ("passes", "a", "b"),
+            "unrecognized arguments: b. `hloom --help` shows how it is used.",
+        ),
+        (("--vers",), "unrecognized arguments: --vers. `hloom --help` shows how it is used."),
+    ],
+)
+def test_mistakes(run: Run, words: tuple[str, ...], said: str) -> None:
+    names = ", ".join(cls.name for cls in registry.all_passes())
+    assert run(*words) == (1, "", f"hloom: error: {said}\n".replace("%s", names))
+
+
+@pytest.fixture
+def demo(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+    """A stand-in for the demo, to see what the command line does with it."""
+    program = types.ModuleType("hloom.tools.demo.main")
+    monkeypatch.setitem(sys.modules, "hloom.tools.demo.main", program)
+    if "hloom.tools.demo" not in sys.modules:
+        monkeypatch.setitem(sys.modules, "hloom.tools.demo", types.ModuleType("hloom.tools.demo"))
+    return program
+
+
+def test_demo_gets_its_own_arguments(run: Run, demo: types.ModuleType) -> None:
+    demo.add_arguments = lambda parser: parser.add_argument("--steps", type=int)  # type: ignore[attr-defined]
+    demo.run = lambda arguments: arguments.steps  # type: ignore[attr-defined]
+    assert run("demo", "--steps", "7") == (7, "", "")
+    status, out, _ = run("demo", "--help")
+    assert status == 0
+    assert "--steps STEPS" in out
+
+
+@pytest.mark.parametrize("missing", ["flax", "optax", "matplotlib.pyplot"])
+def test_demo_without_its_extra_says_which(run: Run, demo: types.ModuleType, missing: str) -> None:
+    def add_arguments(_: object) -> None:
+        raise ModuleNotFoundError(f"No module named '{missing}'", name=missing)
+
+    demo.add_arguments = add_arguments  # type: ignore[attr-defined]
+    said = f"the demo needs {missing}, which is not installed: pip install 'hloom[demo]'"
+    assert run("demo") == (1, "", f"hloom: error: {said}\n")
+
+
+def test_help_of_the_demo_needs_no_extra(run: Run, demo: types.ModuleType) -> None:
+    def add_arguments(_: object) -> None:
+        raise ModuleNotFoundError("No module named 'flax'", name="flax")
+
+    demo.add_arguments = add_arguments  # type: ignore[attr-defined]
+    status, out, err = run("demo", "--help")
+    assert (status, err) == (0, "")
+    assert out.startswith("usage: hloom demo")
+    said = "the demo needs flax, which is not installed: pip install 'hloom[demo]'."
+    assert said in " ".join(out.split())
+
+
+CAPTURED_FILES: list[tuple[str, bytes | None, str]] = [
+    ("nothere", None, "cannot be read: No such file or directory."),
+    ("binary.mlir", b"module \xc5", ": it is no text in UTF-8: a module of StableHLO is wanted."),
+    ("nul.mlir", b"module {}\0", ": it has NUL bytes, and is no text: a module"),
+    ("code.mlir", b"ML\xefR\x01", ": MLIR bytecode: `hloom-opt "),
+    ("words.mlir", b"\x1b]0;title\x07", ": not a module of StableHLO: "),
+    ("fifo", b"", ": it is a FIFO: a module of StableHLO is wanted."),
+    ("a.thunk_sequence.txt", b"", ": it is a FIFO"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "said"), CAPTURED_FILES)
+def test_capture_tells_bad_files_as_other_commands_do(
+    run: Run, tmp_path: Path, name: str, content: bytes | None, said: str
+) -> None:
+    file = tmp_path / name
+    if content == b"":
+        os.mkfifo(file)
+    elif content is not None:
+        file.write_bytes(content)
+    status, out, err = run("capture", str(file))
+    assert (status, out) == (1, "")
+    assert err.startswith(f"hloom capture: error: {file}")
+    assert said in err
+    assert err.count("\n") == 1 or name == "words.mlir"
+    assert not any(word in err for word in ("Errno", "codec", "\x1b", "\x07"))
+
+
+def test_a_bug_in_the_demo_is_not_taken_for_a_missing_extra(
+    run: Run, demo: types.ModuleType
+) -> None:
+    def add_arguments(_: object) -> None:
+        raise ModuleNotFoundError("No module named 'typo'", name="typo")
+
+    demo.add_arguments = add_arguments  # type: ignore[attr-defined]
+    with pytest.raises(ModuleNotFoundError):
+        run("demo")
+
+
+@pytest.mark.parametrize("command", [["-m", "hloom"], ["hloom"]])
+def test_it_starts_as_a_script_and_as_a_module(command: list[str]) -> None:
+    start = [str(Path(sys.executable).parent / "hloom")] if command == ["hloom"] else None
+    done = subprocess.run(
+        [*(start or [sys.executable, *command]), "--version"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"hloom {hloom.__version__}\n", "")
+
+
+def test_a_reader_that_goes_away_is_no_news() -> None:
+    script = f"{sys.executable} -m hloom passes | true; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
