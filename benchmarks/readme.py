@@ -1,13 +1,14 @@
-"""Writes the figures of benchmarks/results into README.md and docs/.
+"""Writes what is generated into README.md and docs/: figures, and the table of packages.
 
     python -m benchmarks.readme
 
-Figures are between marker comments and come from benchmarks/results alone; a test holds the pages
-to what this writes.
+It is between marker comments. Figures come from benchmarks/results alone, packages from their
+docstrings; a test holds the pages to what this writes.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -100,6 +101,19 @@ def _demo_output() -> Iterator[str]:
         yield f"{name:26}{before:>10{form}}{after:>10{form}}{change:>+7.1f} %"
     yield f"remat: {on['passes'][-1]['summary']}"
     yield "```"
+
+
+def _packages() -> Iterator[str]:
+    """Every package of the product with the first line of its docstring."""
+    yield "| folder | content |"
+    yield "| --- | --- |"
+    for top in ("hloom", "passes", "lowering", "runtime"):
+        # The links in hloom/ to the other three are not followed.
+        for file in sorted((ROOT / top).glob("**/__init__.py"), key=lambda each: each.parent):
+            if file.resolve() == file:
+                tree = ast.parse(file.read_text(encoding="utf-8"))
+                first, *_ = (ast.get_docstring(tree) or "").splitlines() or [""]
+                yield f"| `{file.parent.relative_to(ROOT)}/` | {first} |"
 
 
 def _demo() -> Iterator[str]:
@@ -239,6 +253,7 @@ PAGES: dict[str, dict[str, Callable[[], Iterable[str]]]] = {
     "README.md": {"figures": _three_figures, "demo": _demo_output},
     "docs/graphs.md": {"capture": _capture},
     "docs/dumps.md": {"dump_cost": _dump_cost},
+    "docs/system.md": {"packages": _packages},
     "docs/results.md": {
         "demo": _demo,
         "h100": _h100,
@@ -246,7 +261,7 @@ PAGES: dict[str, dict[str, Callable[[], Iterable[str]]]] = {
         "gpu": lambda: results_section(RESULTS),
     },
 }
-"""The pages with figures, and what writes each of their sections."""
+"""The pages, and what writes each of their generated sections."""
 
 
 if __name__ == "__main__":

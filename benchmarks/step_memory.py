@@ -23,8 +23,8 @@ import jax
 from benchmarks.h100 import placement
 from benchmarks.report import RESULTS, table, update_report
 from benchmarks.subjects import SUBJECTS
-from hloom.xla.live_ranges import live_ranges
 from hloom.tools.report.drawing import PLOT_CSS
+from hloom.xla.live_ranges import live_ranges
 
 NAME = "step_memory_h100"
 PICTURE = RESULTS.parents[1] / "docs" / "memory.svg"
