@@ -107,9 +107,10 @@ def _packages() -> Iterator[str]:
     """Every package of the product with the first line of its docstring."""
     yield "| folder | content |"
     yield "| --- | --- |"
-    for top in ("hloom", "passes", "lowering", "runtime"):
+    tops = (file.parent for file in ROOT.glob("*/__init__.py"))
+    for top in sorted(top for top in tops if top.name not in ("benchmarks", "tests")):
         # The links in hloom/ to the other three are not followed.
-        for file in sorted((ROOT / top).glob("**/__init__.py"), key=lambda each: each.parent):
+        for file in sorted(top.glob("**/__init__.py"), key=lambda each: each.parent):
             if file.resolve() == file:
                 tree = ast.parse(file.read_text(encoding="utf-8"))
                 first, *_ = (ast.get_docstring(tree) or "").splitlines() or [""]
