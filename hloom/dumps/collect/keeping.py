@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hloom.dumps.collect.process_folder import delete, process_folder
-from hloom.dumps.collect.store import LIVE, Content, LiveModule, ModuleFacts
+from hloom.dumps.collect.store import KEPT, LIVE, Content, LiveModule, ModuleFacts
 from hloom.dumps.read.module import Missing, plain_name
 from hloom.passes.framework.errors import reason_of
 from hloom.policy import first_time, warn
@@ -48,7 +48,7 @@ def keep(
         folder, kept, size_bytes = None, {}, 0
         why = f"it could not be kept on disk when the module was compiled: {reason_of(error)}"
         remedy = "make room there, or set TMPDIR to a folder with more"
-        missing = (*missing, Missing("states of the module, plans, thunk sequence", why, remedy))
+        missing = (*missing, Missing(KEPT, why, remedy))
         if first_time("dump: keep"):
             warn(
                 "hloom cannot keep the states of a module for dumps of later steps in "

@@ -18,6 +18,7 @@ from hloom.dumps.collect.reminder import note_waiting, note_written
 from hloom.dumps.collect.store import Content, LiveModule
 from hloom.dumps.collect.xla_dump import Compile, XlaFiles
 from hloom.dumps.errors import guarded
+from hloom.dumps.read.module import Missing
 from hloom.dumps.select.settings import Settings
 from hloom.passes.framework.errors import PassError
 from hloom.record import CompileRecord
@@ -48,6 +49,7 @@ class ProgramDump:
         if self.for_steps:
             watch.install()
             note_waiting()
+        if self.observed:
             with guarded("having XLA write its files for dumps"):
                 self._xla = XlaFiles(self.given, module_name(origin.module))
                 self.given = self._xla.given
@@ -93,7 +95,8 @@ class ProgramDump:
     ) -> Path | None:
         """Writes a program that was compiled; gives the folder, None where it cannot."""
         entry = compile_entry(record)
-        return self._write(observer, pipeline, target, added, entry, executable)
+        found, missing = self._of_xla(record, executable)
+        return self._write(observer, pipeline, target, added, entry, executable, found, missing)
 
     def keep(
         self,
@@ -110,15 +113,19 @@ class ProgramDump:
         with guarded("keeping a module for dumps of later steps"):
             observer.add_input(self._origin.module)
             files: dict[str, Content] = dict(observer.files)
-            found = {} if self._xla is None else self._xla.of(executable)
-            missing = (
-                ()
-                if self._xla is None
-                else self._xla.missing(record.platform, cache_hit=record.cache_hit, found=found)
-            )
+            found, missing = self._of_xla(record, executable)
             facts = self._origin.facts(pipeline, target, added, compile_entry(record))
             passes = None if self._settings is None else self._settings.passes
             keep(executable, facts, files | found, missing, passes)
+
+    def _of_xla(
+        self, record: CompileRecord, executable: Any
+    ) -> tuple[dict[str, Content], tuple[Missing, ...]]:
+        """The files that XLA wrote of an executable, and what of them is missing."""
+        if self._xla is None:
+            return {}, ()
+        found = self._xla.of(executable)
+        return found, self._xla.missing(record.platform, cache_hit=record.cache_hit, found=found)
 
     def close(self) -> None:
         """Frees what the compile needed."""
@@ -133,6 +140,8 @@ class ProgramDump:
         added: Added,
         compile_: Mapping[str, object],
         executable: Any | None,
+        found: Mapping[str, Content] | None = None,
+        missing: tuple[Missing, ...] = (),
     ) -> Path | None:
         # Imported where something is written: most programs write nothing.
         from hloom.dumps.write.module import write_module
@@ -140,7 +149,8 @@ class ProgramDump:
         with guarded("writing the dump of a module"):
             observer.add_input(self._origin.module)
             facts = self._origin.facts(pipeline, target, added, compile_)
-            written = write_module(LiveModule(facts, observer.files), executable, self.root)
+            live = LiveModule(facts, {**observer.files, **(found or {})}, missing)
+            written = write_module(live, executable, self.root)
             if self.root is not None:
                 note_written(self.root)
             return written

@@ -92,8 +92,11 @@ class LiveModule:
     passes: frozenset[str] | None = None
 
 
+KEPT = "states of the module, plans, thunk sequence, live ranges"
+"""What in `missing` names all that is there only where a module was kept."""
+
 _COMPILED_BEFORE = Missing(
-    "states of the module, plans, thunk sequence",
+    KEPT,
     "the module was compiled before dumps of steps were asked for, or outside of where they are",
     "set HLOOM_DUMP_TO and HLOOM_DUMP_STEPS (none will do) from the start of the process",
 )
@@ -210,7 +213,7 @@ class LiveModules:
 
     def _given_up(self) -> Missing:
         return Missing(
-            "states of the module, plans, thunk sequence",
+            KEPT,
             f"hloom keeps {self._max_modules} modules and {self._max_bytes >> 20} MiB of a "
             "process, and gave this one up for newer ones",
             "name the modules that you want, e.g. HLOOM_DUMP_MODULES='jit_step*'",

@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from hloom.dumps import files
+from hloom import files
 from hloom.dumps.read.module import (
     INPUT,
     MANIFEST,

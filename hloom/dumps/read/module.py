@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from hloom.dumps import files
+from hloom import files
 
 MANIFEST = "manifest.json"
 INPUT = "00-input.mlir"

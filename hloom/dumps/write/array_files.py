@@ -23,7 +23,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from hloom.dumps import files
+from hloom import files
 from hloom.dumps.read.dump import DumpError
 
 ARRAYS = "arrays.json"

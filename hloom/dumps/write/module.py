@@ -16,11 +16,11 @@ from jax.extend.mlir import ir
 from hloom import _jax
 from hloom.dumps.collect.store import Content, LiveModule
 from hloom.dumps.read.module import INPUT, MANIFEST, Missing, plain_name
+from hloom.dumps.write.artifacts import missing_texts, write_artifacts, write_file
 from hloom.dumps.write.atomic_dirs import claim, new_half
 from hloom.dumps.write.manifest import Signature, module_manifest, write_manifest
 from hloom.passes.framework.errors import reason_of
 from hloom.policy import first_time, warn
-from hloom.xla.artifacts import write_artifacts, write_file
 
 if TYPE_CHECKING:
     from hloom.dumps.collect.arrays import Snapshot
@@ -28,12 +28,6 @@ if TYPE_CHECKING:
 
 _BYTECODE = b"ML\xefR"
 """What MLIR bytecode begins with."""
-
-_NO_THUNKS = Missing(
-    "thunk sequence",
-    "XLA writes it at a compile only, and only where it is asked to",
-    "`hloom capture 00-input.mlir` compiles the module again and shows it",
-)
 
 
 def write_module(live: LiveModule, executable: Any | None, root: Path | None) -> Path | None:
@@ -117,11 +111,9 @@ def fill(
             except _ArraysError as reason:
                 failed = failed or str(reason)
                 missing += (*snapshot.missing, Missing(kind, f"they cannot be written: {reason}"))
-    # Whoever kept the module knows better why something is not there; XLA:CPU never writes any.
-    told = any(_NO_THUNKS.what in each.what for each in missing)
-    writes_thunks = live is None or live.facts.platform != "cpu"
-    if writes_thunks and not (told or (folder / "xla/thunk_sequence.txt").exists()):
-        missing += (_NO_THUNKS,)
+    if executable is not None:
+        # Whoever kept the module knows better why something is not there.
+        missing += tuple(missing_texts(folder, live.facts.platform if live else None, missing))
     manifest = module_manifest(
         name=name,
         step=step,

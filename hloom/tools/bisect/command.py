@@ -11,8 +11,7 @@ from jax.extend.mlir import ir
 from rich.console import Console
 from rich.text import Text
 
-from hloom import targets
-from hloom.dumps import files
+from hloom import files, targets
 from hloom.dumps.collect.observer import module_text
 from hloom.dumps.read.dump import DumpError, ModuleDump
 from hloom.passes.framework.base import Pass

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from hloom import _jax, plugin, targets
-from hloom.dumps.files import FileError, as_text, read_given
+from hloom.files import FileError, as_text, read_given
 from hloom.passes.framework.errors import SpecError
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.record import CompileRecord, records

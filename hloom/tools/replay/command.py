@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.text import Text
 
-from hloom import targets
-from hloom.dumps import files
+from hloom import files, targets
 from hloom.dumps.read.dump import DumpError, ModuleDump
 from hloom.passes.framework.errors import PassError, SpecError
 from hloom.passes.framework.pipeline import Pipeline

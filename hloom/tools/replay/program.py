@@ -11,13 +11,12 @@ import jax
 import numpy as np
 from jax.extend.mlir import ir
 
-from hloom import _jax, plugin
+from hloom import _jax, files, plugin
 from hloom.compiling.attempts import Attempts
 from hloom.compiling.candidates import Variants
 from hloom.compiling.compilation import Compilation, Compiled
 from hloom.compiling.cross_process import Agreement
 from hloom.compiling.graphs import Settings
-from hloom.dumps import files
 from hloom.dumps.collect.metadata import Origin
 from hloom.dumps.collect.program import ProgramDump
 from hloom.dumps.read.dump import ModuleDump

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from hloom.dumps import files
+from hloom import files
 from hloom.dumps.read.dump import DumpError, open_dump
 from hloom.terminal import PlainConsole, complain
 from hloom.tools.report.folder import PAGE

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from hloom.dumps.files import write_whole
+from hloom.files import write_whole
 from hloom.tools.report.svg import for_page
 
 Width = Literal["wide", "phone"]

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from hloom import targets
-from hloom.dumps import files
+from hloom import files, targets
 from hloom.dumps.read.module import Missing, ModuleDump
 from hloom.tools.report import units
 from hloom.tools.report.sources import Json, entries, number, whole
@@ -194,7 +193,7 @@ _LABELS = {
     "failure.txt": "the traceback of the pass that failed",
     "manifest.json": "what this folder holds",
     "xla/buffer-assignment.txt": "XLA's buffers, as text",
-    "xla/buffer_assignment.pb": "XLA's buffers, as a protocol buffer",
+    "xla/live-range.txt": "XLA's live ranges, as text",
     "xla/live_ranges.json": "what lives when in XLA's schedule",
     "xla/memory-usage-report.txt": "XLA's report of its memory",
     "xla/memory.json": "XLA's figures of memory",
