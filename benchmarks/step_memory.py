@@ -34,6 +34,13 @@ SPECS = ("off", "remat", "remat{budget=2GiB}")
 _POINTS = 300
 """Of a curve: each is the most that is live in its part of the schedule."""
 
+_DUMPED = (
+    "_after_optimizations-buffer-assignment.txt",
+    "_after_optimizations-live-range.txt",
+    "_after_optimizations.txt",
+)
+"""How the names of the files end that XLA writes of each module it compiles."""
+
 _GIBI_BYTES = 2**30
 _MEBI_BYTES = 2**20
 _COLORS = dict(zip(SPECS, ("before", "after", "budget"), strict=True))
@@ -68,23 +75,23 @@ def _compiled(lowered: Any, spec: str) -> dict[str, Any]:
         options = {"hloom": spec, "xla_dump_to": folder, "xla_dump_hlo_as_text": True}
         compiled = lowered.compile(compiler_options=options)
         # A budget may take several compiles; the last or an earlier one is the one in use.
-        texts = [
-            file.read_text(encoding="utf-8")
-            for file in sorted(Path(folder).glob("*_after_optimizations-buffer-assignment.txt"))
-        ]
+        assignments, ranges, modules = (
+            [file.read_text(encoding="utf-8") for file in sorted(Path(folder).glob(f"*{ending}"))]
+            for ending in _DUMPED
+        )
+    texts = zip(assignments, ranges, modules, strict=True)
     figures = compiled.memory_analysis()
-    proto = compiled.runtime_executable().hlo_modules()[0].as_serialized_hlo_module_proto()
-    found = (live_ranges(proto, buffer_assignment_text=text) for text in reversed(texts))
     temp_bytes = figures.temp_size_in_bytes
-    ranges: Any = next(each for each in found if each["temp_bytes"] == temp_bytes)
+    found = (live_ranges(*each) for each in reversed(list(texts)))
+    live: Any = next(each for each in found if each["temp_bytes"] == temp_bytes)
     given = figures.argument_size_in_bytes + figures.output_size_in_bytes
     base_bytes = given - figures.alias_size_in_bytes
     return {
         "base_bytes": base_bytes,
         "temp_bytes": temp_bytes,
         "step_bytes": base_bytes + temp_bytes,
-        "instructions": ranges["instructions"],
-        "temp_bytes_over_schedule": _thinned(ranges["curve"], ranges["instructions"]),
+        "instructions": live["instructions"],
+        "temp_bytes_over_schedule": _thinned(live["curve"], live["instructions"]),
     }
 
 
