@@ -1,4 +1,4 @@
-"""The results as tables: beside the JSON file, and for README.md."""
+"""The results as tables: beside the JSON file, and for docs/results.md."""
 
 from __future__ import annotations
 

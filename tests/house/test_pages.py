@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from functools import cache
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,6 @@ import pytest
 import hloom
 from benchmarks.readme import ROOT
 from hloom.environment import unknown
-from hloom.tools import cli
-from hloom.tools.opt import arguments as opt_arguments
 
 MOST_LINES = 150
 """Of the README."""
@@ -110,13 +109,11 @@ def resolves(name: str) -> bool:
 @cache
 def help_of(command: str) -> str:
     """What a command's --help prints; empty where there is no such command."""
-    words = command.split()[1:]
+    program, *words = command.split()
+    (script,) = entry_points(group="console_scripts", name=program)
     printed = io.StringIO()
     with redirect_stdout(printed), redirect_stderr(io.StringIO()), suppress(SystemExit):
-        if command == "hloom-opt":
-            opt_arguments.parse(["--help"])
-        else:
-            cli.main([*words, "--help"])
+        script.load()([*words, "--help"])
     return printed.getvalue()
 
 
