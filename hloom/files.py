@@ -69,11 +69,21 @@ def read_bytes(folder: Path, name: str, *, most_bytes: int = MOST_TEXT_BYTES) ->
 
     Raises FileError where it is not to be read, and other OSErrors, as where it is not there.
     """
-    with _parent(folder, name) as (at, last):
-        # Looked at first: to open a device can do something.
-        _check(name, os.stat(last, dir_fd=at, follow_symlinks=False), stat.S_IFREG)
-        descriptor = os.open(last, _FLAGS | os.O_NONBLOCK, dir_fd=at)
-    return _content(descriptor, name, most_bytes)
+    return _content(_opened(folder, name), name, most_bytes)
+
+
+def read_part(folder: Path, name: str, offset: int, size_bytes: int) -> bytearray:
+    """So many bytes of a file, from an offset on; raises as `read_bytes` does.
+
+    Raises FileError as well where the file ends before them.
+    """
+    with os.fdopen(_opened(folder, name), "rb") as stream:
+        if offset + size_bytes > os.fstat(stream.fileno()).st_size:
+            raise FileError(name, f"it ends before byte {offset + size_bytes}")
+        content = bytearray(size_bytes)
+        stream.seek(offset)
+        stream.readinto(content)
+    return content
 
 
 def size_of(folder: Path, name: str) -> int:
@@ -89,9 +99,9 @@ def read_given(file: Path, *, most_bytes: int = MOST_TEXT_BYTES) -> bytes:
 
     Raises as `read_bytes` does.
     """
-    _check(file.name, os.stat(file), stat.S_IFREG)
-    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    return _content(descriptor, file.name, most_bytes)
+    # A link in its path is the user's own.
+    place = file.resolve()
+    return _content(_opened(place.parent, place.name), file.name, most_bytes)
 
 
 def as_text(content: bytes, name: str) -> str:
@@ -215,6 +225,21 @@ def _parent(folder: Path, name: str) -> Iterator[tuple[int, str]]:
         os.close(at)
 
 
+def _opened(folder: Path, name: str) -> int:
+    """A descriptor of a regular file; raises as `read_bytes` does."""
+    with _parent(folder, name) as (at, last):
+        # Looked at first: to open a device can do something.
+        _check(name, os.stat(last, dir_fd=at, follow_symlinks=False), stat.S_IFREG)
+        descriptor = os.open(last, _FLAGS | os.O_NONBLOCK, dir_fd=at)
+    # It may have become something else meanwhile.
+    try:
+        _check(name, os.fstat(descriptor), stat.S_IFREG)
+    except FileError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
 def _check(name: str, facts: os.stat_result, wanted: int, part: str = "it") -> None:
     kind = stat.S_IFMT(facts.st_mode)
     if kind != wanted:
@@ -224,7 +249,6 @@ def _check(name: str, facts: os.stat_result, wanted: int, part: str = "it") -> N
 def _content(descriptor: int, name: str, most_bytes: int) -> bytes:
     with os.fdopen(descriptor, "rb") as stream:
         facts = os.fstat(descriptor)
-        _check(name, facts, stat.S_IFREG)
         # Files of the kernel say 0 and hold more.
         content = b"" if facts.st_size > most_bytes else stream.read(most_bytes + 1)
         if facts.st_size > most_bytes or len(content) > most_bytes:

@@ -17,7 +17,7 @@ STEP = """
 import jax, json, numpy as np
 import hloom
 from support import toy_passes
-from hloom.passes import registry
+from hloom.passes.framework import registry
 with registry.registered(toy_passes.ReplaceTwo):
     def step(x): return (x @ x) * 2.0
     result = jax.jit(step)(np.ones((4, 4), np.float32))
@@ -95,7 +95,7 @@ process, port = int(sys.argv[1]), sys.argv[2]
 jax.distributed.initialize(f"127.0.0.1:{port}", num_processes=2, process_id=process)
 import hloom
 from support import toy_passes
-from hloom.passes import registry
+from hloom.passes.framework import registry
 from jax.sharding import NamedSharding, PartitionSpec
 
 def run(devices):

@@ -58,7 +58,7 @@ def test_form_ahead_of_time() -> None:
 SCRIPT = """
 import jax, numpy as np
 from support import toy_passes
-from hloom.passes import registry
+from hloom.passes.framework import registry
 with registry.registered(toy_passes.ReplaceTwo):
     print(jax.jit(lambda x: x * 2.0)(np.ones(3, np.float32))[0])
 """
@@ -344,14 +344,23 @@ print(hasattr(compiler.compile_or_get_cached, "__wrapped__"))
     modules, hook = run_python(script).stdout.splitlines()
     assert eval(modules) == [
         "hloom",
-        "hloom.dumps",
-        "hloom.dumps.select.settings",
-        "hloom.dumps.collect.step",
-        "hloom.dumps.select.steps",
-        "hloom.dumps.select.control_file",
-        "hloom.environment",
         "hloom._jax",
+        "hloom._jax.devices",
+        "hloom._jax.distributed",
+        "hloom._jax.flags",
+        "hloom._jax.hook",
+        "hloom._jax.options",
+        "hloom._jax.version",
+        "hloom.dumps",
+        "hloom.dumps.collect",
+        "hloom.dumps.collect.step",
+        "hloom.dumps.select",
+        "hloom.dumps.select.control_file",
+        "hloom.dumps.select.settings",
+        "hloom.dumps.select.steps",
+        "hloom.environment",
         "hloom.passes",
+        "hloom.passes.framework",
         "hloom.passes.framework.errors",
         "hloom.passes.framework.text",
         "hloom.plugin",

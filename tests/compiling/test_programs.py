@@ -102,7 +102,7 @@ def test_autopgle_recompiles_with_the_passes(run_python: RunPython) -> None:
 import jax, numpy as np
 import hloom
 from support import toy_passes
-from hloom.passes import registry
+from hloom.passes.framework import registry
 jax.config.update("jax_enable_pgle", True)
 jax.config.update("jax_pgle_profiling_runs", 2)
 with registry.registered(toy_passes.ReplaceTwo):
@@ -127,7 +127,7 @@ def test_a_compile_for_an_h100_without_one(run_python: RunPython) -> None:
 import jax
 import hloom
 from support import toy_passes
-from hloom.passes import registry
+from hloom.passes.framework import registry
 from jax.experimental import topologies
 topology = topologies.get_topology_desc(
     platform="cuda", target_config=open({str(H100)!r}).read(), topology="1x1x1")

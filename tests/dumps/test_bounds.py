@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hloom.dumps.collect import process_folder
+from hloom.dumps.collect import store
 from hloom.dumps.collect.store import LiveModule, LiveModules, ModuleFacts
 
 pytestmark = pytest.mark.once
@@ -113,15 +113,15 @@ def test_what_is_told_of_given_up_modules_is_bounded() -> None:
 def test_a_forked_process_deletes_nothing_of_its_parents(tmp_path: Path) -> None:
     folder = tmp_path / "parent's"
     folder.mkdir()
-    process_folder.delete(folder, os.getpid() + 1)
+    store.delete(folder, os.getpid() + 1)
     assert folder.exists()
-    process_folder.delete(folder, os.getpid())
+    store.delete(folder, os.getpid())
     assert not folder.exists()
 
 
 def test_what_a_killed_process_left_is_deleted_by_the_next(tmp_path: Path) -> None:
-    # The file by itself: importing hloom would import JAX.
-    script = Path(process_folder.__file__).read_text(encoding="utf-8") + (
+    script = (
+        "from hloom.dumps.collect.store import process_folder\n"
         "import sys; print(process_folder(), flush=True); sys.stdin.read()"
     )
     environment = os.environ | {"TMPDIR": str(tmp_path)}

@@ -29,7 +29,7 @@ import dataclasses, os, signal
 from pathlib import Path
 from conftest import RunPython
 from support.dumps.samples import capture, execution
-from hloom.dumps import writer
+from hloom.dumps.write import writer
 
 class Killed(type(Path())):
     def read_bytes(self):

@@ -139,8 +139,8 @@ def deep(levels: int) -> str:
     return "[" * levels + "]" * levels
 
 
-def checkpoint_link(folder: Path, outside: Path) -> None:
-    [file] = (folder / "arguments" / "checkpoint" / "d").iterdir()
+def shards_link(folder: Path, outside: Path) -> None:
+    file = folder / "arguments" / "shards.bin"
     shutil.copy(file, outside / "secret")
     file.unlink()
     file.symlink_to(outside / "secret")
@@ -353,7 +353,7 @@ HOSTILE: dict[str, Hostile] = {
     ),
     "report_is_a_fifo": Hostile(fifo("report.html"), ("report",), "report.html: it is a FIFO"),
     # Arrays.
-    "checkpoint_links": Hostile(checkpoint_link, said="it is a link"),
+    "shards_are_a_link": Hostile(shards_link, said="it is a link"),
     "huge_array": Hostile(huge_array, said="tells of arrays of"),
     "array_outside": Hostile(array_outside, said="is no part of"),
     "arrays_are_a_fifo": Hostile(fifo("arguments/arrays.json"), said="it is a FIFO"),

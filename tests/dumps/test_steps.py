@@ -355,7 +355,7 @@ def test_what_was_dumped_is_not_told_of(run_python: RunPython, tmp_path: Path) -
     script = """
 import jax
 from support import toy_passes
-from hloom.passes import registry
+from hloom.passes.framework import registry
 with registry.registered(toy_passes.ReplaceTwo):
     jax.jit(lambda x: x * 2.0)(1.0)
 """

@@ -17,8 +17,8 @@ from support import toy_passes as toy
 from support.dumps.runs import DUMP_MARKS, Captures, X, executed, program, run_step
 
 import hloom
-from hloom._jax import make_context
-from hloom.dumps.collect import keeping, process_folder
+from hloom._jax.modules import make_context
+from hloom.dumps.collect import store
 from hloom.dumps.collect.observer import DumpObserver
 from hloom.dumps.collect.store import LIVE, LiveModules
 from hloom.dumps.select.settings import Settings
@@ -42,7 +42,7 @@ def test_states_are_kept_as_bytecode_on_disk(tmp_path: Path, captures: Captures)
     texts = {}
     for name, file in kept.files.items():
         assert isinstance(file, Path)
-        assert file.is_relative_to(process_folder.process_folder())
+        assert file.is_relative_to(store.process_folder())
         if name.endswith(".mlir"):
             with make_context():
                 texts[name] = str(ir.Module.parse(file.read_bytes()))
@@ -178,7 +178,7 @@ def test_files_go_with_the_last_reference(
     tmp_path: Path, captures: Captures, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few = LiveModules(max_modules=1)
-    monkeypatch.setattr(keeping, "LIVE", few)
+    monkeypatch.setattr(store, "LIVE", few)
     monkeypatch.setattr("hloom.dumps.collect.tracer.LIVE", few)
     run_step(program(), tmp_path)
     kept = executed(captures).kept
@@ -215,7 +215,7 @@ def test_a_full_disk_is_one_warning(
     def full(_: str) -> Path:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(keeping, "_new_folder", full)
+    monkeypatch.setattr(store, "_new_folder", full)
     with pytest.warns(hloom.HloomWarning) as caught:
         run_step(program(), tmp_path)
     with warnings.catch_warnings(action="error"):
@@ -236,8 +236,8 @@ def test_a_disk_that_fills_up_half_way_leaves_nothing(
     def full(*_: object) -> Path:
         raise OSError(28, "No space left on device")
 
-    before = set(process_folder.process_folder().iterdir())
-    monkeypatch.setattr(keeping, "_put", full)
+    before = set(store.process_folder().iterdir())
+    monkeypatch.setattr(store, "_put", full)
     with pytest.warns(hloom.HloomWarning):
         run_step(program(), tmp_path)
-    assert set(process_folder.process_folder().iterdir()) <= before
+    assert set(store.process_folder().iterdir()) <= before

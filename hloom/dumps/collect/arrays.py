@@ -6,7 +6,6 @@ processes is in exactly one share, so that nothing is written twice.
 
 from __future__ import annotations
 
-import shutil
 import threading
 import weakref
 from collections.abc import Iterable, Sequence
@@ -17,10 +16,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from hloom.dumps.collect.host_memory import memory_bytes
 from hloom.dumps.read.module import Missing
-from hloom.dumps.write.array_child import is_ending, write_share_elsewhere
 from hloom.dumps.write.array_files import ArrayEntry, Shard, write_share
+from hloom.targets.devices import machine_bytes
 
 SHARE_OF_MEMORY = 4
 """Snapshots that wait to be written hold at most this part, a quarter, of the host's memory."""
@@ -42,7 +40,7 @@ class HostBudget:
     def limit_bytes(self) -> int:
         """The bound."""
         if self._limit_bytes is None:
-            self._limit_bytes = memory_bytes() // SHARE_OF_MEMORY
+            self._limit_bytes = machine_bytes() // SHARE_OF_MEMORY
         return self._limit_bytes
 
     @property
@@ -90,23 +88,14 @@ class Snapshot:
     _release: weakref.finalize[[int], Snapshot] | None = field(default=None, repr=False)
 
     def write(self, folder: Path) -> None:
-        """Writes the share to a new folder, which is made, through Orbax, and releases it.
+        """Writes the share to a new folder, which is made, and releases it.
 
         Raises OSError where it cannot be written; the snapshot is released all the same.
         """
         try:
-            self._write(folder)
+            write_share(folder, self.entries, self.shards)
         finally:
             self.release()
-
-    def _write(self, folder: Path) -> None:
-        try:
-            write_share(folder, self.entries, self.shards)
-        except OSError as error:
-            if not is_ending(error):
-                raise
-            shutil.rmtree(folder, ignore_errors=True)
-            write_share_elsewhere(folder, self.entries, self.shards)
 
     def release(self) -> None:
         """Lets go of the host memory. Once is enough, and any number of times is allowed."""

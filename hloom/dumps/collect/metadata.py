@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from jax.extend.mlir import ir
 
-from hloom import _jax
-from hloom.dumps.collect.observer import module_name
+from hloom._jax.devices import platform_of
+from hloom._jax.options import own_options, partitions_and_replicas
+from hloom.compiling.origin import Origin
 from hloom.dumps.collect.store import DumpedDevice, ModuleFacts
 
 if TYPE_CHECKING:
@@ -19,54 +20,39 @@ if TYPE_CHECKING:
     from hloom.record import CompileRecord
 
 
-@dataclass(frozen=True)
-class Origin:
-    """A program as JAX hands it over to be compiled.
+def facts_of(
+    origin: Origin,
+    pipeline: Pipeline | None,
+    target: Target | None,
+    added: Mapping[str, str | int | bool],
+    compile_: Mapping[str, object],
+) -> ModuleFacts:
+    """What the manifest tells of a program.
 
-    Attributes:
-      module: the program.
-      backend: JAX's.
-      devices: an array of the devices that it is for.
-      options: JAX's compile options.
+    Args:
+      origin: the program.
+      pipeline: the passes that ran; None where none did.
+      target: what they planned for.
+      added: compile options that hloom added.
+      compile_: the manifest's "compile".
     """
-
-    module: ir.Module
-    backend: Any
-    devices: Any
-    options: Any
-
-    def facts(
-        self,
-        pipeline: Pipeline | None,
-        target: Target | None,
-        added: Mapping[str, str | int | bool],
-        compile_: Mapping[str, object],
-    ) -> ModuleFacts:
-        """What the manifest tells.
-
-        Args:
-          pipeline: the passes that ran; None where none did.
-          target: what they planned for.
-          added: compile options that hloom added.
-          compile_: the manifest's "compile".
-        """
-        arguments, results = signature_names(self.module)
-        partitions, replicas = _jax.partitions_and_replicas(self.options)
-        return ModuleFacts(
-            name=module_name(self.module),
-            spec="" if pipeline is None else str(pipeline),
-            passes=() if pipeline is None else tuple(map(str, pipeline.steps())),
-            platform=_jax.platform_of(self.backend),
-            target=target,
-            devices=_dumped(tuple(self.devices.flat)),
-            partitions=partitions,
-            replicas=replicas,
-            compile_options=_jax.own_options(self.options),
-            options=dict(added),
-            arguments=arguments,
-            results=results,
-            compile=dict(compile_),
-        )
+    arguments, results = signature_names(origin.module)
+    partitions, replicas = partitions_and_replicas(origin.options)
+    return ModuleFacts(
+        name=origin.name,
+        spec="" if pipeline is None else str(pipeline),
+        passes=() if pipeline is None else tuple(map(str, pipeline.steps())),
+        platform=platform_of(origin.backend),
+        target=target,
+        devices=_dumped(tuple(origin.devices.flat)),
+        partitions=partitions,
+        replicas=replicas,
+        compile_options=own_options(origin.options),
+        options=dict(added),
+        arguments=arguments,
+        results=results,
+        compile=dict(compile_),
+    )
 
 
 @functools.lru_cache(maxsize=64)
@@ -80,7 +66,11 @@ def _dumped(devices: tuple[Any, ...]) -> tuple[DumpedDevice, ...]:
 def compile_entry(record: CompileRecord) -> dict[str, object]:
     """The manifest's "compile"."""
     runs = [
-        {name: value for name, value in asdict(run).items() if name not in ("plan", "rewrites")}
+        {
+            name: value
+            for name, value in asdict(run).items()
+            if name not in ("plan", "rewrites", "record")
+        }
         for run in record.runs
     ]
     return {

@@ -92,14 +92,6 @@ class DumpObserver:
             self._files[file_name] = module_text(module) if as_text else module_bytecode(module)
 
 
-def module_name(module: ir.Module) -> str:
-    """The module's name, e.g. "jit_step"; "module" where it has none."""
-    from jax.extend.mlir import ir
-
-    attributes = module.operation.attributes
-    return ir.StringAttr(attributes["sym_name"]).value if "sym_name" in attributes else "module"
-
-
 def module_text(module: ir.Module) -> str:
     """The module as text that reads back the same, locations included."""
     return str(module.operation.get_asm(enable_debug_info=True)) + "\n"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import jax
 
-from hloom import _jax
+from hloom._jax.version import is_tested_version
 from hloom.dumps.select import control_file, settings
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class _Step:
             if (
                 not _thread.is_inside
                 and control_file.chooses(wanted, self._number)
-                and _jax.is_tested_version()
+                and is_tested_version()
             ):
                 self._watch = _watch(self._number)
         self._annotation.__enter__()

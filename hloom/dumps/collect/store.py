@@ -1,11 +1,20 @@
 """What is kept of each live module, so that a step long after its compile can be dumped.
 
 The modules before and between the passes are kept as bytecode on disk, the plans and the rest as
-files beside them; memory holds paths and a small manifest only.
+files beside them; memory holds paths and a small manifest only. The folder on disk is the process's
+own and deleted when it ends. A process that is killed deletes nothing: the next one that needs such
+a folder deletes what those before it left.
 """
 
 from __future__ import annotations
 
+import atexit
+import fcntl
+import functools
+import itertools
+import os
+import shutil
+import tempfile
 import threading
 import weakref
 from collections import deque
@@ -14,8 +23,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from hloom import _jax
-from hloom.dumps.read.module import Missing
+from hloom._jax import executables
+from hloom.dumps.read.module import Missing, plain_name
+from hloom.passes.framework.errors import reason_of
+from hloom.policy import first_time, warn
 
 if TYPE_CHECKING:
     from hloom.passes.framework.base import Target
@@ -145,7 +156,7 @@ class LiveModules:
             key = id(executable)
             before = self._entries.pop(key, None)
             given_up.append(None if before is None else before.live)
-            fingerprint = _jax.fingerprint(executable)
+            fingerprint = executables.fingerprint(executable)
             self._entries[key] = _Entry(live, fingerprint, size_bytes)
             given_up.extend(self._give_up())
 
@@ -164,7 +175,7 @@ class LiveModules:
         """What is kept of an executable, and what is missing where nothing is."""
         with self._lock:
             entry = self._entries.get(id(executable))
-        if entry is None or entry.fingerprint != _jax.fingerprint(executable):
+        if entry is None or entry.fingerprint != executables.fingerprint(executable):
             return None, (_COMPILED_BEFORE,)
         if entry.live is None:
             return None, (self._given_up(),)
@@ -222,3 +233,112 @@ class LiveModules:
 
 LIVE = LiveModules()
 """The modules of this process."""
+
+
+_numbers = itertools.count()
+
+
+def keep(
+    executable: Any,
+    facts: ModuleFacts,
+    files: Mapping[str, Content],
+    missing: tuple[Missing, ...],
+    passes: frozenset[str] | None = None,
+) -> None:
+    """Keeps what is known of an executable, for the steps to come.
+
+    Args:
+      executable: JAX's.
+      facts: what its manifest tells.
+      files: what goes into its folder; files among them are moved.
+      missing: what there is not.
+      passes: those around which states were asked for; None for all.
+
+    Where the disk is full, or fails, keeps the facts alone, and warns once.
+    """
+    folder: Path | None = None
+    try:
+        folder = _new_folder(facts.name)
+        kept = {name: _put(folder, name, content) for name, content in files.items()}
+        size_bytes = sum(file.stat().st_size for file in kept.values())
+    except OSError as error:
+        delete(folder, os.getpid())
+        folder, kept, size_bytes = None, {}, 0
+        why = f"it could not be kept on disk when the module was compiled: {reason_of(error)}"
+        remedy = "make room there, or set TMPDIR to a folder with more"
+        missing = (*missing, Missing(KEPT, why, remedy))
+        if first_time("dump: keep"):
+            warn(
+                "hloom cannot keep the states of a module for dumps of later steps in "
+                f"{tempfile.gettempdir()}: {reason_of(error)}. The program goes on; {remedy}."
+            )
+    live = LiveModule(facts, kept, missing, passes)
+    weakref.finalize(live, delete, folder, os.getpid()).atexit = False
+    LIVE.keep(executable, live, size_bytes)
+
+
+def _put(folder: Path, name: str, content: Content) -> Path:
+    file = folder / name
+    file.parent.mkdir(exist_ok=True)
+    if isinstance(content, Path):
+        # A copy where the other one is on another disk.
+        shutil.move(content, file)
+    elif isinstance(content, bytes):
+        file.write_bytes(content)
+    else:
+        file.write_text(content, encoding="utf-8")
+    return file
+
+
+def _new_folder(name: str) -> Path:
+    folder = process_folder() / f"{next(_numbers)}-{plain_name(name)}"
+    folder.mkdir()
+    return folder
+
+
+_PREFIX = "hloom-live-"
+_LOCK = "lock"
+_folder_lock = threading.Lock()
+
+
+def process_folder() -> Path:
+    """This process's folder, made at the first call. Raises OSError where it cannot be made."""
+    with _folder_lock:
+        # A forked process must not write, or delete, where its parent does.
+        return _folder_of(os.getpid())
+
+
+def delete(folder: Path | None, owner: int) -> None:
+    """Deletes a folder in the one of the process `owner`; nothing in another process."""
+    if folder is not None and os.getpid() == owner:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@functools.cache
+def _folder_of(pid: int) -> Path:
+    _delete_abandoned()
+    folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{pid}-"))
+    # Locked before it has its name: nobody takes the folder for an abandoned one.
+    unnamed = folder / f"{_LOCK}-unnamed"
+    descriptor = os.open(unnamed, os.O_CREAT | os.O_RDWR)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    unnamed.rename(folder / _LOCK)
+    return folder
+
+
+def _delete_abandoned() -> None:
+    for lock in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{_LOCK}"):
+        try:
+            with lock.open("r+b") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(lock.parent, ignore_errors=True)
+        except OSError:
+            continue  # its process is alive, or it is another user's
+
+
+# Registered at import, and so before the writer, which reads from the folder, registers its own
+# end: what is registered last runs first.
+@atexit.register
+def _delete_own() -> None:
+    if _folder_of.cache_info().currsize:
+        delete(process_folder(), os.getpid())

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from hloom import _jax
-from hloom._jax import Program
+from hloom._jax.flags import step_flag
+from hloom._jax.steps import Program, arguments_of, module_name_of, watch_programs
 from hloom.dumps.collect.store import LIVE, LiveModule
 from hloom.dumps.errors import guarded
 from hloom.dumps.read.module import Missing
@@ -98,7 +98,7 @@ class StepWatch:
     def open(self) -> None:
         """Begins to watch this thread."""
         install()
-        self._flag = _jax.step_flag()("watched")
+        self._flag = step_flag()("watched")
         self._flag.__enter__()
         _open.step = self
 
@@ -134,7 +134,7 @@ class StepWatch:
 
     def _new_run(self, program: Program, args: Sequence[Any]) -> _Run | None:
         executable = program.xla_executable
-        name = _jax.module_name_of(program)
+        name = module_name_of(program)
         if id(executable) in self._executions or not self._settings.wants_module(name):
             return None
         kept, missing = LIVE.find(executable)
@@ -143,7 +143,7 @@ class StepWatch:
         # Noted before it runs: the order is that of the calls, and copying may run other modules.
         self._executions[id(executable)] = run.execution
         if self._settings.arrays:
-            values = _jax.arguments_of(program, args)
+            values = arguments_of(program, args)
             run.arguments = _copy(run, "arguments", values)
         return run
 
@@ -213,7 +213,7 @@ def _names(kept: LiveModule | None, what: str, number: int) -> list[str]:
 
 def install() -> None:
     """Has hloom see the programs that JAX makes from now on, and their runs in chosen steps."""
-    _jax.watch_programs(_made, _run)
+    watch_programs(_made, _run)
 
 
 def _made(program: Program) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from hloom import _jax
+from hloom._jax.executables import buffer_assignment, memory_figures, optimized_module
 from hloom.dumps.read.module import Missing, json_text
 from hloom.xla.live_ranges import live_ranges
 
@@ -69,14 +69,14 @@ def write_file(file: Path, content: str | bytes) -> None:
 
 
 def _write_hlo(executable: Any, target: Path) -> None:
-    write_file(target / "optimized_hlo.txt", _jax.optimized_module(executable).text)
+    write_file(target / "optimized_hlo.txt", optimized_module(executable).text)
 
 
 def _write_memory(executable: Any, target: Path) -> None:
-    assignment = _jax.buffer_assignment(executable)
+    assignment = buffer_assignment(executable)
     if assignment is None:
         raise LookupError("this backend has no memory figures")
-    figures = _jax.memory_figures(executable)
+    figures = memory_figures(executable)
     temp, arguments = figures.temp_bytes or 0, figures.argument_bytes or 0
     outputs, aliases = figures.output_bytes or 0, figures.alias_bytes or 0
     memory = {
@@ -94,5 +94,5 @@ def _write_live_ranges(executable: Any, target: Path) -> None:
     texts = [target / name for name in ("buffer-assignment.txt", "live-range.txt")]
     if all(file.exists() for file in texts):
         assignment, ranges = (file.read_text("utf-8", "replace") for file in texts)
-        found = live_ranges(assignment, ranges, _jax.optimized_module(executable).text)
+        found = live_ranges(assignment, ranges, optimized_module(executable).text)
         write_file(target / "live_ranges.json", json_text(found))

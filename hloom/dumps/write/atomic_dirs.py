@@ -20,7 +20,7 @@ from typing import Protocol
 
 import jax
 
-from hloom import _jax
+from hloom._jax.distributed import ProcessStore
 from hloom.dumps.read.module import MANIFEST
 from hloom.dumps.write.manifest import step_manifest, write_manifest
 from hloom.policy import first_time, warn
@@ -88,7 +88,7 @@ def run_id(store: Store | None = None) -> str:
         # A forked process is a run of its own as well.
         found = _run_ids.get(os.getpid())
         if found is None:
-            found = _run_ids[os.getpid()] = _agree(store or _jax.ProcessStore.find())
+            found = _run_ids[os.getpid()] = _agree(store or ProcessStore.find())
         return found
 
 

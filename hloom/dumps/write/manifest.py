@@ -16,7 +16,6 @@ from typing import Any
 import jax
 from jax.extend.mlir import ir
 
-from hloom import __version__
 from hloom.dumps.collect.sources import sources
 from hloom.dumps.collect.store import ModuleFacts
 from hloom.dumps.read.dump import FORMAT
@@ -189,7 +188,7 @@ def _named(
 def versions() -> dict[str, str]:
     """The versions of hloom and of what it stands on."""
     return {
-        "hloom": __version__,
+        "hloom": importlib.metadata.version("hloom"),
         "jax": jax.__version__,
         "jaxlib": importlib.metadata.version("jaxlib"),
         "python": platform.python_version(),

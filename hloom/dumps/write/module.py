@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from jax.extend.mlir import ir
 
-from hloom import _jax
+from hloom._jax import executables
+from hloom._jax.modules import make_context
 from hloom.dumps.collect.store import Content, LiveModule
 from hloom.dumps.read.module import INPUT, MANIFEST, Missing, plain_name
 from hloom.dumps.write.artifacts import missing_texts, write_artifacts, write_file
@@ -101,7 +102,7 @@ def fill(
     xla_version = None
     if executable is not None:
         missing += write_artifacts(executable, folder)
-        xla_version = _jax.xla_version(executable)
+        xla_version = executables.xla_version(executable)
     failed = None
     for kind, snapshot in (arrays or {}).items():
         if snapshot is not None:
@@ -145,7 +146,7 @@ class _Files:
 
     def write(self, files: Mapping[str, Content]) -> tuple[Missing, ...]:
         """Writes the files; gives those that cannot be read or understood. Raises OSError."""
-        context = _jax.make_context() if files else None
+        context = make_context() if files else None
         missing = []
         for name, content in sorted(files.items()):
             try:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hloom.dumps.read.dump import DumpError, ModuleDump
+from hloom.dumps.write.array_files import read_arrays
 from hloom.passes.framework.text import counted
 from hloom.targets.devices import machine_bytes
 from hloom.tools.replay.comparison import finfo, is_inexact
@@ -45,7 +46,7 @@ def dumped(program: Program) -> list[Array]:
     if program.dump is None or not has_dumped(program):
         raise ReplayError(f"{program.source}: the dump has no arguments: {remedy}.")
     try:
-        found = _read(program.dump, "arguments")
+        found = read_arrays(program.dump.array_folders("arguments"))
     except DumpError as error:
         raise ReplayError(f"{error}\nMake it whole, {_OR_RANDOM}.") from error
     return _in_order(program, "arguments", found, program.arguments, remedy)
@@ -58,7 +59,7 @@ def dumped_results(program: Program) -> list[Array] | None:
     """
     if program.dump is None or not _has_arrays(program.dump, "results"):
         return None
-    found = _read(program.dump, "results")
+    found = read_arrays(program.dump.array_folders("results"))
     return _in_order(program, "results", found, program.results, "dump the step again")
 
 
@@ -105,15 +106,6 @@ def _random_array(value: Value, generator: np.random.Generator) -> Array:
 
 def _has_arrays(dump: ModuleDump | None, kind: str) -> bool:
     return dump is not None and bool(dump.array_folders(kind))
-
-
-def _read(dump: ModuleDump, kind: str) -> dict[int, Array]:
-    from hloom.dumps.write.array_files import MissingOrbaxError, read_arrays
-
-    try:
-        return dict(read_arrays(dump.array_folders(kind)))
-    except MissingOrbaxError as error:
-        raise ReplayError(str(error)) from error
 
 
 def _in_order(

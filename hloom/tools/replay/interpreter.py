@@ -15,7 +15,7 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import func, stablehlo
 from numpy.typing import NDArray
 
-from hloom import _jax
+from hloom._jax.modules import make_context, through_hlo
 from hloom.passes.ir import walk
 from hloom.tools.replay.interpret import load_arrays, save_arrays
 from hloom.tools.replay.signature import Value, main_of, signature_of
@@ -36,11 +36,11 @@ _OWN_FLOATS = ("f16", "f32", "f64")
 def main(module_file: Path, given: Path, found: Path) -> None:
     """Interprets the module with the arguments in `given` and writes its results to `found`."""
     text = module_file.read_text(encoding="utf-8")
-    with _jax.make_context(), ir.Location.unknown():
+    with make_context(), ir.Location.unknown():
         module = ir.Module.parse(text)
         signature = signature_of(module)
         if any(op.name.startswith("chlo.") for op in walk.operations(module.operation)):
-            module = ir.Module.parse(_jax.through_hlo(text))
+            module = ir.Module.parse(through_hlo(text))
             _generalize_dots(module)
         _forget_shardings(module)
         _carry(module, signature.arguments, signature.results)

@@ -18,7 +18,7 @@ def curve_of_text(text: str) -> MemoryCurve:
     """
     from jax.extend.mlir import ir
 
-    from hloom._jax import make_context
+    from hloom._jax.modules import make_context
     from hloom.passes.analysis.memory_model.profile import memory_curve
     from hloom.passes.framework.base import Target
     from hloom.passes.framework.pipeline import Pipeline

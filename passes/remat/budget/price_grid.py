@@ -1,4 +1,4 @@
-"""The settings that the planner tries, and what recomputation is worth at each."""
+"""The candidates that the planner tries, and what recomputation is worth at each."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FINE = 32
 
 
 @dataclass(frozen=True, order=True)
-class Setting:
+class Candidate:
     """What the planner turns: how long windows are, and how dear a second of recomputation is.
 
     Attributes:

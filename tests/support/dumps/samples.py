@@ -15,12 +15,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hloom import _jax
+from hloom._jax.execution import compile_module
 from hloom.dumps.collect.arrays import snapshot
 from hloom.dumps.collect.metadata import signature_names
 from hloom.dumps.collect.observer import DumpObserver
 from hloom.dumps.collect.store import DumpedDevice, LiveModule, ModuleFacts
 from hloom.dumps.collect.tracer import Execution, StepCapture
+from hloom.dumps.collect.xla_dump import XlaFiles
 from hloom.dumps.select.settings import Settings
 from hloom.dumps.select.steps import Steps
 from hloom.dumps.write.writer import write_step
@@ -75,7 +76,11 @@ def execution(
     observer.add_input(original)
     transformed = clone_module(original)
     result = pipeline.run(transformed, target=target, observers=(observer,))
-    executable = _jax.compile_module(transformed, jax.devices()[:1], {})
+    xla = XlaFiles({}, f"jit_{function.__name__}")
+    compile_ = xla.watch(lambda module, o: compile_module(module, jax.devices()[:1], o))
+    executable = compile_(transformed, {})
+    written = {name: Path(file).read_bytes() for name, file in xla.of(executable).items()}
+    xla.close()
     names, result_names = signature_names(original)
     facts = ModuleFacts(
         name=f"jit_{function.__name__}",
@@ -112,7 +117,7 @@ def execution(
             ],
         },
     )
-    ran = Execution(facts.name, executable, LiveModule(facts, observer.files))
+    ran = Execution(facts.name, executable, LiveModule(facts, observer.files | written))
     if not arrays:
         return ran
     results = jax.tree.leaves(jax.jit(function)(*given))
