@@ -1,69 +1,120 @@
-"""Writes the figures and the table of passes into README.md.
+"""Writes what is generated into README.md and docs/: figures, and the table of packages.
 
     python -m benchmarks.readme
 
-They stand between marker comments. The figures come from benchmarks/results and from nowhere
-else, the passes from the registry; a test holds README.md to what this writes.
+It is between marker comments. Figures come from benchmarks/results alone, packages from their
+docstrings; a test holds the pages to what this writes.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.capture import DEVICES, cell
-from benchmarks.frontier import Point
+from benchmarks.frontier import Point, kept
 from benchmarks.frontier_report import FLOOR_POLICY, Frontier
-from benchmarks.gpu.tables import readme_section
+from benchmarks.gpu.tables import results_section
 from benchmarks.h100 import MEBI_BYTES
 from benchmarks.remat_frontier import drawing, frontiers
 from benchmarks.report import RESULTS, table
-from hloom.passes.framework import registry
 
 ROOT = Path(__file__).parents[1]
 
 
 def main() -> None:
-    """Rewrites README.md in place."""
-    readme = ROOT / "README.md"
-    readme.write_text(filled_in(readme.read_text(encoding="utf-8")), encoding="utf-8")
+    """Rewrites the pages in place."""
+    for name in PAGES:
+        page = ROOT / name
+        page.write_text(filled_in(name, page.read_text(encoding="utf-8")), encoding="utf-8")
 
 
-def filled_in(text: str) -> str:
-    """README.md's text with every section between markers written anew.
+def filled_in(page: str, text: str) -> str:
+    """A page's text with every section between markers written anew.
 
-    Raises ValueError where a marker is missing.
+    Raises ValueError where a marker of the page is missing.
     """
-    sections = {
-        "passes": _passes(),
-        "demo": _demo(),
-        "h100": _h100(),
-        "frontier": _frontier(),
-        "gpu": readme_section(RESULTS),
-        "capture": _capture(),
-        "dump_cost": _dump_cost(),
-    }
-    for name, lines in sections.items():
+    for name, write in PAGES[page].items():
         pattern = rf"(<!-- begin {name} [^\n]*-->\n).*?(<!-- end {name} -->\n)"
         found = re.findall(pattern, text, flags=re.DOTALL)
         if len(found) != 1:
-            raise ValueError(
-                f"README.md has {len(found)} sections between markers '{name}', wanted 1"
-            )
+            raise ValueError(f"{page} has {len(found)} sections between markers '{name}', wanted 1")
         [(begin, end)] = found
         before, after = text.split(begin)[0], text.split(end)[1]
-        text = before + begin + "\n".join([*lines, ""]) + end + after
+        text = before + begin + "\n".join([*write(), ""]) + end + after
     return text
 
 
-def _passes() -> Iterator[str]:
-    yield "| pass | what it does | example |"
-    yield "| --- | --- | --- |"
-    for cls in registry.all_passes():
-        yield f"| [`{cls.name}`](docs/passes.md#{cls.name}) | {cls.summary} | `{cls.example}` |"
+def _three_figures() -> Iterator[str]:
+    """Memory, budgets and graphs, each of the oldest JAX that was measured."""
+    version, measured = _oldest("remat_frontier_h100.json")
+    programs = frontiers(measured["programs"])
+    gpt = programs["gpt_unrolled"]
+    cheap = next(point for point in gpt.hloom if point.budget_bytes is None)
+    budgets = [kept(frontier.hloom) for frontier in programs.values()]
+    within, tried = (sum(getattr(b, of) for b in budgets) for of in ("within", "above_floor"))
+    _, captured = _oldest("capture_h100.json")
+    scanned = next(
+        row
+        for row in captured["programs"]
+        if row["title"] == "GPT, 4 layers scanned" and row["devices"] == 1
+    )
+    yield f"| compiled for an H100, jax {version} | without hloom | with hloom |"
+    yield "| --- | ---: | ---: |"
+    yield (
+        f"| memory of a step, {gpt.title}: `remat`, which repeats no matrix product "
+        f"| {gpt.mebi(gpt.none)} MiB | {gpt.mebi(cheap)} MiB |"
+    )
+    yield (
+        f"| budgets that the compiled step keeps, {len(programs)} programs: `remat{{budget=…}}` "
+        f"| | {within} of {tried} |"
+    )
+    yield (
+        f"| thunks (kernels, copies) in CUDA graphs, {scanned['title']}: `capture` "
+        f"| {cell(scanned['alone'])} | {cell(scanned['captured'])} |"
+    )
+
+
+def _demo_output() -> Iterator[str]:
+    """What `hloom demo` prints, shortened to five lines."""
+    report = _read("demo_cpu.json")
+    off, on = report["off"], report["on"]
+    difference = report["largest_relative_difference"]
+    yield "```console"
+    yield "$ .venv/bin/hloom demo --out build/demo"
+    yield (
+        f"The losses agree: largest relative difference {difference:.1e}, "
+        f"tolerance {report['tolerance']:.0e} (float32)."
+    )
+    yield f"{'':26}{'hloom off':>10}{'hloom on':>10}{'change':>9}"
+    temp = [one["memory"]["temp_bytes"] / MEBI_BYTES for one in (off, on)]
+    step = [one["median_step_s"] * 1000 for one in (off, on)]
+    for name, (before, after), form in (
+        ("temp, MiB", temp, ".1f"),
+        ("training step (median), ms", step, ".0f"),
+    ):
+        change = (after / before - 1) * 100
+        yield f"{name:26}{before:>10{form}}{after:>10{form}}{change:>+7.1f} %"
+    yield f"remat: {on['passes'][-1]['summary']}"
+    yield "```"
+
+
+def _packages() -> Iterator[str]:
+    """Every package of the product with the first line of its docstring."""
+    yield "| folder | content |"
+    yield "| --- | --- |"
+    tops = (file.parent for file in ROOT.glob("*/__init__.py"))
+    for top in sorted(top for top in tops if top.name not in ("benchmarks", "tests")):
+        # The links in hloom/ to the other three are not followed.
+        for file in sorted(top.glob("**/__init__.py"), key=lambda each: each.parent):
+            if file.resolve() == file:
+                tree = ast.parse(file.read_text(encoding="utf-8"))
+                first, *_ = (ast.get_docstring(tree) or "").splitlines() or [""]
+                yield f"| `{file.parent.relative_to(ROOT)}/` | {first} |"
 
 
 def _demo() -> Iterator[str]:
@@ -107,7 +158,7 @@ _POLICIES = "dots_saveable", FLOOR_POLICY
 
 def _frontier() -> Iterator[str]:
     """Of the oldest JAX that was measured: each program's memory and work under budgets."""
-    version, entry = next(iter(_read("remat_frontier_h100.json").items()))
+    version, entry = _oldest("remat_frontier_h100.json")
     columns = [f"program, jax {version}", "no checkpoint"]
     for policy in _POLICIES:
         columns += [f"`{policy}`", "`remat{budget=…}` there"]
@@ -116,7 +167,7 @@ def _frontier() -> Iterator[str]:
     picture = RESULTS / drawing("h100", version)
     if picture.exists():
         yield ""
-        yield f"![added work over memory, jax {version}]({picture.relative_to(ROOT)})"
+        yield f"![added work over memory, jax {version}](../{picture.relative_to(ROOT)})"
 
 
 def _frontier_cells(frontier: Frontier) -> list[str]:
@@ -139,7 +190,7 @@ def _point(frontier: Frontier, point: Point | None) -> str:
 
 def _capture() -> Iterator[str]:
     """Of the oldest JAX that was measured: thunks in graphs, of all, and the number of graphs."""
-    version, entry = next(iter(_read("capture_h100.json").items()))
+    version, entry = _oldest("capture_h100.json")
     by_name: dict[str, dict[int, dict[str, Any]]] = {}
     for row in entry["programs"]:
         by_name.setdefault(row["title"], {})[row["devices"]] = row
@@ -152,7 +203,7 @@ def _capture() -> Iterator[str]:
 
 def _dump_cost() -> Iterator[str]:
     """Of the oldest JAX that was measured: what it costs where no step is chosen."""
-    version, entry = next(iter(_read("dump_cost.json").items()))
+    version, entry = _oldest("dump_cost.json")
     columns = [
         f"jax {version}, no step chosen: a training step of",
         "takes, of its time without dumps",
@@ -188,9 +239,30 @@ def _mebi(size_bytes: int) -> str:
     return f"{size_bytes / MEBI_BYTES:.0f}"
 
 
+def _oldest(name: str) -> tuple[str, Any]:
+    """The oldest JAX that was measured, and its entry."""
+    version, entry = next(iter(_read(name).items()))
+    return version, entry
+
+
 def _read(name: str) -> dict[str, Any]:
     report: dict[str, Any] = json.loads((RESULTS / name).read_text(encoding="utf-8"))
     return report
+
+
+PAGES: dict[str, dict[str, Callable[[], Iterable[str]]]] = {
+    "README.md": {"figures": _three_figures, "demo": _demo_output},
+    "docs/graphs.md": {"capture": _capture},
+    "docs/dumps.md": {"dump_cost": _dump_cost},
+    "docs/system.md": {"packages": _packages},
+    "docs/results.md": {
+        "demo": _demo,
+        "h100": _h100,
+        "frontier": _frontier,
+        "gpu": lambda: results_section(RESULTS),
+    },
+}
+"""The pages, and what writes each of their generated sections."""
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The picture of a report in the README, taken by headless Chromium.
+"""The picture of a report in docs/dumps.md, taken by headless Chromium.
 
     python -m benchmarks.report_screenshot [DIR]      (needs the extras demo and test, and Chromium)
 

@@ -1,4 +1,4 @@
-"""The results as tables: beside the JSON file, and for README.md."""
+"""The results as tables: beside the JSON file, and for docs/results.md."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def markdown(report: dict[str, Any]) -> Iterator[str]:
         yield from _table(["item", "ended", "which gave"], rest, names=3)
 
 
-def readme_section(results: Path) -> Iterator[str]:
-    """For README.md: of each device whose results are committed, the newest JAX's."""
+def results_section(results: Path) -> Iterator[str]:
+    """For docs/results.md: of each device whose results are committed, the newest JAX's."""
     files = [f for f in sorted(results.glob("gpu_*.json")) if f.name != file_name(DRY_RUN)]
     if not files:
-        yield "Not measured yet: no figure here is from a GPU. [docs/gpu.md](docs/gpu.md) has the"
-        yield "one command that measures, and which defaults wait for it."
+        yield "Not measured yet: no figure here is from a GPU. [gpu.md](gpu.md) has the one command"
+        yield "that measures, and which defaults wait for it."
         return
     for number, file in enumerate(files):
         *_, (version, entry) = json.loads(file.read_text(encoding="utf-8")).items()

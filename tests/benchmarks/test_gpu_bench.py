@@ -19,7 +19,7 @@ from benchmarks.gpu import machine
 from benchmarks.gpu.items import Item, Known, Settings
 from benchmarks.gpu.results import Store, file_name
 from benchmarks.gpu.running import Children, Runner
-from benchmarks.gpu.tables import markdown, readme_section
+from benchmarks.gpu.tables import markdown, results_section
 
 TESTS = ROOT / "tests"
 MACHINE = {"device": "NVIDIA H200", "jax": "0.11.2", "python": "3.12.3", "hloom": "0.1.0"}
@@ -288,9 +288,9 @@ def test_the_tables_word_for_word() -> None:
 
 def test_the_readme_has_the_figures_of_committed_results(tmp_path: Path) -> None:
     (tmp_path / "gpu_dry_run.json").write_text(json.dumps(report()))
-    assert next(readme_section(tmp_path)).startswith("Not measured yet")
+    assert next(results_section(tmp_path)).startswith("Not measured yet")
     (tmp_path / "gpu_nvidia_h200.json").write_text(json.dumps(report()))
-    lines = list(readme_section(tmp_path))
+    lines = list(results_section(tmp_path))
     assert lines[0] == "NVIDIA H200, driver 580.1, jax 0.11.2, commit c0ffee:"
     assert lines[-1] == (
         "| gpt | 11 (1.000); 3072 | 9 (0.800); at most 3072 | out of memory |  |  |"
