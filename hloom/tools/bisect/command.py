@@ -35,8 +35,8 @@ from hloom.tools.replay.command import RECORDED
 from hloom.tools.replay.comparison import Tolerance
 from hloom.tools.replay.decisions import Replayed, other_plans, replayed
 from hloom.tools.replay.errors import ReplayError
+from hloom.tools.replay.options import chosen_module
 from hloom.tools.replay.program import ReplayProgram
-from hloom.tools.replay.select import chosen_module
 
 _RISE_PERCENT = 1.0
 """What the peak may rise by: a copy here or there is no pass's mistake."""

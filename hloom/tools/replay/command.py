@@ -25,8 +25,8 @@ from hloom.tools.replay.comparison import Tolerance, compare
 from hloom.tools.replay.decisions import other_plans, replayed
 from hloom.tools.replay.errors import ReplayError
 from hloom.tools.replay.interpret import interpret
+from hloom.tools.replay.options import chosen_module
 from hloom.tools.replay.program import ReplayProgram
-from hloom.tools.replay.select import chosen_module
 from hloom.tools.replay.table import Run, Verdict
 from hloom.tools.report.units import size
 

@@ -1,10 +1,14 @@
-"""Command-line options that `hloom replay` and `hloom bisect` share."""
+"""Command-line options that `hloom replay` and `hloom bisect` share, and the module they name."""
 
 from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Mapping
 from pathlib import Path
+
+from hloom.dumps.read.dump import DumpError, ModuleDump, alike, open_dump
+from hloom.passes.framework.text import counted
 
 
 def add_dump(parser: argparse.ArgumentParser) -> None:
@@ -68,3 +72,29 @@ def switch_dumps_off() -> None:
     """What is run again shall not be dumped again, into the folder that it is read from."""
     for name in [name for name in os.environ if name.startswith("HLOOM_DUMP_")]:
         del os.environ[name]
+
+
+def chosen_module(path: Path) -> ModuleDump:
+    """The module that a folder holds; of several, the only one that the passes changed.
+
+    Of several processes' folders of one module it is the first. Raises DumpError where there is
+    none, or where it is not clear which is meant.
+    """
+    dump = open_dump(path)
+    if not dump.modules:
+        missing = "".join(f"\n  {each}" for each in dump.missing)
+        raise DumpError(f"{dump.path} holds no module.{missing}")
+    modules = [group[0] for group in alike(dump.modules)]
+    changed = [module for module in modules if _is_changed(module)]
+    for candidates in (modules, changed):
+        if len(candidates) == 1:
+            return candidates[0]
+    listed = "".join(f"\n  {module.folder}" for module in dump.modules)
+    raise DumpError(
+        f"{dump.path} holds {counted(len(dump.modules), 'module')}; give one of them:{listed}"
+    )
+
+
+def _is_changed(module: ModuleDump) -> bool:
+    compiled = module.manifest.get("compile")
+    return isinstance(compiled, Mapping) and compiled.get("changed") is True

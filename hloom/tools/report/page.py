@@ -16,8 +16,7 @@ from markupsafe import Markup, escape
 from hloom import __version__
 from hloom.passes.framework.text import counted
 from hloom.tools.report import units
-from hloom.tools.report.gather import Report
-from hloom.tools.report.module import ModuleReport
+from hloom.tools.report.gather import ModuleReport, Report
 from hloom.tools.report.plots import Figure, figures_of
 from hloom.visible import visible
 

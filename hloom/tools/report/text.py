@@ -14,10 +14,9 @@ from hloom.passes.framework.text import counted
 from hloom.tools.report import units
 from hloom.tools.report.barriers_view import BarriersView
 from hloom.tools.report.folder import Times
-from hloom.tools.report.gather import Report
+from hloom.tools.report.gather import ModuleReport, Report
 from hloom.tools.report.graphs_view import Graphs
 from hloom.tools.report.memory import Bound, MemoryView, PeakOwners, StepBytes
-from hloom.tools.report.module import ModuleReport
 from hloom.tools.report.remat_view import AttemptRow, Recomputation
 from hloom.tools.report.sources import Named
 

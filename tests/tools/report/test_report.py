@@ -14,8 +14,7 @@ from support.dumps.report_dumps import ATTEMPTS, BARRIERS, CAPTURED, SMALL, edit
 
 from hloom.dumps.read.dump import open_dump
 from hloom.tools.report import barriers_view, graphs_view, units
-from hloom.tools.report.gather import MOST_IN_FULL, Report, gather
-from hloom.tools.report.module import ModuleReport
+from hloom.tools.report.gather import MOST_IN_FULL, ModuleReport, Report, gather
 from hloom.tools.report.sources import Sources
 from hloom.tools.report.text import text
 
