@@ -42,7 +42,7 @@ IMPORTERS: dict[str, set[str]] = {
     "hloom.dumps": {"hloom", "hloom.plugin", "hloom.tools"},
     "hloom.tools": set(),
 }
-"""Who alone imports a room, beside itself. `hloom_cli` names the tools and imports one when asked."""
+"""Who alone imports a room, beside itself. `hloom_cli` imports the tool that it is asked for."""
 
 SOURCES = [(package, file) for package, root in PACKAGES.items() for file in root.rglob("*.py")]
 
