@@ -38,7 +38,8 @@ from benchmarks.corpus_module import (
     specs,
     with_checks_as_calls,
 )
-from hloom import _jax, targets
+from hloom import targets
+from hloom._jax.modules import make_context
 from hloom.tools.opt import source
 from hloom.tools.opt.diagnostics import InputError
 
@@ -189,7 +190,7 @@ def run_one(name: str, chunk: source.Chunk, stage: Callable[[str], None]) -> Ent
     """What becomes of one module."""
     start_s = time.perf_counter()
     entry = _entry(name, chunk)
-    context = _jax.make_context()
+    context = make_context()
     context.enable_multithreading(False)
     stage("parse")
     with context, ir.Location.unknown():

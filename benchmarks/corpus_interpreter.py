@@ -18,7 +18,7 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import func, stablehlo
 
 from benchmarks.corpus_module import is_check
-from hloom import _jax
+from hloom._jax.modules import make_context
 from hloom.passes.ir import walk
 
 LIMIT_S = 60
@@ -93,7 +93,7 @@ def _evaluate_and_exit(texts: Sequence[str], writer: int, said: int) -> NoReturn
 
 
 def _values(text: str) -> Values:
-    with _jax.make_context() as context, ir.Location.unknown():
+    with make_context() as context, ir.Location.unknown():
         context.enable_multithreading(False)
         module = ir.Module.parse(text)
         for op in [op for op in walk.operations(module.operation) if is_check(op)]:

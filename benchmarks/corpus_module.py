@@ -6,17 +6,19 @@ import dataclasses
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from jax.extend.mlir import ir
 
-from hloom import _jax
+from hloom._jax.modules import make_context
 from hloom.passes.framework import registry
-from hloom.passes.framework.base import Attempt, Target
+from hloom.passes.framework.base import Target
 from hloom.passes.framework.errors import PassError, reason_of
+from hloom.passes.framework.feedback import Attempt
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
-from hloom.tools.opt.dry_run import foresee
+from hloom.tools.opt.dry_run import dry_run
 from hloom.tools.opt.lowered import lower_for
 
 _OTHER_SPECS = (
@@ -168,7 +170,7 @@ class Trial:
     def _one(self, spec: str, target: Target) -> Iterator[tuple[str, str]]:
         try:
             pipeline = Pipeline.parse(spec)
-            attempts = foresee(pipeline, self.module, target).attempts
+            attempts = dry_run(pipeline, self.module, target).attempts
             module, plans = self._transform(self.module, pipeline, target, attempts)
         except PassError as error:
             yield error.phase, str(error)
@@ -204,7 +206,11 @@ class Trial:
                 yield "lowering", str(error)
 
     def _transform(
-        self, module: ir.Module, pipeline: Pipeline, target: Target, attempts: Sequence[Attempt]
+        self,
+        module: ir.Module,
+        pipeline: Pipeline,
+        target: Target,
+        attempts: Sequence[Attempt[Any]],
     ) -> tuple[ir.Module, list[tuple[bool, str]]]:
         clone = clone_module(module)
         done = pipeline.run(clone, target=target, attempts=attempts)
@@ -214,7 +220,7 @@ class Trial:
 
 def _wrong_text(text: str) -> str | None:
     """What is wrong with a module's text; None where it parses back to itself."""
-    context = _jax.make_context()
+    context = make_context()
     context.enable_multithreading(False)
     try:
         return None if _text(ir.Module.parse(text, context)) == text else "another module"

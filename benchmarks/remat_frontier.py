@@ -29,7 +29,7 @@ from benchmarks.frontier_report import Frontier, plot, program_tables, summary_t
 from benchmarks.h100 import Measurement, measure, placement
 from benchmarks.report import RESULTS, Report, update_report
 from benchmarks.subjects import POLICIES, SUBJECTS
-from hloom import _jax
+from hloom._jax import devices
 from hloom.passes.framework.options import print_bytes
 
 PLATFORMS = ("h100", "cpu")
@@ -88,7 +88,7 @@ def _meaningful(platform_name: str) -> list[str]:
 
     Where XLA drops barriers too early, as XLA:CPU of jaxlib 0.10 does, that is scans alone.
     """
-    keeps_barriers = platform_name != "cpu" or _jax.keeps_barriers("cpu")
+    keeps_barriers = platform_name != "cpu" or devices.keeps_barriers("cpu")
     return [name for name, subject in SUBJECTS.items() if subject.scanned or keeps_barriers]
 
 

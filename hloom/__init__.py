@@ -42,6 +42,8 @@ __all__ = [
     "HloomWarning",
     "PassError",
     "SpecError",
+    "SyncRequirement",
+    "declare_collective",
     "dump",
     "initialize",
     "passes",
@@ -64,6 +66,26 @@ class _PassesPackage(types.ModuleType):
 
 
 _passes_package.__class__ = _PassesPackage
+
+_LAZY = {"SyncRequirement": "SyncRequirement", "declare_collective": "declare"}
+"""Public names of `hloom.passes.ir.collectives`, by their names there: it is no light import."""
+
+if TYPE_CHECKING:
+    from hloom.passes.ir.collectives import SyncRequirement as SyncRequirement
+    from hloom.passes.ir.collectives import declare as declare_collective
+else:
+
+    def __getattr__(name: str) -> object:
+        if name not in _LAZY:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from hloom.passes.ir import collectives
+
+        return getattr(collectives, _LAZY[name])
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
 
 # A program may compile before JAX looks for its plugins.
 initialize()

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 
 from hloom.passes.framework.errors import did_you_mean, echo
-from hloom.policy import first_time, warn
+from hloom.policy import check_variable, first_time, warn
 
 VARIABLES = frozenset(
     {
@@ -36,7 +36,8 @@ def unknown(names: Iterable[str]) -> list[str]:
 
 
 def check() -> None:
-    """Warns, once, of variables in the environment that hloom does not know."""
+    """Warns, once, of variables in the environment that hloom does not know, and their values."""
+    check_variable()
     found = unknown(os.environ)
     if found and first_time(f"unknown variables: {found}"):
         told = " ".join(f"There is no variable {echo(name)}.{_hint(name)}" for name in found)

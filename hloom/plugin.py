@@ -15,7 +15,19 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from hloom import _jax, environment
+from hloom import environment
+from hloom._jax.devices import device_facts, platform_of, processes_of, takes_part
+from hloom._jax.distributed import ProcessStore
+from hloom._jax.flags import Flag, declare_flag
+from hloom._jax.hook import (
+    CompileFunction,
+    check_option,
+    compiled_programs,
+    install_hook,
+    keep_executables_apart,
+)
+from hloom._jax.options import profiled, take_option, with_options
+from hloom._jax.version import FIRST_UNTESTED, OLDEST_TESTED, is_tested_version
 from hloom.dumps.select import settings as dump_settings
 from hloom.passes.framework.errors import SpecError, echo
 from hloom.passes.framework.text import counted
@@ -25,9 +37,9 @@ if TYPE_CHECKING:
     # Importing it loads much of JAX that a process without a spec has no use for.
     from jax.extend.mlir import ir
 
-    from hloom.compiling.graphs import CompileFunction
-    from hloom.dumps.collect.metadata import Origin
+    from hloom.compiling.origin import Origin
     from hloom.dumps.collect.program import ProgramDump
+    from hloom.dumps.collect.xla_dump import Compile
     from hloom.passes.framework.pipeline import Pipeline
 
 _FLAG_DOC = (
@@ -45,10 +57,10 @@ def initialize() -> None:
     """
     if _flag is None:
         return
-    earlier = _jax.compiled_programs()
-    is_first = _jax.install_hook(_compile)
-    _jax.check_option(_checked_option)
-    _jax.keep_executables_apart(_flag, _checked_option)
+    earlier = compiled_programs()
+    is_first = install_hook(_compile)
+    check_option(_checked_option)
+    keep_executables_apart(_flag, _checked_option)
     if is_first:
         environment.check()
     if is_first and earlier and not (_is_unset(_flag.value) or _flag.value == "off"):
@@ -74,12 +86,10 @@ def scope(spec: str) -> Iterator[None]:
         yield
 
 
-def _declare_flag() -> _jax.Flag | None:
-    if _jax.is_tested_version():
-        return _jax.declare_flag(_FLAG_DOC, lambda spec: _check(spec, source="jax_hloom"))
-    oldest, untested = (
-        ".".join(map(str, version)) for version in (_jax.OLDEST_TESTED, _jax.FIRST_UNTESTED)
-    )
+def _declare_flag() -> Flag | None:
+    if is_tested_version():
+        return declare_flag(_FLAG_DOC, lambda spec: _check(spec, source="jax_hloom"))
+    oldest, untested = (".".join(map(str, version)) for version in (OLDEST_TESTED, FIRST_UNTESTED))
     warn(
         f"hloom is off: it is tested with jax >={oldest},<{untested}, and this is jax "
         f"{jax.__version__}. Install a jax of that range, or a newer hloom.",
@@ -134,10 +144,10 @@ def _compile(
     module: ir.Module,
     devices: Any,
     compile_options: Any,
-    compile_: _jax.CompileFunction,
+    compile_: CompileFunction,
 ) -> Any:
     dumped = dump_settings.current()
-    spec, options = _jax.take_option(compile_options)
+    spec, options = take_option(compile_options)
     source = _OPTION_SOURCE
     if _is_unset(spec):
         # Every other way to set the flag has checked the spec: a mistake comes from there.
@@ -145,22 +155,23 @@ def _compile(
     pipeline = None if _is_unset(spec) else _parse(spec, source=source)
     is_on = pipeline is not None and pipeline.passes
     waits_for_steps = dumped is not None and dumped.steps is not None
-    takes_part = _jax.takes_part(backend, devices)
-    if dumped is not None and takes_part and not waits_for_steps:
-        from hloom.dumps.collect.observer import module_name
+    if not (is_on or dumped is not None) or not takes_part(backend, devices):
+        return compile_(module, options)
+    from hloom.compiling.origin import Origin
+
+    origin = Origin(module, backend, devices, options)
+    if dumped is not None and not waits_for_steps:
         from hloom.dumps.collect.reminder import note_program
 
-        note_program(dumped, module_name(module), has_passes=bool(is_on))
-    if not (is_on or waits_for_steps) or not takes_part:
+        note_program(dumped, origin.name, has_passes=bool(is_on))
+    if not (is_on or waits_for_steps):
         return compile_(module, options)
     # Imported where a pass runs or a dump waits for steps.
-    from hloom.dumps.collect.metadata import Origin
     from hloom.dumps.collect.program import ProgramDump, compile_kept
 
     def compile_with(chosen: ir.Module, more: Mapping[str, str | int | bool]) -> Any:
-        return compile_(chosen, _jax.with_options(options, more))
+        return compile_(chosen, with_options(options, more))
 
-    origin = Origin(module, backend, devices, options)
     if pipeline is None or not pipeline.passes:
         assert dumped is not None
         return compile_kept(origin, dumped, compile_with)
@@ -171,27 +182,35 @@ def _compile(
         dump.close()
 
 
-def _transform(
-    origin: Origin, pipeline: Pipeline, compile_: CompileFunction, dump: ProgramDump
-) -> Any:
-    from hloom.compiling.compile import compile_transformed
+def _transform(origin: Origin, pipeline: Pipeline, compile_: Compile, dump: ProgramDump) -> Any:
+    from hloom.compiling.compile import compile_program
     from hloom.compiling.cross_process import Agreement
-    from hloom.compiling.graphs import Settings
+    from hloom.compiling.graphs import XlaOptions
+    from hloom.compiling.request import CompileRequest
+    from hloom.record import add_record
     from hloom.targets.devices import placement_of, target_of
 
     backend, devices = origin.backend, origin.devices
-    agreement = Agreement(
-        origin.module,
-        _jax.processes_of(backend, devices),
-        me=backend.process_index(),
-        store=_jax.ProcessStore.find(),
+    process = backend.process_index()
+    target = target_of(platform_of(backend), device_facts(backend, devices))
+    request = CompileRequest(
+        module=origin.module,
+        pipeline=pipeline,
+        target=target,
+        placement=placement_of(target, devices, process=process),
+        compile=compile_,
+        agreement=Agreement(
+            origin.module,
+            processes_of(backend, devices),
+            me=process,
+            store=ProcessStore.find(),
+        ),
+        xla_options=XlaOptions(dump.given, profiled(origin.options)),
+        observer=dump,
     )
-    target = target_of(_jax.platform_of(backend), _jax.device_facts(backend, devices))
-    placement = placement_of(target, devices, process=backend.process_index())
-    settings = Settings(dump.given, _jax.profiled(origin.options))
-    return compile_transformed(
-        origin.module, pipeline, target, placement, compile_, agreement, settings, dump
-    )
+    result = compile_program(request)
+    add_record(result.record)
+    return result.executable
 
 
 def _flag_value() -> Any:

@@ -14,6 +14,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+VARIABLE = "HLOOM_STRICT"
+_NO = ("", "0", "false", "no", "off")
+_YES = ("1", "true", "yes", "on")
+
 _strict: ContextVar[bool] = ContextVar("hloom_strict", default=False)
 _warned: set[bytes] = set()
 """Digests: a text may hold a whole failure, and is kept as long as the process runs."""
@@ -39,7 +43,17 @@ def strict() -> Iterator[None]:
 
 def is_strict() -> bool:
     """Whether a failing pass raises, here and now."""
-    return _strict.get() or os.environ.get("HLOOM_STRICT", "") not in ("", "0")
+    return _strict.get() or os.environ.get(VARIABLE, "").lower() not in _NO
+
+
+def check_variable() -> None:
+    """Warns, once, of a value of `HLOOM_STRICT` that is neither yes nor no; it counts as yes."""
+    value = os.environ.get(VARIABLE, "")
+    if value.lower() not in (*_NO, *_YES) and first_time(f"{VARIABLE}={value}"):
+        warn(
+            f"hloom: {VARIABLE}={value[:60]!r}: wanted 1 for yes, 0 or nothing for no. It counts "
+            "as yes: a failing pass raises."
+        )
 
 
 def warn(text: str) -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from hloom.compiling.graphs import Captured
     from hloom.passes.framework.pipeline import PassRun
+    from hloom.xla.coverage import Coverage
+
+Options: TypeAlias = Mapping[str, str | int | bool]
+"""Compile options of XLA by name."""
 
 MAX_RECORDS = 1024
 """The newest that are kept. A model's set-up compiles a few hundred small functions of JAX."""
@@ -42,6 +47,25 @@ class CompileAttempt:
     temp_bytes: int | None
     compile_s: float
     cache_hit: bool | None
+
+
+@dataclass(frozen=True)
+class Captured:
+    """What became of the capture regions of one compile.
+
+    Attributes:
+      options: the options of XLA that were set for them.
+      coverage: what the executable has in graphs; None where it is not known.
+      notes: what stood in the way, sentences for people.
+    """
+
+    options: Options
+    coverage: Coverage | None
+    notes: tuple[str, ...]
+
+    def to_json(self) -> dict[str, object]:
+        """As values that `json.dumps` takes."""
+        return dataclasses.asdict(self)
 
 
 @dataclass(frozen=True)

@@ -1,23 +1,22 @@
-"""Plan, compile, read XLA's figures, plan again: the loop of a measured pass."""
+"""The attempts of a measured pass, each measured by a compile."""
 
 from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 from jax.extend.mlir import ir
 
-from hloom._jax import MemoryFigures
-from hloom.compiling.compilation import Compilation, Compiled
-from hloom.compiling.cross_process import Agreement
-from hloom.dumps.collect.observer import DumpObserver
-from hloom.passes.framework.base import Attempt, MeasuredPass, Target
+from hloom._jax.executables import MemoryFigures
+from hloom.compiling.candidates import Candidate, Candidates
+from hloom.compiling.compiler import Compiled, Compiler
+from hloom.compiling.request import CompileRequest
+from hloom.passes.framework import feedback
 from hloom.passes.framework.errors import PassError, reason_of
+from hloom.passes.framework.feedback import Attempt, Complaint, MeasuredPass
 from hloom.record import CompileAttempt
-
-_T = TypeVar("_T")
 
 
 class Attempts:
@@ -27,123 +26,112 @@ class Attempts:
       best: the executable to use.
       all: every attempt, in order, for the record.
       best_index: which of `all` is the best.
-      observers: what there is to dump of each.
     """
 
     def __init__(
         self,
-        compilation: Compilation,
-        driver: MeasuredPass,
-        agreement: Agreement,
+        request: CompileRequest,
+        driver: MeasuredPass[Any],
+        candidates: Candidates,
+        compiler: Compiler,
         first: Compiled,
     ) -> None:
-        assert first.variant is not None
         self.best = first
-        self._first = first.variant.module
         self.best_index = 0
         self.all: list[CompileAttempt] = []
-        self.observers: list[DumpObserver] = []
-        self._compilation = compilation
+        self._request = request
         self._driver = driver
-        self._agreement = agreement
-        self._measured: list[Attempt] = []
+        self._candidates = candidates
+        self._compiler = compiler
+        self._newest: Compiled | None = first
         self._tried: set[bytes] = set()
 
-    def run(self) -> None:
-        """Makes attempts as long as the pass wants more; in strict mode raises what fails."""
-        try:
-            if self._add(self.best):
-                while self._try_again():
-                    pass
-            self._complain()
-        except PassError as failure:
-            self._compilation.stop_trying(failure)
+    def run(self) -> Complaint | None:
+        """Makes attempts as long as the pass wants more; gives what the best fails to hold.
 
-    @property
-    def _target(self) -> Target:
-        return self._compilation.variants.target
-
-    def _try_again(self) -> bool:
-        """Makes one more attempt; False where there is none to make."""
-        driver, attempts = self._driver, tuple(self._measured)
-        if len(attempts) >= driver.compiles:
-            return False
-        if not self._ask(lambda: driver.wants_another(attempts, self._target)):
-            return False
-        if not self._tried:
-            self._tried.add(_digest(self._first))
-        variant = self._compilation.variants.make(attempts)
-        digest = _digest(variant.module)
-        if digest in self._tried:
-            return False
-        self._tried.add(digest)
+        Raises PassError where a step fails; what was the best until then still is.
+        """
         try:
-            compiled = self._compilation.compile(variant)
+            return self._run()
+        except PassError:
+            raise
         except Exception as error:
-            raise PassError(str(self._compilation.pipeline), "compile", reason_of(error)) from error
-        return self._add(compiled)
+            raise PassError(self._driver.name, "measure", reason_of(error)) from error
 
-    def _add(self, compiled: Compiled) -> bool:
-        """Counts an attempt in; False where its backend does not tell what it takes."""
-        assert compiled.variant is not None
-        plan = compiled.variant.plan
-        attempt = self._measure(plan, compiled.figures)
-        self.observers.append(compiled.variant.observer)
+    def _run(self) -> Complaint | None:
+        driver, target = self._driver, self._request.target
+        progress: feedback.Progress[Any] = feedback.Progress()
+        for progress in feedback.attempts(driver, target, self._measure):
+            if progress.newest_is_best:
+                # What was the best until now is dropped, and the memory that it holds with it.
+                self.best, self.best_index = self._take_newest(), progress.best
+            self._newest = None
+        module = _candidate_of(self.best).module
+        return driver.complaint(progress.attempts, self.best_index, target, lambda: module)
+
+    def _take_newest(self) -> Compiled:
+        assert self._newest is not None
+        return self._newest
+
+    def _measure(self, earlier: Sequence[Attempt[Any]]) -> Attempt[Any] | None:
+        """Compiles the plan that follows; None where it was compiled, or nobody can measure it."""
+        if earlier:
+            self._newest = self._compile_next(earlier)
+        if self._newest is None:
+            return None
+        compiled = self._newest
+        run = _candidate_of(compiled).driven
+        assert run is not None
+        assert run.record is not None
+        figures = self._agreed(compiled.figures)
+        attempt = None if figures is None else Attempt(run.record, *figures)
+        prediction = run.record.prediction
         self.all.append(
             CompileAttempt(
-                plan=plan,
-                predicted_step_bytes=_number(plan, "predicted_step_bytes"),
-                added_flops=_number(plan, "added_flops"),
+                plan=run.plan,
+                predicted_step_bytes=None if prediction is None else prediction.step_bytes,
+                added_flops=None if prediction is None else int(prediction.added_flops),
                 step_bytes=None if attempt is None else attempt.step_bytes,
                 temp_bytes=None if attempt is None else attempt.temp_bytes,
                 compile_s=compiled.compile_s,
                 cache_hit=compiled.cache_hit,
             )
         )
-        if attempt is None:
-            return False
-        self._measured.append(attempt)
-        measured = tuple(self._measured)
-        index = self._ask(lambda: self._driver.best(measured, self._target))
-        if index == len(measured) - 1:
-            # What was the best until now is dropped, and the memory that it holds with it.
-            self.best, self.best_index = compiled, index
-        return True
+        return attempt
 
-    def _measure(self, plan: dict[str, object], figures: MemoryFigures) -> Attempt | None:
+    def _compile_next(self, earlier: Sequence[Attempt[Any]]) -> Compiled | None:
+        """Compiles the next plan; None where it makes a module that was compiled before."""
+        if not self._tried:
+            self._tried.add(_digest(_candidate_of(self.best).module))
+        candidate = self._candidates.make(earlier)
+        digest = _digest(candidate.module)
+        if digest in self._tried:
+            return None
+        self._tried.add(digest)
+        try:
+            return self._compiler.compile(candidate)
+        except Exception as error:
+            pipeline = str(self._request.pipeline)
+            raise PassError(pipeline, "compile", reason_of(error)) from error
+
+    def _agreed(self, figures: MemoryFigures) -> tuple[int, int] | None:
+        """Bytes of a step and of its temporaries, the largest that any process has."""
         mine = (
             figures.argument_bytes, figures.output_bytes, figures.alias_bytes, figures.temp_bytes
         )  # fmt: skip
         known = [each for each in mine if each is not None]
         if len(known) < len(mine):
             return None
-        return Attempt(plan, *self._ask(lambda: self._agreement.largest(known)))
+        argument, output, alias, temp = self._request.agreement.largest(known)
+        return argument + output - alias + temp, temp
 
-    def _complain(self) -> None:
-        measured, variant = tuple(self._measured), self.best.variant
-        assert variant is not None
-        complaint = self._ask(
-            lambda: self._driver.complaint(
-                measured, self.best_index, self._target, lambda: variant.module
-            )
-        )
-        if complaint is not None:
-            failure = PassError(self._driver.name, "hold", complaint.text)
-            self._compilation.complain(failure, complaint.topic)
 
-    def _ask(self, question: Callable[[], _T]) -> _T:
-        try:
-            return question()
-        except Exception as error:
-            raise PassError(self._driver.name, "measure", reason_of(error)) from error
+def _candidate_of(compiled: Compiled) -> Candidate:
+    assert compiled.candidate is not None
+    return compiled.candidate
 
 
 def _digest(module: ir.Module) -> bytes:
     bytecode = io.BytesIO()
     module.operation.write_bytecode(bytecode)
     return hashlib.sha256(bytecode.getbuffer()).digest()
-
-
-def _number(plan: dict[str, object], name: str) -> int | None:
-    value = plan.get(name)
-    return int(value) if isinstance(value, int | float) else None

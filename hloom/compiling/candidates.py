@@ -5,120 +5,102 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from jax.extend.mlir import ir
 
-from hloom._jax import ffi_targets
-from hloom.dumps.collect.observer import DumpObserver
-from hloom.dumps.collect.program import ProgramDump
+from hloom._jax.devices import ffi_targets
+from hloom.compiling.request import CompileRequest
 from hloom.lowering.capture import compile_options
 from hloom.lowering.lower import Lowered, lower
 from hloom.lowering.placement import Placement
-from hloom.passes.framework.base import Attempt, Planner, Target
 from hloom.passes.framework.errors import PassError, reason_of
-from hloom.passes.framework.pipeline import PassRun, Pipeline, PipelineResult
+from hloom.passes.framework.feedback import Attempt, Planner
+from hloom.passes.framework.pipeline import PassRun, PipelineResult
 from hloom.passes.ir.clone import clone_module
 from hloom.runtime import register
 
 
 @dataclass(frozen=True)
-class Variant:
+class Candidate:
     """One module to compile.
 
     Attributes:
       module: what goes to XLA; the original itself where no step rewrote it.
       changed: a step that is no mere preparation had something to do.
       runs: what each step did, in order.
-      plan: what the measured pass decided; empty where the pipeline has none.
-      observer: what there is to dump.
+      driven: of these, the measured pass's; None where the pipeline has none.
       options: options of XLA, by name, that its capture regions ask for.
     """
 
     module: ir.Module
     changed: bool
     runs: tuple[PassRun, ...]
-    plan: dict[str, object]
-    observer: DumpObserver
+    driven: PassRun | None
     options: Mapping[str, str | int]
 
 
-class Variants:
-    """Makes the variants of one module.
+class Candidates:
+    """Makes the candidates of one module.
 
     The steps before the measured pass run once; what follows runs on a clone of their result.
 
     Attributes:
-      target: what the variants are for.
-      observer: the dump of the variant that was made last, or failed to be made.
       seconds: what all of it took.
     """
 
-    def __init__(
-        self,
-        original: ir.Module,
-        pipeline: Pipeline,
-        target: Target,
-        placement: Placement,
-        dump: ProgramDump,
-    ) -> None:
-        self.target = target
-        self.observer = dump.observer()
-        self._dump = dump
+    def __init__(self, request: CompileRequest) -> None:
         self.seconds = 0.0
-        self._original = original
-        self._placement = placement
-        self._pipeline = pipeline
-        self._driver = pipeline.driver()
+        self._request = request
+        self._driver = request.pipeline.driver()
         self._prepared: ir.Module | None = None
-        self._planner: Planner | None = None
+        self._planner: Planner[Any] | None = None
         self._preparation = PipelineResult((), 0.0, changed=False, rewritten=False)
-        self._prepared_observer = self.observer
 
-    def make(self, attempts: Sequence[Attempt] = ()) -> Variant:
-        """The variant that follows these attempts. Raises PassError where a step fails."""
+    def make(self, attempts: Sequence[Attempt[Any]] = ()) -> Candidate:
+        """The candidate that follows these attempts. Raises PassError where a step fails."""
         start_s = time.perf_counter()
         try:
             return self._make(attempts)
         finally:
             self.seconds += time.perf_counter() - start_s
 
-    def _make(self, attempts: Sequence[Attempt]) -> Variant:
-        if self._driver is None:
-            return self._finish(clone_module(self._original), 0, ())
-        index, driver = self._driver
-        if self._prepared is None:
-            self._prepared = clone_module(self._original)
-            self._preparation = self._run(self._prepared, 0, index, ())
-            self._prepared_observer = self.observer
-            self._planner = driver.planner(self._prepared, self.target)
-        self.observer = self._prepared_observer.fork()
-        return self._finish(clone_module(self._prepared), index, attempts)
+    def _make(self, attempts: Sequence[Attempt[Any]]) -> Candidate:
+        origin, start = self._request.module, 0
+        if self._driver is not None:
+            start, driver = self._driver
+            if self._prepared is None:
+                self._prepared = clone_module(origin)
+                self._preparation = self._run(self._prepared, 0, start, ())
+                self._planner = driver.planner(self._prepared, self._request.target)
+            origin = self._prepared
+        self._request.observer.candidate()
+        return self._finish(clone_module(origin), start, attempts)
 
-    def _finish(self, module: ir.Module, start: int, attempts: Sequence[Attempt]) -> Variant:
+    def _finish(self, module: ir.Module, start: int, attempts: Sequence[Attempt[Any]]) -> Candidate:
         result = self._run(module, start, None, attempts)
         runs = (*self._preparation.runs, *result.runs)
         changed = self._preparation.changed or result.changed
         rewritten = self._preparation.rewritten or result.rewritten
         # Read first: lowering leaves no marks.
-        options = compile_options(module, self.target.platform) if changed else {}
-        if rewritten and _lower(module, self._placement).marks and self._dump.observed:
-            self.observer.add_state(f"{len(runs) + 1:02d}-after-lowering.mlir", module)
-        return Variant(
-            module=module if rewritten else self._original,
+        options = compile_options(module, self._request.target.platform) if changed else {}
+        if rewritten and _lower(module, self._request.placement).marks:
+            self._request.observer.lowered(len(runs), module)
+        return Candidate(
+            module=module if rewritten else self._request.module,
             changed=changed,
             runs=runs,
-            plan={} if self._driver is None else result.runs[0].plan,
-            observer=self.observer,
+            driven=None if self._driver is None else result.runs[0],
             options=options,
         )
 
     def _run(
-        self, module: ir.Module, start: int, stop: int | None, attempts: Sequence[Attempt]
+        self, module: ir.Module, start: int, stop: int | None, attempts: Sequence[Attempt[Any]]
     ) -> PipelineResult:
-        return self._pipeline.run(
+        return self._request.pipeline.run(
             module,
-            target=self.target,
-            observers=(self.observer,) if self._dump.observed else (),
+            target=self._request.target,
+            observers=(self._request.observer,),
             start=start,
             stop=stop,
             attempts=attempts,

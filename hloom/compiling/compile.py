@@ -1,85 +1,89 @@
-"""The way of a module: clone, passes, lowering, XLA; again, where a pass measures its plans."""
+"""The way of a program through hloom: passes, lowering, XLA, and what becomes of failures.
+
+A measured pass plans again from what a compile gave: `hloom/compiling/attempts.py`.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
-
-from jax.extend.mlir import ir
 
 from hloom.compiling.attempts import Attempts
-from hloom.compiling.candidates import Variants
-from hloom.compiling.compilation import Compilation, Compiled
+from hloom.compiling.candidates import Candidates
+from hloom.compiling.compiler import Compiled, Compiler
 from hloom.compiling.cross_process import Agreement, AgreementError
-from hloom.compiling.graphs import CompileFunction, Settings
-from hloom.dumps.collect.observer import DumpObserver
-from hloom.dumps.collect.program import ProgramDump
-from hloom.dumps.read.module import json_text
-from hloom.lowering.placement import Placement
+from hloom.compiling.failures import Failures
+from hloom.compiling.request import CompileRequest, CompileResult, RefusedError
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.errors import PassError, reason_of
-from hloom.passes.framework.pipeline import Pipeline
-from hloom.record import CompileRecord, add_record
+from hloom.record import CompileRecord
 
 
-def compile_transformed(
-    module: ir.Module,
-    pipeline: Pipeline,
-    target: Target,
-    placement: Placement,
-    compile_: CompileFunction,
-    agreement: Agreement,
-    settings: Settings,
-    dump: ProgramDump,
-) -> Any:
-    """Runs the pipeline on a clone of `module`, compiles the result and gives the executable.
+def compile_program(request: CompileRequest) -> CompileResult:
+    """Runs the pipeline on a clone of the module and compiles the result.
 
     A measured pass plans again from what the compile gave; the best of its attempts is the
-    result. Where no pass has anything to do, or one fails outside strict mode, compiles `module`
-    itself. Raises PassError in strict mode, and whatever `compile_` raises on the original.
+    result. Where no pass has anything to do, or one fails outside strict mode, compiles the module
+    itself. Raises PassError in strict mode, and whatever JAX's compile raises on the original;
+    where the request falls back on nothing, PassError or RefusedError.
     """
-    variants = Variants(module, pipeline, target, placement, dump)
-    compilation = Compilation(module, pipeline, variants, compile_, settings, dump)
+    disagreement: PassError | None = None
+    driver = request.pipeline.driver()
+    if driver is not None:
+        try:
+            target = _agreed(request.target, request.agreement)
+            request = dataclasses.replace(request, target=target)
+        except PassError as failure:
+            disagreement = failure
+    candidates, compiler, failures = Candidates(request), Compiler(request), Failures(request)
+    if disagreement is None:
+        used = _compile_first(request, candidates, compiler, failures)
+    else:
+        failures.fall_back(disagreement)
+        used = compiler.compile(None)
     attempts = None
-    used = _compile_first(compilation, agreement)
-    driver = pipeline.driver()
-    if driver is not None and used.variant is not None:
-        attempts = Attempts(compilation, driver[1], agreement, used)
+    if driver is not None and used.candidate is not None:
+        attempts = Attempts(request, driver[1], candidates, compiler, used)
         # What is not the best any more shall free what it holds on the device.
         del used
-        attempts.run()
+        try:
+            complaint = attempts.run()
+        except PassError as failure:
+            failures.stop_trying(failure)
+        else:
+            if complaint is not None:
+                failures.complain(driver[1].name, complaint)
         used = attempts.best
-    record = _record(compilation, used, attempts)
-    _dump(compilation, used, attempts, record)
-    add_record(dataclasses.replace(record, dump_dir=compilation.dump_dir))
-    return used.executable
+    record = _record(request, candidates, compiler, failures, used, attempts)
+    dump_dir = request.observer.compiled(request.pipeline, request.target, record, used.executable)
+    record = dataclasses.replace(record, dump_dir=record.dump_dir or dump_dir)
+    return CompileResult(used.executable, used.figures, record)
 
 
-def _compile_first(compilation: Compilation, agreement: Agreement) -> Compiled:
-    """The first variant's executable; the original's where a step fails outside strict mode."""
-    variants = compilation.variants
+def _compile_first(
+    request: CompileRequest, candidates: Candidates, compiler: Compiler, failures: Failures
+) -> Compiled:
+    """The first candidate's executable; the original's where a step fails outside strict mode."""
     try:
-        if compilation.pipeline.driver() is not None:
-            variants.target = _agree(variants.target, agreement)
-        variant = variants.make()
+        candidate = candidates.make()
     except PassError as failure:
-        compilation.fall_back(failure)
-        return compilation.compile(None)
+        failures.fall_back(failure)
+        return compiler.compile(None)
     try:
-        return compilation.compile(variant)
+        return compiler.compile(candidate)
     except Exception as error:
-        if not variant.changed:
+        if not request.falls_back:
+            raise RefusedError(changed=candidate.changed) from error
+        if not candidate.changed:
             raise
         # Where the original is refused as well, that error is the program's own.
-        compiled = compilation.compile(None)
-        refused = PassError(str(compilation.pipeline), "compile", reason_of(error))
+        compiled = compiler.compile(None)
+        refused = PassError(str(request.pipeline), "compile", reason_of(error))
         refused.__cause__ = error
-        compilation.fall_back(refused)
+        failures.fall_back(refused)
         return compiled
 
 
-def _agree(target: Target, agreement: Agreement) -> Target:
+def _agreed(target: Target, agreement: Agreement) -> Target:
     """The target with the least memory that any of the processes has, so that all plan alike."""
     if target.memory_bytes is None or target.usable_bytes is None:
         return target
@@ -92,84 +96,30 @@ def _agree(target: Target, agreement: Agreement) -> Target:
     return dataclasses.replace(target, memory_bytes=memory_bytes, usable_bytes=usable_bytes)
 
 
-def _dump(
-    compilation: Compilation, used: Compiled, attempts: Attempts | None, record: CompileRecord
-) -> None:
-    """Writes the program, or keeps it for steps to come, where that is asked for."""
-    dump, variant = compilation.dump, used.variant
-    several = attempts is not None and len(attempts.all) > 1
-    worth_writing = variant is not None and (variant.changed or several)
-    # A failure was written already, with what led to it.
-    writes = dump.at_compile and compilation.dump_dir is None and worth_writing
-    if not (writes or dump.for_steps):
-        return
-    observer = _all_observed(compilation, used, attempts if several else None)
-    pipeline, target = compilation.pipeline, compilation.variants.target
-    added = _added(used)
-    if writes:
-        compilation.dump_dir = dump.write(
-            observer, pipeline, target, added, record, used.executable
-        )
-    else:
-        dump.keep(observer, pipeline, target, added, record, used.executable)
-
-
-def _all_observed(
-    compilation: Compilation, used: Compiled, attempts: Attempts | None
-) -> DumpObserver:
-    """What was seen of the variant that is used, and of the other attempts."""
-    observer = compilation.variants.observer if used.variant is None else used.variant.observer
-    if attempts is not None:
-        for index, other in enumerate(attempts.observers):
-            if other is not observer:
-                observer.include(other, folder=f"attempt-{index + 1}")
-        observer.add("attempts.json", _attempts_text(attempts))
-    if used.captured is not None:
-        observer.add("captured.json", json_text(used.captured.to_json()))
-    return observer
-
-
-def _added(used: Compiled) -> Mapping[str, str | int | bool]:
-    """The compile options that hloom added."""
-    if used.captured is not None:
-        return used.captured.options
-    return {} if used.variant is None else used.variant.options
-
-
-def _attempts_text(attempts: Attempts) -> str:
-    rows = [
-        {
-            "used": index == attempts.best_index,
-            "predicted_step_bytes": each.predicted_step_bytes,
-            "step_bytes": each.step_bytes,
-            "temp_bytes": each.temp_bytes,
-            "added_flops": each.added_flops,
-        }
-        for index, each in enumerate(attempts.all)
-    ]
-    return json_text(rows)
-
-
-def _record(compilation: Compilation, used: Compiled, attempts: Attempts | None) -> CompileRecord:
-    variant = used.variant
+def _record(
+    request: CompileRequest,
+    candidates: Candidates,
+    compiler: Compiler,
+    failures: Failures,
+    used: Compiled,
+    attempts: Attempts | None,
+) -> CompileRecord:
+    candidate = used.candidate
     return CompileRecord(
-        module=compilation.name,
-        spec=str(compilation.pipeline),
-        platform=compilation.variants.target.platform,
-        changed=variant is not None and variant.changed,
-        runs=() if variant is None else variant.runs,
-        pass_s=compilation.variants.seconds,
-        compile_s=compilation.compile_s,
-        cache_hit=compilation.cache_hit,
-        temp_bytes=used.figures.temp_bytes,
-        argument_bytes=used.figures.argument_bytes,
-        output_bytes=used.figures.output_bytes,
-        alias_bytes=used.figures.alias_bytes,
-        fell_back=compilation.fell_back,
-        dump_dir=None,
-        compiles=compilation.compiles,
+        module=request.name,
+        spec=str(request.pipeline),
+        platform=request.target.platform,
+        changed=candidate is not None and candidate.changed,
+        runs=() if candidate is None else candidate.runs,
+        pass_s=candidates.seconds,
+        compile_s=compiler.seconds,
+        cache_hit=compiler.cache_hit,
+        **dataclasses.asdict(used.figures),
+        fell_back=failures.fell_back,
+        dump_dir=failures.dump_dir,
+        compiles=compiler.compiles,
         attempts=() if attempts is None else tuple(attempts.all),
         best_attempt=None if attempts is None else attempts.best_index,
-        complaint=compilation.complaint,
+        complaint=failures.complaint,
         captured=used.captured,
     )

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
 from jax.extend.mlir import ir
 
 from hloom.lowering.capture import DISABLED_PASSES
-from hloom.xla.coverage import Coverage
+from hloom.record import Captured, Options
 from hloom.xla.thunk_dump import thunk_dump
 
 _log = logging.getLogger("hloom.capture")
-
-Options: TypeAlias = Mapping[str, str | int | bool]
-"""Compile options of XLA by name."""
 
 CompileFunction = Callable[[ir.Module, Options], Any]
 """Compiles a module with these options beside the program's own."""
@@ -28,8 +24,8 @@ _UNKNOWN = re.compile(r"No such compile option: '(\w+)'|While setting option (\w
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What a program has set for itself.
+class XlaOptions:
+    """Options of XLA that a program has set for itself.
 
     Attributes:
       given: options of XLA from its compiler options or from XLA_FLAGS, by name. They win.
@@ -40,27 +36,8 @@ class Settings:
     profiled: str | None = None
 
 
-@dataclass(frozen=True)
-class Captured:
-    """What became of the capture regions of one compile.
-
-    Attributes:
-      options: the options of XLA that were set for them.
-      coverage: what the executable has in graphs; None where it is not known.
-      notes: what stood in the way, sentences for people.
-    """
-
-    options: Options
-    coverage: Coverage | None
-    notes: tuple[str, ...]
-
-    def to_json(self) -> dict[str, object]:
-        """As values that `json.dumps` takes."""
-        return dataclasses.asdict(self)
-
-
 def compile_captured(
-    compile_: CompileFunction, module: ir.Module, wanted: Options, settings: Settings
+    compile_: CompileFunction, module: ir.Module, wanted: Options, theirs: XlaOptions
 ) -> tuple[Any, Captured | None]:
     """The executable, and what of it runs in graphs; None where no region asks for any option.
 
@@ -69,10 +46,10 @@ def compile_captured(
     """
     if not wanted:
         return compile_(module, {}), None
-    options, notes = _beside(wanted, settings.given)
-    if settings.profiled is not None:
-        notes.append(settings.profiled)
-    with thunk_dump(settings.given) as dump:
+    options, notes = _beside(wanted, theirs.given)
+    if theirs.profiled is not None:
+        notes.append(theirs.profiled)
+    with thunk_dump(theirs.given) as dump:
         while True:
             try:
                 executable = compile_(module, {**options, **dump.options})

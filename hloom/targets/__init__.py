@@ -1,22 +1,45 @@
 """The devices that hloom can plan and compile for without having one.
 
 Each `<name>.txtpb` here describes one GPU to XLA: a `GpuTargetConfigProto` in text form, as
-`jax.experimental.topologies.get_topology_desc(target_config=…)` takes it.
+`jax.experimental.topologies.get_topology_desc(target_config=…)` takes it. The `<name>.toml` beside
+it has the figures that hloom's passes plan with.
 """
 
 from __future__ import annotations
 
+import tomllib
+from collections.abc import Callable
 from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
+from typing import Any
 
 from hloom.passes.analysis.cost import Speed
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.errors import did_you_mean
-from hloom.targets import gpu_speed, text_proto
+from hloom.targets import gpu_speed
 
-_SUFFIX = ".txtpb"
+_SUFFIX, _FIGURES = ".txtpb", ".toml"
 
-_CAPABILITY_AND_CORES = "{}: cuda_compute_capability is a message, core_count a number"
+_KINDS: dict[str, Callable[[Any], bool]] = {
+    "a text": lambda value: isinstance(value, str),
+    "a positive whole number": lambda value: type(value) is int and value > 0,
+    "a positive number": lambda value: type(value) in (int, float) and value > 0,
+    "[major, minor]": lambda value: isinstance(value, list) and list(map(type, value)) == [int] * 2,
+}
+
+_NEEDED = {
+    "platform": "a text",
+    "device_kind": "a text",
+    "memory_bytes": "a positive whole number",
+}
+_KNOWN = _NEEDED | {
+    "compute_capability": "[major, minor]",
+    "core_count": "a positive whole number",
+    "clock_hz": "a positive number",
+    "bytes_per_s": "a positive number",
+}
+"""The figures of a target, with the kind of value of each."""
 
 _USABLE_PERCENT = 80
 """What a program may take of a device's memory where no allocator is there to tell its limit.
@@ -64,100 +87,71 @@ def device_kind(name: str) -> str:
 
     Raises TargetError as `text` does.
     """
-    source = name + _SUFFIX
-    return str(_single(_parse(text(name), source), "device_description_str", source))
+    text(name)
+    return str(_figures(resources.files(__name__).joinpath(name + _FIGURES))["device_kind"])
 
 
 def load(name_or_path: str) -> Target:
     """The target of that name, or the one described by the file at that path.
 
-    A path is told from a name by a "/" or the ending ".txtpb".
+    A path is told from a name by a "/" or the ending ".txtpb" or ".toml"; of the two files that
+    describe a target, either may be named.
 
-    Raises TargetError where the name is unknown, or where the file cannot be read or lacks
-    `platform_name` or `gpu_device_info.device_memory_size`.
+    Raises TargetError where the name is unknown, or where the figures cannot be read.
     """
     if name_or_path == "cpu":
         return Target()
-    if "/" not in name_or_path and not name_or_path.endswith(_SUFFIX):
-        return _describe(text(name_or_path), name_or_path, source=name_or_path + _SUFFIX)
+    if "/" not in name_or_path and not name_or_path.endswith((_SUFFIX, _FIGURES)):
+        text(name_or_path)
+        file = resources.files(__name__).joinpath(name_or_path + _FIGURES)
+        return _target(name_or_path, _figures(file))
     path = Path(name_or_path)
-    try:
-        description = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise TargetError(f"{path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
+    if not path.exists():
+        raise TargetError(f"{path}: No such file or directory")
+    figures = path.with_suffix(_FIGURES)
+    if not figures.exists():
         raise TargetError(
-            f"{path}: not text: a target is a GpuTargetConfigProto in text form"
-        ) from error
-    return _describe(description, path.name.removesuffix(_SUFFIX), source=name_or_path)
+            f"{path}: {figures.name} is not beside it, which has the figures that hloom plans "
+            "with. Write one, with hloom/targets/h100_sxm.toml for an example."
+        )
+    return _target(path.stem, _figures(figures))
 
 
-def _describe(description: str, name: str, *, source: str) -> Target:
-    fields = _parse(description, source)
-    platform = _single(fields, "platform_name", source)
-    device = _single(fields, "gpu_device_info", source)
-    if not isinstance(platform, str) or not isinstance(device, dict):
-        raise TargetError(f"{source}: platform_name is text and gpu_device_info is a message")
-    memory_bytes = _single(device, "device_memory_size", source)
-    if not isinstance(memory_bytes, int) or memory_bytes <= 0:
-        raise TargetError(
-            f"{source}: device_memory_size is a positive number of bytes, got {memory_bytes!r}"
+def _target(name: str, figures: dict[str, Any]) -> Target:
+    capability = tuple(figures["compute_capability"]) if "compute_capability" in figures else None
+    speed = Speed()
+    if capability is not None and "core_count" in figures:
+        speed = gpu_speed.of_gpu(
+            capability,
+            figures["core_count"],
+            clock_hz=figures.get("clock_hz"),
+            bytes_per_s=figures.get("bytes_per_s"),
         )
     return Target(
-        platform=platform.lower(),
+        platform=figures["platform"],
         name=name,
-        memory_bytes=memory_bytes,
-        usable_bytes=usable_bytes(memory_bytes),
-        speed=_speed(device, source),
-        compute_capability=_compute_capability(device, source),
+        memory_bytes=figures["memory_bytes"],
+        usable_bytes=usable_bytes(figures["memory_bytes"]),
+        speed=speed,
+        compute_capability=capability,
     )
 
 
-def _speed(device: text_proto.Message, source: str) -> Speed:
-    """The speed that a description tells; figures that it lacks are those of a usual part."""
-    capability = _compute_capability(device, source)
-    cores = device.get("core_count", [])
-    if capability is None or not cores:
-        return Speed()
-    if not isinstance(cores[0], int):
-        raise TargetError(_CAPABILITY_AND_CORES.format(source))
-    clock_ghz = _number(device, "clock_rate_ghz")
-    return gpu_speed.of_gpu(
-        capability,
-        cores[0],
-        clock_hz=clock_ghz * 1e9,
-        bytes_per_s=_number(device, "memory_bandwidth"),
-    )
-
-
-def _compute_capability(device: text_proto.Message, source: str) -> tuple[int, int] | None:
-    """Major and minor; None where the description does not tell."""
-    capability = device.get("cuda_compute_capability", [])
-    if not capability:
-        return None
-    if not isinstance(capability[0], dict):
-        raise TargetError(_CAPABILITY_AND_CORES.format(source))
-    return int(_number(capability[0], "major")), int(_number(capability[0], "minor"))
-
-
-def _number(message: text_proto.Message, field: str) -> float:
-    """A field that is a number; 0, as in protocol buffers, where it is not there."""
-    value = message.get(field, [0])[0]
-    return float(value) if isinstance(value, int | float) else 0.0
-
-
-def _parse(description: str, source: str) -> text_proto.Message:
+def _figures(file: Traversable) -> dict[str, Any]:
+    """The figures in a file. Raises TargetError where there are not those of a target."""
     try:
-        return text_proto.parse(description, source=source)
+        figures = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise TargetError(f"{file}: {error.strerror}") from error
     except ValueError as error:
-        raise TargetError(str(error)) from error
-
-
-def _single(message: text_proto.Message, field: str, source: str) -> text_proto.Value:
-    values = message.get(field, [])
-    if len(values) != 1:
-        raise TargetError(f"{source}: expected one {field}, got {len(values)}")
-    return values[0]
+        raise TargetError(f"{file}: not a file of TOML: {error}") from error
+    for name in (*_NEEDED, *figures):
+        if name not in _KNOWN:
+            raise TargetError(f"{file}: {name} is no figure.{did_you_mean(name, _KNOWN)}")
+        if not _KINDS[_KNOWN[name]](figures.get(name)):
+            got = repr(figures[name]) if name in figures else "nothing"
+            raise TargetError(f"{file}: {name} is {_KNOWN[name]}, got {got}")
+    return figures
 
 
 def _unknown(name: str) -> str:

@@ -1,4 +1,4 @@
-"""The targets of the devices that JAX compiles for: those at hand, and those only described."""
+"""The targets of the devices that JAX compiles for, present or only described."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hloom import _jax, targets
-from hloom._jax import DeviceFacts
+from hloom import targets
+from hloom._jax import devices as jax_devices
+from hloom._jax.devices import DeviceFacts, device_places
 from hloom.lowering.placement import Placement
 from hloom.passes.analysis.cost import Speed
 from hloom.passes.framework.base import Target
@@ -26,11 +27,11 @@ def target_of(platform: str, facts: Sequence[DeviceFacts]) -> Target:
     """The target of a program for these devices, at least one; where they differ, the smallest.
 
     Args:
-      platform: their platform, as `jax_private.platform_of` names it.
+      platform: their platform, as `hloom._jax.devices.platform_of` names it.
       facts: what JAX tells of each device.
     """
     first = facts[0]
-    keeps_barriers = _jax.keeps_barriers(platform)
+    keeps_barriers = jax_devices.keeps_barriers(platform)
     if platform == "cpu":
         # The virtual devices of a process share the machine's memory.
         memory_bytes = machine_bytes() // len(facts)
@@ -62,7 +63,7 @@ def placement_of(target: Target, devices: Any, *, process: int) -> Placement:
       devices: JAX's devices, by partition.
       process: the index of this process.
     """
-    places = _jax.device_places(devices)
+    places = device_places(devices)
     return Placement(
         platform=target.platform,
         device_ordinals=tuple(place.ordinal for place in places),

@@ -1,4 +1,4 @@
-"""How fast a GPU is, from what XLA's description or JAX's device tells of it."""
+"""The speed of a GPU, by its compute capability, cores and clock."""
 
 from __future__ import annotations
 

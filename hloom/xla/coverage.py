@@ -1,11 +1,11 @@
-"""How much of an executable runs in CUDA graphs, and why the rest does not."""
+"""CUDA graph coverage of an executable: captured thunks, and the reason for each of the others."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from hloom.xla.instructions import Instruction, Instructions
+from hloom.xla.instructions import HloInstruction, HloInstructions
 from hloom.xla.thunks import GRAPH, Thunk, walk
 
 
@@ -56,7 +56,7 @@ class Coverage:
         return f"{self.captured} of {self.thunks} thunks in {graphs}"
 
 
-def coverage(sequence: list[Thunk], names: dict[int, str], hlo: Instructions) -> Coverage:
+def coverage(sequence: list[Thunk], names: dict[int, str], hlo: HloInstructions) -> Coverage:
     """Counts, and finds the reason of each thunk that is left out.
 
     Args:
@@ -107,7 +107,7 @@ _SLICES = "kDynamicSliceFusion"
 class _LeftOuts:
     """Finds the thunks outside graphs, each with its reason."""
 
-    def __init__(self, names: dict[int, str], hlo: Instructions) -> None:
+    def __init__(self, names: dict[int, str], hlo: HloInstructions) -> None:
         self._names = names
         self._hlo = hlo
         self._pairs: dict[str, str] = {}
@@ -174,7 +174,7 @@ class _LeftOuts:
         return "loops and branches are not captured"
 
 
-def _reason_of_custom_call(call: Instruction) -> str | None:
+def _reason_of_custom_call(call: HloInstruction) -> str | None:
     if call.target.startswith(_OWN):
         return None
     if "callback" in call.target:

@@ -3,7 +3,7 @@
 A kernel that reads its peers' buffers may start only once these are there, and nothing may be
 written to a buffer that a peer still reads. Which kernels do that, and what each needs, says the
 attribute ``hloom.collective`` of the custom call (a frontend attribute will do, as JAX's
-``set_xla_metadata`` writes it), or `hloom.passes.ir.collectives.declare`:
+``set_xla_metadata`` writes it), or `hloom.declare_collective`:
 
 - ``entry``: a barrier before it;
 - ``exit=after``: a barrier behind it, before anything reads its results;

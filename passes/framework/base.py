@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from jax.extend.mlir import ir
@@ -132,104 +132,3 @@ class Pass(ABC):
         Where no step of a pipeline does, XLA gets the program as it was, with these options.
         """
         return True
-
-
-@dataclasses.dataclass(frozen=True)
-class Attempt:
-    """One compile of what a MeasuredPass planned: the plan, and XLA's figures for one device.
-
-    Attributes:
-      plan: the plan as `Plan.to_json` gave it, before it was applied.
-      argument_bytes: what the step is given.
-      output_bytes: what it returns.
-      alias_bytes: what of the output lies where an argument was.
-      temp_bytes: everything else while it runs.
-    """
-
-    plan: dict[str, object]
-    argument_bytes: int
-    output_bytes: int
-    alias_bytes: int
-    temp_bytes: int
-
-    @property
-    def step_bytes(self) -> int:
-        """What the step takes of a device's memory."""
-        return self.argument_bytes + self.output_bytes - self.alias_bytes + self.temp_bytes
-
-
-@dataclasses.dataclass(frozen=True)
-class Complaint:
-    """What the attempt that is used fails to hold.
-
-    Attributes:
-      text: one or more sentences for people.
-      topic: where many programs of a process have the same complaint, which of these it is: the
-        user is warned of one of them. Empty where each is worth a warning.
-    """
-
-    text: str
-    topic: str = ""
-
-
-class Planner(Protocol):
-    """Makes plans for clones of one module."""
-
-    def __call__(self, module: ir.Module, attempts: Sequence[Attempt], /) -> Plan:
-        """The plan for a clone that follows these attempts, oldest first."""
-
-
-class MeasuredPass(Pass):
-    """A pass that plans again from what XLA made of its plans.
-
-    Each plan goes on a clone of the same module, which then is compiled: an attempt. A plan that
-    is empty means the module as it is, and that is an attempt as well. Four entries of a plan's
-    `to_json` are known by name where they are there: "predicted_step_bytes", "predicted_temp_bytes"
-    and "added_flops", whole numbers, and "unplanned", a sentence on why nothing could be planned.
-    """
-
-    compiles: int
-    """Attempts at most; a subclass declares it with `option`."""
-
-    def plan(self, module: ir.Module, target: Target) -> Plan:
-        return self.plan_after(module, target, ())
-
-    @abstractmethod
-    def plan_after(self, module: ir.Module, target: Target, attempts: Sequence[Attempt]) -> Plan:
-        """The plan that follows these attempts, oldest first; the first plan where there are none.
-
-        Reads the module and decides; never edits it.
-        """
-
-    def planner(self, origin: ir.Module, target: Target) -> Planner:
-        """Makes the plans of all attempts, each for another clone of `origin`.
-
-        As `plan_after`, but what the plans have in common need be found out only once. Does
-        nothing yet; nobody edits `origin` as long as the planner is in use.
-        """
-        return lambda module, attempts: self.plan_after(module, target, attempts)
-
-    @abstractmethod
-    def wants_another(self, attempts: Sequence[Attempt], target: Target) -> bool:
-        """Whether a plan after these attempts, at least one, may be better than the best."""
-
-    @abstractmethod
-    def best(self, attempts: Sequence[Attempt], target: Target) -> int:
-        """The index of the attempt to use.
-
-        One more attempt is either the best or leaves the best as it was: the others' executables
-        are gone.
-        """
-
-    @abstractmethod
-    def complaint(
-        self,
-        attempts: Sequence[Attempt],
-        best: int,
-        target: Target,
-        module_of_best: Callable[[], ir.Module],
-    ) -> Complaint | None:
-        """What the best attempt fails to hold; None where it holds.
-
-        `module_of_best` gives what that attempt's plan made of the module, for nobody to edit.
-        """

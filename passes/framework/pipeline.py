@@ -6,12 +6,19 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from jax.extend.mlir import ir
 
-from hloom.passes.framework.base import Attempt, MeasuredPass, Pass, Plan, Planner, Target
+from hloom.passes.framework.base import Pass, Plan, Target
 from hloom.passes.framework.errors import PassError, reason_of
+from hloom.passes.framework.feedback import (
+    Attempt,
+    MeasuredPass,
+    MeasuredPlan,
+    Planner,
+    PlanRecord,
+)
 from hloom.passes.framework.gc_pause import gc_paused
 from hloom.passes.framework.spec import parse_spec, print_spec
 
@@ -29,6 +36,7 @@ class PassRun:
       empty: it had nothing to do; `apply` and the verifier did not run.
       rewrites: it changed the program, and did not only ask for compile options.
       plan_s, apply_s, verify_s: seconds each took.
+      record: what a measured pass needs of its plan later; None of others.
     """
 
     name: str
@@ -39,6 +47,7 @@ class PassRun:
     plan_s: float
     apply_s: float
     verify_s: float
+    record: PlanRecord | None = None
 
     @property
     def seconds(self) -> float:
@@ -103,7 +112,7 @@ class Pipeline:
             steps.append(step)
         return tuple(steps)
 
-    def driver(self) -> tuple[int, MeasuredPass] | None:
+    def driver(self) -> tuple[int, MeasuredPass[Any]] | None:
         """The first measured pass, which decides on further attempts, and its index in `steps`."""
         for index, step in enumerate(self.steps()):
             if isinstance(step, MeasuredPass):
@@ -118,8 +127,8 @@ class Pipeline:
         observers: Sequence[Observer] = (),
         start: int = 0,
         stop: int | None = None,
-        attempts: Sequence[Attempt] = (),
-        planner: Planner | None = None,
+        attempts: Sequence[Attempt[Any]] = (),
+        planner: Planner[Any] | None = None,
     ) -> PipelineResult:
         """Runs the steps on `module`, in place, and verifies it after each.
 
@@ -142,7 +151,7 @@ class Pipeline:
         with module.context, ir.Location.unknown(), gc_paused():
             for index, step in list(enumerate(self.steps()))[start:stop]:
                 _observe(step, [partial(o.before, index, step, module) for o in observers])
-                make_plan = partial(step.plan, module, target)
+                make_plan: Callable[[], Plan] = partial(step.plan, module, target)
                 if driver is not None and driver[0] == index:
                     planner = planner or driver[1].planner(module, target)
                     make_plan = partial(planner, module, attempts)
@@ -172,6 +181,7 @@ class _ReadPlan:
     rewrites: bool
     _summary: str
     _decisions: dict[str, object]
+    record: PlanRecord | None
 
     def summary(self) -> str:
         return self._summary
@@ -197,13 +207,16 @@ def _run_step(step: Pass, module: ir.Module, make_plan: Callable[[], Plan]) -> t
         plan_s=plan_s,
         apply_s=apply_s,
         verify_s=verify_s,
+        record=read.record,
     )
     return read, run
 
 
 def _read(step: Pass, plan: Plan) -> _ReadPlan:
     empty = plan.empty
-    return _ReadPlan(empty, not empty and step.rewrites(plan), plan.summary(), plan.to_json())
+    rewrites = not empty and step.rewrites(plan)
+    record = plan.record if isinstance(plan, MeasuredPlan) else None
+    return _ReadPlan(empty, rewrites, plan.summary(), plan.to_json(), record)
 
 
 def _observe(step: Pass, calls: Iterable[Callable[[], None]]) -> None:

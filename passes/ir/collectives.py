@@ -1,7 +1,7 @@
 """What meets other devices: XLA's collectives, and custom calls that say so.
 
 A kernel that accesses the memory of its peers tells what has to be true around it, by the name of
-its target (`hloom.passes.ir.collectives.declare`) or on the call itself: in an attribute
+its target (`hloom.declare_collective`) or on the call itself: in an attribute
 `hloom.collective`, or in a frontend attribute of that name, which
 `jax.experimental.xla_metadata.set_xla_metadata` writes.
 
@@ -67,9 +67,10 @@ _declared: dict[str, SyncRequirement] = {}
 
 
 def declare(target: str, needs: SyncRequirement) -> None:
-    """Says what every custom call of a target needs, in this process from now on.
+    """Declares what every custom call of a target needs, in this process from now on.
 
-    Compile nothing that calls the target before. Raises ValueError where it is declared already,
+    A program calls it as `hloom.declare_collective(target, hloom.SyncRequirement(entry=True))`, and
+    compiles nothing that calls the target before. Raises ValueError where it is declared already,
     with other needs.
     """
     if _declared.setdefault(target, needs) != needs:

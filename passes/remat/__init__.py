@@ -64,16 +64,18 @@ from typing import ClassVar
 from jax.extend.mlir import ir
 
 from hloom.passes.cse import Cse
-from hloom.passes.framework.base import Attempt, Complaint, MeasuredPass, Pass, Planner, Target
+from hloom.passes.framework.base import Pass, Target
+from hloom.passes.framework.feedback import Attempt, Complaint, MeasuredPass, Planner
 from hloom.passes.framework.options import Budget, Bytes, option
 from hloom.passes.free_constants import FreeConstants
 from hloom.passes.inline import Inline
 from hloom.passes.ir.while_rewriter import Replacements
 from hloom.passes.remat.block.rewrite import apply_block
-from hloom.passes.remat.budget.closed_loop import best_of, is_worthwhile, setting_of, temp_budget
+from hloom.passes.remat.budget.closed_loop import best_of, is_worthwhile, temp_budget
 from hloom.passes.remat.explain import describe_floor, describe_peak
 from hloom.passes.remat.obstacle import RematObstacle
 from hloom.passes.remat.plan import BudgetPlanner, RematPlan, plan_cheap
+from hloom.passes.remat.record import RematRecord
 from hloom.passes.remat.scan.rewrite import apply_scan, finish_scans
 
 _UNMEASURED = (
@@ -87,7 +89,7 @@ _FOR_HELPERS = (
 
 
 @dataclass(frozen=True)
-class Remat(MeasuredPass):
+class Remat(MeasuredPass[RematRecord]):
     """Recompute values in the backward pass instead of keeping them."""
 
     name: ClassVar[str] = "remat"
@@ -95,6 +97,7 @@ class Remat(MeasuredPass):
     example: ClassVar[str] = "remat{budget=60GiB}"
     requires: ClassVar[tuple[type[Pass], ...]] = (Inline, Cse, FreeConstants)
     once: ClassVar[bool] = True
+    record_type: ClassVar[type[RematRecord]] = RematRecord
 
     budget: Budget | None = option(
         None,
@@ -121,31 +124,31 @@ class Remat(MeasuredPass):
     )
 
     def plan_after(
-        self, module: ir.Module, target: Target, attempts: Sequence[Attempt]
+        self, module: ir.Module, target: Target, attempts: Sequence[Attempt[RematRecord]]
     ) -> RematPlan:
         if self.budget is None:
             return plan_cheap(module, target, self.min_bytes)
         return BudgetPlanner(module, target, self.budget, self.min_bytes)(module, attempts)
 
-    def planner(self, origin: ir.Module, target: Target) -> Planner:
+    def planner(self, origin: ir.Module, target: Target) -> Planner[RematRecord]:
         if self.budget is None:
             return super().planner(origin, target)
         return BudgetPlanner(origin, target, self.budget, self.min_bytes)
 
-    def wants_another(self, attempts: Sequence[Attempt], target: Target) -> bool:
+    def wants_another(self, attempts: Sequence[Attempt[RematRecord]], target: Target) -> bool:
         if self.budget is None:
             return False
         limit = temp_budget(self.budget, attempts, target)
         return limit is not None and is_worthwhile(attempts, limit)
 
-    def best(self, attempts: Sequence[Attempt], target: Target) -> int:
+    def best(self, attempts: Sequence[Attempt[RematRecord]], target: Target) -> int:
         if self.budget is None:
             return len(attempts) - 1
         return best_of(attempts, temp_budget(self.budget, attempts, target))
 
     def complaint(
         self,
-        attempts: Sequence[Attempt],
+        attempts: Sequence[Attempt[RematRecord]],
         best: int,
         target: Target,
         module_of_best: Callable[[], ir.Module],
@@ -154,7 +157,7 @@ class Remat(MeasuredPass):
             return None
         if not attempts:
             return Complaint(_UNMEASURED)
-        if why := attempts[best].plan.get("unplanned"):
+        if why := attempts[best].record.unplanned:
             return Complaint(f"{why}.")
         limit = temp_budget(self.budget, attempts, target)
         if limit is None:
@@ -178,11 +181,13 @@ class Remat(MeasuredPass):
         ]
         return Complaint(" ".join(filter(None, sentences)), str(obstacle) if is_forward else "")
 
-    def _obstacle(self, attempts: Sequence[Attempt], best: int) -> RematObstacle | None:
+    def _obstacle(
+        self, attempts: Sequence[Attempt[RematRecord]], best: int
+    ) -> RematObstacle | None:
         """Why not more is recomputed, where that is more than the floor itself."""
-        if found := attempts[0].plan.get("obstacle"):
-            return RematObstacle(str(found))
-        if setting_of(attempts[best].plan) is not None:
+        if found := attempts[0].record.obstacle:
+            return found
+        if attempts[best].record.candidate is not None:
             return None
         return RematObstacle.ONE_COMPILE if self.compiles == 1 else RematObstacle.NO_GAIN
 

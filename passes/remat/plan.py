@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from jax.extend.mlir import ir
 
@@ -13,50 +13,21 @@ from hloom.passes.analysis.autodiff import has_remat_name
 from hloom.passes.analysis.cost import all_flops
 from hloom.passes.analysis.loops.counted import runs_of
 from hloom.passes.framework import base
-from hloom.passes.framework.base import Attempt, Target
+from hloom.passes.framework.base import Target
+from hloom.passes.framework.feedback import Attempt, Prediction
 from hloom.passes.framework.options import Budget
 from hloom.passes.framework.text import counted
 from hloom.passes.ir import walk
 from hloom.passes.ir.tensor_sizes import TensorSizes
 from hloom.passes.remat.block.plan import BlockPlan, plan_block
-from hloom.passes.remat.budget.closed_loop import (
-    Decision,
-    decide,
-    known_json,
-    outcomes_of,
-    temp_budget,
-)
+from hloom.passes.remat.budget.closed_loop import Choice, decide, temp_budget
 from hloom.passes.remat.budget.estimate import Model
 from hloom.passes.remat.budget.pricing import Pricing
 from hloom.passes.remat.budget.search import Search
 from hloom.passes.remat.decisions import BlockDecisions, ScanDecisions
 from hloom.passes.remat.obstacle import RematObstacle, obstacle_of
+from hloom.passes.remat.record import RematRecord
 from hloom.passes.remat.scan.plan import ScanPlan, plan_scans
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """What a plan made for a budget is to give on one device.
-
-    Attributes:
-      decision: the setting it was made with, and what else was considered.
-      step_bytes: arguments, results and temporaries.
-      added_flops: floating-point operations that are done once more.
-      added_seconds: what is done once more by its roofline, all of it one after the other; of cheap
-        work, which mostly fuses into kernels that run anyway, an upper bound.
-    """
-
-    decision: Decision
-    step_bytes: int
-    added_flops: float
-    added_seconds: float
-
-    def to_json(self) -> dict[str, object]:
-        return known_json(self.decision) | {
-            "predicted_step_bytes": self.step_bytes,
-            "added_flops": self.added_flops,
-            "added_seconds": self.added_seconds,
-        }
 
 
 @dataclass(frozen=True)
@@ -65,12 +36,8 @@ class RematPlan:
 
     blocks: tuple[BlockPlan, ...]
     scans: tuple[ScanPlan, ...]
-    prediction: Prediction | None = None
-    """What the plan is to give; None where there is no budget to hold."""
-    obstacle: RematObstacle | None = None
-    """What keeps the module from being rewritten, or its straight-line blocks."""
-    unplanned: str | None = None
-    """Why nothing can be planned to hold the budget, a sentence."""
+    record: RematRecord = field(default_factory=RematRecord)
+    """What the plan is to give where there is a budget to hold, and what stands in its way."""
 
     @property
     def empty(self) -> bool:
@@ -92,7 +59,8 @@ class RematPlan:
 
     def summary(self) -> str:
         if self.empty:
-            because = self.unplanned or (self.obstacle.reason if self.obstacle else "")
+            obstacle = self.record.obstacle
+            because = self.record.unplanned or (obstacle.reason if obstacle else "")
             return f"nothing to recompute: {because}" if because else "nothing to recompute"
         clones = sum(len(group.cloned) for block in self.blocks for group in block.groups)
         clones += sum(len(site.cloned) for scan in self.scans for site in scan.sites)
@@ -100,22 +68,17 @@ class RematPlan:
             f"{counted(clones, 'operation')} recomputed, {self.freed_bytes / 2**20:.1f} MiB of "
             f"residuals not kept, {self.added_bytes / 2**20:.1f} MiB kept in their place"
         )
-        if self.prediction is not None:
-            text += f", {self.prediction.step_bytes / 2**20:.1f} MiB predicted for the step"
+        if (prediction := self.record.prediction) is not None:
+            text += f", {prediction.step_bytes / 2**20:.1f} MiB predicted for the step"
         return text
 
     def to_json(self) -> dict[str, object]:
-        decisions: dict[str, object] = {
+        return {
             "freed_bytes": self.freed_bytes,
             "added_bytes": self.added_bytes,
             "blocks": [block.to_json() for block in self.blocks],
             "scans": [scan.to_json() for scan in self.scans],
-        }
-        if self.obstacle is not None:
-            decisions["obstacle"] = str(self.obstacle)
-        if self.unplanned is not None:
-            decisions["unplanned"] = self.unplanned
-        return decisions | (self.prediction.to_json() if self.prediction else {})
+        } | self.record.to_json()
 
     def decisions(self) -> tuple[base.Decision, ...]:
         """Each clone, and each stack that goes without one; the parts one after the other."""
@@ -140,7 +103,8 @@ def plan_cheap(module: ir.Module, target: Target, min_bytes: int) -> RematPlan:
     code_blocks = list(walk.code_blocks(module.operation))
     scans = [plan for block in code_blocks for plan in plan_scans(block, min_bytes)]
     if not target.keeps_barriers:
-        return RematPlan((), tuple(scans), obstacle=_obstacle_of(module, target, scans, ()))
+        obstacle = _obstacle_of(module, target, scans, ())
+        return RematPlan((), tuple(scans), RematRecord(obstacle=obstacle))
     # A scan's plan rewrites the bodies of its loops, so no other plan may speak of them, nor
     # of the bodies that an earlier run rewrote.
     taken = {loop for scan in scans for loop in (scan.pair.forward.op, scan.pair.backward.op)}
@@ -151,7 +115,7 @@ def plan_cheap(module: ir.Module, target: Target, min_bytes: int) -> RematPlan:
         and (plan := plan_block(block, min_bytes)).groups
     ]
     obstacle = _obstacle_of(module, target, scans, blocks)
-    return RematPlan(tuple(blocks), tuple(scans), obstacle=obstacle)
+    return RematPlan(tuple(blocks), tuple(scans), RematRecord(obstacle=obstacle))
 
 
 def _obstacle_of(
@@ -176,40 +140,45 @@ class BudgetPlanner:
     def _model(self) -> Model:
         return Model(self.origin, self.target, self.min_bytes)
 
-    def __call__(self, module: ir.Module, attempts: Sequence[Attempt]) -> RematPlan:
+    def __call__(self, module: ir.Module, attempts: Sequence[Attempt[RematRecord]]) -> RematPlan:
         """The plan for a clone, or for the module itself, given what XLA made of earlier plans."""
         try:
             model, budget = self._model, self.budget
         except walk.NoEntryError as error:
-            return RematPlan((), (), unplanned=f"no budget can be held: {error}")
+            return RematPlan((), (), RematRecord(unplanned=f"no budget can be held: {error}"))
         first = attempts or (_predicted(model),)
         limit = temp_budget(budget, first if budget.percent is None else attempts, self.target)
-        search = Search(model, outcomes_of(attempts[-1].plan) if attempts else ())
+        search = Search(model, attempts[-1].record.considered if attempts else ())
         if limit is None:
             # A share of what the program takes as it is: to be seen first.
-            unmodified = search.outcome(None)
-            decision = Decision(unmodified, unmodified.temp_bytes, (unmodified,))
+            unmodified = search.estimate(None)
+            choice = Choice(unmodified, unmodified.temp_bytes, (unmodified,))
         else:
-            decision = decide(search, limit, attempts)
-        setting = decision.outcome.setting
-        plans = ((), ()) if setting is None else model.plan(setting)
-        around = first[0].step_bytes - first[0].temp_bytes
+            choice = decide(search, limit, attempts)
+        candidate = choice.estimate.candidate
+        plans = ((), ()) if candidate is None else model.plan(candidate)
+        around_bytes = first[0].step_bytes - first[0].temp_bytes
         added_flops, added_seconds = _added_work(*plans, model.pricing)
-        prediction = Prediction(
-            decision,
-            step_bytes=around + decision.expected_bytes,
-            added_flops=added_flops,
+        record = RematRecord(
+            prediction=Prediction(
+                step_bytes=around_bytes + choice.expected_bytes,
+                temp_bytes=choice.expected_bytes,
+                added_flops=added_flops,
+            ),
+            estimate=choice.estimate,
+            considered=choice.known,
             added_seconds=added_seconds,
+            obstacle=_obstacle_of(self.origin, self.target, model.pairs, model.lines.forwards),
         )
         blocks, scans = model.on(module, plans)
-        obstacle = _obstacle_of(self.origin, self.target, model.pairs, model.lines.forwards)
-        return RematPlan(blocks, scans, prediction, obstacle)
+        return RematPlan(blocks, scans, record)
 
 
-def _predicted(model: Model) -> Attempt:
+def _predicted(model: Model) -> Attempt[RematRecord]:
     """What a compile of the module as it is would give, as far as that can be told before."""
     memory = model.unmodified()
-    return Attempt({}, memory.argument_bytes, memory.output_bytes, memory.alias_bytes, 0)
+    around_bytes = memory.argument_bytes + memory.output_bytes - memory.alias_bytes
+    return Attempt(RematRecord(), around_bytes, 0)
 
 
 def _added_work(

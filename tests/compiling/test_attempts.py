@@ -18,20 +18,19 @@ import numpy as np
 import pytest
 from conftest import RunPython
 from jax.extend.mlir import ir
-from jaxlib import xla_client
 from support import toy_passes as toy
 
 import hloom
-from hloom import _jax, policy
-from hloom.compiling.compile import compile_transformed
+from hloom import policy
+from hloom._jax.executables import MemoryFigures
+from hloom.compiling.compile import compile_program
 from hloom.compiling.cross_process import Agreement
-from hloom.compiling.graphs import Options, Settings
-from hloom.dumps.collect.metadata import Origin
-from hloom.dumps.collect.program import ProgramDump
+from hloom.compiling.request import CompileRequest
 from hloom.lowering.placement import Placement
 from hloom.passes.framework import registry
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.record import Options
 
 NewRecords = Callable[[], tuple[hloom.CompileRecord, ...]]
 
@@ -257,7 +256,7 @@ def test_a_first_plan_that_fails_leaves_the_program_as_it_was(
 def test_a_backend_without_figures_is_not_asked_again(
     monkeypatch: pytest.MonkeyPatch, new_records: NewRecords
 ) -> None:
-    monkeypatch.setattr(_jax, "memory_figures", lambda _: _jax.MemoryFigures())
+    monkeypatch.setattr("hloom.compiling.compiler.memory_figures", lambda _: MemoryFigures())
     assert products_run("drop-products{budget=1}") == 4
     [record] = new_records()
     assert [attempt.step_bytes for attempt in record.attempts] == [None]
@@ -305,20 +304,16 @@ def test_only_the_best_executable_is_kept() -> None:
         return executable
 
     module = jax.jit(step).lower(X).compiler_ir()
-    device = jax.devices()[0]
-    origin = Origin(module, device.client, np.array([device]), xla_client.CompileOptions())
-    pipeline = Pipeline.parse("drop-products{budget=1 compiles=4}")
+    request = CompileRequest(
+        module=module,
+        pipeline=Pipeline.parse("drop-products{budget=1 compiles=4}"),
+        target=Target(),
+        placement=Placement.of_one_process("cpu", 1),
+        compile=compile_,
+        agreement=Agreement(module),
+    )
     with pytest.warns(hloom.HloomWarning):
-        best = compile_transformed(
-            module,
-            pipeline,
-            Target(),
-            Placement.of_one_process("cpu", 1),
-            compile_,
-            Agreement(module),
-            Settings(),
-            ProgramDump(origin, None),
-        )
+        best = compile_program(request).executable
     assert alive == [[], [True], [False, True], [False, True, False]]
     assert best is made[3]()
     assert made[1]() is None
@@ -545,7 +540,7 @@ DROPS_BARRIERS = (
 def test_a_budget_missed_where_barriers_are_dropped_says_so(
     spec: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_jax, "keeps_barriers", lambda _: False)
+    monkeypatch.setattr("hloom._jax.devices.keeps_barriers", lambda _: False)
     with pytest.raises(hloom.PassError, match="cannot be held to") as caught:
         remat_run(jax.grad(straight_loss), spec, *STRAIGHT)
     assert f"Nothing is recomputed: {DROPS_BARRIERS}" in str(caught.value)
@@ -553,7 +548,7 @@ def test_a_budget_missed_where_barriers_are_dropped_says_so(
 
 
 def test_a_scan_beside_straight_lines_says_what_was_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_jax, "keeps_barriers", lambda _: False)
+    monkeypatch.setattr("hloom._jax.devices.keeps_barriers", lambda _: False)
     with pytest.raises(hloom.PassError, match="cannot be held to 16.0 MiB") as caught:
         scanned_run("16MiB")
     assert f"Its straight-line part is left as it is: {DROPS_BARRIERS}" in str(caught.value)
@@ -590,7 +585,7 @@ def test_one_warning_stands_for_all_programs_without_a_backward_pass(
 
 
 def test_a_budget_that_nobody_can_check_is_a_complaint(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_jax, "memory_figures", lambda _: _jax.MemoryFigures())
+    monkeypatch.setattr("hloom.compiling.compiler.memory_figures", lambda _: MemoryFigures())
     with pytest.raises(hloom.PassError, match="not known whether the budget holds"):
         remat_run(squares, "remat{budget=25%}", np.ones(1024, np.float32))
     remat_run(squares, "remat", np.ones(1024, np.float32))

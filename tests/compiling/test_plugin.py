@@ -345,6 +345,12 @@ print(hasattr(compiler.compile_or_get_cached, "__wrapped__"))
     assert eval(modules) == [
         "hloom",
         "hloom._jax",
+        "hloom._jax.devices",
+        "hloom._jax.distributed",
+        "hloom._jax.flags",
+        "hloom._jax.hook",
+        "hloom._jax.options",
+        "hloom._jax.version",
         "hloom.dumps",
         "hloom.dumps.collect",
         "hloom.dumps.collect.step",
@@ -362,6 +368,33 @@ print(hasattr(compiler.compile_or_get_cached, "__wrapped__"))
         "hloom.record",
     ]
     assert hook == "True"
+
+
+def test_hloom_shows_its_public_names_and_loads_some_of_them_late(run_python: RunPython) -> None:
+    script = """
+import sys
+import hloom
+print(dir(hloom) == sorted(hloom.__all__))
+print("hloom.passes.ir.collectives" in sys.modules)
+hloom.declare_collective("write", hloom.SyncRequirement(entry=True, exit="after"))
+from hloom import declare_collective
+try:
+    declare_collective("write", hloom.SyncRequirement())
+except ValueError as error:
+    print(error)
+print(all(getattr(hloom, name) is not None for name in hloom.__all__))
+try:
+    hloom.declare
+except AttributeError as error:
+    print(error)
+"""
+    assert run_python(script).stdout.splitlines() == [
+        "True",
+        "False",
+        "@write is declared already, with SyncRequirement(entry=True, exit='after', groups=None)",
+        "True",
+        "module 'hloom' has no attribute 'declare'",
+    ]
 
 
 def test_importing_hloom_adds_little_to_jax(run_python: RunPython) -> None:

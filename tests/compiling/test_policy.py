@@ -15,7 +15,7 @@ from jax.extend.mlir import ir
 from support import toy_passes as toy
 
 import hloom
-from hloom import policy
+from hloom import environment, policy
 from hloom.lowering.lower import Lowered
 from hloom.lowering.placement import Placement
 from hloom.passes.framework import registry
@@ -69,12 +69,31 @@ def test_strict_as_a_context_manager() -> None:
         assert run("fail") == 2
 
 
-@pytest.mark.parametrize(("value", "strict"), [("1", True), ("0", False), ("", False)])
+@pytest.mark.parametrize(
+    ("value", "strict"),
+    [
+        *((value, True) for value in ("1", "true", "Yes", "on", "fasle")),
+        *((value, False) for value in ("", "0", "false", "False", "no", "off", "OFF")),
+    ],
+)
 def test_strict_from_the_environment(
     monkeypatch: pytest.MonkeyPatch, value: str, strict: bool
 ) -> None:
     monkeypatch.setenv("HLOOM_STRICT", value)
     assert policy.is_strict() is strict
+
+
+def test_a_mistaken_value_in_the_environment_is_one_warning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(policy, "_warned", set())
+    monkeypatch.setenv("HLOOM_STRICT", "fasle")
+    with pytest.warns(hloom.HloomWarning, match="HLOOM_STRICT='fasle': wanted 1 for yes, 0 or"):
+        environment.check()
+    environment.check()  # an error in the tests, were it warned of again
+    for value in ("1", "off"):
+        monkeypatch.setenv("HLOOM_STRICT", value)
+        environment.check()
 
 
 # Lenient.

@@ -60,15 +60,15 @@ from pathlib import Path
 import jax
 jax.process_index = lambda *_: int(sys.argv[2])
 jax.process_count = lambda *_: 2
-from hloom.dumps.write import atomic_dirs as claims
-claims._run_ids[os.getpid()] = "aa"
+from hloom.dumps.write import atomic_dirs
+atomic_dirs._run_ids[os.getpid()] = "aa"
 print("ready", flush=True)
 sys.stdin.readline()
 for step in range(100, 160):
     if step == 130:
-        claims._run_ids.clear()
+        atomic_dirs._run_ids.clear()
         jax.process_count = lambda *_: 1
-    claim = claims.claim_step(Path(sys.argv[1]), step, "2026-11-21T12:00:00.000+00:00")
+    claim = atomic_dirs.claim_step(Path(sys.argv[1]), step, "2026-11-21T12:00:00.000+00:00")
     (claim.half / "manifest.json").write_text('{"process": %s}' % sys.argv[2])
     claim.publish()
 """

@@ -10,7 +10,8 @@ from jax.extend.mlir import ir
 from support.dumps.runs import DUMP_MARKS, WANTED, X, program
 
 import hloom
-from hloom.dumps.collect.observer import DumpObserver, module_name
+from hloom.compiling.origin import module_name
+from hloom.dumps.collect.observer import DumpObserver
 
 pytestmark = DUMP_MARKS
 

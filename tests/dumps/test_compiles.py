@@ -67,7 +67,7 @@ with hloom.dump(to={str(tmp_path)!r}, steps="none"):
 kept, missing = LIVE.find(compiled.runtime_executable())
 print(sorted(name for name in kept.files if "thunk" in name), missing, kept.missing)
 print("gemm" in kept.files["xla/thunk_sequence.txt"].read_text().lower())
-print(kept.facts.target.name)
+print(kept.facts.manifest["target"]["name"])
 """
     names, has_gemm, target = run_python(script).stdout.splitlines()
     assert names.startswith("['xla/thunk_metadata.txt', 'xla/thunk_sequence.txt'")

@@ -8,7 +8,7 @@ import pytest
 from support.dumps.runs import DUMP_MARKS, WANTED, Captures, X, names, program, train
 
 import hloom
-from hloom import _jax
+from hloom._jax.distributed import ProcessStore
 from hloom.dumps.select import control_file
 from hloom.dumps.select.settings import Settings
 from hloom.dumps.select.steps import Steps
@@ -97,7 +97,7 @@ def test_a_mistaken_switch_is_one_warning(
 def test_next_of_several_processes_is_warned_of(
     tmp_path: Path, captures: Captures, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_jax.ProcessStore, "find", object)
+    monkeypatch.setattr(ProcessStore, "find", object)
     (tmp_path / "steps").write_text("next")
     with pytest.warns(hloom.HloomWarning, match="each process dumps its own next step"):
         train((5, 6), to=tmp_path, steps="none")

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from hloom.dumps import files
-from hloom.dumps.files import FileError
+from hloom import files
+from hloom.files import FileError
 
 pytestmark = pytest.mark.once
 

@@ -18,7 +18,7 @@ from support import ROOT
 from support.dumps.worker import CHOSEN, SHARDINGS, first_state
 
 from hloom.dumps.read.dump import DumpError, ModuleDump, open_dump
-from hloom.dumps.write.array_files import read_arrays, read_entries
+from hloom.dumps.write.array_files import Share, read_arrays
 
 PROCESSES = (0, 1)
 WORKER = ROOT / "tests" / "support" / "dumps" / "worker.py"
@@ -27,8 +27,8 @@ FINISHES_WITHIN_S = 120
 """Many times what it takes; as in test_processes.py."""
 
 OVERHEAD_BYTES = 64 * 1024
-"""What checkpoints may have beside the values: metadata, and trees of keys. Less than a quarter
-of the state's smallest array."""
+"""What a share may have beside the values: arrays.json. Less than a quarter of the state's smallest
+array."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def expected(steps: int) -> dict[str, np.ndarray]:
 
 def named(folders: Sequence[Path]) -> dict[str, np.ndarray]:
     arrays = read_arrays(folders)
-    return {entry.name: arrays[entry.index] for entry in read_entries(folders[0])}
+    return {entry.name: arrays[entry.index] for entry in Share.open(folders[0]).entries.values()}
 
 
 def test_both_processes_write_into_one_folder(ran: Run) -> None:
@@ -120,7 +120,7 @@ def test_no_value_is_in_two_shares(ran: Run, kind: str) -> None:
     folders = ran.module("jit_train_step", 0).array_folders(kind)
     written: dict[int, np.ndarray] = {}
     for folder in folders:
-        for entry in read_entries(folder):
+        for entry in Share.open(folder).entries.values():
             count = written.setdefault(entry.index, np.zeros(entry.shape, int))
             for shard in entry.shards:
                 count[shard.slices] += 1

@@ -17,8 +17,8 @@ from support import toy_passes as toy
 from support.dumps.runs import DUMP_MARKS, Captures, X, executed, program, run_step
 
 import hloom
-from hloom._jax import make_context
-from hloom.dumps.collect import keeping, process_folder
+from hloom._jax.modules import make_context
+from hloom.dumps.collect import store
 from hloom.dumps.collect.observer import DumpObserver
 from hloom.dumps.collect.store import LIVE, LiveModules
 from hloom.dumps.select.settings import Settings
@@ -42,7 +42,7 @@ def test_states_are_kept_as_bytecode_on_disk(tmp_path: Path, captures: Captures)
     texts = {}
     for name, file in kept.files.items():
         assert isinstance(file, Path)
-        assert file.is_relative_to(process_folder.process_folder())
+        assert file.is_relative_to(store.process_folder())
         if name.endswith(".mlir"):
             with make_context():
                 texts[name] = str(ir.Module.parse(file.read_bytes()))
@@ -58,18 +58,18 @@ def test_the_facts_of_a_module(tmp_path: Path, captures: Captures) -> None:
     kept = executed(captures).kept
     assert kept is not None
     facts = kept.facts
-    assert (facts.name, facts.spec, facts.passes) == ("jit_step", spec, (spec,))
-    assert (facts.platform, facts.partitions, facts.replicas) == ("cpu", 1, 1)
-    assert [(device.id, device.process) for device in facts.devices] == [(0, 0)]
-    assert facts.compile_options == {"xla_cpu_enable_fast_math": "True"}
-    assert facts.target is not None
-    assert facts.target.platform == "cpu"
+    told = facts.manifest
+    assert (facts.name, told["spec"], told["passes"]) == ("jit_step", spec, [spec])
+    assert (facts.platform, told["partitions"], told["replicas"]) == ("cpu", 1, 1)
+    assert [(each["id"], each["process"]) for each in told["devices"]] == [(0, 0)]
+    assert told["compile_options"] == {"xla_cpu_enable_fast_math": "True"}
+    assert facts.manifest["target"]["platform"] == "cpu"
     assert (facts.arguments, facts.results) == (("x",), ("result",))
-    assert facts.compile["changed"] is True
-    assert facts.compile["cache_hit"] is None
-    [run] = facts.compile["runs"]  # type: ignore[misc]
+    assert told["compile"]["changed"] is True
+    assert told["compile"]["cache_hit"] is None
+    [run] = told["compile"]["runs"]  # type: ignore[misc]
     assert (run["name"], run["empty"]) == (spec, False)
-    json.dumps(facts.compile)
+    json.dumps(told["compile"])
 
 
 def test_a_module_without_passes_is_kept(tmp_path: Path, captures: Captures) -> None:
@@ -77,8 +77,8 @@ def test_a_module_without_passes_is_kept(tmp_path: Path, captures: Captures) -> 
     kept = executed(captures).kept
     assert kept is not None
     assert [name for name in kept.files if not name.startswith("xla/")] == ["00-input.mlir"]
-    assert (kept.facts.spec, kept.facts.passes) == ("", ())
-    assert kept.facts.target is not None
+    assert (kept.facts.manifest["spec"], kept.facts.manifest["passes"]) == ("", [])
+    assert kept.facts.manifest["target"] is not None
 
 
 def test_a_module_on_several_devices(tmp_path: Path, captures: Captures) -> None:
@@ -90,8 +90,8 @@ def test_a_module_on_several_devices(tmp_path: Path, captures: Captures) -> None
         step(x)
     kept = executed(captures).kept
     assert kept is not None
-    assert kept.facts.partitions == 8
-    assert [device.id for device in kept.facts.devices] == list(range(8))
+    assert kept.facts.manifest["partitions"] == 8
+    assert [device["id"] for device in kept.facts.manifest["devices"]] == list(range(8))
 
 
 def test_all_attempts_of_a_measured_pass_are_kept(tmp_path: Path, captures: Captures) -> None:
@@ -107,7 +107,7 @@ def test_all_attempts_of_a_measured_pass_are_kept(tmp_path: Path, captures: Capt
     kept = executed(captures).kept
     assert kept is not None
     assert {"attempts.json", "attempt-1/plan-02-drop-products.json"} <= kept.files.keys()
-    assert kept.facts.compile["best_attempt"] == 1
+    assert kept.facts.manifest["compile"]["best_attempt"] == 1
 
 
 def test_a_module_that_a_pass_fails_on_is_kept(
@@ -119,7 +119,7 @@ def test_a_module_that_a_pass_fails_on_is_kept(
     execution = executed(captures)
     assert execution.kept is not None
     assert "00-input.mlir" in execution.kept.files
-    assert "fail" in str(execution.kept.facts.compile["fell_back"])
+    assert "fail" in str(execution.kept.facts.manifest["compile"]["fell_back"])
     # What fails is worth a look at once, whatever steps are chosen.
     assert "Traceback" in (tmp_path / "jit_step-0" / "failure.txt").read_text()
 
@@ -178,7 +178,7 @@ def test_files_go_with_the_last_reference(
     tmp_path: Path, captures: Captures, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few = LiveModules(max_modules=1)
-    monkeypatch.setattr(keeping, "LIVE", few)
+    monkeypatch.setattr(store, "LIVE", few)
     monkeypatch.setattr("hloom.dumps.collect.tracer.LIVE", few)
     run_step(program(), tmp_path)
     kept = executed(captures).kept
@@ -195,27 +195,13 @@ def test_files_go_with_the_last_reference(
     assert not file.parent.exists()
 
 
-def test_a_dead_module_is_known_as_such(tmp_path: Path) -> None:
-    step = program()
-    with hloom.dump(to=tmp_path, steps="none"):
-        step(X)
-    entry = list(LIVE._entries.values())[-1]
-    LIVE._count_gone()
-    assert (entry.programs, entry.dead) == (1, False)
-    del step
-    jax.clear_caches()
-    gc.collect()
-    LIVE._count_gone()
-    assert (entry.programs, entry.dead) == (0, True)
-
-
 def test_a_full_disk_is_one_warning(
     tmp_path: Path, captures: Captures, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(_: str) -> Path:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(keeping, "_new_folder", full)
+    monkeypatch.setattr(store, "_new_folder", full)
     with pytest.warns(hloom.HloomWarning) as caught:
         run_step(program(), tmp_path)
     with warnings.catch_warnings(action="error"):
@@ -236,8 +222,8 @@ def test_a_disk_that_fills_up_half_way_leaves_nothing(
     def full(*_: object) -> Path:
         raise OSError(28, "No space left on device")
 
-    before = set(process_folder.process_folder().iterdir())
-    monkeypatch.setattr(keeping, "_put", full)
+    before = set(store.process_folder().iterdir())
+    monkeypatch.setattr(store, "_put", full)
     with pytest.warns(hloom.HloomWarning):
         run_step(program(), tmp_path)
-    assert set(process_folder.process_folder().iterdir()) <= before
+    assert set(store.process_folder().iterdir()) <= before

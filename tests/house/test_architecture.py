@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import graphlib
+import itertools
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -23,18 +25,37 @@ MAY_IMPORT = {
     "hloom.runtime": {"hloom.runtime"},
 }
 
+PRIVATE = ROOT / "hloom" / "_jax"
+
 ABOUT_MARKS = ("hloom.passes.ir.marks.", "hloom.passes.ir.mark_decompositions.")
+
+FORBIDDEN = {
+    "hloom.compiling": {"hloom.dumps", "hloom.tools"},
+    "hloom.policy": {"hloom.dumps", "hloom.tools"},
+    "hloom.xla": {"hloom.dumps", "hloom.compiling", "hloom.tools"},
+}
+"""What a room of hloom may not import, TYPE_CHECKING included."""
+
+IMPORTERS = {
+    "hloom.dumps": {"hloom", "hloom.plugin", "hloom.tools"},
+    "hloom.tools": {"hloom.__main__"},
+}
+"""Who alone imports a room, beside itself."""
 
 SOURCES = [(package, file) for package, root in PACKAGES.items() for file in root.rglob("*.py")]
 
 
 def imported(file: Path) -> Iterator[str]:
     """Every module that the file imports, anywhere in it."""
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    return imports_of(ast.walk(ast.parse(file.read_text(encoding="utf-8"), str(file))))
+
+
+def imports_of(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{file}: imports here are absolute"
+            assert node.level == 0, "imports here are absolute"
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
@@ -42,6 +63,33 @@ def package_of(module: str) -> str | None:
     """The one of our packages that the module is in."""
     inside = [name for name in PACKAGES if f"{module}.".startswith(f"{name}.")]
     return max(inside, key=len, default=None)
+
+
+def room_of(module: str) -> str | None:
+    """The package, or the folder or file in hloom/, that the module or a name in it is in."""
+    package = package_of(module)
+    if package != "hloom":
+        return package
+    first = module.removeprefix("hloom").lstrip(".").partition(".")[0]
+    place = ROOT / "hloom" / (first or "__init__")
+    return (
+        f"hloom.{first}"
+        if first and (place.is_dir() or place.with_suffix(".py").is_file())
+        else "hloom"
+    )
+
+
+def rooms() -> dict[str, set[str]]:
+    """What each room imports of the others."""
+    found: dict[str, set[str]] = {}
+    for package, file in SOURCES:
+        inside = file.relative_to(PACKAGES[package]).with_suffix("").parts
+        module = ".".join([package, *inside]).removesuffix(".__init__")
+        room = room_of(module)
+        assert room is not None
+        used = {other for other in map(room_of, imported(file)) if other is not None}
+        found.setdefault(room, set()).update(used - {room})
+    return found
 
 
 def is_private_jax(module: str) -> bool:
@@ -75,21 +123,52 @@ def test_lowering_takes_only_marks_from_the_passes() -> None:
         assert all(f"{module}.".startswith(ABOUT_MARKS) for module in taken)
 
 
-def test_one_file_touches_private_jax(source: tuple[str, Path]) -> None:
+def test_rooms_that_stand_alone() -> None:
+    graph = rooms()
+    for room, forbidden in FORBIDDEN.items():
+        assert not graph[room] & forbidden, room
+    for room, importers in IMPORTERS.items():
+        assert {other for other in graph if room in graph[other]} == importers, room
+
+
+def test_rooms_import_each_other_one_way() -> None:
+    graph = rooms()
+    order = list(graphlib.TopologicalSorter(graph).static_order())  # CycleError tells a cycle
+    assert set(order) == set(graph)
+    assert len(graph) > 10
+
+
+def test_the_graph_of_the_rooms_has_every_import() -> None:
+    graph = rooms()
+    assert "hloom.passes" in graph["hloom.record"]  # for type checkers alone
+    assert "hloom.compiling" in graph["hloom.plugin"]  # inside of a function
+    assert {"hloom._jax", "hloom.tools"} <= set(itertools.chain(*graph.values()))
+    assert room_of("hloom.__version__") == room_of("hloom") == "hloom"
+    assert room_of("hloom.tools.opt.job.Job") == "hloom.tools"
+    assert room_of("jax.numpy") is None
+    with pytest.raises(graphlib.CycleError):
+        graphlib.TopologicalSorter({"a": {"b"}, "b": {"a"}}).prepare()
+
+
+def test_one_folder_touches_private_jax(source: tuple[str, Path]) -> None:
     _, file = source
     private = sorted(filter(is_private_jax, imported(file)))
-    assert private == [] or file == ROOT / "hloom" / "_jax" / "__init__.py"
+    assert private == [] or file.parent == PRIVATE
 
 
-def test_the_private_file_imports_nothing_private_at_its_top() -> None:
-    tree = ast.parse((ROOT / "hloom" / "_jax" / "__init__.py").read_text(encoding="utf-8"))
-    at_top = [node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))]
-    names = [alias.name for node in at_top for alias in node.names]
-    modules = [node.module or "" for node in at_top if isinstance(node, ast.ImportFrom)]
-    assert not any(map(is_private_jax, [*names, *modules]))
-    assert any(
-        is_private_jax(module) for module in imported(ROOT / "hloom" / "_jax" / "__init__.py")
-    )
+def test_private_jax_is_imported_inside_of_functions() -> None:
+    files = sorted(PRIVATE.glob("*.py"))
+    for file in files:
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        inside = {
+            id(node)
+            for function in ast.walk(tree)
+            if isinstance(function, ast.FunctionDef)
+            for node in ast.walk(function)
+        }
+        outside = [node for node in ast.walk(tree) if id(node) not in inside]
+        assert not any(map(is_private_jax, imports_of(outside))), file
+    assert any(is_private_jax(module) for file in files for module in imported(file))
 
 
 def test_every_package_says_that_it_is_typed() -> None:

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from conftest import RunPython
 
-from hloom import _jax, targets
+from hloom import targets
+from hloom._jax.devices import device_places
 from hloom.lowering.placement import Placement
 from hloom.runtime import find_library
 from hloom.targets.devices import placement_of
@@ -23,13 +24,13 @@ def device(id_: int, *, process: int = 0, number: int | None, platform: str) -> 
 
 
 def places(*devices: SimpleNamespace) -> list[tuple[int, int]]:
-    found = _jax.device_places(np.array(devices, object))
+    found = device_places(np.array(devices, object))
     return [(place.ordinal, place.process) for place in found]
 
 
 def test_a_cpu_device_goes_by_its_id() -> None:
     devices = np.array(jax.devices())[[2, 0, 3, 1]]
-    assert [place.ordinal for place in _jax.device_places(devices)] == [2, 0, 3, 1]
+    assert [place.ordinal for place in device_places(devices)] == [2, 0, 3, 1]
     other = device(2049, process=1, number=1, platform="cpu")
     assert places(other) == [(2049, 1)]
 

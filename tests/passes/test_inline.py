@@ -96,11 +96,11 @@ def test_nothing_is_read_after_its_end(run_python: RunPython) -> None:
     # overwrites what is freed, and many rounds meet it.
     script = f"""
 from jax.extend.mlir import ir
-from hloom import _jax as jax_private
+from hloom._jax.modules import make_context
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import Pipeline
 for _ in range(200):
-    with jax_private.make_context():
+    with make_context():
         module = ir.Module.parse({A_DEAD_FUNCTION_AND_ITS_LEAF!r})
         Pipeline.parse("inline").run(module, target=Target())
 print([str(op.operation.attributes["sym_name"]) for op in module.body.operations])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from jax.extend.mlir import ir
 
-from hloom import _jax
+from hloom._jax.modules import make_context
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.ir import walk
@@ -45,7 +45,7 @@ def nested(depth: int, operations: int, elements: int) -> ir.Module:
         {text}
         return {result} : {type_}
         }}""",
-        _jax.make_context(),
+        make_context(),
     )
 
 

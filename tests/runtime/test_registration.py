@@ -124,15 +124,15 @@ def test_a_registration_that_got_lost_is_an_error(run_python: RunPython) -> None
     script = """
 import jax.ffi
 from hloom import runtime
-from hloom import _jax as jax_private
+from hloom._jax.devices import ffi_targets
 register = jax.ffi.register_ffi_target
 jax.ffi.register_ffi_target = lambda name, *rest: name != "hloom.tie.v1" and register(name, *rest)
 try:
-    runtime.register(["hloom.tie.v1", "hloom.token.v1"], "cpu", known=jax_private.ffi_targets)
+    runtime.register(["hloom.tie.v1", "hloom.token.v1"], "cpu", known=ffi_targets)
 except runtime.RegistrationError as error:
     print(error)
 jax.ffi.register_ffi_target = register
-runtime.register(["hloom.tie.v1", "hloom.token.v1"], "cpu", known=jax_private.ffi_targets)
+runtime.register(["hloom.tie.v1", "hloom.token.v1"], "cpu", known=ffi_targets)
 """
     text = run_python(script).stdout
     assert text.startswith("XLA took hloom.tie.v1 for cpu and does not have it (jax ")

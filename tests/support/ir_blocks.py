@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator
 import pytest
 from jax.extend.mlir import ir
 
-from hloom import _jax
+from hloom._jax.modules import make_context
 
 BlockOf = Callable[..., ir.Block]
 
 
 @pytest.fixture
 def context() -> Iterator[ir.Context]:
-    with _jax.make_context() as context, ir.Location.unknown():
+    with make_context() as context, ir.Location.unknown():
         yield context
 
 

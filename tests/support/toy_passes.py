@@ -11,7 +11,14 @@ from typing import Any, ClassVar
 
 from jax.extend.mlir import ir
 
-from hloom.passes.framework.base import Attempt, Complaint, MeasuredPass, Pass, Plan, Target
+from hloom.passes.framework.base import Pass, Plan, Target
+from hloom.passes.framework.feedback import (
+    Attempt,
+    Complaint,
+    MeasuredPass,
+    PlanRecord,
+    Prediction,
+)
 from hloom.passes.framework.options import Budget, Bytes, option
 from hloom.passes.framework.text import counted
 
@@ -182,17 +189,17 @@ class DropPlan:
     def summary(self) -> str:
         return f"{counted(len(self.dropped), 'product')} left out"
 
+    @property
+    def record(self) -> PlanRecord:
+        saved = 100 * len(self.dropped)
+        return PlanRecord(Prediction(1000 - saved, 500 - saved, added_flops=0))
+
     def to_json(self) -> dict[str, object]:
-        return {
-            "dropped": len(self.dropped),
-            "predicted_step_bytes": 1000 - 100 * len(self.dropped),
-            "predicted_temp_bytes": 500 - 100 * len(self.dropped),
-            "added_flops": 0,
-        }
+        return {"dropped": len(self.dropped)} | self.record.to_json()
 
 
 @dataclasses.dataclass(frozen=True)
-class DropProducts(MeasuredPass):
+class DropProducts(MeasuredPass[PlanRecord]):
     """Leaves out as many square matrix products as a budget needs: the result tells how many.
 
     Its first plan leaves everything as it is, whatever the budget, and each one more out. It
@@ -209,7 +216,7 @@ class DropProducts(MeasuredPass):
     fail: str = option("no", doc="Where.", choices=("no", "plan", "apply", "ask", "compile"))
 
     def plan_after(
-        self, module: ir.Module, target: Target, attempts: Sequence[Attempt]
+        self, module: ir.Module, target: Target, attempts: Sequence[Attempt[PlanRecord]]
     ) -> DropPlan:
         if attempts and self.fail == "plan":
             raise LookupError("no second plan")
@@ -235,18 +242,18 @@ class DropProducts(MeasuredPass):
             product.results[0].replace_all_uses_with(new)
             product.erase()
 
-    def wants_another(self, attempts: Sequence[Attempt], target: Target) -> bool:
+    def wants_another(self, attempts: Sequence[Attempt[PlanRecord]], target: Target) -> bool:
         if self.fail == "ask":
             raise LookupError("cannot say")
         return self._too_much(attempts, target) > 0
 
-    def best(self, attempts: Sequence[Attempt], target: Target) -> int:
+    def best(self, attempts: Sequence[Attempt[PlanRecord]], target: Target) -> int:
         least = min(attempt.step_bytes for attempt in attempts)
         return next(i for i, attempt in enumerate(attempts) if attempt.step_bytes == least)
 
     def complaint(
         self,
-        attempts: Sequence[Attempt],
+        attempts: Sequence[Attempt[PlanRecord]],
         best: int,
         target: Target,
         module_of_best: Callable[[], ir.Module],
@@ -255,7 +262,7 @@ class DropProducts(MeasuredPass):
             return Complaint(f"{counted(over_bytes, 'byte')} over the budget.")
         return None
 
-    def _too_much(self, attempts: Sequence[Attempt], target: Target) -> int:
+    def _too_much(self, attempts: Sequence[Attempt[PlanRecord]], target: Target) -> int:
         """Bytes of the least attempt above the bound."""
         least = min(attempt.step_bytes for attempt in attempts)
         if self.budget is None:

@@ -6,7 +6,6 @@ processes is in exactly one share, so that nothing is written twice.
 
 from __future__ import annotations
 
-import shutil
 import threading
 import weakref
 from collections.abc import Iterable, Sequence
@@ -17,10 +16,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from hloom.dumps.collect.host_memory import memory_bytes
 from hloom.dumps.read.module import Missing
-from hloom.dumps.write.array_child import is_ending, write_share_elsewhere
 from hloom.dumps.write.array_files import ArrayEntry, Shard, write_share
+from hloom.targets.devices import machine_bytes
 
 SHARE_OF_MEMORY = 4
 """Snapshots that wait to be written hold at most this part, a quarter, of the host's memory."""
@@ -42,7 +40,7 @@ class HostBudget:
     def limit_bytes(self) -> int:
         """The bound."""
         if self._limit_bytes is None:
-            self._limit_bytes = memory_bytes() // SHARE_OF_MEMORY
+            self._limit_bytes = machine_bytes() // SHARE_OF_MEMORY
         return self._limit_bytes
 
     @property
@@ -52,7 +50,7 @@ class HostBudget:
             return self._held_bytes
 
     def take(self, wanted_bytes: int) -> bool:
-        """Takes so many bytes; False, and takes none, where they are more than there are left."""
+        """Takes `wanted_bytes`; False, and takes none, where fewer are left."""
         limit_bytes = self.limit_bytes
         with self._lock:
             if self._held_bytes + wanted_bytes > limit_bytes:
@@ -90,23 +88,14 @@ class Snapshot:
     _release: weakref.finalize[[int], Snapshot] | None = field(default=None, repr=False)
 
     def write(self, folder: Path) -> None:
-        """Writes the share to a new folder, which is made, through Orbax, and releases it.
+        """Writes the share to a new folder, which is made, and releases it.
 
         Raises OSError where it cannot be written; the snapshot is released all the same.
         """
         try:
-            self._write(folder)
+            write_share(folder, self.entries, self.shards)
         finally:
             self.release()
-
-    def _write(self, folder: Path) -> None:
-        try:
-            write_share(folder, self.entries, self.shards)
-        except OSError as error:
-            if not is_ending(error):
-                raise
-            shutil.rmtree(folder, ignore_errors=True)
-            write_share_elsewhere(folder, self.entries, self.shards)
 
     def release(self) -> None:
         """Lets go of the host memory. Once is enough, and any number of times is allowed."""
@@ -207,7 +196,7 @@ class _Copy:
     """What of one value is this process's to write.
 
     Attributes:
-      entry: what is told about it, with the shards of the share.
+      entry: its entry in arrays.json, with the shards of the share.
       parts: of each of those shards, a JAX array on one device or a NumPy array.
     """
 
@@ -224,31 +213,29 @@ class _Copy:
         """
         shape = np.shape(value)
         whole = Shard(f"{index}_0", (0,) * len(shape), shape)
+        sharding: str | None = None
         if not isinstance(value, jax.Array):
             host, dtype = _as_numpy(value)
-            entry = ArrayEntry(name, index, str(dtype), shape, None, processes, (whole,))
-            return cls(entry, {whole.key: host})._where(leads)
-        sharding = str(value.sharding)
-        entry = ArrayEntry(name, index, str(value.dtype), shape, sharding, processes, ())
-        if len(processes) > 1 and len(_processes(value)) == 1:
-            # Not placed by the user, so that each process has it whole: a number, for example.
-            copy = cls(replace(entry, shards=(whole,)), {whole.key: _first_shard(value)})
-            return copy._where(leads)
-        shares = [shard for shard in value.addressable_shards if shard.replica_id == 0]
-        shards = tuple(
-            _shard(f"{index}_{number}", shard.index, shape) for number, shard in enumerate(shares)
-        )
-        parts = {shard.key: share.data for shard, share in zip(shards, shares, strict=True)}
-        return cls(replace(entry, shards=shards), parts)._where(True)
+            parts = [(whole, host)] if leads else []
+        else:
+            sharding, dtype = str(value.sharding), value.dtype
+            if len(processes) > 1 and len(_processes(value)) == 1:
+                # Not placed by the user, so that each process has it whole: a number, for example.
+                parts = [(whole, value.addressable_shards[0].data)] if leads else []
+            else:
+                shares = [shard for shard in value.addressable_shards if shard.replica_id == 0]
+                parts = [
+                    (_shard(f"{index}_{number}", share.index, shape), share.data)
+                    for number, share in enumerate(shares)
+                ]
+        parts = [(shard, data) for shard, data in parts if data.size]
+        shards = tuple(shard for shard, _ in parts)
+        entry = ArrayEntry(name, index, str(dtype), shape, sharding, processes, shards)
+        return cls(entry, {shard.key: data for shard, data in parts})
 
     def like(self, other: _Copy) -> _Copy:
         """The copy of a value that is the same array as another one: only told, not made."""
         return _Copy(replace(self.entry, shards=other.entry.shards), {})
-
-    def _where(self, written: bool) -> _Copy:
-        if written and self.nbytes:
-            return self
-        return _Copy(replace(self.entry, shards=()), {})
 
     @property
     def nbytes(self) -> int:
@@ -273,10 +260,6 @@ class _Copy:
             key, part = self.parts.popitem()
             copies[key] = np.array(part, dtype=jax.numpy.dtype(self.entry.dtype), copy=True)
         return copies
-
-
-def _first_shard(value: jax.Array) -> jax.Array:
-    return value.addressable_shards[0].data
 
 
 def _shard(key: str, index: tuple[slice, ...], shape: tuple[int, ...]) -> Shard:

@@ -1,17 +1,19 @@
-"""What a module's manifest tells that is known when the module is compiled."""
+"""The entries of a module's manifest that are known at its compile."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from jax.extend.mlir import ir
 
-from hloom import _jax
-from hloom.dumps.collect.observer import module_name
-from hloom.dumps.collect.store import DumpedDevice, ModuleFacts
+from hloom._jax.devices import platform_of
+from hloom._jax.options import own_options, partitions_and_replicas
+from hloom.compiling.origin import Origin
+from hloom.dumps.collect.store import ModuleFacts
+from hloom.dumps.entry import entry_values, main_of
 
 if TYPE_CHECKING:
     from hloom.passes.framework.base import Target
@@ -19,68 +21,59 @@ if TYPE_CHECKING:
     from hloom.record import CompileRecord
 
 
-@dataclass(frozen=True)
-class Origin:
-    """A program as JAX hands it over to be compiled.
+def facts_of(
+    origin: Origin,
+    pipeline: Pipeline | None,
+    target: Target | None,
+    added: Mapping[str, str | int | bool],
+    compile_: Mapping[str, object],
+) -> ModuleFacts:
+    """What the manifest tells of a program.
 
-    Attributes:
-      module: the program.
-      backend: JAX's.
-      devices: an array of the devices that it is for.
-      options: JAX's compile options.
+    Args:
+      origin: the program.
+      pipeline: the passes that ran; None where none did.
+      target: what they planned for.
+      added: compile options that hloom added.
+      compile_: the manifest's "compile".
     """
-
-    module: ir.Module
-    backend: Any
-    devices: Any
-    options: Any
-
-    def facts(
-        self,
-        pipeline: Pipeline | None,
-        target: Target | None,
-        added: Mapping[str, str | int | bool],
-        compile_: Mapping[str, object],
-    ) -> ModuleFacts:
-        """What the manifest tells.
-
-        Args:
-          pipeline: the passes that ran; None where none did.
-          target: what they planned for.
-          added: compile options that hloom added.
-          compile_: the manifest's "compile".
-        """
-        arguments, results = signature_names(self.module)
-        partitions, replicas = _jax.partitions_and_replicas(self.options)
-        return ModuleFacts(
-            name=module_name(self.module),
-            spec="" if pipeline is None else str(pipeline),
-            passes=() if pipeline is None else tuple(map(str, pipeline.steps())),
-            platform=_jax.platform_of(self.backend),
-            target=target,
-            devices=_dumped(tuple(self.devices.flat)),
-            partitions=partitions,
-            replicas=replicas,
-            compile_options=_jax.own_options(self.options),
-            options=dict(added),
-            arguments=arguments,
-            results=results,
-            compile=dict(compile_),
-        )
+    arguments, results = signature_names(origin.module)
+    partitions, replicas = partitions_and_replicas(origin.options)
+    devices = tuple(origin.devices.flat)
+    return ModuleFacts(
+        name=origin.name,
+        platform=platform_of(origin.backend),
+        processes=frozenset(device.process_index for device in devices),
+        arguments=arguments,
+        results=results,
+        manifest={
+            "spec": "" if pipeline is None else str(pipeline),
+            "passes": [] if pipeline is None else list(map(str, pipeline.steps())),
+            "target": None if target is None else asdict(target),
+            "devices": _dumped(devices),
+            "partitions": partitions,
+            "replicas": replicas,
+            "compile_options": own_options(origin.options),
+            "options": dict(added),
+            "compile": dict(compile_),
+        },
+    )
 
 
 @functools.lru_cache(maxsize=64)
-def _dumped(devices: tuple[Any, ...]) -> tuple[DumpedDevice, ...]:
+def _dumped(devices: tuple[Any, ...]) -> list[dict[str, object]]:
     # Cached: thousands of devices are to be in memory once, not once for each module.
-    return tuple(
-        DumpedDevice(device.id, device.process_index, device.device_kind) for device in devices
-    )
+    return [{"id": d.id, "process": d.process_index, "kind": d.device_kind} for d in devices]
 
 
 def compile_entry(record: CompileRecord) -> dict[str, object]:
     """The manifest's "compile"."""
     runs = [
-        {name: value for name, value in asdict(run).items() if name not in ("plan", "rewrites")}
+        {
+            name: value
+            for name, value in asdict(run).items()
+            if name not in ("plan", "rewrites", "record")
+        }
         for run in record.runs
     ]
     return {
@@ -101,35 +94,8 @@ def signature_names(module: ir.Module) -> tuple[tuple[str, ...], tuple[str, ...]
 
     "argument 3" and "result 3" where it gives none.
     """
-    main = next(
-        (each for each in module.body.operations if _symbol(each) == "main"),
-        None,
-    )
+    main = main_of(module)
     if main is None:
         return (), ()
-    block = main.regions[0].blocks[0]
-    arguments = tuple(
-        _location_name(argument.location) or f"argument {index}"
-        for index, argument in enumerate(block.arguments)
-    )
-    kinds = ir.FunctionType(ir.TypeAttr(main.attributes["function_type"]).value).results
-    infos: Sequence[Any] = [None] * len(kinds)
-    if "res_attrs" in main.attributes:
-        infos = list(ir.ArrayAttr(main.attributes["res_attrs"]))
-    results = tuple(_result_name(info) or f"result {index}" for index, info in enumerate(infos))
-    return arguments, results
-
-
-def _symbol(operation: Any) -> str:
-    attributes = operation.attributes
-    return str(attributes["sym_name"]).strip('"') if "sym_name" in attributes else ""
-
-
-def _location_name(location: Any) -> str:
-    return str(getattr(location, "name_str", ""))
-
-
-def _result_name(attributes: Any) -> str:
-    if attributes is None or "jax.result_info" not in attributes:
-        return ""
-    return str(attributes["jax.result_info"].value)
+    arguments, results = entry_values(main)
+    return tuple(each.name for each in arguments), tuple(each.name for each in results)

@@ -1,4 +1,4 @@
-"""Collects the states of a module on its way through the passes, and the plans."""
+"""The observer of a pipeline that collects a module's states between the passes, and the plans."""
 
 from __future__ import annotations
 
@@ -90,14 +90,6 @@ class DumpObserver:
         with guarded("keeping a state of a module for a dump"):
             as_text = self._settings.steps is None
             self._files[file_name] = module_text(module) if as_text else module_bytecode(module)
-
-
-def module_name(module: ir.Module) -> str:
-    """The module's name, e.g. "jit_step"; "module" where it has none."""
-    from jax.extend.mlir import ir
-
-    attributes = module.operation.attributes
-    return ir.StringAttr(attributes["sym_name"]).value if "sym_name" in attributes else "module"
 
 
 def module_text(module: ir.Module) -> str:

@@ -1,4 +1,4 @@
-"""The dump of one program on its way through its compile: written now, or kept for later steps."""
+"""The dump of one program during its compile: written at once, or kept for later steps."""
 
 from __future__ import annotations
 
@@ -9,142 +9,179 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hloom import _jax
+from hloom._jax.cache import watch_cache
+from hloom._jax.devices import device_facts, platform_of
+from hloom._jax.executables import memory_figures
+from hloom._jax.options import given_options
+from hloom.compiling.observer import CompileObserver
+from hloom.compiling.origin import Origin
 from hloom.dumps.collect import tracer as watch
-from hloom.dumps.collect.keeping import keep
-from hloom.dumps.collect.metadata import Origin, compile_entry
-from hloom.dumps.collect.observer import DumpObserver, module_name
+from hloom.dumps.collect.metadata import compile_entry, facts_of
+from hloom.dumps.collect.observer import DumpObserver
 from hloom.dumps.collect.reminder import note_waiting, note_written
-from hloom.dumps.collect.store import Content, LiveModule
+from hloom.dumps.collect.store import Content, LiveModule, keep
 from hloom.dumps.collect.xla_dump import Compile, XlaFiles
 from hloom.dumps.errors import guarded
+from hloom.dumps.read.module import Missing, json_text
 from hloom.dumps.select.settings import Settings
 from hloom.passes.framework.errors import PassError
 from hloom.record import CompileRecord
 
 if TYPE_CHECKING:
-    from hloom.passes.framework.base import Target
+    from jax.extend.mlir import ir
+
+    from hloom.passes.framework.base import Pass, Plan, Target
     from hloom.passes.framework.pipeline import Pipeline
 
-Added = Mapping[str, str | int | bool]
-"""Compile options that hloom added."""
 
-
-class ProgramDump:
+class ProgramDump(CompileObserver):
     """What is dumped of one program.
 
+    A program that a pass fails on is written in any case, one that passes change where dumps were
+    asked for.
+
     Attributes:
-      root: the folder that dumps go to; None where none was asked for.
       given: the program's own options of XLA, and those that have XLA write what is kept.
     """
 
     def __init__(self, origin: Origin, settings: Settings | None) -> None:
-        self.root = None if settings is None else settings.to
-        self.given = _jax.given_options(origin.options)
-        wanted = settings is not None and settings.wants_module(module_name(origin.module))
+        self._root = None if settings is None else settings.to
+        self.given = given_options(origin.options)
+        wanted = settings is not None and settings.wants_module(origin.name)
         self._settings = settings if wanted else None
         self._origin = origin
         self._xla: XlaFiles | None = None
-        if self.for_steps:
+        self._shared = DumpObserver(self._settings)
+        self._candidates: list[DumpObserver] = []
+        if self._for_steps:
             watch.install()
             note_waiting()
+        if self._settings is not None:
             with guarded("having XLA write its files for dumps"):
-                self._xla = XlaFiles(self.given, module_name(origin.module))
+                self._xla = XlaFiles(self.given, origin.name)
                 self.given = self._xla.given
 
     @property
-    def for_steps(self) -> bool:
+    def _for_steps(self) -> bool:
         """Whether the program is kept for steps to come."""
         return self._settings is not None and self._settings.steps is not None
 
     @property
-    def observed(self) -> bool:
-        """Whether the states between the passes are wanted."""
-        return self._settings is not None
-
-    @property
-    def at_compile(self) -> bool:
-        """Whether the program is written when it is compiled, if the passes change it."""
-        return self._settings is not None and self._settings.steps is None
+    def _newest(self) -> DumpObserver:
+        return self._candidates[-1] if self._candidates else self._shared
 
     def watch(self, compile_: Compile) -> Compile:
         """The same compile, which has XLA write what is kept."""
         return compile_ if self._xla is None else self._xla.watch(compile_)
 
-    def observer(self) -> DumpObserver:
-        """An observer of the passes, at their start."""
-        return DumpObserver(self._settings)
+    def before(self, index: int, step: Pass, module: ir.Module) -> None:
+        if self._settings is not None:
+            self._newest.before(index, step, module)
 
-    def write_failure(
-        self, observer: DumpObserver, pipeline: Pipeline, target: Target, failure: PassError
+    def after(self, index: int, step: Pass, plan: Plan, module: ir.Module) -> None:
+        if self._settings is not None:
+            self._newest.after(index, step, plan, module)
+
+    def candidate(self) -> None:
+        self._candidates.append(self._shared.fork())
+
+    def lowered(self, index: int, module: ir.Module) -> None:
+        if self._settings is not None:
+            self._newest.add_state(f"{index + 1:02d}-after-lowering.mlir", module)
+
+    def failed(self, pipeline: Pipeline, target: Target, failure: PassError) -> Path | None:
+        """Writes the program; gives the folder, None where it cannot."""
+        files = self._newest
+        files.add("failure.txt", "".join(traceback.format_exception(failure)))
+        with guarded("writing the dump of a module"):
+            files.add_input(self._origin.module)
+            entry: dict[str, object] = {"fell_back": str(failure)}
+            facts = facts_of(self._origin, pipeline, target, {}, entry)
+            return self._write(LiveModule(facts, files.files), None)
+        return None
+
+    def compiled(
+        self, pipeline: Pipeline, target: Target, record: CompileRecord, executable: Any
     ) -> Path | None:
-        """Writes a program that a pass fails on; gives the folder, None where it cannot."""
-        observer.add("failure.txt", "".join(traceback.format_exception(failure)))
-        return self._write(observer, pipeline, target, {}, {"fell_back": str(failure)}, None)
+        """Writes the program, or keeps it for steps to come, where that is asked for."""
+        if self._settings is None:
+            return None
+        several = len(record.attempts) > 1
+        if self._for_steps:
+            self._keep(self._used(record), pipeline, target, record, executable)
+        # A failure was written already, with what led to it.
+        elif record.dump_dir is None and (record.changed or several):
+            with guarded("writing the dump of a module"):
+                files = self._used(record)
+                return self._write(
+                    self._live(files, pipeline, target, record, executable), executable
+                )
+        return None
 
-    def write(
-        self,
-        observer: DumpObserver,
-        pipeline: Pipeline,
-        target: Target,
-        added: Added,
-        record: CompileRecord,
-        executable: Any,
-    ) -> Path | None:
-        """Writes a program that was compiled; gives the folder, None where it cannot."""
-        entry = compile_entry(record)
-        return self._write(observer, pipeline, target, added, entry, executable)
+    def compiled_as_it_was(self, record: CompileRecord, executable: Any) -> None:
+        """Keeps what steps to come want of a program that no pass runs on."""
+        if self._for_steps:
+            self._keep(self._shared, None, _target(self._origin), record, executable)
 
-    def keep(
+    def _used(self, record: CompileRecord) -> DumpObserver:
+        """What was seen of the candidate that is used, and of the other attempts."""
+        attempts = self._candidates[: len(record.attempts)]
+        best = record.best_attempt
+        used = self._newest if best is None else attempts[best]
+        if len(attempts) > 1:
+            for number, other in enumerate(attempts, start=1):
+                if other is not used:
+                    used.include(other, folder=f"attempt-{number}")
+            used.add("attempts.json", _attempts_text(record))
+        if record.captured is not None:
+            used.add("captured.json", json_text(record.captured.to_json()))
+        return used
+
+    def _live(
         self,
-        observer: DumpObserver,
+        files: DumpObserver,
         pipeline: Pipeline | None,
         target: Target | None,
-        added: Added,
+        record: CompileRecord,
+        executable: Any,
+    ) -> LiveModule:
+        """What is known of the program, with what XLA wrote of it."""
+        files.add_input(self._origin.module)
+        found: Mapping[str, Content] = {}
+        missing: tuple[Missing, ...] = ()
+        if self._xla is not None:
+            found = self._xla.of(executable)
+            missing = self._xla.missing(record.platform, cache_hit=record.cache_hit, found=found)
+        added = {} if record.captured is None else record.captured.options
+        facts = facts_of(self._origin, pipeline, target, added, compile_entry(record))
+        passes = None if self._settings is None else self._settings.passes
+        return LiveModule(facts, {**files.files, **found}, missing, passes)
+
+    def _keep(
+        self,
+        files: DumpObserver,
+        pipeline: Pipeline | None,
+        target: Target | None,
         record: CompileRecord,
         executable: Any,
     ) -> None:
-        """Keeps what steps to come want of the program; nothing where dumps wait for none."""
-        if not self.for_steps:
-            return
         with guarded("keeping a module for dumps of later steps"):
-            observer.add_input(self._origin.module)
-            files: dict[str, Content] = dict(observer.files)
-            found = {} if self._xla is None else self._xla.of(executable)
-            missing = (
-                ()
-                if self._xla is None
-                else self._xla.missing(record.platform, cache_hit=record.cache_hit, found=found)
-            )
-            facts = self._origin.facts(pipeline, target, added, compile_entry(record))
-            passes = None if self._settings is None else self._settings.passes
-            keep(executable, facts, files | found, missing, passes)
+            live = self._live(files, pipeline, target, record, executable)
+            keep(executable, live.facts, live.files, live.missing, live.passes)
+
+    def _write(self, live: LiveModule, executable: Any | None) -> Path | None:
+        # Imported where something is written: most programs write nothing.
+        from hloom.dumps.write.module import write_module
+
+        written = write_module(live, executable, self._root)
+        if self._root is not None:
+            note_written(self._root)
+        return written
 
     def close(self) -> None:
         """Frees what the compile needed."""
         if self._xla is not None:
             self._xla.close()
-
-    def _write(
-        self,
-        observer: DumpObserver,
-        pipeline: Pipeline,
-        target: Target,
-        added: Added,
-        compile_: Mapping[str, object],
-        executable: Any | None,
-    ) -> Path | None:
-        # Imported where something is written: most programs write nothing.
-        from hloom.dumps.write.module import write_module
-
-        with guarded("writing the dump of a module"):
-            observer.add_input(self._origin.module)
-            facts = self._origin.facts(pipeline, target, added, compile_)
-            written = write_module(LiveModule(facts, observer.files), executable, self.root)
-            if self.root is not None:
-                note_written(self.root)
-            return written
-        return None
 
 
 def compile_kept(
@@ -157,24 +194,38 @@ def compile_kept(
     dump = ProgramDump(origin, settings)
     try:
         start_s = time.perf_counter()
-        with _jax.watch_cache() as cache:
+        with watch_cache() as cache:
             executable = dump.watch(compile_)(origin.module, {})
         compile_s = time.perf_counter() - start_s
         record = _record(origin, executable, compile_s, cache_hit=cache.hit)
-        dump.keep(dump.observer(), None, _target(origin), {}, record, executable)
+        dump.compiled_as_it_was(record, executable)
         return executable
     finally:
         dump.close()
 
 
+def _attempts_text(record: CompileRecord) -> str:
+    rows = [
+        {
+            "used": index == record.best_attempt,
+            "predicted_step_bytes": each.predicted_step_bytes,
+            "step_bytes": each.step_bytes,
+            "temp_bytes": each.temp_bytes,
+            "added_flops": each.added_flops,
+        }
+        for index, each in enumerate(record.attempts)
+    ]
+    return json_text(rows)
+
+
 def _record(
     origin: Origin, executable: Any, compile_s: float, *, cache_hit: bool | None
 ) -> CompileRecord:
-    figures = dataclasses.asdict(_jax.memory_figures(executable))
+    figures = dataclasses.asdict(memory_figures(executable))
     return CompileRecord(
-        module=module_name(origin.module),
+        module=origin.name,
         spec="",
-        platform=_jax.platform_of(origin.backend),
+        platform=platform_of(origin.backend),
         changed=False,
         runs=(),
         pass_s=0.0,
@@ -190,6 +241,6 @@ def _target(origin: Origin) -> Target | None:
     from hloom.targets.devices import target_of
 
     with guarded("describing the devices of a dump"):
-        platform = _jax.platform_of(origin.backend)
-        return target_of(platform, _jax.device_facts(origin.backend, origin.devices))
+        platform = platform_of(origin.backend)
+        return target_of(platform, device_facts(origin.backend, origin.devices))
     return None

@@ -1,4 +1,4 @@
-"""Tells, at the end of a program, why a dump that was asked for is not there."""
+"""Messages at the end of a program about dumps that were asked for and are not there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`hloom.step`: names a training step, and has it dumped where it is chosen."""
+"""`hloom.step`: marks a training step by its number, and dumps it if it is chosen."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import jax
 
-from hloom import _jax
+from hloom._jax.version import is_tested_version
 from hloom.dumps.select import control_file, settings
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ _thread = _Thread()
 
 
 @dataclass
-class Named:
+class NamedSteps:
     """The steps that a program named while some settings chose steps.
 
     Attributes:
@@ -62,11 +62,11 @@ class Named:
     came: set[int] = field(default_factory=set)
 
 
-_named: dict[int, Named] = {}
+_named: dict[int, NamedSteps] = {}
 """By the identity of the settings, which are kept with it."""
 
 
-def named() -> tuple[Named, ...]:
+def named() -> tuple[NamedSteps, ...]:
     """The steps that were named while dumps of steps were asked for, by settings."""
     return tuple(_named.values())
 
@@ -74,7 +74,7 @@ def named() -> tuple[Named, ...]:
 def _name(wanted: settings.Settings, number: int) -> None:
     found = _named.get(id(wanted))
     if found is None:
-        found = _named.setdefault(id(wanted), Named(wanted, number, number))
+        found = _named.setdefault(id(wanted), NamedSteps(wanted, number, number))
     found.first, found.last = min(found.first, number), max(found.last, number)
     if wanted.steps is not None and number in wanted.steps:
         found.came.add(number)
@@ -95,7 +95,7 @@ class _Step:
             if (
                 not _thread.is_inside
                 and control_file.chooses(wanted, self._number)
-                and _jax.is_tested_version()
+                and is_tested_version()
             ):
                 self._watch = _watch(self._number)
         self._annotation.__enter__()

@@ -1,24 +1,31 @@
-"""What is kept of each live module, so that a step long after its compile can be dumped.
+"""The store of compiled modules, from which a step long after their compile is dumped.
 
 The modules before and between the passes are kept as bytecode on disk, the plans and the rest as
-files beside them; memory holds paths and a small manifest only.
+files beside them; memory holds paths and a small manifest only. The folder on disk is the process's
+own and deleted when it ends. A process that is killed deletes nothing: the next one that needs such
+a folder deletes what those before it left.
 """
 
 from __future__ import annotations
 
+import atexit
+import fcntl
+import functools
+import itertools
+import os
+import shutil
+import tempfile
 import threading
 import weakref
-from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
-from hloom import _jax
-from hloom.dumps.read.module import Missing
-
-if TYPE_CHECKING:
-    from hloom.passes.framework.base import Target
+from hloom._jax import executables
+from hloom.dumps.read.module import Missing, plain_name
+from hloom.passes.framework.errors import reason_of
+from hloom.policy import first_time, warn
 
 MAX_MODULES = 1024
 """Modules of which something is kept. A model's set-up compiles a few hundred small functions."""
@@ -32,46 +39,25 @@ text, under a name that ends with .mlir; or the path of a file that was kept, wh
 
 
 @dataclass(frozen=True)
-class DumpedDevice:
-    """One device that a module runs on."""
-
-    id: int
-    process: int
-    kind: str
-
-
-@dataclass(frozen=True)
 class ModuleFacts:
     """What a module's manifest tells that is known when it is compiled.
 
     Attributes:
       name: the module's, e.g. "jit_step".
-      spec: the pipeline as a spec; empty where none ran.
-      passes: its steps, in order, each as a spec.
       platform: e.g. "cpu", "cuda".
-      target: what it was compiled for.
-      devices: the devices that it runs on, of all processes.
-      partitions, replicas: how many of each it has.
-      compile_options: the program's own options of XLA, by name.
-      options: what hloom added to them.
+      processes: those whose devices it runs on.
       arguments: the names of the module's arguments, in order, e.g. "state['w']".
       results: the names of its results, in order, e.g. "[0]['w']"; "result 3" where it has none.
-      compile: the manifest's "compile", values that `json.dumps` takes.
+      manifest: entries of the manifest, values that `json.dumps` takes: "spec", "passes", "target",
+        "devices", "partitions", "replicas", "compile_options", "options" and "compile".
     """
 
     name: str
-    spec: str
-    passes: tuple[str, ...]
     platform: str
-    target: Target | None
-    devices: tuple[DumpedDevice, ...]
-    partitions: int
-    replicas: int
-    compile_options: Mapping[str, str]
-    options: Mapping[str, str | int | bool]
-    arguments: tuple[str, ...]
-    results: tuple[str, ...]
-    compile: Mapping[str, object]
+    processes: frozenset[int] = frozenset({0})
+    arguments: tuple[str, ...] = ()
+    results: tuple[str, ...] = ()
+    manifest: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,8 +78,11 @@ class LiveModule:
     passes: frozenset[str] | None = None
 
 
+KEPT = "states of the module, plans, thunk sequence, live ranges"
+"""What in `missing` names all that is there only where a module was kept."""
+
 _COMPILED_BEFORE = Missing(
-    "states of the module, plans, thunk sequence",
+    KEPT,
     "the module was compiled before dumps of steps were asked for, or outside of where they are",
     "set HLOOM_DUMP_TO and HLOOM_DUMP_STEPS (none will do) from the start of the process",
 )
@@ -107,21 +96,17 @@ class _Entry:
       live: what is kept; None where it was given up for newer ones.
       fingerprint: the executable's. Another one may come to lie at the same address.
       size_bytes: what is kept takes this on disk.
-      programs: how many programs of JAX run the executable.
-      dead: there were some, and all are gone.
     """
 
     live: LiveModule | None
     fingerprint: bytes | None
     size_bytes: int
-    programs: int = 0
-    dead: bool = False
 
 
 class LiveModules:
     """What is kept of the modules of this process: bounded in number and in bytes on disk.
 
-    Over a bound, modules that nothing can run any more go first, then the oldest ones.
+    Over a bound the oldest ones go first.
     """
 
     def __init__(self, max_modules: int = MAX_MODULES, max_bytes: int = MAX_BYTES) -> None:
@@ -129,39 +114,22 @@ class LiveModules:
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
         self._entries: dict[int, _Entry] = {}
-        # Of programs that are gone. They go while anything may be going on, this class's own
-        # work with the lock held included: what tells of it takes no lock.
-        self._gone: deque[int] = deque()
 
     def keep(self, executable: Any, live: LiveModule, size_bytes: int) -> None:
         """Keeps what is known of an executable, and gives up what is too much then."""
         # Freeing what is given up deletes its files: not with the lock held.
-        given_up: list[LiveModule | None] = []
         with self._lock:
-            self._count_gone()
-            key = id(executable)
-            before = self._entries.pop(key, None)
-            given_up.append(None if before is None else before.live)
-            fingerprint = _jax.fingerprint(executable)
-            self._entries[key] = _Entry(live, fingerprint, size_bytes)
-            given_up.extend(self._give_up())
-
-    def link(self, program: Any, executable: Any) -> None:
-        """Counts a program of JAX that runs the executable, as long as it lives."""
-        with self._lock:
-            self._count_gone()
-            entry = self._entries.get(id(executable))
-            if entry is None:
-                return
-            entry.programs += 1
-            entry.dead = False
-            weakref.finalize(program, self._gone.append, id(executable)).atexit = False
+            before = self._entries.pop(id(executable), None)
+            fingerprint = executables.fingerprint(executable)
+            self._entries[id(executable)] = _Entry(live, fingerprint, size_bytes)
+            given_up = self._give_up()
+        del before, given_up
 
     def find(self, executable: Any) -> tuple[LiveModule | None, tuple[Missing, ...]]:
         """What is kept of an executable, and what is missing where nothing is."""
         with self._lock:
             entry = self._entries.get(id(executable))
-        if entry is None or entry.fingerprint != _jax.fingerprint(executable):
+        if entry is None or entry.fingerprint != executables.fingerprint(executable):
             return None, (_COMPILED_BEFORE,)
         if entry.live is None:
             return None, (self._given_up(),)
@@ -173,44 +141,25 @@ class LiveModules:
             kept = [entry for entry in self._entries.values() if entry.live is not None]
             return len(kept), sum(entry.size_bytes for entry in kept)
 
-    def _count_gone(self) -> None:
-        while self._gone:
-            entry = self._entries.get(self._gone.popleft())
-            if entry is not None:
-                entry.programs -= 1
-                entry.dead = entry.programs <= 0
-
     def _give_up(self) -> list[LiveModule | None]:
         """Gives up what is too much, and gives it to the caller, to be freed."""
         kept = [each for each in self._entries.values() if each.live is not None]
-        number = len(kept)
         total_bytes = sum(each.size_bytes for each in kept)
         given_up: list[LiveModule | None] = []
-        # Sorting is stable: among the dead, and among the others, the oldest come first.
-        for entry in sorted(kept, key=lambda each: not each.dead):
-            if number <= self._max_modules and total_bytes <= self._max_bytes:
-                break
-            number -= 1
-            total_bytes -= entry.size_bytes
-            given_up.append(entry.live)
-            entry.live = None
-        self._forget(given_up=len(given_up))
-        return given_up
-
-    def _forget(self, *, given_up: int) -> None:
-        """Forgets entries of which nothing is left to tell, so that they are bounded as well."""
-        if not given_up:
-            return
+        while len(kept) > self._max_modules or total_bytes > self._max_bytes:
+            oldest = kept.pop(0)
+            total_bytes -= oldest.size_bytes
+            given_up.append(oldest.live)
+            oldest.live = None
+        # Of those that were given up it is known for as many as are kept, so that all is bounded.
         empty = [key for key, each in self._entries.items() if each.live is None]
-        dead = [key for key in empty if self._entries[key].dead]
-        surplus = len(empty) - len(dead) - self._max_modules
-        rest = [key for key in empty if not self._entries[key].dead]
-        for key in (*dead, *rest[: max(0, surplus)]):
+        for key in empty[: -self._max_modules]:
             del self._entries[key]
+        return given_up
 
     def _given_up(self) -> Missing:
         return Missing(
-            "states of the module, plans, thunk sequence",
+            KEPT,
             f"hloom keeps {self._max_modules} modules and {self._max_bytes >> 20} MiB of a "
             "process, and gave this one up for newer ones",
             "name the modules that you want, e.g. HLOOM_DUMP_MODULES='jit_step*'",
@@ -219,3 +168,112 @@ class LiveModules:
 
 LIVE = LiveModules()
 """The modules of this process."""
+
+
+_numbers = itertools.count()
+
+
+def keep(
+    executable: Any,
+    facts: ModuleFacts,
+    files: Mapping[str, Content],
+    missing: tuple[Missing, ...],
+    passes: frozenset[str] | None = None,
+) -> None:
+    """Keeps what is known of an executable, for the steps to come.
+
+    Args:
+      executable: JAX's.
+      facts: what its manifest tells.
+      files: what goes into its folder; files among them are moved.
+      missing: what there is not.
+      passes: those around which states were asked for; None for all.
+
+    Where the disk is full, or fails, keeps the facts alone, and warns once.
+    """
+    folder: Path | None = None
+    try:
+        folder = _new_folder(facts.name)
+        kept = {name: _put(folder, name, content) for name, content in files.items()}
+        size_bytes = sum(file.stat().st_size for file in kept.values())
+    except OSError as error:
+        delete(folder, os.getpid())
+        folder, kept, size_bytes = None, {}, 0
+        why = f"it could not be kept on disk when the module was compiled: {reason_of(error)}"
+        remedy = "make room there, or set TMPDIR to a folder with more"
+        missing = (*missing, Missing(KEPT, why, remedy))
+        if first_time("dump: keep"):
+            warn(
+                "hloom cannot keep the states of a module for dumps of later steps in "
+                f"{tempfile.gettempdir()}: {reason_of(error)}. The program goes on; {remedy}."
+            )
+    live = LiveModule(facts, kept, missing, passes)
+    weakref.finalize(live, delete, folder, os.getpid()).atexit = False
+    LIVE.keep(executable, live, size_bytes)
+
+
+def _put(folder: Path, name: str, content: Content) -> Path:
+    file = folder / name
+    file.parent.mkdir(exist_ok=True)
+    if isinstance(content, Path):
+        # A copy where the other one is on another disk.
+        shutil.move(content, file)
+    elif isinstance(content, bytes):
+        file.write_bytes(content)
+    else:
+        file.write_text(content, encoding="utf-8")
+    return file
+
+
+def _new_folder(name: str) -> Path:
+    folder = process_folder() / f"{next(_numbers)}-{plain_name(name)}"
+    folder.mkdir()
+    return folder
+
+
+_PREFIX = "hloom-live-"
+_LOCK = "lock"
+_folder_lock = threading.Lock()
+
+
+def process_folder() -> Path:
+    """This process's folder, made at the first call. Raises OSError where it cannot be made."""
+    with _folder_lock:
+        # A forked process must not write, or delete, where its parent does.
+        return _folder_of(os.getpid())
+
+
+def delete(folder: Path | None, owner: int) -> None:
+    """Deletes a folder in the one of the process `owner`; nothing in another process."""
+    if folder is not None and os.getpid() == owner:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@functools.cache
+def _folder_of(pid: int) -> Path:
+    _delete_abandoned()
+    folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{pid}-"))
+    # Locked before it has its name: nobody takes the folder for an abandoned one.
+    unnamed = folder / f"{_LOCK}-unnamed"
+    descriptor = os.open(unnamed, os.O_CREAT | os.O_RDWR)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    unnamed.rename(folder / _LOCK)
+    return folder
+
+
+def _delete_abandoned() -> None:
+    for lock in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{_LOCK}"):
+        try:
+            with lock.open("r+b") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(lock.parent, ignore_errors=True)
+        except OSError:
+            continue  # its process is alive, or it is another user's
+
+
+# Registered at import, and so before the writer, which reads from the folder, registers its own
+# end: what is registered last runs first.
+@atexit.register
+def _delete_own() -> None:
+    if _folder_of.cache_info().currsize:
+        delete(process_folder(), os.getpid())

@@ -1,18 +1,18 @@
-"""What runs in a chosen step."""
+"""The modules that run in a chosen step, each with its first run's arguments and results."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import jax
 
-from hloom import _jax
-from hloom._jax import Program
+from hloom._jax.flags import step_flag
+from hloom._jax.steps import Program, arguments_of, module_name_of, watch_programs
 from hloom.dumps.collect.store import LIVE, LiveModule
 from hloom.dumps.errors import guarded
 from hloom.dumps.read.module import Missing
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from hloom.dumps.collect.arrays import Snapshot
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Execution:
     """The first run of one module in a chosen step.
 
@@ -98,7 +98,7 @@ class StepWatch:
     def open(self) -> None:
         """Begins to watch this thread."""
         install()
-        self._flag = _jax.step_flag()("watched")
+        self._flag = step_flag()("watched")
         self._flag.__enter__()
         _open.step = self
 
@@ -119,56 +119,35 @@ class StepWatch:
 
     def run(self, program: Program, args: Sequence[Any], call: Callable[[], Any]) -> Any:
         """Runs a program, and notes its first run."""
-        run: _Run | None = None
+        execution: Execution | None = None
         with guarded("watching a module of a chosen step"):
-            run = self._new_run(program, args)
-        if run is None:
+            execution = self._new_execution(program, args)
+        if execution is None:
             return call()
         try:
             results = call()
         except BaseException as error:
-            self._note(run, None, error)
+            execution.error = reason_of(error)
             raise
-        self._note(run, results, None)
+        if self._settings.arrays:
+            with guarded("watching a module of a chosen step"):
+                execution.results = _copy(execution, "results", results)
         return results
 
-    def _new_run(self, program: Program, args: Sequence[Any]) -> _Run | None:
+    def _new_execution(self, program: Program, args: Sequence[Any]) -> Execution | None:
         executable = program.xla_executable
-        name = _jax.module_name_of(program)
+        name = module_name_of(program)
         if id(executable) in self._executions or not self._settings.wants_module(name):
             return None
         kept, missing = LIVE.find(executable)
-        missing = (*missing, *_not_asked_for(kept, self._settings))
-        run = _Run(Execution(name, executable, kept, missing))
+        execution = Execution(
+            name, executable, kept, (*missing, *_not_asked_for(kept, self._settings))
+        )
         # Noted before it runs: the order is that of the calls, and copying may run other modules.
-        self._executions[id(executable)] = run.execution
+        self._executions[id(executable)] = execution
         if self._settings.arrays:
-            values = _jax.arguments_of(program, args)
-            run.arguments = _copy(run, "arguments", values)
-        return run
-
-    def _note(self, run: _Run, results: Sequence[Any] | None, error: BaseException | None) -> None:
-        with guarded("watching a module of a chosen step"):
-            copied = None
-            if self._settings.arrays and results is not None:
-                copied = _copy(run, "results", results)
-            execution = run.execution
-            self._executions[id(execution.executable)] = replace(
-                execution,
-                missing=(*execution.missing, *run.missing),
-                arguments=run.arguments,
-                results=copied,
-                error=None if error is None else reason_of(error),
-            )
-
-
-class _Run:
-    """A run of a module while it is going on."""
-
-    def __init__(self, execution: Execution) -> None:
-        self.execution = execution
-        self.arguments: Snapshot | None = None
-        self.missing: list[Missing] = []
+            execution.arguments = _copy(execution, "arguments", arguments_of(program, args))
+        return execution
 
 
 def _not_asked_for(kept: LiveModule | None, settings: Settings) -> tuple[Missing, ...]:
@@ -183,20 +162,21 @@ def _not_asked_for(kept: LiveModule | None, settings: Settings) -> tuple[Missing
     return (Missing(f"states around {', '.join(wanted)}", why, remedy),)
 
 
-def _copy(run: _Run, what: str, values: Sequence[Any]) -> Snapshot | None:
+def _copy(execution: Execution, what: str, values: Sequence[Any]) -> Snapshot | None:
     """Copies arrays to the host; None, and a note of it, where it cannot be done."""
     watched, _open.step = _open.step, None  # what copying runs is not the step's
     try:
         from hloom.dumps.collect.arrays import snapshot
 
-        kept = run.execution.kept
-        processes = None if kept is None else {device.process for device in kept.facts.devices}
+        kept = execution.kept
+        processes = None if kept is None else kept.facts.processes
         names = _names(kept, what, len(values))
         # A guard of the program's is about its own transfers.
         with jax.transfer_guard("allow"):
             return snapshot(names, values, what=what, processes=processes)
     except Exception as error:
-        run.missing.append(Missing(what, f"they could not be copied: {reason_of(error)}"))
+        why = f"they could not be copied: {reason_of(error)}"
+        execution.missing = (*execution.missing, Missing(what, why))
         return None
     finally:
         _open.step = watched
@@ -212,13 +192,8 @@ def _names(kept: LiveModule | None, what: str, number: int) -> list[str]:
 
 
 def install() -> None:
-    """Has hloom see the programs that JAX makes from now on, and their runs in chosen steps."""
-    _jax.watch_programs(_made, _run)
-
-
-def _made(program: Program) -> None:
-    with guarded("watching a module for dumps of steps"):
-        LIVE.link(program, program.xla_executable)
+    """Has hloom see, from now on, the runs of programs in chosen steps."""
+    watch_programs(lambda _: None, _run)
 
 
 def _run(program: Program, args: Sequence[Any], call: Callable[[], Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Has XLA write what only a real compile can tell, and finds those files of one executable.
+"""The files that XLA writes during a compile: asked for, and found for one executable.
 
 An executable tells its HLO and its memory, and no thunks. The options for it are no part of JAX's
 cache key; where the cache serves a compile, nothing is written.
@@ -23,6 +23,7 @@ _KEPT = {
     "thunk_sequence_after_thunk_passes.txt": "thunk_sequence_after_thunk_passes.txt",
     "thunk_metadata.txt": "thunk_metadata.txt",
     "after_optimizations-buffer-assignment.txt": "buffer-assignment.txt",
+    "after_optimizations-live-range.txt": "live-range.txt",
     "after_optimizations-memory-usage-report.txt": "memory-usage-report.txt",
 }
 """How XLA's file names end, and ours in the folder `xla`."""
@@ -83,14 +84,16 @@ class XlaFiles:
         self, platform: str, *, cache_hit: bool | None, found: Mapping[str, Content]
     ) -> tuple[Missing, ...]:
         """What of it is not there, and why."""
-        if "xla/thunk_sequence.txt" in found or platform == "cpu":
-            return ()
+        why, remedy = "XLA wrote none", ""
         if cache_hit:
             why = "the executable came from JAX's persistent cache, and XLA did not compile"
-            remedy = "compile it anew: JAX_ENABLE_COMPILATION_CACHE=0, or `hloom capture`"
-        else:
-            why, remedy = "XLA wrote none", ""
-        return (Missing("thunk sequence", why, remedy),)
+            remedy = "compile it anew: JAX_ENABLE_COMPILATION_CACHE=0"
+        wanted = {"live ranges": "xla/live-range.txt"}
+        if platform != "cpu":
+            wanted["thunk sequence"] = "xla/thunk_sequence.txt"
+        return tuple(
+            Missing(what, why, remedy) for what, name in wanted.items() if name not in found
+        )
 
     def close(self) -> None:
         """Deletes what is not kept."""

@@ -1,4 +1,4 @@
-"""Reads dumps: whole ones, halves of one that was cut off, and module folders without a manifest.
+"""Reads dumps: complete ones, incomplete ones, and module folders without a manifest.
 
     DIR/step-3/process-0/jit_step-0/   a step of a run: one module folder for each module that ran
     DIR/jit_step-0/                    a module folder that was written when it was compiled
@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from hloom.dumps import files
+from hloom import files
 from hloom.dumps.read.module import (
     INPUT,
     MANIFEST,

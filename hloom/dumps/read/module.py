@@ -1,4 +1,4 @@
-"""One module folder of a dump, as a reader finds it."""
+"""Reads one module folder of a dump."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from hloom.dumps import files
+from hloom import files
 
 MANIFEST = "manifest.json"
 INPUT = "00-input.mlir"

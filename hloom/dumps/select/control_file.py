@@ -1,4 +1,4 @@
-"""The switch: the file `steps` in the dumps' folder chooses steps while the program runs."""
+"""The control file: `steps` in the dumps' folder chooses steps while the program runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 import time
 from pathlib import Path
 
-from hloom import _jax
+from hloom._jax.distributed import ProcessStore
 from hloom.dumps.select.settings import Settings
 from hloom.dumps.select.steps import SettingsError, Steps
 from hloom.policy import first_time, warn
@@ -19,7 +19,7 @@ _PERIOD_S = 0.5
 """Seconds between two looks at the file."""
 
 _SHARE = 1000
-"""A look takes at most one part in so many of the time: the file may be on a slow disk."""
+"""Looking takes at most a thousandth of the time: the file may be on a slow disk."""
 
 _MAX_BYTES = 64 << 10
 
@@ -92,7 +92,7 @@ class Switch:
                 warn(f"hloom: {error} The steps chosen before stay chosen.")
             return
         self._next = self._steps.next
-        if self._next and _jax.ProcessStore.find() and first_time(f"{self._file}: next"):
+        if self._next and ProcessStore.find() and first_time(f"{self._file}: next"):
             warn(
                 f"hloom: {self._file} says 'next', and each process dumps its own next step, "
                 "which need not be the same one. Write a number with several processes."

@@ -1,4 +1,4 @@
-"""What is dumped, and where to: `hloom.dump`, and `HLOOM_DUMP_*` in the environment."""
+"""The settings of dumps: `hloom.dump`, and `HLOOM_DUMP_*` in the environment."""
 
 from __future__ import annotations
 

@@ -1,9 +1,11 @@
-"""The arrays of a dump on disk: an Orbax checkpoint for each process, with its share.
+"""The arrays of a dump on disk: in each process's folder its own share, as plain bytes.
 
     arguments/
-      arrays.json      {"arrays": [{"name", "index", "dtype", "shape", "sharding", "processes",
-                                    "shards": [{"key", "start", "stop"}]}]}
-      checkpoint/      Orbax: a dictionary from the shards' keys to arrays
+      arrays.json   {"arrays": [{"name", "index", "dtype", "shape", "sharding", "processes",
+                                 "shards": [{"key", "start", "stop"}]}],
+                     "offsets": {key: where the shard begins in shards.bin}}
+      shards.bin    the shards, in C order and the machine's byte order, an element of less than a
+                    byte in a byte of its own, as ml_dtypes has it
 
 A process writes its own share and waits for no other one. `read_arrays` puts the shares of all of
 them together.
@@ -11,36 +13,22 @@ them together.
 
 from __future__ import annotations
 
-import importlib
 import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import jax
 import numpy as np
 
-from hloom.dumps import files
+from hloom import files
 from hloom.dumps.read.dump import DumpError
+from hloom.targets.devices import machine_bytes
 
 ARRAYS = "arrays.json"
-CHECKPOINT = "checkpoint"
-
-MISSING_ORBAX = (
-    "writing and reading the arrays of a dump needs Orbax, which is not installed: "
-    "pip install 'hloom[dump]'"
-)
-
-_PLAIN_DTYPES = "?bhilqBHILQefdFD"
-"""NumPy's own types, which every checkpoint reader knows, by their letters. bfloat16 is the only
-other one that is written as it is; of narrow floats and integers it is the bytes."""
-
-
-class MissingOrbaxError(ImportError):
-    """Orbax is not installed; the text says what to install."""
+SHARDS = "shards.bin"
 
 
 @dataclass(frozen=True)
@@ -48,7 +36,7 @@ class Shard:
     """A rectangle of an array.
 
     Attributes:
-      key: under which its values stand in the checkpoint.
+      key: its name in the process's share.
       start: its first index along each axis.
       stop: one more than its last index along each axis.
     """
@@ -90,6 +78,11 @@ class ArrayEntry:
     processes: tuple[int, ...]
     shards: tuple[Shard, ...]
 
+    def is_like(self, other: ArrayEntry) -> bool:
+        """Whether both are of one array of one module."""
+        same = ("processes", "shape", "dtype")
+        return all(getattr(self, each) == getattr(other, each) for each in same)
+
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> ArrayEntry:
         """An entry of arrays.json.
@@ -115,45 +108,85 @@ class ArrayEntry:
         return found
 
 
-def require_orbax() -> None:
-    """Raises MissingOrbaxError where arrays can be neither written nor read."""
-    _orbax()
-
-
 def write_share(
     folder: Path, entries: Sequence[ArrayEntry], shards: Mapping[str, np.ndarray]
 ) -> None:
     """Writes a process's share to a new folder, which is made.
 
-    Raises OSError where it cannot be written, a full disk for example, and MissingOrbaxError.
+    Raises OSError where it cannot be written, a full disk for example.
     """
     folder.mkdir(parents=True)
-    told = json.dumps({"arrays": [asdict(e) for e in entries]}, indent=2, sort_keys=True)
-    if shards:
-        plain = {key: _storable(values) for key, values in shards.items()}
-        orbax = _orbax()
+    offsets = {}
+    with (folder / SHARDS).open("wb") as stream:
+        for key, values in shards.items():
+            offsets[key] = stream.tell()
+            stream.write(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data)
+    manifest = {"arrays": [asdict(entry) for entry in entries], "offsets": offsets}
+    text = json.dumps(manifest, indent=2, sort_keys=True) + "\n"
+    (folder / ARRAYS).write_text(text, encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one process wrote of the arrays of a module.
+
+    Attributes:
+      folder: its "arguments" or "results".
+      entries: its arrays, by index.
+      offsets: bytes before each shard in the file of shards, by key.
+    """
+
+    folder: Path
+    entries: Mapping[int, ArrayEntry]
+    offsets: Mapping[str, int]
+
+    @classmethod
+    def open(cls, folder: Path) -> Share:
+        """Reads a folder's arrays.json. Raises DumpError where it cannot be read."""
         try:
-            orbax.save(folder / CHECKPOINT, plain)
-        except OSError:
-            raise
-        except Exception as error:
-            # TensorStore tells a full disk by a ValueError.
-            raise OSError(f"Orbax cannot write {folder / CHECKPOINT}: {error}") from error
-    (folder / ARRAYS).write_text(told + "\n", encoding="utf-8")
+            manifest = files.read_json(folder, ARRAYS)
+            entries = [ArrayEntry.from_json(entry) for entry in manifest["arrays"]]
+            numbers = _numbers(manifest["offsets"].values())
+            offsets = dict(zip(manifest["offsets"], numbers, strict=True))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DumpError(f"{folder / ARRAYS} cannot be read: {_reason(error)}.") from error
+        found = cls(folder, {entry.index: entry for entry in entries}, offsets)
+        total_bytes = sum(
+            math.prod(entry.shape) * _dtype(entry.dtype).itemsize for entry in entries
+        )
+        if total_bytes > machine_bytes():
+            raise DumpError(
+                f"{folder / ARRAYS} tells of arrays of {total_bytes} bytes, and this machine has "
+                f"{machine_bytes()}."
+            )
+        return found
+
+    def read(self, entry: ArrayEntry, whole: np.ndarray) -> int:
+        """Puts this share of an array into the whole of it; gives how many values that are.
+
+        Raises DumpError where they cannot be read.
+        """
+        count = 0
+        for shard in entry.shards:
+            size_bytes = shard.size * whole.dtype.itemsize
+            try:
+                offset = self.offsets[shard.key]
+                content = files.read_part(self.folder, SHARDS, offset, size_bytes)
+            except (OSError, KeyError) as error:
+                why = f"shard {shard.key[:80]} of '{entry.name}': {_reason(error)}"
+                raise DumpError(f"{self.folder / SHARDS} cannot be read: {why}.") from error
+            part = whole[shard.slices]
+            whole[shard.slices] = np.frombuffer(content, whole.dtype).reshape(part.shape)
+            count += shard.size
+        return count
 
 
-def read_entries(folder: Path) -> tuple[ArrayEntry, ...]:
-    """What a process's arrays.json tells. Raises DumpError where it cannot be read."""
-    file = folder / ARRAYS
-    try:
-        told = files.read_json(folder, ARRAYS)
-        return tuple(ArrayEntry.from_json(entry) for entry in told["arrays"])
-    except files.FileError as error:
-        raise DumpError(f"{file} cannot be read: {error.reason}.") from error
-    except OSError as error:
-        raise DumpError(f"{file} cannot be read: {error.strerror}.") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise DumpError(f"{file} cannot be read: {type(error).__name__}: {error}") from error
+def _reason(error: Exception) -> str:
+    if isinstance(error, files.FileError):
+        return error.reason
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return f"{type(error).__name__}: {error}"
 
 
 def _numbers(values: Any) -> tuple[int, ...]:
@@ -170,33 +203,19 @@ def read_arrays(folders: Sequence[Path]) -> dict[int, np.ndarray]:
       folders: "arguments" or "results" of one module, the module's own first. Shares of a module
         that ran in other processes are left out: each process may have its own of that name.
 
-    Raises DumpError where a share is missing or cannot be read, and MissingOrbaxError.
+    Raises DumpError where a share is missing or cannot be read.
     """
     if not folders:
         raise DumpError("there are no arrays in the dump: dump the step with arrays=True")
-    shares = [{entry.index: entry for entry in read_entries(folder)} for folder in folders]
-    _check_sizes(folders, shares)
-    checkpoints = [
-        _read_checkpoint(folder, entries) for folder, entries in zip(folders, shares, strict=True)
-    ]
+    shares = [Share.open(folder) for folder in folders]
     arrays: dict[int, np.ndarray] = {}
-    for index, entry in sorted(shares[0].items()):
+    for index, entry in sorted(shares[0].entries.items()):
         whole = np.empty(entry.shape, _dtype(entry.dtype))
         found = 0
-        for share, checkpoint in zip(shares, checkpoints, strict=True):
-            own = share.get(index)
-            if own is None or own.processes != entry.processes:
-                continue
-            for shard in own.shards:
-                try:
-                    values = np.asarray(checkpoint[shard.key]).view(whole.dtype)
-                    whole[shard.slices] = values.reshape(whole[shard.slices].shape)
-                except (KeyError, TypeError, ValueError) as error:
-                    raise DumpError(
-                        f"'{entry.name}' cannot be read: its checkpoint does not hold what "
-                        f"{ARRAYS} tells of shard {shard.key[:80]}."
-                    ) from error
-                found += shard.size
+        for share in shares:
+            own = share.entries.get(index)
+            if own is not None and own.is_like(entry):
+                found += share.read(own, whole)
         if found != whole.size:
             raise _not_whole(entry, found, folders)
         arrays[index] = whole
@@ -213,52 +232,6 @@ def _not_whole(entry: ArrayEntry, found: int, folders: Sequence[Path]) -> DumpEr
     )
 
 
-def _check_sizes(folders: Sequence[Path], shares: Sequence[Mapping[int, ArrayEntry]]) -> None:
-    """Raises DumpError for arrays that this machine cannot have, and for dtypes of no numbers."""
-    from hloom.targets.devices import machine_bytes
-
-    for folder, share in zip(folders, shares, strict=True):
-        total_bytes = sum(
-            math.prod(entry.shape) * _dtype(entry.dtype).itemsize for entry in share.values()
-        )
-        if total_bytes > machine_bytes():
-            raise DumpError(
-                f"{folder / ARRAYS} tells of arrays of {total_bytes} bytes, and this machine has "
-                f"{machine_bytes()}."
-            )
-
-
-def _check_checkpoint(folder: Path, entries: Mapping[int, ArrayEntry]) -> None:
-    """Raises DumpError where reading it would leave its folder, or give other arrays."""
-    for name, facts in files.walk(folder):
-        if (kind := files.kind_of(facts)) is not None:
-            raise DumpError(f"{folder / name} cannot be read: it is {kind}.")
-    wanted = {shard.key: shard.size for entry in entries.values() for shard in entry.shards}
-    for key, count in _orbax().stored_values(folder).items():
-        if count > wanted.get(key, 0):
-            raise DumpError(
-                f"{folder} cannot be read: its array {key[:80]} has {count} values, and {ARRAYS} "
-                f"tells of {wanted.get(key, 0)}."
-            )
-
-
-def _read_checkpoint(folder: Path, entries: Mapping[int, ArrayEntry]) -> dict[str, np.ndarray]:
-    if not any(entry.shards for entry in entries.values()):
-        return {}
-    orbax = _orbax()
-    try:
-        _check_checkpoint(folder / CHECKPOINT, entries)
-        values: dict[str, np.ndarray] = orbax.restore(folder / CHECKPOINT)
-    except DumpError:
-        raise
-    except FileNotFoundError as error:
-        raise DumpError(f"{folder / CHECKPOINT} cannot be read: it is not there.") from error
-    except Exception as error:
-        reason = str(error).strip().splitlines()[:1] or [type(error).__name__]
-        raise DumpError(f"{folder / CHECKPOINT} cannot be read: {reason[0]}") from error
-    return values
-
-
 def _dtype(name: str) -> np.dtype:
     """Raises DumpError where it is no type of numbers."""
     try:
@@ -268,17 +241,3 @@ def _dtype(name: str) -> np.dtype:
     if not (dtype.kind == "b" or jax.numpy.issubdtype(dtype, np.number)):
         raise DumpError(f"{ARRAYS} tells of an array of {name[:80]}, which are no numbers.")
     return dtype
-
-
-def _storable(values: np.ndarray) -> np.ndarray:
-    """The values in a type that checkpoints know, without a copy."""
-    if values.dtype.char in _PLAIN_DTYPES or values.dtype == jax.numpy.bfloat16:
-        return values
-    return values.view(np.uint8)
-
-
-def _orbax() -> ModuleType:
-    try:
-        return importlib.import_module("hloom.dumps.write.orbax_share")
-    except ImportError as error:
-        raise MissingOrbaxError(MISSING_ORBAX) from error

@@ -1,4 +1,4 @@
-"""Who writes where: the folders of a step and of a process, among runs, processes and machines.
+"""Folders of steps and processes, each claimed by one writer among runs, processes and machines.
 
 A folder is made under a name of its own and then moved to the name that it shall have. The move
 succeeds for one only, which is what claims the name. Nothing here locks, and nothing waits.
@@ -16,11 +16,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import jax
 
-from hloom import _jax
+from hloom._jax.distributed import ProcessStore
+from hloom.compiling.cross_process import Store
 from hloom.dumps.read.module import MANIFEST
 from hloom.dumps.write.manifest import step_manifest, write_manifest
 from hloom.policy import first_time, warn
@@ -35,16 +35,6 @@ _MOST_RUNS = 10_000
 _lock = threading.Lock()
 _run_ids: dict[int, str] = {}
 _times: Counter[tuple[str, str, int]] = Counter()
-
-
-class Store(Protocol):
-    """A key-value store that the processes of a run share."""
-
-    def put(self, key: str, value: str) -> None:
-        """Stores a value."""
-
-    def get(self, key: str, timeout_s: float) -> str | None:
-        """The value, as soon as there is one; None where there was none in time."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +78,7 @@ def run_id(store: Store | None = None) -> str:
         # A forked process is a run of its own as well.
         found = _run_ids.get(os.getpid())
         if found is None:
-            found = _run_ids[os.getpid()] = _agree(store or _jax.ProcessStore.find())
+            found = _run_ids[os.getpid()] = _agree(store or ProcessStore.find())
         return found
 
 

@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from jax.extend.mlir import ir
 
-from hloom import _jax
+from hloom._jax import executables
+from hloom._jax.modules import make_context
 from hloom.dumps.collect.store import Content, LiveModule
 from hloom.dumps.read.module import INPUT, MANIFEST, Missing, plain_name
+from hloom.dumps.write.artifacts import missing_texts, write_artifacts, write_file
 from hloom.dumps.write.atomic_dirs import claim, new_half
-from hloom.dumps.write.manifest import Signature, module_manifest, write_manifest
+from hloom.dumps.write.manifest import InputFacts, module_manifest, write_manifest
 from hloom.passes.framework.errors import reason_of
 from hloom.policy import first_time, warn
-from hloom.xla.artifacts import write_artifacts, write_file
 
 if TYPE_CHECKING:
     from hloom.dumps.collect.arrays import Snapshot
@@ -28,12 +29,6 @@ if TYPE_CHECKING:
 
 _BYTECODE = b"ML\xefR"
 """What MLIR bytecode begins with."""
-
-_NO_THUNKS = Missing(
-    "thunk sequence",
-    "XLA writes it at a compile only, and only where it is asked to",
-    "`hloom capture 00-input.mlir` compiles the module again and shows it",
-)
 
 
 def write_module(live: LiveModule, executable: Any | None, root: Path | None) -> Path | None:
@@ -107,7 +102,7 @@ def fill(
     xla_version = None
     if executable is not None:
         missing += write_artifacts(executable, folder)
-        xla_version = _jax.xla_version(executable)
+        xla_version = executables.xla_version(executable)
     failed = None
     for kind, snapshot in (arrays or {}).items():
         if snapshot is not None:
@@ -117,16 +112,14 @@ def fill(
             except _ArraysError as reason:
                 failed = failed or str(reason)
                 missing += (*snapshot.missing, Missing(kind, f"they cannot be written: {reason}"))
-    # Whoever kept the module knows better why something is not there; XLA:CPU never writes any.
-    told = any(_NO_THUNKS.what in each.what for each in missing)
-    writes_thunks = live is None or live.facts.platform != "cpu"
-    if writes_thunks and not (told or (folder / "xla/thunk_sequence.txt").exists()):
-        missing += (_NO_THUNKS,)
+    if executable is not None:
+        # Whoever kept the module knows better why something is not there.
+        missing += tuple(missing_texts(folder, live.facts.platform if live else None, missing))
     manifest = module_manifest(
         name=name,
         step=step,
         facts=live.facts if live else None,
-        signature=files.signature,
+        told=files.told,
         xla_version=xla_version,
         error=error,
         missing=missing,
@@ -144,16 +137,16 @@ class _Files:
     """Writes what was kept of one module; bytecode as text.
 
     Attributes:
-      signature: what the input's text tells; empty as long as it was not written.
+      told: what the input's text tells; empty as long as it was not written.
     """
 
     def __init__(self, folder: Path) -> None:
-        self.signature = Signature()
+        self.told = InputFacts()
         self._folder = folder
 
     def write(self, files: Mapping[str, Content]) -> tuple[Missing, ...]:
         """Writes the files; gives those that cannot be read or understood. Raises OSError."""
-        context = _jax.make_context() if files else None
+        context = make_context() if files else None
         missing = []
         for name, content in sorted(files.items()):
             try:
@@ -177,7 +170,7 @@ class _Files:
             text = module.operation.get_asm(binary=True, enable_debug_info=True)
             assert isinstance(text, bytes)
             if name == INPUT:
-                self.signature = Signature.read(module, text.decode("utf-8", "replace"))
+                self.told = InputFacts.read(module, text.decode("utf-8", "replace"))
         return text.rstrip(b"\n") + b"\n" if content.startswith(_BYTECODE) else content
 
 

@@ -9,7 +9,7 @@ written of that step goes.
 
 from __future__ import annotations
 
-import concurrent.futures.thread
+import atexit
 import os
 import sys
 import threading
@@ -218,17 +218,9 @@ def submit(capture: StepCapture) -> None:
     with _lock:
         if _writer is None:
             _writer = Writer()
-            _finish_at_exit()
+            atexit.register(finish)
         writer = _writer
     writer.submit(capture)
-
-
-def _finish_at_exit() -> None:
-    # Orbax starts tasks in executors of the standard library, which take none any more once its
-    # own exit function has run; that is before those of `atexit`. What is registered last here
-    # runs first, and importing that module is what registers its function.
-    assert concurrent.futures.thread
-    threading._register_atexit(finish)  # type: ignore[attr-defined]
 
 
 def flush(timeout_s: float | None = None) -> bool:
@@ -242,7 +234,7 @@ def flush(timeout_s: float | None = None) -> bool:
 
 
 def finish(timeout_s: float = EXIT_TIMEOUT_S) -> None:
-    """Writes what waits, in so many seconds at most, and takes no more steps.
+    """Writes the waiting steps, within `timeout_s`, and takes no more of them.
 
     Called at the end of the program, as often as one likes.
     """
@@ -253,8 +245,6 @@ def finish(timeout_s: float = EXIT_TIMEOUT_S) -> None:
         return
     start_s = time.monotonic()
     left = writer.close(timeout_s)
-    if not left and (array_child := sys.modules.get("hloom.dumps.write.array_child")):
-        array_child.close()
     if left:
         waited_s = time.monotonic() - start_s
         steps = "1 step" if left == 1 else f"{left} steps"

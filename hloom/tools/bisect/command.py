@@ -11,8 +11,7 @@ from jax.extend.mlir import ir
 from rich.console import Console
 from rich.text import Text
 
-from hloom import targets
-from hloom.dumps import files
+from hloom import files, targets
 from hloom.dumps.collect.observer import module_text
 from hloom.dumps.read.dump import DumpError, ModuleDump
 from hloom.passes.framework.base import Pass
@@ -23,8 +22,8 @@ from hloom.passes.ir.clone import clone_module
 from hloom.terminal import PlainConsole, complain
 from hloom.tools.bisect.search import (
     Bisection,
-    Guilty,
-    GuiltyDecision,
+    Culprit,
+    CulpritDecision,
     PeakProbe,
     Probe,
     ResultsProbe,
@@ -36,7 +35,7 @@ from hloom.tools.replay.command import RECORDED
 from hloom.tools.replay.comparison import Tolerance
 from hloom.tools.replay.decisions import Replayed, other_plans, replayed
 from hloom.tools.replay.errors import ReplayError
-from hloom.tools.replay.program import Program
+from hloom.tools.replay.program import ReplayProgram
 from hloom.tools.replay.select import chosen_module
 
 _RISE_PERCENT = 1.0
@@ -126,7 +125,7 @@ class _Command:
                 f"--target {arguments.target} only compiles, so that there are no results to "
                 "compare: add --peak."
             )
-        self._program = Program.load(
+        self._program = ReplayProgram.load(
             self._dump,
             target=arguments.target,
             with_options=arguments.with_options,
@@ -145,14 +144,14 @@ class _Command:
         if self._arguments.decision is not None:
             return self._repeat(*self._named(self._arguments.decision))
         if self._arguments.peak:
-            guilty = self._bisection.find_peak(self._arguments.rise / 100)
+            culprit = self._bisection.find_peak(self._arguments.rise / 100)
         else:
-            guilty = self._bisection.find_results(self._results_probe())
+            culprit = self._bisection.find_results(self._results_probe())
         self._tell_other_plans()
-        if guilty is None:
+        if culprit is None:
             self._tell_innocence()
             return 0
-        self._tell_guilty(guilty)
+        self._tell_culprit(culprit)
         return 1
 
     def _results_probe(self) -> ResultsProbe:
@@ -215,37 +214,40 @@ class _Command:
         else:
             self._tell("The passes change no result.")
 
-    def _tell_guilty(self, guilty: Guilty) -> None:
-        name = self._step(guilty.index).step.name
-        self._console.print(Text(f"It is '{name}': {guilty.found.text}.", style="bold"))
-        decision = guilty.decision
+    def _tell_culprit(self, culprit: Culprit) -> None:
+        name = self._step(culprit.index).step.name
+        self._console.print(Text(f"It is '{name}': {culprit.found.text}.", style="bold"))
+        decision = culprit.decision
         if decision is None:
             self._write(
-                self._bisection.passes_with(guilty.index - 1, None) if guilty.index else [],
-                self._bisection.passes_with(guilty.index, None),
+                self._bisection.passes_with(culprit.index - 1, None) if culprit.index else [],
+                self._bisection.passes_with(culprit.index, None),
             )
             self._tell("Its plan cannot be divided.")
         else:
-            self._tell_decision(guilty.index, decision)
+            self._tell_decision(culprit.index, decision)
         self._tell(f"{counted(self._bisection.compiles, 'compile')}. To repeat it:")
-        self._tell(f"  {self._command(guilty)}")
+        self._tell(f"  {self._command(culprit)}")
 
-    def _tell_decision(self, index: int, guilty: GuiltyDecision) -> None:
+    def _tell_decision(self, index: int, culprit: CulpritDecision) -> None:
         self._console.print(
-            Text(f"Decision {guilty.number} of {guilty.of}: {guilty.decision.description}.", "bold")
+            Text(
+                f"Decision {culprit.number} of {culprit.of}: {culprit.decision.description}.",
+                style="bold",
+            )
         )
-        others = "none of them" if guilty.number == 1 else f"the {guilty.number - 1} before it"
-        with_it = "with it alone" if guilty.alone else "with it as well"
-        self._tell(f"  with {others}: {guilty.without.text}")
-        self._tell(f"  {with_it}: {guilty.found.text}")
+        others = "none of them" if culprit.number == 1 else f"the {culprit.number - 1} before it"
+        with_it = "with it alone" if culprit.alone else "with it as well"
+        self._tell(f"  with {others}: {culprit.without.text}")
+        self._tell(f"  {with_it}: {culprit.found.text}")
         decisions = [decision.id for decision in self._step(index).decisions]
-        first = guilty.number - 1 if guilty.alone else 0
+        first = culprit.number - 1 if culprit.alone else 0
         self._write(
-            self._bisection.passes_with(index, decisions[first : guilty.number - 1]),
-            self._bisection.passes_with(index, decisions[first : guilty.number]),
+            self._bisection.passes_with(index, decisions[first : culprit.number - 1]),
+            self._bisection.passes_with(index, decisions[first : culprit.number]),
         )
 
-    def _command(self, guilty: Guilty) -> str:
+    def _command(self, culprit: Culprit) -> str:
         """What repeats the finding alone."""
         given = self._arguments
         same = [str(self._dump.folder)]
@@ -257,9 +259,9 @@ class _Command:
         if given.target:
             same += ["--target", given.target]
         same += ["--trust"] * given.trust + ["--no-options"] * (not given.with_options)
-        if guilty.decision is None and not given.peak:
+        if culprit.decision is None and not given.peak:
             specs = [str(step.step) for step in self._bisection.steps]
-            with_it, without = specs[: guilty.index + 1], specs[: guilty.index]
+            with_it, without = specs[: culprit.index + 1], specs[: culprit.index]
             words = ["hloom", "replay", *same, "-p", ",".join(with_it)]
             words += ["--compare", ",".join(without) or "off"]
             return shlex.join(words)
@@ -268,9 +270,9 @@ class _Command:
             words += ["-p", given.passes]
         if given.peak:
             words += ["--peak", "--rise", f"{given.rise:g}"]
-        if guilty.decision is not None:
-            words += ["--decision", self._id(guilty.index, guilty.decision.decision.id)]
-            words += ["--alone"] if guilty.decision.alone else []
+        if culprit.decision is not None:
+            words += ["--decision", self._id(culprit.index, culprit.decision.decision.id)]
+            words += ["--alone"] if culprit.decision.alone else []
         return shlex.join(words)
 
     def _tell_other_plans(self) -> None:

@@ -1,4 +1,4 @@
-"""Finds the pass, and in it the decision, with which a program's results or its peak change.
+"""A binary search for the pass, and its decision, that changes a program's results or its peak.
 
 Pipelines are cut off after more and more passes, and the plan of the pass in question after more
 and more of its decisions. Between one that is good and a longer one that is bad there is a place
@@ -22,7 +22,7 @@ from hloom.passes.framework.text import counted
 from hloom.tools.replay.comparison import Tolerance, ValueComparison, compare
 from hloom.tools.replay.decisions import Replayed
 from hloom.tools.replay.errors import ReplayError
-from hloom.tools.replay.program import Program
+from hloom.tools.replay.program import ReplayProgram
 from hloom.tools.replay.run import Runnable
 from hloom.tools.report.units import size
 
@@ -30,7 +30,7 @@ Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Finding:
     """What was found of one pipeline.
 
     Attributes:
@@ -49,7 +49,7 @@ class Verdict:
 class Probe(Protocol):
     """Judges a compiled pipeline."""
 
-    def __call__(self, runnable: Runnable) -> Verdict: ...
+    def __call__(self, runnable: Runnable) -> Finding: ...
 
 
 class ResultsProbe:
@@ -73,14 +73,14 @@ class ResultsProbe:
                 "runs, so no pass can be blamed. A larger --tolerance may do."
             )
 
-    def __call__(self, runnable: Runnable) -> Verdict:
+    def __call__(self, runnable: Runnable) -> Finding:
         found = compare(runnable.run(self._arguments), self._wanted, self._names, self._tolerance)
         value = found.first_differing
         temp_bytes = runnable.memory.temp_bytes
         if value is None:
             text = "the same results, bit for bit" if found.bits_equal else "the same results"
-            return Verdict(False, text, temp_bytes)
-        return Verdict(True, differs(value), temp_bytes, value)
+            return Finding(False, text, temp_bytes)
+        return Finding(True, differs(value), temp_bytes, value)
 
 
 def differs(value: ValueComparison) -> str:
@@ -101,12 +101,12 @@ class PeakProbe:
     def __init__(self, before_bytes: int, rise: float) -> None:
         self.limit_bytes = before_bytes * (1 + rise)
 
-    def __call__(self, runnable: Runnable) -> Verdict:
+    def __call__(self, runnable: Runnable) -> Finding:
         return self.verdict(temp_bytes_of(runnable))
 
-    def verdict(self, temp_bytes: int) -> Verdict:
-        """What is said of so much memory."""
-        return Verdict(temp_bytes > self.limit_bytes, size(temp_bytes), temp_bytes)
+    def verdict(self, temp_bytes: int) -> Finding:
+        """The finding for that much temporary memory."""
+        return Finding(temp_bytes > self.limit_bytes, size(temp_bytes), temp_bytes)
 
 
 def temp_bytes_of(runnable: Runnable) -> int:
@@ -119,7 +119,7 @@ def temp_bytes_of(runnable: Runnable) -> int:
 
 
 @dataclass(frozen=True)
-class GuiltyDecision:
+class CulpritDecision:
     """The decision with which it turns.
 
     Attributes:
@@ -134,13 +134,13 @@ class GuiltyDecision:
     decision: Decision
     number: int
     of: int
-    without: Verdict
-    found: Verdict
+    without: Finding
+    found: Finding
     alone: bool
 
 
 @dataclass(frozen=True)
-class Guilty:
+class Culprit:
     """The pass with which it turns.
 
     Attributes:
@@ -151,9 +151,9 @@ class Guilty:
     """
 
     index: int
-    before: Verdict
-    found: Verdict
-    decision: GuiltyDecision | None
+    before: Finding
+    found: Finding
+    decision: CulpritDecision | None
 
 
 class Bisection:
@@ -166,7 +166,7 @@ class Bisection:
     """
 
     def __init__(
-        self, program: Program, steps: Sequence[Replayed], tell: Callable[[str], None]
+        self, program: ReplayProgram, steps: Sequence[Replayed], tell: Callable[[str], None]
     ) -> None:
         """``tell`` is given a line for each pipeline that was judged."""
         self.program, self.steps = program, steps
@@ -175,30 +175,30 @@ class Bisection:
         self._tell = tell
 
     def compile(self, passes: Sequence[Pass]) -> Runnable:
-        """The program under these passes. Raises what `Program.compile` raises."""
+        """The program under these passes. Raises what `ReplayProgram.compile` raises."""
         self.compiles += 1
         return self.program.compile(Pipeline(tuple(passes)))
 
-    def find_results(self, probe: Probe) -> Guilty | None:
+    def find_results(self, probe: Probe) -> Culprit | None:
         """The first pass with which the probe finds the program bad; None where it is good."""
         acting, whole = self._judge_all(probe)
         if not whole.bad or not acting:
             return None
         places = [-1, *acting]
-        verdicts = {0: Verdict(False, "the program as it is"), len(acting): whole}
+        verdicts = {0: Finding(False, "the program as it is"), len(acting): whole}
 
-        def judge(place: int) -> Verdict:
+        def judge(place: int) -> Finding:
             if place not in verdicts:
                 verdicts[place] = self._judge_prefix(probe, places[place])
             return verdicts[place]
 
         place = first_bad(len(acting), lambda place: judge(place).bad)
-        return self._guilty(probe, places[place], judge(place - 1), judge(place))
+        return self._culprit(probe, places[place], judge(place - 1), judge(place))
 
-    def find_peak(self, rise: float) -> Guilty | None:
+    def find_peak(self, rise: float) -> Culprit | None:
         """The first pass with which the temporary memory rises by more than the share ``rise``."""
         before_bytes = temp_bytes_of(self.compile(()))
-        before = Verdict(False, size(before_bytes), before_bytes)
+        before = Finding(False, size(before_bytes), before_bytes)
         self._tell(f"as it is: {before.text}")
         acting, whole = self._judge_all(PeakProbe(before_bytes, rise))
         for index in acting:
@@ -208,17 +208,17 @@ class Bisection:
             else:
                 found = self._judge_prefix(probe, index)
             if found.bad or found.temp_bytes is None:
-                return self._guilty(probe, index, before, found)
+                return self._culprit(probe, index, before, found)
             before, before_bytes = found, found.temp_bytes
         return None
 
-    def _guilty(self, probe: Probe, index: int, before: Verdict, found: Verdict) -> Guilty:
+    def _culprit(self, probe: Probe, index: int, before: Finding, found: Finding) -> Culprit:
         decision = self._find_decision(probe, index, before, found)
-        return Guilty(index, before, found, decision)
+        return Culprit(index, before, found, decision)
 
     def _find_decision(
-        self, probe: Probe, index: int, before: Verdict, found: Verdict
-    ) -> GuiltyDecision | None:
+        self, probe: Probe, index: int, before: Finding, found: Finding
+    ) -> CulpritDecision | None:
         """The decision of a pass with which it turns; None where the plan cannot be divided.
 
         ``before`` is what comes out with none of them, ``found`` with all.
@@ -228,16 +228,16 @@ class Bisection:
             return None
         verdicts = {0: before, len(decisions): found}
 
-        def judge(number: int) -> Verdict:
+        def judge(number: int) -> Finding:
             if number not in verdicts:
                 verdicts[number] = self.judge_decisions(probe, index, decisions[:number])
             return verdicts[number]
 
         number = first_bad(len(decisions), lambda number: judge(number).bad)
-        guilty, without, with_it = decisions[number - 1], judge(number - 1), judge(number)
-        alone = with_it if number == 1 else self.judge_decisions(probe, index, [guilty])
-        return GuiltyDecision(
-            guilty,
+        culprit, without, with_it = decisions[number - 1], judge(number - 1), judge(number)
+        alone = with_it if number == 1 else self.judge_decisions(probe, index, [culprit])
+        return CulpritDecision(
+            culprit,
             number,
             len(decisions),
             without,
@@ -245,7 +245,7 @@ class Bisection:
             alone=alone.bad,
         )
 
-    def judge_decisions(self, probe: Probe, index: int, decisions: Sequence[Decision]) -> Verdict:
+    def judge_decisions(self, probe: Probe, index: int, decisions: Sequence[Decision]) -> Finding:
         """What comes out with all passes before one, and some of its decisions."""
         ids = [decision.id for decision in decisions]
         verdict = self._judge(probe, self.passes_with(index, ids))
@@ -260,29 +260,29 @@ class Bisection:
         before = [each.counted() for each in self.steps[:index]]
         return [*before, step.counted() if ids is None else step.keeping(ids)]
 
-    def _judge_all(self, probe: Probe) -> tuple[list[int], Verdict]:
+    def _judge_all(self, probe: Probe) -> tuple[list[int], Finding]:
         """The steps that have something to do, and what comes out with all of them."""
         passes = [step.counted() for step in self.steps]
         try:
             runnable = self.compile(passes)
         except PassError as error:
             # Which of them have something to do is not told then.
-            return list(range(len(passes))), Verdict(True, str(error))
+            return list(range(len(passes))), Finding(True, str(error))
         self.runs = runnable.passes
         verdict = probe(runnable)
         self._tell(f"all passes: {verdict.text}")
         return [index for index, run in enumerate(self.runs) if not run.empty], verdict
 
-    def _judge_prefix(self, probe: Probe, index: int) -> Verdict:
+    def _judge_prefix(self, probe: Probe, index: int) -> Finding:
         verdict = self._judge(probe, self.passes_with(index, None))
         self._tell(f"to {self.steps[index].step.name}: {verdict.text}")
         return verdict
 
-    def _judge(self, probe: Probe, passes: Sequence[Pass]) -> Verdict:
+    def _judge(self, probe: Probe, passes: Sequence[Pass]) -> Finding:
         try:
             return probe(self.compile(passes))
         except PassError as error:
-            return Verdict(True, str(error))
+            return Finding(True, str(error))
 
 
 def first_bad(last: int, is_bad: Callable[[int], bool]) -> int:

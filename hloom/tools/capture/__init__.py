@@ -1,1 +1,1 @@
-"""What became of capture regions: compiling with them, and reading back what XLA captured."""
+"""`hloom capture`: the share of a program that XLA captures in CUDA graphs."""

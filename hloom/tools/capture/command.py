@@ -9,8 +9,11 @@ from jax.extend.mlir import ir
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from hloom import _jax, plugin, targets
-from hloom.dumps.files import FileError, as_text, read_given
+from hloom import plugin, targets
+from hloom._jax.execution import compile_module
+from hloom._jax.modules import make_context
+from hloom._jax.options import OPTION
+from hloom.files import FileError, as_text, read_given
 from hloom.passes.framework.errors import SpecError
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.record import CompileRecord, records
@@ -73,7 +76,7 @@ def _report_module(path: Path, target: str, passes: str) -> RenderableType:
     deviceless.prepare()
     text = _module_text(path)
     plugin.initialize()
-    with _jax.make_context():
+    with make_context():
         try:
             module = ir.Module.parse(text)
         except ir.MLIRError as error:
@@ -111,12 +114,12 @@ def _module_text(path: Path) -> str:
 
 def _compile_without(module: ir.Module, devices: list[object]) -> Coverage | None:
     with thunk_dump({}) as dump:
-        _jax.compile_module(module, devices, {**dump.options, _jax.OPTION: "off"})
+        compile_module(module, devices, {**dump.options, OPTION: "off"})
         return dump.read()
 
 
 def _compile_with(module: ir.Module, devices: list[object], passes: str) -> CompileRecord:
-    _jax.compile_module(module, devices, {_jax.OPTION: passes})
+    compile_module(module, devices, {OPTION: passes})
     record = records()[-1]
     if record.fell_back is not None:
         raise CaptureError(record.fell_back)

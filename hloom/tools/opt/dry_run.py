@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from jax.extend.mlir import ir
 
-from hloom.passes.framework.base import Attempt, MeasuredPass, Target
+from hloom.passes.framework.base import Target
 from hloom.passes.framework.errors import PassError, reason_of
+from hloom.passes.framework.feedback import Attempt, MeasuredPass, Progress, attempts
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.ir.clone import clone_module
 
 
 @dataclass(frozen=True)
-class Foresight:
+class DryRun:
     """The attempts that lead to the plan to show.
 
     Attributes:
@@ -21,18 +23,18 @@ class Foresight:
       complaint: what that plan is predicted to miss; None where nothing.
     """
 
-    attempts: tuple[Attempt, ...] = ()
+    attempts: tuple[Attempt[Any], ...] = ()
     complaint: str | None = None
 
 
-def foresee(pipeline: Pipeline, module: ir.Module, target: Target) -> Foresight:
+def dry_run(pipeline: Pipeline, module: ir.Module, target: Target) -> DryRun:
     """Goes through the pipeline's attempts, without any where no pass measures or predicts.
 
     Raises PassError where a step fails.
     """
     found = pipeline.driver()
     if found is None:
-        return Foresight()
+        return DryRun()
     index, driver = found
     prepared = clone_module(module)
     pipeline.run(prepared, target=target, stop=index)
@@ -43,30 +45,33 @@ def foresee(pipeline: Pipeline, module: ir.Module, target: Target) -> Foresight:
             raise PassError(driver.name, "plan", reason_of(error)) from error
 
 
-def _go_through(driver: MeasuredPass, module: ir.Module, target: Target) -> Foresight:
+def _go_through(driver: MeasuredPass[Any], module: ir.Module, target: Target) -> DryRun:
     planner = driver.planner(module, target)
-    attempts: list[Attempt] = []
-    while len(attempts) < driver.compiles:
-        plan = planner(module, attempts).to_json()
-        if isinstance(why := plan.get("unplanned"), str):
-            return Foresight(complaint=why)
-        step_bytes, temp_bytes = (plan.get(f"predicted_{kind}_bytes") for kind in ("step", "temp"))
-        if not isinstance(step_bytes, int) or not isinstance(temp_bytes, int):
-            break
-        # How the rest is shared out among arguments and results makes no difference.
-        attempts.append(Attempt(plan, step_bytes - temp_bytes, 0, 0, temp_bytes))
-        if not driver.wants_another(attempts, target):
-            break
-    if not attempts:
-        return Foresight()
-    best = driver.best(attempts, target)
+    unplanned: str | None = None
+
+    def predicted(earlier: tuple[Attempt[Any], ...]) -> Attempt[Any] | None:
+        nonlocal unplanned
+        record = planner(module, earlier).record
+        unplanned, prediction = record.unplanned, record.prediction
+        if unplanned is not None or prediction is None:
+            return None
+        return Attempt(record, prediction.step_bytes, prediction.temp_bytes)
+
+    last: Progress[Any] = Progress()
+    for progress in attempts(driver, target, predicted):
+        last = progress
+    if unplanned is not None:
+        return DryRun(complaint=unplanned)
+    if not last.attempts:
+        return DryRun()
+    earlier = last.attempts[: last.best]
 
     def module_of_best() -> ir.Module:
         rewritten = clone_module(module)
-        plan = planner(rewritten, attempts[:best])
+        plan = planner(rewritten, earlier)
         if not plan.empty:
             driver.apply(plan)
         return rewritten
 
-    complaint = driver.complaint(attempts, best, target, module_of_best)
-    return Foresight(tuple(attempts[:best]), complaint.text if complaint else None)
+    complaint = driver.complaint(last.attempts, last.best, target, module_of_best)
+    return DryRun(earlier, complaint.text if complaint else None)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from hloom import _jax
+from hloom._jax.modules import make_context
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.errors import PassError
 from hloom.passes.framework.pipeline import Observer, Pipeline, PipelineResult
@@ -26,7 +26,7 @@ from hloom.tools.opt.diagnostics import (
     convert,
     render,
 )
-from hloom.tools.opt.dry_run import Foresight, foresee
+from hloom.tools.opt.dry_run import DryRun, dry_run
 from hloom.tools.opt.lowered import lower_for
 
 
@@ -55,7 +55,7 @@ class Job:
         """Does one module and shows on stderr what there is to show."""
         # Every module has a context of its own, as in mlir-opt. Without threads diagnostics come
         # in order, and no thread of MLIR waits for Python's lock to hand one over.
-        context = _jax.make_context()
+        context = make_context()
         context.enable_multithreading(False)
         try:
             expected = expectations.read(chunk) if self.arguments.verify_diagnostics else ()
@@ -80,12 +80,12 @@ class Job:
         try:
             module = source.parse(chunk, context)
             parse_s = time.perf_counter() - start_s
-            foresight = foresee(self.pipeline, module, self.target)
+            dry = dry_run(self.pipeline, module, self.target)
             result = self.pipeline.run(
                 module,
                 target=self.target,
                 observers=self._observers(),
-                attempts=foresight.attempts,
+                attempts=dry.attempts,
             )
             choices = lower_for(self.target, module) if self.arguments.lower else ()
         except InputError as error:
@@ -94,7 +94,7 @@ class Job:
         except PassError as error:
             self._tell_failure(error, chunk, said)
             return None
-        said += self._predictions(result, foresight, Position(chunk.source.name))
+        said += self._predictions(result, dry, Position(chunk.source.name))
         said += (Diagnostic(Severity.REMARK, Position(chunk.source.name), each) for each in choices)
         start_s = time.perf_counter()
         output = self._print(module)
@@ -104,13 +104,13 @@ class Job:
         return output
 
     def _predictions(
-        self, result: PipelineResult, foresight: Foresight, position: Position
+        self, result: PipelineResult, dry: DryRun, position: Position
     ) -> Iterator[Diagnostic]:
         for run in result.runs:
-            if "predicted_step_bytes" in run.plan:
+            if run.record is not None and run.record.prediction is not None:
                 yield Diagnostic(Severity.REMARK, position, f"{run.name}: {run.summary}")
-        if foresight.complaint is not None:
-            yield Diagnostic(Severity.WARNING, position, foresight.complaint)
+        if dry.complaint is not None:
+            yield Diagnostic(Severity.WARNING, position, dry.complaint)
 
     def _observers(self) -> list[Observer]:
         arguments = self.arguments

@@ -18,7 +18,7 @@ from typing import NoReturn
 
 from jax.extend.mlir import deserialize_portable_artifact, ir
 
-from hloom import _jax
+from hloom._jax.modules import make_context
 from hloom.tools.opt.crash_site import find_crash
 from hloom.tools.opt.diagnostics import Diagnostic, InputError, Position, Severity, convert
 
@@ -182,7 +182,7 @@ def _read_and_exit(*modules: bytes) -> NoReturn:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         faulthandler.disable()
-        context = _jax.make_context()
+        context = make_context()
         context.enable_multithreading(False)
         for data in modules:
             # What it says the parent meets again and reports.

@@ -1,4 +1,4 @@
-"""What a program is run with: what it had in its step, or random values."""
+"""The arguments of a replay: those of the dumped step, or random values."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hloom.dumps.read.dump import DumpError, ModuleDump
+from hloom.dumps.write.array_files import read_arrays
 from hloom.passes.framework.text import counted
 from hloom.targets.devices import machine_bytes
 from hloom.tools.replay.comparison import finfo, is_inexact
 from hloom.tools.replay.errors import ReplayError
-from hloom.tools.replay.program import Program
+from hloom.tools.replay.program import ReplayProgram
 from hloom.tools.replay.signature import Value
 from hloom.tools.report.units import size
 
@@ -29,12 +30,12 @@ _INTEGERS = 8
 """Random integers lie below it: they may be indices, or the number of times round a loop."""
 
 
-def has_dumped(program: Program) -> bool:
+def has_dumped(program: ReplayProgram) -> bool:
     """Whether the arguments of the program's step are in the dump, or a share of them is."""
     return not program.arguments or _has_arrays(program.dump, "arguments")
 
 
-def dumped(program: Program) -> list[Array]:
+def dumped(program: ReplayProgram) -> list[Array]:
     """The arguments that the program had in its step, put together from all processes' shares.
 
     Raises ReplayError where they are not in the dump, not all of them, or not the module's.
@@ -45,24 +46,24 @@ def dumped(program: Program) -> list[Array]:
     if program.dump is None or not has_dumped(program):
         raise ReplayError(f"{program.source}: the dump has no arguments: {remedy}.")
     try:
-        found = _read(program.dump, "arguments")
+        found = read_arrays(program.dump.array_folders("arguments"))
     except DumpError as error:
         raise ReplayError(f"{error}\nMake it whole, {_OR_RANDOM}.") from error
     return _in_order(program, "arguments", found, program.arguments, remedy)
 
 
-def dumped_results(program: Program) -> list[Array] | None:
+def dumped_results(program: ReplayProgram) -> list[Array] | None:
     """What the step gave, put together from all processes' shares; None where it was not dumped.
 
     Raises as `dumped` does, and DumpError where a share of them is missing or cannot be read.
     """
     if program.dump is None or not _has_arrays(program.dump, "results"):
         return None
-    found = _read(program.dump, "results")
+    found = read_arrays(program.dump.array_folders("results"))
     return _in_order(program, "results", found, program.results, "dump the step again")
 
 
-def random(program: Program, seed: int = 0) -> list[Array]:
+def random(program: ReplayProgram, seed: int = 0) -> list[Array]:
     """Random arguments, finite and small, the same for the same seed.
 
     Floating-point values are positive, so that square roots and logarithms of them are numbers. A
@@ -107,17 +108,8 @@ def _has_arrays(dump: ModuleDump | None, kind: str) -> bool:
     return dump is not None and bool(dump.array_folders(kind))
 
 
-def _read(dump: ModuleDump, kind: str) -> dict[int, Array]:
-    from hloom.dumps.write.array_files import MissingOrbaxError, read_arrays
-
-    try:
-        return dict(read_arrays(dump.array_folders(kind)))
-    except MissingOrbaxError as error:
-        raise ReplayError(str(error)) from error
-
-
 def _in_order(
-    program: Program,
+    program: ReplayProgram,
     what: str,
     found: Mapping[int, Array],
     values: Sequence[Value],

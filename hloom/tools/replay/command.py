@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.text import Text
 
-from hloom import targets
-from hloom.dumps import files
+from hloom import files, targets
 from hloom.dumps.read.dump import DumpError, ModuleDump
 from hloom.passes.framework.errors import PassError, SpecError
 from hloom.passes.framework.pipeline import Pipeline
@@ -26,9 +25,9 @@ from hloom.tools.replay.comparison import Tolerance, compare
 from hloom.tools.replay.decisions import other_plans, replayed
 from hloom.tools.replay.errors import ReplayError
 from hloom.tools.replay.interpret import interpret
-from hloom.tools.replay.program import Program
+from hloom.tools.replay.program import ReplayProgram
 from hloom.tools.replay.select import chosen_module
-from hloom.tools.replay.table import Opinion, Run
+from hloom.tools.replay.table import Run, Verdict
 from hloom.tools.report.units import size
 
 Array = NDArray[Any]
@@ -93,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 @dataclass(frozen=True)
-class _Way:
+class _Choice:
     """A pipeline to run the program under, and what it is called."""
 
     title: str
@@ -105,7 +104,7 @@ def _replay(arguments: argparse.Namespace, console: Console) -> int:
     ways = [_way(arguments.compare, module, "--compare")]
     if (way := _way(arguments.passes, module, "--passes")).title != ways[0].title:
         ways.append(way)
-    program = Program.load(
+    program = ReplayProgram.load(
         module,
         target=arguments.target,
         with_options=arguments.with_options,
@@ -118,7 +117,7 @@ def _replay(arguments: argparse.Namespace, console: Console) -> int:
     for each in all_runs:
         for note in _notes_on(each, module, is_recorded=each.title == (module.spec or OFF)):
             console.print(Text(f"{each.title}: {note}", style="yellow"))
-    opinions: list[Opinion] = []
+    opinions: list[Verdict] = []
     if program.runs:
         _tell_inputs(console, program, given, kind)
         all_runs, opinions = _compare(arguments, program, all_runs, given, kind, console)
@@ -137,17 +136,17 @@ def _replay(arguments: argparse.Namespace, console: Console) -> int:
     return 0 if all(opinion.comparison.equal for opinion in opinions) else 1
 
 
-def _way(spec: str, module: ModuleDump, source: str) -> _Way:
+def _way(spec: str, module: ModuleDump, source: str) -> _Choice:
     if spec != RECORDED:
         pipeline = Pipeline.parse(spec, source=source)
-        return _Way(str(pipeline) or OFF, pipeline)
+        return _Choice(str(pipeline) or OFF, pipeline)
     pipeline = Pipeline.parse(module.spec or OFF, source=str(module.folder / "manifest.json"))
     try:
         # The very plans of the dump, which a measured pass may not make again here.
         planned = Pipeline(tuple(step.whole() for step in replayed(pipeline, module)))
     except ReplayError:
         planned = pipeline
-    return _Way(str(pipeline) or OFF, planned)
+    return _Choice(str(pipeline) or OFF, planned)
 
 
 def _notes_on(run: Run, module: ModuleDump, *, is_recorded: bool) -> Iterator[str]:
@@ -160,12 +159,12 @@ def _notes_on(run: Run, module: ModuleDump, *, is_recorded: bool) -> Iterator[st
 
 def _compare(
     arguments: argparse.Namespace,
-    program: Program,
+    program: ReplayProgram,
     all_runs: Sequence[Run],
     given: Sequence[Array],
     kind: str,
     console: Console,
-) -> tuple[list[Run], list[Opinion]]:
+) -> tuple[list[Run], list[Verdict]]:
     """The runs with their times, and what each of them gave against the others."""
     names = [value.name for value in program.results]
     results = {each.title: each.runnable.run(given) for each in all_runs}
@@ -187,7 +186,7 @@ def _compare(
             pairs.append((got, "the step"))
     tolerance = Tolerance(arguments.tolerance)
     opinions = [
-        Opinion(one, other, compare(results[one], results[other], names, tolerance))
+        Verdict(one, other, compare(results[one], results[other], names, tolerance))
         for one, other in pairs
     ]
     return _timed(all_runs, given, arguments.repeat), opinions
@@ -203,21 +202,23 @@ def _timed(all_runs: Sequence[Run], given: Sequence[Array], repeat: int) -> list
     return [Run(each.title, each.runnable, times_s[each.title]) for each in all_runs]
 
 
-def _inputs(arguments: argparse.Namespace, program: Program) -> tuple[list[Array], str]:
+def _inputs(arguments: argparse.Namespace, program: ReplayProgram) -> tuple[list[Array], str]:
     kind = arguments.arguments or ("dumped" if inputs.has_dumped(program) else "random")
     if kind == "dumped":
         return inputs.dumped(program), kind
     return inputs.random(program, arguments.seed), kind
 
 
-def _tell_program(console: Console, program: Program, module: ModuleDump) -> None:
+def _tell_program(console: Console, program: ReplayProgram, module: ModuleDump) -> None:
     here = counted(len(program.devices), f"{program.devices[0].device_kind} device")
     console.print(Text.assemble((program.name, "bold"), f" of {module.folder}, on {here}"))
     for note in program.notes:
         console.print(Text(f"Note: {note}.", style="yellow"))
 
 
-def _tell_inputs(console: Console, program: Program, given: Sequence[Array], kind: str) -> None:
+def _tell_inputs(
+    console: Console, program: ReplayProgram, given: Sequence[Array], kind: str
+) -> None:
     total_bytes = sum(array.nbytes for array in given)
     console.print(Text(f"{counted(len(given), f'{kind} argument')}, {size(total_bytes)}"))
     if kind == "random" and any(each.dtype.kind in "iu" for each in program.arguments):
@@ -225,7 +226,7 @@ def _tell_inputs(console: Console, program: Program, given: Sequence[Array], kin
 
 
 def _write_json(
-    file: Path, program: Program, all_runs: Sequence[Run], opinions: Sequence[Opinion]
+    file: Path, program: ReplayProgram, all_runs: Sequence[Run], opinions: Sequence[Verdict]
 ) -> None:
     memory = ("argument_bytes", "output_bytes", "alias_bytes", "temp_bytes")
     report = {

@@ -153,93 +153,52 @@ def is_inexact(dtype: np.dtype[np.generic]) -> bool:
     return bool(jnp.issubdtype(dtype, jnp.inexact))
 
 
-@dataclass
-class _Found:
-    """What is found in the chunks of one value; `rank` is how bad the worst element is."""
-
-    differing: int = 0
-    max_absolute: float = 0.0
-    max_relative: float = 0.0
-    rank: float = 0.0
-    worst: int | None = None
-    nan_got: int = 0
-    nan_wanted: int = 0
-    nan_both: int = 0
-
-    def add(
-        self,
-        start: int,
-        absolute: NDArray[np.float64],
-        relative: NDArray[np.float64],
-        rank: NDArray[np.float64],
-        limit: float,
-    ) -> None:
-        """Counts in the chunk that begins at element `start`."""
-        self.differing += int(np.count_nonzero(rank > limit))
-        self.max_absolute = max(self.max_absolute, float(absolute.max()))
-        self.max_relative = max(self.max_relative, float(relative.max()))
-        at = int(np.argmax(rank))
-        if rank[at] > self.rank:
-            self.rank, self.worst = float(rank[at]), start + at
-
-
 def _compare_value(
     name: str, index: int, got: Array, wanted: Array, tolerance: Tolerance
 ) -> ValueComparison:
     dtype = wanted.dtype
-    limit = tolerance.of(dtype)
-    blank = ValueComparison(name, index, str(dtype), wanted.shape, limit)
+    found = ValueComparison(name, index, str(dtype), wanted.shape, tolerance.of(dtype))
     for what, one, other in (("shape", got.shape, wanted.shape), ("dtype", got.dtype, dtype)):
         if one != other:
-            return dataclasses.replace(blank, mismatch=f"{what} is {one}, not {other}")
+            return dataclasses.replace(found, mismatch=f"{what} is {one}, not {other}")
     flat_got, flat_wanted = (np.ascontiguousarray(each.reshape(-1)) for each in (got, wanted))
     if np.array_equal(flat_got.view(np.uint8), flat_wanted.view(np.uint8)):
-        return dataclasses.replace(blank, bits_equal=True, nan_both=_count_nans(flat_wanted))
-    found = _search(flat_got, flat_wanted, limit)
-    at = None if found.worst is None else int(found.worst)
-    place = None if at is None else np.unravel_index(at, wanted.shape)
+        return dataclasses.replace(found, bits_equal=True, nan_both=_count_nans(flat_wanted))
+    errors = _inexact_errors if is_inexact(dtype) else _exact_errors
+    scale = _mean_size(flat_wanted) if is_inexact(dtype) else 0.0
+    worst_rank, at = 0.0, None
+    for start in range(0, wanted.size, _CHUNK_ELEMENTS):
+        chunk = slice(start, start + _CHUNK_ELEMENTS)
+        absolute, relative, no_got, no_wanted = errors(flat_got[chunk], flat_wanted[chunk], scale)
+        rank = np.where(no_got ^ no_wanted, math.inf, relative)
+        if rank.max() > worst_rank:
+            at = start + int(np.argmax(rank))
+            worst_rank = float(rank.max())
+        found = dataclasses.replace(
+            found,
+            differing=found.differing + int(np.count_nonzero(rank > found.tolerance)),
+            max_absolute=max(found.max_absolute, float(absolute.max())),
+            max_relative=max(found.max_relative, float(relative.max())),
+            nan_got=found.nan_got + int(np.count_nonzero(no_got & ~no_wanted)),
+            nan_wanted=found.nan_wanted + int(np.count_nonzero(~no_got & no_wanted)),
+            nan_both=found.nan_both + int(np.count_nonzero(no_got & no_wanted)),
+        )
+    if at is None:
+        return found
+    place = tuple(map(int, np.unravel_index(at, wanted.shape)))
     return dataclasses.replace(
-        blank,
-        differing=found.differing,
-        max_absolute=found.max_absolute,
-        max_relative=found.max_relative,
-        worst=None if place is None else tuple(map(int, place)),
-        got=None if at is None else str(flat_got[at]),
-        wanted=None if at is None else str(flat_wanted[at]),
-        nan_got=found.nan_got,
-        nan_wanted=found.nan_wanted,
-        nan_both=found.nan_both,
+        found, worst=place, got=str(flat_got[at]), wanted=str(flat_wanted[at])
     )
 
 
-def _search(got: Array, wanted: Array, limit: float) -> _Found:
-    found = _Found()
-    if not is_inexact(wanted.dtype):
-        for start, one, other in _chunks(got, wanted):
-            _search_exact(found, start, one, other)
-        return found
-    scale = _mean_size(wanted)
-    least = float(finfo(wanted.dtype).tiny)
-    for start, one, other in _chunks(got, wanted):
-        _search_inexact(found, start, one, other, limit, scale=scale, least=least)
-    return found
+_Errors = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]
+"""Absolute and relative errors by element, and which elements of each side are no number."""
 
 
-def _search_inexact(
-    found: _Found,
-    start: int,
-    got: Array,
-    wanted: Array,
-    limit: float,
-    *,
-    scale: float,
-    least: float,
-) -> None:
+def _inexact_errors(got: Array, wanted: Array, scale: float) -> _Errors:
     one, other = _wide(got), _wide(wanted)
     no_got, no_wanted = np.isnan(one), np.isnan(other)
-    found.nan_both += int(np.count_nonzero(no_got & no_wanted))
-    found.nan_got += int(np.count_nonzero(no_got & ~no_wanted))
-    found.nan_wanted += int(np.count_nonzero(~no_got & no_wanted))
+    least = float(finfo(wanted.dtype).tiny)
     with np.errstate(all="ignore"):
         absolute = np.abs(one - other)
         absolute = np.where(np.isnan(absolute), math.inf, absolute)
@@ -250,21 +209,20 @@ def _search_inexact(
         relative = absolute / 2 / (np.abs(other) / 2 + scale / 2 + least)
         # An infinity against a number, on either side.
         relative = np.where(np.isinf(absolute), math.inf, relative)
-    found.add(start, absolute, relative, np.where(no_got ^ no_wanted, math.inf, relative), limit)
+    return absolute, relative, no_got, no_wanted
 
 
-def _search_exact(found: _Found, start: int, got: Array, wanted: Array) -> None:
+def _exact_errors(got: Array, wanted: Array, _scale: float) -> _Errors:
     one, other = _wide(got), _wide(wanted)
     # 64-bit integers that differ may be one number as float64.
     absolute = np.where(got != wanted, np.maximum(np.abs(one - other), 1.0), 0.0)
-    relative = absolute / np.maximum(np.abs(other), 1.0)
-    found.add(start, absolute, relative, relative, 0.0)
+    numbers = np.zeros(got.shape, bool)
+    return absolute, absolute / np.maximum(np.abs(other), 1.0), numbers, numbers
 
 
-def _chunks(got: Array, wanted: Array) -> Iterator[tuple[int, Array, Array]]:
-    for start in range(0, wanted.size, _CHUNK_ELEMENTS):
-        stop = start + _CHUNK_ELEMENTS
-        yield start, got[start:stop], wanted[start:stop]
+def _chunks(array: Array) -> Iterator[Array]:
+    for start in range(0, array.size, _CHUNK_ELEMENTS):
+        yield array[start : start + _CHUNK_ELEMENTS]
 
 
 def _wide(chunk: Array) -> NDArray[Any]:
@@ -275,7 +233,7 @@ def _wide(chunk: Array) -> NDArray[Any]:
 def _mean_size(array: Array) -> float:
     """The mean size of the finite elements; 0 where there are none."""
     total, count = 0.0, 0
-    for _, chunk, _ in _chunks(array, array):
+    for chunk in _chunks(array):
         sizes = np.abs(_wide(chunk))
         finite = sizes[np.isfinite(sizes)]
         count += finite.size
@@ -287,4 +245,4 @@ def _mean_size(array: Array) -> float:
 def _count_nans(array: Array) -> int:
     if not is_inexact(array.dtype):
         return 0
-    return sum(int(np.count_nonzero(np.isnan(_wide(one)))) for _, one, _ in _chunks(array, array))
+    return sum(int(np.count_nonzero(np.isnan(_wide(one)))) for one in _chunks(array))

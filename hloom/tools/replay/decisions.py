@@ -15,16 +15,8 @@ from jax.extend.mlir import ir
 
 from hloom.dumps.read.dump import ModuleDump
 from hloom.dumps.read.module import read_json
-from hloom.passes.framework.base import (
-    Attempt,
-    Decision,
-    DivisiblePlan,
-    MeasuredPass,
-    Pass,
-    Plan,
-    Planner,
-    Target,
-)
+from hloom.passes.framework.base import Decision, DivisiblePlan, Pass, Plan, Target
+from hloom.passes.framework.feedback import Attempt, MeasuredPass, Planner
 from hloom.passes.framework.pipeline import PassRun, Pipeline
 from hloom.passes.ir.clone import clone_module
 from hloom.tools.replay.errors import ReplayError
@@ -33,28 +25,33 @@ _IN_TEXT = "-:"
 """How MLIR's parser names a place in a text that comes from no file."""
 
 
-def recorded_attempts(dump: ModuleDump, name: str) -> tuple[Attempt, ...]:
-    """What the measured pass of this name had tried before it made the plan that was used.
+def recorded_attempts(dump: ModuleDump, step: MeasuredPass[Any]) -> tuple[Attempt[Any], ...]:
+    """What the measured pass had tried before it made the plan that was used.
 
     Raises ReplayError where the dump has not all of it.
     """
     used = next((n for n, row in enumerate(dump.attempts) if row.get("used")), 0)
     return tuple(
-        _attempt(dump, name, number, row) for number, row in enumerate(dump.attempts[:used], 1)
+        _attempt(dump, step, number, row) for number, row in enumerate(dump.attempts[:used], 1)
     )
 
 
-def _attempt(dump: ModuleDump, name: str, number: int, row: dict[str, Any]) -> Attempt:
-    plan = _plan_in(dump.folder / f"attempt-{number}", name) or dump.plan(name)
+def _attempt(
+    dump: ModuleDump, step: MeasuredPass[Any], number: int, row: dict[str, Any]
+) -> Attempt[Any]:
+    plan = _plan_in(dump.folder / f"attempt-{number}", step.name) or dump.plan(step.name)
     step_bytes, temp_bytes = row.get("step_bytes"), row.get("temp_bytes")
-    if plan is None or not isinstance(step_bytes, int) or not isinstance(temp_bytes, int):
-        raise ReplayError(
-            f"{dump.folder} has not all of attempt {number} of pass '{name}', which its plan "
-            "followed from: its plan and the memory it took. Dump the step again, or name another "
-            "pipeline."
-        )
-    # Planners read what the step takes and what of it is temporary, not what else it is made of.
-    return Attempt(plan, step_bytes - temp_bytes, 0, 0, temp_bytes)
+    cause: Exception | None = None
+    if plan is not None and isinstance(step_bytes, int) and isinstance(temp_bytes, int):
+        try:
+            return Attempt(step.record_type.from_json(plan), step_bytes, temp_bytes)
+        except (KeyError, TypeError, ValueError) as error:
+            cause = error
+    raise ReplayError(
+        f"{dump.folder} has not all of attempt {number} of pass '{step.name}', which its plan "
+        "followed from: its plan and the memory it took. Dump the step again, or name another "
+        "pipeline."
+    ) from cause
 
 
 def _plan_in(folder: Path, name: str) -> dict[str, Any] | None:
@@ -73,11 +70,11 @@ class Replayed:
       decisions: of its last whole plan, in the order to add them; none where it is not divisible.
     """
 
-    def __init__(self, step: Pass, attempts: Sequence[Attempt] = ()) -> None:
+    def __init__(self, step: Pass, attempts: Sequence[Attempt[Any]] = ()) -> None:
         self.step = step
         self.decisions: tuple[Decision, ...] = ()
         self._attempts = attempts
-        self._planner: Planner | None = None
+        self._planner: Planner[Any] | None = None
 
     def whole(self) -> Pass:
         """The pass with all its decisions."""
@@ -148,10 +145,9 @@ def replayed(pipeline: Pipeline, dump: ModuleDump | None) -> tuple[Replayed, ...
     Raises ReplayError where the dump has not what a measured pass planned from.
     """
     driver = pipeline.driver()
+    earlier = () if dump is None or driver is None else recorded_attempts(dump, driver[1])
     return tuple(
-        Replayed(step, recorded_attempts(dump, step.name))
-        if dump is not None and driver is not None and index == driver[0]
-        else Replayed(step)
+        Replayed(step, earlier if driver is not None and index == driver[0] else ())
         for index, step in enumerate(pipeline.steps())
     )
 

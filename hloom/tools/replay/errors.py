@@ -1,4 +1,4 @@
-"""What stops a replay."""
+"""The error that stops a replay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A third opinion on a program: StableHLO's reference interpreter, in a process of its own.
+"""Runs a program in StableHLO's reference interpreter, in a process of its own.
 
 The interpreter ends its process at an operation that it does not know, and takes minutes for what
 a device does at once.
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hloom.tools.replay.errors import ReplayError
-from hloom.tools.replay.program import Program
+from hloom.tools.replay.program import ReplayProgram
 
 Array = NDArray[Any]
 
@@ -26,13 +26,13 @@ LIMIT_S = 600.0
 """How long the interpreter may take."""
 
 _REASON_CHARACTERS = 300
-"""An operation is told as text, and some have large attributes."""
+"""An error quotes an operation as text, and some have large attributes."""
 
 _COMPLAINT = re.compile(r"(?:LLVM ERROR: |error: )(.*)")
 
 
 def interpret(
-    program: Program, arguments: Sequence[Array], *, limit_s: float = LIMIT_S
+    program: ReplayProgram, arguments: Sequence[Array], *, limit_s: float = LIMIT_S
 ) -> list[Array]:
     """The results of the program as it came, without passes and without XLA.
 

@@ -15,10 +15,12 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import func, stablehlo
 from numpy.typing import NDArray
 
-from hloom import _jax
+from hloom._jax.modules import make_context, through_hlo
+from hloom.dumps.entry import main_of
 from hloom.passes.ir import walk
+from hloom.passes.ir.collectives import target_of
 from hloom.tools.replay.interpret import load_arrays, save_arrays
-from hloom.tools.replay.signature import Value, main_of, signature_of
+from hloom.tools.replay.signature import Value, signature_of
 
 Array = NDArray[Any]
 
@@ -36,11 +38,11 @@ _OWN_FLOATS = ("f16", "f32", "f64")
 def main(module_file: Path, given: Path, found: Path) -> None:
     """Interprets the module with the arguments in `given` and writes its results to `found`."""
     text = module_file.read_text(encoding="utf-8")
-    with _jax.make_context(), ir.Location.unknown():
+    with make_context(), ir.Location.unknown():
         module = ir.Module.parse(text)
         signature = signature_of(module)
         if any(op.name.startswith("chlo.") for op in walk.operations(module.operation)):
-            module = ir.Module.parse(_jax.through_hlo(text))
+            module = ir.Module.parse(through_hlo(text))
             _generalize_dots(module)
         _forget_shardings(module)
         _carry(module, signature.arguments, signature.results)
@@ -80,10 +82,8 @@ def _forget_shardings(module: ir.Module) -> None:
     for op in list(walk.operations(module.operation)):
         if op.name not in _SHARDINGS:
             continue
-        if op.name == "stablehlo.custom_call":
-            target = ir.StringAttr(op.attributes["call_target_name"]).value
-            if target not in _SHARDING_CALLS:
-                continue
+        if op.name == "stablehlo.custom_call" and target_of(op) not in _SHARDING_CALLS:
+            continue
         op.results[0].replace_all_uses_with(op.operands[0])
         op.erase()
 

@@ -1,4 +1,4 @@
-"""What a dump's manifest tells of the module's first compile, as a replay needs it."""
+"""The target and the options of a module's first compile, read from a dump's manifest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `hloom replay` and `hloom bisect` have in common on the command line."""
+"""Command-line options that `hloom replay` and `hloom bisect` share."""
 
 from __future__ import annotations
 

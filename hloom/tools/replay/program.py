@@ -11,15 +11,15 @@ import jax
 import numpy as np
 from jax.extend.mlir import ir
 
-from hloom import _jax, plugin
-from hloom.compiling.attempts import Attempts
-from hloom.compiling.candidates import Variants
-from hloom.compiling.compilation import Compilation, Compiled
+from hloom import files, plugin
+from hloom._jax.devices import device_facts, platform_of
+from hloom._jax.execution import compile_module
+from hloom._jax.modules import make_context
+from hloom._jax.options import OPTION, compile_options_for, given_options
+from hloom.compiling.compile import compile_program
 from hloom.compiling.cross_process import Agreement
-from hloom.compiling.graphs import Settings
-from hloom.dumps import files
-from hloom.dumps.collect.metadata import Origin
-from hloom.dumps.collect.program import ProgramDump
+from hloom.compiling.graphs import XlaOptions
+from hloom.compiling.request import CompileRequest, CompileResult, RefusedError
 from hloom.dumps.read.dump import ModuleDump
 from hloom.lowering.placement import Placement
 from hloom.passes.framework.base import Target
@@ -37,7 +37,7 @@ _PLACE = re.compile(r'"-":(\d+:\d+): (?:error: )?(.*)')
 
 
 @dataclass(frozen=True)
-class Program:
+class ReplayProgram:
     """A module that JAX once handed over, and where it is to run now.
 
     Attributes:
@@ -76,7 +76,7 @@ class Program:
         target: str | None = None,
         with_options: bool = True,
         trusted: bool = False,
-    ) -> Program:
+    ) -> ReplayProgram:
         """The program of a module folder.
 
         Args:
@@ -117,7 +117,7 @@ class Program:
         target: str | None = None,
         with_options: bool = True,
         trusted: bool = True,
-    ) -> Program:
+    ) -> ReplayProgram:
         """The program of a module as text, which is trusted unless it is said; see `load`."""
         manifest = {} if dump is None else dump.manifest
         module = _parse(text, source, manifest.get("versions"))
@@ -142,8 +142,8 @@ class Program:
             # Lowering any of them is what makes JAX load the library.
             jax.jit(jax.numpy.linalg.cholesky).lower(np.eye(1, dtype=np.float32))
         backend, grid = here[0].client, np.array(here)
-        platform = _jax.platform_of(backend)
-        found = target_of(platform, _jax.device_facts(backend, grid))
+        platform = platform_of(backend)
+        found = target_of(platform, device_facts(backend, grid))
         planned = found if target else manifest_target.target(manifest.get("target"), found)
         given = (
             manifest_target.options(manifest, platform)
@@ -188,47 +188,44 @@ class Program:
         if isinstance(pipeline, str):
             pipeline = Pipeline.parse(pipeline, source="the spec")
         with self.module.context, ir.Location.unknown():
-            compilation = self._compilation(pipeline)
-            used, attempts = self._compile(compilation)
+            result = self._compile(pipeline)
+        record = result.record
         return Runnable(
             program=self,
             spec=str(pipeline) or "off",
-            executable=used.executable,
-            memory=used.figures,
-            pass_s=compilation.variants.seconds if pipeline.passes else 0.0,
-            compile_s=compilation.compile_s,
-            passes=() if used.variant is None else used.variant.runs,
-            attempts=attempts,
-            complaint=compilation.complaint,
+            executable=result.executable,
+            memory=result.figures,
+            pass_s=record.pass_s if pipeline.passes else 0.0,
+            compile_s=record.compile_s,
+            passes=record.runs,
+            attempts=max(len(record.attempts), 1),
+            complaint=record.complaint,
         )
 
-    def _compilation(self, pipeline: Pipeline) -> _Compilation:
-        options = _jax.compile_options_for(self.devices, self.options)
-        origin = Origin(self.module, self.devices[0].client, np.array(self.devices), options)
-        dump = ProgramDump(origin, None)
-        variants = Variants(self.module, pipeline, self.target, self.placement, dump)
-        settings = Settings(dump.given)
-        return _Compilation(self.module, pipeline, variants, self._compile_here, settings, dump)
-
-    def _compile(self, compilation: Compilation) -> tuple[Compiled, int]:
-        """What is to be used, and how many plans a measured pass tried."""
-        variant = compilation.variants.make()
+    def _compile(self, pipeline: Pipeline) -> CompileResult:
+        options = compile_options_for(self.devices, self.options)
+        request = CompileRequest(
+            module=self.module,
+            pipeline=pipeline,
+            target=self.target,
+            placement=self.placement,
+            compile=self._compile_here,
+            agreement=Agreement(self.module),
+            xla_options=XlaOptions(given_options(options)),
+            falls_back=False,
+        )
         try:
-            used = compilation.compile(variant)
-        except Exception as error:
-            raise self._refusal(error, compilation.pipeline, changed=variant.changed) from error
-        driver = compilation.pipeline.driver()
-        if driver is None:
-            return used, 1
-        attempts = Attempts(compilation, driver[1], Agreement(self.module), used)
-        attempts.run()
-        return attempts.best, len(attempts.all)
+            return compile_program(request)
+        except RefusedError as refused:
+            error = refused.__cause__
+            assert error is not None
+            raise self._refusal(error, pipeline, changed=refused.changed) from error
 
     def _compile_here(self, module: ir.Module, options: Mapping[str, Any]) -> Any:
-        chosen = {**self.options, **options, _jax.OPTION: "off"}
-        return _jax.compile_module(module, self.devices, chosen)
+        chosen = {**self.options, **options, OPTION: "off"}
+        return compile_module(module, self.devices, chosen)
 
-    def _refusal(self, error: Exception, pipeline: Pipeline, *, changed: bool) -> Exception:
+    def _refusal(self, error: BaseException, pipeline: Pipeline, *, changed: bool) -> Exception:
         call = unsupported.place_of_call(self.module, str(error))
         here = f"{self.placement.platform} here"
         if call is not None:
@@ -241,21 +238,8 @@ class Program:
         return ReplayError(f"{self.source}: XLA refuses the module on {here}: {error}")
 
 
-class _Compilation(Compilation):
-    """Compiles for a replay: what fails is raised, and what is not met is only noted."""
-
-    def fall_back(self, failure: PassError) -> None:
-        raise failure
-
-    def stop_trying(self, failure: PassError) -> None:
-        raise failure
-
-    def complain(self, complaint: PassError, topic: str) -> None:
-        self.complaint = complaint.reason
-
-
 def _parse(text: str, source: str, versions: Any) -> ir.Module:
-    with _jax.make_context():
+    with make_context():
         try:
             module = ir.Module.parse(text)
         except ir.MLIRError as error:

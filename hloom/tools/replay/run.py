@@ -12,7 +12,8 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from hloom import _jax
+from hloom._jax.executables import MemoryFigures
+from hloom._jax.execution import argument_shardings, assembled, execute
 from hloom.passes.framework.errors import reason_of
 from hloom.passes.framework.pipeline import PassRun
 from hloom.passes.framework.text import counted
@@ -22,7 +23,7 @@ from hloom.tools.replay.signature import Value
 from hloom.tools.report.units import size
 
 if TYPE_CHECKING:
-    from hloom.tools.replay.program import Program
+    from hloom.tools.replay.program import ReplayProgram
 
 Array = NDArray[Any]
 _T = TypeVar("_T")
@@ -46,10 +47,10 @@ class Runnable:
       complaint: what the spec asks for and the program does not have; None where all is well.
     """
 
-    program: Program
+    program: ReplayProgram
     spec: str
     executable: Any
-    memory: _jax.MemoryFigures
+    memory: MemoryFigures
     pass_s: float
     compile_s: float
     passes: tuple[PassRun, ...]
@@ -75,7 +76,7 @@ class Runnable:
         """
         self._check(arguments)
         results = self._start(self._place(arguments))
-        wholes = _jax.assembled(
+        wholes = assembled(
             self.executable,
             self.program.devices,
             [(each.index, each.shape, results[each.index]) for each in self.program.results],
@@ -86,7 +87,7 @@ class Runnable:
     def times_s(
         self, arguments: Sequence[Array], repeat: int, *, limit_s: float = TIMING_LIMIT_S
     ) -> list[float]:
-        """Seconds of each of so many runs, after one that does not count, arguments in place.
+        """Seconds of each of `repeat` runs, after one that does not count, arguments in place.
 
         At least one, and no further one after `limit_s` seconds. Raises as `run` does.
         """
@@ -134,7 +135,7 @@ class Runnable:
     def _shardings(self) -> tuple[jax.sharding.Sharding, ...]:
         kinds = {value.index: value.memory_kind for value in self.program.arguments}
         count = self.program.signature.argument_count
-        return _jax.argument_shardings(
+        return argument_shardings(
             self.executable, self.program.devices, [kinds.get(index) for index in range(count)]
         )
 
@@ -160,7 +161,7 @@ class Runnable:
 
     def _start(self, placed: Sequence[Any]) -> list[list[jax.Array]]:
         try:
-            return _jax.execute(self.executable, placed)
+            return execute(self.executable, placed)
         except jax.errors.JaxRuntimeError as error:
             raise self._failed(error) from error
 

@@ -1,4 +1,4 @@
-"""Which module of a dump a command is about, where none is named."""
+"""Selects the module of a dump that a command is about."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `hloom replay` prints: rich tables, made from numbers and nothing else."""
+"""The tables that `hloom replay` prints."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Opinion:
+class Verdict:
     """The results of one way of running the program against another's.
 
     Attributes:
@@ -81,7 +81,7 @@ def runs(all_runs: Sequence[Run]) -> RenderableType:
     return table
 
 
-def opinion(found: Opinion) -> RenderableType:
+def opinion(found: Verdict) -> RenderableType:
     """Whether two runs are equal, and what differs, the worst first."""
     comparison = found.comparison
     unequal = [value for value in comparison.values if not value.bits_equal]
@@ -93,7 +93,7 @@ def opinion(found: Opinion) -> RenderableType:
     return Group(_values(found, unequal), verdict(found))
 
 
-def verdict(found: Opinion) -> Text:
+def verdict(found: Verdict) -> Text:
     """One sentence: whether the two agree, and where they part first."""
     values = found.comparison.values
     pair = f"{found.got} and {found.wanted}"
@@ -126,7 +126,7 @@ def described(value: ValueComparison) -> str:
     )
 
 
-def _values(found: Opinion, unequal: Sequence[ValueComparison]) -> Table:
+def _values(found: Verdict, unequal: Sequence[ValueComparison]) -> Table:
     table = Table(
         title=f"Results of {found.got} that are not bit for bit those of {found.wanted}",
         title_justify="left",

@@ -1,4 +1,4 @@
-"""What of a module is code that XLA does not make itself.
+"""Finds operations of a module that may run code which XLA did not generate.
 
 A program of StableHLO can compute, and no more. A custom call can do whatever its target does: it
 may hold machine code, as kernels of Triton and Mosaic and hloom's own for CUDA do, or addresses.
@@ -11,8 +11,10 @@ import re
 from jax.extend.mlir import ir
 
 from hloom.passes.ir import walk
+from hloom.passes.ir.collectives import target_of
 from hloom.passes.ir.locations import source_line
 from hloom.tools.replay.errors import ReplayError
+from hloom.tools.replay.unsupported import CALLBACK
 from hloom.visible import visible
 
 _DIALECTS = frozenset({"builtin", "chlo", "func", "sdy", "stablehlo"})
@@ -44,9 +46,6 @@ _NUMERICAL = re.compile(
 )
 """jaxlib's calls into libraries of linear algebra, which take numbers only."""
 
-_CALLBACKS = re.compile(r"\w*_python_\w*callback")
-"""Left out of a replay, or refused, by `obstacles`."""
-
 _OWN = "hloom."
 
 _CONFIGS = ("backend_config", "mhlo.backend_config")
@@ -73,10 +72,10 @@ def _foreign(op: ir.Operation) -> str | None:
         return f"the module has an operation '{op.name}', which JAX does not write"
     if op.name != "stablehlo.custom_call":
         return None
-    target = ir.StringAttr(op.attributes["call_target_name"]).value
+    target = target_of(op)
     if target in _HINTS or target in _EXPANDED:
         return None
-    if _NUMERICAL.fullmatch(target) or _CALLBACKS.fullmatch(target):
+    if _NUMERICAL.fullmatch(target) or CALLBACK.fullmatch(target):
         return None
     if target.startswith(_OWN) and not _has_image(op):
         return None

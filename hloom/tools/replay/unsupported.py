@@ -1,4 +1,4 @@
-"""What of a module cannot run again: calls back into a program that is not there any more."""
+"""Finds calls to the host, which a replay cannot run: the Python program is not there any more."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from jax.extend.mlir import ir
 
 from hloom.passes.framework.text import counted
 from hloom.passes.ir import walk
+from hloom.passes.ir.collectives import target_of
 from hloom.passes.ir.locations import operation_name, source_line
 from hloom.tools.replay.errors import ReplayError
 from hloom.tools.replay.signature import TOKEN
 
-_CALLBACK = re.compile(r"\w*_python_\w*callback")
+CALLBACK = re.compile(r"\w*_python_\w*callback")
 """The custom calls by which JAX calls Python, on every platform."""
 
 _CONVERSATIONS = ("stablehlo.infeed", "stablehlo.outfeed", "stablehlo.send", "stablehlo.recv")
@@ -60,21 +61,17 @@ def calls_lapack(module: ir.Module) -> bool:
 def _calls_host(op: ir.Operation) -> bool:
     if op.name in _CONVERSATIONS:
         return True
-    return op.name == "stablehlo.custom_call" and _CALLBACK.fullmatch(_target(op)) is not None
+    return op.name == "stablehlo.custom_call" and CALLBACK.fullmatch(target_of(op)) is not None
 
 
 def _custom_calls(module: ir.Module) -> Iterator[tuple[str, ir.Operation]]:
     for op in walk.operations(module.operation):
         if op.name == "stablehlo.custom_call":
-            yield _target(op), op
-
-
-def _target(op: ir.Operation) -> str:
-    return ir.StringAttr(op.attributes["call_target_name"]).value
+            yield target_of(op), op
 
 
 def _described(op: ir.Operation) -> str:
-    what = f"custom call '{_target(op)}'" if op.name == "stablehlo.custom_call" else op.name
+    what = f"custom call '{target_of(op)}'" if op.name == "stablehlo.custom_call" else op.name
     # JAX puts a colon behind the name of a callback.
     name, line = operation_name(op.location).rstrip(":"), source_line(op.location)
     of = f" of '{name}'" if name else ""

@@ -1,4 +1,4 @@
-"""Which options of XLA a replay takes over from a manifest.
+"""The allow-list of XLA options that a replay takes from a manifest.
 
 A manifest may come from anybody, and among XLA's options are some that name programs to run and
 files to read or write. So there is a list of those that decide numbers, schedules and memory,

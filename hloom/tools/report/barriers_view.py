@@ -1,11 +1,11 @@
-"""The plan of `barriers` as a table: where devices meet, in the order they come there."""
+"""The plan of `barriers` as a table: synchronizing operations in program order."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hloom.tools.report import units
+from hloom.passes.framework.text import counted
 from hloom.tools.report.sources import Json, Named, Sources, number, whole
 
 
@@ -54,7 +54,7 @@ _AROUND = {
 
 
 @dataclass(frozen=True)
-class Barriers:
+class BarriersView:
     """What `barriers` decided.
 
     Attributes:
@@ -70,12 +70,12 @@ class Barriers:
     counts: tuple[tuple[str, int], ...]
 
 
-def barriers(plan: Json, sources: Sources) -> Barriers:
+def barriers(plan: Json, sources: Sources) -> BarriersView:
     """The tables of a plan of `barriers`; raises KeyError or TypeError where it is no such plan."""
     details = {entry["site"]: entry for entry in plan["barriers"]}
     # Plans of older versions tell the barriers alone.
     order = plan.get("order") or [entry | {"what": "barrier"} for entry in plan["barriers"]]
-    return Barriers(
+    return BarriersView(
         order=tuple(
             _meeting(entry, details.get(entry.get("site"), {}), sources) for entry in order
         ),
@@ -109,7 +109,7 @@ def _groups(rows: Sequence[Sequence[int]]) -> str:
     if not rows:
         return ""
     if len(rows) == 1:
-        return f"{units.counted(len(rows[0]), 'device')}, {_devices(rows[0])}"
+        return f"{counted(len(rows[0]), 'device')}, {_devices(rows[0])}"
     sizes = {len(row) for row in rows}
     of = f" of {sizes.pop()}" if len(sizes) == 1 else ""
     shown = ", ".join(_devices(row) for row in rows[:4])

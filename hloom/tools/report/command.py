@@ -7,14 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from hloom.dumps import files
+from hloom import files
 from hloom.dumps.read.dump import DumpError, open_dump
 from hloom.terminal import PlainConsole, complain
+from hloom.tools.report.drawing import Plot, PlotError
 from hloom.tools.report.folder import PAGE
 from hloom.tools.report.gather import Report, gather
-from hloom.tools.report.plots import Plot, PlotError
+from hloom.tools.report.plots import figures_of
 from hloom.tools.report.text import text
-from hloom.tools.report.units import lower_first, size
+from hloom.tools.report.units import lower_first
 
 
 class ReportError(ValueError):
@@ -129,23 +130,7 @@ def save_plots(report: Report, folder: Path) -> list[Path]:
 
 def _plots(report: Report) -> Iterator[tuple[str, str, Plot]]:
     """Of each plot the file's name, the title, and the plot."""
-    from hloom.tools.report import plots
-    from hloom.tools.report.figures import figures_of
-
-    for module in report.modules:
-        if not module.in_full:
-            continue
-        memory, times = module.memory, module.times
-        name = module.folder.name
-        for figure in figures_of(memory):
+    for module in filter(lambda module: module.in_full, report.modules):
+        for figure in figures_of(module.memory):
             title = f"{module.name}: memory over the program, {lower_first(figure.title)}"
-            yield f"{name}-{figure.name}", title, figure.wide
-        for owners in memory.owners[:1]:
-            if not owners.rows:
-                continue
-            title = f"{module.name}: {lower_first(owners.title)}, {size(owners.peak_bytes)}"
-            yield f"{name}-owners", title, plots.owners_plot(owners)
-        if times.passes and times.compile_s is not None:
-            seconds = [(run.name, run.seconds) for run in times.passes]
-            title = f"{module.name}: time in passes and XLA"
-            yield f"{name}-times", title, plots.times_plot(seconds, times.compile_s)
+            yield f"{module.folder.name}-{figure.name}", title, figure.wide

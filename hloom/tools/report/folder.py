@@ -1,4 +1,4 @@
-"""What a module folder tells beside plans and memory: times, files, facts, what to do next."""
+"""The rest of a module folder for a report: times, files, versions and flags, next commands."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from hloom import targets
-from hloom.dumps import files
+from hloom import files, targets
 from hloom.dumps.read.module import Missing, ModuleDump
 from hloom.tools.report import units
 from hloom.tools.report.sources import Json, entries, number, whole
 
 
 @dataclass(frozen=True)
-class PassTime:
+class PassRow:
     """What a pass did and how long it took.
 
     Attributes:
@@ -54,7 +53,7 @@ class Times:
       cache_hit: whether JAX's persistent cache served it.
     """
 
-    passes: tuple[PassTime, ...]
+    passes: tuple[PassRow, ...]
     pass_s: float | None
     compile_s: float | None
     compiles: int
@@ -124,7 +123,7 @@ def times_of(dump: ModuleDump) -> Times:
     same = len(specs) == len(runs)
     return Times(
         passes=tuple(
-            PassTime(
+            PassRow(
                 name=str(run["name"]),
                 spec=specs[index] if same else str(run["name"]),
                 summary=str(run["summary"]),
@@ -194,7 +193,7 @@ _LABELS = {
     "failure.txt": "the traceback of the pass that failed",
     "manifest.json": "what this folder holds",
     "xla/buffer-assignment.txt": "XLA's buffers, as text",
-    "xla/buffer_assignment.pb": "XLA's buffers, as a protocol buffer",
+    "xla/live-range.txt": "XLA's live ranges, as text",
     "xla/live_ranges.json": "what lives when in XLA's schedule",
     "xla/memory-usage-report.txt": "XLA's report of its memory",
     "xla/memory.json": "XLA's figures of memory",

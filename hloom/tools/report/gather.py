@@ -1,4 +1,4 @@
-"""A dump, made into what a report shows."""
+"""Gathers the contents of a report from a dump."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs in CUDA graphs as tables, and why the rest does not."""
+"""CUDA graph coverage as tables, with the reasons for what is not captured."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hloom.tools.report.sources import Json, Named, Sources, whole_or_none
 
 
 @dataclass(frozen=True)
-class LeftOut:
+class LeftOutRow:
     """Thunks of one operation that no graph holds, for one reason."""
 
     count: int
@@ -35,7 +35,7 @@ class Graphs:
     captured: int | None
     graphs: int | None
     reasons: tuple[tuple[str, int], ...]
-    left_out: tuple[LeftOut, ...]
+    left_out: tuple[LeftOutRow, ...]
     options: tuple[tuple[str, str], ...]
     notes: tuple[str, ...]
 
@@ -71,7 +71,7 @@ def graphs(captured: Json, sources: Sources) -> Graphs:
         graphs=whole_or_none(coverage.get("graphs")),
         reasons=tuple(reasons.most_common()),
         left_out=tuple(
-            LeftOut(
+            LeftOutRow(
                 count=count,
                 kind=kind,
                 operation=Named(operation, sources.place(line)),

@@ -1,4 +1,4 @@
-"""What a module takes of a device's memory, before the passes and after them, and whose it is."""
+"""The device memory of a module before and after the passes, and the values at its peak."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_OWNERS = 8
 
 
 @dataclass(frozen=True)
-class Figures:
+class StepBytes:
     """What a step takes of a device, in bytes.
 
     Attributes:
@@ -61,7 +61,7 @@ class Bound:
             return self.text
         return f"{self.text}, {units.size(self.bytes)}"
 
-    def holds(self, figures: Figures) -> bool | None:
+    def holds(self, figures: StepBytes) -> bool | None:
         """Whether a step keeps to it; None where that is not known."""
         if self.bytes is None:
             return None
@@ -69,7 +69,7 @@ class Bound:
 
 
 @dataclass(frozen=True)
-class Owner:
+class OwnerRow:
     """Values of one line that are alive when most memory is in use.
 
     Attributes:
@@ -92,7 +92,7 @@ class Owner:
 
 
 @dataclass(frozen=True)
-class Owners:
+class PeakOwners:
     """Whose the memory is when most of it is in use.
 
     Attributes:
@@ -107,14 +107,14 @@ class Owners:
     title: str
     peak_bytes: int
     peak_at: float
-    rows: tuple[Owner, ...]
+    rows: tuple[OwnerRow, ...]
     others: int
     others_bytes: int
     is_before: bool = False
 
 
 @dataclass(frozen=True)
-class Memory:
+class MemoryView:
     """A module's memory; what is not known is None.
 
     Attributes:
@@ -126,13 +126,13 @@ class Memory:
       owners: tables of the peak's owners, the one that tells most first.
     """
 
-    xla: Figures | None
-    xla_before: Figures | None
+    xla: StepBytes | None
+    xla_before: StepBytes | None
     before: MemoryProfile | None
     after: MemoryProfile | None
     bound: Bound | None
     live_ranges: Json | None
-    owners: tuple[Owners, ...]
+    owners: tuple[PeakOwners, ...]
 
     @property
     def ends(self) -> tuple[int, int] | None:
@@ -144,7 +144,7 @@ class Memory:
         return None
 
     @property
-    def bars(self) -> tuple[tuple[str, str, Figures], ...]:
+    def bars(self) -> tuple[tuple[str, str, StepBytes], ...]:
         """What to show side by side: "before" or "after", who counted, and the figures."""
         modelled = (("before", self.before), ("after", self.after))
         bars = [(when, "hloom's model", _figures(c)) for when, c in modelled if c is not None]
@@ -155,15 +155,15 @@ class Memory:
         return tuple(bars)
 
 
-def _figures(curve: MemoryProfile) -> Figures:
+def _figures(curve: MemoryProfile) -> StepBytes:
     output_bytes = max(curve.output_bytes - curve.alias_bytes, 0)
-    return Figures(curve.argument_bytes, output_bytes, curve.temp_bytes)
+    return StepBytes(curve.argument_bytes, output_bytes, curve.temp_bytes)
 
 
-def memory_of(dump: ModuleDump) -> Memory:
+def memory_of(dump: ModuleDump) -> MemoryView:
     """XLA's figures and the budget, and of the rest what a module folder has as it is."""
     figures = _xla_figures(dump.memory)
-    return Memory(
+    return MemoryView(
         xla=figures,
         xla_before=None if figures is None else _unmodified(dump, figures),
         before=None,
@@ -174,18 +174,18 @@ def memory_of(dump: ModuleDump) -> Memory:
     )
 
 
-def _xla_figures(memory: Mapping[str, Any] | None) -> Figures | None:
+def _xla_figures(memory: Mapping[str, Any] | None) -> StepBytes | None:
     try:
         if memory is None:
             return None
         output_bytes = whole(memory["output_bytes"]) - whole(memory["alias_bytes"])
         arguments, temp = whole(memory["argument_bytes"]), whole(memory["temp_bytes"])
-        return Figures(arguments, max(output_bytes, 0), temp)
+        return StepBytes(arguments, max(output_bytes, 0), temp)
     except (KeyError, TypeError, ValueError):
         return None
 
 
-def _unmodified(dump: ModuleDump, figures: Figures) -> Figures | None:
+def _unmodified(dump: ModuleDump, figures: StepBytes) -> StepBytes | None:
     """XLA's figures of the attempt in which nothing was recomputed, where there was one.
 
     Args:
@@ -230,7 +230,7 @@ def _bound(dump: ModuleDump) -> Bound | None:
     return Bound("what fits the device", _known(target.get("usable_bytes")), of_temp=False)
 
 
-def xla_owners(ranges: Json, sources: Sources) -> Owners:
+def xla_owners(ranges: Json, sources: Sources) -> PeakOwners:
     """The owners of the peak by XLA's assignment of buffers.
 
     Raises TypeError, LookupError or ValueError where the file has not what a plot of it needs.
@@ -239,7 +239,7 @@ def xla_owners(ranges: Json, sources: Sources) -> Owners:
     last = max(whole(ranges["instructions"]) - 1, 1)
     values = ranges["values"]
     rows = [
-        Owner(
+        OwnerRow(
             value=Named(
                 str(value["operation"] or value["name"]),
                 sources.place(str(value["line"])),
@@ -271,11 +271,11 @@ def _check_curve(ranges: Json) -> None:
 
 def model_owners(
     title: str, curve: MemoryProfile, sources: Sources, *, is_before: bool = False
-) -> Owners:
+) -> PeakOwners:
     """The owners of the peak of a program by hloom's model."""
     last = max(len(curve.points) - 1, 1)
     rows = [
-        Owner(
+        OwnerRow(
             value=Named(
                 each.name, sources.place(each.line), units.short_type(each.type), each.bytes
             ),
@@ -291,10 +291,10 @@ def model_owners(
     return replace(found, is_before=is_before)
 
 
-def _owners(title: str, values: list[Owner], peak_bytes: int, peak_at: float) -> Owners:
+def _owners(title: str, values: list[OwnerRow], peak_bytes: int, peak_at: float) -> PeakOwners:
     rows = sorted(_together(values), key=lambda row: -row.size_bytes)
     shown, others = tuple(rows[:MOST_OWNERS]), rows[MOST_OWNERS:]
-    return Owners(
+    return PeakOwners(
         title=title,
         peak_bytes=peak_bytes or sum(row.size_bytes for row in rows) or 1,
         peak_at=peak_at,
@@ -304,9 +304,9 @@ def _owners(title: str, values: list[Owner], peak_bytes: int, peak_at: float) ->
     )
 
 
-def _together(values: list[Owner]) -> list[Owner]:
+def _together(values: list[OwnerRow]) -> list[OwnerRow]:
     """One owner for the values of one line and type: each layer of a model has its own."""
-    rows: dict[tuple[object, ...], Owner] = {}
+    rows: dict[tuple[object, ...], OwnerRow] = {}
     for each in values:
         value = each.value
         same = (value.leaf, value.phase, value.place, value.type, value.size_bytes)
@@ -314,7 +314,7 @@ def _together(values: list[Owner]) -> list[Owner]:
         rows[same] = (
             each
             if first is None
-            else Owner(
+            else OwnerRow(
                 value=first.value,
                 count=first.count + 1,
                 start=min(first.start, each.start),

@@ -1,4 +1,4 @@
-"""One module of a dump, made into what a report shows."""
+"""Gathers the part of a report about one module."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from hloom.passes.framework import registry
 from hloom.passes.framework.errors import PassError
 from hloom.tools.report import barriers_view, folder, remat_view
 from hloom.tools.report import graphs_view as graphs
-from hloom.tools.report.barriers_view import Barriers
+from hloom.tools.report.barriers_view import BarriersView
 from hloom.tools.report.folder import Array, Facts, File, Notice, Times
 from hloom.tools.report.graphs_view import Graphs
-from hloom.tools.report.memory import Memory, memory_of, model_owners, xla_owners
+from hloom.tools.report.memory import MemoryView, memory_of, model_owners, xla_owners
 from hloom.tools.report.profile import curve_of_text
 from hloom.tools.report.remat_view import Recomputation
 from hloom.tools.report.sources import Sources
@@ -64,9 +64,9 @@ class ModuleReport:
     device: str
     in_full: bool
     notices: tuple[Notice, ...]
-    memory: Memory
+    memory: MemoryView
     recomputation: Recomputation | None
-    barriers: Barriers | None
+    barriers: BarriersView | None
     graphs: Graphs | None
     times: Times
     arguments: tuple[Array, ...]
@@ -141,7 +141,7 @@ def report_module(group: Sequence[ModuleDump], *, number: int, in_full: bool) ->
     )
 
 
-def _modelled(dump: ModuleDump, memory: Memory, sources: Sources) -> Memory:
+def _modelled(dump: ModuleDump, memory: MemoryView, sources: Sources) -> MemoryView:
     """The memory of the input and of the last state before lowering, by hloom's model."""
     states = [each for each in dump.states if each.size_bytes <= MOST_MODEL_BYTES]
     if not states or states[0].label != "input":

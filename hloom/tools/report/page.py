@@ -14,10 +14,11 @@ import jinja2
 from markupsafe import Markup, escape
 
 from hloom import __version__
+from hloom.passes.framework.text import counted
 from hloom.tools.report import units
-from hloom.tools.report.figures import Figure, figures_of
 from hloom.tools.report.gather import Report
 from hloom.tools.report.module import ModuleReport
+from hloom.tools.report.plots import Figure, figures_of
 from hloom.visible import visible
 
 _T = TypeVar("_T")
@@ -140,7 +141,7 @@ def _breakable(spec: str) -> Markup:
 _FILTERS = {
     "breakable": _breakable,
     "change": lambda ends: units.change(*ends),
-    "counted": lambda count, noun, plural="": units.counted(count, noun, plural),
+    "counted": counted,
     "flops": units.flops,
     "lower_first": units.lower_first,
     "moment": _moment,

@@ -1,32 +1,83 @@
-"""The report's plots: memory over the program, the peak's owners, times; each in two widths."""
+"""The report's plots: memory over the program, in two widths each, with captions."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from hloom.passes.framework.text import counted
 from hloom.tools.report import units
-from hloom.tools.report.drawing import COLORS, PLOT_CSS, WIDTH_INCHES, Plot, PlotError, Width
+from hloom.tools.report.drawing import COLORS, WIDTH_INCHES, Plot, Width
+from hloom.tools.report.memory import MemoryView
 
 if TYPE_CHECKING:
     from hloom.passes.analysis.memory_model.profile import MemoryProfile
-    from hloom.tools.report.memory import Owners
-
-__all__ = [
-    "PLOT_CSS",
-    "Plot",
-    "PlotError",
-    "Width",
-    "memory_plot",
-    "owners_plot",
-    "times_plot",
-    "xla_memory_plot",
-]
 
 _MOST_STEPS = 600
 """Of a curve: more are finer than a screen."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A plot.
+
+    Attributes:
+      name: for a file of it.
+      title: for a heading.
+      wide, phone: the plot for a wide and for a narrow page.
+      caption: what to look at.
+      alternative: what it shows, for those who do not see it.
+    """
+
+    name: str
+    title: str
+    wide: Plot
+    phone: Plot
+    caption: str
+    alternative: str
+
+
+def figures_of(memory: MemoryView) -> Iterator[Figure]:
+    """Memory over the program by hloom's model, and over what XLA made of it."""
+    before, after = memory.before, memory.after
+    if before is not None and before.points:
+        bound = memory.bound
+        budget = None if bound is None or bound.of_temp else bound.bytes
+        wide, phone = (
+            memory_plot(before, after, width=width, budget_bytes=budget)
+            for width in ("wide", "phone")
+        )
+        text = f"The peak is {units.size(before.step_bytes)} before the passes"
+        if after is not None:
+            text += f" and {units.size(after.step_bytes)} after them"
+        caption = (
+            "Memory in use from the first operation of the program to the last, by hloom's model. "
+            "A loop is shown by one turn of its body."
+        )
+        if memory.xla is not None:
+            caption += f" XLA's own count of the step is {_xla_count(memory)}."
+        yield Figure(
+            "memory", "By hloom's model", wide, phone, caption, f"{text}, by hloom's model."
+        )
+    ranges = memory.live_ranges
+    if ranges is not None and ranges.get("curve"):
+        wide, phone = (xla_memory_plot(ranges, width=width) for width in ("wide", "phone"))
+        count, peak = int(ranges["instructions"]), int(ranges["peak_bytes"])
+        caption = (
+            f"Temporaries in use over XLA's schedule of {counted(count, 'instruction')}: "
+            "what really runs."
+        )
+        text = f"Temporaries take at most {units.size(peak)}, at instruction {ranges['peak_at']}."
+        yield Figure("xla-memory", "What XLA made of it", wide, phone, caption, text)
+
+
+def _xla_count(memory: MemoryView) -> str:
+    after = units.size(memory.xla.step_bytes) if memory.xla else "not known"
+    if memory.xla_before is None:
+        return after
+    return f"{units.size(memory.xla_before.step_bytes)} before the passes and {after} after them"
 
 
 def memory_plot(
@@ -65,32 +116,6 @@ def xla_memory_plot(live_ranges: Mapping[str, Any], *, width: Width = "wide") ->
     return _curves([line], levels, "instructions, in the order of XLA's schedule", width)
 
 
-def owners_plot(owners: Owners, *, width: Width = "wide") -> Plot:
-    """What is in memory at the peak: a bar for each row of the report's table."""
-    bars = [
-        _Bar(
-            f"{row.count} x {row.value.leaf}" if row.count > 1 else row.value.leaf,
-            " ".join(filter(None, (row.value.place.short, row.value.type))),
-            row.size_bytes,
-            f"{units.size(row.size_bytes)}, "
-            f"{units.percent(row.size_bytes / max(owners.peak_bytes, 1))}",
-        )
-        for row in owners.rows
-    ]
-    if owners.others:
-        rest = units.counted(owners.others, "smaller value")
-        bars.append(_Bar(rest, "", owners.others_bytes, units.size(owners.others_bytes)))
-    return _bars(bars, "before" if owners.is_before else "after", width)
-
-
-def times_plot(
-    passes: Sequence[tuple[str, float]], compile_s: float, *, width: Width = "wide"
-) -> Plot:
-    """Seconds in each pass, and in XLA."""
-    bars = [_Bar(name, "", time_s, units.seconds(time_s)) for name, time_s in passes]
-    return _bars([*bars, _Bar("XLA", "", compile_s, units.seconds(compile_s))], "after", width)
-
-
 @dataclass(frozen=True)
 class _Line:
     """A curve: it keeps each size from its place to the next one's, the last place is the end."""
@@ -109,21 +134,13 @@ class _Level:
     bytes: int
 
 
-@dataclass(frozen=True)
-class _Bar:
-    label: str
-    detail: str
-    amount: float
-    text: str
-
-
 def _steps(curve: MemoryProfile) -> tuple[Sequence[int], Sequence[int]]:
     sizes = [curve.base_bytes + point.bytes for point in curve.points]
     return range(len(sizes) + 1), [*sizes, *sizes[-1:]]
 
 
 def _thinned(line: _Line) -> tuple[list[int], list[int]]:
-    """The places where a curve changes; of very many, the most in each of so many stretches."""
+    """The places where a curve changes; of very many, the maximum of each stretch."""
     end = line.places[-1]
     stretch = max(1, math.ceil(end / _MOST_STEPS))
     most: dict[int, int] = {}
@@ -217,26 +234,3 @@ def _plain(axes: Any) -> None:
     axes.set_axisbelow(True)
     axes.grid(axis="y", color=COLORS["line"], linewidth=0.8)
     axes.tick_params(length=0, labelcolor=COLORS["muted"])
-
-
-def _bars(bars: Sequence[_Bar], color: str, width: Width) -> Plot:
-    most = max([bar.amount for bar in bars], default=0) or 1
-    # On a phone there is no room for the detail beside the label: it goes below the bar.
-    has_more_lines = width == "phone" and any(bar.detail for bar in bars)
-    row_inches = 0.6 if has_more_lines else 0.42
-
-    def draw(figure: Any) -> None:
-        axes = figure.add_axes((0.01, 0.0, 0.98, 1.0))
-        axes.set_axis_off()
-        axes.set_xlim(0, 1)
-        axes.set_ylim(max(1, len(bars)) * row_inches, 0)
-        for row, bar in enumerate(bars):
-            top = row * row_inches
-            axes.text(0, top + 0.19, bar.label, color=COLORS["text"])
-            axes.text(1, top + 0.19, bar.text, color=COLORS["text"], ha="right")
-            axes.barh(top + 0.27, 1, 0.07, color=COLORS["sunken"], linewidth=0)
-            axes.barh(top + 0.27, bar.amount / most, 0.07, color=COLORS[color], linewidth=0)
-            place = (0, top + 0.46) if has_more_lines else (0.38, top + 0.19)
-            axes.text(*place, bar.detail, color=COLORS["muted"])
-
-    return Plot(WIDTH_INCHES[width], row_inches * max(1, len(bars)), draw)

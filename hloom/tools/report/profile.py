@@ -1,4 +1,4 @@
-"""The memory of a dumped module, by hloom's own model."""
+"""The memory profile of a dumped module, by hloom's own model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def curve_of_text(text: str) -> MemoryProfile:
     """
     from jax.extend.mlir import ir
 
-    from hloom._jax import make_context
+    from hloom._jax.modules import make_context
     from hloom.passes.analysis.memory_model.profile import memory_profile
     from hloom.passes.framework.base import Target
     from hloom.passes.framework.pipeline import Pipeline

@@ -1,8 +1,8 @@
-"""The plan of `remat` as tables: what is recomputed, what for, and what is kept for it."""
+"""The plan of `remat` as tables: recomputed values, their readers, and values saved for them."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -11,35 +11,22 @@ from hloom.tools.report.sources import Json, Named, Sources, number, whole, whol
 
 
 @dataclass(frozen=True)
-class Recomputed:
-    """Values of one line that are computed again rather than kept.
+class RematRow:
+    """Values of one line that are computed again, or are kept so that others can be.
 
     Attributes:
       value: one of them.
       count: how many there are.
-      trips: how often the loop runs that they are in; 1 outside of loops.
+      trips: the trip count of the loop that they are in; 1 outside of loops.
       readers: what they are computed again for, each with how often.
+      already: of kept ones, whether they were kept before.
     """
 
     value: Named
     count: int
     trips: int
-    readers: tuple[tuple[Named, int], ...]
-
-    @property
-    def size_bytes(self) -> int:
-        """What all of them took."""
-        return self.value.size_bytes * self.count * self.trips
-
-
-@dataclass(frozen=True)
-class Kept:
-    """Values of one line that are kept so that others can be computed from them."""
-
-    value: Named
-    count: int
-    trips: int
-    already: bool
+    readers: tuple[tuple[Named, int], ...] = ()
+    already: bool = False
 
     @property
     def size_bytes(self) -> int:
@@ -48,7 +35,7 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class Attempt:
+class AttemptRow:
     """One compile of a plan; figures that are not known are None.
 
     Attributes:
@@ -93,9 +80,9 @@ class Recomputation:
     scans: int
     added_flops: float | None
     added_seconds: float | None
-    values: tuple[Recomputed, ...]
-    kept: tuple[Kept, ...]
-    attempts: tuple[Attempt, ...]
+    values: tuple[RematRow, ...]
+    kept: tuple[RematRow, ...]
+    attempts: tuple[AttemptRow, ...]
     considered: int
 
     @property
@@ -107,12 +94,20 @@ class Recomputation:
 def recomputation(plan: Json, attempts: Sequence[Json], sources: Sources) -> Recomputation:
     """The tables of a plan of `remat`; raises KeyError or TypeError where it is no such plan."""
     blocks, scans = plan["blocks"], [each for scan in plan["scans"] for each in _inner(scan)]
-    rows = _Rows(sources)
+    dropped: Counter[_Key] = Counter()
+    readers: dict[_Key, Counter[tuple[str, str]]] = defaultdict(Counter)
+    kept: Counter[tuple[_Key, bool]] = Counter()
     for block in blocks:
-        rows.add(block["readers"], (), trips=1)
+        _count_readers(readers, block["readers"], 1)
+        kept.update(
+            (_key(leaf, 1), True) for each in block["groups"] for leaf in each["starts_from"]
+        )
     for scan in scans:
+        trips = whole(scan["trips"])
+        dropped.update(_key(value, trips) for value in scan["not_stored"])
         sites = [site["reader"] | {"reads": site["reads"]} for site in scan["sites"]]
-        rows.add(sites, scan["not_stored"], trips=whole(scan["trips"]))
+        _count_readers(readers, sites, trips)
+        kept.update((_key(value, trips), bool(value["already"])) for value in scan["stored"])
     clones = sum(
         whole(group["recomputed_operations"]) for block in blocks for group in block["groups"]
     )
@@ -125,8 +120,23 @@ def recomputation(plan: Json, attempts: Sequence[Json], sources: Sources) -> Rec
         scans=len(plan["scans"]),
         added_flops=_known(plan.get("added_flops")),
         added_seconds=_known(plan.get("added_seconds")),
-        values=rows.values(),
-        kept=_kept(blocks, scans, sources),
+        values=_largest_first(
+            RematRow(
+                value=_named(key, sources),
+                count=max(dropped[key], 1),
+                trips=key[-1],
+                readers=tuple(
+                    (sources.named({"name": name, "source": source}), count)
+                    for (name, source), count in readers[key].most_common()
+                ),
+            )
+            for key in dict.fromkeys((*dropped, *readers))
+        ),
+        # A block's groups start from the same values, which are there once.
+        kept=_largest_first(
+            RematRow(_named(key, sources), count if key[-1] > 1 else 1, key[-1], already=already)
+            for (key, already), count in kept.items()
+        ),
         attempts=tuple(_attempt(each) for each in attempts),
         considered=len(plan.get("considered") or ()),
     )
@@ -139,78 +149,32 @@ def _inner(scan: Json) -> Iterable[Json]:
 
 
 _Key: TypeAlias = tuple[str, str, str, int, int]
+"""Name, source, type and bytes of a value, and the trip count of its loop."""
 
 
-class _Rows:
-    """Collects what is recomputed: one row for all values of one line, type and loop length."""
-
-    def __init__(self, sources: Sources) -> None:
-        self._sources = sources
-        self._examples: dict[_Key, Json] = {}
-        self._dropped: Counter[_Key] = Counter()
-        self._readers: dict[_Key, Counter[tuple[str, str]]] = {}
-
-    def add(self, readers: Iterable[Json], dropped: Iterable[Json], *, trips: int) -> None:
-        """Adds a block or a loop: what is read there, and what its loop stored until now."""
-        for value in dropped:
-            self._dropped[self._key(value, trips)] += 1
-        for reader in readers:
-            for value in reader["reads"]:
-                key = self._key(value, trips)
-                self._readers[key][reader["name"], reader["source"]] += 1
-
-    def values(self) -> tuple[Recomputed, ...]:
-        """The rows, the largest first."""
-        rows = [
-            Recomputed(
-                value=self._sources.named(example),
-                count=max(self._dropped[key], 1),
-                trips=key[-1],
-                readers=tuple(
-                    (self._sources.named({"name": name, "source": source}), count)
-                    for (name, source), count in self._readers[key].most_common()
-                ),
-            )
-            for key, example in self._examples.items()
-        ]
-        return tuple(sorted(rows, key=lambda row: -row.size_bytes))
-
-    def _key(self, value: Json, trips: int) -> _Key:
-        key = (value["name"], value["source"], value["type"], whole(value["bytes"]), trips)
-        self._examples.setdefault(key, value)
-        self._readers.setdefault(key, Counter())
-        return key
+def _key(value: Json, trips: int) -> _Key:
+    return value["name"], value["source"], value["type"], whole(value["bytes"]), trips
 
 
-def _kept(blocks: Iterable[Json], scans: Iterable[Json], sources: Sources) -> tuple[Kept, ...]:
-    counts: Counter[tuple[str, str, str, int, int, bool]] = Counter()
-    for block in blocks:
-        leaves = [leaf for group in block["groups"] for leaf in group["starts_from"]]
-        counts.update(_kept_key(leaf, 1, already=True) for leaf in leaves)
-    for scan in scans:
-        trips = int(scan["trips"])
-        stored = scan["stored"]
-        counts.update(_kept_key(value, trips, already=value["already"]) for value in stored)
-    rows = [
-        Kept(
-            sources.named({"name": name, "source": source, "type": type_, "bytes": size_bytes}),
-            # A block's groups start from the same values, which are there once.
-            count if trips > 1 else 1,
-            trips,
-            already,
-        )
-        for (name, source, type_, size_bytes, trips, already), count in counts.items()
-    ]
+def _named(key: _Key, sources: Sources) -> Named:
+    name, source, type_, size_bytes, _ = key
+    return sources.named({"name": name, "source": source, "type": type_, "bytes": size_bytes})
+
+
+def _count_readers(
+    found: dict[_Key, Counter[tuple[str, str]]], readers: Iterable[Json], trips: int
+) -> None:
+    for reader in readers:
+        for value in reader["reads"]:
+            found[_key(value, trips)][reader["name"], reader["source"]] += 1
+
+
+def _largest_first(rows: Iterable[RematRow]) -> tuple[RematRow, ...]:
     return tuple(sorted(rows, key=lambda row: -row.size_bytes))
 
 
-def _kept_key(value: Json, trips: int, *, already: bool) -> tuple[str, str, str, int, int, bool]:
-    source, size_bytes = value["source"], whole(value["bytes"])
-    return (value["name"], source, value["type"], size_bytes, trips, already)
-
-
-def _attempt(entry: Json) -> Attempt:
-    return Attempt(
+def _attempt(entry: Json) -> AttemptRow:
+    return AttemptRow(
         predicted_bytes=whole_or_none(entry.get("predicted_step_bytes")),
         measured_bytes=whole_or_none(entry.get("step_bytes")),
         added_flops=_known(entry.get("added_flops")),

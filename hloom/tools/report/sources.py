@@ -1,4 +1,4 @@
-"""Lines of the user's program, and what was made of them."""
+"""Source lines of the user's program, and the values made of them."""
 
 from __future__ import annotations
 

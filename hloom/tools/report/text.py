@@ -10,14 +10,15 @@ from rich.table import Table
 from rich.text import Text
 
 from hloom.dumps.read.dump import Missing
+from hloom.passes.framework.text import counted
 from hloom.tools.report import units
-from hloom.tools.report.barriers_view import Barriers
+from hloom.tools.report.barriers_view import BarriersView
 from hloom.tools.report.folder import Times
 from hloom.tools.report.gather import Report
 from hloom.tools.report.graphs_view import Graphs
-from hloom.tools.report.memory import Bound, Figures, Memory, Owners
+from hloom.tools.report.memory import Bound, MemoryView, PeakOwners, StepBytes
 from hloom.tools.report.module import ModuleReport
-from hloom.tools.report.remat_view import Attempt, Recomputation
+from hloom.tools.report.remat_view import AttemptRow, Recomputation
 from hloom.tools.report.sources import Named
 
 _MOST_ROWS = 8
@@ -78,7 +79,7 @@ def _overview(modules: Sequence[ModuleReport]) -> Table:
     return table
 
 
-def _memory(memory: Memory) -> Iterator[RenderableType]:
+def _memory(memory: MemoryView) -> Iterator[RenderableType]:
     yield _heading("Memory of a step, on each device")
     if not memory.bars:
         yield Text("not known")
@@ -97,7 +98,7 @@ def _memory(memory: Memory) -> Iterator[RenderableType]:
             yield _owners(owners)
 
 
-def _verdict(bound: Bound, figures: Figures | None) -> Text:
+def _verdict(bound: Bound, figures: StepBytes | None) -> Text:
     holds = None if figures is None else bound.holds(figures)
     if holds is None:
         return Text(f"Budget: {bound.described}.")
@@ -106,7 +107,7 @@ def _verdict(bound: Bound, figures: Figures | None) -> Text:
     return Text(f"Over the budget of {bound.described}.", style="bold red")
 
 
-def _owners(owners: Owners) -> RenderableType:
+def _owners(owners: PeakOwners) -> RenderableType:
     table = _table("bytes>", "of the peak>", "value", "line")
     for row in owners.rows:
         count = f"{row.count} x " if row.count > 1 else ""
@@ -115,7 +116,7 @@ def _owners(owners: Owners) -> RenderableType:
         table.add_row(units.size(row.size_bytes), share, value, _line(row.value))
     if not owners.others:
         return table
-    more = f"and {units.counted(owners.others, 'smaller value')}"
+    more = f"and {counted(owners.others, 'smaller value')}"
     return Group(table, Text(f"{more}, {units.size(owners.others_bytes)}", style="dim"))
 
 
@@ -126,7 +127,7 @@ def _recomputation(what: Recomputation, bound: Bound | None) -> Iterator[Rendera
     else:
         cost = f", {units.flops(what.added_flops)} more work" if what.added_flops else ""
         yield Text(
-            f"{units.counted(what.operations, 'operation')} once more, "
+            f"{counted(what.operations, 'operation')} once more, "
             f"{units.size(what.freed_bytes)} not kept, {units.size(what.added_bytes)} kept in "
             f"their place{cost}"
         )
@@ -144,7 +145,7 @@ def _recomputation(what: Recomputation, bound: Bound | None) -> Iterator[Rendera
         yield _attempts(what.attempts, bound)
 
 
-def _attempts(attempts: Sequence[Attempt], bound: Bound | None) -> Table:
+def _attempts(attempts: Sequence[AttemptRow], bound: Bound | None) -> Table:
     table = _table("", "predicted>", "XLA's figure>", "off by>", "added work>", "")
     for number, attempt in enumerate(attempts, start=1):
         measured, error = attempt.measured_bytes, attempt.error
@@ -161,8 +162,8 @@ def _attempts(attempts: Sequence[Attempt], bound: Bound | None) -> Table:
     return table
 
 
-def _barriers(what: Barriers) -> Iterator[RenderableType]:
-    yield _heading(f"Where devices meet, in order: {units.counted(what.count, 'barrier')}")
+def _barriers(what: BarriersView) -> Iterator[RenderableType]:
+    yield _heading(f"Where devices meet, in order: {counted(what.count, 'barrier')}")
     for each in what.order[:_MOST_PLACES]:
         details = ", ".join(filter(None, (each.groups, each.operation.place.short)))
         style = "bold" if each.what == "barrier" else "dim" if each.is_around else ""
@@ -176,8 +177,8 @@ def _graphs(what: Graphs) -> Iterator[RenderableType]:
         yield Text("not known")
     else:
         thunks, graphs = (
-            units.counted(what.thunks, "thunk"),
-            units.counted(what.graphs, "graph"),
+            counted(what.thunks, "thunk"),
+            counted(what.graphs, "graph"),
         )
         yield Text(f"{what.captured} of {thunks} in {graphs}, {units.percent(what.share)}")
     if what.left_out:

@@ -1,4 +1,4 @@
-"""Numbers, names and places as a reader wants them."""
+"""Formats numbers, names and source lines for people."""
 
 from __future__ import annotations
 
@@ -57,11 +57,6 @@ def percent(share: float) -> str:
     if shown in (0, 100) and share not in (0, 1):
         return "< 1 %" if share < 0.5 else "> 99 %"
     return f"{shown} %"
-
-
-def counted(count: int, noun: str, plural: str = "") -> str:
-    """A count with its noun, e.g. "1 block", "2,572 operations"."""
-    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
 def short_place(line: str) -> str:

@@ -1,4 +1,4 @@
-"""A module as the planner sees it: what each setting would recompute, in what time and memory.
+"""A module as the planner sees it: what each candidate would recompute, in what time and memory.
 
 Straight-line blocks are rehearsed on arrays; of pairs of loops it is told what they change in the
 block around them.
@@ -33,29 +33,17 @@ from hloom.passes.remat.block.schedule import CloneSchedule
 from hloom.passes.remat.block.values import ForwardValues
 from hloom.passes.remat.budget.block_plans import BlockPlans
 from hloom.passes.remat.budget.loop_effects import LoopEffect, LoopEffects, put_stacks
-from hloom.passes.remat.budget.price_grid import PriceGrid, Setting
+from hloom.passes.remat.budget.price_grid import Candidate, PriceGrid
 from hloom.passes.remat.budget.pricing import Pricing
 from hloom.passes.remat.budget.traced_clones import clone_into_trace
+from hloom.passes.remat.record import Estimate
 from hloom.passes.remat.scan.plan import BlockScans, ScanPlan
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a setting is predicted to give: temporary memory at the peak, and added time.
-
-    ``seconds`` are as they count in prices: of cheap work a share.
-    """
-
-    setting: Setting | None
-    temp_bytes: int
-    seconds: float
-
 
 _HALVINGS = 2, 1, 3, 4, 5
 """How often the backward pass is halved for the lengths of windows that are tried, in order."""
 
 _LONG, _HALVINGS_IF_LONG = 12_000, (3, 4)
-"""Operations of a program in which few settings can be tried; its windows are that short then."""
+"""Operations of a program in which few candidates can be tried; its windows are that short then."""
 
 _USUAL_LENGTHS, _SHORTEST_LENGTH = (384, 96), 8
 """In very long programs also these, in operations: a layer has some hundred."""
@@ -67,15 +55,15 @@ Plans = tuple[tuple[BlockPlan, ...], tuple[ScanPlan, ...]]
 
 @dataclass(frozen=True)
 class _Simulated:
-    """An outcome with the peak it comes from."""
+    """An estimate with the peak it comes from."""
 
-    outcome: Outcome
+    estimate: Estimate
     peak: Peak
 
 
 @dataclass(frozen=True)
 class _Planned:
-    """What a setting does: to loops, by their number; and in blocks.
+    """What a candidate does: to loops, by their number; and in blocks.
 
     ``around`` are the operations inside of which something is planned.
     """
@@ -104,9 +92,9 @@ class Model:
         }
         self._lines: dict[ir.Block, OpTrace] = {}
         self._peaks: dict[ir.Block, int] = {}
-        self._known: dict[Setting | None, _Simulated] = {}
+        self._known: dict[Candidate | None, _Simulated] = {}
         self._alike: dict[Hashable, _Simulated] = {}
-        """By what follows from a setting: several may come to the same."""
+        """By what follows from a candidate: several may come to the same."""
         scans = [BlockScans(block, min_bytes) for block in self.blocks]
         self.pairs = [pair for one in scans for pair in one.pairs]
         loops = {loop for pair in self.pairs for loop in (pair.forward.op, pair.backward.op)}
@@ -125,7 +113,7 @@ class Model:
 
     @property
     def is_long(self) -> bool:
-        """Whether the module has so many operations that only few settings can be tried."""
+        """Whether the module has so many operations that only few candidates can be tried."""
         return len(self.operations) > _LONG
 
     def lengths(self) -> tuple[int, ...]:
@@ -139,50 +127,50 @@ class Model:
             lengths = [longest]
         return (*lengths, 0) if self.pairs else tuple(lengths)
 
-    def kept_bytes(self, setting: Setting) -> int:
-        """Bytes that are kept at one time for the backward pass; quicker to tell than an outcome.
+    def kept_bytes(self, candidate: Candidate) -> int:
+        """Bytes that are kept at one time for the backward pass; quicker to tell than an estimate.
 
         It is mostly a bit less than the temporary memory.
         """
-        by_block = Counter(self.lines.kept_bytes(setting))
-        by_block.update(self.loops.kept_bytes(setting.step))
+        by_block = Counter(self.lines.kept_bytes(candidate))
+        by_block.update(self.loops.kept_bytes(candidate.price))
         return max(by_block.values(), default=0)
 
-    def seconds(self, setting: Setting) -> float:
-        """The added time of a setting; quicker to tell than an outcome where there are no loops."""
-        return _seconds(self.loops.at(setting.step), self.lines.schedules(setting))
+    def seconds(self, candidate: Candidate) -> float:
+        """The added time of a candidate; quicker than an estimate where there are no loops."""
+        return _seconds(self.loops.at(candidate.price), self.lines.schedules(candidate))
 
-    def are_alike(self, one: Setting | None, other: Setting | None) -> bool:
-        """Whether two settings come to the same decisions."""
+    def are_alike(self, one: Candidate | None, other: Candidate | None) -> bool:
+        """Whether two candidates come to the same decisions."""
         return self._simulated(one).peak is self._simulated(other).peak
 
-    def outcome(self, setting: Setting | None) -> Outcome:
-        """What a setting would give; None stands for the module as it is."""
-        return self._simulated(setting).outcome
+    def estimate(self, candidate: Candidate | None) -> Estimate:
+        """What a candidate would give; None stands for the module as it is."""
+        return self._simulated(candidate).estimate
 
     def unmodified(self) -> MemoryPrediction:
         """The memory of the module as it is."""
         peak = self._simulated(None).peak
         return prediction_of(self._graphs[self.main], self._base_line(self.main), peak)
 
-    def _simulated(self, setting: Setting | None) -> _Simulated:
-        if setting not in self._known:
-            self._known[setting] = self._simulate(setting)
-        return self._known[setting]
+    def _simulated(self, candidate: Candidate | None) -> _Simulated:
+        if candidate not in self._known:
+            self._known[candidate] = self._simulate(candidate)
+        return self._known[candidate]
 
-    def _simulate(self, setting: Setting | None) -> _Simulated:
-        effects = {} if setting is None else self.loops.at(setting.step)
-        schedules = {} if setting is None else self.lines.schedules(setting)
+    def _simulate(self, candidate: Candidate | None) -> _Simulated:
+        effects = {} if candidate is None else self.loops.at(candidate.price)
+        schedules = {} if candidate is None else self.lines.schedules(candidate)
         key = tuple(schedules.values()), tuple(effects.items())
         if key not in self._alike:
-            self._alike[key] = self._simulate_as(setting, effects, schedules)
+            self._alike[key] = self._simulate_as(candidate, effects, schedules)
         alike = self._alike[key]
-        outcome = dataclasses.replace(alike.outcome, setting=setting)
-        return dataclasses.replace(alike, outcome=outcome)
+        estimate = dataclasses.replace(alike.estimate, candidate=candidate)
+        return dataclasses.replace(alike, estimate=estimate)
 
     def _simulate_as(
         self,
-        setting: Setting | None,
+        candidate: Candidate | None,
         effects: Mapping[int, LoopEffect],
         schedules: Mapping[ir.Block, CloneSchedule],
     ) -> _Simulated:
@@ -192,12 +180,12 @@ class Model:
         if self.main in schedules:
             line = clone_into_trace(line, schedules[self.main])
         peak = simulate(line)
-        return _Simulated(Outcome(setting, peak.bytes, _seconds(effects, schedules)), peak)
+        return _Simulated(Estimate(candidate, peak.bytes, _seconds(effects, schedules)), peak)
 
-    def plan(self, setting: Setting) -> Plans:
-        """The setting's decisions on the module itself."""
-        schedules = self.lines.schedules(setting).values()
-        return tuple(map(block_plan, schedules)), self.loops.plans(setting.step)
+    def plan(self, candidate: Candidate) -> Plans:
+        """The candidate's decisions on the module itself."""
+        schedules = self.lines.schedules(candidate).values()
+        return tuple(map(block_plan, schedules)), self.loops.plans(candidate.price)
 
     def on(self, module: ir.Module, plans: Plans) -> Plans:
         """The same decisions on a clone of the module."""

@@ -1,4 +1,4 @@
-"""What rewriting pairs of loops changes in the block around them, setting by setting.
+"""What rewriting pairs of loops changes in the block around them, candidate by candidate.
 
 The loops are rewritten on a scratch copy of the module, whose bodies are small. What counts around
 them is what the bodies hold while they run, and how much one loop stacks for the other.
@@ -43,7 +43,7 @@ class LoopEffect:
 
 
 class LoopEffects:
-    """The effects of every setting on a module's pairs of loops."""
+    """The effects of every candidate on a module's pairs of loops."""
 
     def __init__(
         self,

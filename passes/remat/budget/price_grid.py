@@ -1,4 +1,4 @@
-"""The settings that the planner tries, and what recomputation is worth at each."""
+"""The candidates that the planner tries, and what recomputation is worth at each."""
 
 from __future__ import annotations
 
@@ -23,29 +23,30 @@ FINE = 32
 
 
 @dataclass(frozen=True, order=True)
-class Setting:
-    """What the planner turns: how long windows are, and how dear a second of recomputation is.
+class Candidate:
+    """What the planner chooses: how long windows are, and the price of a second of recomputation.
 
     Attributes:
-      length: operations of the backward pass in a window; 0 leaves straight lines as they are.
-      step: from 0, where memory is all that counts, to ``PRICES * FINE``; between two rungs what is
-        made late in the forward pass, and so is kept for a short time, has the upper price.
-      lead: how many windows that run first recompute cheap work only. What they would recompute
-        for themselves is mostly alive at the same time where it is kept.
+      window_length: operations of the backward pass in a window; 0 leaves straight lines as they
+        are.
+      price: from 0, where memory is all that counts, to ``PRICES * FINE``; between two rungs
+        what is made late in the forward pass, and so is kept for a short time, has the upper price.
+      cheap_prefix: how many windows that run first recompute cheap work only. What they would
+        recompute for themselves is mostly alive at the same time where it is kept.
     """
 
-    length: int
-    step: int
-    lead: int = 0
+    window_length: int
+    price: int
+    cheap_prefix: int = 0
 
     @property
     def price_index(self) -> int:
-        return self.step // FINE
+        return self.price // FINE
 
     @property
     def fine(self) -> int:
         """Steps above the rung."""
-        return self.step % FINE
+        return self.price % FINE
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Finding the setting that meets a bound on memory at the least added time."""
+"""Finding the candidate that meets a bound on memory at the least added time."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
-from hloom.passes.remat.budget.estimate import Model, Outcome
-from hloom.passes.remat.budget.price_grid import EXPENSIVE_PRICES, FINE, PRICES, Setting
+from hloom.passes.remat.budget.estimate import Model
+from hloom.passes.remat.budget.price_grid import EXPENSIVE_PRICES, FINE, PRICES, Candidate
+from hloom.passes.remat.record import Estimate, Measurement
 
 _LONGEST_LEAD = 4
 
 _FINE_STEPS = 4
-"""Settings that are left for the steps between rungs, where not many may be tried."""
+"""Candidates that are left for the steps between rungs, where not many may be tried."""
 
 _EVEN_STEPS = 3
 """How many steps are looked for as if memory grew evenly from one rung to the next."""
@@ -30,54 +30,50 @@ _FAR = 1.5
 """Between two rungs that both take so many times the least memory nothing is looked for."""
 
 
-@dataclass(frozen=True)
-class Tried:
-    """A setting that was compiled, and the temporary memory XLA gave it."""
-
-    outcome: Outcome
-    real_bytes: int
-
-
 _MOST_WORK, _MOST_WORK_IF_LONG, _FEWEST = 1_000_000, 500_000, 6
-"""How many operations are simulated for one plan, all settings together, and the number of settings
-that are always allowed: so that planning stays short where programs are long. One operation takes 6
-to 8 microseconds on one core of a server, so that 500,000 take 4 seconds; a few settings are tried
-beyond that, to end a search with something that fits, and all is to be done in 10 seconds."""
+"""How many operations are simulated for one plan, all candidates together, and the number of
+candidates that are always allowed: so that planning stays short where programs are long. One
+operation takes 6 to 8 microseconds on one core of a server, so that 500,000 take 4 seconds; a few
+candidates are tried beyond that, to end a search with something that fits, and all is to be done in
+10 seconds."""
 
 
 class Search:
-    """Looks for settings; remembers every outcome it has seen, in order."""
+    """Looks for candidates; remembers every estimate it has seen, in order."""
 
-    def __init__(self, model: Model, known: Iterable[Outcome] = ()) -> None:
+    def __init__(self, model: Model, known: Iterable[Estimate] = ()) -> None:
         self.model = model
         most = _MOST_WORK_IF_LONG if model.is_long else _MOST_WORK
         self.left = max(_FEWEST, most // max(len(model.operations), 1))
-        """How many more settings may be tried, about."""
-        self.outcomes: dict[Setting | None, Outcome] = {o.setting: o for o in known}
+        """How many more candidates may be tried, about."""
+        self.estimates: dict[Candidate | None, Estimate] = {o.candidate: o for o in known}
 
-    def outcome(self, setting: Setting | None) -> Outcome:
-        """What the model says of a setting, asked once."""
-        if setting not in self.outcomes:
+    def estimate(self, candidate: Candidate | None) -> Estimate:
+        """What the model says of a candidate, asked once."""
+        if candidate not in self.estimates:
             self.left -= 1
-            self.outcomes[setting] = self.model.outcome(setting)
-        return self.outcomes[setting]
+            self.estimates[candidate] = self.model.estimate(candidate)
+        return self.estimates[candidate]
 
     def within(
-        self, limit_bytes: float, fits: Callable[[Outcome], bool], tried: Sequence[Tried] = ()
+        self,
+        limit_bytes: float,
+        fits: Callable[[Estimate], bool],
+        tried: Sequence[Measurement] = (),
     ) -> None:
-        """Tries settings around where outcomes begin to fit in about ``limit_bytes``.
+        """Tries candidates around where estimates begin to fit in about ``limit_bytes``.
 
         ``fits`` says whether one does; it is to hold for less memory where it holds for more.
         ``tried`` corrects what the model says of memory.
         """
         lengths = self.model.lengths()
-        if fits(self.outcome(None)) or not lengths:
+        if fits(self.estimate(None)) or not lengths:
             return
         guess = self._guess(lengths[0], limit_bytes)
         best: tuple[float, int, int] | None = None
         for length in lengths:
             wanted = 0
-            if best and (self.model.seconds(Setting(length, guess * FINE)), -length) > best[:2]:
+            if best and (self.model.seconds(Candidate(length, guess * FINE)), -length) > best[:2]:
                 wanted = guess + 1  # as far down as there it would cost more than the best
             price_index = self._highest(length, fits, max(guess, wanted), wanted)
             if price_index is None:
@@ -97,69 +93,69 @@ class Search:
         low, high = 0, PRICES
         while high - low > 1:
             middle = (low + high) // 2
-            if self.model.kept_bytes(Setting(length, middle * FINE)) <= limit_bytes * _KEPT_SHARE:
+            if self.model.kept_bytes(Candidate(length, middle * FINE)) <= limit_bytes * _KEPT_SHARE:
                 low = middle
             else:
                 high = middle
         return low
 
-    def lowest(self) -> list[Outcome]:
-        """Settings with little memory: the same ones whatever was tried before."""
+    def lowest(self) -> list[Estimate]:
+        """Candidates with little memory: the same ones whatever was tried before."""
         grid = self._grid()
         lowest = min(grid, key=lambda one: (one.temp_bytes, one.seconds), default=None)
-        if lowest is not None and lowest.setting is not None and self.left > 0:
-            middle = lowest.setting.step // FINE
+        if lowest is not None and lowest.candidate is not None and self.left > 0:
+            middle = lowest.candidate.price // FINE
             for price_index in (middle - 2, middle + 2):
-                grid.append(self._at(lowest.setting.length, max(price_index, 0), 0))
-            if lowest.setting.length:
-                grid.append(self.outcome(dataclasses.replace(lowest.setting, lead=1)))
-        return [self.outcome(None), *grid]
+                grid.append(self._at(lowest.candidate.window_length, max(price_index, 0), 0))
+            if lowest.candidate.window_length:
+                grid.append(self.estimate(dataclasses.replace(lowest.candidate, cheap_prefix=1)))
+        return [self.estimate(None), *grid]
 
-    def _grid(self) -> list[Outcome]:
-        """Outcomes for each length, at the rungs where they may take less than the others."""
-        grid: list[Outcome] = []
+    def _grid(self) -> list[Estimate]:
+        """Estimates for each length, at the rungs where they may take less than the others."""
+        grid: list[Estimate] = []
         ceiling = EXPENSIVE_PRICES
         for length in self.model.lengths():
-            column: dict[int, Outcome] = {}
+            column: dict[int, Estimate] = {}
             for price_index in _FLOOR_RUNGS if self.left > 0 else _FLOOR_RUNGS[:1]:
                 least = min((one.temp_bytes for one in (*grid, *column.values())), default=math.inf)
                 if price_index >= ceiling or self._is_far(price_index, column, least):
                     continue
-                if self.model.kept_bytes(Setting(length, price_index * FINE)) > least:
+                if self.model.kept_bytes(Candidate(length, price_index * FINE)) > least:
                     ceiling = price_index  # with windows of other lengths no less is kept
                     continue
                 column[price_index] = self._at(length, price_index, 0)
             grid += column.values()
         return grid
 
-    def _is_far(self, price_index: int, column: Mapping[int, Outcome], least_bytes: float) -> bool:
+    def _is_far(self, price_index: int, column: Mapping[int, Estimate], least_bytes: float) -> bool:
         """Whether it is not worth trying a rung for less memory, by those that it is between."""
         below = max((other for other in column if other < price_index), default=None)
         above = min((other for other in column if other > price_index), default=None)
         if below is None or above is None:
             return False
         one, other = column[below], column[above]
-        if self.model.are_alike(one.setting, other.setting):
+        if self.model.are_alike(one.candidate, other.candidate):
             return True
         return min(one.temp_bytes, other.temp_bytes) > least_bytes * _FAR
 
-    def _lead(self, fits: Callable[[Outcome], bool]) -> None:
+    def _lead(self, fits: Callable[[Estimate], bool]) -> None:
         """Tries whether the first windows need not recompute what is expensive."""
-        best = cheapest(outcome for outcome in self.outcomes.values() if fits(outcome))
-        if best is None or best.setting is None or not best.setting.length:
+        best = cheapest(estimate for estimate in self.estimates.values() if fits(estimate))
+        if best is None or best.candidate is None or not best.candidate.window_length:
             return
         lead = 1
-        while best.setting.step < EXPENSIVE_PRICES * FINE and lead <= _LONGEST_LEAD:
-            setting = dataclasses.replace(best.setting, lead=lead)
-            if self.model.seconds(setting) < best.seconds and not fits(self.outcome(setting)):
+        while best.candidate.price < EXPENSIVE_PRICES * FINE and lead <= _LONGEST_LEAD:
+            candidate = dataclasses.replace(best.candidate, cheap_prefix=lead)
+            if self.model.seconds(candidate) < best.seconds and not fits(self.estimate(candidate)):
                 break
             lead *= 2
 
-    def _at(self, length: int, price_index: int, fine: int) -> Outcome:
-        return self.outcome(Setting(length, price_index * FINE + fine))
+    def _at(self, length: int, price_index: int, fine: int) -> Estimate:
+        return self.estimate(Candidate(length, price_index * FINE + fine))
 
     def _highest(
-        self, length: int, fits: Callable[[Outcome], bool], guess: int, wanted: int
+        self, length: int, fits: Callable[[Estimate], bool], guess: int, wanted: int
     ) -> int | None:
         """The highest rung that fits, from the ``wanted`` one on, looked for near a guess."""
 
@@ -191,16 +187,16 @@ class Search:
         self,
         length: int,
         price_index: int,
-        fits: Callable[[Outcome], bool],
+        fits: Callable[[Estimate], bool],
         limit_bytes: float,
-        tried: Sequence[Tried],
+        tried: Sequence[Measurement],
     ) -> None:
         """Tries steps from one rung to the next: where memory grows evenly few, else by halves."""
 
         def missing(fine: int) -> float:
             return limit_bytes - corrected_bytes(self._at(length, price_index, fine), tried)
 
-        even = Setting(length, (price_index + 1) * FINE) in self.outcomes
+        even = Candidate(length, (price_index + 1) * FINE) in self.estimates
         low, high = 0, FINE
         for number in itertools.count():
             if high - low <= 1 or self.left <= 0:
@@ -222,33 +218,33 @@ def _evenly_between(low: int, high: int, below: float, above: float) -> int:
     return min(max(low + int(share * (high - low)), low + 1), high - 1)
 
 
-def cheapest(outcomes: Iterable[Outcome]) -> Outcome | None:
-    """The outcome of least added time; of several, the one with the longest windows."""
-    return min(outcomes, key=_cost, default=None)
+def cheapest(estimates: Iterable[Estimate]) -> Estimate | None:
+    """The estimate of least added time; of several, the one with the longest windows."""
+    return min(estimates, key=_cost, default=None)
 
 
-def _cost(outcome: Outcome) -> tuple[float, int, int]:
-    setting = outcome.setting
-    if setting is None:
+def _cost(estimate: Estimate) -> tuple[float, int, int]:
+    candidate = estimate.candidate
+    if candidate is None:
         return 0.0, 0, 0
-    return outcome.seconds, -setting.length, -setting.step
+    return estimate.seconds, -candidate.window_length, -candidate.price
 
 
-def corrected_bytes(outcome: Outcome, tried: Sequence[Tried]) -> float:
-    """The temporary memory to expect of an outcome, given what XLA made of others.
+def corrected_bytes(estimate: Estimate, tried: Sequence[Measurement]) -> float:
+    """The temporary memory to expect of an estimate, given what XLA made of others.
 
-    The model is off by much the same ratio for settings that are alike.
+    The model is off by much the same ratio for candidates that are alike.
     """
     if not tried:
-        return outcome.temp_bytes
-    nearest = min(tried, key=lambda other: _distance(outcome, other.outcome))
-    if nearest.outcome.setting == outcome.setting:
+        return estimate.temp_bytes
+    nearest = min(tried, key=lambda other: _distance(estimate, other.estimate))
+    if nearest.estimate.candidate == estimate.candidate:
         return nearest.real_bytes
-    return outcome.temp_bytes * nearest.real_bytes / max(nearest.outcome.temp_bytes, 1)
+    return estimate.temp_bytes * nearest.real_bytes / max(nearest.estimate.temp_bytes, 1)
 
 
-def _distance(one: Outcome, other: Outcome) -> float:
+def _distance(one: Estimate, other: Estimate) -> float:
     distance = abs(math.log(max(one.temp_bytes, 1) / max(other.temp_bytes, 1)))
-    if one.setting is None or other.setting is None:
-        return distance + (one.setting != other.setting)
-    return distance + 0.5 * (one.setting.length != other.setting.length)
+    if one.candidate is None or other.candidate is None:
+        return distance + (one.candidate != other.candidate)
+    return distance + 0.5 * (one.candidate.window_length != other.candidate.window_length)

@@ -7,13 +7,13 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 from support.devices.barrier_programs import in_shard_map, kernel, marks_in, plan_of
 
-from hloom import _jax
+from hloom._jax.modules import make_context
 from hloom.passes.ir import marks, walk
 from hloom.passes.ir.ops import Kind, kind_of
 
 
 def module_with(function: str) -> tuple[ir.Module, ir.Block]:
-    module = ir.Module.parse(function, _jax.make_context())
+    module = ir.Module.parse(function, make_context())
     return module, module.body.operations[0].regions[0].blocks[0]
 
 

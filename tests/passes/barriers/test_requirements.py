@@ -8,7 +8,7 @@ import pytest
 from jax.extend.mlir import ir
 from support.devices.barrier_programs import in_shard_map, kernel, plan_of
 
-from hloom import _jax
+from hloom._jax.modules import make_context
 from hloom.passes.ir.collectives import SyncRequirement, declare, declared, parse_sync_requirement
 from hloom.passes.ir.replica_groups import replica_groups
 
@@ -56,7 +56,7 @@ def test_a_declared_target_needs_no_attribute() -> None:
         kinds = [barrier["kind"] for barrier in plan_of(in_shard_map(call))["barriers"]]
         assert kinds == ["entry", "exit"]
         declare("known", SyncRequirement(entry=True, exit="after"))
-        with pytest.raises(ValueError, match="@known is declared already, with Needs"):
+        with pytest.raises(ValueError, match="@known is declared already, with SyncRequirement"):
             declare("known", SyncRequirement(entry=True))
         said = f"%r = {kernel('exit=after', target='known')}"
         kinds = [barrier["kind"] for barrier in plan_of(in_shard_map(said))["barriers"]]
@@ -86,7 +86,7 @@ def test_groups(groups: str, read: tuple[tuple[int, ...], ...] | None) -> None:
   sdy.mesh @mesh = <["x"=2, "y"=2]>
   sdy.mesh @turned = <["x"=2, "y"=2], device_ids=[3, 2, 1, 0]>
 """,
-        _jax.make_context(),
+        make_context(),
     )
     mesh = module.body.operations[0].operation
     with module.context:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from jax.extend.mlir import ir
 from support.devices.barrier_rules import Rules
 
-from hloom import _jax
+from hloom._jax.modules import make_context
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.ir import walk
@@ -107,7 +107,7 @@ module attributes {{mhlo.num_partitions = {PARTITIONS} : i32, mhlo.num_replicas 
 
 def with_barriers(text: str) -> Rules:
     """The rules of the block of a program with barriers."""
-    module = ir.Module.parse(text, _jax.make_context())
+    module = ir.Module.parse(text, make_context())
     Pipeline.parse("barriers").run(module, target=Target())
     [computation] = (
         op for op in walk.operations(module.operation) if op.name == "sdy.manual_computation"

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import pytest
 from jax.extend.mlir import ir
 
-from hloom import _jax, targets
+from hloom import targets
+from hloom._jax.options import given_options, profiled, with_options
 from hloom.compiling.graphs import Captured, Settings, compile_captured
 from hloom.lowering.capture import compile_options
 from hloom.passes.framework.pipeline import Pipeline
@@ -164,7 +165,7 @@ def test_given_options_are_those_of_the_compile_and_of_the_environment(
 ) -> None:
     monkeypatch.setenv("XLA_FLAGS", "--xla_a=1 --xla_b --xla_c=x,y")
     options = Options(("xla_a", 2), ("xla_d", True))
-    assert _jax.given_options(options) == {
+    assert given_options(options) == {
         "xla_a": "2",
         "xla_b": "true",
         "xla_c": "x,y",
@@ -174,23 +175,23 @@ def test_given_options_are_those_of_the_compile_and_of_the_environment(
 
 def test_options_are_added_to_a_copy() -> None:
     options = Options(("xla_a", 1), ("xla_b", 2))
-    extended = _jax.with_options(options, {"xla_b": 3, "xla_c": 4})
+    extended = with_options(options, {"xla_b": 3, "xla_c": 4})
     assert extended.env_option_overrides == [("xla_a", 1), ("xla_b", 3), ("xla_c", 4)]
     assert options.env_option_overrides == [("xla_a", 1), ("xla_b", 2)]
-    assert _jax.with_options(options, {}) is options
+    assert with_options(options, {}) is options
 
 
 def test_a_trace_is_seen(tmp_path: Any) -> None:
-    assert _jax.profiled(Options()) is None
+    assert profiled(Options()) is None
     with jax.profiler.trace(str(tmp_path)):
-        assert "a profiler is running" in (_jax.profiled(Options()) or "")
-    assert _jax.profiled(Options()) is None
+        assert "a profiler is running" in (profiled(Options()) or "")
+    assert profiled(Options()) is None
 
 
 def test_the_first_compile_of_auto_pgle_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     jax.config.update("jax_enable_pgle", True)
     try:
-        assert "AutoPGLE" in (_jax.profiled(Options()) or "")
-        assert _jax.profiled(Options(fdo_profile=b"profile")) is None
+        assert "AutoPGLE" in (profiled(Options()) or "")
+        assert profiled(Options(fdo_profile=b"profile")) is None
     finally:
         jax.config.update("jax_enable_pgle", False)

@@ -22,7 +22,7 @@ from jax.extend.mlir.dialects import stablehlo
 from support import ROOT
 
 from benchmarks import corpus, corpus_module
-from hloom import _jax
+from hloom._jax.modules import make_context
 from hloom.passes.capture import capturable
 from hloom.passes.framework import registry
 from hloom.passes.framework.base import Pass, Target
@@ -99,7 +99,7 @@ def test_the_passes_have_something_to_do(entries: dict[tuple[str, int], Entry]) 
 def test_no_operation_is_left_out() -> None:
     found = set()
     for chunk in filter(is_known, chunks()):
-        with _jax.make_context() as context:
+        with make_context() as context:
             module = ir.Module.parse(chunk.data, context)
             found |= {op.name for op in walk.operations(module.operation)}
     assert len(OPERATIONS) > 100

@@ -20,7 +20,7 @@ from benchmarks.programs import lstm, mixture_of_experts, two_level_scan
 from benchmarks.programs.common import checkpoint_with
 from benchmarks.programs.gpt import Gpt
 from benchmarks.subjects import SUBJECTS
-from hloom import _jax
+from hloom._jax.devices import keeps_barriers
 
 BUDGETS = ("80%", "50%", "1B")
 """Two shares of what the program takes, and its floor."""
@@ -81,5 +81,5 @@ def test_losses_and_gradients_stay(name: str, monkeypatch: pytest.MonkeyPatch) -
         for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4 * np.abs(other).max())
     # Where XLA drops barriers, what is unrolled cannot be changed.
-    may_change = SUBJECTS[name].scanned or _jax.keeps_barriers("cpu")
+    may_change = SUBJECTS[name].scanned or keeps_barriers("cpu")
     assert changed == (len(BUDGETS) if may_change else 0)

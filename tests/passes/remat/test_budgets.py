@@ -24,7 +24,7 @@ from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.ir.ops import is_cheap
 from hloom.passes.remat.budget.estimate import Model
-from hloom.passes.remat.budget.price_grid import FINE, PRICES, Setting
+from hloom.passes.remat.budget.price_grid import FINE, PRICES, Candidate
 from hloom.passes.remat.budget.search import Search, cheapest
 
 BUDGETS = ("1B", "30%", "60%")
@@ -88,12 +88,12 @@ def test_more_memory_is_never_slower() -> None:
     module = prepared(lowered_deep_loss())
     with module.context, ir.Location.unknown():
         search = Search(Model(module, Target(), 0))
-        off = search.outcome(None)
+        off = search.estimate(None)
         times = []
         for share in (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0):
             limit = off.temp_bytes * share
-            search.within(limit, lambda outcome, limit=limit: outcome.temp_bytes <= limit)
-            best = cheapest(o for o in search.outcomes.values() if o.temp_bytes <= limit)
+            search.within(limit, lambda estimate, limit=limit: estimate.temp_bytes <= limit)
+            best = cheapest(o for o in search.estimates.values() if o.temp_bytes <= limit)
             assert best is not None
             times.append(best.seconds)
     assert times == sorted(times, reverse=True)
@@ -106,7 +106,7 @@ def test_what_is_added_goes_down_rung_by_rung() -> None:
         model = Model(module, Target(), 0)
         length = model.lengths()[0]
         seconds = [
-            model.outcome(Setting(length, price_index * FINE)).seconds
+            model.estimate(Candidate(length, price_index * FINE)).seconds
             for price_index in range(PRICES)
         ]
     assert all(later <= earlier * 1.001 for earlier, later in itertools.pairwise(seconds))

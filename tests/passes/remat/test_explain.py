@@ -9,13 +9,17 @@ import jax.numpy as jnp
 import pytest
 from jax.extend.mlir import ir
 
-from hloom.passes.framework.base import Attempt, Complaint, Target
+from hloom.passes.framework.base import Target
+from hloom.passes.framework.feedback import Attempt, Complaint
 from hloom.passes.framework.options import Budget
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.text import counted
 from hloom.passes.remat import Remat
+from hloom.passes.remat.budget.price_grid import Candidate
 from hloom.passes.remat.explain import describe_floor, describe_peak, size
-from hloom.tools.opt.dry_run import foresee
+from hloom.passes.remat.obstacle import RematObstacle
+from hloom.passes.remat.record import Estimate, RematRecord
+from hloom.tools.opt.dry_run import dry_run
 
 MIB = 2**20
 
@@ -139,12 +143,17 @@ def test_a_program_without_temporaries_has_no_peak_to_tell_of() -> None:
 # Complaints.
 
 
-def attempt(temp_bytes: int, obstacle: str | None = None, **plan: object) -> Attempt:
-    known: dict[str, object] = {"setting": None, **plan}
-    return Attempt(known | ({"obstacle": obstacle} if obstacle else {}), 0, 0, 0, temp_bytes)
+def attempt(
+    temp_bytes: int, obstacle: str | None = None, candidate: Candidate | None = None
+) -> Attempt[RematRecord]:
+    record = RematRecord(
+        estimate=Estimate(candidate, temp_bytes, 0.0),
+        obstacle=RematObstacle(obstacle) if obstacle else None,
+    )
+    return Attempt(record, temp_bytes, temp_bytes)
 
 
-def complaint(step: Remat, *attempts: Attempt) -> Complaint | None:
+def complaint(step: Remat, *attempts: Attempt[RematRecord]) -> Complaint | None:
     module = lowered(jnp.sin, spec(4))
     return step.complaint(attempts, step.best(attempts, Target()), Target(), lambda: module)
 
@@ -170,13 +179,13 @@ def test_a_missed_share_says_why(obstacle: str | None, reason: str) -> None:
 
 
 def test_a_missed_share_that_was_worked_on_has_no_excuse() -> None:
-    found = complaint(HALF, attempt(8 * MIB), attempt(5 * MIB, setting=[0, 0, 0]))
+    found = complaint(HALF, attempt(8 * MIB), attempt(5 * MIB, candidate=Candidate(0, 0)))
     assert found is not None
     assert found.text.endswith("the least that was reached is 5.00 MiB.")
 
 
 def test_where_the_program_as_it_is_takes_least_it_says_so() -> None:
-    found = complaint(HALF, attempt(8 * MIB), attempt(9 * MIB, setting=[0, 0, 0]))
+    found = complaint(HALF, attempt(8 * MIB), attempt(9 * MIB, candidate=Candidate(0, 0)))
     assert found is not None
     assert "least that was reached is 8.00 MiB. Nothing is recomputed: no recomp" in found.text
 
@@ -221,7 +230,7 @@ def test_a_backend_without_figures_cannot_be_held_to_a_budget() -> None:
 
 def test_what_is_only_planned_is_not_said_to_be_compiled() -> None:
     module = lowered(jax.grad(residual), [spec(64, 64)] * 6, spec(256, 64))
-    said = foresee(Pipeline.parse("remat{budget=1KiB}"), module, Target()).complaint
+    said = dry_run(Pipeline.parse("remat{budget=1KiB}"), module, Target()).complaint
     assert said is not None
     assert said.startswith("the memory of the step cannot be held to 1.00 KiB; ")
     assert "compiled" not in said

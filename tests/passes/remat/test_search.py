@@ -11,14 +11,16 @@ import numpy as np
 import pytest
 from jax.extend.mlir import ir
 
-from hloom.passes.framework.base import Attempt, Target
+from hloom.passes.framework.base import Target
+from hloom.passes.framework.feedback import Attempt
 from hloom.passes.framework.options import Budget
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.remat import Remat
-from hloom.passes.remat.budget.estimate import Model, Outcome
-from hloom.passes.remat.budget.price_grid import EXPENSIVE_PRICES, FINE, Setting
+from hloom.passes.remat.budget.estimate import Model
+from hloom.passes.remat.budget.price_grid import EXPENSIVE_PRICES, FINE, Candidate
 from hloom.passes.remat.budget.search import Search, cheapest
+from hloom.passes.remat.record import Estimate, RematRecord
 
 
 def deep_loss(w: jax.Array, x: jax.Array) -> jax.Array:
@@ -52,25 +54,25 @@ def model(request: pytest.FixtureRequest) -> Iterator[Model]:
 @pytest.mark.parametrize("share", [0.4, 0.6, 0.8])
 def test_the_next_step_does_not_fit(model: Model, share: float) -> None:
     search = Search(model)
-    limit = search.outcome(None).temp_bytes * share
+    limit = search.estimate(None).temp_bytes * share
 
-    def fits(outcome: Outcome) -> bool:
-        return outcome.temp_bytes <= limit
+    def fits(estimate: Estimate) -> bool:
+        return estimate.temp_bytes <= limit
 
     search.within(limit, fits)
-    best = cheapest(filter(fits, search.outcomes.values()))
+    best = cheapest(filter(fits, search.estimates.values()))
     assert best is not None
-    assert best.setting is not None
+    assert best.candidate is not None
     above = [
-        model.outcome(Setting(best.setting.length, step))
-        for step in range(best.setting.step + 1, (best.setting.price_index + 1) * FINE + 1)
+        model.estimate(Candidate(best.candidate.window_length, step))
+        for step in range(best.candidate.price + 1, (best.candidate.price_index + 1) * FINE + 1)
     ]
     assert not any(fits(one) and one.seconds < best.seconds for one in above)
 
 
 def test_the_floor_is_the_least_of_all(model: Model) -> None:
     grid = [
-        model.outcome(Setting(length, price_index * FINE))
+        model.estimate(Candidate(length, price_index * FINE))
         for length in model.lengths()
         for price_index in range(0, EXPENSIVE_PRICES, 4)
     ]
@@ -78,13 +80,13 @@ def test_the_floor_is_the_least_of_all(model: Model) -> None:
     assert least <= min(one.temp_bytes for one in grid)
 
 
-def test_settings_that_come_to_the_same_are_alike(model: Model) -> None:
+def test_candidates_that_come_to_the_same_are_alike(model: Model) -> None:
     length = model.lengths()[0]
-    least, next_to_it = Setting(length, 0), Setting(length, 1 * FINE)
-    dearest = Setting(length, (EXPENSIVE_PRICES + 2) * FINE)
+    least, next_to_it = Candidate(length, 0), Candidate(length, 1 * FINE)
+    dearest = Candidate(length, (EXPENSIVE_PRICES + 2) * FINE)
     assert model.are_alike(least, next_to_it)
     assert not model.are_alike(least, dearest)
-    assert model.outcome(next_to_it).setting == next_to_it
+    assert model.estimate(next_to_it).candidate == next_to_it
 
 
 @pytest.mark.parametrize("loss", [deep_loss, scanned_loss])
@@ -95,19 +97,20 @@ def test_one_planner_plans_as_one_for_each_attempt_would(
     before = text(origin)
     remat = Remat(budget=Budget(percent=40), min_bytes=0)
     planner = remat.planner(origin, target)
-    attempts: list[Attempt] = []
+    attempts: list[Attempt[RematRecord]] = []
     while len(attempts) < 3:
         shared, alone = clone_module(origin), clone_module(origin)
         with origin.context, ir.Location.unknown():
             plan = planner(shared, attempts)
-            decided = plan.to_json()
-            assert decided == remat.plan_after(alone, target, attempts).to_json()
+            record = plan.record
+            assert record == remat.plan_after(alone, target, attempts).record
             remat.apply(plan)
             remat.apply(remat.plan_after(alone, target, attempts))
         assert shared.operation.verify()
         assert text(shared) == text(alone)
-        real_bytes = int(str(decided["model_temp_bytes"])) * 11 // 10
-        attempts.append(Attempt(decided, 0, 0, 0, real_bytes))
+        assert record.estimate is not None
+        real_bytes = record.estimate.temp_bytes * 11 // 10
+        attempts.append(Attempt(record, real_bytes, real_bytes))
     assert text(origin) == before
 
 

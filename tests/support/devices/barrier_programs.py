@@ -6,7 +6,7 @@ from typing import Any
 
 from jax.extend.mlir import ir
 
-from hloom import _jax
+from hloom._jax.modules import make_context
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.ir import marks, walk
@@ -49,7 +49,7 @@ def module_of(*functions: str, partitions: int = 4, replicas: int = 1) -> ir.Mod
         f"module @step attributes {{mhlo.num_partitions = {partitions} : i32, "
         f"mhlo.num_replicas = {replicas} : i32}} {{\n"
         f'sdy.mesh @mesh = <["x"=4]>\n{text}\n}}',
-        _jax.make_context(),
+        make_context(),
     )
 
 

@@ -23,7 +23,7 @@ from jax._src import compiler
 from jax.extend.mlir import ir
 from jaxlib import _jax
 
-from hloom import _jax as jax_private
+from hloom._jax.modules import make_context
 from hloom.runtime import library, registration, targets
 from support.devices.malformed_calls import cases
 
@@ -38,7 +38,7 @@ def run(text: str) -> dict[str, Any]:
     )
     options.executable_build_options.use_spmd_partitioning = False
     try:
-        with jax_private.make_context():
+        with make_context():
             executable = devices[0].client.compile_and_load(
                 ir.Module.parse(text), _jax.DeviceList(tuple(devices)), options
             )

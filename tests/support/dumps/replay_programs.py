@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from hloom.tools.replay import Program
+from hloom.tools.replay import ReplayProgram
 
 X = jax.ShapeDtypeStruct((8, 4), "float32")
 
@@ -20,5 +20,5 @@ def text_of(function: Callable[..., Any], *arguments: Any, **options: Any) -> st
     return str(module.operation.get_asm(enable_debug_info=True))
 
 
-def program_of(function: Callable[..., Any], *arguments: Any, **options: Any) -> Program:
-    return Program.parse(text_of(function, *arguments, **options), source="input.mlir")
+def program_of(function: Callable[..., Any], *arguments: Any, **options: Any) -> ReplayProgram:
+    return ReplayProgram.parse(text_of(function, *arguments, **options), source="input.mlir")

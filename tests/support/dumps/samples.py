@@ -15,12 +15,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hloom import _jax
+from hloom._jax.execution import compile_module
 from hloom.dumps.collect.arrays import snapshot
 from hloom.dumps.collect.metadata import signature_names
 from hloom.dumps.collect.observer import DumpObserver
-from hloom.dumps.collect.store import DumpedDevice, LiveModule, ModuleFacts
+from hloom.dumps.collect.store import LiveModule, ModuleFacts
 from hloom.dumps.collect.tracer import Execution, StepCapture
+from hloom.dumps.collect.xla_dump import XlaFiles
 from hloom.dumps.select.settings import Settings
 from hloom.dumps.select.steps import Steps
 from hloom.dumps.write.writer import write_step
@@ -75,44 +76,50 @@ def execution(
     observer.add_input(original)
     transformed = clone_module(original)
     result = pipeline.run(transformed, target=target, observers=(observer,))
-    executable = _jax.compile_module(transformed, jax.devices()[:1], {})
+    xla = XlaFiles({}, f"jit_{function.__name__}")
+    compile_ = xla.watch(lambda module, o: compile_module(module, jax.devices()[:1], o))
+    executable = compile_(transformed, {})
+    written = {name: Path(file).read_bytes() for name, file in xla.of(executable).items()}
+    xla.close()
     names, result_names = signature_names(original)
     facts = ModuleFacts(
         name=f"jit_{function.__name__}",
-        spec=str(pipeline),
-        passes=tuple(map(str, pipeline.steps())),
         platform="cpu",
-        target=target,
-        devices=(DumpedDevice(0, 0, "cpu"),),
-        partitions=1,
-        replicas=1,
-        compile_options={},
-        options={},
         arguments=names,
         results=result_names,
-        compile={
-            "cache_hit": None,
-            "pass_s": result.seconds,
-            "compile_s": 0.5,
-            "compiles": 1,
-            "fell_back": None,
-            "complaint": None,
-            "changed": result.changed,
-            "best_attempt": None,
-            "runs": [
-                {
-                    "name": run.name,
-                    "summary": run.summary,
-                    "empty": run.empty,
-                    "plan_s": run.plan_s,
-                    "apply_s": run.apply_s,
-                    "verify_s": run.verify_s,
-                }
-                for run in result.runs
-            ],
+        manifest={
+            "spec": str(pipeline),
+            "passes": list(map(str, pipeline.steps())),
+            "target": dataclasses.asdict(target),
+            "devices": [{"id": 0, "process": 0, "kind": "cpu"}],
+            "partitions": 1,
+            "replicas": 1,
+            "compile_options": {},
+            "options": {},
+            "compile": {
+                "cache_hit": None,
+                "pass_s": result.seconds,
+                "compile_s": 0.5,
+                "compiles": 1,
+                "fell_back": None,
+                "complaint": None,
+                "changed": result.changed,
+                "best_attempt": None,
+                "runs": [
+                    {
+                        "name": run.name,
+                        "summary": run.summary,
+                        "empty": run.empty,
+                        "plan_s": run.plan_s,
+                        "apply_s": run.apply_s,
+                        "verify_s": run.verify_s,
+                    }
+                    for run in result.runs
+                ],
+            },
         },
     )
-    ran = Execution(facts.name, executable, LiveModule(facts, observer.files))
+    ran = Execution(facts.name, executable, LiveModule(facts, observer.files | written))
     if not arrays:
         return ran
     results = jax.tree.leaves(jax.jit(function)(*given))

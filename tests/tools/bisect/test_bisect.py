@@ -31,7 +31,7 @@ from hloom.tools.cli import main
 from hloom.tools.replay.comparison import Tolerance
 from hloom.tools.replay.decisions import other_plans, replayed
 from hloom.tools.replay.errors import ReplayError
-from hloom.tools.replay.program import Program
+from hloom.tools.replay.program import ReplayProgram
 from hloom.tools.replay.run import Runnable
 
 Clone = MutableMapping[ir.Value, ir.Value]
@@ -191,8 +191,8 @@ def test_a_wrong_clone_in_a_scan_is_found(
     assert "It is 'remat': result" in text
     found = re.search(r"Decision \d+ of \d+: (.*) is computed again before (.*)\.\n", text)
     assert found, text
-    assert re.search(r"/sin \(.*dump_samples\.py:\d+\) of a scan$", found[1])
-    assert re.search(r"transpose.*dump_samples\.py:\d+\)$", found[2])
+    assert re.search(r"/sin \(.*samples\.py:\d+\) of a scan$", found[1])
+    assert re.search(r"transpose.*samples\.py:\d+\)$", found[2])
     assert re.search(r"with the \d+ before it: the same results", text)
     status, again = repeated(capfd, text)
     assert status == 1, again
@@ -292,7 +292,7 @@ def test_a_measured_plan_is_made_again(measured: Path) -> None:
     dump = open_dump(measured).modules[0]
     assert len(dump.attempts) > 1
     assert not dump.attempts[0]["used"]
-    program = Program.load(dump)
+    program = ReplayProgram.load(dump)
     steps = replayed(Pipeline.parse(dump.spec), dump)
     runnable = program.compile(Pipeline(tuple(step.whole() for step in steps)))
     assert runnable.attempts == 1

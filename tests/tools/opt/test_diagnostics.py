@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from jax.extend.mlir import ir
 
-from hloom import _jax
+from hloom._jax.modules import make_context
 from hloom.tools import opt
 from hloom.tools.opt import expectations, source
 from hloom.tools.opt.diagnostics import Diagnostic, InputError, Position, Severity, collect
@@ -223,7 +223,7 @@ def test_output_of_modules_that_went_well_is_written(tmp_path: Path) -> None:
 
 
 def test_the_bindings_emit_errors_at_a_location() -> None:
-    context = _jax.make_context()
+    context = make_context()
     with collect(context, file="a.mlir") as diagnostics:
         ir.Location.file("-", 3, 7, context).emit_error("x")
         ir.Location.unknown(context).emit_error("y")
@@ -237,7 +237,7 @@ def test_the_bindings_emit_errors_at_a_location() -> None:
     not hasattr(ir.Location, "emit_remark"), reason="this jaxlib's bindings emit errors only"
 )
 def test_the_newer_bindings_emit_remarks_once_a_context_enables_them() -> None:
-    context = _jax.make_context()
+    context = make_context()
     context.enable_remarks(print_as_emit_remarks=True, all_filter=".*")
     with collect(context, file="a.mlir") as diagnostics:
         ir.Location.file("-", 3, 7, context).emit_remark(

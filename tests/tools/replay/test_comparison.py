@@ -173,7 +173,7 @@ def test_the_first_that_differs_is_known_and_json_can_tell_it() -> None:
     assert told["values"][1]["max_absolute"] == "inf"
 
 
-def printed(found: table.Opinion) -> str:
+def printed(found: table.Verdict) -> str:
     console = Console(width=80, record=True, file=io.StringIO())
     console.print(table.opinion(found))
     return console.export_text()
@@ -182,7 +182,7 @@ def printed(found: table.Opinion) -> str:
 def test_of_equal_results_the_largest_error_is_told_and_no_table() -> None:
     wanted = [np.float32([1, 2]), np.float32([1, 4]), np.float32([3])]
     got = [wanted[0] * np.float32(1 + 1e-7), wanted[1] * np.float32(1 + 5e-7), wanted[2]]
-    text = printed(table.Opinion("remat", "off", compare(got, wanted, ["a", "b", "c"])))
+    text = printed(table.Verdict("remat", "off", compare(got, wanted, ["a", "b", "c"])))
     assert text.startswith("EQUAL: remat and off agree in 3 results within tolerance")
     assert "The largest error is in b (float32[2]): at [" in text
     assert "max abs" not in text
@@ -192,7 +192,7 @@ def test_of_unequal_results_the_worst_comes_first_and_names_stay_whole() -> None
     names = [f"result[0].blocks[{n}].attn.query_proj.weight" for n in range(30)]
     wanted = [np.ones(4, np.float32) for _ in names]
     got = [value * np.float32(1 + 0.01 * n) for n, value in enumerate(wanted)]
-    text = printed(table.Opinion("remat", "off", compare(got, wanted, names)))
+    text = printed(table.Verdict("remat", "off", compare(got, wanted, names)))
     assert text.index("[29].att") < text.index("[28].att") < text.index("[12].att")
     assert "… and 9 more" in text
     assert "result[0].blocks[29].att" in text

@@ -14,12 +14,12 @@ from support.dumps.replay_programs import MAIN, X, text_of
 from hloom.dumps.read.dump import open_dump
 from hloom.dumps.read.module import ModuleDump
 from hloom.passes.framework.base import Target
-from hloom.tools.replay import Program, ReplayError, Value, compare
+from hloom.tools.replay import ReplayError, ReplayProgram, Value, compare
 from hloom.tools.replay import arguments as inputs
 
 
 def test_a_dump_tells_arguments_results_target_and_options(sample_module: ModuleDump) -> None:
-    program = Program.load(sample_module)
+    program = ReplayProgram.load(sample_module)
     assert program.spec == "remat"
     # What the passes planned for, which is not this machine's.
     assert program.target == Target(memory_bytes=1 << 30, usable_bytes=1 << 30)
@@ -35,7 +35,7 @@ def test_a_dump_tells_arguments_results_target_and_options(sample_module: Module
         "versions": {"jax": "0.1"},
         "compile_options": {"xla_gpu_foo": "1"},
     }
-    elsewhere = Program.load(dataclasses.replace(sample_module, manifest=manifest))
+    elsewhere = ReplayProgram.load(dataclasses.replace(sample_module, manifest=manifest))
     assert elsewhere.notes == (
         "dumped on cuda, compiled for cpu",
         "the passes plan for h100_sxm, as they did",
@@ -48,7 +48,7 @@ def test_a_dump_tells_arguments_results_target_and_options(sample_module: Module
         "platform": "cpu",
         "compile_options": {"xla_cpu_enable_fast_math": "True", "xla_dump_to": "/d", "other": "1"},
     }
-    program = Program.load(dataclasses.replace(sample_module, manifest=here))
+    program = ReplayProgram.load(dataclasses.replace(sample_module, manifest=here))
     assert program.options == {"xla_cpu_enable_fast_math": "True"}
     assert program.compile("off").run(given)
     # XLA checks the options that it is given.
@@ -62,20 +62,20 @@ def test_arguments_that_were_not_dumped_or_are_others_are_told(
 ) -> None:
     for kind in ("arguments", "results"):
         shutil.rmtree(copied_module / kind)
-    program = Program.load(open_dump(copied_module).modules[0])
+    program = ReplayProgram.load(open_dump(copied_module).modules[0])
     assert not inputs.has_dumped(program)
     assert inputs.dumped_results(program) is None
     with pytest.raises(ReplayError, match=r"has no arguments: .*arrays=True"):
         inputs.dumped(program)
     damaged = Path(shutil.copytree(sample_module.folder, copied_module.parent / "damaged-0"))
-    shutil.rmtree(damaged / "arguments" / "checkpoint")
+    (damaged / "arguments" / "shards.bin").unlink()
     with pytest.raises(ReplayError, match=r"(?s)cannot be read: .* or use --arguments random\."):
-        inputs.dumped(Program.load(open_dump(damaged).modules[0]))
-    other = Program.parse(text_of(lambda x: x, X), source="other", dump=sample_module)
+        inputs.dumped(ReplayProgram.load(open_dump(damaged).modules[0]))
+    other = ReplayProgram.parse(text_of(lambda x: x, X), source="other", dump=sample_module)
     with pytest.raises(ReplayError, match="its arguments are of another module"):
         inputs.dumped(other)
     shapes = [jax.ShapeDtypeStruct(v.shape, v.dtype) for v in (*program.arguments, X)]
-    more = Program.parse(text_of(lambda *x: x, *shapes), source="more", dump=sample_module)
+    more = ReplayProgram.parse(text_of(lambda *x: x, *shapes), source="more", dump=sample_module)
     with pytest.raises(ReplayError, match=r"2 arrays of 3 arguments: x\[2\] is not there"):
         inputs.dumped(more)
 
@@ -86,7 +86,7 @@ def test_arguments_that_were_not_dumped_or_are_others_are_told(
 )
 def test_random_arguments_are_small_numbers_of_their_dtype(kind: str) -> None:
     text = MAIN.replace("TYPE", f"40x3x{kind}")
-    program = Program.parse(text, source="m")
+    program = ReplayProgram.parse(text, source="m")
     [first], [same], [other] = (inputs.random(program, seed) for seed in (0, 0, 1))
     [value] = program.arguments
     assert isinstance(value, Value)

@@ -127,8 +127,8 @@ def test_a_fresh_process_has_the_devices_and_libraries_that_a_module_needs(
     (tmp_path / "m.mlir").write_text(text.replace("f32", "f64").replace("spotrf", "dpotrf"))
     script = f"""
 import numpy as np
-from hloom.tools.replay import Program
-program = Program.parse(open({str(tmp_path / "m.mlir")!r}).read(), source="m")
+from hloom.tools.replay import ReplayProgram
+program = ReplayProgram.parse(open({str(tmp_path / "m.mlir")!r}).read(), source="m")
 root, more = program.compile("off").run([np.eye(4) * 4])
 print(len(program.devices), root.dtype, np.diag(root), more[0, 0])
 """

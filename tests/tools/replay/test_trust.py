@@ -10,7 +10,7 @@ import pytest
 from support.dumps.replay_programs import MAIN, X, text_of
 
 from hloom.dumps.read.module import ModuleDump
-from hloom.tools.replay import Program, ReplayError, manifest_target, xla_options
+from hloom.tools.replay import ReplayError, ReplayProgram, manifest_target, xla_options
 from hloom.tools.replay.xla_options import taken_over
 
 VALUES = {
@@ -101,8 +101,8 @@ def test_without_its_options_a_dump_is_replayed(sample_module: ModuleDump) -> No
         sample_module, manifest=sample_module.manifest | {"compile_options": given}
     )
     with pytest.raises(ReplayError, match="xla_gpu_cuda_data_dir"):
-        Program.load(dump)
-    assert Program.load(dump, with_options=False).options == {}
+        ReplayProgram.load(dump)
+    assert ReplayProgram.load(dump, with_options=False).options == {}
 
 
 def calling(call: str) -> str:
@@ -131,8 +131,8 @@ def calling(call: str) -> str:
 def test_code_wants_trust(call: str) -> None:
     text = calling(call)
     with pytest.raises(ReplayError, match=r"replay it with --trust\."):
-        Program.parse(text, source="m", trusted=False)
-    assert Program.parse(text, source="m").name == "m"
+        ReplayProgram.parse(text, source="m", trusted=False)
+    assert ReplayProgram.parse(text, source="m").name == "m"
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_code_wants_trust(call: str) -> None:
     ],
 )
 def test_hints_and_linear_algebra_do_not(call: str) -> None:
-    assert Program.parse(calling(call), source="m", trusted=False).name == "m"
+    assert ReplayProgram.parse(calling(call), source="m", trusted=False).name == "m"
 
 
 def test_programs_of_jax_do_not() -> None:
@@ -167,7 +167,7 @@ def test_programs_of_jax_do_not() -> None:
         lambda x: (jax.debug.print("{}", x), x)[1],
     ):
         text = text_of(function, X)
-        assert Program.parse(text, source="m", trusted=False).results
+        assert ReplayProgram.parse(text, source="m", trusted=False).results
 
 
 def test_counts_of_devices_are_bounded() -> None:
@@ -175,7 +175,7 @@ def test_counts_of_devices_are_bounded() -> None:
     for count in ("0 : i32", "-1 : i32", "1000000000 : i32", '"x"'):
         hostile = text.replace("@m {", f"@m attributes {{mhlo.num_partitions = {count}}} {{", 1)
         with pytest.raises(ReplayError, match="wants a number from 1 to"):
-            Program.parse(hostile, source="m")
+            ReplayProgram.parse(hostile, source="m")
 
 
 def test_versions_in_commands_are_versions() -> None:

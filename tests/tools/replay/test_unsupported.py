@@ -12,12 +12,12 @@ from support.dumps.replay_programs import MAIN, X, program_of, text_of
 
 from hloom.dumps.read.dump import open_dump
 from hloom.dumps.read.module import ModuleDump
-from hloom.tools.replay import Program, ReplayError
+from hloom.tools.replay import ReplayError, ReplayProgram
 
 
 def error_of(text: str) -> str:
     with pytest.raises(ReplayError) as caught:
-        Program.parse(text, source="input.mlir").compile("off")
+        ReplayProgram.parse(text, source="input.mlir").compile("off")
     return str(caught.value)
 
 
@@ -76,14 +76,14 @@ def test_text_of_another_jax_says_which(tmp_path: Path, version: str | None, sai
     (tmp_path / "00-input.mlir").write_text("module @m { stablehlo.later_op }")
     dump = ModuleDump(tmp_path, {"versions": {"jax": version}}, ())
     with pytest.raises(ReplayError, match="00-input.mlir:1:13: ") as caught:
-        Program.load(dump)
+        ReplayProgram.load(dump)
     assert said in str(caught.value)
 
 
 def test_a_dump_without_its_input_says_why(copied_module: Path) -> None:
     (copied_module / "00-input.mlir").unlink()
     with pytest.raises(ReplayError, match=r"has no 00-input.mlir.* dump again"):
-        Program.load(open_dump(copied_module).modules[0])
+        ReplayProgram.load(open_dump(copied_module).modules[0])
 
 
 def test_arguments_that_do_not_fit_are_refused() -> None:

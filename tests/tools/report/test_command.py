@@ -53,7 +53,7 @@ def test_plots_are_files(step: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(["report", str(step), "--png", str(tmp_path / "plots")]) == 0
     plots = sorted((tmp_path / "plots").iterdir())
     assert [plot.name for plot in plots] == [
-        f"jit_scanned_step-0-{name}.png" for name in ("memory", "owners", "times", "xla-memory")
+        f"jit_scanned_step-0-{name}.png" for name in ("memory", "xla-memory")
     ]
     assert all(plot.read_bytes().startswith(b"\x89PNG") for plot in plots)
     assert sorted(capsys.readouterr().out.splitlines()) == [f"wrote {plot}" for plot in plots]
@@ -62,7 +62,7 @@ def test_plots_are_files(step: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_plots_stand_beside_the_page_unless_told(step: Path) -> None:
     module = step / "process-0" / "jit_scanned_step-0"
     assert main(["report", str(module), "--png"]) == 0
-    assert len(list((module / "plots").glob("*.png"))) == 4
+    assert len(list((module / "plots").glob("*.png"))) == 2
 
 
 @pytest.mark.once

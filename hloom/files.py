@@ -13,7 +13,7 @@ import os
 import secrets
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -69,19 +69,26 @@ def read_bytes(folder: Path, name: str, *, most_bytes: int = MOST_TEXT_BYTES) ->
 
     Raises FileError where it is not to be read, and other OSErrors, as where it is not there.
     """
-    with _parent(folder, name) as (at, last):
-        # Looked at first: to open a device can do something.
-        _check(name, os.stat(last, dir_fd=at, follow_symlinks=False), stat.S_IFREG)
-        descriptor = os.open(last, _FLAGS | os.O_NONBLOCK, dir_fd=at)
-    return _content(descriptor, name, most_bytes)
+    return _content(_opened(folder, name), name, most_bytes)
+
+
+def read_part(folder: Path, name: str, offset: int, size_bytes: int) -> bytearray:
+    """So many bytes of a file, from an offset on; raises as `read_bytes` does.
+
+    Raises FileError as well where the file ends before them.
+    """
+    with os.fdopen(_opened(folder, name), "rb") as stream:
+        if offset + size_bytes > os.fstat(stream.fileno()).st_size:
+            raise FileError(name, f"it ends before byte {offset + size_bytes}")
+        content = bytearray(size_bytes)
+        stream.seek(offset)
+        stream.readinto(content)
+    return content
 
 
 def size_of(folder: Path, name: str) -> int:
     """Bytes of a file that `read_bytes` would read; raises as that does."""
-    with _parent(folder, name) as (at, last):
-        facts = os.stat(last, dir_fd=at, follow_symlinks=False)
-    _check(name, facts, stat.S_IFREG)
-    return facts.st_size
+    return _place(folder, name).lstat().st_size
 
 
 def read_given(file: Path, *, most_bytes: int = MOST_TEXT_BYTES) -> bytes:
@@ -89,9 +96,9 @@ def read_given(file: Path, *, most_bytes: int = MOST_TEXT_BYTES) -> bytes:
 
     Raises as `read_bytes` does.
     """
-    _check(file.name, os.stat(file), stat.S_IFREG)
-    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    return _content(descriptor, file.name, most_bytes)
+    # A link in its path is the user's own.
+    place = file.resolve()
+    return _content(_opened(place.parent, place.name), file.name, most_bytes)
 
 
 def as_text(content: bytes, name: str) -> str:
@@ -194,25 +201,23 @@ def _has_kind(path: Path, kind: int) -> bool:
         return False
 
 
-_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
-
-
-@contextmanager
-def _parent(folder: Path, name: str) -> Iterator[tuple[int, str]]:
-    """The open folder that a file lies in, and the file's name there; no link on the way."""
+def _place(folder: Path, name: str) -> Path:
+    """The path of a regular file in a folder, no link on the way; raises as `read_bytes` does."""
     if not is_plain(name):
         raise FileError(name, "the name leads out of the dump")
     *folders, last = name.split("/")
-    at = os.open(folder, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
-    try:
-        for part in folders:
-            _check(name, os.stat(part, dir_fd=at, follow_symlinks=False), stat.S_IFDIR, part)
-            inner = os.open(part, _FLAGS | os.O_DIRECTORY, dir_fd=at)
-            os.close(at)
-            at = inner
-        yield at, last
-    finally:
-        os.close(at)
+    path = folder
+    for part in folders:
+        path /= part
+        _check(name, path.lstat(), stat.S_IFDIR, part)
+    # Looked at first: to open a device can do something.
+    _check(name, (path / last).lstat(), stat.S_IFREG)
+    return path / last
+
+
+def _opened(folder: Path, name: str) -> int:
+    """A descriptor of a regular file; raises as `read_bytes` does."""
+    return os.open(_place(folder, name), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
 
 
 def _check(name: str, facts: os.stat_result, wanted: int, part: str = "it") -> None:
@@ -224,7 +229,6 @@ def _check(name: str, facts: os.stat_result, wanted: int, part: str = "it") -> N
 def _content(descriptor: int, name: str, most_bytes: int) -> bytes:
     with os.fdopen(descriptor, "rb") as stream:
         facts = os.fstat(descriptor)
-        _check(name, facts, stat.S_IFREG)
         # Files of the kernel say 0 and hold more.
         content = b"" if facts.st_size > most_bytes else stream.read(most_bytes + 1)
         if facts.st_size > most_bytes or len(content) > most_bytes:

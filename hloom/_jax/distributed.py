@@ -1,0 +1,38 @@
+"""The key-value store that the processes of `jax.distributed` share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+
+class ProcessStore:
+    """The key-value store of `jax.distributed`: what one process puts there all can read."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    @classmethod
+    def find(cls) -> ProcessStore | None:
+        """The store; None where `jax.distributed.initialize` was not called."""
+        from jax._src import distributed
+
+        client = distributed.global_state.client
+        return None if client is None else cls(client)
+
+    def put(self, key: str, value: str) -> None:
+        """Stores a value."""
+        self._client.key_value_set(key, value)
+
+    def get(self, key: str, timeout_s: float) -> str | None:
+        """The value, as soon as there is one; None where there was none in time."""
+        try:
+            value: str = self._client.blocking_key_value_get(key, int(timeout_s * 1000))
+        except jax.errors.JaxRuntimeError:
+            return None
+        return value
+
+    def delete(self, key: str) -> None:
+        """Forgets a value."""
+        self._client.key_value_delete(key)

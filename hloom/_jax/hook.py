@@ -1,0 +1,119 @@
+"""The functions of JAX that hloom wraps to take part in its compiles."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from hloom._jax.flags import Flag
+from hloom._jax.options import OPTION
+
+if TYPE_CHECKING:
+    # Importing it loads much of JAX that a process without a spec has no use for.
+    from jax.extend.mlir import ir
+
+
+MARK = "__hloom__"
+"""An attribute of the functions that hloom puts into JAX: none is wrapped twice."""
+
+CompileFunction = Callable[["ir.Module", Any], Any]
+"""JAX's own compile of (module, compile options): its cache, then XLA."""
+
+Hook = Callable[[Any, "ir.Module", Any, Any, CompileFunction], Any]
+"""Called as (backend, module, devices, compile options, JAX's compile); gives the executable."""
+
+
+def install_hook(hook: Hook) -> bool:
+    """Puts `hook` around every compile that JAX makes.
+
+    The second and later calls do nothing, and say so by False.
+    """
+    from jax._src import compiler
+
+    compile_or_get_cached = compiler.compile_or_get_cached
+    if getattr(compile_or_get_cached, MARK, False):
+        return False
+
+    @functools.wraps(compile_or_get_cached)
+    def hooked(
+        backend: Any,
+        computation: ir.Module,
+        devices: Any,
+        compile_options: Any,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        def compile_(module: ir.Module, options: Any) -> Any:
+            return compile_or_get_cached(backend, module, devices, options, *args, **kwargs)
+
+        return hook(backend, computation, devices, compile_options, compile_)
+
+    setattr(hooked, MARK, True)
+    compiler.compile_or_get_cached = hooked
+    return True
+
+
+def compiled_programs() -> int:
+    """How many programs JAX has compiled in this process since its caches were cleared last."""
+    from jax._src.interpreters import pxla
+
+    cached: Any = pxla._cached_compilation
+    misses: int = cached.cache_info().misses
+    return misses
+
+
+def check_option(check: Callable[[Any], str]) -> None:
+    """Has each value of a compile's "hloom" option go through `check`, which may raise.
+
+    Without it, values that XLA's options cannot hold, as None and bytes, never come to the hook.
+    The second and later calls do nothing.
+    """
+    from jax._src import compiler
+
+    get_compile_options: Any = compiler.get_compile_options
+    if getattr(get_compile_options, MARK, False):
+        return
+
+    @functools.wraps(get_compile_options)
+    def checked(*args: Any, env_options_overrides: Any = None, **kwargs: Any) -> Any:
+        overrides = _with_checked(env_options_overrides, check)
+        return get_compile_options(*args, env_options_overrides=overrides, **kwargs)
+
+    setattr(checked, MARK, True)
+    compiler.get_compile_options = checked
+
+
+def _with_checked(options: Any, check: Callable[[Any], str]) -> Any:
+    return {**options, OPTION: check(options[OPTION])} if options and OPTION in options else options
+
+
+def keep_executables_apart(flag: Flag, check: Callable[[Any], str]) -> None:
+    """Gives each lowered computation one executable for each value of `flag`.
+
+    JAX keeps the first executable in the computation, whatever the flag was. Without this, a
+    `lowered.compile()` inside `hloom.passes(...)` would decide what the jit runs outside it.
+    The options of such a compile go through `check`, before JAX wants them to be hashable. The
+    second and later calls do nothing.
+    """
+    from jax._src.interpreters import pxla
+
+    compile_method = pxla.MeshComputation.compile
+    if getattr(compile_method, MARK, False):
+        return
+
+    @functools.wraps(compile_method)
+    def compile_for_flag(self: Any, compiler_options: Any = None, **kwargs: Any) -> Any:
+        compiler_options = _with_checked(compiler_options, check)
+        if not flag.value or compiler_options is not None or any(kwargs.values()):
+            return compile_method(self, compiler_options, **kwargs)
+        executables = self.__dict__.setdefault("_hloom_executables", {})
+        executable = executables.get(flag.value)
+        if executable is None:
+            # No options and empty options mean the same, but with the latter JAX leaves its own
+            # slot alone, which holds what was compiled with the flag unset.
+            executable = executables[flag.value] = compile_method(self, {}, **kwargs)
+        return executable
+
+    setattr(compile_for_flag, MARK, True)
+    pxla.MeshComputation.compile = compile_for_flag  # type: ignore[method-assign]

@@ -1,0 +1,34 @@
+"""MLIR contexts with JAX's dialects, and modules as XLA reads them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    # Importing it loads much of JAX that a process without a spec has no use for.
+    from jax.extend.mlir import ir
+
+
+def make_context() -> ir.Context:
+    """A fresh MLIR context with every dialect of the modules that JAX makes.
+
+    hloom-opt (hloom/tools/opt/job.py) reads modules in it. The public dialect modules register only
+    their own dialect: a module also needs func, arith, mhlo and what native passes need of them.
+    """
+    from jax._src.interpreters import mlir
+
+    # jax 0.10.2 has no _create_ir_context; later ones hand one context of make_ir_context out
+    # several times.
+    create = getattr(mlir, "_create_ir_context", mlir.make_ir_context)
+    context: ir.Context = create()
+    return context
+
+
+def through_hlo(module_text: str) -> str:
+    """A module as XLA reads it: StableHLO without CHLO, calls and shardings of JAX as they are."""
+    from jaxlib import _jax
+
+    computation = _jax.mlir.mlir_module_to_xla_computation(
+        module_text, use_tuple_args=False, return_tuple=False
+    )
+    return str(_jax.mlir.xla_computation_to_mlir_module(computation))

@@ -1,0 +1,74 @@
+"""Asks XLA for the candidates of one program, and counts what that takes."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from hloom._jax.cache import watch_cache
+from hloom._jax.executables import MemoryFigures, memory_figures
+from hloom.compiling.candidates import Candidate
+from hloom.compiling.graphs import compile_captured
+from hloom.compiling.request import CompileRequest
+from hloom.record import Captured
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """An executable.
+
+    Attributes:
+      executable: JAX's.
+      candidate: what it was made of; None where a step failed and it is the original's.
+      figures: XLA's, of its memory.
+      compile_s: seconds in JAX's cache and XLA.
+      cache_hit: whether JAX's persistent cache served it; None where the cache is off.
+      captured: what of it runs in CUDA graphs; None where no pass cares.
+    """
+
+    executable: Any
+    candidate: Candidate | None
+    figures: MemoryFigures
+    compile_s: float
+    cache_hit: bool | None
+    captured: Captured | None
+
+
+class Compiler:
+    """Compiles the candidates of one program.
+
+    Attributes:
+      compiles: how often XLA, or the cache, was asked.
+      seconds: how long that took.
+    """
+
+    def __init__(self, request: CompileRequest) -> None:
+        self.compiles = 0
+        self.seconds = 0.0
+        self._request = request
+        self._cache_hits: list[bool | None] = []
+
+    @property
+    def cache_hit(self) -> bool | None:
+        """Whether the persistent cache served every compile that came to its end."""
+        return None if None in self._cache_hits else all(self._cache_hits)
+
+    def compile(self, candidate: Candidate | None) -> Compiled:
+        """Compiles a candidate, or the original. Raises what XLA raises."""
+        request = self._request
+        module = request.module if candidate is None else candidate.module
+        options = {} if candidate is None else candidate.options
+        self.compiles += 1
+        start_s = time.perf_counter()
+        try:
+            with watch_cache() as cache:
+                executable, captured = compile_captured(
+                    request.compile, module, options, request.xla_options
+                )
+        finally:
+            compile_s = time.perf_counter() - start_s
+            self.seconds += compile_s
+        self._cache_hits.append(cache.hit)
+        figures = memory_figures(executable)
+        return Compiled(executable, candidate, figures, compile_s, cache.hit, captured)

@@ -1,0 +1,65 @@
+"""What becomes of a failure: in strict mode it is raised, otherwise the user is warned once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hloom.compiling.request import CompileRequest
+from hloom.passes.framework.errors import PassError
+from hloom.passes.framework.feedback import Complaint
+from hloom.policy import first_time, is_strict, warn
+
+
+class Failures:
+    """The failures of one program.
+
+    Attributes:
+      fell_back: why the original was compiled in spite of the pipeline; None where it was not.
+      complaint: what the spec asks for and the program does not have.
+      dump_dir: where the program was written with what failed.
+    """
+
+    def __init__(self, request: CompileRequest) -> None:
+        self.fell_back: str | None = None
+        self.complaint: str | None = None
+        self.dump_dir: Path | None = None
+        self._request = request
+
+    def fall_back(self, failure: PassError) -> None:
+        """Raises `failure` or warns, once, that the original is compiled."""
+        self.fell_back = str(failure)
+        repeat = f"`hloom-opt 00-input.mlir -p '{self._request.pipeline}'` repeats it."
+        self._tell(failure, "compiled as it was", repeat)
+
+    def stop_trying(self, failure: PassError) -> None:
+        """Raises `failure` or warns, once, that an attempt before it is used."""
+        self.complaint = str(failure)
+        self._tell(failure, "compiled as the best plan before has it", "")
+
+    def complain(self, pass_name: str, complaint: Complaint) -> None:
+        """In strict mode raises the complaint of a measured pass; otherwise warns of it, once."""
+        name, text = self._request.name, complaint.text
+        if is_strict() and self._request.falls_back:
+            raise PassError(pass_name, "hold", f"'{name}': {text}")
+        self.complaint = text
+        if not self._request.falls_back:
+            return
+        topic = complaint.topic
+        key = f"{self._request.pipeline}: {topic}" if topic else f"{name}: {pass_name}: {text}"
+        if first_time(key):
+            others = " Others like it are told of in hloom.records() alone." if topic else ""
+            warn(
+                f"hloom: pass '{pass_name}': '{name}': {text} It is compiled all the same.{others}"
+            )
+
+    def _tell(self, failure: PassError, outcome: str, repeat: str) -> None:
+        request = self._request
+        if is_strict() or not request.falls_back:
+            raise failure
+        if not first_time(f"{request.name}: {failure}"):
+            return
+        self.dump_dir = request.observer.failed(request.pipeline, request.target, failure)
+        text = f"hloom: {failure}. '{request.name}' is {outcome}."
+        if self.dump_dir is not None:
+            text += f" See {self.dump_dir}: {repeat}" if repeat else f" See {self.dump_dir}."
+        warn(text)

@@ -1,0 +1,40 @@
+"""A program as JAX hands it over to be compiled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    # Importing it loads much of JAX that a process without a spec has no use for.
+    from jax.extend.mlir import ir
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A program and what it is to be compiled for.
+
+    Attributes:
+      module: the program.
+      backend: JAX's.
+      devices: an array of the devices that it is for.
+      options: JAX's compile options.
+    """
+
+    module: ir.Module
+    backend: Any
+    devices: Any
+    options: Any
+
+    @property
+    def name(self) -> str:
+        """The module's name."""
+        return module_name(self.module)
+
+
+def module_name(module: ir.Module) -> str:
+    """The module's name, e.g. "jit_step"; "module" where it has none."""
+    from jax.extend.mlir import ir
+
+    attributes = module.operation.attributes
+    return ir.StringAttr(attributes["sym_name"]).value if "sym_name" in attributes else "module"

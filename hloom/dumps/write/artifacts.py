@@ -1,0 +1,98 @@
+"""XLA's side of a module: the optimised HLO, memory figures and live ranges, from its executable.
+
+An executable, one from the persistent cache too, has the first two. Live ranges are read from the
+text that XLA writes at a compile, where that was kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from hloom._jax.executables import buffer_assignment, memory_figures, optimized_module
+from hloom.dumps.read.module import Missing, json_text
+from hloom.xla.live_ranges import live_ranges
+
+LIVE_RANGES, THUNKS = "live ranges", "thunk sequence"
+"""What in `missing` names files that only a compile gives."""
+
+_AT_COMPILE_ONLY = "XLA writes it at a compile only, and only where it is asked to"
+
+
+def write_artifacts(executable: Any, folder: Path) -> tuple[Missing, ...]:
+    """Writes what XLA tells of an executable to `folder`/xla; gives what is missing.
+
+    Raises OSError where a file cannot be written.
+    """
+    target = folder / "xla"
+    target.mkdir(exist_ok=True)
+    missing = []
+    for what, part in (
+        ("optimised HLO", _write_hlo),
+        ("memory figures", _write_memory),
+        (LIVE_RANGES, _write_live_ranges),
+    ):
+        try:
+            part(executable, target)
+        except OSError:
+            raise
+        except Exception as error:
+            missing.append(Missing(what, f"XLA does not tell: {type(error).__name__}: {error}"))
+    return tuple(missing)
+
+
+def missing_texts(folder: Path, platform: str | None, told: Collection[Missing]) -> list[Missing]:
+    """What of XLA's text a module folder lacks and `told` does not name yet."""
+    files = {LIVE_RANGES: "live-range.txt", THUNKS: "thunk_sequence.txt"}
+    remedy = "`hloom capture 00-input.mlir` compiles the module again and shows it"
+    return [
+        Missing(what, _AT_COMPILE_ONLY, remedy if what == THUNKS else "")
+        for what, name in files.items()
+        # XLA:CPU has no thunk sequence to write.
+        if not (what == THUNKS and platform == "cpu")
+        and not (folder / "xla" / name).exists()
+        and not any(what in each.what for each in told)
+    ]
+
+
+def write_file(file: Path, content: str | bytes) -> None:
+    """Writes a file, text as UTF-8. Raises OSError, and leaves no part of it then."""
+    if isinstance(content, str):
+        # Bytes that XLA took from a file name, and that are no UTF-8.
+        content = content.encode("utf-8", "surrogateescape")
+    try:
+        file.write_bytes(content)
+    except OSError:
+        file.unlink(missing_ok=True)
+        raise
+
+
+def _write_hlo(executable: Any, target: Path) -> None:
+    write_file(target / "optimized_hlo.txt", optimized_module(executable).text)
+
+
+def _write_memory(executable: Any, target: Path) -> None:
+    assignment = buffer_assignment(executable)
+    if assignment is None:
+        raise LookupError("this backend has no memory figures")
+    figures = memory_figures(executable)
+    temp, arguments = figures.temp_bytes or 0, figures.argument_bytes or 0
+    outputs, aliases = figures.output_bytes or 0, figures.alias_bytes or 0
+    memory = {
+        "argument_bytes": arguments,
+        "output_bytes": outputs,
+        "alias_bytes": aliases,
+        "temp_bytes": temp,
+        "generated_code_bytes": assignment.generated_code_bytes,
+        "step_bytes": arguments + outputs - aliases + temp,
+    }
+    write_file(target / "memory.json", json_text(memory))
+
+
+def _write_live_ranges(executable: Any, target: Path) -> None:
+    texts = [target / name for name in ("buffer-assignment.txt", "live-range.txt")]
+    if all(file.exists() for file in texts):
+        assignment, ranges = (file.read_text("utf-8", "replace") for file in texts)
+        found = live_ranges(assignment, ranges, optimized_module(executable).text)
+        write_file(target / "live_ranges.json", json_text(found))

@@ -1,0 +1,217 @@
+"""Passes that plan again from what XLA made of their plans, and the one loop that drives them.
+
+A plan of such a pass goes on a clone of the module, and what that takes is measured: an attempt. A
+compile measures with XLA; `hloom-opt` takes what the plan predicts for it; a replay has the figures
+of a dump.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
+
+from jax.extend.mlir import ir
+
+from hloom.passes.framework.base import Pass, Plan, Target
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a plan is to give on one device.
+
+    Attributes:
+      step_bytes: arguments, results and temporaries.
+      temp_bytes: of that, temporaries.
+      added_flops: floating-point operations that are done once more.
+    """
+
+    step_bytes: int
+    temp_bytes: int
+    added_flops: float
+
+
+@dataclass(frozen=True)
+class PlanRecord:
+    """What a measured pass needs of a plan to make the next one; a pass may keep more of it.
+
+    Attributes:
+      prediction: what the plan is to give; None where it predicts nothing.
+      unplanned: why nothing could be planned, a sentence; None where something was.
+    """
+
+    prediction: Prediction | None = None
+    unplanned: str | None = None
+
+    def to_json(self) -> dict[str, object]:
+        """Its entries of the plan's `to_json`; `from_json` reads them back."""
+        found: dict[str, object] = {} if self.unplanned is None else {"unplanned": self.unplanned}
+        if self.prediction is not None:
+            found["predicted_temp_bytes"] = self.prediction.temp_bytes
+            found["predicted_step_bytes"] = self.prediction.step_bytes
+            found["added_flops"] = self.prediction.added_flops
+        return found
+
+    @classmethod
+    def from_json(cls, plan: Mapping[str, Any]) -> PlanRecord:
+        """The record of a dumped plan. Raises KeyError, TypeError or ValueError for any other."""
+        return cls(prediction_of(plan), plan.get("unplanned"))
+
+
+def prediction_of(plan: Mapping[str, Any]) -> Prediction | None:
+    """What a dumped plan predicts; None where it predicts nothing."""
+    if "predicted_step_bytes" not in plan:
+        return None
+    step_bytes, temp_bytes = plan["predicted_step_bytes"], plan["predicted_temp_bytes"]
+    return Prediction(int(step_bytes), int(temp_bytes), number(plan["added_flops"]))
+
+
+def number(value: Any) -> float:
+    """A number of a dumped plan, as it is. Raises TypeError where it is none."""
+    if not isinstance(value, int | float):
+        raise TypeError(f"{value!r} is no number")
+    return value
+
+
+Record = TypeVar("Record", bound=PlanRecord)
+_Record_co = TypeVar("_Record_co", bound=PlanRecord, covariant=True)
+
+
+@runtime_checkable
+class MeasuredPlan(Plan, Protocol[_Record_co]):
+    """A plan of a measured pass."""
+
+    @property
+    def record(self) -> _Record_co:
+        """What the plans after it need of it, without a hold on the module."""
+
+
+@dataclass(frozen=True)
+class Attempt(Generic[_Record_co]):
+    """A plan that was tried, and what the step takes of one device with it.
+
+    Attributes:
+      record: of the plan, before it was applied.
+      step_bytes: arguments, results that are not arguments given back, and temporaries.
+      temp_bytes: of that, temporaries.
+    """
+
+    record: _Record_co
+    step_bytes: int
+    temp_bytes: int
+
+
+@dataclass(frozen=True)
+class Complaint:
+    """What the attempt that is used fails to hold.
+
+    Attributes:
+      text: one or more sentences for people.
+      topic: where many programs of a process have the same complaint, which of these it is: the
+        user is warned of one of them. Empty where each is worth a warning.
+    """
+
+    text: str
+    topic: str = ""
+
+
+class Planner(Protocol[Record]):
+    """Makes plans for clones of one module."""
+
+    def __call__(
+        self, module: ir.Module, attempts: Sequence[Attempt[Record]], /
+    ) -> MeasuredPlan[Record]:
+        """The plan for a clone that follows these attempts, oldest first."""
+
+
+class MeasuredPass(Pass, Generic[Record]):
+    """A pass that plans again from what XLA made of its plans.
+
+    Each plan goes on a clone of the same module. A plan that is empty means the module as it is,
+    and that is an attempt as well.
+    """
+
+    record_type: ClassVar[type[PlanRecord]] = PlanRecord
+    """The class of its plans' records."""
+
+    compiles: int
+    """Attempts at most; a subclass declares it with `option`."""
+
+    def plan(self, module: ir.Module, target: Target) -> MeasuredPlan[Record]:
+        return self.plan_after(module, target, ())
+
+    @abstractmethod
+    def plan_after(
+        self, module: ir.Module, target: Target, attempts: Sequence[Attempt[Record]]
+    ) -> MeasuredPlan[Record]:
+        """The plan that follows these attempts, oldest first; the first plan where there are none.
+
+        Reads the module and decides; never edits it.
+        """
+
+    def planner(self, origin: ir.Module, target: Target) -> Planner[Record]:
+        """Makes the plans of all attempts, each for another clone of `origin`.
+
+        As `plan_after`, but what the plans have in common need be found out only once. Does
+        nothing yet; nobody edits `origin` as long as the planner is in use.
+        """
+        return lambda module, attempts: self.plan_after(module, target, attempts)
+
+    @abstractmethod
+    def wants_another(self, attempts: Sequence[Attempt[Record]], target: Target) -> bool:
+        """Whether a plan after these attempts, at least one, may be better than the best."""
+
+    @abstractmethod
+    def best(self, attempts: Sequence[Attempt[Record]], target: Target) -> int:
+        """The index of the attempt to use.
+
+        One more attempt is either the best or leaves the best as it was: the others' executables
+        are gone.
+        """
+
+    @abstractmethod
+    def complaint(
+        self,
+        attempts: Sequence[Attempt[Record]],
+        best: int,
+        target: Target,
+        module_of_best: Callable[[], ir.Module],
+    ) -> Complaint | None:
+        """What the best attempt fails to hold; None where it holds.
+
+        `module_of_best` gives what that attempt's plan made of the module, for nobody to edit.
+        """
+
+
+@dataclass(frozen=True)
+class Progress(Generic[Record]):
+    """The attempts until now, oldest first, and the index of the one to use."""
+
+    attempts: tuple[Attempt[Record], ...] = ()
+    best: int = 0
+
+    @property
+    def newest_is_best(self) -> bool:
+        return self.best == len(self.attempts) - 1
+
+
+Measure = Callable[[tuple[Attempt[Record], ...]], Attempt[Record] | None]
+"""Makes the plan that follows the attempts, and measures it; None where there is no more to try."""
+
+
+def attempts(
+    step: MeasuredPass[Record], target: Target, measure: Measure[Record]
+) -> Iterator[Progress[Record]]:
+    """Makes attempts as long as the pass wants more; gives the progress after each."""
+    now: Progress[Record] = Progress()
+    while len(now.attempts) < step.compiles:
+        if now.attempts and not step.wants_another(now.attempts, target):
+            return
+        attempt = measure(now.attempts)
+        if attempt is None:
+            return
+        made = (*now.attempts, attempt)
+        index = step.best(made, target)
+        now = Progress(made, index if index == len(made) - 1 else now.best)
+        yield now

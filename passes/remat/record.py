@@ -1,0 +1,127 @@
+"""What the planner keeps of a plan for a budget: for the plans after it, and for dumps."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hloom.passes.framework.feedback import Attempt, PlanRecord, number, prediction_of
+from hloom.passes.remat.budget.price_grid import Candidate
+from hloom.passes.remat.obstacle import RematObstacle
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a candidate is predicted to give: temporary memory at the peak, and added time.
+
+    ``candidate`` is None for the program as it is. ``seconds`` are as they count in prices: of
+    cheap work a share.
+    """
+
+    candidate: Candidate | None
+    temp_bytes: int
+    seconds: float
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "setting": _candidate_json(self.candidate),
+            "temp_bytes": self.temp_bytes,
+            "weighted_seconds": self.seconds,
+        }
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Estimate:
+        return cls(
+            _candidate(found["setting"]),
+            int(found["temp_bytes"]),
+            number(found["weighted_seconds"]),
+        )
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A candidate that was compiled, and the temporary memory XLA gave it."""
+
+    estimate: Estimate
+    real_bytes: int
+
+
+@dataclass(frozen=True)
+class RematRecord(PlanRecord):
+    """The record of a plan of `remat`.
+
+    Attributes:
+      estimate: the candidate that the plan was made with; None without a budget.
+      considered: the estimates of all candidates that were known when it was made.
+      added_seconds: what is done once more by its roofline, all of it one after the other; of cheap
+        work, which mostly fuses into kernels that run anyway, an upper bound.
+      obstacle: what keeps the module from being rewritten, or its straight-line blocks.
+    """
+
+    estimate: Estimate | None = None
+    considered: tuple[Estimate, ...] = ()
+    added_seconds: float = 0.0
+    obstacle: RematObstacle | None = None
+
+    @property
+    def candidate(self) -> Candidate | None:
+        """What the plan was made with; None for the program as it is."""
+        return self.estimate.candidate if self.estimate else None
+
+    @property
+    def seconds(self) -> float:
+        """The added time of the plan, as it counts in prices."""
+        return self.estimate.seconds if self.estimate else 0.0
+
+    def to_json(self) -> dict[str, object]:
+        found: dict[str, object] = {}
+        if self.obstacle is not None:
+            found["obstacle"] = str(self.obstacle)
+        if self.unplanned is not None:
+            found["unplanned"] = self.unplanned
+        if self.estimate is None or self.prediction is None:
+            return found
+        return found | {
+            "setting": _candidate_json(self.estimate.candidate),
+            "model_temp_bytes": self.estimate.temp_bytes,
+            "predicted_temp_bytes": self.prediction.temp_bytes,
+            "weighted_seconds": self.estimate.seconds,
+            "considered": [one.to_json() for one in self.considered],
+            "predicted_step_bytes": self.prediction.step_bytes,
+            "added_flops": self.prediction.added_flops,
+            "added_seconds": self.added_seconds,
+        }
+
+    @classmethod
+    def from_json(cls, plan: Mapping[str, Any]) -> RematRecord:
+        estimate = None
+        if "model_temp_bytes" in plan:
+            estimate = Estimate.from_json({**plan, "temp_bytes": plan["model_temp_bytes"]})
+        obstacle = plan.get("obstacle")
+        return cls(
+            prediction=prediction_of(plan),
+            unplanned=plan.get("unplanned"),
+            estimate=estimate,
+            considered=tuple(map(Estimate.from_json, plan.get("considered", ()))),
+            added_seconds=number(plan.get("added_seconds", 0.0)),
+            obstacle=None if obstacle is None else RematObstacle(obstacle),
+        )
+
+
+def measured(attempts: Sequence[Attempt[RematRecord]]) -> list[Measurement]:
+    """The attempts as estimates with what XLA made of them."""
+    return [
+        Measurement(attempt.record.estimate, attempt.temp_bytes)
+        for attempt in attempts
+        if attempt.record.estimate is not None
+    ]
+
+
+def _candidate_json(candidate: Candidate | None) -> list[int] | None:
+    return None if candidate is None else list(dataclasses.astuple(candidate))
+
+
+def _candidate(found: Any) -> Candidate | None:
+    return None if found is None else Candidate(*map(int, found))

@@ -1,0 +1,154 @@
+"""Compiles without a plugin, a dump or a device: what is asked of them, and who watches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from jax.extend.mlir import ir
+from support import toy_passes as toy
+
+import hloom
+from hloom import policy
+from hloom.compiling.compile import compile_program
+from hloom.compiling.cross_process import Agreement
+from hloom.compiling.observer import CompileObserver
+from hloom.compiling.request import CompileRequest, CompileResult, RefusedError
+from hloom.lowering.placement import Placement
+from hloom.passes.framework import registry
+from hloom.passes.framework.base import Target
+from hloom.passes.framework.pipeline import Pipeline
+from hloom.record import Options
+
+
+@pytest.fixture(autouse=True)
+def toys() -> Iterator[None]:
+    with registry.registered(toy.DropProducts, toy.ReplaceTwo, toy.Touch, toy.Fail):
+        yield
+
+
+class Written(CompileObserver):
+    """Notes what it sees."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    def before(self, index: int, step: Any, module: ir.Module) -> None:
+        self.events.append(f"before {index} {step.name}")
+
+    def after(self, index: int, step: Any, plan: Any, module: ir.Module) -> None:
+        self.events.append(f"after {index} {step.name}")
+
+    def candidate(self) -> None:
+        self.events.append("candidate")
+
+    def failed(self, pipeline: Any, target: Any, failure: Any) -> Path | None:
+        self.events.append(f"failed {failure.phase}")
+        return Path("shown")
+
+    def compiled(self, pipeline: Any, target: Any, record: Any, executable: Any) -> Path | None:
+        self.events.append(f"compiled {executable.module}")
+        return Path("dumped")
+
+
+def step(x: jax.Array) -> jax.Array:
+    return (x @ x) @ x * 2.0
+
+
+MODULE = jax.jit(step).lower(np.ones((4, 4), np.float32)).compiler_ir()
+
+
+def executable(module: ir.Module, options: Options) -> Any:
+    """As XLA's, without figures; it refuses a kernel that there is not."""
+    if "no_such_kernel" in str(module):
+        raise RuntimeError("no_such_kernel is not known")
+    which = "original" if module is MODULE else "candidate"
+    figures = dict.fromkeys(("temp", "argument", "output", "alias"), 3)
+    figures["temp"] = 100 - 10 * str(module).count("dot_general")
+    sizes = {f"{name}_size_in_bytes": size for name, size in figures.items()}
+    return SimpleNamespace(module=which, get_compiled_memory_stats=lambda: SimpleNamespace(**sizes))
+
+
+def compiled(
+    spec: str, observer: CompileObserver | None = None, *, falls_back: bool = True
+) -> CompileResult:
+    return compile_program(
+        CompileRequest(
+            module=MODULE,
+            pipeline=Pipeline.parse(spec),
+            target=Target(),
+            placement=Placement.of_one_process("cpu", 1),
+            compile=executable,
+            agreement=Agreement(MODULE),
+            observer=observer or CompileObserver(),
+            falls_back=falls_back,
+        )
+    )
+
+
+def test_without_an_observer_nothing_is_dumped() -> None:
+    before = hloom.records()
+    result = compiled("replace-two")
+    assert result.executable.module == "candidate"
+    assert result.record.changed
+    assert result.record.dump_dir is None
+    assert result.figures.temp_bytes == result.record.temp_bytes == 80
+    # Records are the plugin's.
+    assert hloom.records() == before
+
+
+def test_an_observer_sees_each_pass_and_the_end() -> None:
+    seen = Written()
+    assert compiled("replace-two", seen).record.dump_dir == Path("dumped")
+    assert seen.events == [
+        "candidate",
+        "before 0 replace-two",
+        "after 0 replace-two",
+        "compiled candidate",
+    ]
+
+
+def test_what_comes_before_the_candidates_is_seen_once() -> None:
+    seen = Written()
+    result = compiled("drop-products{budget=1 compiles=2},replace-two", seen, falls_back=False)
+    one = ["candidate"] + [
+        f"{when} {index} {name}"
+        for index, name in ((1, "drop-products"), (2, "replace-two"))
+        for when in ("before", "after")
+    ]
+    assert seen.events == ["before 0 touch", "after 0 touch", *one, *one, "compiled candidate"]
+    assert [each.temp_bytes for each in result.record.attempts] == [80, 90]
+    assert result.record.best_attempt == 0
+    assert result.record.complaint == "82 bytes over the budget."
+
+
+def test_a_failure_is_seen_before_the_original_is_compiled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HLOOM_STRICT", "0")
+    monkeypatch.setattr(policy, "_warned", set())
+    for phase in ("apply", "compile"):
+        seen = Written()
+        with pytest.warns(hloom.HloomWarning, match="See shown: `hloom-opt 00-input.mlir"):
+            result = compiled(f"fail{{phase={phase}}}", seen)
+        assert seen.events[-2:] == [f"failed {phase}", "compiled original"]
+        assert result.record.fell_back is not None
+        assert result.record.dump_dir == Path("shown")
+
+
+@pytest.mark.parametrize("strict", ["0", "1"])
+def test_where_nothing_falls_back_failures_are_raised(
+    monkeypatch: pytest.MonkeyPatch, strict: str
+) -> None:
+    monkeypatch.setenv("HLOOM_STRICT", strict)
+    with pytest.raises(hloom.PassError, match="cannot apply"):
+        compiled("fail{phase=apply}", falls_back=False)
+    with pytest.raises(RefusedError) as refused:
+        compiled("fail{phase=compile}", falls_back=False)
+    assert refused.value.changed
+    assert str(refused.value.__cause__) == "no_such_kernel is not known"

@@ -1,0 +1,103 @@
+"""The loop of a measured pass, whatever it is measured with, and what is kept of its plans."""
+
+from __future__ import annotations
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from jax.extend.mlir import ir
+from support import toy_passes as toy
+
+from hloom.passes.framework.base import Target
+from hloom.passes.framework.feedback import (
+    Attempt,
+    MeasuredPlan,
+    PlanRecord,
+    Prediction,
+    attempts,
+)
+from hloom.passes.framework.options import Budget
+from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.remat import Remat
+from hloom.passes.remat.record import RematRecord
+
+BUDGET = toy.DropProducts(budget=Budget(size_bytes=25), compiles=4)
+
+
+def goes_through(*sizes: int, step: toy.DropProducts = BUDGET) -> list[tuple[int, int]]:
+    """How many attempts there are after each, and which is the best, where they measure so."""
+    left = list(sizes)
+
+    def measure(earlier: tuple[Attempt[PlanRecord], ...]) -> Attempt[PlanRecord] | None:
+        assert len(earlier) == len(sizes) - len(left)
+        return Attempt(PlanRecord(), size := left.pop(0), size) if left else None
+
+    return [(len(now.attempts), now.best) for now in attempts(step, Target(), measure)]
+
+
+def test_attempts_go_on_until_the_pass_is_content() -> None:
+    assert goes_through(50, 60, 20, 10) == [(1, 0), (2, 0), (3, 2)]
+
+
+def test_attempts_end_where_there_is_no_more_to_measure() -> None:
+    assert goes_through() == []
+    assert goes_through(50, 40) == [(1, 0), (2, 1)]
+
+
+def test_a_pass_bounds_its_attempts() -> None:
+    assert goes_through(90, 80, 70, 60, 50) == [(1, 0), (2, 1), (3, 2), (4, 3)]
+    once = toy.DropProducts(budget=Budget(size_bytes=1), compiles=1)
+    assert goes_through(90, 80, step=once) == [(1, 0)]
+
+
+def loss(w: jax.Array, x: jax.Array) -> jax.Array:
+    for _ in range(6):
+        x = x + jax.numpy.tanh(x @ w) @ w
+    return (x**2).mean()
+
+
+@pytest.mark.parametrize("budget", [None, "40%", "1KiB"])
+def test_a_plan_of_remat_reads_back_from_its_json(budget: str | None) -> None:
+    arguments = np.ones((64, 64), np.float32), np.ones((512, 64), np.float32)
+    module = jax.jit(jax.value_and_grad(loss)).lower(*arguments).compiler_ir()
+    Pipeline.parse("inline,cse,free-constants").run(module, target=Target())
+    spec = "remat" if budget is None else f"remat{{budget={budget}}}"
+    [step] = Pipeline.parse(spec).passes
+    assert isinstance(step, Remat)
+    with module.context, ir.Location.unknown():
+        plan = step.plan(module, Target())
+    assert isinstance(plan, MeasuredPlan)
+    written = json.loads(json.dumps(plan.to_json()))
+    assert RematRecord.from_json(written) == plan.record
+    assert (plan.record.prediction is None) == (budget is None)
+    assert written.items() >= json.loads(json.dumps(plan.record.to_json())).items()
+
+
+def test_a_record_reads_back_from_its_json() -> None:
+    for record in (
+        PlanRecord(),
+        PlanRecord(unplanned="why"),
+        PlanRecord(Prediction(step_bytes=3, temp_bytes=2, added_flops=1)),
+    ):
+        assert PlanRecord.from_json(record.to_json()) == record
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        {"predicted_step_bytes": 1},
+        {"predicted_step_bytes": None, "predicted_temp_bytes": 1, "added_flops": 0},
+        {"predicted_step_bytes": 1, "predicted_temp_bytes": 1, "added_flops": "many"},
+        {"model_temp_bytes": 1, "weighted_seconds": 0.0},
+        {"model_temp_bytes": 1, "weighted_seconds": 0.0, "setting": [1]},
+        {"model_temp_bytes": 1, "weighted_seconds": "long", "setting": None},
+        {"considered": [{}]},
+        {"considered": 3},
+        {"obstacle": "no such obstacle"},
+    ],
+)
+def test_what_is_no_record_is_an_error(plan: dict[str, object]) -> None:
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        RematRecord.from_json(plan)
