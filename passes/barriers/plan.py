@@ -18,7 +18,7 @@ from hloom.passes.barriers.collect import (
     SyncSequence,
     XlaCollective,
 )
-from hloom.passes.framework.text import counted
+from hloom.passes.framework.text import pluralize
 from hloom.passes.ir.collectives import target_of
 from hloom.passes.ir.locations import operation_name, source_line
 from hloom.passes.ir.marks import BarrierKind, Rendezvous
@@ -104,13 +104,13 @@ class BarriersPlan:
         holds = kinds.pop(BarrierKind.HOLD, 0)
         served = sum(len(block.served) for block in self.blocks)
         parts = [
-            counted(sum(kinds.values()), "barrier"),
-            counted(holds, "hold") if holds else "",
-            f"for {counted(members[SyncKernel], 'kernel')}" if members[SyncKernel] else "",
-            f"({counted(served, 'need')} served by another)" if served else "",
+            pluralize(sum(kinds.values()), "barrier"),
+            pluralize(holds, "hold") if holds else "",
+            f"for {pluralize(members[SyncKernel], 'kernel')}" if members[SyncKernel] else "",
+            f"({pluralize(served, 'need')} served by another)" if served else "",
         ]
         ordered = [
-            counted(members[kind], text)
+            pluralize(members[kind], text)
             for kind, text in ((RaggedAllToAll, "ragged all-to-all"), (XlaCollective, "collective"))
             if members[kind]
         ]

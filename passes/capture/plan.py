@@ -11,7 +11,7 @@ from hloom.passes.capture.capturable import CaptureObstacle, Rules, is_collectiv
 from hloom.passes.capture.control_deps import ControlDependency, can_be_selected, waiting_operands
 from hloom.passes.capture.regions import BlockRegions, regions_of
 from hloom.passes.capture.schedule import BlockSchedule, GraphBreak
-from hloom.passes.framework.text import counted
+from hloom.passes.framework.text import pluralize
 from hloom.passes.ir import walk
 from hloom.passes.ir.locations import operation_name, source_line
 
@@ -70,9 +70,9 @@ class CapturePlan:
     def summary(self) -> str:
         if self.empty:
             return "nothing to capture"
-        text = f"{counted(self.operations, 'operation')} in {counted(self.regions, 'region')}"
+        text = f"{pluralize(self.operations, 'operation')} in {pluralize(self.regions, 'region')}"
         if self.moved:
-            text += f", {counted(self.moved, 'interruption')} moved"
+            text += f", {pluralize(self.moved, 'interruption')} moved"
         reasons = Counter(each.obstacle.reason for each in self.graph_breaks)
         told = [f"{count} x {reason}" for reason, count in sorted(reasons.items())]
         return f"{text}; left out: {', '.join(told)}" if told else text
