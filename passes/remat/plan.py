@@ -88,10 +88,10 @@ class RematPlan:
         scans = [d for n, plan in enumerate(self.scans) for d in ScanDecisions(plan, n).decisions]
         return (*blocks, *scans)
 
-    def keeping(self, ids: Collection[str]) -> RematPlan:
+    def restricted_to(self, ids: Collection[str]) -> RematPlan:
         """The plan with these decisions alone; what it was predicted to give is not known then."""
-        blocks = (BlockDecisions(plan, n).keeping(ids) for n, plan in enumerate(self.blocks))
-        scans = (ScanDecisions(plan, n).keeping(ids) for n, plan in enumerate(self.scans))
+        blocks = (BlockDecisions(plan, n).restricted_to(ids) for n, plan in enumerate(self.blocks))
+        scans = (ScanDecisions(plan, n).restricted_to(ids) for n, plan in enumerate(self.scans))
         return RematPlan(
             tuple(plan for plan in blocks if plan is not None),
             tuple(plan for plan in scans if plan is not None),
