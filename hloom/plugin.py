@@ -66,8 +66,8 @@ def initialize() -> None:
     if is_first and earlier and not (_is_unset(_flag.value) or _flag.value == "off"):
         warn(
             f"hloom: {pluralize(earlier, 'program')} of this process compiled before hloom was "
-            f"there went without JAX_HLOOM={echo(str(_flag.value))}: JAX loads plugins when a backend "
-            "starts, and none had. Put `import hloom` before the first compile."
+            f"there went without JAX_HLOOM={echo(str(_flag.value))}: JAX loads plugins when a "
+            "backend starts, and none had. Put `import hloom` before the first compile."
         )
 
 

@@ -20,7 +20,7 @@ func.func public @entry(%arg_x: tensor<16xf32>) -> tensor<16xf32> {
     // CHECK-NEXT: %[[K1:.*]] = stablehlo.custom_call @k(%[[B1]]#1)
     %r = stablehlo.custom_call @k(%x) {hloom.collective = "entry"}
         : (tensor<4xf32>) -> tensor<4xf32>
-    // CHECK-NEXT: %[[A1:.*]] = stablehlo.composite "hloom.after" %[[B1]]#0, %[[K1]]
+    // CHECK-NEXT: %[[A1:.*]] = stablehlo.composite "hloom.after_all" %[[B1]]#0, %[[K1]]
     // CHECK-NEXT: sdy.return %[[K1]], %[[A1]]
     sdy.return %r : tensor<4xf32>
   } : (tensor<16xf32>) -> tensor<16xf32>
@@ -38,7 +38,7 @@ func.func public @exit(%arg_x: tensor<16xf32>) -> tensor<16xf32> {
   %0 = sdy.manual_computation(%arg_x)
       in_shardings=[<@mesh, [{"x"}]>] out_shardings=[<@mesh, [{"x"}]>]
       manual_axes={"x"} (%x: tensor<4xf32>) {
-    // CHECK-NEXT: %[[I1:.*]] = stablehlo.composite "hloom.tie" %[[T2]], %[[X1]]
+    // CHECK-NEXT: %[[I1:.*]] = stablehlo.composite "hloom.add_dependency" %[[T2]], %[[X1]]
     // CHECK-NEXT: %[[K1:.*]] = stablehlo.custom_call @k(%[[I1]])
     %r = stablehlo.custom_call @k(%x) {hloom.collective = "exit=after"}
         : (tensor<4xf32>) -> tensor<4xf32>
@@ -86,11 +86,11 @@ func.func public @module(%arg_x: tensor<16xf32>) -> tensor<16xf32> {
   %0 = sdy.manual_computation(%arg_x)
       in_shardings=[<@mesh, [{"x"}]>] out_shardings=[<@mesh, [{"x"}]>]
       manual_axes={"x"} (%x: tensor<4xf32>) {
-    // CHECK-NEXT: %[[I1:.*]] = stablehlo.composite "hloom.tie" %[[T2]], %[[X1]]
+    // CHECK-NEXT: %[[I1:.*]] = stablehlo.composite "hloom.add_dependency" %[[T2]], %[[X1]]
     // CHECK-NEXT: %[[K1:.*]] = stablehlo.custom_call @k(%[[I1]])
     %1 = stablehlo.custom_call @k(%x) {hloom.collective = "exit=module"}
         : (tensor<4xf32>) -> tensor<4xf32>
-    // CHECK-NEXT: %[[A1:.*]] = stablehlo.composite "hloom.after" %[[T2]], %[[K1]]
+    // CHECK-NEXT: %[[A1:.*]] = stablehlo.composite "hloom.after_all" %[[T2]], %[[K1]]
     // CHECK-NEXT: %[[S1:.*]] = stablehlo.sine %[[K1]]
     %r = stablehlo.sine %1 : tensor<4xf32>
     // CHECK-NEXT: %[[B1:.*]]:2 = stablehlo.composite "hloom.barrier" %[[A1]], %[[S1]], %[[I1]] {
@@ -117,7 +117,7 @@ func.func public @groups(%arg_x: tensor<16xf32>) -> tensor<16xf32> {
     // CHECK-NEXT: %[[K1:.*]] = stablehlo.custom_call @k(%[[B1]]#1)
     %r = stablehlo.custom_call @k(%x) {hloom.collective = "entry groups=[[0,2]]"}
         : (tensor<4xf32>) -> tensor<4xf32>
-    // CHECK-NEXT: %[[A1:.*]] = stablehlo.composite "hloom.after" %[[B1]]#0, %[[K1]]
+    // CHECK-NEXT: %[[A1:.*]] = stablehlo.composite "hloom.after_all" %[[B1]]#0, %[[K1]]
     // CHECK-NEXT: sdy.return %[[K1]], %[[A1]]
     sdy.return %r : tensor<4xf32>
   } : (tensor<16xf32>) -> tensor<16xf32>
@@ -139,7 +139,7 @@ func.func public @frontend(%arg_x: tensor<16xf32>) -> tensor<16xf32> {
     // CHECK-NEXT: %[[K1:.*]] = stablehlo.custom_call @k(%[[B1]]#1)
     %r = stablehlo.custom_call @k(%x) {mhlo.frontend_attributes = {hloom.collective = "entry"}}
         : (tensor<4xf32>) -> tensor<4xf32>
-    // CHECK-NEXT: %[[A1:.*]] = stablehlo.composite "hloom.after" %[[B1]]#0, %[[K1]]
+    // CHECK-NEXT: %[[A1:.*]] = stablehlo.composite "hloom.after_all" %[[B1]]#0, %[[K1]]
     // CHECK-NEXT: sdy.return %[[K1]], %[[A1]]
     sdy.return %r : tensor<4xf32>
   } : (tensor<16xf32>) -> tensor<16xf32>
@@ -156,7 +156,7 @@ func.func public @exit_is_early(%arg_x: tensor<16xf32>) -> tensor<16xf32> {
   %0 = sdy.manual_computation(%arg_x)
       in_shardings=[<@mesh, [{"x"}]>] out_shardings=[<@mesh, [{"x"}]>]
       manual_axes={"x"} (%x: tensor<4xf32>) {
-    // CHECK-NEXT: %[[I1:.*]] = stablehlo.composite "hloom.tie" %[[T2]], %[[X1]]
+    // CHECK-NEXT: %[[I1:.*]] = stablehlo.composite "hloom.add_dependency" %[[T2]], %[[X1]]
     // CHECK-NEXT: %[[K1:.*]] = stablehlo.custom_call @k(%[[I1]])
     %1 = stablehlo.custom_call @k(%x) {hloom.collective = "exit=after"}
         : (tensor<4xf32>) -> tensor<4xf32>
@@ -214,7 +214,7 @@ func.func public @twice_the_same_operand(%arg_x: tensor<16xf32>) -> tensor<16xf3
     // CHECK-NEXT: %[[K1:.*]] = stablehlo.custom_call @k(%[[B1]]#1, %[[B1]]#1)
     %r = stablehlo.custom_call @k(%x, %x) {hloom.collective = "entry"}
         : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
-    // CHECK-NEXT: %[[A1:.*]] = stablehlo.composite "hloom.after" %[[B1]]#0, %[[K1]]
+    // CHECK-NEXT: %[[A1:.*]] = stablehlo.composite "hloom.after_all" %[[B1]]#0, %[[K1]]
     // CHECK-NEXT: sdy.return %[[K1]], %[[A1]]
     sdy.return %r : tensor<4xf32>
   } : (tensor<16xf32>) -> tensor<16xf32>
@@ -238,7 +238,7 @@ func.func public @later_readers(%arg_x: tensor<16xf32>) -> tensor<16xf32> {
     // CHECK-NEXT: %[[K1:.*]] = stablehlo.custom_call @k(%[[B1]]#1)
     %2 = stablehlo.custom_call @k(%x) {hloom.collective = "entry"}
         : (tensor<4xf32>) -> tensor<4xf32>
-    // CHECK-NEXT: %[[A1:.*]] = stablehlo.composite "hloom.after" %[[B1]]#0, %[[K1]]
+    // CHECK-NEXT: %[[A1:.*]] = stablehlo.composite "hloom.after_all" %[[B1]]#0, %[[K1]]
     // CHECK-NEXT: %[[S2:.*]] = stablehlo.add %[[S1]], %[[K1]]
     %3 = stablehlo.add %1, %2 : tensor<4xf32>
     // CHECK-NEXT: %[[S3:.*]] = stablehlo.add %[[S2]], %[[B1]]#1

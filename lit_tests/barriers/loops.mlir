@@ -45,7 +45,7 @@ func.func public @scan(%arg_x: tensor<16xf32>, %arg_i: tensor<i32>) -> tensor<16
     // CHECK-NEXT: %[[K2:.*]] = stablehlo.custom_call @k(%[[B3]]#1)
     %r = stablehlo.custom_call @k(%loop#1) {hloom.collective = "entry"}
         : (tensor<4xf32>) -> tensor<4xf32>
-    // CHECK-NEXT: %[[A1:.*]] = stablehlo.composite "hloom.after" %[[B3]]#0, %[[K2]]
+    // CHECK-NEXT: %[[A1:.*]] = stablehlo.composite "hloom.after_all" %[[B3]]#0, %[[K2]]
     // CHECK-NEXT: sdy.return %[[K2]], %[[A1]]
     sdy.return %r : tensor<4xf32>
   } : (tensor<16xf32>, tensor<i32>) -> tensor<16xf32>
@@ -82,7 +82,7 @@ func.func public @end_of_an_iteration(%arg_x: tensor<16xf32>, %arg_i: tensor<i32
       // CHECK-NEXT: %[[K1:.*]] = stablehlo.custom_call @k(%[[B1]]#1)
       %w = stablehlo.custom_call @k(%c) {hloom.collective = "entry exit=module"}
           : (tensor<4xf32>) -> tensor<4xf32>
-      // CHECK-NEXT: %[[A1:.*]] = stablehlo.composite "hloom.after" %[[B1]]#0, %[[K1]]
+      // CHECK-NEXT: %[[A1:.*]] = stablehlo.composite "hloom.after_all" %[[B1]]#0, %[[K1]]
       // CHECK-NEXT: %[[B2:.*]] = stablehlo.composite "hloom.barrier" %[[A1]], %[[B1]]#1 {
       // CHECK-SAME: kind = "module"{{.*}}site = "end after @k in @
       // CHECK-NEXT: stablehlo.return %{{.*}}, %[[K1]], %[[B2]]
@@ -93,7 +93,7 @@ func.func public @end_of_an_iteration(%arg_x: tensor<16xf32>, %arg_i: tensor<i32
     // CHECK-NEXT: %[[K2:.*]] = stablehlo.custom_call @k(%[[B3]]#1)
     %r = stablehlo.custom_call @k(%loop#1) {hloom.collective = "entry"}
         : (tensor<4xf32>) -> tensor<4xf32>
-    // CHECK-NEXT: %[[A2:.*]] = stablehlo.composite "hloom.after" %[[B3]]#0, %[[K2]]
+    // CHECK-NEXT: %[[A2:.*]] = stablehlo.composite "hloom.after_all" %[[B3]]#0, %[[K2]]
     // CHECK-NEXT: sdy.return %[[K2]], %[[A2]]
     sdy.return %r : tensor<4xf32>
   } : (tensor<16xf32>, tensor<i32>) -> tensor<16xf32>
@@ -115,12 +115,12 @@ func.func public @condition_of_a_loop(%arg_x: tensor<16xf32>, %arg_i: tensor<i32
     %loop = stablehlo.while(%c = %x) : tensor<4xf32>
     // CHECK-NEXT: cond {
     cond {
-      // CHECK-NEXT: %[[I1:.*]] = stablehlo.composite "hloom.tie" %[[L2]], %[[L1]]
+      // CHECK-NEXT: %[[I1:.*]] = stablehlo.composite "hloom.add_dependency" %[[L2]], %[[L1]]
       // CHECK-NEXT: %[[C1:.*]] = "stablehlo.all_reduce"(%[[I1]])
       %s = "stablehlo.all_reduce"(%c) <{
           channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>,
           replica_groups = dense<[[0, 1, 2, 3]]> : tensor<1x4xi64>, use_global_device_ids}> ({
-      // CHECK: %[[A1:.*]] = stablehlo.composite "hloom.after" %[[L2]], %[[C1]]
+      // CHECK: %[[A1:.*]] = stablehlo.composite "hloom.after_all" %[[L2]], %[[C1]]
       ^bb0(%a: tensor<f32>, %b: tensor<f32>):
         %sum = stablehlo.add %a, %b : tensor<f32>
         stablehlo.return %sum : tensor<f32>
@@ -131,7 +131,7 @@ func.func public @condition_of_a_loop(%arg_x: tensor<16xf32>, %arg_i: tensor<i32
       %scalar = stablehlo.reshape %first : (tensor<1xf32>) -> tensor<f32>
       %limit = stablehlo.constant dense<1.0> : tensor<f32>
       %go = stablehlo.compare LT, %scalar, %limit : (tensor<f32>, tensor<f32>) -> tensor<i1>
-      // CHECK: %[[I2:.*]] = stablehlo.composite "hloom.tie" %[[A1]], %{{.*}}
+      // CHECK: %[[I2:.*]] = stablehlo.composite "hloom.add_dependency" %[[A1]], %{{.*}}
       // CHECK-NEXT: stablehlo.return %[[I2]]
       stablehlo.return %go : tensor<i1>
       // CHECK-NEXT: do {
@@ -140,14 +140,14 @@ func.func public @condition_of_a_loop(%arg_x: tensor<16xf32>, %arg_i: tensor<i32
       %next = stablehlo.sine %c : tensor<4xf32>
       // CHECK-NEXT: stablehlo.return %[[S3]], %[[L2]]
       stablehlo.return %next : tensor<4xf32>
-      // CHECK: %[[A2:.*]] = stablehlo.composite "hloom.after" %[[W1]]#1, %[[W1]]#0
+      // CHECK: %[[A2:.*]] = stablehlo.composite "hloom.after_all" %[[W1]]#1, %[[W1]]#0
     }
     // CHECK-NEXT: %[[B1:.*]]:2 = stablehlo.composite "hloom.barrier" %[[A2]], %[[W1]]#0 {
     // CHECK-SAME: kind = "entry"{{.*}}site = "entry of @k in @
     // CHECK-NEXT: %[[K1:.*]] = stablehlo.custom_call @k(%[[B1]]#1)
     %r = stablehlo.custom_call @k(%loop) {hloom.collective = "entry"}
         : (tensor<4xf32>) -> tensor<4xf32>
-    // CHECK-NEXT: %[[A3:.*]] = stablehlo.composite "hloom.after" %[[B1]]#0, %[[K1]]
+    // CHECK-NEXT: %[[A3:.*]] = stablehlo.composite "hloom.after_all" %[[B1]]#0, %[[K1]]
     // CHECK-NEXT: sdy.return %[[K1]], %[[A3]]
     sdy.return %r : tensor<4xf32>
   } : (tensor<16xf32>, tensor<i32>) -> tensor<16xf32>

@@ -60,12 +60,12 @@ func.func public @in_order(%arg_x: tensor<32xf32>, %arg_i: tensor<16xi32>) -> te
   %0 = sdy.manual_computation(%arg_x, %arg_i)
       in_shardings=[<@mesh, [{"x"}]>, <@mesh, [{"x"}]>] out_shardings=[<@mesh, [{"x"}]>]
       manual_axes={"x"} (%x: tensor<8xf32>, %i: tensor<4xi32>) {
-    // CHECK-NEXT: %[[I1:.*]] = stablehlo.composite "hloom.tie" %[[T2]], %[[X1]]
+    // CHECK-NEXT: %[[I1:.*]] = stablehlo.composite "hloom.add_dependency" %[[T2]], %[[X1]]
     // CHECK-NEXT: %[[C1:.*]] = "stablehlo.all_reduce"(%[[I1]])
     %s = "stablehlo.all_reduce"(%x) <{
         channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>,
         replica_groups = dense<[[0, 1, 2, 3]]> : tensor<1x4xi64>, use_global_device_ids}> ({
-    // CHECK: %[[A1:.*]] = stablehlo.composite "hloom.after" %[[T2]], %[[C1]]
+    // CHECK: %[[A1:.*]] = stablehlo.composite "hloom.after_all" %[[T2]], %[[C1]]
     ^bb0(%a: tensor<f32>, %b: tensor<f32>):
       %sum = stablehlo.add %a, %b : tensor<f32>
       stablehlo.return %sum : tensor<f32>
@@ -81,7 +81,7 @@ func.func public @in_order(%arg_x: tensor<32xf32>, %arg_i: tensor<16xi32>) -> te
     // CHECK-NEXT: %[[K1:.*]] = stablehlo.custom_call @k(%[[B1]]#1)
     %r = stablehlo.custom_call @k(%1) {hloom.collective = "entry"}
         : (tensor<8xf32>) -> tensor<8xf32>
-    // CHECK-NEXT: %[[A2:.*]] = stablehlo.composite "hloom.after" %[[B1]]#0, %[[K1]]
+    // CHECK-NEXT: %[[A2:.*]] = stablehlo.composite "hloom.after_all" %[[B1]]#0, %[[K1]]
     // CHECK-NEXT: sdy.return %[[K1]], %[[A2]]
     sdy.return %r : tensor<8xf32>
   } : (tensor<32xf32>, tensor<16xi32>) -> tensor<32xf32>

@@ -36,12 +36,12 @@ func.func public @one_branch(%arg_x: tensor<16xf32>, %arg_i: tensor<i32>) -> ten
       // CHECK-NEXT: stablehlo.return %[[S1]], %[[T2]]
       stablehlo.return %s : tensor<4xf32>
     }) : (tensor<i32>) -> tensor<4xf32>
-    // CHECK: %[[I1:.*]] = stablehlo.composite "hloom.tie" %[[C1]]#1, %[[C1]]#0
+    // CHECK: %[[I1:.*]] = stablehlo.composite "hloom.add_dependency" %[[C1]]#1, %[[C1]]#0
     // CHECK-NEXT: %[[C2:.*]] = "stablehlo.all_reduce"(%[[I1]])
     %r = "stablehlo.all_reduce"(%1) <{
         channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>,
         replica_groups = dense<[[0, 1, 2, 3]]> : tensor<1x4xi64>, use_global_device_ids}> ({
-    // CHECK: %[[A1:.*]] = stablehlo.composite "hloom.after" %[[C1]]#1, %[[C2]]
+    // CHECK: %[[A1:.*]] = stablehlo.composite "hloom.after_all" %[[C1]]#1, %[[C2]]
     ^bb0(%a: tensor<f32>, %b: tensor<f32>):
       %sum = stablehlo.add %a, %b : tensor<f32>
       stablehlo.return %sum : tensor<f32>
@@ -70,17 +70,17 @@ func.func public @both_branches(%arg_x: tensor<16xf32>, %arg_i: tensor<i32>) -> 
       // CHECK-NEXT: %[[K1:.*]] = stablehlo.custom_call @k(%[[B1]]#1)
       %w = stablehlo.custom_call @k(%x) {hloom.collective = "entry"}
           : (tensor<4xf32>) -> tensor<4xf32>
-      // CHECK-NEXT: %[[A1:.*]] = stablehlo.composite "hloom.after" %[[B1]]#0, %[[K1]]
+      // CHECK-NEXT: %[[A1:.*]] = stablehlo.composite "hloom.after_all" %[[B1]]#0, %[[K1]]
       // CHECK-NEXT: stablehlo.return %[[K1]], %[[A1]]
       stablehlo.return %w : tensor<4xf32>
       // CHECK-NEXT: }, {
     }, {
-      // CHECK-NEXT: %[[I1:.*]] = stablehlo.composite "hloom.tie" %[[T2]], %[[X1]]
+      // CHECK-NEXT: %[[I1:.*]] = stablehlo.composite "hloom.add_dependency" %[[T2]], %[[X1]]
       // CHECK-NEXT: %[[C2:.*]] = "stablehlo.all_reduce"(%[[I1]])
       %s = "stablehlo.all_reduce"(%x) <{
           channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>,
           replica_groups = dense<[[0, 1, 2, 3]]> : tensor<1x4xi64>, use_global_device_ids}> ({
-      // CHECK: %[[A2:.*]] = stablehlo.composite "hloom.after" %[[T2]], %[[C2]]
+      // CHECK: %[[A2:.*]] = stablehlo.composite "hloom.after_all" %[[T2]], %[[C2]]
       ^bb0(%a: tensor<f32>, %b: tensor<f32>):
         %sum = stablehlo.add %a, %b : tensor<f32>
         stablehlo.return %sum : tensor<f32>
@@ -123,7 +123,7 @@ func.func public @shardings(%arg_x: tensor<16xf32>, %arg_i: tensor<i32>) -> tens
       // CHECK-NEXT: %[[K1:.*]] = stablehlo.custom_call @k(%[[B1]]#1)
       %w = stablehlo.custom_call @k(%c) {hloom.collective = "entry"}
           : (tensor<4xf32>) -> tensor<4xf32>
-      // CHECK-NEXT: %[[A1:.*]] = stablehlo.composite "hloom.after" %[[B1]]#0, %[[K1]]
+      // CHECK-NEXT: %[[A1:.*]] = stablehlo.composite "hloom.after_all" %[[B1]]#0, %[[K1]]
       // CHECK-NEXT: stablehlo.return %{{.*}}, %[[K1]], %[[A1]]
       stablehlo.return %next, %w : tensor<i32>, tensor<4xf32>
     }
@@ -134,7 +134,7 @@ func.func public @shardings(%arg_x: tensor<16xf32>, %arg_i: tensor<i32>) -> tens
       // CHECK-NEXT: %[[K2:.*]] = stablehlo.custom_call @k(%[[B2]]#1)
       %w = stablehlo.custom_call @k(%loop#1) {hloom.collective = "entry"}
           : (tensor<4xf32>) -> tensor<4xf32>
-      // CHECK-NEXT: %[[A2:.*]] = stablehlo.composite "hloom.after" %[[B2]]#0, %[[K2]]
+      // CHECK-NEXT: %[[A2:.*]] = stablehlo.composite "hloom.after_all" %[[B2]]#0, %[[K2]]
       // CHECK-NEXT: stablehlo.return %[[K2]], %[[A2]]
       stablehlo.return %w : tensor<4xf32>
       // CHECK-NEXT: }) {sdy.sharding = {{.*}}, <@mesh, []>]>}
@@ -155,19 +155,19 @@ func.func public @conditional_collective_serves_nothing(%arg_x: tensor<16xf32>, 
   %0 = sdy.manual_computation(%arg_x, %arg_i)
       in_shardings=[<@mesh, [{"x"}]>, <@mesh, []>] out_shardings=[<@mesh, [{"x"}]>]
       manual_axes={"x"} (%x: tensor<4xf32>, %i: tensor<i32>) {
-    // CHECK-NEXT: %[[I1:.*]] = stablehlo.composite "hloom.tie" %[[T2]], %[[X1]]
+    // CHECK-NEXT: %[[I1:.*]] = stablehlo.composite "hloom.add_dependency" %[[T2]], %[[X1]]
     // CHECK-NEXT: %[[K1:.*]] = stablehlo.custom_call @k(%[[I1]])
     %w = stablehlo.custom_call @k(%x) {hloom.collective = "exit=module"}
         : (tensor<4xf32>) -> tensor<4xf32>
-    // CHECK-NEXT: %[[A1:.*]] = stablehlo.composite "hloom.after" %[[T2]], %[[K1]]
+    // CHECK-NEXT: %[[A1:.*]] = stablehlo.composite "hloom.after_all" %[[T2]], %[[K1]]
     // CHECK-NEXT: %[[C1:.*]]:2 = "stablehlo.case"(%[[X2]])
     %r = "stablehlo.case"(%i) ({
-      // CHECK-NEXT: %[[I2:.*]] = stablehlo.composite "hloom.tie" %[[A1]], %[[K1]]
+      // CHECK-NEXT: %[[I2:.*]] = stablehlo.composite "hloom.add_dependency" %[[A1]], %[[K1]]
       // CHECK-NEXT: %[[C2:.*]] = "stablehlo.all_reduce"(%[[I2]])
       %s = "stablehlo.all_reduce"(%w) <{
           channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>,
           replica_groups = dense<[[0, 1, 2, 3]]> : tensor<1x4xi64>, use_global_device_ids}> ({
-      // CHECK: %[[A2:.*]] = stablehlo.composite "hloom.after" %[[A1]], %[[C2]]
+      // CHECK: %[[A2:.*]] = stablehlo.composite "hloom.after_all" %[[A1]], %[[C2]]
       ^bb0(%a: tensor<f32>, %b: tensor<f32>):
         %sum = stablehlo.add %a, %b : tensor<f32>
         stablehlo.return %sum : tensor<f32>
@@ -214,7 +214,7 @@ func.func private @tagged(%x: tensor<4xf32> {jax.note = "x"}) -> (tensor<4xf32> 
   // CHECK-SAME: site = "entry of @k in @
   // CHECK-NEXT: %[[K1:.*]] = stablehlo.custom_call @k(%[[B1]]#1)
   %1 = stablehlo.custom_call @k(%x) {hloom.collective = "entry"} : (tensor<4xf32>) -> tensor<4xf32>
-  // CHECK-NEXT: %[[A1:.*]] = stablehlo.composite "hloom.after" %[[B1]]#0, %[[K1]]
+  // CHECK-NEXT: %[[A1:.*]] = stablehlo.composite "hloom.after_all" %[[B1]]#0, %[[K1]]
   // CHECK-NEXT: return %[[K1]], %[[A1]]
   return %1 : tensor<4xf32>
 }
@@ -232,7 +232,7 @@ func.func public @plain_call(%arg_x: tensor<16xf32>, %arg_i: tensor<i32>) -> ten
     // CHECK-NEXT: %[[B1:.*]]:2 = stablehlo.composite "hloom.barrier" %[[T2]], %[[X1]] {
     // CHECK-SAME: kind = "entry"{{.*}}site = "entry of @k in @
     // CHECK-NEXT: %[[K1:.*]] = stablehlo.custom_call @k(%[[B1]]#1)
-    // CHECK-NEXT: %[[A1:.*]] = stablehlo.composite "hloom.after" %[[B1]]#0, %[[K1]]
+    // CHECK-NEXT: %[[A1:.*]] = stablehlo.composite "hloom.after_all" %[[B1]]#0, %[[K1]]
     // CHECK-NEXT: sdy.return %[[K1]], %[[A1]]
     sdy.return %r : tensor<4xf32>
   } : (tensor<16xf32>, tensor<i32>) -> tensor<16xf32>
@@ -258,7 +258,7 @@ func.func public @computations(%arg_x: tensor<16xf32>) -> tensor<16xf32> {
     // CHECK-NEXT: %[[K1:.*]] = stablehlo.custom_call @k1(%[[B1]]#1)
     %r = stablehlo.custom_call @k1(%x) {hloom.collective = "entry"}
         : (tensor<4xf32>) -> tensor<4xf32>
-    // CHECK-NEXT: %[[A1:.*]] = stablehlo.composite "hloom.after" %[[B1]]#0, %[[K1]]
+    // CHECK-NEXT: %[[A1:.*]] = stablehlo.composite "hloom.after_all" %[[B1]]#0, %[[K1]]
     // CHECK-NEXT: sdy.return %[[K1]], %[[A1]]
     sdy.return %r : tensor<4xf32>
   } : (tensor<16xf32>) -> tensor<16xf32>
@@ -279,7 +279,7 @@ func.func public @computations(%arg_x: tensor<16xf32>) -> tensor<16xf32> {
       // CHECK-NEXT: %[[K2:.*]] = stablehlo.custom_call @k2(%[[B2]]#1)
       %r = stablehlo.custom_call @k2(%w) {hloom.collective = "entry"}
           : (tensor<4xf32>) -> tensor<4xf32>
-      // CHECK-NEXT: %[[A2:.*]] = stablehlo.composite "hloom.after" %[[B2]]#0, %[[K2]]
+      // CHECK-NEXT: %[[A2:.*]] = stablehlo.composite "hloom.after_all" %[[B2]]#0, %[[K2]]
       // CHECK-NEXT: sdy.return %[[K2]], %[[A2]]
       sdy.return %r : tensor<4xf32>
     } : (tensor<8xf32>) -> tensor<8xf32>

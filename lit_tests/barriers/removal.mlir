@@ -47,7 +47,7 @@ func.func public @adjacent_other_operand(%arg_x: tensor<16xf32>, %arg_y: tensor<
   %0 = sdy.manual_computation(%arg_x, %arg_y)
       in_shardings=[<@mesh, [{"x"}]>, <@mesh, [{"x"}]>] out_shardings=[<@mesh, [{"x"}]>]
       manual_axes={"x"} (%x: tensor<4xf32>, %y: tensor<4xf32>) {
-    // CHECK-NEXT: %[[I1:.*]] = stablehlo.composite "hloom.tie" %[[T2]], %[[X1]]
+    // CHECK-NEXT: %[[I1:.*]] = stablehlo.composite "hloom.add_dependency" %[[T2]], %[[X1]]
     // CHECK-NEXT: %[[K1:.*]] = stablehlo.custom_call @k1(%[[I1]])
     %1 = stablehlo.custom_call @k1(%x) {hloom.collective = "exit=after"}
         : (tensor<4xf32>) -> tensor<4xf32>
@@ -59,7 +59,7 @@ func.func public @adjacent_other_operand(%arg_x: tensor<16xf32>, %arg_y: tensor<
     // CHECK-NEXT: %[[K2:.*]] = stablehlo.custom_call @k2(%[[B1]]#1)
     %3 = stablehlo.custom_call @k2(%y) {hloom.collective = "entry"}
         : (tensor<4xf32>) -> tensor<4xf32>
-    // CHECK-NEXT: %[[A1:.*]] = stablehlo.composite "hloom.after" %[[B1]]#0, %[[K2]]
+    // CHECK-NEXT: %[[A1:.*]] = stablehlo.composite "hloom.after_all" %[[B1]]#0, %[[K2]]
     // CHECK-NEXT: %[[S2:.*]] = stablehlo.add %[[S1]], %[[K2]]
     %r = stablehlo.add %2, %3 : tensor<4xf32>
     // CHECK-NEXT: sdy.return %[[S2]], %[[A1]]
@@ -78,11 +78,11 @@ func.func public @deferred_exit(%arg_x: tensor<16xf32>) -> tensor<16xf32> {
   %0 = sdy.manual_computation(%arg_x)
       in_shardings=[<@mesh, [{"x"}]>] out_shardings=[<@mesh, [{"x"}]>]
       manual_axes={"x"} (%x: tensor<4xf32>) {
-    // CHECK-NEXT: %[[I1:.*]] = stablehlo.composite "hloom.tie" %[[T2]], %[[X1]]
+    // CHECK-NEXT: %[[I1:.*]] = stablehlo.composite "hloom.add_dependency" %[[T2]], %[[X1]]
     // CHECK-NEXT: %[[K1:.*]] = stablehlo.custom_call @k1(%[[I1]])
     %1 = stablehlo.custom_call @k1(%x) {hloom.collective = "exit=module"}
         : (tensor<4xf32>) -> tensor<4xf32>
-    // CHECK-NEXT: %[[A1:.*]] = stablehlo.composite "hloom.after" %[[T2]], %[[K1]]
+    // CHECK-NEXT: %[[A1:.*]] = stablehlo.composite "hloom.after_all" %[[T2]], %[[K1]]
     // CHECK-NEXT: %[[S1:.*]] = stablehlo.sine %[[K1]]
     %2 = stablehlo.sine %1 : tensor<4xf32>
     // CHECK-NEXT: %[[B1:.*]]:2 = stablehlo.composite "hloom.barrier" %[[A1]], %[[S1]], %[[I1]] {
@@ -90,7 +90,7 @@ func.func public @deferred_exit(%arg_x: tensor<16xf32>) -> tensor<16xf32> {
     // CHECK-NEXT: %[[K2:.*]] = stablehlo.custom_call @k2(%[[B1]]#1)
     %r = stablehlo.custom_call @k2(%2) {hloom.collective = "entry"}
         : (tensor<4xf32>) -> tensor<4xf32>
-    // CHECK-NEXT: %[[A2:.*]] = stablehlo.composite "hloom.after" %[[B1]]#0, %[[K2]]
+    // CHECK-NEXT: %[[A2:.*]] = stablehlo.composite "hloom.after_all" %[[B1]]#0, %[[K2]]
     // CHECK-NEXT: sdy.return %[[K2]], %[[A2]]
     sdy.return %r : tensor<4xf32>
   } : (tensor<16xf32>) -> tensor<16xf32>
@@ -107,18 +107,18 @@ func.func public @one_at_the_end(%arg_x: tensor<16xf32>) -> tensor<16xf32> {
   %0 = sdy.manual_computation(%arg_x)
       in_shardings=[<@mesh, [{"x"}]>] out_shardings=[<@mesh, [{"x"}]>]
       manual_axes={"x"} (%x: tensor<4xf32>) {
-    // CHECK-NEXT: %[[I1:.*]] = stablehlo.composite "hloom.tie" %[[T2]], %[[X1]]
+    // CHECK-NEXT: %[[I1:.*]] = stablehlo.composite "hloom.add_dependency" %[[T2]], %[[X1]]
     // CHECK-NEXT: %[[K1:.*]] = stablehlo.custom_call @k1(%[[I1]])
     %1 = stablehlo.custom_call @k1(%x) {hloom.collective = "exit=module"}
         : (tensor<4xf32>) -> tensor<4xf32>
-    // CHECK-NEXT: %[[A1:.*]] = stablehlo.composite "hloom.after" %[[T2]], %[[K1]]
+    // CHECK-NEXT: %[[A1:.*]] = stablehlo.composite "hloom.after_all" %[[T2]], %[[K1]]
     // CHECK-NEXT: %[[S1:.*]] = stablehlo.sine %[[K1]]
     %2 = stablehlo.sine %1 : tensor<4xf32>
-    // CHECK-NEXT: %[[I2:.*]] = stablehlo.composite "hloom.tie" %[[A1]], %[[S1]]
+    // CHECK-NEXT: %[[I2:.*]] = stablehlo.composite "hloom.add_dependency" %[[A1]], %[[S1]]
     // CHECK-NEXT: %[[K2:.*]] = stablehlo.custom_call @k2(%[[I2]])
     %r = stablehlo.custom_call @k2(%2) {hloom.collective = "exit=module"}
         : (tensor<4xf32>) -> tensor<4xf32>
-    // CHECK-NEXT: %[[A2:.*]] = stablehlo.composite "hloom.after" %[[A1]], %[[K2]]
+    // CHECK-NEXT: %[[A2:.*]] = stablehlo.composite "hloom.after_all" %[[A1]], %[[K2]]
     // CHECK-NEXT: %[[B1:.*]]:2 = stablehlo.composite "hloom.barrier" %[[A2]], %[[K2]], %[[I1]],
     // CHECK-SAME: %[[I2]] {
     // CHECK-SAME: kind = "module"{{.*}}site = "end after @k1 and end after @k2 in @
@@ -138,11 +138,11 @@ func.func public @larger_group(%arg_x: tensor<16xf32>) -> tensor<16xf32> {
   %0 = sdy.manual_computation(%arg_x)
       in_shardings=[<@mesh, [{"x"}]>] out_shardings=[<@mesh, [{"x"}]>]
       manual_axes={"x"} (%x: tensor<4xf32>) {
-    // CHECK-NEXT: %[[I1:.*]] = stablehlo.composite "hloom.tie" %[[T2]], %[[X1]]
+    // CHECK-NEXT: %[[I1:.*]] = stablehlo.composite "hloom.add_dependency" %[[T2]], %[[X1]]
     // CHECK-NEXT: %[[K1:.*]] = stablehlo.custom_call @k1(%[[I1]])
     %1 = stablehlo.custom_call @k1(%x) {hloom.collective = "exit=module groups=[[0,1]]"}
         : (tensor<4xf32>) -> tensor<4xf32>
-    // CHECK-NEXT: %[[A1:.*]] = stablehlo.composite "hloom.after" %[[T2]], %[[K1]]
+    // CHECK-NEXT: %[[A1:.*]] = stablehlo.composite "hloom.after_all" %[[T2]], %[[K1]]
     // CHECK-NEXT: %[[S1:.*]] = stablehlo.sine %[[K1]]
     %2 = stablehlo.sine %1 : tensor<4xf32>
     // CHECK-NEXT: %[[B1:.*]]:2 = stablehlo.composite "hloom.barrier" %[[A1]], %[[S1]], %[[I1]] {
@@ -151,7 +151,7 @@ func.func public @larger_group(%arg_x: tensor<16xf32>) -> tensor<16xf32> {
     // CHECK-NEXT: %[[K2:.*]] = stablehlo.custom_call @k2(%[[B1]]#1)
     %r = stablehlo.custom_call @k2(%2) {hloom.collective = "entry groups=[[0,1,2]]"}
         : (tensor<4xf32>) -> tensor<4xf32>
-    // CHECK-NEXT: %[[A2:.*]] = stablehlo.composite "hloom.after" %[[B1]]#0, %[[K2]]
+    // CHECK-NEXT: %[[A2:.*]] = stablehlo.composite "hloom.after_all" %[[B1]]#0, %[[K2]]
     // CHECK-NEXT: sdy.return %[[K2]], %[[A2]]
     sdy.return %r : tensor<4xf32>
   } : (tensor<16xf32>) -> tensor<16xf32>
@@ -168,24 +168,24 @@ func.func public @exit_at_an_all_reduce(%arg_x: tensor<16xf32>) -> tensor<16xf32
   %0 = sdy.manual_computation(%arg_x)
       in_shardings=[<@mesh, [{"x"}]>] out_shardings=[<@mesh, [{"x"}]>]
       manual_axes={"x"} (%x: tensor<4xf32>) {
-    // CHECK-NEXT: %[[I1:.*]] = stablehlo.composite "hloom.tie" %[[T2]], %[[X1]]
+    // CHECK-NEXT: %[[I1:.*]] = stablehlo.composite "hloom.add_dependency" %[[T2]], %[[X1]]
     // CHECK-NEXT: %[[K1:.*]] = stablehlo.custom_call @k(%[[I1]])
     %1 = stablehlo.custom_call @k(%x) {hloom.collective = "exit=module"}
         : (tensor<4xf32>) -> tensor<4xf32>
-    // CHECK-NEXT: %[[A1:.*]] = stablehlo.composite "hloom.after" %[[T2]], %[[K1]]
-    // CHECK-NEXT: %[[I2:.*]] = stablehlo.composite "hloom.tie" %[[A1]], %[[K1]]
+    // CHECK-NEXT: %[[A1:.*]] = stablehlo.composite "hloom.after_all" %[[T2]], %[[K1]]
+    // CHECK-NEXT: %[[I2:.*]] = stablehlo.composite "hloom.add_dependency" %[[A1]], %[[K1]]
     // CHECK-NEXT: %[[C1:.*]] = "stablehlo.all_reduce"(%[[I2]])
     %r = "stablehlo.all_reduce"(%1) <{
         channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>,
         replica_groups = dense<[[0, 1, 2, 3]]> : tensor<1x4xi64>, use_global_device_ids}> ({
-    // CHECK: %[[A2:.*]] = stablehlo.composite "hloom.after" %[[A1]], %[[C1]]
+    // CHECK: %[[A2:.*]] = stablehlo.composite "hloom.after_all" %[[A1]], %[[C1]]
     ^bb0(%a: tensor<f32>, %b: tensor<f32>):
       %sum = stablehlo.add %a, %b : tensor<f32>
       stablehlo.return %sum : tensor<f32>
     }) : (tensor<4xf32>) -> tensor<4xf32>
     // CHECK-NEXT: %[[B1:.*]] = stablehlo.composite "hloom.barrier" %[[A2]], %[[I1]] {
-    // CHECK-SAME: kind = "hold"{{.*}}replica_groups = dense<{{\[\[}}0], [1], [2], [3]]>
-    // CHECK-SAME: site = "hold for end after @k in @
+    // CHECK-SAME: kind = "pin"{{.*}}replica_groups = dense<{{\[\[}}0], [1], [2], [3]]>
+    // CHECK-SAME: site = "pin for end after @k in @
     // CHECK-NEXT: sdy.return %[[C1]], %[[B1]]
     sdy.return %r : tensor<4xf32>
   } : (tensor<16xf32>) -> tensor<16xf32>
@@ -202,18 +202,18 @@ func.func public @exit_at_an_all_gather(%arg_x: tensor<16xf32>, %arg_y: tensor<1
   %0 = sdy.manual_computation(%arg_x, %arg_y)
       in_shardings=[<@mesh, [{"x"}]>, <@mesh, [{"x"}]>] out_shardings=[<@mesh, [{"x"}]>]
       manual_axes={"x"} (%x: tensor<4xf32>, %y: tensor<4xf32>) {
-    // CHECK-NEXT: %[[I1:.*]] = stablehlo.composite "hloom.tie" %[[T2]], %[[X1]]
+    // CHECK-NEXT: %[[I1:.*]] = stablehlo.composite "hloom.add_dependency" %[[T2]], %[[X1]]
     // CHECK-NEXT: %[[K1:.*]] = stablehlo.custom_call @k(%[[I1]])
     %1 = stablehlo.custom_call @k(%x) {hloom.collective = "exit=after"}
         : (tensor<4xf32>) -> tensor<4xf32>
-    // CHECK-NEXT: %[[A1:.*]] = stablehlo.composite "hloom.after" %[[T2]], %[[K1]]
-    // CHECK-NEXT: %[[I2:.*]] = stablehlo.composite "hloom.tie" %[[A1]], %[[X2]]
+    // CHECK-NEXT: %[[A1:.*]] = stablehlo.composite "hloom.after_all" %[[T2]], %[[K1]]
+    // CHECK-NEXT: %[[I2:.*]] = stablehlo.composite "hloom.add_dependency" %[[A1]], %[[X2]]
     // CHECK-NEXT: %[[C1:.*]] = "stablehlo.all_gather"(%[[I2]])
     %2 = "stablehlo.all_gather"(%y) <{all_gather_dim = 0 : i64, channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, replica_groups = dense<[[0, 1, 2, 3]]> : tensor<1x4xi64>, use_global_device_ids}> : (tensor<4xf32>) -> tensor<16xf32>
-    // CHECK-NEXT: %[[A2:.*]] = stablehlo.composite "hloom.after" %[[A1]], %[[C1]]
+    // CHECK-NEXT: %[[A2:.*]] = stablehlo.composite "hloom.after_all" %[[A1]], %[[C1]]
     // CHECK-NEXT: %[[B1:.*]]:2 = stablehlo.composite "hloom.barrier" %[[A2]], %[[K1]], %[[I1]] {
-    // CHECK-SAME: kind = "hold"{{.*}}replica_groups = dense<{{\[\[}}0], [1], [2], [3]]>
-    // CHECK-SAME: site = "hold for exit of @k in @
+    // CHECK-SAME: kind = "pin"{{.*}}replica_groups = dense<{{\[\[}}0], [1], [2], [3]]>
+    // CHECK-SAME: site = "pin for exit of @k in @
     // CHECK-NEXT: %[[S1:.*]] = stablehlo.sine %[[B1]]#1
     %r = stablehlo.sine %1 : tensor<4xf32>
     // CHECK-NEXT: sdy.return %[[S1]], %[[B1]]#0
@@ -232,21 +232,21 @@ func.func public @exit_at_an_all_to_all(%arg_x: tensor<16xf32>) -> tensor<16xf32
   %0 = sdy.manual_computation(%arg_x)
       in_shardings=[<@mesh, [{"x"}]>] out_shardings=[<@mesh, [{"x"}]>]
       manual_axes={"x"} (%x: tensor<4xf32>) {
-    // CHECK-NEXT: %[[I1:.*]] = stablehlo.composite "hloom.tie" %[[T2]], %[[X1]]
+    // CHECK-NEXT: %[[I1:.*]] = stablehlo.composite "hloom.add_dependency" %[[T2]], %[[X1]]
     // CHECK-NEXT: %[[K1:.*]] = stablehlo.custom_call @k(%[[I1]])
     %1 = stablehlo.custom_call @k(%x) {hloom.collective = "exit=module groups=[[0,1],[2,3]]"}
         : (tensor<4xf32>) -> tensor<4xf32>
-    // CHECK-NEXT: %[[A1:.*]] = stablehlo.composite "hloom.after" %[[T2]], %[[K1]]
-    // CHECK-NEXT: %[[I2:.*]] = stablehlo.composite "hloom.tie" %[[A1]], %[[K1]]
+    // CHECK-NEXT: %[[A1:.*]] = stablehlo.composite "hloom.after_all" %[[T2]], %[[K1]]
+    // CHECK-NEXT: %[[I2:.*]] = stablehlo.composite "hloom.add_dependency" %[[A1]], %[[K1]]
     // CHECK-NEXT: %[[C1:.*]] = "stablehlo.all_to_all"(%[[I2]])
     %r = "stablehlo.all_to_all"(%1) <{
         channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>,
         concat_dimension = 0 : i64, replica_groups = dense<[[0, 1, 2, 3]]> : tensor<1x4xi64>, split_count = 4 : i64, split_dimension = 0 : i64}>
         : (tensor<4xf32>) -> tensor<4xf32>
-    // CHECK-NEXT: %[[A2:.*]] = stablehlo.composite "hloom.after" %[[A1]], %[[C1]]
+    // CHECK-NEXT: %[[A2:.*]] = stablehlo.composite "hloom.after_all" %[[A1]], %[[C1]]
     // CHECK-NEXT: %[[B1:.*]] = stablehlo.composite "hloom.barrier" %[[A2]], %[[I1]] {
-    // CHECK-SAME: kind = "hold"{{.*}}replica_groups = dense<{{\[\[}}0], [1], [2], [3]]>
-    // CHECK-SAME: site = "hold for end after @k in @
+    // CHECK-SAME: kind = "pin"{{.*}}replica_groups = dense<{{\[\[}}0], [1], [2], [3]]>
+    // CHECK-SAME: site = "pin for end after @k in @
     // CHECK-NEXT: sdy.return %[[C1]], %[[B1]]
     sdy.return %r : tensor<4xf32>
   } : (tensor<16xf32>) -> tensor<16xf32>
@@ -263,24 +263,24 @@ func.func public @exit_at_a_reduce_scatter(%arg_x: tensor<16xf32>) -> tensor<16x
   %0 = sdy.manual_computation(%arg_x)
       in_shardings=[<@mesh, [{"x"}]>] out_shardings=[<@mesh, [{"x"}]>]
       manual_axes={"x"} (%x: tensor<4xf32>) {
-    // CHECK-NEXT: %[[I1:.*]] = stablehlo.composite "hloom.tie" %[[T2]], %[[X1]]
+    // CHECK-NEXT: %[[I1:.*]] = stablehlo.composite "hloom.add_dependency" %[[T2]], %[[X1]]
     // CHECK-NEXT: %[[K1:.*]] = stablehlo.custom_call @k(%[[I1]])
     %1 = stablehlo.custom_call @k(%x) {hloom.collective = "exit=module"}
         : (tensor<4xf32>) -> tensor<4xf32>
-    // CHECK-NEXT: %[[A1:.*]] = stablehlo.composite "hloom.after" %[[T2]], %[[K1]]
-    // CHECK-NEXT: %[[I2:.*]] = stablehlo.composite "hloom.tie" %[[A1]], %[[K1]]
+    // CHECK-NEXT: %[[A1:.*]] = stablehlo.composite "hloom.after_all" %[[T2]], %[[K1]]
+    // CHECK-NEXT: %[[I2:.*]] = stablehlo.composite "hloom.add_dependency" %[[A1]], %[[K1]]
     // CHECK-NEXT: %[[C1:.*]] = "stablehlo.reduce_scatter"(%[[I2]])
     %2 = "stablehlo.reduce_scatter"(%1) <{
         channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>,
         replica_groups = dense<[[0, 1, 2, 3]]> : tensor<1x4xi64>, scatter_dimension = 0 : i64, use_global_device_ids}> ({
-    // CHECK: %[[A2:.*]] = stablehlo.composite "hloom.after" %[[A1]], %[[C1]]
+    // CHECK: %[[A2:.*]] = stablehlo.composite "hloom.after_all" %[[A1]], %[[C1]]
     ^bb0(%a: tensor<f32>, %b: tensor<f32>):
       %sum = stablehlo.add %a, %b : tensor<f32>
       stablehlo.return %sum : tensor<f32>
     }) : (tensor<4xf32>) -> tensor<1xf32>
     // CHECK-NEXT: %[[B1:.*]] = stablehlo.composite "hloom.barrier" %[[A2]], %[[I1]] {
-    // CHECK-SAME: kind = "hold"{{.*}}replica_groups = dense<{{\[\[}}0], [1], [2], [3]]>
-    // CHECK-SAME: site = "hold for end after @k in @
+    // CHECK-SAME: kind = "pin"{{.*}}replica_groups = dense<{{\[\[}}0], [1], [2], [3]]>
+    // CHECK-SAME: site = "pin for end after @k in @
     // CHECK-NEXT: %[[S1:.*]] = stablehlo.broadcast_in_dim %[[C1]]
     %r = stablehlo.broadcast_in_dim %2, dims = [0] : (tensor<1xf32>) -> tensor<4xf32>
     // CHECK-NEXT: sdy.return %[[S1]], %[[B1]]
@@ -303,25 +303,25 @@ func.func public @entry_at_an_all_reduce(%arg_x: tensor<16xf32>, %arg_y: tensor<
     // CHECK-NEXT: %[[S1:.*]] = stablehlo.sine %[[X1]]
     %1 = stablehlo.sine %x : tensor<4xf32>
     // CHECK-NEXT: %[[B1:.*]]:2 = stablehlo.composite "hloom.barrier" %[[T2]], %[[S1]] {
-    // CHECK-SAME: kind = "hold"{{.*}}replica_groups = dense<{{\[\[}}0], [1], [2], [3]]>
-    // CHECK-SAME: site = "hold for entry of @k in @
-    // CHECK-NEXT: %[[I1:.*]] = stablehlo.composite "hloom.tie" %[[B1]]#0, %[[X2]]
+    // CHECK-SAME: kind = "pin"{{.*}}replica_groups = dense<{{\[\[}}0], [1], [2], [3]]>
+    // CHECK-SAME: site = "pin for entry of @k in @
+    // CHECK-NEXT: %[[I1:.*]] = stablehlo.composite "hloom.add_dependency" %[[B1]]#0, %[[X2]]
     // CHECK-NEXT: %[[C1:.*]] = "stablehlo.all_reduce"(%[[I1]])
     %2 = "stablehlo.all_reduce"(%y) <{
         channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>,
         replica_groups = dense<[[0, 1, 2, 3]]> : tensor<1x4xi64>, use_global_device_ids}> ({
-    // CHECK: %[[A1:.*]] = stablehlo.composite "hloom.after" %[[B1]]#0, %[[C1]]
+    // CHECK: %[[A1:.*]] = stablehlo.composite "hloom.after_all" %[[B1]]#0, %[[C1]]
     ^bb0(%a: tensor<f32>, %b: tensor<f32>):
       %sum = stablehlo.add %a, %b : tensor<f32>
       stablehlo.return %sum : tensor<f32>
     }) : (tensor<4xf32>) -> tensor<4xf32>
     // CHECK-NEXT: %[[B2:.*]]:2 = stablehlo.composite "hloom.barrier" %[[A1]], %[[B1]]#1 {
-    // CHECK-SAME: kind = "hold"{{.*}}replica_groups = dense<{{\[\[}}0], [1], [2], [3]]>
-    // CHECK-SAME: site = "hold for entry of @k in @
+    // CHECK-SAME: kind = "pin"{{.*}}replica_groups = dense<{{\[\[}}0], [1], [2], [3]]>
+    // CHECK-SAME: site = "pin for entry of @k in @
     // CHECK-NEXT: %[[K1:.*]] = stablehlo.custom_call @k(%[[B2]]#1)
     %3 = stablehlo.custom_call @k(%1) {hloom.collective = "entry"}
         : (tensor<4xf32>) -> tensor<4xf32>
-    // CHECK-NEXT: %[[A2:.*]] = stablehlo.composite "hloom.after" %[[B2]]#0, %[[K1]]
+    // CHECK-NEXT: %[[A2:.*]] = stablehlo.composite "hloom.after_all" %[[B2]]#0, %[[K1]]
     // CHECK-NEXT: %[[S2:.*]] = stablehlo.add %[[C1]], %[[K1]]
     %r = stablehlo.add %2, %3 : tensor<4xf32>
     // CHECK-NEXT: sdy.return %[[S2]], %[[A2]]
@@ -349,7 +349,7 @@ func.func public @alone(%arg_x: tensor<16xf32>) -> tensor<16xf32> {
     // CHECK-NEXT: %[[K2:.*]] = stablehlo.custom_call @k2(%[[B1]]#1)
     %r = stablehlo.custom_call @k2(%1) {hloom.collective = "entry"}
         : (tensor<4xf32>) -> tensor<4xf32>
-    // CHECK-NEXT: %[[A1:.*]] = stablehlo.composite "hloom.after" %[[B1]]#0, %[[K2]]
+    // CHECK-NEXT: %[[A1:.*]] = stablehlo.composite "hloom.after_all" %[[B1]]#0, %[[K2]]
     // CHECK-NEXT: sdy.return %[[K2]], %[[A1]]
     sdy.return %r : tensor<4xf32>
   } : (tensor<16xf32>) -> tensor<16xf32>

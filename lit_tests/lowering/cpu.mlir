@@ -7,9 +7,10 @@
 // CHOICE:      remark: lowering: 1 x hloom.token -> hloom.token.v1: a value that XLA cannot know
 // CHOICE-NEXT: {{.*}}remark: lowering: 1 x hloom.barrier -> hloom.barrier.v1:
 // CHOICE-SAME: a rendezvous of the devices of this process
-// CHOICE-NEXT: {{.*}}remark: lowering: 2 x hloom.after -> hloom.after.v1:
+// CHOICE-NEXT: {{.*}}remark: lowering: 2 x hloom.after_all -> hloom.after.v1:
 // CHOICE-SAME: the token keeps its buffer
-// CHOICE-NEXT: {{.*}}remark: lowering: 1 x hloom.tie -> hloom.tie.v1: values keep their buffers
+// CHOICE-NEXT: {{.*}}remark: lowering: 1 x hloom.add_dependency -> hloom.tie.v1:
+// CHOICE-SAME: values keep their buffers
 // CHOICE-NOT:  remark
 
 module attributes {mhlo.num_partitions = 4 : i32, mhlo.num_replicas = 1 : i32} {

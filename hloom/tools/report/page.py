@@ -14,6 +14,7 @@ import jinja2
 from markupsafe import Markup, escape
 
 from hloom import __version__
+from hloom.passes.framework.text import pluralize
 from hloom.tools.report import units
 from hloom.tools.report.gather import Report
 from hloom.tools.report.module import ModuleReport
