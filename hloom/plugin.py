@@ -30,7 +30,7 @@ from hloom._jax.options import profiled, take_option, with_options
 from hloom._jax.version import FIRST_UNTESTED, OLDEST_TESTED, is_tested_version
 from hloom.dumps.select import settings as dump_settings
 from hloom.passes.framework.errors import SpecError, echo
-from hloom.passes.framework.text import counted
+from hloom.passes.framework.text import pluralize
 from hloom.policy import warn
 
 if TYPE_CHECKING:
@@ -65,9 +65,9 @@ def initialize() -> None:
         environment.check()
     if is_first and earlier and not (_is_unset(_flag.value) or _flag.value == "off"):
         warn(
-            f"hloom: {counted(earlier, 'program')} of this process compiled before hloom was there "
-            f"went without JAX_HLOOM={echo(str(_flag.value))}: JAX loads plugins when a backend "
-            "starts, and none had. Put `import hloom` before the first compile."
+            f"hloom: {pluralize(earlier, 'program')} of this process compiled before hloom was "
+            f"there went without JAX_HLOOM={echo(str(_flag.value))}: JAX loads plugins when a "
+            "backend starts, and none had. Put `import hloom` before the first compile."
         )
 
 

@@ -6,11 +6,11 @@ Before:
 
 After, for groups of four:
 
-    %after = stablehlo.composite "hloom.after" %t0, %x
+    %after = stablehlo.composite "hloom.after_all" %t0, %x
     %row = stablehlo.broadcast_in_dim %after : tensor<4xui32>
     %all = "stablehlo.all_to_all"(%row) : tensor<4xui32>
     %t1 = stablehlo.reduce(%all) applies stablehlo.maximum
-    %y = stablehlo.composite "hloom.tie" %t1, %x
+    %y = stablehlo.composite "hloom.add_dependency" %t1, %x
 
 An all-reduce would do for the order. But of a process that died XLA's transport (gloo) tells only
 those who wait for it, and an all-reduce goes around a ring: who waits for another, on a device
@@ -46,11 +46,11 @@ def _exchange(site: Site, where: Rendezvous, mark: ir.Operation) -> Sequence[ir.
     token, *values = mark.operands
     passed = values[: len(mark.results) - 1]
     with ir.InsertionPoint(mark):
-        token = MarkBuilder(site.module).after(token, values)
+        token = MarkBuilder(site.module).after_all(token, values)
     if len(where.groups[0]) > 1:
         [token] = paste(mark, _exchange_text(where), [token])
     with ir.InsertionPoint(mark):
-        return [token, *MarkBuilder(site.module).tie(token, passed)]
+        return [token, *MarkBuilder(site.module).add_dependency(token, passed)]
 
 
 def _exchange_text(where: Rendezvous) -> str:

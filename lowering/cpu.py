@@ -20,7 +20,7 @@ def _token(site: Site, placement: Placement) -> Choice:
     return KernelCall("hloom.token.v1", "a value that XLA cannot know")
 
 
-def _tie(site: Site, placement: Placement) -> Choice:
+def _add_dependency(site: Site, placement: Placement) -> Choice:
     if not site.is_manual:
         return Decomposition("the partitioner can split a select")
     values = len(site.mark.results)
@@ -31,7 +31,7 @@ def _tie(site: Site, placement: Placement) -> Choice:
     )
 
 
-def _after(site: Site, placement: Placement) -> Choice:
+def _after_all(site: Site, placement: Placement) -> Choice:
     if not site.is_manual:
         return Decomposition("the partitioner can split a select")
     return KernelCall("hloom.after.v1", "the token keeps its buffer", aliases={0: 0})
@@ -54,8 +54,8 @@ def _barrier(site: Site, placement: Placement) -> Choice:
 CHOOSERS: Mapping[str, Chooser] = MappingProxyType(
     {
         marks.TOKEN: _token,
-        marks.TIE: _tie,
-        marks.AFTER: _after,
+        marks.ADD_DEPENDENCY: _add_dependency,
+        marks.AFTER_ALL: _after_all,
         marks.BARRIER: _barrier,
         marks.RAGGED_ALL_TO_ALL: ragged.choose_cpu,
     }

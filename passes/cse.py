@@ -31,7 +31,7 @@ from jax.extend.mlir import ir
 
 from hloom.passes.analysis.sharding_constraints import CONSTRAINT
 from hloom.passes.framework.base import Pass, Target
-from hloom.passes.framework.text import counted
+from hloom.passes.framework.text import pluralize
 from hloom.passes.ir import walk
 from hloom.passes.ir.ops import is_cheap
 
@@ -47,7 +47,7 @@ class CsePlan:
         return not self.merged
 
     def summary(self) -> str:
-        return f"{counted(len(self.merged), 'duplicate operation')} merged"
+        return f"{pluralize(len(self.merged), 'duplicate operation')} merged"
 
     def to_json(self) -> dict[str, object]:
         return {"merged_operations": len(self.merged)}

@@ -36,7 +36,7 @@ from hloom.passes.analysis.loops.counted import has_attributes_by_carry
 from hloom.passes.cse import Cse
 from hloom.passes.framework.base import Pass, Target
 from hloom.passes.framework.options import Bytes, option
-from hloom.passes.framework.text import counted
+from hloom.passes.framework.text import pluralize
 from hloom.passes.inline import Inline
 from hloom.passes.ir import walk
 from hloom.passes.ir.types import tensor_bytes
@@ -66,10 +66,10 @@ class FreeConstantsPlan:
     def summary(self) -> str:
         operands = sum(len(numbers) for _, numbers in self.barriers)
         carries = sum(len(freed) for _, freed in self.loops)
-        barriers = counted(len(self.barriers), "barrier")
+        barriers = pluralize(len(self.barriers), "barrier")
         return (
-            f"{counted(operands, 'constant')} taken out of {barriers}, "
-            f"{carries} out of the carries of {counted(len(self.loops), 'loop')}"
+            f"{pluralize(operands, 'constant')} taken out of {barriers}, "
+            f"{carries} out of the carries of {pluralize(len(self.loops), 'loop')}"
         )
 
     def to_json(self) -> dict[str, object]:

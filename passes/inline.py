@@ -42,7 +42,7 @@ from typing import ClassVar
 from jax.extend.mlir import ir
 
 from hloom.passes.framework.base import Pass, Target
-from hloom.passes.framework.text import counted
+from hloom.passes.framework.text import pluralize
 from hloom.passes.ir import walk
 from hloom.passes.ir.locations import operation_name, qualified
 
@@ -61,8 +61,8 @@ class InlinePlan:
         return not self.calls and not self.dropped
 
     def summary(self) -> str:
-        calls = counted(len(self.calls), "call")
-        return f"{calls} inlined, {counted(len(self.dropped), 'function')} dropped"
+        calls = pluralize(len(self.calls), "call")
+        return f"{calls} inlined, {pluralize(len(self.dropped), 'function')} dropped"
 
     def to_json(self) -> dict[str, object]:
         callees = Counter(_symbol(callee) for _, callee in self.calls)

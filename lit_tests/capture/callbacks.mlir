@@ -3,42 +3,50 @@
 
 // Nothing needs what the host does: it waits for the end, and the work is one region.
 // CHECK-LABEL: func.func public @to_the_end
-// CHECK-NEXT:    %[[R:.*]]:2 = stablehlo.composite "hloom.capture_region" %arg0
-// CHECK-NEXT:    stablehlo.custom_call @xla_ffi_python_gpu_callback(%[[R]]#1)
-// CHECK-NEXT:    return %[[R]]#0
 func.func public @to_the_end(%x: tensor<8xf32>) -> tensor<8xf32> {
   %0 = stablehlo.sine %x : tensor<8xf32>
-  stablehlo.custom_call @xla_ffi_python_gpu_callback(%0) {api_version = 4 : i32, backend_config = {index = 0 : ui64}, has_side_effect = true} : (tensor<8xf32>) -> ()
+  // CHECK-NEXT: %[[R:.*]]:2 = stablehlo.composite "hloom.capture_region" %arg0
+  // CHECK-NEXT: stablehlo.custom_call @xla_ffi_python_gpu_callback(%[[R]]#1)
+  stablehlo.custom_call @xla_ffi_python_gpu_callback(%0)
+      {api_version = 4 : i32, backend_config = {index = 0 : ui64}, has_side_effect = true}
+      : (tensor<8xf32>) -> ()
   %1 = stablehlo.cosine %0 : tensor<8xf32>
+  // CHECK-NEXT: return %[[R]]#0
   return %1 : tensor<8xf32>
 }
 
 // It needs no work: it stands at the start, and waits for nothing.
 // CHECK-LABEL: func.func public @to_the_start
-// CHECK-NEXT:    %[[H:.*]] = stablehlo.custom_call @xla_ffi_python_gpu_callback(%arg0)
-// CHECK-NEXT:    %[[R:.*]] = stablehlo.composite "hloom.capture_region" %arg0, %[[H]]
-// CHECK-NEXT:    return %[[R]]
 func.func public @to_the_start(%x: tensor<8xf32>) -> tensor<8xf32> {
   %0 = stablehlo.sine %x : tensor<8xf32>
-  %1 = stablehlo.custom_call @xla_ffi_python_gpu_callback(%x) {api_version = 4 : i32, backend_config = {index = 0 : ui64}} : (tensor<8xf32>) -> tensor<8xf32>
+  // CHECK-NEXT: %[[H:.*]] = stablehlo.custom_call @xla_ffi_python_gpu_callback(%arg0)
+  %1 = stablehlo.custom_call @xla_ffi_python_gpu_callback(%x)
+      {api_version = 4 : i32, backend_config = {index = 0 : ui64}}
+      : (tensor<8xf32>) -> tensor<8xf32>
   %2 = stablehlo.add %0, %1 : tensor<8xf32>
+  // CHECK-NEXT: %[[R:.*]] = stablehlo.composite "hloom.capture_region" %arg0, %[[H]]
+  // CHECK-NEXT: return %[[R]]
   return %2 : tensor<8xf32>
 }
 
 // Two that do not need each other wait for each other: two regions, and not three.
 // CHECK-LABEL: func.func public @together
-// CHECK-NEXT:    %[[A:.*]]:2 = stablehlo.composite "hloom.capture_region" %arg0
-// CHECK-NEXT:    %[[G:.*]] = stablehlo.custom_call @xla_ffi_python_gpu_callback(%[[A]]#0)
-// CHECK-NEXT:    %[[H:.*]] = stablehlo.custom_call @xla_ffi_python_gpu_callback(%[[A]]#1)
-// CHECK-NEXT:    %[[B:.*]] = stablehlo.composite "hloom.capture_region" %[[G]], %[[H]]
-// CHECK-NEXT:    return %[[B]]
 func.func public @together(%x: tensor<8xf32>) -> tensor<8xf32> {
   %0 = stablehlo.sine %x : tensor<8xf32>
-  %1 = stablehlo.custom_call @xla_ffi_python_gpu_callback(%0) {api_version = 4 : i32, backend_config = {index = 0 : ui64}} : (tensor<8xf32>) -> tensor<8xf32>
+  // CHECK-NEXT: %[[A:.*]]:2 = stablehlo.composite "hloom.capture_region" %arg0
+  // CHECK-NEXT: %[[G:.*]] = stablehlo.custom_call @xla_ffi_python_gpu_callback(%[[A]]#0)
+  %1 = stablehlo.custom_call @xla_ffi_python_gpu_callback(%0)
+      {api_version = 4 : i32, backend_config = {index = 0 : ui64}}
+      : (tensor<8xf32>) -> tensor<8xf32>
   %2 = stablehlo.tanh %1 : tensor<8xf32>
   %3 = stablehlo.cosine %x : tensor<8xf32>
-  %4 = stablehlo.custom_call @xla_ffi_python_gpu_callback(%3) {api_version = 4 : i32, backend_config = {index = 1 : ui64}} : (tensor<8xf32>) -> tensor<8xf32>
+  // CHECK-NEXT: %[[H:.*]] = stablehlo.custom_call @xla_ffi_python_gpu_callback(%[[A]]#1)
+  %4 = stablehlo.custom_call @xla_ffi_python_gpu_callback(%3)
+      {api_version = 4 : i32, backend_config = {index = 1 : ui64}}
+      : (tensor<8xf32>) -> tensor<8xf32>
   %5 = stablehlo.add %2, %4 : tensor<8xf32>
+  // CHECK-NEXT: %[[B:.*]] = stablehlo.composite "hloom.capture_region" %[[G]], %[[H]]
+  // CHECK-NEXT: return %[[B]]
   return %5 : tensor<8xf32>
 }
 

@@ -1,7 +1,5 @@
 // Equal operations that cse leaves apart.
-// RUN: hloom-opt %s > %t.before
-// RUN: hloom-opt %s -p cse > %t.after
-// RUN: diff %t.before %t.after
+// RUN: hloom-opt %s -o %t && hloom-opt %s -p cse | diff %t -
 
 // Barriers: what stands behind one is to be computed again.
 func.func public @barriers(%x: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>) {
@@ -85,8 +83,10 @@ func.func public @reductions_with_complex_constants(%x: tensor<8xcomplex<f32>>) 
 func.func public @products_and_effects(%x: tensor<4x4xf32>) -> (tensor<4x4xf32>, tensor<4x4xf32>) {
   %0 = stablehlo.dot_general %x, %x, contracting_dims = [1] x [0] : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
   %1 = stablehlo.dot_general %x, %x, contracting_dims = [1] x [0] : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
-  %2 = stablehlo.custom_call @count(%0) {has_side_effect = true} : (tensor<4x4xf32>) -> tensor<4x4xf32>
-  %3 = stablehlo.custom_call @count(%1) {has_side_effect = true} : (tensor<4x4xf32>) -> tensor<4x4xf32>
+  %2 = stablehlo.custom_call @count(%0) {has_side_effect = true}
+      : (tensor<4x4xf32>) -> tensor<4x4xf32>
+  %3 = stablehlo.custom_call @count(%1) {has_side_effect = true}
+      : (tensor<4x4xf32>) -> tensor<4x4xf32>
   return %2, %3 : tensor<4x4xf32>, tensor<4x4xf32>
 }
 

@@ -1,44 +1,43 @@
 // Which constants free-constants takes out of the carries of loops.
-// RUN: hloom-opt %s -p "free-constants{min_bytes=16}" | filecheck %s
-// Once is enough.
-// RUN: hloom-opt %s -p "free-constants{min_bytes=16}" > %t.once
-// RUN: hloom-opt %t.once -p "free-constants{min_bytes=16}" | diff %t.once -
+// RUN: hloom-opt %s -p "free-constants{min_bytes=16}" -o %t && filecheck %s < %t
+// Twice is once.
+// RUN: hloom-opt %t -p "free-constants{min_bytes=16}" | diff %t -
 
 // A splat that every iteration reads is made in the body; the step that makes it comes along.
 // CHECK-LABEL: func.func public @a_splat
-// CHECK:         %[[L:.*]]:2 = stablehlo.while(%[[I:.*]] = %{{.*}}, %[[X:.*]] = %arg0) : tensor<i32>, tensor<4xf32>
-// CHECK:         } do {
-// CHECK-NEXT:      %[[C:.*]] = stablehlo.constant dense<2.0
-// CHECK-NEXT:      %[[K:.*]] = stablehlo.broadcast_in_dim %[[C]]
-// CHECK-NEXT:      %[[A:.*]] = stablehlo.add %[[X]], %[[K]]
-// CHECK:           stablehlo.return %{{.*}}, %[[A]] : tensor<i32>, tensor<4xf32>
-// CHECK:         return %[[L]]#1
 func.func public @a_splat(%x: tensor<4xf32>) -> tensor<4xf32> {
   %zero = stablehlo.constant dense<0> : tensor<i32>
   %c = stablehlo.constant dense<2.0> : tensor<f32>
   %splat = stablehlo.broadcast_in_dim %c, dims = [] : (tensor<f32>) -> tensor<4xf32>
+  // CHECK: %[[L:.*]]:2 = stablehlo.while(%[[I:.*]] = %{{.*}}, %[[X:.*]] = %arg0)
+  // CHECK-SAME: : tensor<i32>, tensor<4xf32>
   %0:3 = stablehlo.while(%i = %zero, %k = %splat, %a = %x) : tensor<i32>, tensor<4xf32>, tensor<4xf32>
   cond {
     %three = stablehlo.constant dense<3> : tensor<i32>
     %1 = stablehlo.compare LT, %i, %three : (tensor<i32>, tensor<i32>) -> tensor<i1>
     stablehlo.return %1 : tensor<i1>
+    // CHECK: } do {
   } do {
     %1 = stablehlo.add %a, %k : tensor<4xf32>
+    // CHECK-NEXT: %[[C:.*]] = stablehlo.constant dense<2.0
     %one = stablehlo.constant dense<1> : tensor<i32>
+    // CHECK-NEXT: %[[K:.*]] = stablehlo.broadcast_in_dim %[[C]]
+    // CHECK-NEXT: %[[A:.*]] = stablehlo.add %[[X]], %[[K]]
     %2 = stablehlo.add %i, %one : tensor<i32>
+    // CHECK: stablehlo.return %{{.*}}, %[[A]] : tensor<i32>, tensor<4xf32>
     stablehlo.return %2, %k, %1 : tensor<i32>, tensor<4xf32>, tensor<4xf32>
   }
+  // CHECK: return %[[L]]#1
   return %0#2 : tensor<4xf32>
 }
 
 // What the loop gave for the carry is what the carry began as.
 // CHECK-LABEL: func.func public @read_after_the_loop
-// CHECK:         %[[C:.*]] = stablehlo.constant dense<2.0
-// CHECK:         %[[L:.*]]:2 = stablehlo.while
-// CHECK:         stablehlo.multiply %[[C]], %[[L]]#1
 func.func public @read_after_the_loop(%x: tensor<4xf32>) -> tensor<4xf32> {
   %zero = stablehlo.constant dense<0> : tensor<i32>
+  // CHECK: %[[C:.*]] = stablehlo.constant dense<2.0
   %c = stablehlo.constant dense<2.0> : tensor<4xf32>
+  // CHECK: %[[L:.*]]:2 = stablehlo.while
   %0:3 = stablehlo.while(%i = %zero, %k = %c, %a = %x) : tensor<i32>, tensor<4xf32>, tensor<4xf32>
   cond {
     %three = stablehlo.constant dense<3> : tensor<i32>
@@ -50,20 +49,19 @@ func.func public @read_after_the_loop(%x: tensor<4xf32>) -> tensor<4xf32> {
     %3 = stablehlo.add %i, %one : tensor<i32>
     stablehlo.return %3, %k, %2 : tensor<i32>, tensor<4xf32>, tensor<4xf32>
   }
+  // CHECK: stablehlo.multiply %[[C]], %[[L]]#1
   %1 = stablehlo.multiply %0#1, %0#2 : tensor<4xf32>
   return %1 : tensor<4xf32>
 }
 
 // Two constants that share a step: it is cloned once.
 // CHECK-LABEL: func.func public @two_constants_of_one_iota
-// CHECK:         } do {
-// CHECK-NEXT:      %[[I:.*]] = stablehlo.iota dim = 0 : tensor<4xi32>
-// CHECK-NEXT:      %[[N:.*]] = stablehlo.negate %[[I]]
-// CHECK-NEXT:      %[[S:.*]] = stablehlo.add %{{.*}}, %[[I]]
-// CHECK-NEXT:      %[[T:.*]] = stablehlo.add %[[S]], %[[N]]
 func.func public @two_constants_of_one_iota(%x: tensor<4xi32>) -> tensor<4xi32> {
   %zero = stablehlo.constant dense<0> : tensor<i32>
+  // CHECK: } do {
+  // CHECK-NEXT: %[[I:.*]] = stablehlo.iota dim = 0 : tensor<4xi32>
   %iota = stablehlo.iota dim = 0 : tensor<4xi32>
+  // CHECK-NEXT: %[[N:.*]] = stablehlo.negate %[[I]]
   %minus = stablehlo.negate %iota : tensor<4xi32>
   %0:4 = stablehlo.while(%i = %zero, %a = %x, %p = %iota, %m = %minus) : tensor<i32>, tensor<4xi32>, tensor<4xi32>, tensor<4xi32>
   cond {
@@ -72,8 +70,10 @@ func.func public @two_constants_of_one_iota(%x: tensor<4xi32>) -> tensor<4xi32> 
     stablehlo.return %1 : tensor<i1>
   } do {
     %1 = stablehlo.add %a, %p : tensor<4xi32>
+    // CHECK-NEXT: %[[S:.*]] = stablehlo.add %{{.*}}, %[[I]]
     %2 = stablehlo.add %1, %m : tensor<4xi32>
     %one = stablehlo.constant dense<1> : tensor<i32>
+    // CHECK-NEXT: %[[T:.*]] = stablehlo.add %[[S]], %[[N]]
     %3 = stablehlo.add %i, %one : tensor<i32>
     stablehlo.return %3, %2, %p, %m : tensor<i32>, tensor<4xi32>, tensor<4xi32>, tensor<4xi32>
   }
@@ -82,33 +82,33 @@ func.func public @two_constants_of_one_iota(%x: tensor<4xi32>) -> tensor<4xi32> 
 
 // A constant that goes through two loops is made in the inner body, and neither carries it.
 // CHECK-LABEL: func.func public @through_two_loops
-// CHECK:         stablehlo.while(%{{.*}} = %{{.*}}, %[[X:.*]] = %arg0) : tensor<i32>, tensor<4xf32>
-// CHECK:         } do {
-// CHECK:           stablehlo.while(%{{.*}} = %{{.*}}, %[[Y:.*]] = %[[X]]) : tensor<i32>, tensor<4xf32>
-// CHECK:           } do {
-// CHECK-NEXT:        %[[K:.*]] = stablehlo.constant dense<2.0
-// CHECK-NEXT:        stablehlo.add %[[Y]], %[[K]]
 func.func public @through_two_loops(%x: tensor<4xf32>) -> tensor<4xf32> {
   %zero = stablehlo.constant dense<0> : tensor<i32>
   %c = stablehlo.constant dense<2.0> : tensor<4xf32>
+  // CHECK: stablehlo.while(%{{.*}} = %{{.*}}, %[[X:.*]] = %arg0) : tensor<i32>, tensor<4xf32>
   %0:3 = stablehlo.while(%i = %zero, %k = %c, %a = %x) : tensor<i32>, tensor<4xf32>, tensor<4xf32>
   cond {
     %three = stablehlo.constant dense<3> : tensor<i32>
     %1 = stablehlo.compare LT, %i, %three : (tensor<i32>, tensor<i32>) -> tensor<i1>
     stablehlo.return %1 : tensor<i1>
+    // CHECK: } do {
   } do {
+    // CHECK: stablehlo.while(%{{.*}} = %{{.*}}, %[[Y:.*]] = %[[X]]) : tensor<i32>, tensor<4xf32>
     %1:3 = stablehlo.while(%j = %zero, %l = %k, %b = %a) : tensor<i32>, tensor<4xf32>, tensor<4xf32>
     cond {
       %three = stablehlo.constant dense<3> : tensor<i32>
       %3 = stablehlo.compare LT, %j, %three : (tensor<i32>, tensor<i32>) -> tensor<i1>
       stablehlo.return %3 : tensor<i1>
+      // CHECK: } do {
     } do {
       %3 = stablehlo.add %b, %l : tensor<4xf32>
       %one = stablehlo.constant dense<1> : tensor<i32>
       %4 = stablehlo.add %j, %one : tensor<i32>
       stablehlo.return %4, %l, %3 : tensor<i32>, tensor<4xf32>, tensor<4xf32>
     }
+    // CHECK-NEXT: %[[K:.*]] = stablehlo.constant dense<2.0
     %one = stablehlo.constant dense<1> : tensor<i32>
+    // CHECK-NEXT: stablehlo.add %[[Y]], %[[K]]
     %2 = stablehlo.add %i, %one : tensor<i32>
     stablehlo.return %2, %k, %1#2 : tensor<i32>, tensor<4xf32>, tensor<4xf32>
   }
@@ -117,20 +117,20 @@ func.func public @through_two_loops(%x: tensor<4xf32>) -> tensor<4xf32> {
 
 // The must-not-change case of this file: smaller than min_bytes, XLA sinks it itself.
 // CHECK-LABEL: func.func public @a_scalar_stays
-// CHECK:         stablehlo.while(%{{.*}} = %{{.*}}, %[[K:.*]] = %{{.*}}, %[[X:.*]] = %arg0)
-// CHECK:         } do {
-// CHECK-NEXT:      stablehlo.add %[[X]], %[[K]]
 func.func public @a_scalar_stays(%x: tensor<f32>) -> tensor<f32> {
   %zero = stablehlo.constant dense<0> : tensor<i32>
   %c = stablehlo.constant dense<2.0> : tensor<f32>
+  // CHECK: stablehlo.while(%{{.*}} = %{{.*}}, %[[K:.*]] = %{{.*}}, %[[X:.*]] = %arg0)
   %0:3 = stablehlo.while(%i = %zero, %k = %c, %a = %x) : tensor<i32>, tensor<f32>, tensor<f32>
   cond {
     %three = stablehlo.constant dense<3> : tensor<i32>
     %1 = stablehlo.compare LT, %i, %three : (tensor<i32>, tensor<i32>) -> tensor<i1>
     stablehlo.return %1 : tensor<i1>
+    // CHECK: } do {
   } do {
     %1 = stablehlo.add %a, %k : tensor<f32>
     %one = stablehlo.constant dense<1> : tensor<i32>
+    // CHECK-NEXT: stablehlo.add %[[X]], %[[K]]
     %2 = stablehlo.add %i, %one : tensor<i32>
     stablehlo.return %2, %k, %1 : tensor<i32>, tensor<f32>, tensor<f32>
   }

@@ -1,7 +1,5 @@
 // What free-constants leaves as it was.
-// RUN: hloom-opt %s > %t.before
-// RUN: hloom-opt %s -p "free-constants{min_bytes=16}" > %t.after
-// RUN: diff %t.before %t.after
+// RUN: hloom-opt %s -o %t && hloom-opt %s -p "free-constants{min_bytes=16}" | diff %t -
 
 sdy.mesh @mesh = <["devices"=2]>
 

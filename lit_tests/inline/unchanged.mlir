@@ -1,7 +1,6 @@
 // Calls that inline leaves standing, and functions that it keeps.
-// RUN: hloom-opt %s --split-input-file --debug-info > %t.before
-// RUN: hloom-opt %s -p inline --split-input-file --debug-info > %t.after
-// RUN: diff %t.before %t.after
+// RUN: hloom-opt %s --split-input-file --debug-info -o %t && \
+// RUN:   hloom-opt %s -p inline --split-input-file --debug-info | diff %t -
 
 // What a call carries beside its callee is said to XLA: where to run it, or not to inline it.
 func.func public @calls_with_attributes(%x: tensor<4xf32>) -> tensor<4xf32> {
@@ -62,7 +61,8 @@ func.func private @jump(%x: tensor<4xf32>) -> tensor<4xf32> {
 // Functions that composites and custom calls refer to, and what these functions refer to in turn.
 func.func public @functions_referred_to(%x: tensor<4xf32>) -> tensor<4xf32> {
   %0 = stablehlo.composite "hloom.region" %x {decomposition = @region} : (tensor<4xf32>) -> tensor<4xf32>
-  %1 = stablehlo.custom_call @target(%0) {called_computations = [@computation]} : (tensor<4xf32>) -> tensor<4xf32>
+  %1 = stablehlo.custom_call @target(%0) {called_computations = [@computation]}
+      : (tensor<4xf32>) -> tensor<4xf32>
   return %1 : tensor<4xf32>
 }
 func.func private @region(%x: tensor<4xf32>) -> tensor<4xf32> {
@@ -81,8 +81,11 @@ func.func private @computation(%x: tensor<4xf32>) -> tensor<4xf32> {
 
 // Functions referred to from deep inside an attribute: a dictionary's value, an array's array.
 func.func public @references_inside_attributes(%x: tensor<4xf32>) -> tensor<4xf32> {
-  %0 = stablehlo.custom_call @target(%x) {mhlo.backend_config = {callee = @in_a_dictionary}} : (tensor<4xf32>) -> tensor<4xf32>
-  %1 = stablehlo.custom_call @target(%0) {hloom.computations = [[@in_an_array], [{callee = @in_both}]]} : (tensor<4xf32>) -> tensor<4xf32>
+  %0 = stablehlo.custom_call @target(%x) {mhlo.backend_config = {callee = @in_a_dictionary}}
+      : (tensor<4xf32>) -> tensor<4xf32>
+  %1 = stablehlo.custom_call @target(%0)
+      {hloom.computations = [[@in_an_array], [{callee = @in_both}]]}
+      : (tensor<4xf32>) -> tensor<4xf32>
   return %1 : tensor<4xf32>
 }
 func.func private @in_a_dictionary(%x: tensor<4xf32>) -> tensor<4xf32> {
@@ -131,7 +134,11 @@ func.func private @sharded_result(%x: tensor<4xf32>) -> (tensor<4xf32> {mhlo.sha
 func.func private @devices()
 func.func private @"other devices"()
 func.func public @named_by_replica_groups(%x: tensor<4xf32>) -> tensor<4xf32> {
-  %0 = stablehlo.custom_call @exchange(%x) {replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @devices, axes = [#stablehlo.axis_ref<name = "x">]>} : (tensor<4xf32>) -> tensor<4xf32>
-  %1 = stablehlo.custom_call @exchange(%0) {groups = [#stablehlo.replica_group_mesh_axes<mesh = @"other devices", axes = [#stablehlo.axis_ref<name = "x">]>]} : (tensor<4xf32>) -> tensor<4xf32>
+  %0 = stablehlo.custom_call @exchange(%x)
+      {replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @devices, axes = [#stablehlo.axis_ref<name = "x">]>}
+      : (tensor<4xf32>) -> tensor<4xf32>
+  %1 = stablehlo.custom_call @exchange(%0)
+      {groups = [#stablehlo.replica_group_mesh_axes<mesh = @"other devices", axes = [#stablehlo.axis_ref<name = "x">]>]}
+      : (tensor<4xf32>) -> tensor<4xf32>
   return %1 : tensor<4xf32>
 }

@@ -1,12 +1,11 @@
 // What no budget repeats, not even the floor. The first programs are the last one of
 // budget_straight_line.mlir with other work in the place of its generator: it makes something wide
 // that the backward pass reads, and something wider comes and goes in between.
-// RUN: hloom-opt %s --split-input-file --debug-info > %t.before
-// RUN: hloom-opt %s -p "remat{min_bytes=0 budget=1}" --split-input-file --debug-info > %t.after
-// RUN: diff %t.before %t.after
+// RUN: hloom-opt %s --split-input-file --debug-info -o %t && \
+// RUN:   hloom-opt %s -p "remat{min_bytes=0 budget=1}" --split-input-file --debug-info | diff %t -
 
 // A collective that ran twice could meet another one on the other devices.
-func.func public @main(%x: tensor<8x64xf32>, %w: tensor<8x64xf32>, %u: tensor<8x256xf32>) -> tensor<8x8xf32> {
+func.func public @an_all_reduce(%x: tensor<8x64xf32>, %w: tensor<8x64xf32>, %u: tensor<8x256xf32>) -> tensor<8x8xf32> {
   %0 = "stablehlo.all_reduce"(%x) <{replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>}> ({
   ^bb0(%a: tensor<f32>, %b: tensor<f32>):
     %c = stablehlo.add %a, %b : tensor<f32>
@@ -24,7 +23,7 @@ func.func public @main(%x: tensor<8x64xf32>, %w: tensor<8x64xf32>, %u: tensor<8x
 // -----
 
 // So could one that gathers.
-func.func public @main(%x: tensor<4x64xf32>, %w: tensor<8x64xf32>, %u: tensor<8x256xf32>) -> tensor<8x8xf32> {
+func.func public @an_all_gather(%x: tensor<4x64xf32>, %w: tensor<8x64xf32>, %u: tensor<8x256xf32>) -> tensor<8x8xf32> {
   %0 = "stablehlo.all_gather"(%x) <{all_gather_dim = 0 : i64, replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>}> : (tensor<4x64xf32>) -> tensor<8x64xf32> loc("jvp()/all_gather")
   %1 = stablehlo.dot_general %0, %w, contracting_dims = [1] x [1] : (tensor<8x64xf32>, tensor<8x64xf32>) -> tensor<8x8xf32> loc("jvp()/dot")
   %2 = stablehlo.dot_general %1, %u, contracting_dims = [1] x [0] : (tensor<8x8xf32>, tensor<8x256xf32>) -> tensor<8x256xf32> loc("jvp()/dot")
@@ -38,7 +37,7 @@ func.func public @main(%x: tensor<4x64xf32>, %w: tensor<8x64xf32>, %u: tensor<8x
 // -----
 
 // What a custom call does is not known.
-func.func public @main(%x: tensor<8x8xf32>, %w: tensor<8x64xf32>, %u: tensor<8x256xf32>) -> tensor<8x8xf32> {
+func.func public @a_custom_call(%x: tensor<8x8xf32>, %w: tensor<8x64xf32>, %u: tensor<8x256xf32>) -> tensor<8x8xf32> {
   %0 = stablehlo.custom_call @attention(%x, %w) : (tensor<8x8xf32>, tensor<8x64xf32>) -> tensor<8x64xf32> loc("jvp()/ffi_call")
   %1 = stablehlo.dot_general %0, %w, contracting_dims = [1] x [1] : (tensor<8x64xf32>, tensor<8x64xf32>) -> tensor<8x8xf32> loc("jvp()/dot")
   %2 = stablehlo.dot_general %1, %u, contracting_dims = [1] x [0] : (tensor<8x8xf32>, tensor<8x256xf32>) -> tensor<8x256xf32> loc("jvp()/dot")
@@ -52,8 +51,9 @@ func.func public @main(%x: tensor<8x8xf32>, %w: tensor<8x64xf32>, %u: tensor<8x2
 // -----
 
 // A side effect happens once.
-func.func public @main(%x: tensor<8x8xf32>, %w: tensor<8x64xf32>, %u: tensor<8x256xf32>) -> tensor<8x8xf32> {
-  %0 = stablehlo.custom_call @callback(%x, %w) {has_side_effect = true} : (tensor<8x8xf32>, tensor<8x64xf32>) -> tensor<8x64xf32> loc("jvp()/io_callback")
+func.func public @a_side_effect(%x: tensor<8x8xf32>, %w: tensor<8x64xf32>, %u: tensor<8x256xf32>) -> tensor<8x8xf32> {
+  %0 = stablehlo.custom_call @callback(%x, %w) {has_side_effect = true}
+      : (tensor<8x8xf32>, tensor<8x64xf32>) -> tensor<8x64xf32> loc("jvp()/io_callback")
   %1 = stablehlo.dot_general %0, %w, contracting_dims = [1] x [1] : (tensor<8x64xf32>, tensor<8x64xf32>) -> tensor<8x8xf32> loc("jvp()/dot")
   %2 = stablehlo.dot_general %1, %u, contracting_dims = [1] x [0] : (tensor<8x8xf32>, tensor<8x256xf32>) -> tensor<8x256xf32> loc("jvp()/dot")
   %3 = stablehlo.dot_general %2, %u, contracting_dims = [1] x [1] : (tensor<8x256xf32>, tensor<8x256xf32>) -> tensor<8x8xf32> loc("jvp()/dot")
@@ -66,7 +66,7 @@ func.func public @main(%x: tensor<8x8xf32>, %w: tensor<8x64xf32>, %u: tensor<8x2
 // -----
 
 // What a token orders happens once.
-func.func public @main(%x: tensor<8x8xf32>, %w: tensor<8x64xf32>, %u: tensor<8x256xf32>) -> tensor<8x8xf32> {
+func.func public @work_behind_a_token(%x: tensor<8x8xf32>, %w: tensor<8x64xf32>, %u: tensor<8x256xf32>) -> tensor<8x8xf32> {
   %token = stablehlo.create_token : !stablehlo.token loc("jvp()/create_token")
   %0:2 = stablehlo.custom_call @callback(%token, %x, %w) : (!stablehlo.token, tensor<8x8xf32>, tensor<8x64xf32>) -> (!stablehlo.token, tensor<8x64xf32>) loc("jvp()/io_callback")
   %1 = stablehlo.dot_general %0#1, %w, contracting_dims = [1] x [1] : (tensor<8x64xf32>, tensor<8x64xf32>) -> tensor<8x8xf32> loc("jvp()/dot")
@@ -81,7 +81,7 @@ func.func public @main(%x: tensor<8x8xf32>, %w: tensor<8x64xf32>, %u: tensor<8x2
 // -----
 
 // A generator that keeps its state to itself gives other numbers the second time.
-func.func public @main(%x: tensor<8x8xf32>, %w: tensor<8x64xf32>, %u: tensor<8x256xf32>) -> tensor<8x8xf32> {
+func.func public @a_stateful_generator(%x: tensor<8x8xf32>, %w: tensor<8x64xf32>, %u: tensor<8x256xf32>) -> tensor<8x8xf32> {
   %low = stablehlo.constant dense<0.0> : tensor<f32>
   %high = stablehlo.constant dense<1.0> : tensor<f32>
   %shape = stablehlo.constant dense<[8, 64]> : tensor<2xi64>
@@ -98,7 +98,7 @@ func.func public @main(%x: tensor<8x8xf32>, %w: tensor<8x64xf32>, %u: tensor<8x2
 // -----
 
 // A loop is what its body is.
-func.func public @main(%x: tensor<8x64xf32>, %w: tensor<8x64xf32>, %u: tensor<8x256xf32>) -> tensor<8x8xf32> {
+func.func public @a_collective_in_a_loop(%x: tensor<8x64xf32>, %w: tensor<8x64xf32>, %u: tensor<8x256xf32>) -> tensor<8x8xf32> {
   %zero = stablehlo.constant dense<0> : tensor<i32>
   %one = stablehlo.constant dense<1> : tensor<i32>
   %three = stablehlo.constant dense<3> : tensor<i32>
@@ -123,7 +123,7 @@ func.func public @main(%x: tensor<8x64xf32>, %w: tensor<8x64xf32>, %u: tensor<8x
 // -----
 
 // The scan of budget_scan.mlir, whose product is summed over devices before it is stored.
-func.func public @main(%x: tensor<8x8xf32>, %w: tensor<8x64xf32>, %g: tensor<8x8xf32>) -> tensor<8x8xf32> {
+func.func public @a_collective_in_a_scan(%x: tensor<8x8xf32>, %w: tensor<8x64xf32>, %g: tensor<8x8xf32>) -> tensor<8x8xf32> {
   %zero = stablehlo.constant dense<0> : tensor<i32>
   %one = stablehlo.constant dense<1> : tensor<i32>
   %last = stablehlo.constant dense<15> : tensor<i32>

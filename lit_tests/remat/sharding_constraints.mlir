@@ -1,7 +1,8 @@
 // A sharding constraint may be where the partitioner puts a collective, which no level and no
 // budget repeats. What provably has its sharding already is recomputed like other cheap work.
 // RUN: hloom-opt %s -p "remat{min_bytes=0}" --split-input-file | filecheck %s
-// RUN: hloom-opt %s -p "remat{min_bytes=0 budget=1}" --split-input-file | filecheck %s --check-prefix=BUDGET
+// RUN: hloom-opt %s -p "remat{min_bytes=0 budget=1}" --split-input-file | \
+// RUN:   filecheck %s --check-prefix=BUDGET
 
 // A matrix product along a sharded axis under two constraints: an all-reduce and a reduce-scatter.
 // CHECK-LABEL: func.func public @main

@@ -1,20 +1,18 @@
 // What remat leaves as it was. Each function stands one step from one that changes: values of 16 KiB,
 // not below the default min_bytes, follow from arguments alone and are read by the backward pass.
-// RUN: hloom-opt %s --debug-info > %t.before
-// RUN: hloom-opt %s -p remat --debug-info > %t.after
-// RUN: diff %t.before %t.after
+// RUN: hloom-opt %s --debug-info -o %t && hloom-opt %s -p remat --debug-info | diff %t -
 // RUN: hloom-opt %s -p "remat{min_bytes=0}" | filecheck %s
 
 // The step that is missing: a smaller min_bytes, for values of 15.75 KiB.
 // CHECK-LABEL: func.func public @values_below_min_bytes_are_kept
-// CHECK-NEXT:    %[[T:.*]] = stablehlo.tanh %arg0
-// CHECK-NEXT:    %[[B:.*]] = stablehlo.optimization_barrier %arg0
-// CHECK-NEXT:    %[[C:.*]] = stablehlo.tanh %[[B]]
-// CHECK-NEXT:    %[[G:.*]] = stablehlo.multiply %arg1, %[[C]]
-// CHECK-NEXT:    return %[[G]]
 func.func public @values_below_min_bytes_are_kept(%x: tensor<64x63xf32>, %g: tensor<64x63xf32>) -> tensor<64x63xf32> {
+  // CHECK-NEXT: %[[T:.*]] = stablehlo.tanh %arg0
   %0 = stablehlo.tanh %x : tensor<64x63xf32> loc("jvp()/tanh")
+  // CHECK-NEXT: %[[B:.*]] = stablehlo.optimization_barrier %arg0
+  // CHECK-NEXT: %[[C:.*]] = stablehlo.tanh %[[B]]
+  // CHECK-NEXT: %[[G:.*]] = stablehlo.multiply %arg1, %[[C]]
   %1 = stablehlo.multiply %g, %0 : tensor<64x63xf32> loc("transpose(jvp())/mul")
+  // CHECK-NEXT: return %[[G]]
   return %1 : tensor<64x63xf32>
 }
 
@@ -108,10 +106,12 @@ func.func public @side_effects_happen_once(%x: tensor<64x64xf32>, %g: tensor<64x
   %0 = stablehlo.create_token : !stablehlo.token loc("jvp()/create_token")
   %1:2 = stablehlo.custom_call @ordered_callback(%0, %x) : (!stablehlo.token, tensor<64x64xf32>) -> (!stablehlo.token, tensor<64x64xf32>) loc("jvp()/io_callback")
   %2 = stablehlo.after_all %1#0 : !stablehlo.token loc("jvp()/after_all")
-  %3:2 = stablehlo.custom_call @ordered_callback(%2, %x) {has_side_effect = true} : (!stablehlo.token, tensor<64x64xf32>) -> (!stablehlo.token, tensor<64x64xf32>) loc("jvp()/io_callback")
+  %3:2 = stablehlo.custom_call @ordered_callback(%2, %x) {has_side_effect = true}
+      : (!stablehlo.token, tensor<64x64xf32>) -> (!stablehlo.token, tensor<64x64xf32>) loc("jvp()/io_callback")
   %4 = stablehlo.multiply %g, %1#1 : tensor<64x64xf32> loc("transpose(jvp())/mul")
   %5 = stablehlo.multiply %4, %3#1 : tensor<64x64xf32> loc("transpose(jvp())/mul")
-  %6 = stablehlo.custom_call @ordered_callback(%3#0, %5) {has_side_effect = true} : (!stablehlo.token, tensor<64x64xf32>) -> tensor<64x64xf32> loc("transpose(jvp())/io_callback")
+  %6 = stablehlo.custom_call @ordered_callback(%3#0, %5) {has_side_effect = true}
+      : (!stablehlo.token, tensor<64x64xf32>) -> tensor<64x64xf32> loc("transpose(jvp())/io_callback")
   return %6 : tensor<64x64xf32>
 }
 

@@ -1,10 +1,7 @@
 // Loops that unroll leaves as they are.
-// RUN: hloom-opt %s > %t.before
-// RUN: hloom-opt %s -p unroll --target h100_sxm > %t.after
-// RUN: diff %t.before %t.after
+// RUN: hloom-opt %s -o %t && hloom-opt %s -p unroll --target h100_sxm | diff %t -
 // Without CUDA graphs no loop is cut.
-// RUN: hloom-opt %s -p "unroll{trips=9}" > %t.cpu
-// RUN: diff %t.before %t.cpu
+// RUN: hloom-opt %s -p "unroll{trips=9}" | diff %t -
 
 // Nothing in it that a graph cannot hold.
 func.func public @no_callback(%x: tensor<8xf32>) -> tensor<8xf32> {
@@ -33,7 +30,9 @@ func.func public @long(%x: tensor<8xf32>) -> tensor<8xf32> {
     stablehlo.return %p : tensor<i1>
   } do {
     %one = stablehlo.constant dense<1> : tensor<i32>
-    %1 = stablehlo.custom_call @xla_ffi_python_gpu_callback(%c) {api_version = 4 : i32, backend_config = {index = 0 : ui64}} : (tensor<8xf32>) -> tensor<8xf32>
+    %1 = stablehlo.custom_call @xla_ffi_python_gpu_callback(%c)
+        {api_version = 4 : i32, backend_config = {index = 0 : ui64}}
+        : (tensor<8xf32>) -> tensor<8xf32>
     %2 = stablehlo.add %i, %one : tensor<i32>
     stablehlo.return %2, %1 : tensor<i32>, tensor<8xf32>
   }
@@ -49,7 +48,9 @@ func.func public @open(%x: tensor<8xf32>, %n: tensor<i32>) -> tensor<8xf32> {
     stablehlo.return %p : tensor<i1>
   } do {
     %one = stablehlo.constant dense<1> : tensor<i32>
-    %1 = stablehlo.custom_call @xla_ffi_python_gpu_callback(%c) {api_version = 4 : i32, backend_config = {index = 0 : ui64}} : (tensor<8xf32>) -> tensor<8xf32>
+    %1 = stablehlo.custom_call @xla_ffi_python_gpu_callback(%c)
+        {api_version = 4 : i32, backend_config = {index = 0 : ui64}}
+        : (tensor<8xf32>) -> tensor<8xf32>
     %2 = stablehlo.add %i, %one : tensor<i32>
     stablehlo.return %2, %1 : tensor<i32>, tensor<8xf32>
   }
@@ -66,7 +67,9 @@ func.func public @large(%x: tensor<8388608xf32>) -> tensor<8388608xf32> {
     stablehlo.return %p : tensor<i1>
   } do {
     %one = stablehlo.constant dense<1> : tensor<i32>
-    %1 = stablehlo.custom_call @xla_ffi_python_gpu_callback(%c) {api_version = 4 : i32, backend_config = {index = 0 : ui64}} : (tensor<8388608xf32>) -> tensor<8388608xf32>
+    %1 = stablehlo.custom_call @xla_ffi_python_gpu_callback(%c)
+        {api_version = 4 : i32, backend_config = {index = 0 : ui64}}
+        : (tensor<8388608xf32>) -> tensor<8388608xf32>
     %2 = stablehlo.add %i, %one : tensor<i32>
     stablehlo.return %2, %1 : tensor<i32>, tensor<8388608xf32>
   }

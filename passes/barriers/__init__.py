@@ -22,15 +22,15 @@ After::
     %0:2 = stablehlo.composite "hloom.barrier" %t, %x {kind = "entry"}
     %1 = stablehlo.custom_call @write(%0#1) {hloom.collective = "entry exit=after"}
     %2:2 = stablehlo.composite "hloom.barrier" %0#0, %1, %0#1 {kind = "exit"}
-    %3 = stablehlo.composite "hloom.tie" %2#0, %2#1
+    %3 = stablehlo.composite "hloom.add_dependency" %2#0, %2#1
     %4 = "stablehlo.all_reduce"(%3)
-    %5 = stablehlo.composite "hloom.after" %2#0, %4
+    %5 = stablehlo.composite "hloom.after_all" %2#0, %4
     return %4
 
 A barrier meets only the peers of its kernel, and it is left out where one is there already: at the
 barrier of another kernel, when nothing between the two needs a second one, or at one of XLA's
 collectives over the same partitions or more, of a kind from which nobody leaves before all have
-come: a reduction, a gather, an all-to-all. Beside such a collective stand holds, which keep
+come: a reduction, a gather, an all-to-all. Beside such a collective stand pins, which keep
 buffers where they are and wait for nobody.
 
 Two barriers that nothing orders may be met in different orders by two devices, and then both wait
@@ -96,7 +96,7 @@ class Barriers(Pass):
         if has_marks(module):
             return BarriersPlan(module, SyncProgram(1, ()), ())
         program = read_sync_program(module, ordered_collectives=self.order)
-        if not program.chains:
+        if not program.sequences:
             return BarriersPlan(module, program, ())
         wanted = {Role.ENTRY: self.entry, Role.EXIT: self.exit, Role.MODULE: self.post_module}
         roles = frozenset(role for role, is_wanted in wanted.items() if is_wanted)

@@ -13,7 +13,7 @@ from hloom.passes.ir import marks, walk
 from hloom.passes.ir.collectives import (
     COLLECTIVES,
     CollectiveError,
-    Meeting,
+    Participants,
     SyncRequirement,
     described,
     is_ragged_all_to_all,
@@ -28,12 +28,12 @@ from hloom.passes.ir.mark_decompositions import Groups
 
 @dataclass(frozen=True)
 class SyncKernel:
-    """A custom call that accesses its peers' memory; `meeting` are they, by partition."""
+    """A custom call that accesses its peers' memory; `participants` are they, by partition."""
 
     op: ir.Operation
     position: int
     needs: SyncRequirement
-    meeting: Meeting
+    participants: Participants
 
     @property
     def roles(self) -> frozenset[Role]:
@@ -68,12 +68,12 @@ class XlaCollective:
     """One of XLA's collectives.
 
     Attributes:
-      meeting: who has arrived at it once a partition leaves it; None where that is not sure.
+      participants: who has arrived at it once a partition leaves it; None where that is not sure.
     """
 
     op: ir.Operation
     position: int
-    meeting: Meeting | None
+    participants: Participants | None
 
 
 @dataclass(frozen=True)
@@ -81,12 +81,12 @@ class Nested:
     """A loop, conditional, manual computation or call with some of these inside.
 
     Attributes:
-      chains: one for each of its blocks, in order; of a call, the one of its callee.
+      sequences: one for each of its blocks, in order; of a call, the one of its callee.
     """
 
     op: ir.Operation
     position: int
-    chains: tuple[SyncSequence, ...]
+    sequences: tuple[SyncSequence, ...]
 
 
 Member = SyncKernel | RaggedAllToAll | XlaCollective | Nested
@@ -107,7 +107,7 @@ class SyncSequence:
     members: tuple[Member, ...]
 
     def walk(self, seen: set[int] | None = None) -> Iterator[SyncSequence]:
-        """This chain and those inside, each once: calls of one function share its chain.
+        """This sequence and those inside, each once: calls of one function share its sequence.
 
         ``seen`` has the identities of those that came already, and is given new ones.
         """
@@ -118,8 +118,8 @@ class SyncSequence:
         yield self
         for member in self.members:
             if isinstance(member, Nested):
-                for chain in member.chains:
-                    yield from chain.walk(seen)
+                for sequence in member.sequences:
+                    yield from sequence.walk(seen)
 
 
 @dataclass(frozen=True)
@@ -128,17 +128,19 @@ class SyncProgram:
 
     Attributes:
       partitions: how many devices run it.
-      roots: the chains of the functions that nothing in the module calls.
+      roots: the sequences of the functions that nothing in the module calls.
     """
 
     partitions: int
     roots: tuple[SyncSequence, ...]
 
     @property
-    def chains(self) -> tuple[SyncSequence, ...]:
-        """Every chain with members, once, in the order of the text that runs."""
+    def sequences(self) -> tuple[SyncSequence, ...]:
+        """Every sequence with members, once, in the order of the text that runs."""
         seen: set[int] = set()
-        return tuple(chain for root in self.roots for chain in root.walk(seen) if chain.members)
+        return tuple(
+            sequence for root in self.roots for sequence in root.walk(seen) if sequence.members
+        )
 
 
 def read_sync_program(module: ir.Module, *, ordered_collectives: str) -> SyncProgram:
@@ -161,7 +163,7 @@ def read_sync_program(module: ir.Module, *, ordered_collectives: str) -> SyncPro
             "(jax.jit, jax.shard_map)"
         )
     program = SyncProgram(partitions, _Reader(module, partitions, ordered_collectives).roots())
-    members = (member for chain in program.chains for member in chain.members)
+    members = (member for sequence in program.sequences for member in sequence.members)
     if not any(isinstance(member, SyncKernel | RaggedAllToAll) for member in members):
         return SyncProgram(partitions, ())
     return program
@@ -195,7 +197,7 @@ class _Reader:
             for name, function in walk.functions(module).items()
             if len(function.regions[0].blocks)
         }
-        self._chains: dict[str, SyncSequence] = {}
+        self._sequences: dict[str, SyncSequence] = {}
         self._open: list[str] = []
 
     def roots(self) -> tuple[SyncSequence, ...]:
@@ -212,25 +214,27 @@ class _Reader:
         return roots
 
     def _function(self, name: str) -> SyncSequence:
-        if name not in self._chains:
+        if name not in self._sequences:
             if name in self._open:
                 raise CollectiveError(f"@{name} calls itself, which the order cannot follow")
             self._open.append(name)
-            self._chains[name] = self._read_function(name)
+            self._sequences[name] = self._read_function(name)
             self._open.pop()
-        return self._chains[name]
+        return self._sequences[name]
 
     def _read_function(self, name: str) -> SyncSequence:
-        chains = [self._chain(block, name) for block in self._functions[name].regions[0].blocks]
-        members = tuple(member for chain in chains for member in chain.members)
-        if members and len(chains) > 1:
+        sequences = [
+            self._sequence(block, name) for block in self._functions[name].regions[0].blocks
+        ]
+        members = tuple(member for sequence in sequences for member in sequence.members)
+        if members and len(sequences) > 1:
             raise CollectiveError(
                 f"@{name} has several blocks, and {described(members[0].op)} stands in one: the "
                 "order cannot follow its branches"
             )
-        return SyncSequence(chains[0].block, name, members)
+        return SyncSequence(sequences[0].block, name, members)
 
-    def _chain(self, block: ir.Block, function: str) -> SyncSequence:
+    def _sequence(self, block: ir.Block, function: str) -> SyncSequence:
         members = [
             member
             for position, view in enumerate(block.operations)
@@ -241,16 +245,18 @@ class _Reader:
     def _member(self, op: ir.Operation, position: int, function: str) -> Member | None:
         if is_ragged_all_to_all(op):
             groups = ragged_groups(op)
-            self._meeting(op, groups)
+            self._participants(op, groups)
             return RaggedAllToAll(op, position, groups)
         if (needs := sync_requirement_of(op)) is not None:
-            meeting = self._meeting(op, needs.groups)
-            return None if is_trivial(meeting) else SyncKernel(op, position, needs, meeting)
+            participants = self._participants(op, needs.groups)
+            return (
+                None if is_trivial(participants) else SyncKernel(op, position, needs, participants)
+            )
         if op.name in COLLECTIVES:
             known = synchronized(op, self._partitions)
             return XlaCollective(op, position, known) if self._all else None
-        chains = self._chains_inside(op, function)
-        inside = next((chain.members[0] for chain in chains if chain.members), None)
+        sequences = self._sequences_inside(op, function)
+        inside = next((sequence.members[0] for sequence in sequences if sequence.members), None)
         if inside is None:
             return None
         if op.name not in _HOLDS_CODE and op.name != "func.call":
@@ -259,33 +265,35 @@ class _Reader:
                 "collectives cannot be carried to: take it out of there, or name order=barriers "
                 "if it is one of XLA's"
             )
-        return Nested(op, position, chains)
+        return Nested(op, position, sequences)
 
-    def _chains_inside(self, op: ir.Operation, function: str) -> tuple[SyncSequence, ...]:
+    def _sequences_inside(self, op: ir.Operation, function: str) -> tuple[SyncSequence, ...]:
         called = [self._function(name) for name in _references(op) if name in self._functions]
-        inside = [self._chain(block, function) for region in op.regions for block in region.blocks]
+        inside = [
+            self._sequence(block, function) for region in op.regions for block in region.blocks
+        ]
         return (*called, *inside)
 
-    def _meeting(self, op: ir.Operation, groups: Groups | None) -> Meeting:
+    def _participants(self, op: ir.Operation, groups: Groups | None) -> Participants:
         try:
             return partitions_of_groups(groups, self._partitions)
         except ValueError as error:
             raise CollectiveError(f"{described(op)} {error}") from error
 
     def _check_places(
-        self, chain: SyncSequence, checked: set[tuple[int, bool]], *, is_manual: bool
+        self, sequence: SyncSequence, checked: set[tuple[int, bool]], *, is_manual: bool
     ) -> None:
         """Outside of manual computations the partitioner decides who runs a custom call.
 
-        ``checked`` are the identities of chains that were looked at, and whether in such a place: a
-        function may be called inside of one and outside.
+        ``checked`` has the identities of the sequences that were checked, each with whether it was
+        inside a manual computation: a function may be called inside one and outside.
         """
-        if (id(chain), is_manual) in checked:
+        if (id(sequence), is_manual) in checked:
             return
-        checked.add((id(chain), is_manual))
-        for member in chain.members:
+        checked.add((id(sequence), is_manual))
+        for member in sequence.members:
             if isinstance(member, Nested):
-                for inside in member.chains:
+                for inside in member.sequences:
                     manual = is_manual or member.op.name == _MANUAL
                     self._check_places(inside, checked, is_manual=manual)
             elif not isinstance(member, XlaCollective) and not is_manual:

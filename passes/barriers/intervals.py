@@ -15,7 +15,7 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from hloom.passes.ir.collectives import Meeting, covers
+from hloom.passes.ir.collectives import Participants, covers
 
 
 class Role(enum.StrEnum):
@@ -35,7 +35,7 @@ class SyncNeed:
       role: what for. An entry is served as late as it can be, right before its kernel, and so is
         "module", at the end; an exit as early as it can be.
       first, last: slots, both included.
-      meeting: who has to arrive.
+      participants: who has to arrive.
       after: positions of kernels whose results this kernel reads: they are there only once the
         exits of those kernels, where they have one, have been served.
       is_apart: those exits and this entry are not to be served by one barrier.
@@ -45,7 +45,7 @@ class SyncNeed:
     role: Role
     first: int
     last: int
-    meeting: Meeting
+    participants: Participants
     after: tuple[int, ...] = ()
     is_apart: bool = False
 
@@ -55,7 +55,7 @@ class Collective:
     """An operation at which all of a group meet."""
 
     position: int
-    meeting: Meeting
+    participants: Participants
 
 
 @dataclass(eq=False)
@@ -63,7 +63,7 @@ class Placed:
     """A barrier at a slot, and the needs that it serves, by their number."""
 
     slot: int
-    meeting: Meeting
+    participants: Participants
     needs: list[int] = field(default_factory=list)
 
 
@@ -91,7 +91,7 @@ def place(needs: Sequence[SyncNeed], collectives: Sequence[Collective]) -> Barri
 def _order(need: SyncNeed) -> tuple[int, int, int]:
     """By the end. There, what an entry may rely on goes before it; the larger groups go first,
     since a barrier of theirs serves smaller ones as well."""
-    return need.last, list(Role).index(need.role), len(need.meeting)
+    return need.last, list(Role).index(need.role), len(need.participants)
 
 
 class _Placer:
@@ -115,7 +115,7 @@ class _Placer:
                     self._note_exit(need, collective)
                     return
             barrier = len(self._barriers)
-            self._barriers.append(Placed(need.last, need.meeting))
+            self._barriers.append(Placed(need.last, need.participants))
         self._barriers[barrier].needs.append(number)
         self._note_exit(need, barrier)
 
@@ -127,14 +127,14 @@ class _Placer:
         barrier = self._barriers[number]
         return (
             need.first <= barrier.slot <= need.last
-            and covers(barrier.meeting, need.meeting)
+            and covers(barrier.participants, need.participants)
             and all(self._is_left_before(kernel, need, number) for kernel in need.after)
         )
 
     def _has_collective(self, need: SyncNeed, collective: Collective) -> bool:
         return (
             need.first <= collective.position < need.last
-            and covers(collective.meeting, need.meeting)
+            and covers(collective.participants, need.participants)
             and all(self._is_before_collective(kernel, collective) for kernel in need.after)
         )
 

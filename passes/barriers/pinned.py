@@ -10,7 +10,7 @@ from jax.extend.mlir import ir
 from hloom.passes.barriers.collect import SyncKernel
 from hloom.passes.barriers.plan import Barrier
 from hloom.passes.ir import walk
-from hloom.passes.ir.mark_decompositions import can_be_tied
+from hloom.passes.ir.mark_decompositions import can_carry_dependency
 from hloom.passes.ir.ops import Kind, kind_of
 
 
@@ -59,7 +59,7 @@ class PinnedValues:
         if barrier.passes_returned:
             shared += self._returned()
         common = [PinnedEntry(value, readers=None) for value in dict.fromkeys(shared)]
-        return [entry for entry in own + common if can_be_tied(entry.value.type)]
+        return [entry for entry in own + common if can_carry_dependency(entry.value.type)]
 
     def kept(self, barrier: Barrier, passed: Sequence[ir.Value]) -> list[ir.Value]:
         """What else a barrier has to keep in its buffer, in order."""
@@ -69,7 +69,7 @@ class PinnedValues:
             for number, value in enumerate(kernel.op.operands)
             if number not in kernel.in_place
         )
-        return [value for value in kept if value not in passed and can_be_tied(value.type)]
+        return [value for value in kept if value not in passed and can_carry_dependency(value.type)]
 
     def replace(
         self, entries: Sequence[PinnedEntry], given: Sequence[ir.Value], *, behind: ir.Operation

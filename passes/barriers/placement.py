@@ -1,6 +1,6 @@
-"""The barriers of one block, from where they stand to what each of them holds.
+"""The barriers of one block, from where they stand to what each of them pins.
 
-Where a collective serves a need, holds stand beside it: barriers of each partition alone. Nobody
+Where a collective serves a need, pins stand beside it: barriers of each partition alone. Nobody
 waits there, but buffers stay where they are. Of a kernel that peers read the operands of, these
 have to be in the kernel's own buffers before the collective, and of one that was read from, until
 after it; the order alone says neither, since XLA may copy a value at any time and reuse a buffer
@@ -14,33 +14,33 @@ from dataclasses import dataclass, field
 
 from hloom.passes.barriers.collect import SyncKernel, SyncSequence
 from hloom.passes.barriers.intervals import BarrierPositions, Collective, Placed, Role, SyncNeed
-from hloom.passes.ir.collectives import Meeting, described, target_of
+from hloom.passes.ir.collectives import Participants, described, target_of
 from hloom.passes.ir.marks import BarrierKind
 
 
 class _Rank(enum.IntEnum):
     """The order within a slot."""
 
-    HOLD_AFTER_COLLECTIVE = 0
+    PIN_AFTER_COLLECTIVE = 0
     BARRIER = 1
-    HOLD_BEFORE = 2
+    PIN_BEFORE = 2
 
 
 @dataclass(eq=False)
 class Draft:
-    """A barrier of a block; `meeting` is None where everybody is alone."""
+    """A barrier of a block; `participants` is None where everybody is alone."""
 
     slot: int
     rank: _Rank
-    meeting: Meeting | None
+    participants: Participants | None
     purposes: list[tuple[Role, SyncKernel]] = field(default_factory=list)
 
     @property
     def kind(self) -> BarrierKind:
         """What it is for."""
         roles = {role for role, _ in self.purposes}
-        if self.meeting is None:
-            return BarrierKind.HOLD
+        if self.participants is None:
+            return BarrierKind.PIN
         if roles == {Role.ENTRY}:
             return BarrierKind.ENTRY
         if roles == {Role.MODULE}:
@@ -69,7 +69,7 @@ class Draft:
     def purpose(self) -> str:
         """What it is for, for people."""
         text = " and ".join(_text(role, kernel) for role, kernel in self.purposes)
-        return f"hold for {text}" if self.meeting is None else text
+        return f"pin for {text}" if self.participants is None else text
 
 
 class BarrierDrafts:
@@ -80,11 +80,11 @@ class BarrierDrafts:
     """
 
     def __init__(
-        self, chain: SyncSequence, needs: list[SyncNeed], placement: BarrierPositions
+        self, sequence: SyncSequence, needs: list[SyncNeed], placement: BarrierPositions
     ) -> None:
-        self._members = chain.members
+        self._members = sequence.members
         self._kernels = {
-            member.position: member for member in chain.members if isinstance(member, SyncKernel)
+            member.position: member for member in sequence.members if isinstance(member, SyncKernel)
         }
         self._drafts: list[Draft] = []
         self.served: list[tuple[str, str]] = []
@@ -93,7 +93,7 @@ class BarrierDrafts:
             draft = self._add_barrier(barrier, needs)
             entries |= {kernel.position: draft for kernel in draft.entering}
         for number, collective in sorted(placement.served.items()):
-            self._add_hold_beside(needs[number], collective)
+            self._add_pin_beside(needs[number], collective)
         for need in needs:
             if need.role is Role.ENTRY:
                 self._keep_in_order(self._kernels[need.kernel], entries.get(need.kernel))
@@ -108,19 +108,19 @@ class BarrierDrafts:
             key=lambda need: (list(Role).index(need.role), need.kernel),
         )
         purposes = [(need.role, self._kernels[need.kernel]) for need in served]
-        draft = Draft(barrier.slot, _Rank.BARRIER, barrier.meeting, purposes)
+        draft = Draft(barrier.slot, _Rank.BARRIER, barrier.participants, purposes)
         self._drafts.append(draft)
         texts = [_text(role, kernel) for role, kernel in purposes]
         self.served += [(text, f"barrier of the {texts[0]}") for text in texts[1:]]
         return draft
 
-    def _add_hold_beside(self, need: SyncNeed, collective: Collective) -> None:
+    def _add_pin_beside(self, need: SyncNeed, collective: Collective) -> None:
         kernel = self._kernels[need.kernel]
         position = collective.position
         if need.role is Role.ENTRY:
-            self._hold(position, _Rank.HOLD_BEFORE, need.role, kernel)
+            self._pin(position, _Rank.PIN_BEFORE, need.role, kernel)
         else:
-            self._hold(position + 1, _Rank.HOLD_AFTER_COLLECTIVE, need.role, kernel)
+            self._pin(position + 1, _Rank.PIN_AFTER_COLLECTIVE, need.role, kernel)
         [op] = [member.op for member in self._members if member.position == position]
         self.served.append((_text(need.role, kernel), described(op)))
 
@@ -131,7 +131,7 @@ class BarrierDrafts:
         """
         if entry is not None and not self._is_anything_between(entry, kernel):
             return
-        self._hold(kernel.position, _Rank.HOLD_BEFORE, Role.ENTRY, kernel)
+        self._pin(kernel.position, _Rank.PIN_BEFORE, Role.ENTRY, kernel)
 
     def _is_anything_between(self, entry: Draft, kernel: SyncKernel) -> bool:
         order = self.in_order()
@@ -140,9 +140,9 @@ class BarrierDrafts:
             entry.slot <= member.position < kernel.position for member in self._members
         )
 
-    def _hold(self, slot: int, rank: _Rank, role: Role, kernel: SyncKernel) -> None:
+    def _pin(self, slot: int, rank: _Rank, role: Role, kernel: SyncKernel) -> None:
         for draft in self._drafts:
-            if (draft.slot, draft.rank, draft.meeting) == (slot, rank, None):
+            if (draft.slot, draft.rank, draft.participants) == (slot, rank, None):
                 draft.purposes.append((role, kernel))
                 return
         self._drafts.append(Draft(slot, rank, None, [(role, kernel)]))

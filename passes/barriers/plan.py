@@ -1,4 +1,4 @@
-"""Which barriers a module gets, and what each of them holds."""
+"""Which barriers a module gets, and what each of them pins."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from hloom.passes.barriers.collect import (
     SyncSequence,
     XlaCollective,
 )
-from hloom.passes.framework.text import counted
+from hloom.passes.framework.text import pluralize
 from hloom.passes.ir.collectives import target_of
 from hloom.passes.ir.locations import operation_name, source_line
 from hloom.passes.ir.marks import BarrierKind, Rendezvous
 
-_MOST_TOLD = 1000
+_MOST_LISTED = 1000
 """How many places of the order a plan spells out."""
 
 
@@ -57,13 +57,13 @@ class BlockBarriers:
     """What is done in one block.
 
     Attributes:
-      chain: its members.
+      sequence: its members.
       barriers: in the order of the program.
       exchanges: where the partitions of each ragged all-to-all meet, by its position.
       served: for people, the needs that no barrier of their own serves, each with what does.
     """
 
-    chain: SyncSequence
+    sequence: SyncSequence
     barriers: tuple[Barrier, ...]
     exchanges: dict[int, Rendezvous]
     served: tuple[tuple[str, str], ...]
@@ -71,7 +71,7 @@ class BlockBarriers:
     def steps(self) -> Iterator[Barrier | Member]:
         """Barriers and members in the order of the program."""
         barriers = list(self.barriers)
-        for member in self.chain.members:
+        for member in self.sequence.members:
             while barriers and barriers[0].slot <= member.position:
                 yield barriers.pop(0)
             yield member
@@ -85,7 +85,7 @@ class BarriersPlan:
     Attributes:
       module: what is edited.
       program: what of it meets other devices.
-      blocks: for each chain of the program.
+      blocks: for each sequence of the program.
     """
 
     module: ir.Module
@@ -101,16 +101,16 @@ class BarriersPlan:
             return "no kernel that meets other devices, or they are in order already"
         members = Counter(type(member) for member in self._members())
         kinds = Counter(barrier.kind for barrier in self._barriers())
-        holds = kinds.pop(BarrierKind.HOLD, 0)
+        pins = kinds.pop(BarrierKind.PIN, 0)
         served = sum(len(block.served) for block in self.blocks)
         parts = [
-            counted(sum(kinds.values()), "barrier"),
-            counted(holds, "hold") if holds else "",
-            f"for {counted(members[SyncKernel], 'kernel')}" if members[SyncKernel] else "",
-            f"({counted(served, 'need')} served by another)" if served else "",
+            pluralize(sum(kinds.values()), "barrier"),
+            pluralize(pins, "pin") if pins else "",
+            f"for {pluralize(members[SyncKernel], 'kernel')}" if members[SyncKernel] else "",
+            f"({pluralize(served, 'need')} served by another)" if served else "",
         ]
         ordered = [
-            counted(members[kind], text)
+            pluralize(members[kind], text)
             for kind, text in ((RaggedAllToAll, "ragged all-to-all"), (XlaCollective, "collective"))
             if members[kind]
         ]
@@ -133,12 +133,12 @@ class BarriersPlan:
                 {"need": need, "by": by} for block in self.blocks for need, by in block.served
             ],
             "ordered": dict(sorted(Counter(_name(each) for each in self._members()).items())),
-            "order": list(islice(self._order(), _MOST_TOLD)),
+            "order": list(islice(self._order(), _MOST_LISTED)),
         }
 
     def _order(self) -> Iterator[dict[str, object]]:
         """Every place that devices meet at, as they come to it."""
-        plans = {id(block.chain): block for block in self.blocks}
+        plans = {id(block.sequence): block for block in self.blocks}
         for root in self.program.roots:
             yield from _order_of(root, plans, depth=0)
 
@@ -147,7 +147,7 @@ class BarriersPlan:
         return (
             member
             for block in self.blocks
-            for member in block.chain.members
+            for member in block.sequence.members
             if not isinstance(member, Nested)
         )
 
@@ -156,11 +156,11 @@ class BarriersPlan:
 
 
 def _order_of(
-    chain: SyncSequence, plans: Mapping[int, BlockBarriers], *, depth: int
+    sequence: SyncSequence, plans: Mapping[int, BlockBarriers], *, depth: int
 ) -> Iterator[dict[str, object]]:
-    """A chain's places; those inside a loop stand behind it, one deeper."""
-    plan = plans.get(id(chain))
-    for step in chain.members if plan is None else plan.steps():
+    """A sequence's places; those inside a loop stand behind it, one deeper."""
+    plan = plans.get(id(sequence))
+    for step in sequence.members if plan is None else plan.steps():
         place = {"depth": depth}
         if isinstance(step, Barrier):
             what = {"what": "barrier", "kind": str(step.kind), "site": step.where.site}
@@ -168,7 +168,7 @@ def _order_of(
             continue
         yield place | {"what": _name(step)} | _where(step.op.location)
         if isinstance(step, Nested):
-            for inside in step.chains:
+            for inside in step.sequences:
                 yield from _order_of(inside, plans, depth=depth + 1)
 
 

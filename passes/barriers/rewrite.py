@@ -18,7 +18,7 @@ from hloom.passes.barriers.pinned import PinnedValues
 from hloom.passes.barriers.plan import Barrier, BarriersPlan, BlockBarriers
 from hloom.passes.ir import marks, walk
 from hloom.passes.ir.locations import scoped
-from hloom.passes.ir.mark_decompositions import can_be_tied
+from hloom.passes.ir.mark_decompositions import can_carry_dependency
 from hloom.passes.ir.while_rewriter import Replacements, WhileRewriter
 
 SCOPE = "hloom.barriers"
@@ -35,61 +35,61 @@ def apply_plan(plan: BarriersPlan) -> None:
 class _Threader:
     def __init__(self, plan: BarriersPlan) -> None:
         self._marks = marks.MarkBuilder(plan.module)
-        self._plans = {id(block.chain): block for block in plan.blocks}
+        self._plans = {id(block.sequence): block for block in plan.blocks}
         self._functions = walk.functions(plan.module)
         self._extended: set[str] = set()
         """Functions that take and give a token by now."""
 
-    def thread_root(self, chain: SyncSequence) -> None:
-        if not chain.members:
+    def thread_root(self, sequence: SyncSequence) -> None:
+        if not sequence.members:
             return
-        first = next(self._plans[id(chain)].steps())
+        first = next(self._plans[id(sequence)].steps())
         slot = first.slot if isinstance(first, Barrier) else first.position
-        start = list(chain.block.operations)[slot].operation
+        start = list(sequence.block.operations)[slot].operation
         with ir.InsertionPoint(start), scoped(start.location, SCOPE):
             token = self._marks.token()
-        self._thread(chain, token)
+        self._thread(sequence, token)
 
-    def _thread(self, chain: SyncSequence, token: ir.Value) -> ir.Value:
+    def _thread(self, sequence: SyncSequence, token: ir.Value) -> ir.Value:
         """Puts a block's members in order after a token; gives the token after them all."""
-        if not chain.members:
+        if not sequence.members:
             return token
-        plan = self._plans[id(chain)]
-        operations = [view.operation for view in chain.block.operations]
-        crossing = PinnedValues(chain.block)
+        plan = self._plans[id(sequence)]
+        operations = [view.operation for view in sequence.block.operations]
+        pinned = PinnedValues(sequence.block)
         steps = list(plan.steps())
         for step, following in zip(steps, [*steps[1:], None], strict=True):
             if isinstance(step, Barrier):
-                token = self._cross(step, operations[step.slot], crossing, token)
+                token = self._barrier(step, operations[step.slot], pinned, token)
             elif isinstance(step, SyncKernel):
                 token = self._kernel(step, plan, following, token)
             elif isinstance(step, XlaCollective):
-                token = self._after(step.op, self._tied(step.op, token))
+                token = self._after_all(step.op, self._add_dependency(step.op, token))
             elif isinstance(step, RaggedAllToAll):
                 token = self._exchange(step, plan, token)
             else:
                 token = self._nested(step, token)
         return token
 
-    def _cross(
-        self, barrier: Barrier, before: ir.Operation, crossing: PinnedValues, token: ir.Value
+    def _barrier(
+        self, barrier: Barrier, before: ir.Operation, pinned: PinnedValues, token: ir.Value
     ) -> ir.Value:
-        entries = crossing.entries(barrier)
+        entries = pinned.entries(barrier)
         passed = [entry.value for entry in entries]
-        kept = crossing.kept(barrier, passed)
+        kept = pinned.kept(barrier, passed)
         with ir.InsertionPoint(before), scoped(barrier.location, SCOPE):
             token, given = self._marks.barrier(token, passed, kept, barrier.where, barrier.kind)
-        crossing.replace(entries, given, behind=ir.OpResult(token).owner.operation)
+        pinned.replace(entries, given, behind=ir.OpResult(token).owner.operation)
         return token
 
     def _kernel(
         self, kernel: SyncKernel, plan: BlockBarriers, following: object, token: ir.Value
     ) -> ir.Value:
         if not any(kernel in barrier.entering for barrier in plan.barriers):
-            token = self._tied(kernel.op, token)
+            token = self._add_dependency(kernel.op, token)
         if isinstance(following, Barrier) and kernel in following.leaving:
             return token  # that barrier waits for the results itself
-        return self._after(kernel.op, token)
+        return self._after_all(kernel.op, token)
 
     def _exchange(self, exchange: RaggedAllToAll, plan: BlockBarriers, token: ir.Value) -> ir.Value:
         op = exchange.op
@@ -100,46 +100,54 @@ class _Threader:
         op.erase()
         return token
 
-    def _tied(self, op: ir.Operation, token: ir.Value) -> ir.Value:
+    def _add_dependency(self, op: ir.Operation, token: ir.Value) -> ir.Value:
         """Lets the operation read its operands no sooner than the token; gives the token."""
-        numbers = [number for number, value in enumerate(op.operands) if can_be_tied(value.type)]
+        numbers = [
+            number for number, value in enumerate(op.operands) if can_carry_dependency(value.type)
+        ]
         with ir.InsertionPoint(op), scoped(op.location, SCOPE):
-            tied = self._marks.tie(token, [op.operands[number] for number in numbers])
-        for number, value in zip(numbers, tied, strict=True):
+            dependent = self._marks.add_dependency(
+                token, [op.operands[number] for number in numbers]
+            )
+        for number, value in zip(numbers, dependent, strict=True):
             op.operands[number] = value
         return token
 
-    def _after(self, op: ir.Operation, token: ir.Value) -> ir.Value:
+    def _after_all(self, op: ir.Operation, token: ir.Value) -> ir.Value:
         """The token once the operation's results are there."""
         with ir.InsertionPoint.after(op), scoped(op.location, SCOPE):
-            return self._marks.after(token, _tieable(op.results))
+            return self._marks.after_all(token, _orderable(op.results))
 
     def _nested(self, nested: Nested, token: ir.Value) -> ir.Value:
-        op, chains = nested.op, nested.chains
+        op, sequences = nested.op, nested.sequences
         if op.name == "stablehlo.while":
-            return self._loop(op, chains, token)
+            return self._loop(op, sequences, token)
         if op.name == "func.call":
-            self._extend_function(chains[0], token.type)
+            self._extend_function(sequences[0], token.type)
             return thread_token.rebuild_call(op, token)
         if op.name == "sdy.manual_computation":
-            inside = chains[0].block.add_argument(token.type, op.location)
-            return thread_token.rebuild_computation(op, token, self._thread(chains[0], inside))
-        return thread_token.rebuild_branches(op, [self._thread(chain, token) for chain in chains])
+            inside = sequences[0].block.add_argument(token.type, op.location)
+            return thread_token.rebuild_computation(op, token, self._thread(sequences[0], inside))
+        return thread_token.rebuild_branches(
+            op, [self._thread(sequence, token) for sequence in sequences]
+        )
 
-    def _extend_function(self, chain: SyncSequence, type_: ir.Type) -> None:
-        if chain.function not in self._extended:
-            self._extended.add(chain.function)
-            function = self._functions[chain.function]
-            token = chain.block.add_argument(type_, function.location)
-            thread_token.extend_function(function, self._thread(chain, token))
+    def _extend_function(self, sequence: SyncSequence, type_: ir.Type) -> None:
+        if sequence.function not in self._extended:
+            self._extended.add(sequence.function)
+            function = self._functions[sequence.function]
+            token = sequence.block.add_argument(type_, function.location)
+            thread_token.extend_function(function, self._thread(sequence, token))
 
-    def _loop(self, op: ir.Operation, chains: Sequence[SyncSequence], token: ir.Value) -> ir.Value:
-        condition, body = chains
+    def _loop(
+        self, op: ir.Operation, sequences: Sequence[SyncSequence], token: ir.Value
+    ) -> ir.Value:
+        condition, body = sequences
         edit = WhileRewriter(op)
         number = edit.add(token)
         decided = self._thread(condition, condition.block.arguments[number])
         if condition.members:
-            self._tied(walk.terminator(condition.block), decided)
+            self._add_dependency(walk.terminator(condition.block), decided)
         edit.returned[number] = self._thread(body, body.block.arguments[number])
         new = edit.apply(Replacements())
         op.erase()
@@ -147,14 +155,14 @@ class _Threader:
         if not condition.members:
             return new.results[number]
         # The token that the loop gives is from before its last condition, and from before the loop
-        # where the body holds nothing that meets other devices.
+        # where the body pins nothing that meets other devices.
         return self._after_loop(new, new.results[number])
 
     def _after_loop(self, loop: ir.Operation, token: ir.Value) -> ir.Value:
         others = [result for result in loop.results if result != token]
         with ir.InsertionPoint.after(loop), scoped(loop.location, SCOPE):
-            return self._marks.after(token, _tieable(others))
+            return self._marks.after_all(token, _orderable(others))
 
 
-def _tieable(values: Sequence[ir.Value]) -> list[ir.Value]:
-    return [value for value in values if can_be_tied(value.type)]
+def _orderable(values: Sequence[ir.Value]) -> list[ir.Value]:
+    return [value for value in values if can_carry_dependency(value.type)]

@@ -26,7 +26,7 @@ from hloom.passes.ir.collectives import (
     partitions_of_groups,
 )
 from hloom.passes.ir.locations import source_line
-from hloom.passes.ir.mark_decompositions import Groups, can_be_tied, holds_nothing
+from hloom.passes.ir.mark_decompositions import Groups, can_carry_dependency, holds_nothing
 from hloom.passes.ir.marks import BarrierKind, Rendezvous
 
 
@@ -44,7 +44,7 @@ def plan_barriers(module: ir.Module, program: SyncProgram, wanted: Wanted) -> Ba
     Raises CollectiveError where a kernel cannot be put in an order.
     """
     planner = _Planner(program.partitions, wanted, marks.next_channel(module))
-    return BarriersPlan(module, program, tuple(map(planner.block, program.chains)))
+    return BarriersPlan(module, program, tuple(map(planner.block, program.sequences)))
 
 
 class _Planner:
@@ -53,27 +53,31 @@ class _Planner:
         self._wanted = wanted
         self._channel = first_channel
 
-    def block(self, chain: SyncSequence) -> BlockBarriers:
-        for member in chain.members:
+    def block(self, sequence: SyncSequence) -> BlockBarriers:
+        for member in sequence.members:
             if not isinstance(member, Nested):
                 _check_can_be_ordered(member)
-        kernels = [member for member in chain.members if isinstance(member, SyncKernel)]
-        needs = self._needs(chain.block, kernels)
+        kernels = [member for member in sequence.members if isinstance(member, SyncKernel)]
+        needs = self._needs(sequence.block, kernels)
         collectives = [
-            Collective(member.position, member.meeting)
-            for member in chain.members
-            if isinstance(member, XlaCollective) and member.meeting is not None
+            Collective(member.position, member.participants)
+            for member in sequence.members
+            if isinstance(member, XlaCollective) and member.participants is not None
         ]
-        drafts = BarrierDrafts(chain, needs, place(needs, collectives))
+        drafts = BarrierDrafts(sequence, needs, place(needs, collectives))
         barriers = []
         for draft in drafts.in_order():
-            groups = self._alone if draft.meeting is None else groups_of_partitions(draft.meeting)
+            groups = (
+                self._alone
+                if draft.participants is None
+                else groups_of_partitions(draft.participants)
+            )
             first = draft.kernels()[0]
             barriers.append(
                 Barrier(
                     slot=draft.slot,
                     kind=draft.kind,
-                    where=self._rendezvous(groups, draft.purpose(), first.op, chain),
+                    where=self._rendezvous(groups, draft.purpose(), first.op, sequence),
                     location=first.op.location,
                     entering=tuple(draft.entering),
                     leaving=tuple(draft.leaving),
@@ -82,17 +86,19 @@ class _Planner:
                 )
             )
         exchanges = {
-            member.position: self._rendezvous(member.groups, "ragged all-to-all", member.op, chain)
-            for member in chain.members
+            member.position: self._rendezvous(
+                member.groups, "ragged all-to-all", member.op, sequence
+            )
+            for member in sequence.members
             if isinstance(member, RaggedAllToAll)
         }
-        return BlockBarriers(chain, tuple(barriers), exchanges, tuple(drafts.served))
+        return BlockBarriers(sequence, tuple(barriers), exchanges, tuple(drafts.served))
 
     def _rendezvous(
-        self, groups: Groups, purpose: str, op: ir.Operation, chain: SyncSequence
+        self, groups: Groups, purpose: str, op: ir.Operation, sequence: SyncSequence
     ) -> Rendezvous:
         line = source_line(op.location)
-        site = f"{purpose} in @{chain.function}" + (f", {line}" if line else "")
+        site = f"{purpose} in @{sequence.function}" + (f", {line}" if line else "")
         self._channel += 1
         return Rendezvous(self._channel - 1, groups, self._wanted.timeout_ms, site)
 
@@ -132,7 +138,7 @@ class _Positions:
             Role.ENTRY,
             first=makers[-1] + 1 if makers else 0,
             last=kernel.position,
-            meeting=kernel.meeting,
+            participants=kernel.participants,
             after=tuple(makers),
             # In place, the kernel wants a value for itself, and others may read it as well.
             is_apart=bool(kernel.in_place),
@@ -149,7 +155,7 @@ class _Positions:
             Role.EXIT,
             first=kernel.position + 1,
             last=min(readers, default=self._terminator),
-            meeting=kernel.meeting,
+            participants=kernel.participants,
         )
 
     def module(self, kernel: SyncKernel) -> SyncNeed:
@@ -158,7 +164,7 @@ class _Positions:
             Role.MODULE,
             first=kernel.position + 1,
             last=self._terminator,
-            meeting=kernel.meeting,
+            participants=kernel.participants,
         )
 
 
@@ -166,12 +172,12 @@ def _check_can_be_ordered(member: SyncKernel | RaggedAllToAll | XlaCollective) -
     for values, what in ((member.op.operands, "operand"), (member.op.results, "result")):
         types = [value.type for value in values]
         for type_ in types:
-            if not can_be_tied(type_) and not holds_nothing(type_):
+            if not can_carry_dependency(type_) and not holds_nothing(type_):
                 raise CollectiveError(
                     f"{described(member.op)}: {what} of type {type_}; only tensors of "
                     "known shape that are not quantized can be put in an order"
                 )
-        if isinstance(member, SyncKernel) and not any(map(can_be_tied, types)):
+        if isinstance(member, SyncKernel) and not any(map(can_carry_dependency, types)):
             raise CollectiveError(
                 f"{described(member.op)} has no {what} that is a tensor with elements: nothing "
                 "can be ordered by it. Give it one, if only for that"

@@ -5,7 +5,7 @@ default it leaves loops and branches out, and everything that its scheduler puts
 of the host is a graph of its own.
 
 A capture region is a maximal run of such work in one block that is worth a graph, loops and
-branches with all that is inside them: ``regions`` defines it, ``timeline`` in which order a block
+branches with all that is inside them: ``regions`` defines it, ``schedule`` in which order a block
 runs so that regions grow. The pass puts each block in that order and marks each region. Lowering
 makes compile options of the marks, for this module alone: which work XLA is to capture, and which
 of its passes would spoil it. What the executable then holds is read back and told beside the plan.

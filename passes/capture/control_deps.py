@@ -1,7 +1,7 @@
-"""Makes interruptions wait: for the end of their block, or for each other.
+"""Makes graph breaks wait: for the end of their block, or for each other.
 
 XLA's scheduler does not keep the order of the text, and it drops optimization barriers before it
-runs. What it cannot drop is data: an operand of the interruption is selected by a condition that is
+runs. What it cannot drop is data: an operand of the graph break is selected by a condition that is
 always false, and that is made of the values to wait for. No bit of the operand changes.
 
     %z = one element of each value, its bits or-ed together and with 1
@@ -33,7 +33,7 @@ class ControlDependency:
 
     Attributes:
       gap: the gap they stand in.
-      calls: the interruptions, by the operands of them that wait.
+      calls: the graph breaks, by the operands of them that wait.
       anchors: the values to wait for.
     """
 
@@ -62,11 +62,11 @@ def can_be_selected(type_: ir.Type) -> bool:
     return bool(size_bytes) and isinstance(type_, ir.RankedTensorType)
 
 
-def make_wait(tie: ControlDependency, before: ir.Operation) -> None:
+def make_wait(dependency: ControlDependency, before: ir.Operation) -> None:
     """Writes the condition right before an operation of the block, and the selections after it."""
     with ir.InsertionPoint(before), ir.Location.name(_LOCATION):
-        never = _never(tie.anchors)
-        for call, numbers in tie.calls:
+        never = _never(dependency.anchors)
+        for call, numbers in dependency.calls:
             for number in numbers:
                 operand = call.operands[number]
                 zero = zeros(ir.RankedTensorType(operand.type))[-1].results[0]

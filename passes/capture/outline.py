@@ -1,4 +1,4 @@
-"""Puts a block in the order of its timeline and makes a composite of each region."""
+"""Puts a block in the order of its schedule and makes a composite of each region."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class Outliner:
         self._next = 0
 
     def apply(self, plan: BlockCapture) -> None:
-        """Sorts a block, makes its interruptions wait, and outlines its regions."""
+        """Sorts a block, makes its graph breaks wait, and outlines its regions."""
         sorted_ = plan.regions.schedule
         terminator = walk.terminator(sorted_.block)
         for op in sorted_.order():
             op.move_before(terminator)
-        for tie in plan.ties:
-            make_wait(tie, before=sorted_.gaps[tie.slot + 1][0])
+        for dependency in plan.control_dependencies:
+            make_wait(dependency, before=sorted_.gaps[dependency.slot + 1][0])
         ops = [view.operation for view in sorted_.block.operations]
         for region in plan.regions.regions:
             phase = sorted_.phases[region.phase]

@@ -11,12 +11,12 @@ from hloom.passes.capture.capturable import CaptureObstacle, Rules, is_collectiv
 from hloom.passes.capture.control_deps import ControlDependency, can_be_selected, waiting_operands
 from hloom.passes.capture.regions import BlockRegions, regions_of
 from hloom.passes.capture.schedule import BlockSchedule, GraphBreak
-from hloom.passes.framework.text import counted
+from hloom.passes.framework.text import pluralize
 from hloom.passes.ir import walk
 from hloom.passes.ir.locations import operation_name, source_line
 
 _MOST_ANCHORS = 32
-"""So many values an interruption waits for at most: one kernel reads an element of each. Of the
+"""So many values a graph break waits for at most: one kernel reads an element of each. Of the
 results of a step the latest have nearly all of its work before them. With 450 of them (Adam, 150
 tensors) XLA took three times as long to compile, and made 5 kernels more."""
 
@@ -26,10 +26,10 @@ _MOST_TOLD = 100
 
 @dataclass(frozen=True)
 class BlockCapture:
-    """What happens to a block: it is put in the order of its timeline, tied and outlined."""
+    """What happens to a block: it is put in the order of its schedule, tied and outlined."""
 
     regions: BlockRegions
-    ties: tuple[ControlDependency, ...]
+    control_dependencies: tuple[ControlDependency, ...]
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class CapturePlan:
 
     Attributes:
       blocks: what happens to them.
-      interruptions: everything that no graph holds.
+      graph breaks: everything that no graph holds.
       rules, min_ops: by which the regions were found.
     """
 
@@ -58,8 +58,12 @@ class CapturePlan:
 
     @property
     def moved(self) -> int:
-        """How many interruptions are made to wait."""
-        return sum(len(tie.calls) for block in self.blocks for tie in block.ties)
+        """How many graph breaks are made to wait."""
+        return sum(
+            len(dependency.calls)
+            for block in self.blocks
+            for dependency in block.control_dependencies
+        )
 
     @property
     def operations(self) -> int:
@@ -70,9 +74,9 @@ class CapturePlan:
     def summary(self) -> str:
         if self.empty:
             return "nothing to capture"
-        text = f"{counted(self.operations, 'operation')} in {counted(self.regions, 'region')}"
+        text = f"{pluralize(self.operations, 'operation')} in {pluralize(self.regions, 'region')}"
         if self.moved:
-            text += f", {counted(self.moved, 'interruption')} moved"
+            text += f", {pluralize(self.moved, 'graph break')} moved"
         reasons = Counter(each.obstacle.reason for each in self.graph_breaks)
         told = [f"{count} x {reason}" for reason, count in sorted(reasons.items())]
         return f"{text}; left out: {', '.join(told)}" if told else text
@@ -103,8 +107,8 @@ def plan_module(module: ir.Module, rules: Rules, min_ops: int) -> CapturePlan:
 
 
 def _ties(sorted_: BlockSchedule) -> list[ControlDependency]:
-    """What is to wait: the last interruptions for the block's end, others for their neighbours."""
-    ties: list[ControlDependency] = []
+    """What is to wait: the last graph breaks for the block's end, others for their neighbours."""
+    control_dependencies: list[ControlDependency] = []
     work = {result for ops in sorted_.phases for op in ops for result in op.results}
     end = len(sorted_.phases) - 1
     for slot in range(end + 1):
@@ -120,8 +124,10 @@ def _ties(sorted_: BlockSchedule) -> list[ControlDependency]:
             continue
         usable = list(dict.fromkeys(each for each in anchors if can_be_selected(each.type)))
         if calls and usable:
-            ties.append(ControlDependency(slot, calls, tuple(_latest(usable, sorted_))))
-    return ties
+            control_dependencies.append(
+                ControlDependency(slot, calls, tuple(_latest(usable, sorted_)))
+            )
+    return control_dependencies
 
 
 def _latest(values: list[ir.Value], sorted_: BlockSchedule) -> list[ir.Value]:
@@ -137,7 +143,7 @@ def _latest(values: list[ir.Value], sorted_: BlockSchedule) -> list[ir.Value]:
 
 
 def _may_move(op: ir.Operation) -> bool:
-    """Whether an interruption may run later than it could: every device makes it wait alone."""
+    """Whether a graph break may run later than it could: every device makes it wait alone."""
     return op.name == "stablehlo.custom_call" and not is_collective(op)
 
 

@@ -1,7 +1,7 @@
 """Where the capture regions of a module are.
 
-A region is a maximal run of work in one block: the operations of one phase of the block's timeline
-(``timeline``), loops and branches with all that is inside them. It is worth a graph where it has at
+A region is a maximal run of work in one block: the operations of one phase of the block's schedule
+(``schedule``), loops and branches with all that is inside them. It is worth a graph where it has at
 least so many operations; constants, and operations that only relabel, do not count. Inside a loop,
 a branch or a manual computation that no graph can hold whole, its blocks have regions of their own.
 """
@@ -23,7 +23,7 @@ class Region:
     """A run of work.
 
     Attributes:
-      phase: of which phase of its block's timeline.
+      phase: of which phase of its block's schedule.
       operations: how many of its operations count, those inside loops once.
     """
 
@@ -33,7 +33,7 @@ class Region:
 
 @dataclass(frozen=True)
 class BlockRegions:
-    """A block's timeline, and those of its phases that are worth a graph."""
+    """A block's schedule, and those of its phases that are worth a graph."""
 
     schedule: BlockSchedule
     regions: tuple[Region, ...]

@@ -1,11 +1,11 @@
 """In which order a block's operations run so that what can be captured stands together.
 
-Work is what a CUDA graph can hold; an interruption is what it cannot. Work that needs no
-interruption's result is of phase 0. An interruption stands in the gap after the phases of all the
+Work is what a CUDA graph can hold; a graph break is what it cannot. Work that needs no
+graph break's result is of phase 0. a graph break stands in the gap after the phases of all the
 work it needs, and work that needs it is of the next phase, at the earliest. So there are no more
-phases than the longest chain of work, interruption, work, … makes necessary.
+phases than the longest chain of work, graph break, work, … makes necessary.
 
-An interruption that no work needs stands in the last gap, at the end of the block; one that needs
+a graph break that no work needs stands in the last gap, at the end of the block; one that needs
 no work stands in the gap before phase 0. Within a phase or a gap the order of the text stays.
 """
 
@@ -51,7 +51,7 @@ class BlockSchedule:
       free: constants and the like: they cost nothing, and stand before everything.
       phases: the operations of work, by phase.
       gaps: what stands after each phase, tokens included; the first is the gap before phase 0.
-      interruptions: those of the gaps that are obstacles, in the order of the gaps.
+      graph breaks: those of the gaps that are obstacles, in the order of the gaps.
     """
 
     block: ir.Block

@@ -77,7 +77,7 @@ class DivisiblePlan(Plan, Protocol):
         with one more decision, that is the wrong one.
         """
 
-    def keeping(self, ids: Collection[str]) -> Plan:
+    def restricted_to(self, ids: Collection[str]) -> Plan:
         """The plan with these decisions alone, for the same module, which nobody has edited yet."""
 
 

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 
-def counted(number: int, thing: str) -> str:
+def pluralize(number: int, thing: str) -> str:
     """So many of a thing whose plural ends in s: "1 byte", "2 bytes", "0 bytes"."""
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"

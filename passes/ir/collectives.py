@@ -24,7 +24,7 @@ from jax.extend.mlir import ir
 
 from hloom.passes.ir import walk
 from hloom.passes.ir.locations import source_line
-from hloom.passes.ir.mark_decompositions import Groups, can_be_tied
+from hloom.passes.ir.mark_decompositions import Groups, can_carry_dependency
 from hloom.passes.ir.replica_groups import replica_groups
 
 ATTRIBUTE = "hloom.collective"
@@ -33,7 +33,7 @@ ATTRIBUTE = "hloom.collective"
 RAGGED_TARGET = "ragged_all_to_all"
 """The target of the custom call that is `jax.lax.ragged_all_to_all`."""
 
-Meeting = frozenset[frozenset[int]]
+Participants = frozenset[frozenset[int]]
 """Who meets: every partition of the module is in one of the sets, alone where it meets nobody."""
 
 
@@ -182,7 +182,7 @@ def _attribute(call: ir.Operation) -> str | None:
     return said.value
 
 
-def partitions_of_groups(groups: Groups | None, partitions: int) -> Meeting:
+def partitions_of_groups(groups: Groups | None, partitions: int) -> Participants:
     """Who meets where these groups do; None stands for one group of all.
 
     Raises ValueError where the module has no such partition, or a partition is in two groups.
@@ -202,21 +202,21 @@ def partitions_of_groups(groups: Groups | None, partitions: int) -> Meeting:
     return frozenset(row for row in rows if row) | {frozenset({each}) for each in alone}
 
 
-def groups_of_partitions(meeting: Meeting) -> Groups:
+def groups_of_partitions(participants: Participants) -> Groups:
     """The groups, sorted, every partition in one; -1 fills the rows up to one length."""
-    rows = sorted(sorted(group) for group in meeting)
+    rows = sorted(sorted(group) for group in participants)
     length = max(map(len, rows))
     return tuple((*row, *[-1] * (length - len(row))) for row in rows)
 
 
-def covers(meeting: Meeting, needed: Meeting) -> bool:
-    """Whether all who need to meet are together in a meeting, others with them or not."""
-    return all(any(group <= each for each in meeting) for group in needed)
+def covers(participants: Participants, needed: Participants) -> bool:
+    """Whether all who need to meet are together in a participants, others with them or not."""
+    return all(any(group <= each for each in participants) for group in needed)
 
 
-def is_trivial(meeting: Meeting) -> bool:
+def is_trivial(participants: Participants) -> bool:
     """Whether each partition is alone."""
-    return all(len(group) == 1 for group in meeting)
+    return all(len(group) == 1 for group in participants)
 
 
 _SYNCHRONIZING = frozenset(
@@ -250,7 +250,7 @@ def ragged_groups(call: ir.Operation) -> Groups:
     raise CollectiveError(f"{described(call)} has no replica_groups in its backend_config")
 
 
-def synchronized(op: ir.Operation, partitions: int) -> Meeting | None:
+def synchronized(op: ir.Operation, partitions: int) -> Participants | None:
     """Who has arrived at one of XLA's collectives once a partition has its result.
 
     None where that is not sure: not all data comes from everybody (a permutation, a broadcast), the
@@ -262,7 +262,7 @@ def synchronized(op: ir.Operation, partitions: int) -> Meeting | None:
     if op.name != "stablehlo.all_to_all" and "use_global_device_ids" not in attributes:
         return None
     groups = replica_groups(op, attributes.get("replica_groups"))
-    if groups is None or not all(can_be_tied(operand.type) for operand in op.operands):
+    if groups is None or not all(can_carry_dependency(operand.type) for operand in op.operands):
         return None
     try:
         return partitions_of_groups(groups or None, partitions)

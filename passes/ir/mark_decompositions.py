@@ -24,7 +24,7 @@ Groups = tuple[tuple[int, ...], ...]
 TOKEN_TYPE = "tensor<ui32>"
 
 _ZERO = f"%zero = stablehlo.constant dense<0> : {TOKEN_TYPE}"
-_IS_REAL = (
+_NEVER = (
     f"%never = stablehlo.compare NE, %token, %zero : ({TOKEN_TYPE}, {TOKEN_TYPE}) -> tensor<i1>"
 )
 
@@ -34,22 +34,25 @@ def token() -> str:
     return _function([], [_ZERO], ["%zero"], [TOKEN_TYPE])
 
 
-def tie(types: Sequence[ir.Type]) -> str:
+def add_dependency(types: Sequence[ir.Type]) -> str:
     """`(token, x...) -> (x...)`."""
     names = _names("x", types)
-    lines, tied = _tied("%token", dict(zip(names, types, strict=True)))
+    lines, dependent = _dependent("%token", dict(zip(names, types, strict=True)))
     return _function(
-        _arguments(names, types), [_ZERO, _IS_REAL, *lines], tied, [str(type_) for type_ in types]
+        _arguments(names, types),
+        [_ZERO, _NEVER, *lines],
+        dependent,
+        [str(type_) for type_ in types],
     )
 
 
-def after(types: Sequence[ir.Type]) -> str:
+def after_all(types: Sequence[ir.Type]) -> str:
     """`(token, y...) -> token`."""
     names = _names("y", types)
     lines, bits = _bits(dict(zip(names, types, strict=True)))
     lines += [_select("%after", bits, "%token", TOKEN_TYPE)] if bits else []
     result = "%after" if bits else "%token"
-    return _function(_arguments(names, types), [_ZERO, _IS_REAL, *lines], [result], [TOKEN_TYPE])
+    return _function(_arguments(names, types), [_ZERO, _NEVER, *lines], [result], [TOKEN_TYPE])
 
 
 def barrier(types: Sequence[ir.Type], results: int, channel: int, groups: Groups) -> str:
@@ -64,13 +67,13 @@ def barrier(types: Sequence[ir.Type], results: int, channel: int, groups: Groups
         lines.append(f"%mine = stablehlo.or {bits}, %partition : {TOKEN_TYPE}")
     lines.append(_select("%arrived", mine, "%token", TOKEN_TYPE))
     lines.append(_all_reduce("%arrived", "%all", channel, groups))
-    lines.append(_IS_REAL.replace("%never", "%never_all").replace("%token", "%all"))
+    lines.append(_NEVER.replace("%never", "%never_all").replace("%token", "%all"))
     passed = dict(list(values.items())[: results - 1])
-    ties, tied = _tied("%all", passed, never="%never_all")
+    lines_of_passed, dependent = _dependent("%all", passed, never="%never_all")
     return _function(
         _arguments(names, types[1:]),
-        [_ZERO, _IS_REAL, *lines, *ties],
-        ["%all", *tied],
+        [_ZERO, _NEVER, *lines, *lines_of_passed],
+        ["%all", *dependent],
         [str(type_) for type_ in types[:results]],
     )
 
@@ -79,10 +82,10 @@ def ragged_all_to_all(call: ir.Operation, channel: int, groups: Groups) -> str:
     """`(token, operand, output, four of offsets and sizes) -> (output, token)`."""
     types = [operand.type for operand in call.operands]
     names = _names("x", types)
-    ties, tied = _tied("%token", dict(zip(names, types, strict=True)))
+    lines_of_passed, dependent = _dependent("%token", dict(zip(names, types, strict=True)))
     result = call.results[0].type
     exchange = (
-        f"%result = stablehlo.custom_call @ragged_all_to_all({', '.join(tied)}) "
+        f"%result = stablehlo.custom_call @ragged_all_to_all({', '.join(dependent)}) "
         "{api_version = 4 : i32, backend_config = {"
         f"channel_id = {channel} : i64, replica_groups = {dense(groups)}}}}} "
         f": ({', '.join(map(str, types))}) -> {result}"
@@ -91,7 +94,7 @@ def ragged_all_to_all(call: ir.Operation, channel: int, groups: Groups) -> str:
     lines += [_select("%after", bits, "%token", TOKEN_TYPE)] if bits else []
     return _function(
         _arguments(names, types),
-        [_ZERO, _IS_REAL, *ties, exchange, *lines],
+        [_ZERO, _NEVER, *lines_of_passed, exchange, *lines],
         ["%result", "%after" if bits else "%token"],
         [str(result), TOKEN_TYPE],
     )
@@ -103,7 +106,7 @@ def dense(groups: Groups) -> str:
     return f"dense<[{rows}]> : tensor<{len(groups)}x{len(groups[0])}xi64>"
 
 
-def can_be_tied(type_: ir.Type) -> bool:
+def can_carry_dependency(type_: ir.Type) -> bool:
     """Whether a select or a slice takes values of this type: tensors of known, nonzero size."""
     return (
         isinstance(type_, ir.RankedTensorType)
@@ -120,16 +123,16 @@ def holds_nothing(type_: ir.Type) -> bool:
     return type_.has_rank and 0 in type_.shape
 
 
-def _tied(
+def _dependent(
     token: str, values: dict[str, ir.Type], never: str = "%never"
 ) -> tuple[list[str], list[str]]:
-    """The lines that tie each value to the token, and the tied values' names."""
+    """The lines that tie each value to the token, and the dependent values' names."""
     lines: list[str] = []
     zeros: dict[str, str] = {}
-    tied: list[str] = []
+    dependent: list[str] = []
     for name, type_ in values.items():
-        if not can_be_tied(type_):
-            tied.append(name)
+        if not can_carry_dependency(type_):
+            dependent.append(name)
             continue
         tensor, scalar = str(type_), f"tensor<{ir.RankedTensorType(type_).element_type}>"
         if tensor not in zeros:
@@ -139,9 +142,9 @@ def _tied(
             lines.append(
                 f"{each} = stablehlo.broadcast_in_dim {each}_0, dims = [] : ({scalar}) -> {tensor}"
             )
-        lines.append(_select(f"{name}_tied", zeros[tensor], name, tensor, never))
-        tied.append(f"{name}_tied")
-    return lines, tied
+        lines.append(_select(f"{name}_dependent", zeros[tensor], name, tensor, never))
+        dependent.append(f"{name}_dependent")
+    return lines, dependent
 
 
 def _bits(values: dict[str, ir.Type]) -> tuple[list[str], str]:
@@ -149,7 +152,7 @@ def _bits(values: dict[str, ir.Type]) -> tuple[list[str], str]:
     lines: list[str] = []
     bits = ""
     for name, type_ in values.items():
-        if not can_be_tied(type_):
+        if not can_carry_dependency(type_):
             continue
         shape = ir.RankedTensorType(type_).shape
         element = ir.RankedTensorType(type_).element_type

@@ -6,16 +6,16 @@ function that means the same on every backend, so a module with marks always run
 | mark                      | operands -> results                              |
 | ------------------------- | ------------------------------------------------ |
 | `hloom.token`             | `() -> token`                                    |
-| `hloom.tie`               | `(token, x...) -> (x...)`                        |
-| `hloom.after`             | `(token, y...) -> token`                         |
+| `hloom.add_dependency`               | `(token, x...) -> (x...)`                        |
+| `hloom.after_all`             | `(token, y...) -> token`                         |
 | `hloom.barrier`           | `(token, x..., kept...) -> (token, x...)`        |
 | `hloom.ragged_all_to_all` | `(token, JAX's six operands) -> (output, token)` |
 
 A token is a `tensor<ui32>` that is 0 whenever the program runs, and that XLA takes for data: XLA
 drops optimization barriers, but no data dependency.
 
-- `hloom.tie` gives `x` back, but not before the token.
-- `hloom.after` gives the token back, but not before every `y` is there.
+- `hloom.add_dependency` gives `x` back, but not before the token.
+- `hloom.after_all` gives the token back, but not before every `y` is there.
 - `hloom.barrier` gives the token and `x` back once all partitions of a group have arrived with
   theirs. Each `x` stays in its buffer: nothing is written to it after this partition has arrived,
   so that peers may read it from then on. What is `kept` stays in its buffer until all have arrived.
@@ -42,8 +42,8 @@ VERSION = 1
 """The `version` attribute of every mark that this hloom writes and reads."""
 
 TOKEN = "hloom.token"
-TIE = "hloom.tie"
-AFTER = "hloom.after"
+ADD_DEPENDENCY = "hloom.add_dependency"
+AFTER_ALL = "hloom.after_all"
 BARRIER = "hloom.barrier"
 RAGGED_ALL_TO_ALL = "hloom.ragged_all_to_all"
 
@@ -66,7 +66,7 @@ class BarrierKind(enum.StrEnum):
     """After one kernel and before another."""
     MODULE = "module"
     """At the end: the program ends only once all have left its kernels."""
-    HOLD = "hold"
+    PIN = "pin"
     """Keeps buffers where they are, beside a collective that does the waiting. Its groups are the
     single partitions."""
 
@@ -139,20 +139,20 @@ class MarkBuilder:
         [token] = self._composite(TOKEN, [], [type_], decompositions.token())
         return token
 
-    def tie(self, token: ir.Value, values: Sequence[ir.Value]) -> list[ir.Value]:
+    def add_dependency(self, token: ir.Value, values: Sequence[ir.Value]) -> list[ir.Value]:
         """The values, not before the token."""
         if not values:
             return []
         types = [value.type for value in values]
-        text = decompositions.tie(types)
-        return self._composite(TIE, [token, *values], types, text)
+        text = decompositions.add_dependency(types)
+        return self._composite(ADD_DEPENDENCY, [token, *values], types, text)
 
-    def after(self, token: ir.Value, values: Sequence[ir.Value]) -> ir.Value:
+    def after_all(self, token: ir.Value, values: Sequence[ir.Value]) -> ir.Value:
         """The token, not before the values."""
         if not values:
             return token
-        text = decompositions.after([value.type for value in values])
-        [after] = self._composite(AFTER, [token, *values], [token.type], text)
+        text = decompositions.after_all([value.type for value in values])
+        [after] = self._composite(AFTER_ALL, [token, *values], [token.type], text)
         return after
 
     def barrier(

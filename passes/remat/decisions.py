@@ -43,9 +43,9 @@ class BlockDecisions:
             self._graph = graph
             self.decisions = tuple(d for window in self._windows for d in window.decisions())
 
-    def keeping(self, ids: Collection[str]) -> BlockPlan | None:
+    def restricted_to(self, ids: Collection[str]) -> BlockPlan | None:
         """The plan with these decisions alone; None where it has none of them."""
-        windows = [window.keeping(frozenset(ids)) for window in self._windows]
+        windows = [window.restricted_to(frozenset(ids)) for window in self._windows]
         if not any(window.readers for window in windows):
             return None
         freed_bytes, added_bytes = self._balance(windows)
@@ -93,7 +93,7 @@ class _Window:
             for position in sorted(self.group, reverse=True)
         ]
 
-    def keeping(self, ids: frozenset[str]) -> WindowPlan:
+    def restricted_to(self, ids: frozenset[str]) -> WindowPlan:
         allowed = {position for position in self.group if self._id(position) in ids}
         readers = tuple(
             (op, kept)
@@ -173,54 +173,54 @@ class ScanDecisions:
     """
 
     def __init__(self, plan: ScanPlan, number: int) -> None:
-        self._frame = ScanBody(plan.pair)
-        self._plans = dict(_by_frame(plan, self._frame))
-        rerun = frozenset(frame for frame, part in self._plans.items() if part.rerun)
-        self._network = CutProblem.of(self._frame, rerun, 0, only_cheap=False)
+        self._body = ScanBody(plan.pair)
+        self._plans = dict(_by_body(plan, self._body))
+        rerun = frozenset(body for body, part in self._plans.items() if part.rerun)
+        self._problem = CutProblem.of(self._body, rerun, 0, only_cheap=False)
         self._kept = frozenset(self._vertices_kept())
-        self._sites = CloneSites(self._network, self._kept)
-        frames = list(enumerate(self._network.frames))
+        self._sites = CloneSites(self._problem, self._kept)
+        bodies = list(enumerate(self._problem.bodies))
         self._clones = [
             clone
-            for depth, frame in reversed(frames)
-            for clone in self._clones_of(frame, f"scan-{number}/pair-{depth}")
+            for depth, body in reversed(bodies)
+            for clone in self._clones_of(body, f"scan-{number}/pair-{depth}")
         ]
         self._stacks = [
             stack
-            for depth, frame in reversed(frames)
-            for stack in self._stacks_of(frame, f"scan-{number}/pair-{depth}")
+            for depth, body in reversed(bodies)
+            for stack in self._stacks_of(body, f"scan-{number}/pair-{depth}")
         ]
         self.decisions = (
             *(clone.decision for clone in self._clones),
             *(stack.decision for stack in self._stacks),
         )
 
-    def keeping(self, ids: Collection[str]) -> ScanPlan | None:
+    def restricted_to(self, ids: Collection[str]) -> ScanPlan | None:
         """The plan with these decisions alone; None where nothing is left."""
         left_out = [clone for clone in self._clones if clone.decision.id not in ids]
         kept = self._kept | {vertex for clone in left_out for vertex in clone.vertices}
-        rerun = self._network.rerun - {clone.loop for clone in left_out}
+        rerun = self._problem.rerun - {clone.loop for clone in left_out}
         held = {stack.link for stack in self._stacks if stack.decision.id not in ids}
-        network = CutProblem.of(self._frame, rerun, 0, only_cheap=False)
-        return scan_plan(self._frame, CloneSites(network, kept, held))
+        problem = CutProblem.of(self._body, rerun, 0, only_cheap=False)
+        return scan_plan(self._body, CloneSites(problem, kept, held))
 
     def _vertices_kept(self) -> Iterable[int]:
-        for frame in self._network.frames:
-            first, index = self._network.first[frame], frame.graph.index
-            plan = self._plans.get(frame)
+        for body in self._problem.bodies:
+            first, index = self._problem.first[body], body.graph.index
+            plan = self._plans.get(body)
             dropped = {link.stack.number for link in plan.dropped} if plan else set()
-            for link in frame.links:
+            for link in body.links:
                 if link.stack.number not in dropped:
                     yield first + index[link.stored]
             for value, _ in plan.stored if plan else ():
                 yield first + index[value]
 
-    def _clones_of(self, frame: ScanBody, name: str) -> Iterable[_Clone]:
-        graph, first = frame.graph, self._network.first[frame]
-        loops = {child.position: child for child in self._network.rerun if child.parent is frame}
-        sites = {op: site.op for site in self._sites.of[frame].sites for op in site.cloned}
+    def _clones_of(self, body: ScanBody, name: str) -> Iterable[_Clone]:
+        graph, first = body.graph, self._problem.first[body]
+        loops = {child.position: child for child in self._problem.rerun if child.parent is body}
+        sites = {op: site.op for site in self._sites.of[body].sites for op in site.cloned}
         for position in sorted(map(graph.ops.index, sites), reverse=True):
-            results = [value for value in graph.results[position] if not frame.constant[value]]
+            results = [value for value in graph.results[position] if not body.constant[value]]
             storable = [value for value in results if graph.size(value)]
             if position not in loops and (not results or len(storable) < len(results)):
                 continue  # it comes along with what reads it
@@ -232,14 +232,14 @@ class ScanDecisions:
                 loops.get(position),
             )
 
-    def _stacks_of(self, frame: ScanBody, name: str) -> Iterable[_Gone]:
+    def _stacks_of(self, body: ScanBody, name: str) -> Iterable[_Gone]:
         """The stacks that go without a clone to leave out instead."""
-        first = self._network.first[frame]
+        first = self._problem.first[body]
         cloned = {vertex for clone in self._clones for vertex in clone.vertices}
-        for link in self._sites.of[frame].gone:
-            value = frame.graph.index[link.stored]
+        for link in self._sites.of[body].gone:
+            value = body.graph.index[link.stored]
             # Where two stacks have a value, and its clone is left out, one of them goes as well.
-            if first + value not in cloned or frame.linked[value] is not link:
+            if first + value not in cloned or body.linked[value] is not link:
                 number = link.stack.number
                 text = f"what a scan stacks of {_told(link.stored)} is read elsewhere"
                 yield _Gone(Decision(f"{name}/stack-{number}", text), link)
@@ -249,7 +249,7 @@ class ScanDecisions:
 class _Clone:
     """An operation of a forward body that a backward body repeats.
 
-    ``vertices`` are its results in the network; ``loop`` is the frame whose forward loop it is,
+    ``vertices`` are its results in the problem; ``loop`` is the body whose forward loop it is,
     where that is rerun.
     """
 
@@ -266,12 +266,12 @@ class _Gone:
     link: Residual
 
 
-def _by_frame(plan: ScanPlan, frame: ScanBody) -> Iterable[tuple[ScanBody, ScanPlan]]:
-    """The frames of a pair and those inside it, each with its plan; without one where it stays."""
-    yield frame, plan
-    children = {child.pair.forward.op: child for child in frame.children}
+def _by_body(plan: ScanPlan, body: ScanBody) -> Iterable[tuple[ScanBody, ScanPlan]]:
+    """The bodies of a pair and those inside it, each with its plan; without one where it stays."""
+    yield body, plan
+    children = {child.pair.forward.op: child for child in body.children}
     for part in plan.inner:
-        yield from _by_frame(part, children[part.pair.forward.op])
+        yield from _by_body(part, children[part.pair.forward.op])
 
 
 def _told(what: ir.Operation | ir.Value) -> str:

@@ -8,7 +8,7 @@ from jax.extend.mlir import ir
 
 from hloom.passes.analysis.memory_model.profile import LiveBuffer, memory_profile
 from hloom.passes.framework.base import Target
-from hloom.passes.framework.text import counted
+from hloom.passes.framework.text import pluralize
 from hloom.passes.inline import Inline
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.ir.locations import operation_name, source_line
@@ -55,7 +55,7 @@ def describe_floor(percent: float | None, least_bytes: int, budget_bytes: int) -
         bound += f", {percent:g} % of what the program takes without the pass"
     text = f"{what} cannot be held to {bound}; the least that was reached is {size(least_bytes)}"
     if size(least_bytes) == size(budget_bytes):
-        text += f", {counted(least_bytes - budget_bytes, 'byte')} more"
+        text += f", {pluralize(least_bytes - budget_bytes, 'byte')} more"
     return f"{text}."
 
 
@@ -117,4 +117,4 @@ def size(size_bytes: int) -> str:
             number = size_bytes / scale
             digits = 2 if round(number, 2) < 10 else 1 if round(number, 1) < 100 else 0
             return f"{number:.{digits}f} {unit}"
-    return counted(size_bytes, "byte")
+    return pluralize(size_bytes, "byte")

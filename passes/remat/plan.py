@@ -16,7 +16,7 @@ from hloom.passes.framework import base
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.feedback import Attempt, Prediction
 from hloom.passes.framework.options import Budget
-from hloom.passes.framework.text import counted
+from hloom.passes.framework.text import pluralize
 from hloom.passes.ir import walk
 from hloom.passes.ir.tensor_sizes import TensorSizes
 from hloom.passes.remat.block.plan import BlockPlan, plan_block
@@ -65,7 +65,7 @@ class RematPlan:
         clones = sum(len(group.cloned) for block in self.blocks for group in block.groups)
         clones += sum(len(site.cloned) for scan in self.scans for site in scan.sites)
         text = (
-            f"{counted(clones, 'operation')} recomputed, {self.freed_bytes / 2**20:.1f} MiB of "
+            f"{pluralize(clones, 'operation')} recomputed, {self.freed_bytes / 2**20:.1f} MiB of "
             f"residuals not kept, {self.added_bytes / 2**20:.1f} MiB kept in their place"
         )
         if (prediction := self.record.prediction) is not None:
@@ -88,10 +88,10 @@ class RematPlan:
         scans = [d for n, plan in enumerate(self.scans) for d in ScanDecisions(plan, n).decisions]
         return (*blocks, *scans)
 
-    def keeping(self, ids: Collection[str]) -> RematPlan:
+    def restricted_to(self, ids: Collection[str]) -> RematPlan:
         """The plan with these decisions alone; what it was predicted to give is not known then."""
-        blocks = (BlockDecisions(plan, n).keeping(ids) for n, plan in enumerate(self.blocks))
-        scans = (ScanDecisions(plan, n).keeping(ids) for n, plan in enumerate(self.scans))
+        blocks = (BlockDecisions(plan, n).restricted_to(ids) for n, plan in enumerate(self.blocks))
+        scans = (ScanDecisions(plan, n).restricted_to(ids) for n, plan in enumerate(self.scans))
         return RematPlan(
             tuple(plan for plan in blocks if plan is not None),
             tuple(plan for plan in scans if plan is not None),

@@ -90,13 +90,13 @@ module @m {{
         token = builder.token()
         x = exchange.operands[0]
         token, [x] = builder.barrier(token, [x], [], where, marks.BarrierKind.ENTRY)
-        [x] = builder.tie(token, [x])
-        token = builder.after(token, [x])
+        [x] = builder.add_dependency(token, [x])
+        token = builder.after_all(token, [x])
         output, token = builder.ragged_all_to_all(
             token, exchange.operation, dataclasses.replace(where, channel=8)
         )
-        token = builder.after(token, [output])
-        [output] = builder.tie(token, [output])
+        token = builder.after_all(token, [output])
+        [output] = builder.add_dependency(token, [output])
     exchange.results[0].replace_all_uses_with(output)
     exchange.operation.erase()
     result = lower(module, placement)

@@ -32,11 +32,11 @@ DECOMPOSITIONS = """
     %0 = stablehlo.constant dense<0> : tensor<ui32>
     return %0 : tensor<ui32>
   }
-  func.func private @tie(%t: tensor<ui32>, %x: tensor<2xf32>, %n: tensor<i32>)
+  func.func private @add_dependency(%t: tensor<ui32>, %x: tensor<2xf32>, %n: tensor<i32>)
       -> (tensor<2xf32>, tensor<i32>) {
     return %x, %n : tensor<2xf32>, tensor<i32>
   }
-  func.func private @after(%t: tensor<ui32>, %x: tensor<2xf32>) -> tensor<ui32> {
+  func.func private @after_all(%t: tensor<ui32>, %x: tensor<2xf32>) -> tensor<ui32> {
     return %t : tensor<ui32>
   }
   func.func private @barrier(%t: tensor<ui32>, %x: tensor<2xf32>, %n: tensor<i32>)
@@ -50,12 +50,14 @@ TOKEN = (
     '%t = stablehlo.composite "hloom.token" {decomposition = @token, version = 1 : i32} '
     ": () -> tensor<ui32>"
 )
-TIE = (
-    '%v:2 = stablehlo.composite "hloom.tie" %b, %p, %n {decomposition = @tie, version = 1 : i32} '
+ADD_DEPENDENCY = (
+    '%v:2 = stablehlo.composite "hloom.add_dependency" %b, %p, %n '
+    "{decomposition = @add_dependency, version = 1 : i32} "
     ": (tensor<ui32>, tensor<2xf32>, tensor<i32>) -> (tensor<2xf32>, tensor<i32>)"
 )
-AFTER = (
-    '%a = stablehlo.composite "hloom.after" %b, %v#0 {decomposition = @after, version = 1 : i32} '
+AFTER_ALL = (
+    '%a = stablehlo.composite "hloom.after_all" %b, %v#0 '
+    "{decomposition = @after_all, version = 1 : i32} "
     ": (tensor<ui32>, tensor<2xf32>) -> tensor<ui32>"
 )
 
@@ -72,7 +74,7 @@ def barrier(groups: str, shape: str) -> str:
 
 
 PAIRS = barrier("[[0, 2], [1, 3]]", "2x2")
-ALL_MARKS = "\n".join([TOKEN, PAIRS, TIE, AFTER])
+ALL_MARKS = "\n".join([TOKEN, PAIRS, ADD_DEPENDENCY, AFTER_ALL])
 
 
 def module_of(body: str, *, mesh: str = '["x"=4]', axes: str = '"x"') -> ir.Module:
@@ -165,7 +167,7 @@ def test_where_the_partitioner_is_still_to_come_values_stay_its_own() -> None:
 
 
 def test_with_one_partition_there_is_no_partitioner() -> None:
-    body = "\n".join([TOKEN, barrier("0", "1x1"), TIE, AFTER])
+    body = "\n".join([TOKEN, barrier("0", "1x1"), ADD_DEPENDENCY, AFTER_ALL])
     body = body.replace("%x", "%y").replace("%n", "%m")
     module = whole_module(f"{body}\n%r = stablehlo.negate %v#0 : tensor<2xf32>")
     lower(module, Placement.of_one_process("cpu", 1))
@@ -207,7 +209,9 @@ def test_a_kernel_is_told_which_device_runs_each_partition() -> None:
 
 
 def test_padded_groups_go_through() -> None:
-    module = module_of("\n".join([TOKEN, barrier("[[0, 1, 2], [3, -1, -1]]", "2x3"), TIE]))
+    module = module_of(
+        "\n".join([TOKEN, barrier("[[0, 1, 2], [3, -1, -1]]", "2x3"), ADD_DEPENDENCY])
+    )
     lower(module, FOUR)
     assert "group_size = 3 : i64" in str(module)
     assert "replica_groups = array<i64: 0, 1, 2, 3, -1, -1>" in str(module)
@@ -217,7 +221,7 @@ TWO_PROCESSES = Placement("cpu", (0, 1, 0, 1), (0, 0, 1, 1), process=1)
 
 
 def test_between_processes_a_barrier_is_an_exchange_of_tokens() -> None:
-    module = module_of("\n".join([TOKEN, PAIRS, TIE]))
+    module = module_of("\n".join([TOKEN, PAIRS, ADD_DEPENDENCY]))
     lowered = lower(module, TWO_PROCESSES)
     assert [line.split(" {")[0] for line in custom_calls(module)] == [
         "%1 = stablehlo.custom_call @hloom.token.v1()",
@@ -236,7 +240,7 @@ def test_between_processes_a_barrier_is_an_exchange_of_tokens() -> None:
 
 
 def test_between_processes_nobody_waits_for_itself() -> None:
-    module = module_of("\n".join([TOKEN, barrier("[[0], [1], [2], [3]]", "4x1"), TIE]))
+    module = module_of("\n".join([TOKEN, barrier("[[0], [1], [2], [3]]", "4x1"), ADD_DEPENDENCY]))
     lower(module, TWO_PROCESSES)
     assert called(module) == EVERY_KERNEL - {"hloom.barrier.v1"}
     assert "all_to_all" not in str(module)
@@ -245,7 +249,11 @@ def test_between_processes_nobody_waits_for_itself() -> None:
 @pytest.mark.parametrize("case", ["groups of several sizes", "outside"])
 def test_where_there_is_no_exchange_a_barrier_is_its_decomposition(case: str) -> None:
     if case == "outside":
-        body = "\n".join([TOKEN, PAIRS, TIE, AFTER]).replace("%x", "%y").replace("%n", "%m")
+        body = (
+            "\n".join([TOKEN, PAIRS, ADD_DEPENDENCY, AFTER_ALL])
+            .replace("%x", "%y")
+            .replace("%n", "%m")
+        )
         module = whole_module(f"{body}\n%r = stablehlo.negate %v#0 : tensor<2xf32>")
     else:
         module = module_of("\n".join([TOKEN, barrier("[[0, 1, 2], [3, -1, -1]]", "2x3")]))
@@ -327,9 +335,9 @@ def test_the_log_says_what_was_chosen_and_why(caplog: pytest.LogCaptureFixture) 
         "a value that XLA cannot know",
         "m, cpu, 4 partitions in 1 process: 1 x hloom.barrier -> hloom.barrier.v1: "
         "a rendezvous of the devices of this process",
-        "m, cpu, 4 partitions in 1 process: 1 x hloom.tie -> hloom.tie.v1: "
+        "m, cpu, 4 partitions in 1 process: 1 x hloom.add_dependency -> hloom.tie.v1: "
         "values keep their buffers",
-        "m, cpu, 4 partitions in 1 process: 1 x hloom.after -> hloom.after.v1: "
+        "m, cpu, 4 partitions in 1 process: 1 x hloom.after_all -> hloom.after.v1: "
         "the token keeps its buffer",
     ]
 

@@ -15,6 +15,7 @@ from jax.extend.mlir.dialects import stablehlo
 from support.programs import PROGRAMS, normal
 
 from hloom.passes.framework.base import Target
+from hloom.passes.framework.errors import SpecError
 from hloom.passes.framework.pipeline import Pipeline, PipelineResult
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
@@ -130,3 +131,12 @@ def test_the_plan_counts_calls_by_callee() -> None:
 def test_inlining_alone_is_no_reason_to_change_a_program() -> None:
     _, result = inlined(jax.jit(nested_calls).lower(normal(3, 4)))
     assert not result.changed
+
+
+def test_it_takes_no_option() -> None:
+    with pytest.raises(SpecError) as caught:
+        Pipeline.parse("inline{deep=1}")
+    assert str(caught.value) == (
+        "spec='inline{deep=1}': pass 'inline' has no option 'deep' (at character 8). "
+        "It has no options."
+    )

@@ -1,14 +1,21 @@
-"""`unroll` keeps its limits on loops inside loops, of which text would be very long."""
+"""`unroll` where text does not show it: the numbers stay, its limits on nests, its errors."""
 
 from __future__ import annotations
 
+import jax
+import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
 from jax.extend.mlir import ir
+from support.programs import normal, weights
+from support.random_programs import ROWS, WIDTH, Step, gradient, interpret, programs
 
 from hloom._jax.modules import make_context
 from hloom.passes.framework.base import Target
+from hloom.passes.framework.errors import SpecError
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.ir import walk
+from hloom.passes.ir.clone import clone_module
 
 OPERATIONS, BYTES = 4096, 64 * 2**20
 
@@ -66,3 +73,37 @@ def test_loops_inside_loops_make_no_more_bytes_than_one_may(elements: int) -> No
     ]
     assert made[0] <= BYTES
     assert plan["loops"] == {2**10: 3, 2**18: 2, 2**20: 1}[elements]
+
+
+@settings(
+    max_examples=50,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+@given(programs)
+def test_the_interpreter_agrees_and_no_short_loop_is_left(program: list[Step]) -> None:
+    arguments = (normal(ROWS, WIDTH), weights(1, WIDTH)[0])
+    original = jax.jit(gradient(program), keep_unused=True).lower(*arguments).compiler_ir()
+    changed = clone_module(original)
+    Pipeline.parse("unroll{loops=all}").run(changed, target=Target())
+    for got, wanted in zip(
+        interpret(changed, arguments), interpret(original, arguments), strict=True
+    ):
+        np.testing.assert_array_equal(got, wanted)
+    # The scans of these programs run three times at most.
+    assert not [op for op in walk.operations(changed.operation) if op.name == "stablehlo.while"]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("trips=-1", "option 'trips' of pass 'unroll' wants a whole number, at least 0, got '-1'"),
+        ("loops=some", "option 'loops' of pass 'unroll' wants one of cut, all, got 'some'"),
+    ],
+)
+def test_a_bad_option_is_told(options: str, expected: str) -> None:
+    spec = f"unroll{{{options}}}"
+    with pytest.raises(SpecError) as caught:
+        Pipeline.parse(spec)
+    assert str(caught.value) == f"spec='{spec}': {expected} (at character 14)."

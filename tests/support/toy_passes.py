@@ -20,7 +20,7 @@ from hloom.passes.framework.feedback import (
     Prediction,
 )
 from hloom.passes.framework.options import Budget, Bytes, option
-from hloom.passes.framework.text import counted
+from hloom.passes.framework.text import pluralize
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,7 +187,7 @@ class DropPlan:
         return not self.dropped
 
     def summary(self) -> str:
-        return f"{counted(len(self.dropped), 'product')} left out"
+        return f"{pluralize(len(self.dropped), 'product')} left out"
 
     @property
     def record(self) -> PlanRecord:
@@ -259,7 +259,7 @@ class DropProducts(MeasuredPass[PlanRecord]):
         module_of_best: Callable[[], ir.Module],
     ) -> Complaint | None:
         if attempts and (over_bytes := self._too_much(attempts, target)) > 0:
-            return Complaint(f"{counted(over_bytes, 'byte')} over the budget.")
+            return Complaint(f"{pluralize(over_bytes, 'byte')} over the budget.")
         return None
 
     def _too_much(self, attempts: Sequence[Attempt[PlanRecord]], target: Target) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hloom.dumps.collect import step
 from hloom.dumps.select.settings import MODULES, STEPS, Settings
-from hloom.passes.framework.text import counted
+from hloom.passes.framework.text import pluralize
 
 _TOLD = 5
 """How many steps, and how many folders, are named at most."""
@@ -105,7 +105,7 @@ def _programs() -> Iterator[str]:
             why = f"no module that a pass ran on has a name that {MODULES}={patterns} matches"
         else:
             why = (
-                f"the passes changed nothing in the {counted(asked.wanted, 'program')} compiled, "
+                f"the passes changed nothing in the {pluralize(asked.wanted, 'program')} compiled, "
                 f"and only what they change is written then; {STEPS}='*' has every step written"
             )
         yield f"nothing was dumped to {folder}: {why}."

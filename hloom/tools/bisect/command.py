@@ -17,7 +17,7 @@ from hloom.dumps.read.dump import DumpError, ModuleDump
 from hloom.passes.framework.base import Pass
 from hloom.passes.framework.errors import PassError, SpecError, did_you_mean
 from hloom.passes.framework.pipeline import Pipeline
-from hloom.passes.framework.text import counted
+from hloom.passes.framework.text import pluralize
 from hloom.passes.ir.clone import clone_module
 from hloom.terminal import PlainConsole, complain
 from hloom.tools.bisect.search import (
@@ -160,7 +160,7 @@ class _Command:
         given = (
             inputs.dumped(program) if dumped == "dumped" else inputs.random(program, arguments.seed)
         )
-        self._tell(f"with {counted(len(given), f'{dumped} argument')}")
+        self._tell(f"with {pluralize(len(given), f'{dumped} argument')}")
         unchanged = self._bisection.compile(())
         return ResultsProbe(unchanged, given, Tolerance(arguments.tolerance))
 
@@ -177,7 +177,7 @@ class _Command:
         if name not in known:
             close = did_you_mean(name, known)
             raise ReplayError(
-                f"--decision {name}: '{self._pipeline}' has {counted(len(known), 'decision')}, "
+                f"--decision {name}: '{self._pipeline}' has {pluralize(len(known), 'decision')}, "
                 f"none of that name.{close}"
             )
         return known[name]
@@ -226,7 +226,7 @@ class _Command:
             self._tell("Its plan cannot be divided.")
         else:
             self._tell_decision(culprit.index, decision)
-        self._tell(f"{counted(self._bisection.compiles, 'compile')}. To repeat it:")
+        self._tell(f"{pluralize(self._bisection.compiles, 'compile')}. To repeat it:")
         self._tell(f"  {self._command(culprit)}")
 
     def _tell_decision(self, index: int, culprit: CulpritDecision) -> None:

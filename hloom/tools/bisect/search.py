@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from hloom.passes.framework.base import Decision, Pass
 from hloom.passes.framework.errors import PassError
 from hloom.passes.framework.pipeline import PassRun, Pipeline
-from hloom.passes.framework.text import counted
+from hloom.passes.framework.text import pluralize
 from hloom.tools.replay.comparison import Tolerance, ValueComparison, compare
 from hloom.tools.replay.decisions import Replayed
 from hloom.tools.replay.errors import ReplayError
@@ -251,14 +251,14 @@ class Bisection:
         verdict = self._judge(probe, self.passes_with(index, ids))
         step = self.steps[index]
         of = len(step.decisions)
-        self._tell(f"{len(ids)} of {counted(of, 'decision')} of {step.step.name}: {verdict.text}")
+        self._tell(f"{len(ids)} of {pluralize(of, 'decision')} of {step.step.name}: {verdict.text}")
         return verdict
 
     def passes_with(self, index: int, ids: Sequence[str] | None) -> list[Pass]:
         """All passes before one, and that one, with these decisions or all."""
         step = self.steps[index]
         before = [each.counted() for each in self.steps[:index]]
-        return [*before, step.counted() if ids is None else step.keeping(ids)]
+        return [*before, step.counted() if ids is None else step.restricted_to(ids)]
 
     def _judge_all(self, probe: Probe) -> tuple[list[int], Finding]:
         """The steps that have something to do, and what comes out with all of them."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from hloom.passes.framework.text import counted
+from hloom.passes.framework.text import pluralize
 
 Tokens = npt.NDArray[np.uint8]
 
@@ -45,8 +45,8 @@ def batches(corpus: Tokens, *, steps: int, batch: int, sequence: int, seed: int)
     last = len(corpus) - sequence - 1
     if last < 0:
         raise ValueError(
-            f"a sequence of {counted(sequence, 'byte')} needs more text than "
-            f"{counted(len(corpus), 'byte')}"
+            f"a sequence of {pluralize(sequence, 'byte')} needs more text than "
+            f"{pluralize(len(corpus), 'byte')}"
         )
     starts = np.random.default_rng(seed).integers(0, last, (steps, batch), endpoint=True)
     return corpus[starts[..., None] + np.arange(sequence + 1)]

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from jax.extend.mlir import ir
 
-from hloom.passes.framework.text import counted
+from hloom.passes.framework.text import pluralize
 from hloom.visible import in_columns, visible
 
 BUFFER_NAME = "-"
@@ -145,7 +145,7 @@ def _shorten(message: str) -> str:
     lines = message.splitlines()
     if len(lines) <= _NOTE_LINES:
         return message
-    rest = counted(len(lines) - _NOTE_LINES, "more line")
+    rest = pluralize(len(lines) - _NOTE_LINES, "more line")
     return "\n".join([*lines[:_NOTE_LINES], f"… ({rest})"])
 
 

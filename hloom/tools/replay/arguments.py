@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from hloom.dumps.read.dump import DumpError, ModuleDump
 from hloom.dumps.write.array_files import read_arrays
-from hloom.passes.framework.text import counted
+from hloom.passes.framework.text import pluralize
 from hloom.targets.devices import machine_bytes
 from hloom.tools.replay.comparison import finfo, is_inexact
 from hloom.tools.replay.errors import ReplayError
@@ -120,7 +120,7 @@ def _in_order(
     for value, array in zip(values, arrays, strict=True):
         if array is None:
             raise ReplayError(
-                f"{program.source}: the dump has {counted(len(found), 'array')} of {len(values)} "
+                f"{program.source}: the dump has {pluralize(len(found), 'array')} of {len(values)} "
                 f"{what}: {value.name} is not there; {remedy}."
             )
         if array.shape != value.shape or array.dtype != value.dtype:

@@ -17,7 +17,7 @@ from hloom import files, targets
 from hloom.dumps.read.dump import DumpError, ModuleDump
 from hloom.passes.framework.errors import PassError, SpecError
 from hloom.passes.framework.pipeline import Pipeline
-from hloom.passes.framework.text import counted
+from hloom.passes.framework.text import pluralize
 from hloom.terminal import PlainConsole, complain
 from hloom.tools.replay import arguments as inputs
 from hloom.tools.replay import options, table
@@ -210,7 +210,7 @@ def _inputs(arguments: argparse.Namespace, program: ReplayProgram) -> tuple[list
 
 
 def _tell_program(console: Console, program: ReplayProgram, module: ModuleDump) -> None:
-    here = counted(len(program.devices), f"{program.devices[0].device_kind} device")
+    here = pluralize(len(program.devices), f"{program.devices[0].device_kind} device")
     console.print(Text.assemble((program.name, "bold"), f" of {module.folder}, on {here}"))
     for note in program.notes:
         console.print(Text(f"Note: {note}.", style="yellow"))
@@ -220,7 +220,7 @@ def _tell_inputs(
     console: Console, program: ReplayProgram, given: Sequence[Array], kind: str
 ) -> None:
     total_bytes = sum(array.nbytes for array in given)
-    console.print(Text(f"{counted(len(given), f'{kind} argument')}, {size(total_bytes)}"))
+    console.print(Text(f"{pluralize(len(given), f'{kind} argument')}, {size(total_bytes)}"))
     if kind == "random" and any(each.dtype.kind in "iu" for each in program.arguments):
         console.print(Text("Random integers are below 8, whatever the program wants of them."))
 

@@ -87,7 +87,7 @@ class Replayed:
         """
         return _Chosen(self, None, preparation=False)
 
-    def keeping(self, ids: Collection[str]) -> Pass:
+    def restricted_to(self, ids: Collection[str]) -> Pass:
         """The pass with these decisions alone, as `counted`."""
         return _Chosen(self, frozenset(ids), preparation=False)
 
@@ -96,7 +96,7 @@ class Replayed:
         plan = self._plan(module, target)
         if isinstance(plan, DivisiblePlan):
             if ids is not None:
-                return plan.keeping(ids)
+                return plan.restricted_to(ids)
             self.decisions = plan.decisions()
         return plan
 

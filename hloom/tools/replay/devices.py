@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from hloom.passes.framework.text import counted
+from hloom.passes.framework.text import pluralize
 from hloom.targets import deviceless
 from hloom.tools.replay.errors import ReplayError
 
@@ -43,7 +43,7 @@ def devices_for(count: int) -> list[Any]:
             found = jax.local_devices(backend="cpu")
     if len(found) < count:
         raise ReplayError(
-            f"the module is for {counted(count, 'device')}, and here "
+            f"the module is for {pluralize(count, 'device')}, and here "
             f"{'is' if len(found) == 1 else 'are'} {len(found)} ({found[0].platform}). Set "
             f"XLA_FLAGS=--xla_force_host_platform_device_count={count} before JAX starts."
         )

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hloom.dumps.read.dump import DumpError, ModuleDump, alike, open_dump
-from hloom.passes.framework.text import counted
 
 
 def add_dump(parser: argparse.ArgumentParser) -> None:
@@ -91,7 +90,7 @@ def chosen_module(path: Path) -> ModuleDump:
             return candidates[0]
     listed = "".join(f"\n  {module.folder}" for module in dump.modules)
     raise DumpError(
-        f"{dump.path} holds {counted(len(dump.modules), 'module')}; give one of them:{listed}"
+        f"{dump.path} holds {pluralize(len(dump.modules), 'module')}; give one of them:{listed}"
     )
 
 

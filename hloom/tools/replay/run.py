@@ -16,7 +16,7 @@ from hloom._jax.executables import MemoryFigures
 from hloom._jax.execution import argument_shardings, assembled, execute
 from hloom.passes.framework.errors import reason_of
 from hloom.passes.framework.pipeline import PassRun
-from hloom.passes.framework.text import counted
+from hloom.passes.framework.text import pluralize
 from hloom.targets.devices import machine_bytes
 from hloom.tools.replay.errors import ReplayError
 from hloom.tools.replay.signature import Value
@@ -122,7 +122,7 @@ class Runnable:
             )
         if len(arguments) != len(program.arguments):
             raise ReplayError(
-                f"{program.name} takes {counted(len(program.arguments), 'argument')}, got "
+                f"{program.name} takes {pluralize(len(program.arguments), 'argument')}, got "
                 f"{len(arguments)}."
             )
         for value, argument in zip(program.arguments, arguments, strict=True):

@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from hloom.passes.framework.text import counted
+from hloom.passes.framework.text import pluralize
 from hloom.tools.replay.comparison import Comparison, ValueComparison
 from hloom.tools.replay.run import Runnable
 from hloom.tools.report.units import change, seconds, size
@@ -102,13 +102,13 @@ def verdict(found: Verdict) -> Text:
         same = sum(value.bits_equal for value in values)
         return Text.assemble(
             ("EQUAL", "bold green"),
-            f": {pair} agree in {counted(len(values), 'result')} within tolerance, {same} of them "
-            f"bit for bit.{_numberless(values)}",
+            f": {pair} agree in {pluralize(len(values), 'result')} within tolerance, {same} of "
+            f"them bit for bit.{_numberless(values)}",
         )
     count = sum(not value.equal for value in values)
     return Text.assemble(
         ("DIFFERENT", "bold red"),
-        f": {pair} part in {count} of {counted(len(values), 'result')}. The first is "
+        f": {pair} part in {count} of {pluralize(len(values), 'result')}. The first is "
         f"{described(first)}",
     )
 
@@ -120,7 +120,7 @@ def described(value: ValueComparison) -> str:
     place = f"[{', '.join(map(str, value.worst or ()))}]"
     return (
         f"{value.name} ({_type(value)}): at {place} it is {value.got}, wanted "
-        f"{value.wanted}; {counted(value.differing, 'element')} beyond the tolerance of "
+        f"{value.wanted}; {pluralize(value.differing, 'element')} beyond the tolerance of "
         f"{value.tolerance:.2g}, largest error {value.max_absolute:.3g} absolute, "
         f"{value.max_relative:.3g} relative."
     )
@@ -181,7 +181,7 @@ def _type(value: ValueComparison) -> str:
 
 def _numberless(values: Sequence[ValueComparison]) -> str:
     count = sum(value.nan_both for value in values)
-    return f" {counted(count, 'element')} of both: no number." if count else ""
+    return f" {pluralize(count, 'element')} of both: no number." if count else ""
 
 
 def _run_title(all_runs: Sequence[Run]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from jax.extend.mlir import ir
 
-from hloom.passes.framework.text import counted
+from hloom.passes.framework.text import pluralize
 from hloom.passes.ir import walk
 from hloom.passes.ir.collectives import target_of
 from hloom.passes.ir.locations import operation_name, source_line
@@ -42,7 +42,7 @@ def remove_silent_callbacks(module: ir.Module) -> tuple[str, ...]:
         op.erase()
     if not callbacks:
         return ()
-    return (f"{counted(len(callbacks), 'host callback')} without a result left out",)
+    return (f"{pluralize(len(callbacks), 'host callback')} without a result left out",)
 
 
 def place_of_call(module: ir.Module, message: str) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hloom.passes.framework.text import counted
+from hloom.passes.framework.text import pluralize
 from hloom.tools.report.sources import Json, Named, Sources, number, whole
 
 
@@ -109,7 +109,7 @@ def _groups(rows: Sequence[Sequence[int]]) -> str:
     if not rows:
         return ""
     if len(rows) == 1:
-        return f"{counted(len(rows[0]), 'device')}, {_devices(rows[0])}"
+        return f"{pluralize(len(rows[0]), 'device')}, {_devices(rows[0])}"
     sizes = {len(row) for row in rows}
     of = f" of {sizes.pop()}" if len(sizes) == 1 else ""
     shown = ", ".join(_devices(row) for row in rows[:4])

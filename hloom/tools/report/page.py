@@ -14,7 +14,7 @@ import jinja2
 from markupsafe import Markup, escape
 
 from hloom import __version__
-from hloom.passes.framework.text import counted
+from hloom.passes.framework.text import pluralize
 from hloom.tools.report import units
 from hloom.tools.report.gather import ModuleReport, Report
 from hloom.tools.report.plots import Figure, figures_of
@@ -140,7 +140,7 @@ def _breakable(spec: str) -> Markup:
 _FILTERS = {
     "breakable": _breakable,
     "change": lambda ends: units.change(*ends),
-    "counted": counted,
+    "pluralize": pluralize,
     "flops": units.flops,
     "lower_first": units.lower_first,
     "moment": _moment,

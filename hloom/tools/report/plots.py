@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hloom.passes.framework.text import counted
+from hloom.passes.framework.text import pluralize
 from hloom.tools.report import units
 from hloom.tools.report.drawing import COLORS, WIDTH_INCHES, Plot, Width
 from hloom.tools.report.memory import MemoryView
@@ -66,7 +66,7 @@ def figures_of(memory: MemoryView) -> Iterator[Figure]:
         wide, phone = (xla_memory_plot(ranges, width=width) for width in ("wide", "phone"))
         count, peak = int(ranges["instructions"]), int(ranges["peak_bytes"])
         caption = (
-            f"Temporaries in use over XLA's schedule of {counted(count, 'instruction')}: "
+            f"Temporaries in use over XLA's schedule of {pluralize(count, 'instruction')}: "
             "what really runs."
         )
         text = f"Temporaries take at most {units.size(peak)}, at instruction {ranges['peak_at']}."

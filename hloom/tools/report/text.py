@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hloom.dumps.read.dump import Missing
-from hloom.passes.framework.text import counted
+from hloom.passes.framework.text import pluralize
 from hloom.tools.report import units
 from hloom.tools.report.barriers_view import BarriersView
 from hloom.tools.report.folder import Times
@@ -115,7 +115,7 @@ def _owners(owners: PeakOwners) -> RenderableType:
         table.add_row(units.size(row.size_bytes), share, value, _line(row.value))
     if not owners.others:
         return table
-    more = f"and {counted(owners.others, 'smaller value')}"
+    more = f"and {pluralize(owners.others, 'smaller value')}"
     return Group(table, Text(f"{more}, {units.size(owners.others_bytes)}", style="dim"))
 
 
@@ -126,7 +126,7 @@ def _recomputation(what: Recomputation, bound: Bound | None) -> Iterator[Rendera
     else:
         cost = f", {units.flops(what.added_flops)} more work" if what.added_flops else ""
         yield Text(
-            f"{counted(what.operations, 'operation')} once more, "
+            f"{pluralize(what.operations, 'operation')} once more, "
             f"{units.size(what.freed_bytes)} not kept, {units.size(what.added_bytes)} kept in "
             f"their place{cost}"
         )
@@ -162,7 +162,7 @@ def _attempts(attempts: Sequence[AttemptRow], bound: Bound | None) -> Table:
 
 
 def _barriers(what: BarriersView) -> Iterator[RenderableType]:
-    yield _heading(f"Where devices meet, in order: {counted(what.count, 'barrier')}")
+    yield _heading(f"Where devices meet, in order: {pluralize(what.count, 'barrier')}")
     for each in what.order[:_MOST_PLACES]:
         details = ", ".join(filter(None, (each.groups, each.operation.place.short)))
         style = "bold" if each.what == "barrier" else "dim" if each.is_around else ""
@@ -176,8 +176,8 @@ def _graphs(what: Graphs) -> Iterator[RenderableType]:
         yield Text("not known")
     else:
         thunks, graphs = (
-            counted(what.thunks, "thunk"),
-            counted(what.graphs, "graph"),
+            pluralize(what.thunks, "thunk"),
+            pluralize(what.graphs, "graph"),
         )
         yield Text(f"{what.captured} of {thunks} in {graphs}, {units.percent(what.share)}")
     if what.left_out:

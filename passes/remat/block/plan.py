@@ -124,9 +124,9 @@ def _window_plan(window: BackwardWindow, graph: BlockGraph) -> WindowPlan:
                 before=graph.ops[placement.before],
                 cloned=tuple(graph.ops[producer] for producer in placement.cloned),
                 leaves=tuple(graph.values[leaf] for leaf in placement.leaves),
-                gradient=graph.values[placement.hold.gradient] if placement.hold else None,
-                gradient_readers=tuple(graph.ops[reader] for reader in placement.hold.readers)
-                if placement.hold
+                gradient=graph.values[placement.gate.gradient] if placement.gate else None,
+                gradient_readers=tuple(graph.ops[reader] for reader in placement.gate.readers)
+                if placement.gate
                 else (),
             )
             for placement in window.placements

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from hloom.passes.remat.block.values import ForwardValues
 
-_FARTHEST_HOLD = 64
+_FARTHEST_GRADIENT = 64
 """How many gradients are looked at for one that is still read."""
 
 
@@ -39,7 +39,7 @@ class ClonePlacement:
     before: int
     cloned: tuple[int, ...]
     leaves: tuple[int, ...]
-    hold: Gate | None
+    gate: Gate | None
 
 
 @dataclass(frozen=True)
@@ -116,28 +116,28 @@ class CloneSchedule:
         placed: dict[int, int] = {}
         together: list[tuple[int, Gate | None, list[int]]] = []
         for position, cloned in cloned_for.items():
-            hold = None
+            gate = None
             operands = self._operands(cloned)
             if self._leaves(operands, made):
-                hold = self._hold(position, max(start, self._earliest(operands, placed)), placed)
-            before = hold.before if hold else position
+                gate = self._gate(position, max(start, self._earliest(operands, placed)), placed)
+            before = gate.before if gate else position
             for producer in cloned:
                 for value in results[producer]:
                     placed[value] = before
-            if hold:
-                placed[hold.gradient] = before
-            if together and together[-1][:2] == (before, hold):
+            if gate:
+                placed[gate.gradient] = before
+            if together and together[-1][:2] == (before, gate):
                 together[-1][2].extend(cloned)
             else:
-                together.append((before, hold, list(cloned)))
+                together.append((before, gate, list(cloned)))
         return tuple(
             ClonePlacement(
                 before,
                 tuple(sorted(set(cloned))),
                 tuple(sorted(self._leaves(self._operands(cloned), made))),
-                hold,
+                gate,
             )
-            for before, hold, cloned in together
+            for before, gate, cloned in together
         )
 
     def _operands(self, cloned: list[int]) -> set[int]:
@@ -155,7 +155,7 @@ class CloneSchedule:
         producers = self.graph.producers
         return max([placed.get(value, producers[value] + 1) for value in operands], default=0)
 
-    def _hold(self, position: int, earliest: int, placed: dict[int, int]) -> Gate | None:
+    def _gate(self, position: int, earliest: int, placed: dict[int, int]) -> Gate | None:
         """The gradient that holds back what is cloned for the operation at ``position``.
 
         It is the youngest one that is in memory anyway and read from there on: not the result of
@@ -163,7 +163,7 @@ class CloneSchedule:
         """
         graph, gradients = self.graph, self.forward.gradients
         youngest = bisect_left(self.forward.gradients_made_at, position)
-        for value in reversed(gradients[max(0, youngest - _FARTHEST_HOLD) : youngest]):
+        for value in reversed(gradients[max(0, youngest - _FARTHEST_GRADIENT) : youngest]):
             before = max(earliest, placed.get(value, 0), graph.producers[value] + 1)
             if before <= position:
                 readers = tuple([user for user in graph.users[value] if user >= before])

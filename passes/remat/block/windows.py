@@ -87,7 +87,7 @@ class PriceSchedule:
 def keep(
     forward: ForwardValues,
     windows: Sequence[range],
-    tariffs: Sequence[PriceSchedule],
+    price_schedules: Sequence[PriceSchedule],
     solved: Solved | None = None,
 ) -> frozenset[int]:
     """The values to keep, at the rates of each of the windows.
@@ -96,9 +96,12 @@ def keep(
     """
     kept: set[int] = set()
     solved = {} if solved is None else solved
-    prices = {tariff: tariff.prices(forward) for tariff in dict.fromkeys(tariffs)}
-    for window, tariff in reversed(list(zip(windows, tariffs, strict=True))):
-        values, problem = _problem(forward, window, prices[tariff], kept)
+    prices = {
+        price_schedule: price_schedule.prices(forward)
+        for price_schedule in dict.fromkeys(price_schedules)
+    }
+    for window, price_schedule in reversed(list(zip(windows, price_schedules, strict=True))):
+        values, problem = _problem(forward, window, prices[price_schedule], kept)
         if problem not in solved:
             solved[problem] = problem.solve()
         kept.update(values[number] for number in solved[problem])

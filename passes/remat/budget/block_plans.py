@@ -9,14 +9,14 @@ from jax.extend.mlir import ir
 from hloom.passes.remat.block.schedule import CloneSchedule
 from hloom.passes.remat.block.values import ForwardValues
 from hloom.passes.remat.block.windows import PriceSchedule, Solved, keep, split
-from hloom.passes.remat.budget.price_grid import EXPENSIVE_PRICES, FINE, Candidate, PriceGrid
+from hloom.passes.remat.budget.price_grid import EXPENSIVE_PRICES, STEPS, Candidate, PriceGrid
 
 
 class BlockPlans:
     """The blocks' schedules for each candidate; candidates that keep the same values share them."""
 
-    def __init__(self, forwards: Mapping[ir.Block, ForwardValues], ladder: PriceGrid) -> None:
-        self.forwards, self.ladder = forwards, ladder
+    def __init__(self, forwards: Mapping[ir.Block, ForwardValues], price_grid: PriceGrid) -> None:
+        self.forwards, self.price_grid = forwards, price_grid
         self._solved: Solved = {}
         self._windows: dict[tuple[ForwardValues, int, bool], list[range]] = {}
         self._keeps: dict[tuple[ForwardValues, Candidate], frozenset[int]] = {}
@@ -73,15 +73,15 @@ class BlockPlans:
     def _keep(
         self, forward: ForwardValues, windows: Sequence[range], candidate: Candidate
     ) -> frozenset[int]:
-        price_index, fine = candidate.price_index, candidate.fine
-        tariff = PriceSchedule.flat(self.ladder.rates(price_index))
-        if fine:
+        price_index, step = candidate.price_index, candidate.step
+        price_schedule = PriceSchedule.flat(self.price_grid.rates(price_index))
+        if step:
             made = [p for p, backward in enumerate(forward.backward) if not backward]
-            border = made[len(made) * (FINE - fine) // FINE]
-            tariff = PriceSchedule(
-                self.ladder.rates(price_index), self.ladder.rates(price_index + 1), border
+            border = made[len(made) * (STEPS - step) // STEPS]
+            price_schedule = PriceSchedule(
+                self.price_grid.rates(price_index), self.price_grid.rates(price_index + 1), border
             )
-        only_cheap = PriceSchedule.flat(self.ladder.rates(max(price_index, EXPENSIVE_PRICES)))
+        only_cheap = PriceSchedule.flat(self.price_grid.rates(max(price_index, EXPENSIVE_PRICES)))
         lead = min(candidate.cheap_prefix, len(windows))
-        tariffs = [only_cheap] * lead + [tariff] * (len(windows) - lead)
-        return keep(forward, windows, tariffs, self._solved)
+        price_schedules = [only_cheap] * lead + [price_schedule] * (len(windows) - lead)
+        return keep(forward, windows, price_schedules, self._solved)

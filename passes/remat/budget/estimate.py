@@ -107,9 +107,9 @@ class Model:
                 forward := ForwardValues(self._graphs[block], min_bytes, self.pricing, loops)
             ).weigh(frozenset(forward.sinks))
         }
-        ladder = PriceGrid(self._middle_rate())
-        self.lines = BlockPlans(forwards, ladder)
-        self.loops = LoopEffects(module, self.number, scans, ladder, self.pricing, self.shards)
+        price_grid = PriceGrid(self._middle_rate())
+        self.lines = BlockPlans(forwards, price_grid)
+        self.loops = LoopEffects(module, self.number, scans, price_grid, self.pricing, self.shards)
 
     @property
     def is_long(self) -> bool:

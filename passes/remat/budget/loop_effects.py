@@ -18,7 +18,7 @@ from hloom.passes.analysis.shards import Shards
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import IRMapping, clone_module
 from hloom.passes.ir.while_rewriter import Replacements
-from hloom.passes.remat.budget.price_grid import FINE, PriceGrid
+from hloom.passes.remat.budget.price_grid import STEPS, PriceGrid
 from hloom.passes.remat.budget.pricing import Pricing
 from hloom.passes.remat.scan.budgeted import bytes_kept_at, plan_scans_budgeted
 from hloom.passes.remat.scan.plan import BlockScans, ScanPlan
@@ -50,61 +50,61 @@ class LoopEffects:
         module: ir.Module,
         number: Mapping[Hashable, int],
         scans: Sequence[BlockScans],
-        ladder: PriceGrid,
+        price_grid: PriceGrid,
         pricing: Pricing,
         shards: Shards,
     ) -> None:
         """``number`` is that of an operation among all of the module's, by ``walk.key``."""
         self.module, self.number, self.scans = module, number, scans
-        self.ladder, self.pricing, self.shards = ladder, pricing, shards
+        self.price_grid, self.pricing, self.shards = price_grid, pricing, shards
         self._kept: dict[tuple[int, int], int] = {}
         self._plans: dict[int, tuple[ScanPlan, ...]] = {}
         self._effects: dict[tuple[ScanPlan, ...], dict[int, LoopEffect]] = {}
 
-    def at(self, step: int) -> Mapping[int, LoopEffect]:
+    def at(self, price: int) -> Mapping[int, LoopEffect]:
         """By the number of a loop among the module's operations, what its rewriting changes."""
-        plans = self.plans(step)
+        plans = self.plans(price)
         if plans not in self._effects:
             self._effects[plans] = self._find(plans) if plans else {}
         return self._effects[plans]
 
-    def plans(self, step: int) -> tuple[ScanPlan, ...]:
-        """The plans of a step; pure."""
-        if step not in self._plans:
-            self._plans[step] = tuple(
+    def plans(self, price: int) -> tuple[ScanPlan, ...]:
+        """The plans of a price; pure."""
+        if price not in self._plans:
+            self._plans[price] = tuple(
                 plan
                 for block, scans in enumerate(self.scans)
-                if scans.frames
-                for plan in self._plan(block, scans, step)
+                if scans.bodies
+                for plan in self._plan(block, scans, price)
             )
-        return self._plans[step]
+        return self._plans[price]
 
-    def kept_bytes(self, step: int) -> dict[ir.Block, int]:
-        """By block, bytes of what its loops stack at the rung of a step; quicker than effects."""
+    def kept_bytes(self, price: int) -> dict[ir.Block, int]:
+        """By block, bytes of what its loops stack at the rung of a price; quicker than effects."""
         return {
-            scans.block: self._kept_bytes(number, step // FINE)
+            scans.block: self._kept_bytes(number, price // STEPS)
             for number, scans in enumerate(self.scans)
-            if scans.frames
+            if scans.bodies
         }
 
-    def _plan(self, block: int, scans: BlockScans, step: int) -> list[ScanPlan]:
-        price_index, fine = divmod(step, FINE)
-        pricing = self.pricing.at(self.ladder.rates(price_index))
+    def _plan(self, block: int, scans: BlockScans, price: int) -> list[ScanPlan]:
+        price_index, step = divmod(price, STEPS)
+        pricing = self.pricing.at(self.price_grid.rates(price_index))
         within = None
-        if fine and (cap_bytes := self._cap_bytes(block, price_index, fine)) is not None:
+        if step and (cap_bytes := self._cap_bytes(block, price_index, step)) is not None:
             within = plan_scans_budgeted(scans, pricing, cap_bytes)
         return scans.plan(pricing) if within is None else within
 
-    def _cap_bytes(self, block: int, price_index: int, fine: int) -> int | None:
+    def _cap_bytes(self, block: int, price_index: int, step: int) -> int | None:
         """What the loops of a block may keep between two rungs; None where that is the same."""
         less, more = self._kept_bytes(block, price_index), self._kept_bytes(block, price_index + 1)
-        return less + (more - less) * fine // FINE if less < more else None
+        return less + (more - less) * step // STEPS if less < more else None
 
     def _kept_bytes(self, block: int, price_index: int) -> int:
         """What the loops of a block keep for their backward loops at a rung."""
         key = block, price_index
         if key not in self._kept:
-            pricing = self.pricing.at(self.ladder.rates(price_index))
+            pricing = self.pricing.at(self.price_grid.rates(price_index))
             self._kept[key] = bytes_kept_at(self.scans[block], pricing)
         return self._kept[key]
 

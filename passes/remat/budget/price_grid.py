@@ -7,18 +7,18 @@ from dataclasses import dataclass
 
 from hloom.passes.remat.budget.pricing import Rates
 
-_RUNGS_PER_DOUBLING = 2
+_PRICES_PER_DOUBLING = 2
 _LOWEST, _HIGHEST, _LAST = -10, 2, 6
 """Rates as powers of two, times the bytes that the program makes a second: the lowest of all, the
 highest for expensive work, beyond which it is not repeated at all, and the last for cheap work."""
 
-EXPENSIVE_PRICES = (_HIGHEST - _LOWEST) * _RUNGS_PER_DOUBLING + 1
+EXPENSIVE_PRICES = (_HIGHEST - _LOWEST) * _PRICES_PER_DOUBLING + 1
 """From this rung on only cheap work is repeated."""
 
-PRICES = (_LAST - _LOWEST) * _RUNGS_PER_DOUBLING + 1
+PRICES = (_LAST - _LOWEST) * _PRICES_PER_DOUBLING + 1
 """How many prices are tried."""
 
-FINE = 32
+STEPS = 32
 """Steps from one rung to the next."""
 
 
@@ -29,7 +29,7 @@ class Candidate:
     Attributes:
       window_length: operations of the backward pass in a window; 0 leaves straight lines as they
         are.
-      price: from 0, where memory is all that counts, to ``PRICES * FINE``; between two rungs
+      price: from 0, where memory is all that counts, to ``PRICES * STEPS``; between two rungs
         what is made late in the forward pass, and so is kept for a short time, has the upper price.
       cheap_prefix: how many windows that run first recompute cheap work only. What they would
         recompute for themselves is mostly alive at the same time where it is kept.
@@ -41,12 +41,12 @@ class Candidate:
 
     @property
     def price_index(self) -> int:
-        return self.price // FINE
+        return self.price // STEPS
 
     @property
-    def fine(self) -> int:
+    def step(self) -> int:
         """Steps above the rung."""
-        return self.price % FINE
+        return self.price % STEPS
 
 
 @dataclass(frozen=True)
@@ -57,5 +57,5 @@ class PriceGrid:
 
     def rates(self, price_index: int) -> Rates:
         """One rate for all work until expensive work is out, then one for cheap work alone."""
-        rate = self.middle_rate * 2.0 ** (_LOWEST + price_index / _RUNGS_PER_DOUBLING)
+        rate = self.middle_rate * 2.0 ** (_LOWEST + price_index / _PRICES_PER_DOUBLING)
         return Rates(rate if price_index < EXPENSIVE_PRICES else math.inf, rate)

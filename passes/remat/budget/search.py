@@ -8,12 +8,12 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from hloom.passes.remat.budget.estimate import Model
-from hloom.passes.remat.budget.price_grid import EXPENSIVE_PRICES, FINE, PRICES, Candidate
+from hloom.passes.remat.budget.price_grid import EXPENSIVE_PRICES, PRICES, STEPS, Candidate
 from hloom.passes.remat.record import Estimate, Measurement
 
-_LONGEST_LEAD = 4
+_LONGEST_CHEAP_PREFIX = 4
 
-_FINE_STEPS = 4
+_LEFT_FOR_STEPS = 4
 """Candidates that are left for the steps between rungs, where not many may be tried."""
 
 _EVEN_STEPS = 3
@@ -22,7 +22,7 @@ _EVEN_STEPS = 3
 _KEPT_SHARE = 0.75
 """The share of the peak that kept values mostly are."""
 
-_FLOOR_RUNGS = (0, 12, 8, 4, 16, 24, 20)
+_FLOOR_PRICES = (0, 12, 8, 4, 16, 24, 20)
 """Rungs that are tried for the least memory, in this order; and around the best of them those
 between."""
 
@@ -73,7 +73,7 @@ class Search:
         best: tuple[float, int, int] | None = None
         for length in lengths:
             wanted = 0
-            if best and (self.model.seconds(Candidate(length, guess * FINE)), -length) > best[:2]:
+            if best and (self.model.seconds(Candidate(length, guess * STEPS)), -length) > best[:2]:
                 wanted = guess + 1  # as far down as there it would cost more than the best
             price_index = self._highest(length, fits, max(guess, wanted), wanted)
             if price_index is None:
@@ -81,7 +81,7 @@ class Search:
             guess = price_index
             found = self._at(length, price_index, 0).seconds, -length, price_index
             best = min(best or found, found)
-            if price_index >= EXPENSIVE_PRICES or self.left <= _FINE_STEPS:
+            if price_index >= EXPENSIVE_PRICES or self.left <= _LEFT_FOR_STEPS:
                 break  # where only cheap work is repeated, the windows matter little
         if best:
             _, negative, price_index = best
@@ -93,7 +93,10 @@ class Search:
         low, high = 0, PRICES
         while high - low > 1:
             middle = (low + high) // 2
-            if self.model.kept_bytes(Candidate(length, middle * FINE)) <= limit_bytes * _KEPT_SHARE:
+            if (
+                self.model.kept_bytes(Candidate(length, middle * STEPS))
+                <= limit_bytes * _KEPT_SHARE
+            ):
                 low = middle
             else:
                 high = middle
@@ -104,7 +107,7 @@ class Search:
         grid = self._grid()
         lowest = min(grid, key=lambda one: (one.temp_bytes, one.seconds), default=None)
         if lowest is not None and lowest.candidate is not None and self.left > 0:
-            middle = lowest.candidate.price // FINE
+            middle = lowest.candidate.price // STEPS
             for price_index in (middle - 2, middle + 2):
                 grid.append(self._at(lowest.candidate.window_length, max(price_index, 0), 0))
             if lowest.candidate.window_length:
@@ -117,11 +120,11 @@ class Search:
         ceiling = EXPENSIVE_PRICES
         for length in self.model.lengths():
             column: dict[int, Estimate] = {}
-            for price_index in _FLOOR_RUNGS if self.left > 0 else _FLOOR_RUNGS[:1]:
+            for price_index in _FLOOR_PRICES if self.left > 0 else _FLOOR_PRICES[:1]:
                 least = min((one.temp_bytes for one in (*grid, *column.values())), default=math.inf)
                 if price_index >= ceiling or self._is_far(price_index, column, least):
                     continue
-                if self.model.kept_bytes(Candidate(length, price_index * FINE)) > least:
+                if self.model.kept_bytes(Candidate(length, price_index * STEPS)) > least:
                     ceiling = price_index  # with windows of other lengths no less is kept
                     continue
                 column[price_index] = self._at(length, price_index, 0)
@@ -145,14 +148,14 @@ class Search:
         if best is None or best.candidate is None or not best.candidate.window_length:
             return
         lead = 1
-        while best.candidate.price < EXPENSIVE_PRICES * FINE and lead <= _LONGEST_LEAD:
+        while best.candidate.price < EXPENSIVE_PRICES * STEPS and lead <= _LONGEST_CHEAP_PREFIX:
             candidate = dataclasses.replace(best.candidate, cheap_prefix=lead)
             if self.model.seconds(candidate) < best.seconds and not fits(self.estimate(candidate)):
                 break
             lead *= 2
 
-    def _at(self, length: int, price_index: int, fine: int) -> Estimate:
-        return self.estimate(Candidate(length, price_index * FINE + fine))
+    def _at(self, length: int, price_index: int, step: int) -> Estimate:
+        return self.estimate(Candidate(length, price_index * STEPS + step))
 
     def _highest(
         self, length: int, fits: Callable[[Estimate], bool], guess: int, wanted: int
@@ -193,17 +196,17 @@ class Search:
     ) -> None:
         """Tries steps from one rung to the next: where memory grows evenly few, else by halves."""
 
-        def missing(fine: int) -> float:
-            return limit_bytes - corrected_bytes(self._at(length, price_index, fine), tried)
+        def missing(step: int) -> float:
+            return limit_bytes - corrected_bytes(self._at(length, price_index, step), tried)
 
-        even = Candidate(length, (price_index + 1) * FINE) in self.estimates
-        low, high = 0, FINE
+        even = Candidate(length, (price_index + 1) * STEPS) in self.estimates
+        low, high = 0, STEPS
         for number in itertools.count():
             if high - low <= 1 or self.left <= 0:
                 break
             middle = (low + high) // 2
             if number == 1 and low and self.model.pairs and 2 * missing(low) > missing(0):
-                middle = FINE - 1  # what loops stack grows in large steps: the last one may fit
+                middle = STEPS - 1  # what loops stack grows in large steps: the last one may fit
             elif even and number < _EVEN_STEPS:
                 middle = _evenly_between(low, high, missing(low), missing(high))
             if fits(self._at(length, price_index, middle)):

@@ -8,10 +8,10 @@ from hloom.passes.remat.block.schedule import ClonePlacement, CloneSchedule
 
 def clone_into_trace(line: OpTrace, schedule: CloneSchedule) -> OpTrace:
     """The line of the block with the recomputation that the schedule plans."""
-    return _Rehearsal(line, schedule).run()
+    return _CloneWriter(line, schedule).run()
 
 
-class _Rehearsal:
+class _CloneWriter:
     """Writes a new line: the old one's values by their numbers, the clones' behind them."""
 
     def __init__(self, line: OpTrace, schedule: CloneSchedule) -> None:
@@ -42,8 +42,8 @@ class _Rehearsal:
             touched.update(
                 reader
                 for _, placement in placements
-                if placement.hold is not None
-                for reader in placement.hold.readers
+                if placement.gate is not None
+                for reader in placement.gate.readers
             )
         for position in sorted(touched):
             self._copy_until(done, position)
@@ -103,17 +103,17 @@ class _Rehearsal:
         if not placement.leaves:
             return {}
         read = list(placement.leaves)
-        hold = placement.hold
-        if hold is not None:
-            read.append(self.held.get(hold.gradient, hold.gradient))
+        gate = placement.gate
+        if gate is not None:
+            read.append(self.held.get(gate.gradient, gate.gradient))
         made = [self._copy(value) for value in read]
         self._emit(BufferUse.ALIAS, read, made, 0)
-        if hold is not None:
-            self.held[hold.gradient] = made[-1]
-            for reader in hold.readers:
+        if gate is not None:
+            self.held[gate.gradient] = made[-1]
+            for reader in gate.readers:
                 gradients = self.holds.setdefault(reader, [])
-                if hold.gradient not in gradients:
-                    gradients.append(hold.gradient)
+                if gate.gradient not in gradients:
+                    gradients.append(gate.gradient)
         return dict(zip(placement.leaves, made, strict=False))
 
     def _copy(self, value: int) -> int:

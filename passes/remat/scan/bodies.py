@@ -1,6 +1,6 @@
-"""The forward bodies of a pair of loops and of the pairs inside it, each a frame of values.
+"""The forward bodies of a pair of loops and of the pairs inside it, each a body of values.
 
-A frame's backward loop stands in the backward body of the frame around it. What its forward loop
+A body's backward loop stands in the backward body of the body around it. What its forward loop
 stacks comes to the backward loop in one of two ways: linked, through stacks of the loop around, or
 rerun: the whole forward loop is cloned into the backward body around, right before its backward
 loop, and its stacks need to be there for one iteration only.
@@ -42,7 +42,7 @@ class ScanBody:
             if link.through is not None
         }
         self.links = [link for link in pair.links if link.stack.number not in handed_on]
-        """Links whose stacks no frame inside is given."""
+        """Links whose stacks no body inside is given."""
         index = self.graph.index
         self.linked = {index[link.stored]: link for link in reversed(self.links)}
         numbers = {link.stack.number for link in pair.links}
@@ -54,7 +54,7 @@ class ScanBody:
         self.position = self._position()
 
     def all(self) -> Iterator[ScanBody]:
-        """This frame and those inside it, outer ones first."""
+        """This body and those inside it, outer ones first."""
         yield self
         for child in self.children:
             yield from child.all()
@@ -89,7 +89,7 @@ class ScanBody:
         return self if self.parent is None else self.parent.outermost
 
     def stack(self, value: int) -> StackedOutput | None:
-        """The stack that has a value of the frame today."""
+        """The stack that has a value of the body today."""
         link = self.linked.get(value)
         return link.stack if link else self.stacked.get(value)
 
@@ -105,7 +105,7 @@ class ScanBody:
         return self.outside(value) is None
 
     def outside(self, value: int) -> tuple[ScanBody, int] | None:
-        """The value of a frame around this one that a value from outside the body always is."""
+        """The value of a body around this one that a value from outside the body always is."""
         if self.parent is None or self.graph.producers[value] != FROM_OUTSIDE:
             return None
         forward = self.pair.forward
@@ -114,17 +114,17 @@ class ScanBody:
             if value not in forward.invariant:
                 return None
             same = forward.op.operands[value]
-        frame: ScanBody | None = self.parent
-        while frame is not None:
-            if same in frame.graph.index:
-                return frame, frame.graph.index[same]
-            frame = frame.parent
+        body: ScanBody | None = self.parent
+        while body is not None:
+            if same in body.graph.index:
+                return body, body.graph.index[same]
+            body = body.parent
         return None
 
     def bytes_from_outside(self, value: int) -> int:
         """A share of what the outermost backward loop keeps alive by reading a value from outside.
 
-        Of a frame without a parent, and for a value that is there.
+        Of a body without a parent, and for a value that is there.
         """
         forward, backward = self.pair.forward, self.pair.backward
         if value == forward.counter:
@@ -138,7 +138,7 @@ class ScanBody:
         return -(-self.graph.size(value) // forward.trip_count)
 
     def _position(self) -> int:
-        """Where the forward loop stands in the frame around; -1 for the outermost."""
+        """Where the forward loop stands in the body around; -1 for the outermost."""
         return -1 if self.parent is None else self.parent.graph.ops.index(self.pair.forward.op)
 
 

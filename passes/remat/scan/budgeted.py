@@ -23,14 +23,14 @@ def plan_scans_budgeted(
     to some 400 values. ``cap_bytes`` is of whole stacks, those that are kept and new ones, without
     those below ``min_bytes`` a slice. None where no plan fits.
     """
-    frames = _disjoint(scans.frames)
-    if not frames:
+    bodies = _disjoint(scans.bodies)
+    if not bodies:
         return []
-    inner = [child for frame in frames for child in frame.all() if child.may_rerun]
+    inner = [child for body in bodies for child in body.all() if child.may_rerun]
 
     @functools.cache
     def choose(rerun: frozenset[ScanBody]) -> _Choice | None:
-        return _choose(scans, frames, rerun, pricing, cap_bytes)
+        return _choose(scans, bodies, rerun, pricing, cap_bytes)
 
     found: list[_Choice] = []
     for start in (frozenset[ScanBody](), frozenset(inner)):
@@ -45,67 +45,65 @@ def plan_scans_budgeted(
         return None
     cheapest = min(found, key=lambda choice: choice.price)
     plans = (
-        scans.plan_of(frame, scans.sites(network, kept))
-        for frame, network, kept in zip(frames, cheapest.networks, cheapest.kept, strict=True)
+        scans.plan_of(body, scans.sites(problem, kept))
+        for body, problem, kept in zip(bodies, cheapest.problems, cheapest.kept, strict=True)
     )
     return [plan for plan in plans if plan is not None]
 
 
 def bytes_kept_at(scans: BlockScans, pricing: Pricing) -> int:
     """What plans at a price keep, in the bytes that ``plan_scans_budgeted`` limits."""
-    return sum(scans.kept_bytes(frame, pricing) for frame in _disjoint(scans.frames))
+    return sum(scans.kept_bytes(body, pricing) for body in _disjoint(scans.bodies))
 
 
-def _disjoint(frames: list[ScanBody]) -> list[ScanBody]:
-    """The frames, each loop in one of them: the first."""
+def _disjoint(bodies: list[ScanBody]) -> list[ScanBody]:
+    """The bodies, each loop in one of them: the first."""
     chosen: list[ScanBody] = []
     taken: set[ir.Operation] = set()
-    for frame in frames:
-        loops = {frame.pair.forward.op, frame.pair.backward.op}
+    for body in bodies:
+        loops = {body.pair.forward.op, body.pair.backward.op}
         if not loops & taken:
-            chosen.append(frame)
+            chosen.append(body)
             taken |= loops
     return chosen
 
 
 @dataclass(frozen=True)
 class _Choice:
-    """What each network keeps, and the total price of the rest."""
+    """What each problem keeps, and the total price of the rest."""
 
-    networks: tuple[CutProblem, ...]
+    problems: tuple[CutProblem, ...]
     kept: tuple[frozenset[int], ...]
     price: int
 
 
 def _choose(
     scans: BlockScans,
-    frames: list[ScanBody],
+    bodies: list[ScanBody],
     rerun: frozenset[ScanBody],
     pricing: Pricing,
     cap_bytes: int,
 ) -> _Choice | None:
     """The best choice where these inner loops are rerun; None where nothing fits."""
-    networks = [
-        scans.network(frame, rerun & set(frame.all()), only_cheap=False) for frame in frames
-    ]
+    problems = [scans.problem(body, rerun & set(body.all()), only_cheap=False) for body in bodies]
     weights: list[int] = []
     edges: list[tuple[int, int]] = []
     sources: list[int] = []
     sinks: list[int] = []
     prices: dict[int, int] = {}
     starts: list[int] = []
-    for frame, network in zip(frames, networks, strict=True):
-        start, trip_count = len(weights), frame.pair.forward.trip_count
+    for body, problem in zip(bodies, problems, strict=True):
+        start, trip_count = len(weights), body.pair.forward.trip_count
         starts.append(start)
         # What cannot be stored does not fit, whatever the limit.
         weights += [
-            w * trip_count if w < network.unstorable else cap_bytes + 1 for w in network.weights
+            w * trip_count if w < problem.unstorable else cap_bytes + 1 for w in problem.weights
         ]
-        edges += [(start + tail, start + head) for tail, head in network.edges]
-        sources += [start + vertex for vertex in network.sources]
-        sinks += [start + vertex for vertex in network.sinks]
+        edges += [(start + tail, start + head) for tail, head in problem.edges]
+        sources += [start + vertex for vertex in problem.sources]
+        sinks += [start + vertex for vertex in problem.sinks]
         prices |= {
-            start + vertex: price * trip_count for vertex, price in network.prices(pricing).items()
+            start + vertex: price * trip_count for vertex, price in problem.prices(pricing).items()
         }
     together = FlowNetwork(weights, edges, sources, sinks, prices)
     kept = budgeted_vertex_cut(together, cap_bytes)
@@ -113,7 +111,7 @@ def _choose(
         return None
     ends = [*starts[1:], len(weights)]
     return _Choice(
-        networks=tuple(networks),
+        problems=tuple(problems),
         kept=tuple(
             frozenset(vertex - start for vertex in kept if start <= vertex < end)
             for start, end in zip(starts, ends, strict=True)

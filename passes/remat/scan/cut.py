@@ -1,4 +1,4 @@
-"""What the frames of a pair of loops keep, as a vertex cut of one network.
+"""What the bodies of a pair of loops keep, as a vertex cut of one problem.
 
 Weights and prices are those of one iteration of the outermost loop, in bytes of one of its slices.
 """
@@ -17,13 +17,13 @@ from hloom.passes.remat.scan.bodies import ScanBody
 
 @dataclass(eq=False)
 class CutProblem:
-    """Vertices of all frames, one for each value and one for each operation of several results.
+    """Vertices of all bodies, one for each value and one for each operation of several results.
 
-    ``first`` is the vertex of a frame's first value, ``made`` has for the vertices that stand for
-    an operation the operation's frame and position. Nothing of it depends on prices.
+    ``first`` is the vertex of a body's first value, ``made`` has for the vertices that stand for
+    an operation the operation's body and position. Nothing of it depends on prices.
     """
 
-    frames: list[ScanBody]
+    bodies: list[ScanBody]
     rerun: frozenset[ScanBody]
     min_bytes: int
     only_cheap: bool
@@ -36,13 +36,13 @@ class CutProblem:
 
     @classmethod
     def of(
-        cls, frame: ScanBody, rerun: frozenset[ScanBody], min_bytes: int, *, only_cheap: bool
+        cls, body: ScanBody, rerun: frozenset[ScanBody], min_bytes: int, *, only_cheap: bool
     ) -> CutProblem:
-        """The network of an outermost frame and those inside it, of which some are rerun."""
-        network = cls(list(frame.all()), rerun, min_bytes, only_cheap)
-        network._weigh()
-        network._connect()
-        return network
+        """The problem of an outermost body and those inside it, of which some are rerun."""
+        problem = cls(list(body.all()), rerun, min_bytes, only_cheap)
+        problem._weigh()
+        problem._connect()
+        return problem
 
     def cut(self, pricing: Pricing | None) -> frozenset[int]:
         """The vertices to keep: those of least weight, with the prices of what they leave out."""
@@ -56,20 +56,20 @@ class CutProblem:
         if pricing is None:
             return {}
         return {
-            vertex: price_in(frame, position, pricing)
-            for vertex, (frame, position) in self.made.items()
+            vertex: price_in(body, position, pricing)
+            for vertex, (body, position) in self.made.items()
         }
 
-    def is_recomputable(self, frame: ScanBody, value: int) -> bool:
-        """Whether a value made in a frame may be computed again in the backward body."""
-        graph = frame.graph
+    def is_recomputable(self, body: ScanBody, value: int) -> bool:
+        """Whether a value made in a body may be computed again in the backward body."""
+        graph = body.graph
         return graph.is_cheap(value) if self.only_cheap else graph.is_pure(value)
 
     def _weigh(self) -> None:
         stored = [
-            frame.kept_bytes(frame.graph.index[link.stored], frozenset())
-            for frame in self.frames
-            for link in frame.links
+            body.kept_bytes(body.graph.index[link.stored], frozenset())
+            for body in self.bodies
+            for link in body.links
         ]
         read = [
             child.parent.kept_bytes(value, frozenset())
@@ -79,52 +79,52 @@ class CutProblem:
         ]
         self.unstorable = 1 + sum(stored) + sum(read)
         """More than keeping everything costs that is kept today, or that a rerun loop reads."""
-        for frame in self.frames:
-            self.first[frame] = len(self.weights)
-            for value in range(len(frame.graph.values)):
-                self.weights.append(self._weight(frame, value))
+        for body in self.bodies:
+            self.first[body] = len(self.weights)
+            for value in range(len(body.graph.values)):
+                self.weights.append(self._weight(body, value))
 
-    def _weight(self, frame: ScanBody, value: int) -> int:
-        graph = frame.graph
-        if frame.is_there(value):
-            return frame.bytes_from_outside(value) if frame.parent is None else 0
-        if frame.outside(value) is not None:
+    def _weight(self, body: ScanBody, value: int) -> int:
+        graph = body.graph
+        if body.is_there(value):
+            return body.bytes_from_outside(value) if body.parent is None else 0
+        if body.outside(value) is not None:
             return self.unstorable
-        if frame.parent is None and value in frame.stacked:
+        if body.parent is None and value in body.stacked:
             return 0
         if self.only_cheap and graph.is_small_reduction(value):
             return 0
-        if value in frame.linked and graph.size(value) < self.min_bytes:
+        if value in body.linked and graph.size(value) < self.min_bytes:
             return 0
         if not isinstance(graph.values[value].type, ir.RankedTensorType) or not graph.sizes[value]:
             return self.unstorable
-        return min(frame.kept_bytes(value, self.rerun), self.unstorable)
+        return min(body.kept_bytes(value, self.rerun), self.unstorable)
 
     def _connect(self) -> None:
-        for frame in self.frames:
-            first, graph = self.first[frame], frame.graph
+        for body in self.bodies:
+            first, graph = self.first[body], body.graph
             for value, producer in enumerate(graph.producers):
-                if frame.constant[value]:
+                if body.constant[value]:
                     continue
                 if producer == FROM_OUTSIDE:
-                    self._connect_from_outside(frame, value)
-                elif not self.is_recomputable(frame, value):
+                    self._connect_from_outside(body, value)
+                elif not self.is_recomputable(body, value):
                     self.sources.append(first + value)
                 elif value == graph.results[producer][0]:
-                    self._connect_operation(frame, producer)
-            linked = [value for value in frame.linked if not frame.constant[value]]
+                    self._connect_operation(body, producer)
+            linked = [value for value in body.linked if not body.constant[value]]
             self.sinks += [first + value for value in linked]
 
-    def _connect_from_outside(self, frame: ScanBody, value: int) -> None:
-        vertex, outside = self.first[frame] + value, frame.outside(value)
+    def _connect_from_outside(self, body: ScanBody, value: int) -> None:
+        vertex, outside = self.first[body] + value, body.outside(value)
         if outside is None:
             self.sources.append(vertex)
         else:
             around, same = outside
             self.edges.append((self.first[around] + same, vertex))
 
-    def _connect_operation(self, frame: ScanBody, position: int) -> None:
-        first, graph = self.first[frame], frame.graph
+    def _connect_operation(self, body: ScanBody, position: int) -> None:
+        first, graph = self.first[body], body.graph
         results = [first + value for value in graph.results[position]]
         made = results[0]
         if len(results) > 1:
@@ -133,11 +133,11 @@ class CutProblem:
             self.weights.append(self.unstorable)
             self.edges += [(made, result) for result in results]
         self.edges += [(first + read, made) for read in graph.operands[position]]
-        if any(child.position == position for child in self.rerun if child.parent is frame):
+        if any(child.position == position for child in self.rerun if child.parent is body):
             self.sinks.append(made)  # done again in any case
-        self.made[made] = frame, position
+        self.made[made] = body, position
 
 
-def price_in(frame: ScanBody, position: int, pricing: Pricing | None) -> int:
-    """What doing an operation of a frame again costs, in all iterations of its loop."""
-    return 0 if pricing is None else pricing.of(frame.graph.ops[position]) * frame.runs
+def price_in(body: ScanBody, position: int, pricing: Pricing | None) -> int:
+    """What doing an operation of a body again costs, in all iterations of its loop."""
+    return 0 if pricing is None else pricing.of(body.graph.ops[position]) * body.runs

@@ -90,9 +90,9 @@ class BlockScans:
     def __init__(self, block: ir.Block, min_bytes: int) -> None:
         self.block = block
         self.pairs = loop_pairs(block)
-        self.frames = outermost_bodies(self.pairs)
+        self.bodies = outermost_bodies(self.pairs)
         self.min_bytes = min_bytes
-        self._networks: dict[tuple[ScanBody, frozenset[ScanBody], bool], CutProblem] = {}
+        self._problems: dict[tuple[ScanBody, frozenset[ScanBody], bool], CutProblem] = {}
         self._sites: dict[tuple[CutProblem, frozenset[int]], CloneSites] = {}
         self._plans: dict[CloneSites, ScanPlan | None] = {}
 
@@ -100,68 +100,68 @@ class BlockScans:
         """A plan for each pair where there is something to gain, each loop once; pure."""
         plans: list[ScanPlan] = []
         taken: set[ir.Operation] = set()
-        for frame in self.frames:
-            loops = {frame.pair.forward.op, frame.pair.backward.op}
+        for body in self.bodies:
+            loops = {body.pair.forward.op, body.pair.backward.op}
             if loops & taken:
                 continue
-            plan = self.plan_of(frame, self._best(frame, pricing).sites)
+            plan = self.plan_of(body, self._best(body, pricing).sites)
             if plan is not None:
                 plans.append(plan)
                 taken |= loops
         return plans
 
-    def kept_bytes(self, frame: ScanBody, pricing: Pricing | None) -> int:
-        """Bytes of whole stacks that the cut of a frame keeps, at their weight in the cut."""
-        best = self._best(frame, pricing)
-        return frame.pair.forward.trip_count * sum(best.network.weights[v] for v in best.kept)
+    def kept_bytes(self, body: ScanBody, pricing: Pricing | None) -> int:
+        """Bytes of whole stacks that the cut of a body keeps, at their weight in the cut."""
+        best = self._best(body, pricing)
+        return body.pair.forward.trip_count * sum(best.problem.weights[v] for v in best.kept)
 
-    def network(
-        self, frame: ScanBody, rerun: frozenset[ScanBody], *, only_cheap: bool
+    def problem(
+        self, body: ScanBody, rerun: frozenset[ScanBody], *, only_cheap: bool
     ) -> CutProblem:
-        """The network of an outermost frame where these inner loops are rerun."""
-        key = frame, rerun, only_cheap
-        if key not in self._networks:
-            self._networks[key] = CutProblem.of(frame, rerun, self.min_bytes, only_cheap=only_cheap)
-        return self._networks[key]
+        """The problem of an outermost body where these inner loops are rerun."""
+        key = body, rerun, only_cheap
+        if key not in self._problems:
+            self._problems[key] = CutProblem.of(body, rerun, self.min_bytes, only_cheap=only_cheap)
+        return self._problems[key]
 
-    def sites(self, network: CutProblem, kept: frozenset[int]) -> CloneSites:
-        """What follows where a cut of a network is kept."""
-        key = network, kept
+    def sites(self, problem: CutProblem, kept: frozenset[int]) -> CloneSites:
+        """What follows where a cut of a problem is kept."""
+        key = problem, kept
         if key not in self._sites:
-            self._sites[key] = CloneSites(network, kept)
+            self._sites[key] = CloneSites(problem, kept)
         return self._sites[key]
 
-    def plan_of(self, frame: ScanBody, sites: CloneSites) -> ScanPlan | None:
-        """The plan of an outermost frame; None where nothing would be gained."""
+    def plan_of(self, body: ScanBody, sites: CloneSites) -> ScanPlan | None:
+        """The plan of an outermost body; None where nothing would be gained."""
         if sites not in self._plans:
-            plan = scan_plan(frame, sites)
+            plan = scan_plan(body, sites)
             gains = plan is not None and plan.added_bytes < plan.freed_bytes
             self._plans[sites] = plan if gains else None
         return self._plans[sites]
 
-    def _best(self, frame: ScanBody, pricing: Pricing | None) -> _Candidate:
+    def _best(self, body: ScanBody, pricing: Pricing | None) -> _Candidate:
         """The cheapest cut, where inner loops are rerun one by one as long as that is cheaper."""
-        best = self._candidate(frame, frozenset(), pricing)
-        inner = itertools.islice(frame.all(), 1, None) if pricing is not None else ()
+        best = self._candidate(body, frozenset(), pricing)
+        inner = itertools.islice(body.all(), 1, None) if pricing is not None else ()
         for child in inner:
             if child.may_rerun:
-                other = self._candidate(frame, best.network.rerun | {child}, pricing)
+                other = self._candidate(body, best.problem.rerun | {child}, pricing)
                 if other.is_possible and other.cost < best.cost:
                     best = other
         return best
 
     def _candidate(
-        self, frame: ScanBody, rerun: frozenset[ScanBody], pricing: Pricing | None
+        self, body: ScanBody, rerun: frozenset[ScanBody], pricing: Pricing | None
     ) -> _Candidate:
-        network = self.network(frame, rerun, only_cheap=pricing is None)
-        kept = network.cut(pricing)
-        return _Candidate(network, kept, self.sites(network, kept), pricing)
+        problem = self.problem(body, rerun, only_cheap=pricing is None)
+        kept = problem.cut(pricing)
+        return _Candidate(problem, kept, self.sites(problem, kept), pricing)
 
 
-def scan_plan(frame: ScanBody, sites: CloneSites) -> ScanPlan | None:
-    """The plan of a frame and those inside it; None where nothing would change."""
-    written, rerun = sites.of[frame], frame in sites.network.rerun
-    inner = [plan for child in frame.children if (plan := scan_plan(child, sites)) is not None]
+def scan_plan(body: ScanBody, sites: CloneSites) -> ScanPlan | None:
+    """The plan of a body and those inside it; None where nothing would change."""
+    written, rerun = sites.of[body], body in sites.problem.rerun
+    inner = [plan for child in body.children if (plan := scan_plan(child, sites)) is not None]
     handed_on = [
         link.through
         for plan in inner
@@ -172,17 +172,17 @@ def scan_plan(frame: ScanBody, sites: CloneSites) -> ScanPlan | None:
     if not dropped and not rerun:
         return None
     changed = {plan.pair.backward.op for plan in inner}
-    graph, trip_count = frame.graph, frame.pair.forward.trip_count
+    graph, trip_count = body.graph, body.pair.forward.trip_count
     freed = sum(graph.size(graph.index[link.stored]) for link in dropped) * trip_count
-    # What a frame inside stacks for others is not stacked by the loop around: here it is new.
-    there = frame.linked if frame.parent else {**frame.linked, **frame.stacked}
+    # What a body inside stacks for others is not stacked by the loop around: here it is new.
+    there = body.linked if body.parent else {**body.linked, **body.stacked}
     new = sum(graph.size(leaf) for leaf in written.leaves if leaf not in there)
     added = new * trip_count + sum(
         plan.added_bytes * trip_count for plan in inner if not plan.rerun
     )
     return ScanPlan(
-        pair=frame.pair,
-        stored=tuple((graph.values[leaf], frame.stack(leaf)) for leaf in sorted(written.leaves)),
+        pair=body.pair,
+        stored=tuple((graph.values[leaf], body.stack(leaf)) for leaf in sorted(written.leaves)),
         dropped=dropped,
         sites=tuple(site for site in written.sites if site.reads or site.op in changed),
         freed_bytes=freed,
@@ -193,17 +193,17 @@ def scan_plan(frame: ScanBody, sites: CloneSites) -> ScanPlan | None:
 
 
 class _Candidate:
-    """The least cut of a network, what follows from it, and what that costs."""
+    """The least cut of a problem, what follows from it, and what that costs."""
 
     def __init__(
-        self, network: CutProblem, kept: frozenset[int], sites: CloneSites, pricing: Pricing | None
+        self, problem: CutProblem, kept: frozenset[int], sites: CloneSites, pricing: Pricing | None
     ) -> None:
-        self.network, self.kept, self.sites = network, kept, sites
-        self.is_possible = all(network.weights[v] < network.unstorable for v in kept)
-        self.cost = sum(network.weights[vertex] for vertex in kept) + sum(
-            price_in(frame, position, pricing)
-            for frame in network.frames
-            for position in sites.of[frame].cloned
+        self.problem, self.kept, self.sites = problem, kept, sites
+        self.is_possible = all(problem.weights[v] < problem.unstorable for v in kept)
+        self.cost = sum(problem.weights[vertex] for vertex in kept) + sum(
+            price_in(body, position, pricing)
+            for body in problem.bodies
+            for position in sites.of[body].cloned
         )
 
 

@@ -29,7 +29,7 @@ class BodySite:
 
 @dataclass
 class BodyClones:
-    """What one frame's backward body recomputes.
+    """What one body's backward body recomputes.
 
     ``leaves`` are the stored values that clones start from; ``gone`` the links not needed any more.
     """
@@ -41,37 +41,37 @@ class BodyClones:
 
 
 class CloneSites:
-    """The sites of an outermost frame and those inside it, where a cut says what is kept.
+    """The sites of an outermost body and those inside it, where a cut says what is kept.
 
     Links that are ``held`` stay, even where the backward body could have their values otherwise.
     """
 
     def __init__(
-        self, network: CutProblem, kept: frozenset[int], held: Collection[Residual] = ()
+        self, problem: CutProblem, kept: frozenset[int], held: Collection[Residual] = ()
     ) -> None:
-        self.network, self.kept, self.held = network, kept, held
+        self.problem, self.kept, self.held = problem, kept, held
         self.of: dict[ScanBody, BodyClones] = {}
         self._wanted: dict[ScanBody, dict[Hashable, list[int]]] = {
-            frame: {} for frame in network.frames
+            body: {} for body in problem.bodies
         }
-        for frame in reversed(network.frames):  # inner ones first: they want values around them
-            self.of[frame] = self._write(frame)
+        for body in reversed(problem.bodies):  # inner ones first: they want values around them
+            self.of[body] = self._write(body)
 
-    def _is_kept(self, frame: ScanBody, value: int) -> bool:
-        return self.network.first[frame] + value in self.kept
+    def _is_kept(self, body: ScanBody, value: int) -> bool:
+        return self.problem.first[body] + value in self.kept
 
-    def _write(self, frame: ScanBody) -> BodyClones:
-        written = BodyClones(gone=[link for link in frame.links if self._is_gone(frame, link)])
-        wanted, reads = self._wanted[frame], self._reads(frame, written.gone)
-        for child in frame.children:
+    def _write(self, body: ScanBody) -> BodyClones:
+        written = BodyClones(gone=[link for link in body.links if self._is_gone(body, link)])
+        wanted, reads = self._wanted[body], self._reads(body, written.gone)
+        for child in body.children:
             wanted.setdefault(walk.key(child.pair.backward.op), [])
         rerun = {
             walk.key(child.pair.backward.op): child.position
-            for child in frame.children
-            if child in self.network.rerun
+            for child in body.children
+            if child in self.problem.rerun
         }
         made: set[int] = set()
-        for view in frame.pair.backward.body.operations:
+        for view in body.pair.backward.body.operations:
             op = view.operation
             key = walk.key(op)
             if key not in reads and key not in wanted:
@@ -79,44 +79,42 @@ class CloneSites:
             pairs = reads.get(key, [])
             values = [value for _, value in pairs] + wanted.get(key, [])
             forced = [rerun[key]] if key in rerun else []
-            cloned = self._closure(frame, values, forced, made, written.leaves)
+            cloned = self._closure(body, values, forced, made, written.leaves)
             written.cloned += cloned
             written.sites.append(
                 BodySite(
                     op=op,
-                    reads=tuple((read, frame.graph.values[value]) for read, value in pairs),
-                    cloned=tuple(frame.graph.ops[position] for position in cloned),
+                    reads=tuple((read, body.graph.values[value]) for read, value in pairs),
+                    cloned=tuple(body.graph.ops[position] for position in cloned),
                 )
             )
         return written
 
-    def _is_gone(self, frame: ScanBody, link: Residual) -> bool:
+    def _is_gone(self, body: ScanBody, link: Residual) -> bool:
         if link in self.held:
             return False
-        value = frame.graph.index[link.stored]
+        value = body.graph.index[link.stored]
         return (
-            not self._is_kept(frame, value)
-            or frame.is_there(value)
-            or frame.linked[value] is not link
+            not self._is_kept(body, value) or body.is_there(value) or body.linked[value] is not link
         )
 
     def _reads(
-        self, frame: ScanBody, gone: list[Residual]
+        self, body: ScanBody, gone: list[Residual]
     ) -> dict[Hashable, list[tuple[ir.Value, int]]]:
         """By the key of an operation of the backward body, what it reads of the links that go."""
-        body = frame.pair.backward.body
+        backward = body.pair.backward.body
         reads: dict[Hashable, dict[tuple[ir.Value, int], None]] = {}
         for link in gone:
             for read in link.reads:
                 for use in read.uses:
-                    op = walk.ancestor_in(body, use.owner.operation)
-                    entry = (read, frame.graph.index[link.stored])
+                    op = walk.ancestor_in(backward, use.owner.operation)
+                    entry = (read, body.graph.index[link.stored])
                     reads.setdefault(walk.key(op), {})[entry] = None
         return {op: list(entries) for op, entries in reads.items()}
 
     def _closure(
         self,
-        frame: ScanBody,
+        body: ScanBody,
         wanted: list[int],
         forced: list[int],
         made: set[int],
@@ -127,7 +125,7 @@ class CloneSites:
         Operations at ``forced`` positions are cloned whatever is wanted of them. What it makes is
         added to ``made``, and the stored values it starts from to ``leaves``.
         """
-        graph = frame.graph
+        graph = body.graph
         clones: set[int] = set()
         stack = list(wanted)
         for position in forced:
@@ -139,8 +137,8 @@ class CloneSites:
             value = stack.pop()
             if value in made:
                 continue
-            if self._is_kept(frame, value) or not self.network.is_recomputable(frame, value):
-                self._start_from(frame, value, leaves)
+            if self._is_kept(body, value) or not self.problem.is_recomputable(body, value):
+                self._start_from(body, value, leaves)
                 continue
             producer = graph.producers[value]
             clones.add(producer)
@@ -148,15 +146,15 @@ class CloneSites:
             stack += graph.operands[producer]
         return sorted(clones)
 
-    def _start_from(self, frame: ScanBody, value: int, leaves: set[int]) -> None:
-        outside = frame.outside(value)
+    def _start_from(self, body: ScanBody, value: int, leaves: set[int]) -> None:
+        outside = body.outside(value)
         if outside is not None:
             around, same = outside
-            inner = frame
+            inner = body
             while inner.parent is not around:
                 assert inner.parent is not None
                 inner = inner.parent
             key = walk.key(inner.pair.backward.op)
             self._wanted[around].setdefault(key, []).append(same)
-        elif not frame.is_there(value):
+        elif not body.is_there(value):
             leaves.add(value)

@@ -4,19 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
-import jax
-import jax.numpy as jnp
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from jax.extend.mlir import ir
 
-from benchmarks.flops import Flops, executed_flops
 from hloom.passes.analysis.cost import Cost, Speed, operation_cost, repeat_seconds, seconds
-from hloom.passes.analysis.product_flops import PRODUCTS, product_flops
-from hloom.passes.ir import walk
 from hloom.passes.remat.budget.pricing import NEVER, Pricing, Rates
 
 OperationOf = Callable[..., ir.Operation]
@@ -42,104 +34,6 @@ def operation(context: ir.Context) -> OperationOf:
 
     return parse
 
-
-# FLOPs of products.
-
-
-def products_of(function: Callable[..., Any], *shapes: Any) -> float:
-    module = jax.jit(function).lower(*shapes).compiler_ir()
-    found = [product_flops(op) for op in walk.operations(module.operation) if op.name in PRODUCTS]
-    return sum(flops for flops in found if flops is not None)
-
-
-def flops_by_xla(function: Callable[..., Any], *shapes: Any) -> float:
-    # XLA leaves a count of nothing out.
-    return jax.jit(function).lower(*shapes).cost_analysis().get("flops", 0.0)
-
-
-def shaped(*shape: int, dtype: str = "float32") -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(shape, dtype)
-
-
-@pytest.mark.parametrize(
-    ("left", "right", "axes", "flops"),
-    [
-        ((3, 5), (5, 7), (((1,), (0,)), ((), ())), 2 * 3 * 5 * 7),
-        ((2, 3, 5), (2, 5, 7), (((2,), (1,)), ((0,), (0,))), 2 * 2 * 3 * 5 * 7),
-        ((3, 4, 5), (4, 5, 7), (((1, 2), (0, 1)), ((), ())), 2 * 3 * 4 * 5 * 7),
-        ((3,), (5,), (((), ()), ((), ())), 2 * 3 * 5),
-    ],
-)
-def test_matrix_products(
-    left: tuple[int, ...], right: tuple[int, ...], axes: Any, flops: int
-) -> None:
-    def product(x: jax.Array, y: jax.Array) -> jax.Array:
-        return jax.lax.dot_general(x, y, axes)
-
-    assert products_of(product, shaped(*left), shaped(*right)) == flops
-
-
-def test_a_complex_product_is_four_products() -> None:
-    real, complex_ = shaped(8, 8), shaped(8, 8, dtype="complex64")
-    assert products_of(jnp.dot, complex_, complex_) == 4 * products_of(jnp.dot, real, real)
-
-
-convolutions = st.fixed_dictionaries(
-    {
-        "image": st.integers(3, 9),
-        "kernel": st.integers(1, 3),
-        "strides": st.tuples(st.integers(1, 3), st.just(1)),
-        "padding": st.tuples(st.tuples(st.integers(0, 3), st.integers(0, 3)), st.just((0, 1))),
-        "lhs_dilation": st.tuples(st.integers(1, 3), st.just(2)),
-        "rhs_dilation": st.tuples(st.integers(1, 2), st.just(1)),
-        "groups": st.sampled_from(["none", "feature", "batch"]),
-    }
-)
-
-
-@settings(max_examples=60, deadline=None)
-@given(convolutions)
-def test_convolutions_count_as_in_xla(case: dict[str, Any]) -> None:
-    features = 4
-    batch_groups = 2 if case["groups"] == "batch" else 1
-    feature_groups = 2 if case["groups"] == "feature" else 1
-    image = shaped(2, case["image"], 6, features)
-    kernel = shaped(case["kernel"], 2, features // feature_groups, 6)
-
-    def convolve(x: jax.Array, y: jax.Array) -> jax.Array:
-        return jax.lax.conv_general_dilated(
-            x,
-            y,
-            window_strides=case["strides"],
-            padding=case["padding"],
-            lhs_dilation=case["lhs_dilation"],
-            rhs_dilation=case["rhs_dilation"],
-            dimension_numbers=("NHWC", "HWIO", "NHWC"),
-            feature_group_count=feature_groups,
-            batch_group_count=batch_groups,
-        )
-
-    expected = flops_by_xla(convolve, image, kernel)
-    assert products_of(convolve, image, kernel) == expected
-    counted = executed_flops(jax.jit(convolve).lower(image, kernel).compiler_ir())
-    assert counted == Flops(int(expected), 0)
-
-
-def test_the_gradients_of_a_strided_convolution_count_as_in_xla() -> None:
-    def loss(x: jax.Array, y: jax.Array) -> jax.Array:
-        return jax.lax.conv_general_dilated(
-            x, y, (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
-        ).sum()
-
-    image, kernel = shaped(2, 14, 14, 8), shaped(3, 3, 8, 16)
-    both = jax.grad(loss, argnums=(0, 1))
-    module = jax.jit(both).lower(image, kernel).compiler_ir()
-    counted = executed_flops(module).products
-    assert counted == products_of(both, image, kernel)
-    assert counted == pytest.approx(flops_by_xla(both, image, kernel), rel=0.02)
-
-
-# Other work and traffic.
 
 F32 = "tensor<1024xf32>"
 BF16 = "tensor<1024xbf16>"
@@ -359,70 +253,3 @@ def test_what_takes_no_time_may_be_forbidden_all_the_same(operation: OperationOf
     )
     assert Pricing(SPEED, Rates(expensive=1.0, cheap=1.0)).of(empty) == 0
     assert Pricing(SPEED, Rates(expensive=math.inf, cheap=1.0)).of(empty) == NEVER
-
-
-# The benchmarks' own count.
-
-
-def test_counted_flops_of_a_scan_with_and_without_checkpoint() -> None:
-    width, length = 8, 6
-
-    def loss(ws: jax.Array, x: jax.Array, remat: bool) -> jax.Array:
-        def layer(x: jax.Array, w: jax.Array) -> tuple[jax.Array, None]:
-            return jnp.sin(x @ w), None
-
-        layer = jax.checkpoint(layer, prevent_cse=False) if remat else layer
-        return jax.lax.scan(layer, x, ws)[0].sum()
-
-    def products(remat: bool) -> int:
-        step = jax.value_and_grad(lambda ws, x: loss(ws, x, remat), argnums=(0, 1))
-        lowered = jax.jit(step).lower(shaped(length, width, width), shaped(4, width))
-        return executed_flops(lowered.compiler_ir()).products
-
-    one = 2 * 4 * width * width * length
-    assert products(remat=False) == 3 * one
-    assert products(remat=True) == 4 * one
-
-
-def test_equal_operations_count_once_but_not_across_a_barrier(context: ir.Context) -> None:
-    x = "tensor<4x4xf32>"
-    product = "stablehlo.dot_general {0}, {0}, contracting_dims = [1] x [0] : ({1}, {1}) -> {1}"
-    module = ir.Module.parse(
-        f"""func.func @main(%x: {x}) -> ({x}, {x}, {x}) {{
-          %0 = {product.format("%x", x)}
-          %1 = {product.format("%x", x)}
-          %2 = stablehlo.optimization_barrier %x : {x}
-          %3 = {product.format("%2", x)}
-          return %0, %1, %3 : {x}, {x}, {x}
-        }}"""
-    )
-    before = str(module)
-    assert executed_flops(module) == Flops(2 * 2 * 4**3, 0)
-    assert str(module) == before
-
-
-def test_what_nothing_reads_does_not_count(context: ir.Context) -> None:
-    x = "tensor<4xf32>"
-    module = ir.Module.parse(
-        f"""func.func @main(%x: {x}) -> {x} {{
-          %0 = stablehlo.negate %x : {x}
-          %1 = stablehlo.negate %0 : {x}
-          %2 = stablehlo.negate %1 : {x}
-          %3 = stablehlo.add %x, %x : {x}
-          return %3 : {x}
-        }}"""
-    )
-    assert executed_flops(module) == Flops(0, 4)
-
-
-def test_elementwise_flops_are_apart(context: ir.Context) -> None:
-    module = jax.jit(lambda x: jnp.tanh(x + 1).sum()).lower(shaped(32)).compiler_ir()
-    assert executed_flops(module) == Flops(0, 3 * 32)
-
-
-def test_a_loop_without_a_known_end_is_an_error(context: ir.Context) -> None:
-    lowered = jax.jit(
-        lambda x: jax.lax.while_loop(lambda c: c.sum() < 10, lambda c: c * 2, x)
-    ).lower(shaped(4))
-    with pytest.raises(ValueError, match="loop"):
-        executed_flops(lowered.compiler_ir())

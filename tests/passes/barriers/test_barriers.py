@@ -280,7 +280,7 @@ INTERVALS = st.tuples(st.integers(0, 7), st.integers(0, 7)).map(sorted)
 @given(st.lists(INTERVALS, max_size=6))
 def test_there_are_as_few_barriers_as_can_be(intervals: list[list[int]]) -> None:
     needs = [
-        SyncNeed(number, Role.ENTRY, first=first, last=last, meeting=ALL)
+        SyncNeed(number, Role.ENTRY, first=first, last=last, participants=ALL)
         for number, (first, last) in enumerate(intervals)
     ]
     placement = place(needs, [])
@@ -333,7 +333,7 @@ def test_a_function_is_read_once_however_many_calls_lead_to_it() -> None:
         *called_twice(64, f"%r = {kernel('entry')}"),
     )
     program = read_sync_program(module, ordered_collectives="all")
-    assert len(program.chains) == 67  # main, the part of each device, 65 functions
+    assert len(program.sequences) == 67  # main, the part of each device, 65 functions
     assert plan_of(module)["summary"] == "1 barrier for 1 kernel"
 
 

@@ -30,7 +30,7 @@ def module_with(function: str) -> tuple[ir.Module, ir.Block]:
         ("i1", "[true, false]", "false"),
     ],
 )
-def test_what_a_tie_and_an_after_mean(type_: str, elements: str, zero: str) -> None:
+def test_what_a_dependency_and_an_after_all_mean(type_: str, elements: str, zero: str) -> None:
     module, block = module_with(
         f"func.func public @main(%t: tensor<ui32>, %x: tensor<2x{type_}>) -> "
         f"(tensor<2x{type_}>, tensor<ui32>) {{ return %x, %t : tensor<2x{type_}>, tensor<ui32> }}"
@@ -40,8 +40,8 @@ def test_what_a_tie_and_an_after_mean(type_: str, elements: str, zero: str) -> N
         with ir.InsertionPoint(end):
             build = marks.MarkBuilder(module)
             token, x = block.arguments
-            [end.operands[0]] = build.tie(token, [x])
-            end.operands[1] = build.after(token, [x])
+            [end.operands[0]] = build.add_dependency(token, [x])
+            end.operands[1] = build.after_all(token, [x])
         assert module.operation.verify()
         x, zeros = (
             ir.Attribute.parse(f"dense<{text}> : tensor<2x{type_}>") for text in (elements, zero)
@@ -62,7 +62,9 @@ def test_marks_are_neither_merged_nor_computed_again() -> None:
     assert plan_of(module, "cse")["merged_operations"] == 0
     assert str(module) == before
     found = [
-        op for name in (marks.BARRIER, marks.TIE, marks.AFTER) for op in marks_in(module, name)
+        op
+        for name in (marks.BARRIER, marks.ADD_DEPENDENCY, marks.AFTER_ALL)
+        for op in marks_in(module, name)
     ]
     assert len(found) >= 3
     assert {kind_of(op) for op in found} == {Kind.OPAQUE}
@@ -74,9 +76,9 @@ def test_decompositions_of_the_same_types_are_shared() -> None:
         "%r = stablehlo.add %1, %2 : tensor<4xf32>"
     )
     plan_of(module)
-    assert len(marks_in(module, marks.TIE)) == 2
-    assert [name for name in walk.functions(module) if name.startswith("hloom.tie")] == [
-        "hloom.tie.0"
+    assert len(marks_in(module, marks.ADD_DEPENDENCY)) == 2
+    assert [name for name in walk.functions(module) if name.startswith("hloom.add_dependency")] == [
+        "hloom.add_dependency.0"
     ]
 
 

@@ -188,7 +188,7 @@ def test_an_exit_is_served_by_a_collective(new_records: Records) -> None:
         return all_have_left(read, 1) + total
 
     check(program, 2 * summed(parts()))
-    assert kinds(new_records) == ["entry", "hold"]
+    assert kinds(new_records) == ["entry", "pin"]
 
 
 def test_an_entry_is_served_by_a_collective(new_records: Records) -> None:
@@ -198,7 +198,7 @@ def test_an_entry_is_served_by_a_collective(new_records: Records) -> None:
         return all_have_left(read_peers(published, 1), 1) + total
 
     check(program, 2 * summed(parts()))
-    assert kinds(new_records) == ["hold", "hold", "exit"]
+    assert kinds(new_records) == ["pin", "pin", "exit"]
 
 
 def test_a_program_of_two_shard_maps() -> None:

@@ -145,11 +145,11 @@ def test_without_a_token_there_is_none(mesh: Callable[[], Mesh]) -> None:
 def test_barriers_that_are_all_reduces_are_kept(
     mesh: Callable[[], Mesh], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As between processes: nothing but the token is a custom call, and nobody waits at a hold."""
+    """As between processes: nothing but the token is a custom call, and nobody waits at a pin."""
     made = compiled_text(mesh(), "barriers")
     [*_, run] = hloom.records()[-1].runs
     kinds = [barrier["kind"] for barrier in run.plan["barriers"]]  # type: ignore[attr-defined]
-    waiting = [kind for kind in kinds if kind != "hold"]
+    waiting = [kind for kind in kinds if kind != "pin"]
     assert 2 < len(waiting) < len(kinds)
     choosers = {
         "cpu": {marks.TOKEN: cpu.CHOOSERS[marks.TOKEN]},

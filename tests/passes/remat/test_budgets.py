@@ -24,7 +24,7 @@ from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.ir.ops import is_cheap
 from hloom.passes.remat.budget.estimate import Model
-from hloom.passes.remat.budget.price_grid import FINE, PRICES, Candidate
+from hloom.passes.remat.budget.price_grid import PRICES, STEPS, Candidate
 from hloom.passes.remat.budget.search import Search, cheapest
 
 BUDGETS = ("1B", "30%", "60%")
@@ -106,7 +106,7 @@ def test_what_is_added_goes_down_rung_by_rung() -> None:
         model = Model(module, Target(), 0)
         length = model.lengths()[0]
         seconds = [
-            model.estimate(Candidate(length, price_index * FINE)).seconds
+            model.estimate(Candidate(length, price_index * STEPS)).seconds
             for price_index in range(PRICES)
         ]
     assert all(later <= earlier * 1.001 for earlier, later in itertools.pairwise(seconds))

@@ -13,7 +13,7 @@ from hloom.passes.framework.base import Target
 from hloom.passes.framework.feedback import Attempt, Complaint
 from hloom.passes.framework.options import Budget
 from hloom.passes.framework.pipeline import Pipeline
-from hloom.passes.framework.text import counted
+from hloom.passes.framework.text import pluralize
 from hloom.passes.remat import Remat
 from hloom.passes.remat.budget.price_grid import Candidate
 from hloom.passes.remat.explain import describe_floor, describe_peak, size
@@ -28,7 +28,7 @@ MIB = 2**20
     ("number", "text"), [(0, "0 bytes"), (1, "1 byte"), (2, "2 bytes"), (101, "101 bytes")]
 )
 def test_one_of_a_thing_has_no_plural(number: int, text: str) -> None:
-    assert counted(number, "byte") == text
+    assert pluralize(number, "byte") == text
 
 
 @pytest.mark.parametrize(

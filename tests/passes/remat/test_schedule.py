@@ -27,12 +27,12 @@ def schedule_of(block: TrainingBlock, *windows: tuple[str, str], kept: str = "")
 
 def told(block: TrainingBlock, placement: ClonePlacement) -> tuple[str, list[str], list[str], str]:
     """A placement by names: the operation it is before, its clones, its leaves, its gradient."""
-    hold = placement.hold
+    gate = placement.gate
     return (
         *block.made_at([placement.before]),
         block.made_at(placement.cloned),
         block.names(placement.leaves),
-        block.names([hold.gradient])[0] if hold else "",
+        block.names([gate.gradient])[0] if gate else "",
     )
 
 
@@ -131,8 +131,8 @@ def test_the_youngest_gradient_that_is_still_read_holds_the_clones(block_of: Blo
     (placement,) = window.placements
     # Right after ``held``: nothing later is both in memory and still read.
     assert told(block, placement) == ("dead", ["b"], ["a"], "held")
-    assert placement.hold is not None
-    assert block.made_at(placement.hold.readers) == ["dead", "cheap", "i"]
+    assert placement.gate is not None
+    assert block.made_at(placement.gate.readers) == ["dead", "cheap", "i"]
 
 
 def test_the_reader_itself_may_be_the_gradients_only_reader(block_of: BlockOf) -> None:
@@ -140,8 +140,8 @@ def test_the_reader_itself_may_be_the_gradients_only_reader(block_of: BlockOf) -
     (window,) = schedule_of(block, ("g", "i"), kept="a").windows
     (placement,) = window.placements
     assert told(block, placement) == ("h", ["b"], ["a"], "g")
-    assert placement.hold is not None
-    assert block.made_at(placement.hold.readers) == ["h"]
+    assert placement.gate is not None
+    assert block.made_at(placement.gate.readers) == ["h"]
 
 
 def test_without_a_gradient_clones_stand_right_before_their_reader(block_of: BlockOf) -> None:
@@ -311,18 +311,18 @@ def test_clones_wait_for_the_youngest_gradient_that_their_barrier_can_take(
             first_reader = min(
                 reader for reader, values in window.reads.items() if made.intersection(values)
             )
-            hold = placement.hold
-            if hold is None:
+            gate = placement.gate
+            if gate is None:
                 assert placement.before == first_reader
                 continue
-            made_at = graph.producers[hold.gradient]
-            users = graph.users[hold.gradient]
+            made_at = graph.producers[gate.gradient]
+            users = graph.users[gate.gradient]
             assert placement.leaves
-            assert made_at < hold.before == placement.before <= first_reader
-            assert hold.readers
-            assert hold.readers == tuple(user for user in users if user >= placement.before)
+            assert made_at < gate.before == placement.before <= first_reader
+            assert gate.readers
+            assert gate.readers == tuple(user for user in users if user >= placement.before)
             for value in forward.gradients:
                 if made_at < graph.producers[value] < first_reader:
                     nearest = max(start, graph.producers[value] + 1, placed.get(value, 0))
                     assert all(user < nearest for user in graph.users[value])
-            placed[hold.gradient] = placement.before
+            placed[gate.gradient] = placement.before

@@ -18,7 +18,7 @@ from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.remat import Remat
 from hloom.passes.remat.budget.estimate import Model
-from hloom.passes.remat.budget.price_grid import EXPENSIVE_PRICES, FINE, Candidate
+from hloom.passes.remat.budget.price_grid import EXPENSIVE_PRICES, STEPS, Candidate
 from hloom.passes.remat.budget.search import Search, cheapest
 from hloom.passes.remat.record import Estimate, RematRecord
 
@@ -65,14 +65,14 @@ def test_the_next_step_does_not_fit(model: Model, share: float) -> None:
     assert best.candidate is not None
     above = [
         model.estimate(Candidate(best.candidate.window_length, step))
-        for step in range(best.candidate.price + 1, (best.candidate.price_index + 1) * FINE + 1)
+        for step in range(best.candidate.price + 1, (best.candidate.price_index + 1) * STEPS + 1)
     ]
     assert not any(fits(one) and one.seconds < best.seconds for one in above)
 
 
 def test_the_floor_is_the_least_of_all(model: Model) -> None:
     grid = [
-        model.estimate(Candidate(length, price_index * FINE))
+        model.estimate(Candidate(length, price_index * STEPS))
         for length in model.lengths()
         for price_index in range(0, EXPENSIVE_PRICES, 4)
     ]
@@ -82,8 +82,8 @@ def test_the_floor_is_the_least_of_all(model: Model) -> None:
 
 def test_candidates_that_come_to_the_same_are_alike(model: Model) -> None:
     length = model.lengths()[0]
-    least, next_to_it = Candidate(length, 0), Candidate(length, 1 * FINE)
-    dearest = Candidate(length, (EXPENSIVE_PRICES + 2) * FINE)
+    least, next_to_it = Candidate(length, 0), Candidate(length, 1 * STEPS)
+    dearest = Candidate(length, (EXPENSIVE_PRICES + 2) * STEPS)
     assert model.are_alike(least, next_to_it)
     assert not model.are_alike(least, dearest)
     assert model.estimate(next_to_it).candidate == next_to_it

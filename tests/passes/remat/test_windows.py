@@ -21,18 +21,20 @@ PRICING = Pricing(CPU_SPEED)
 
 
 def kept_of(
-    block: TrainingBlock, *windows: tuple[str, str], tariff: PriceSchedule = FREE
+    block: TrainingBlock, *windows: tuple[str, str], price_schedule: PriceSchedule = FREE
 ) -> list[str]:
     """What is kept where each window is from one value's operation to another's."""
-    return kept_at(block, windows, [tariff] * len(windows))
+    return kept_at(block, windows, [price_schedule] * len(windows))
 
 
 def kept_at(
-    block: TrainingBlock, windows: Sequence[tuple[str, str]], tariffs: Sequence[PriceSchedule]
+    block: TrainingBlock,
+    windows: Sequence[tuple[str, str]],
+    price_schedules: Sequence[PriceSchedule],
 ) -> list[str]:
-    """What is kept beside what is there anyway, each window with its tariff."""
+    """What is kept beside what is there anyway, each window with its price_schedule."""
     ranges = [range(block.position(first), block.position(last) + 1) for first, last in windows]
-    kept = keep(block.forward, ranges, tariffs)
+    kept = keep(block.forward, ranges, price_schedules)
     return block.names(value for value in kept if block.forward.weights[value])
 
 
@@ -149,16 +151,16 @@ def test_expensive_work_is_done_again_only_at_a_price(block_of: BlockOf) -> None
     assert kept_of(TrainingBlock(block_of, lines), ("g", "g")) == ["b"]
     priced = TrainingBlock(block_of, lines, PRICING)
     assert kept_of(priced, ("g", "g")) == []
-    assert kept_of(priced, ("g", "g"), tariff=PriceSchedule.flat(NEVER)) == ["b"]
+    assert kept_of(priced, ("g", "g"), price_schedule=PriceSchedule.flat(NEVER)) == ["b"]
 
 
 def test_a_tariff_tells_early_work_from_late(block_of: BlockOf) -> None:
     lines = "a dot x x\nb dot x x\n---\ng call d b\nh call g a"
     block = TrainingBlock(block_of, lines, PRICING)
     late_is_free = PriceSchedule(NEVER, Rates(0.0, 0.0), block.position("b"))
-    assert kept_of(block, ("g", "h"), tariff=late_is_free) == ["a"]
+    assert kept_of(block, ("g", "h"), price_schedule=late_is_free) == ["a"]
     early_is_free = PriceSchedule(Rates(0.0, 0.0), NEVER, block.position("b"))
-    assert kept_of(block, ("g", "h"), tariff=early_is_free) == ["b"]
+    assert kept_of(block, ("g", "h"), price_schedule=early_is_free) == ["b"]
 
 
 def test_each_window_has_its_tariff(block_of: BlockOf) -> None:

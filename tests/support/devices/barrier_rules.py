@@ -15,7 +15,7 @@ from jax.extend.mlir import ir
 from hloom.passes.ir import marks
 from hloom.passes.ir.collectives import (
     COLLECTIVES,
-    Meeting,
+    Participants,
     covers,
     is_trivial,
     partitions_of_groups,
@@ -32,7 +32,7 @@ class SyncKernel:
     number: int
     entry: bool
     exit: str | None
-    meeting: Meeting
+    participants: Participants
     in_place: frozenset[int]
 
 
@@ -77,11 +77,11 @@ class Rules:
         needs = sync_requirement_of(op)
         if needs is None:
             return None
-        meeting = partitions_of_groups(needs.groups, self._partitions)
+        participants = partitions_of_groups(needs.groups, self._partitions)
         in_place = frozenset({0} if "output_operand_aliases" in op.attributes else ())
-        if is_trivial(meeting):
+        if is_trivial(participants):
             return None
-        return SyncKernel(number, needs.entry, needs.exit, meeting, in_place)
+        return SyncKernel(number, needs.entry, needs.exit, participants, in_place)
 
     def _is_member(self, number: int) -> bool:
         is_kernel = any(kernel.number == number for kernel in self.kernels)
@@ -91,29 +91,29 @@ class Rules:
         return marks.mark_name(self.ops[number]) == marks.BARRIER
 
     def _is_hold(self, number: int) -> bool:
-        return marks.barrier_kind(self.ops[number]) is BarrierKind.HOLD
+        return marks.barrier_kind(self.ops[number]) is BarrierKind.PIN
 
-    def _is_barrier_of(self, number: int, meeting: Meeting) -> bool:
+    def _is_barrier_of(self, number: int, participants: Participants) -> bool:
         if not self._is_barrier(number):
             return False
         groups = marks.rendezvous(self.ops[number]).groups
-        return covers(partitions_of_groups(groups, self._partitions), meeting)
+        return covers(partitions_of_groups(groups, self._partitions), participants)
 
-    def _collectives_of(self, meeting: Meeting) -> list[int]:
+    def _collectives_of(self, participants: Participants) -> list[int]:
         found = []
         for number, op in enumerate(self.ops):
             known = synchronized(op, self._partitions) if op.name in COLLECTIVES else None
-            if known is not None and covers(known, meeting):
+            if known is not None and covers(known, participants):
                 found.append(number)
         return found
 
-    def _has_met(self, since: int, at: int, meeting: Meeting) -> bool:
-        """Whether all of a meeting have been through `since` when one is through `at`."""
-        if self._is_barrier_of(at, meeting):
+    def _has_met(self, since: int, at: int, participants: Participants) -> bool:
+        """Whether all of a participants have been through `since` when one is through `at`."""
+        if self._is_barrier_of(at, participants):
             return since in self._before[at]
         return any(
             since in self._before[each] and each in self._before[at]
-            for each in self._collectives_of(meeting)
+            for each in self._collectives_of(participants)
         )
 
     def _check_entry(self, kernel: SyncKernel, operand: int) -> None:
@@ -128,9 +128,9 @@ class Rules:
             assert self._is_barrier(link), f"not through a barrier: {self.ops[kernel.number]}"
             links.insert(0, link)
             value = self.ops[link].operands[list(self.ops[link].results).index(value)]
-            if self._is_barrier_of(link, kernel.meeting):
+            if self._is_barrier_of(link, kernel.participants):
                 break
-            if any(self._has_met(link, later, kernel.meeting) for later in links[1:]):
+            if any(self._has_met(link, later, kernel.participants) for later in links[1:]):
                 break
         # From there on nothing else reads it, so that XLA does not copy it.
         for link, following in pairwise(links):
@@ -147,16 +147,18 @@ class Rules:
             maker = self._number[value]
             for other in self.kernels:
                 if other.number == maker and other.exit == "after":
-                    assert self._is_barrier_of(links[0], other.meeting), "not final at the barrier"
+                    assert self._is_barrier_of(links[0], other.participants), (
+                        "not final at the barrier"
+                    )
 
     def _check_results(self, kernel: SyncKernel) -> None:
         """Nothing reads a result before all have left the kernel."""
         for result in self.ops[kernel.number].results:
             for reader in self._readers(result):
-                if marks.mark_name(self.ops[reader]) == marks.AFTER:
+                if marks.mark_name(self.ops[reader]) == marks.AFTER_ALL:
                     continue
                 assert self._is_barrier(reader), f"read too early: {self.ops[reader]}"
-                assert self._has_met(kernel.number, reader, kernel.meeting), "read too early"
+                assert self._has_met(kernel.number, reader, kernel.participants), "read too early"
                 op = self.ops[reader]
                 passed = list(op.operands)[: len(op.results)]
                 assert passed.count(result) == 1, "it is copied before it is final"
@@ -167,7 +169,8 @@ class Rules:
         ends = [
             number
             for number in range(len(self.ops))
-            if self._is_barrier(number) and self._has_met(kernel.number, number, kernel.meeting)
+            if self._is_barrier(number)
+            and self._has_met(kernel.number, number, kernel.participants)
         ]
         assert ends, f"nobody waits behind {op}"
         assert any(

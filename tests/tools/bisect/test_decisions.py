@@ -48,11 +48,11 @@ class Divided:
         self.ids = [decision.id for decision in self._plan(self.prepared).decisions()]
         assert len(set(self.ids)) == len(self.ids)
 
-    def keeping(self, ids: list[str] | None) -> tuple[ir.Module, RematPlan]:
+    def restricted_to(self, ids: list[str] | None) -> tuple[ir.Module, RematPlan]:
         """The module with these decisions, or with the whole plan, and the plan."""
         module = clone_module(self.prepared)
         plan = self._plan(module)
-        kept = plan if ids is None else plan.keeping(ids)
+        kept = plan if ids is None else plan.restricted_to(ids)
         with module.context, ir.Location.unknown():
             self.remat.apply(kept)
             assert module.operation.verify()
@@ -93,13 +93,13 @@ def subsets(ids: list[str], count: int, seed: int = 0) -> list[list[str]]:
 def test_all_decisions_are_the_plan_and_none_is_nothing(name: str, spec: str) -> None:
     function, arguments = (PROGRAMS | SCANS | HARD)[name]()
     divided = Divided(lowered(function, arguments), spec)
-    whole, plan = divided.keeping(None)
-    again, same = divided.keeping(divided.ids)
+    whole, plan = divided.restricted_to(None)
+    again, same = divided.restricted_to(divided.ids)
     assert divided.ids
     assert str(again) == str(whole)
     assert same.freed_bytes == plan.freed_bytes
     assert same.added_bytes == plan.added_bytes
-    nothing, empty = divided.keeping([])
+    nothing, empty = divided.restricted_to([])
     assert empty.empty
     assert str(nothing) == str(divided.prepared)
 
@@ -121,7 +121,7 @@ def test_any_part_of_a_plan_gives_the_same_results(name: str, spec: str) -> None
     divided = Divided(original, spec)
     assert divided.ids
     for ids in subsets(divided.ids, 1):
-        got = interpret(divided.keeping(ids)[0], given_arguments)
+        got = interpret(divided.restricted_to(ids)[0], given_arguments)
         for one, other in zip(got, wanted, strict=True):
             np.testing.assert_array_equal(one, other)
 
@@ -139,7 +139,7 @@ def test_any_part_of_a_plan_of_a_random_program(program: list[Step], spec: str, 
     divided = Divided(original, spec)
     wanted = interpret(original, arguments)
     for ids in subsets(divided.ids, 1, seed):
-        got = interpret(divided.keeping(ids)[0], arguments)
+        got = interpret(divided.restricted_to(ids)[0], arguments)
         for one, other in zip(got, wanted, strict=True):
             np.testing.assert_array_equal(one, other)
 
@@ -170,14 +170,14 @@ def test_what_reads_comes_before_what_it_reads(block_of: BlockOf) -> None:
     plan = planned(block, ("b1", "b2"))
     divided = BlockDecisions(plan, 0)
     reads, made = divided.decisions
-    assert clones(block, divided.keeping([reads.id, made.id])) == [["f2", "f3"]]
-    part = divided.keeping([reads.id])
+    assert clones(block, divided.restricted_to([reads.id, made.id])) == [["f2", "f3"]]
+    part = divided.restricted_to([reads.id])
     assert part is not None
     assert clones(block, part) == [["f3"]]
     (group,) = part.groups
     assert block.names(map(block.forward.graph.index.__getitem__, group.leaves)) == ["f2"]
     # Nothing reads it then.
-    assert divided.keeping([made.id]) is None
+    assert divided.restricted_to([made.id]) is None
 
 
 def test_a_clone_comes_along_where_the_program_makes_its_value_too_late(block_of: BlockOf) -> None:
@@ -198,11 +198,11 @@ def test_a_clone_comes_along_where_the_program_makes_its_value_too_late(block_of
     )
     divided = BlockDecisions(planned(block, ("b1", "b3")), 0)
     reads, made = divided.decisions
-    whole = divided.keeping([reads.id, made.id])
+    whole = divided.restricted_to([reads.id, made.id])
     assert whole is not None
     (group,) = whole.groups
     assert block.forward.graph.ops.index(group.before) <= block.position("f3")
-    part = divided.keeping([reads.id])
+    part = divided.restricted_to([reads.id])
     assert part is not None
     assert clones(block, part) == [["f3", "f4"]]
     # All the same b2 reads what the program makes.
@@ -229,7 +229,7 @@ def test_parts_of_random_blocks_never_read_what_is_not_made_yet(
     divided = BlockDecisions(plan, 0)
     graph = block.forward.graph
     ids = [decision.id for decision in divided.decisions]
-    for part in (divided.keeping(some) for some in subsets(ids, 4, seed)):
+    for part in (divided.restricted_to(some) for some in subsets(ids, 4, seed)):
         for window in part.windows if part else ():
             made: set[ir.Value] = set()
             for group in window.groups:

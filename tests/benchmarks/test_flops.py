@@ -1,0 +1,82 @@
+"""The FLOPs that the benchmarks count in a program: of what runs, merged as XLA merges it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.extend.mlir import ir
+
+from benchmarks.flops import Flops, executed_flops
+
+OperationOf = Callable[..., ir.Operation]
+
+
+def shaped(*shape: int, dtype: str = "float32") -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, dtype)
+
+
+def test_counted_flops_of_a_scan_with_and_without_checkpoint() -> None:
+    width, length = 8, 6
+
+    def loss(ws: jax.Array, x: jax.Array, remat: bool) -> jax.Array:
+        def layer(x: jax.Array, w: jax.Array) -> tuple[jax.Array, None]:
+            return jnp.sin(x @ w), None
+
+        layer = jax.checkpoint(layer, prevent_cse=False) if remat else layer
+        return jax.lax.scan(layer, x, ws)[0].sum()
+
+    def products(remat: bool) -> int:
+        step = jax.value_and_grad(lambda ws, x: loss(ws, x, remat), argnums=(0, 1))
+        lowered = jax.jit(step).lower(shaped(length, width, width), shaped(4, width))
+        return executed_flops(lowered.compiler_ir()).products
+
+    one = 2 * 4 * width * width * length
+    assert products(remat=False) == 3 * one
+    assert products(remat=True) == 4 * one
+
+
+def test_equal_operations_count_once_but_not_across_a_barrier(context: ir.Context) -> None:
+    x = "tensor<4x4xf32>"
+    product = "stablehlo.dot_general {0}, {0}, contracting_dims = [1] x [0] : ({1}, {1}) -> {1}"
+    module = ir.Module.parse(
+        f"""func.func @main(%x: {x}) -> ({x}, {x}, {x}) {{
+          %0 = {product.format("%x", x)}
+          %1 = {product.format("%x", x)}
+          %2 = stablehlo.optimization_barrier %x : {x}
+          %3 = {product.format("%2", x)}
+          return %0, %1, %3 : {x}, {x}, {x}
+        }}"""
+    )
+    before = str(module)
+    assert executed_flops(module) == Flops(2 * 2 * 4**3, 0)
+    assert str(module) == before
+
+
+def test_what_nothing_reads_does_not_count(context: ir.Context) -> None:
+    x = "tensor<4xf32>"
+    module = ir.Module.parse(
+        f"""func.func @main(%x: {x}) -> {x} {{
+          %0 = stablehlo.negate %x : {x}
+          %1 = stablehlo.negate %0 : {x}
+          %2 = stablehlo.negate %1 : {x}
+          %3 = stablehlo.add %x, %x : {x}
+          return %3 : {x}
+        }}"""
+    )
+    assert executed_flops(module) == Flops(0, 4)
+
+
+def test_elementwise_flops_are_apart(context: ir.Context) -> None:
+    module = jax.jit(lambda x: jnp.tanh(x + 1).sum()).lower(shaped(32)).compiler_ir()
+    assert executed_flops(module) == Flops(0, 3 * 32)
+
+
+def test_a_loop_without_a_known_end_is_an_error(context: ir.Context) -> None:
+    lowered = jax.jit(
+        lambda x: jax.lax.while_loop(lambda c: c.sum() < 10, lambda c: c * 2, x)
+    ).lower(shaped(4))
+    with pytest.raises(ValueError, match="loop"):
+        executed_flops(lowered.compiler_ir())

@@ -1,0 +1,58 @@
+"""`cse` where text does not show it: the numbers stay, its plan, its errors."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from support.programs import normal, weights
+from support.random_programs import ROWS, WIDTH, Step, gradient, interpret, programs
+
+from hloom.passes.framework.base import Target
+from hloom.passes.framework.errors import SpecError
+from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.ir import walk
+from hloom.passes.ir.clone import clone_module
+
+
+@settings(
+    max_examples=50,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+@given(programs)
+def test_the_interpreter_agrees_and_nothing_is_left_to_merge(program: list[Step]) -> None:
+    arguments = (normal(ROWS, WIDTH), weights(1, WIDTH)[0])
+    original = jax.jit(gradient(program), keep_unused=True).lower(*arguments).compiler_ir()
+    changed = clone_module(original)
+    Pipeline.parse("inline,cse").run(changed, target=Target())
+    for got, wanted in zip(
+        interpret(changed, arguments), interpret(original, arguments), strict=True
+    ):
+        np.testing.assert_array_equal(got, wanted)
+    assert Pipeline.parse("cse").run(changed, target=Target()).runs[-1].empty
+
+
+def sine_twice(x: jax.Array) -> jax.Array:
+    return jax.lax.sin(x) * jax.lax.sin(x) + x @ x + x @ x
+
+
+def test_the_plan_counts_what_is_merged_and_leaves_products_alone() -> None:
+    module = clone_module(jax.jit(sine_twice).lower(normal(4, 4)).compiler_ir())
+    run = Pipeline.parse("cse").run(module, target=Target()).runs[-1]
+    assert run.plan == {"merged_operations": 1}
+    assert run.summary == "1 duplicate operation merged"
+    names = [op.name for op in walk.operations(module.operation)]
+    assert names.count("stablehlo.sine") == 1
+    assert names.count("stablehlo.dot_general") == 2
+
+
+def test_it_takes_no_option() -> None:
+    with pytest.raises(SpecError) as caught:
+        Pipeline.parse("cse{level=all}")
+    assert str(caught.value) == (
+        "spec='cse{level=all}': pass 'cse' has no option 'level' (at character 5). "
+        "It has no options."
+    )
