@@ -17,7 +17,7 @@ from hloom.passes.framework.base import Attempt, Target
 from hloom.passes.framework.options import Budget
 from hloom.passes.framework.text import counted
 from hloom.passes.ir import walk
-from hloom.passes.ir.tensor_sizes import TensorSizes
+from hloom.passes.ir.types import TensorSizes
 from hloom.passes.remat.block.plan import BlockPlan, plan_block
 from hloom.passes.remat.budget.closed_loop import (
     Decision,

@@ -21,6 +21,8 @@ from hloom.dumps.collect.sources import sources
 from hloom.dumps.collect.store import ModuleFacts
 from hloom.dumps.read.dump import FORMAT
 from hloom.dumps.read.module import MANIFEST, Missing, json_text
+from hloom.passes.ir import walk
+from hloom.passes.ir.mesh import mesh_ops
 
 _ENVIRONMENT = ("JAX_", "HLOOM_")
 """Variables whose names begin so are in "flags", beside XLA_FLAGS and LIBTPU_INIT_ARGS."""
@@ -62,19 +64,14 @@ class Signature:
     def read(cls, module: ir.Module, text: str) -> Signature:
         """The signature of a module, and of its text with locations."""
         plain = module.operation.get_asm(enable_debug_info=False)
-        meshes = {}
+        meshes = {
+            name: str(op.attributes["mesh"]) for name, op in mesh_ops(module.operation).items()
+        }
         arguments: list[Mapping[str, object]] = []
         results: list[Mapping[str, object]] = []
-        for each in module.body.operations:
-            # A function's own "name" is its symbol.
-            operation = each.operation
-            if operation.name not in ("sdy.mesh", "func.func"):
-                continue
-            symbol = ir.StringAttr(operation.attributes["sym_name"]).value
-            if operation.name == "sdy.mesh":
-                meshes[symbol] = str(operation.attributes["mesh"])
-            elif symbol == "main":
-                arguments, results = _of_main(operation)
+        main = walk.functions(module).get("main")
+        if main is not None:
+            arguments, results = _of_main(main)
         digest = hashlib.sha256(str(plain).encode()).hexdigest()
         return cls(digest, arguments, results, meshes, sources(text))
 

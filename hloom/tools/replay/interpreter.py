@@ -16,13 +16,13 @@ from jax.extend.mlir.dialects import func, stablehlo
 from numpy.typing import NDArray
 
 from hloom import _jax
+from hloom.passes.analysis.sharding_constraints import CONSTRAINT
 from hloom.passes.ir import walk
+from hloom.passes.ir.custom_calls import target_of
 from hloom.tools.replay.interpret import load_arrays, save_arrays
 from hloom.tools.replay.signature import Value, main_of, signature_of
 
 Array = NDArray[Any]
-
-_SHARDINGS = ("sdy.sharding_constraint", "stablehlo.custom_call")
 
 _SHARDING_CALLS = ("Sharding", "xla.sdy.FuncResultSharding", "xla.sdy.ShardingConstraint")
 
@@ -78,12 +78,8 @@ def _generalize_dots(module: ir.Module) -> None:
 def _forget_shardings(module: ir.Module) -> None:
     """Takes out what only says where a value lies."""
     for op in list(walk.operations(module.operation)):
-        if op.name not in _SHARDINGS:
+        if op.name != CONSTRAINT and target_of(op) not in _SHARDING_CALLS:
             continue
-        if op.name == "stablehlo.custom_call":
-            target = ir.StringAttr(op.attributes["call_target_name"]).value
-            if target not in _SHARDING_CALLS:
-                continue
         op.results[0].replace_all_uses_with(op.operands[0])
         op.erase()
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from hloom.passes.analysis.memory_model.fusion import INLINED, Kernels
 from hloom.passes.analysis.memory_model.schedulers import depth_first_order, greedy_order
-from hloom.passes.analysis.memory_model.trace import BufferUse, OpTrace
+from hloom.passes.analysis.memory_model.trace import OpTrace
+from hloom.passes.ir.op_facts import BufferUse
 
 
 @dataclass(frozen=True)

@@ -8,33 +8,9 @@ values where an output will stand later. Fragmentation is left out: XLA has next
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass, field
 
-
-class BufferUse(enum.StrEnum):
-    """How an operation's operands and results stand in memory."""
-
-    FREE = "free"
-    """A constant or an iota: its result is made inside whoever reads it."""
-    FUSED = "fused"
-    """Elementwise or movement: its result is in memory only where a reader cannot fuse it."""
-    HEAVY = "heavy"
-    """Like FUSED, but too dear to be done once for each reader: with several its result is kept."""
-    SHIFT = "shift"
-    """A softmax's x - max(x): like HEAVY where nothing but it reads the maximum, which is then
-    made in its kernel; else like FUSED. The maximum is the last operand, spread out again."""
-    VIEW = "view"
-    """A reshape: its result is its operand's buffer, or fused as its operand is."""
-    ALIAS = "alias"
-    """A barrier: operands are in memory, and result i is operand i's buffer."""
-    IN_PLACE = "in_place"
-    """Result i is written over operand i, which is copied first where it is read later, or may
-    not be written: a loop's carries, an update of a slice. Further operands are only read."""
-    REDUCTION = "reduction"
-    """Fuses what it reads; its result is in memory."""
-    WHOLE = "whole"
-    """Operands and results are in memory: a product, a convolution, a sort, a custom call."""
+from hloom.passes.ir.op_facts import BufferUse
 
 
 @dataclass

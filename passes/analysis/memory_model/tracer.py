@@ -10,10 +10,11 @@ from jax.extend.mlir import ir
 from hloom.passes.analysis.block_graph import FROM_OUTSIDE, BlockGraph
 from hloom.passes.analysis.memory_model.layouts import transposing_bytes
 from hloom.passes.analysis.memory_model.peak import Peak, simulate
-from hloom.passes.analysis.memory_model.trace import BufferUse, OpTrace
+from hloom.passes.analysis.memory_model.trace import OpTrace
 from hloom.passes.analysis.shards import Shards
 from hloom.passes.ir import walk
-from hloom.passes.ir.op_memory import buffer_use_of
+from hloom.passes.ir.op_facts import BufferUse
+from hloom.passes.ir.ops import buffer_use_of, facts_of
 
 
 @dataclass(frozen=True)
@@ -69,10 +70,6 @@ def prediction_of(graph: BlockGraph, line: OpTrace, peak: Peak) -> MemoryPredict
 
 _POINTER_BYTES = 8
 
-_HOLDS_CODE = frozenset(
-    {"sdy.manual_computation", "stablehlo.case", "stablehlo.if", "stablehlo.while"}
-)
-
 
 def trace_block(
     graph: BlockGraph, inner_of: Callable[[ir.Operation], int] | None = None
@@ -87,7 +84,7 @@ def trace_block(
     for position, name in enumerate(graph.names[:-1] if ends else graph.names):
         reads, makes = graph.operands[position], graph.results[position]
         work, inner = buffer_use_of(name, len(makes)), 0
-        if name in _HOLDS_CODE:
+        if facts_of(name).holds_code:
             op = graph.ops[position]
             inner = inner_of(op) if inner_of else inner_bytes(op, graph.shards)
         if name == "stablehlo.while":
@@ -113,7 +110,7 @@ def trace_block(
 
 def inner_bytes(op: ir.Operation, shards: Shards | None = None) -> int:
     """Bytes alive only while a loop or a branch runs, or before it for its sake; otherwise 0."""
-    if op.name not in _HOLDS_CODE:
+    if not facts_of(op.name).holds_code:
         return 0
     return bytes_around(
         op, lambda block: simulate(trace_block(BlockGraph.of(block, shards))).bytes, shards

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hloom.passes.analysis.memory_model.trace import BufferUse, OpTrace
+from hloom.passes.analysis.memory_model.trace import OpTrace
+from hloom.passes.ir.op_facts import BufferUse
 from hloom.passes.remat.block.schedule import ClonePlacement, CloneSchedule
 
 

@@ -15,8 +15,10 @@ from jax.extend.mlir import ir
 
 from benchmarks.flops import Flops, executed_flops
 from hloom.passes.analysis.cost import Cost, Speed, operation_cost, repeat_seconds, seconds
-from hloom.passes.analysis.product_flops import PRODUCTS, product_flops
+from hloom.passes.analysis.flops import operation_flops
 from hloom.passes.ir import walk
+from hloom.passes.ir.ops import facts_of
+from hloom.passes.ir.types import TensorSizes
 from hloom.passes.remat.budget.pricing import NEVER, Pricing, Rates
 
 OperationOf = Callable[..., ir.Operation]
@@ -48,8 +50,9 @@ def operation(context: ir.Context) -> OperationOf:
 
 def products_of(function: Callable[..., Any], *shapes: Any) -> float:
     module = jax.jit(function).lower(*shapes).compiler_ir()
-    found = [product_flops(op) for op in walk.operations(module.operation) if op.name in PRODUCTS]
-    return sum(flops for flops in found if flops is not None)
+    sizes = TensorSizes()
+    ops = walk.operations(module.operation)
+    return sum(operation_flops(op, sizes) for op in ops if facts_of(op.name).is_product)
 
 
 def flops_by_xla(function: Callable[..., Any], *shapes: Any) -> float:

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from hloom.passes.analysis.memory_model.fusion import Kernels
 from hloom.passes.analysis.memory_model.peak import peak_in_order, simulate
 from hloom.passes.analysis.memory_model.schedulers import depth_first_order, greedy_order
-from hloom.passes.analysis.memory_model.trace import BufferUse, OpTrace
+from hloom.passes.analysis.memory_model.trace import OpTrace
+from hloom.passes.ir.op_facts import BufferUse
 
 Step = tuple[BufferUse, list[str], list[str]]
 

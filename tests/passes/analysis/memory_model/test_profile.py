@@ -15,12 +15,13 @@ from jax.extend.mlir import ir
 
 from hloom.passes.analysis.memory_model.peak import buffer_timeline, simulate
 from hloom.passes.analysis.memory_model.profile import MemoryProfile, memory_profile
-from hloom.passes.analysis.memory_model.trace import BufferUse, OpTrace
+from hloom.passes.analysis.memory_model.trace import OpTrace
 from hloom.passes.analysis.memory_model.tracer import predict
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.spec import parse_spec
 from hloom.passes.ir.clone import clone_module
+from hloom.passes.ir.op_facts import BufferUse
 from hloom.tools.report.profile import curve_of_text
 
 LAYERS, ROWS, WIDTH = 4, 64, 32

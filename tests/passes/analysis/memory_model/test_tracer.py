@@ -15,7 +15,7 @@ from benchmarks.h100 import MEBI_BYTES, measure, placement
 from benchmarks.subjects import SUBJECTS
 from hloom.passes.analysis.block_graph import BlockGraph
 from hloom.passes.analysis.memory_model.layouts import transposing_bytes
-from hloom.passes.analysis.memory_model.trace import BufferUse, OpTrace
+from hloom.passes.analysis.memory_model.trace import OpTrace
 from hloom.passes.analysis.memory_model.tracer import inner_bytes, predict, trace_block
 from hloom.passes.analysis.shards import Shards
 from hloom.passes.framework.base import Target
@@ -23,6 +23,7 @@ from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.spec import parse_spec
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
+from hloom.passes.ir.op_facts import BufferUse
 
 # Lines of programs.
 
