@@ -191,8 +191,6 @@ class OpFacts:
         """Whether its operands have to be in memory: nothing is fused into it."""
         if self.fuses_operands or self.traffic in (Traffic.NONE, Traffic.UPDATED):
             return False
-        if self.category in (Category.OTHER, Category.HOST_TRANSFER):
-            return False
         return self.use in (BufferUse.WHOLE, BufferUse.IN_PLACE)
 
     @property

@@ -186,9 +186,13 @@ _GROUPS: tuple[_Rows, ...] = (
         regions=Regions.COMBINER,
         synchronizes=True,
     ),
-    _rows("collective_permute", Category.COLLECTIVE),
-    _rows("collective_broadcast cross-replica-sum", Category.COLLECTIVE, fuses_operands=True),
-    _rows("collective_reduce", Category.COLLECTIVE, regions=Regions.COMBINER, fuses_operands=True),
+    _rows("collective_broadcast collective_permute cross-replica-sum", Category.COLLECTIVE),
+    _rows("collective_reduce", Category.COLLECTIVE, regions=Regions.COMBINER),
+    _rows(
+        "all_gather all_reduce all_to_all collective_permute reduce_scatter",
+        Category.COLLECTIVE,
+        dialect="sdy",
+    ),
     _rows(
         "infeed outfeed recv send",
         Category.HOST_TRANSFER,
@@ -260,9 +264,8 @@ _GROUPS: tuple[_Rows, ...] = (
     # Shardy's own, which its partitioner writes after hloom's passes.
     _uncommon("named_computation", BufferUse.WHOLE, dialect="sdy", regions=Regions.OTHER),
     _uncommon(
-        "all_gather all_reduce all_slice all_to_all collective_permute constant data_flow_edge "
-        "func_data_flow_edge propagation_barrier reduce_scatter replicated_to_unreduced reshard "
-        "sharded_to_unreduced sharding_group",
+        "all_slice constant data_flow_edge func_data_flow_edge propagation_barrier "
+        "replicated_to_unreduced reshard sharded_to_unreduced sharding_group",
         BufferUse.WHOLE,
         dialect="sdy",
     ),

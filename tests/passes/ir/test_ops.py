@@ -31,7 +31,9 @@ def views_of(dialect: ModuleType) -> dict[str, type[ir.OpView]]:
         each.OPERATION_NAME: each
         for module in modules
         for each in vars(module).values()
-        if isinstance(each, type) and issubclass(each, ir.OpView) and hasattr(each, "OPERATION_NAME")
+        if isinstance(each, type)
+        and issubclass(each, ir.OpView)
+        and hasattr(each, "OPERATION_NAME")
     }
     return {key: each for key, each in found.items() if key.startswith(f"{name}.")}
 
@@ -98,6 +100,24 @@ def test_regions_are_where_operations_have_them() -> None:
         for name, view in views_of(dialect).items():
             has_regions = getattr(view, "_ODS_REGIONS", (0, True)) != (0, True)
             assert (facts_of(name).regions is not Regions.NONE) == has_regions, name
+
+
+@pytest.mark.parametrize("name", ["collective_broadcast", "cross-replica-sum", "outfeed", "einsum"])
+def test_what_takes_buffers_reads_memory(name: str) -> None:
+    assert facts_of(f"stablehlo.{name}").reads_memory
+    assert facts_of("another.operation").reads_memory
+
+
+@pytest.mark.parametrize("name", ["reduce_window", "select_and_scatter", "batch_norm_training"])
+def test_what_fuses_its_operands_reads_no_memory(name: str) -> None:
+    assert facts_of(f"stablehlo.{name}").use is BufferUse.WHOLE
+    assert not facts_of(f"stablehlo.{name}").reads_memory
+
+
+def test_exchanges_of_shardy_communicate() -> None:
+    names = {name for name in operations_of(sdy) if facts_of(name).communicates}
+    exchanges = "all_gather all_reduce all_to_all collective_permute reduce_scatter"
+    assert names == {f"sdy.{name}" for name in exchanges.split()}
 
 
 def test_every_rule_has_a_counter() -> None:
