@@ -115,16 +115,16 @@ def test_heavy_work_is_kept_as_it_is_converted(parse: Callable[[str], ir.Module]
           return %n : tensor<64xbf16>
         }"""
     )
-    assert trace_block(BlockGraph.of(main_block(module))).work == [BufferUse.FUSED, BufferUse.HEAVY]
+    assert trace_block(BlockGraph.of(main_block(module))).uses == [BufferUse.FUSED, BufferUse.HEAVY]
 
 
 def test_a_softmaxs_shift_is_found() -> None:
     def loss(x: jax.Array) -> jax.Array:
         return jax.nn.log_softmax(x)[:, 0].mean()
 
-    work = function(jax.jit(jax.value_and_grad(loss)).lower(square(64))).work
+    work = function(jax.jit(jax.value_and_grad(loss)).lower(square(64))).uses
     assert work.count(BufferUse.SHIFT) == 1
-    assert BufferUse.SHIFT not in function(jax.jit(lambda x: x - x.max()).lower(square(64))).work
+    assert BufferUse.SHIFT not in function(jax.jit(lambda x: x - x.max()).lower(square(64))).uses
 
 
 @pytest.mark.parametrize("transposed", [False, True])
