@@ -17,6 +17,7 @@ from hloom.lowering.collective import kernel_attributes, rendezvous_of
 from hloom.lowering.kernel_calls import Choice, Chooser, Decomposition, KernelCall, Site
 from hloom.lowering.placement import Placement
 from hloom.passes.ir import marks
+from hloom.passes.ir.types import element_bits
 from hloom.runtime import cuda_images, cuda_peers, nvrtc
 
 MOST_RANKS = 128
@@ -101,22 +102,13 @@ def _image_or_why_not(kernel: str, where: marks.Rendezvous, placement: Placement
 def _unsupported(site: Site) -> str | None:
     """Why the kernel cannot move these values; None where it can."""
     _, operand, _, *vectors = (ir.RankedTensorType(each.type) for each in site.mark.operands)
-    if _bits(operand.element_type) % _BYTE_BITS:
+    if (element_bits(operand.element_type) or 1) % _BYTE_BITS:
         return f"elements of type {operand.element_type} share bytes"
     kinds = {vector.element_type for vector in vectors}
-    if len(kinds) > 1 or _bits(vectors[0].element_type) not in _INDEX_BITS:
+    if len(kinds) > 1 or element_bits(vectors[0].element_type) not in _INDEX_BITS:
         found = ", ".join(sorted(map(str, kinds)))
         return f"offsets and sizes of type {found}, the kernel reads 32 or 64 bits"
     return None
-
-
-def _bits(element: ir.Type) -> int:
-    if isinstance(element, ir.ComplexType):
-        return 2 * _bits(element.element_type)
-    if isinstance(element, ir.IntegerType):
-        # Truth values have a byte each.
-        return _BYTE_BITS if element.width == 1 else element.width
-    return ir.FloatType(element).width
 
 
 def _kernel(kernel: str, made: bytes) -> dict[str, ir.Attribute]:

@@ -9,9 +9,8 @@ from __future__ import annotations
 import math
 
 from jax.extend.mlir import ir
-from jax.extend.mlir.dialects import sdy
 
-_MANUAL_COMPUTATION = "sdy.manual_computation"
+from hloom.passes.ir import mesh, walk
 
 
 def is_manual(operation: ir.Operation, partitions: int) -> bool:
@@ -21,38 +20,17 @@ def is_manual(operation: ir.Operation, partitions: int) -> bool:
     function that is called from such a computation this says no.
     """
     manual_axes: dict[str, int] = {}
-    parent = operation.parent
-    while parent is not None:
-        if parent.name == _MANUAL_COMPUTATION:
-            manual_axes |= _axes(parent.operation)
-        parent = parent.operation.parent
+    for parent in walk.ancestors(operation.block):
+        if parent.name == mesh.MANUAL_COMPUTATION:
+            manual_axes |= _axes(parent)
     return math.prod(manual_axes.values()) == partitions
 
 
 def _axes(computation: ir.Operation) -> dict[str, int]:
     """The manual axes of a computation with their sizes; none where it has no values at all."""
-    manual_axes = sdy.ManualAxesAttr(computation.attributes["manual_axes"])
-    names = {manual_axes[index] for index in range(len(manual_axes))}
-    for which in ("in_shardings", "out_shardings"):
-        shardings = sdy.TensorShardingPerValueAttr(computation.attributes[which]).shardings
-        if len(shardings):
-            mesh = _mesh(sdy.TensorShardingAttr(shardings[0]).mesh_or_ref, computation)
-            axes = [sdy.MeshAxisAttr(axis) for axis in mesh.axes]
-            return {axis.name: axis.size for axis in axes if axis.name in names}
-    return {}
-
-
-def _mesh(mesh_or_reference: ir.Attribute, operation: ir.Operation) -> sdy.MeshAttr:
-    if not isinstance(mesh_or_reference, ir.FlatSymbolRefAttr):
-        return sdy.MeshAttr(mesh_or_reference)
-    name = mesh_or_reference.value
-    module = operation
-    while module.parent is not None:
-        module = module.parent.operation
-    [mesh] = (
-        view.operation
-        for view in module.regions[0].blocks[0].operations
-        if view.operation.name == "sdy.mesh"
-        and ir.StringAttr(view.operation.attributes["sym_name"]).value == name
-    )
-    return sdy.MeshAttr(mesh.attributes["mesh"])
+    named = mesh.mesh_of_computation(computation)
+    found = None if named is None else mesh.resolved(named, computation)
+    if found is None:
+        return {}
+    names = mesh.manual_axes(computation)
+    return {name: size for name, size in mesh.axis_sizes(found).items() if name in names}

@@ -29,11 +29,11 @@ from typing import ClassVar
 
 from jax.extend.mlir import ir
 
+from hloom.passes.analysis.purity import is_cheap
 from hloom.passes.analysis.sharding_constraints import CONSTRAINT
 from hloom.passes.framework.base import Pass, Target
 from hloom.passes.framework.text import pluralize
 from hloom.passes.ir import walk
-from hloom.passes.ir.ops import is_cheap
 
 
 @dataclass(frozen=True)

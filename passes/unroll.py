@@ -35,12 +35,12 @@ from typing import ClassVar
 from jax.extend.mlir import ir
 
 from hloom.passes.analysis.loops.counted import CountedLoop, counted_loop
-from hloom.passes.capture.capturable import is_host_callback
 from hloom.passes.framework.base import Pass, Target
 from hloom.passes.framework.options import option
 from hloom.passes.inline import Inline
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import remap_operands
+from hloom.passes.ir.custom_calls import is_host_callback
 from hloom.passes.ir.types import tensor_bytes
 
 _MOST_OPERATIONS = 4096

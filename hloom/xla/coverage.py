@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from hloom.passes.ir.custom_calls import OWN, is_python_callback
 from hloom.xla.instructions import HloInstruction, HloInstructions
 from hloom.xla.thunks import GRAPH, Thunk, walk
 
@@ -99,7 +100,6 @@ _ASYNC = frozenset({"kAsyncDone", "kAsyncStart"})
 _BRANCHING = frozenset({"kConditional", "kWhile"})
 
 _LIBRARY = frozenset({"kCholesky", "kConvolution", "kFft", "kTriangularSolve"})
-_OWN = "hloom."
 """What hloom's own kernels are called; they have the command-buffer trait."""
 _SLICES = "kDynamicSliceFusion"
 
@@ -175,9 +175,9 @@ class _LeftOuts:
 
 
 def _reason_of_custom_call(call: HloInstruction) -> str | None:
-    if call.target.startswith(_OWN):
+    if call.target.startswith(OWN):
         return None
-    if "callback" in call.target:
+    if is_python_callback(call.target):
         return "a host callback"
     if call.target and not call.is_typed:
         return f"a legacy custom call, @{call.target}"

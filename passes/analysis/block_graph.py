@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 
 from jax.extend.mlir import ir
 
+from hloom.passes.analysis.purity import CHEAP_KINDS, kind_of
 from hloom.passes.analysis.shards import Shards
 from hloom.passes.ir import walk
-from hloom.passes.ir.ops import CHEAP_KINDS, Kind, kind_of
+from hloom.passes.ir.op_facts import Kind
 from hloom.passes.ir.types import tensor_bytes
 
 FROM_OUTSIDE = -1

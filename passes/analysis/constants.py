@@ -6,18 +6,7 @@ from jax.extend.mlir import ir
 
 from hloom.passes.analysis.loops.counted import defining_op
 from hloom.passes.ir import walk
-from hloom.passes.ir.ops import Kind, kind_of
-
-_LIGHT = frozenset(
-    f"stablehlo.{name}"
-    for name in (
-        "constant iota broadcast_in_dim reshape transpose reverse slice concatenate pad "
-        "convert bitcast_convert compare select and or xor not add subtract multiply negate "
-        "minimum maximum clamp abs sign floor ceil shift_left shift_right_logical "
-        "shift_right_arithmetic"
-    ).split()
-)
-"""Operations that cost nothing inside the fusion of whoever reads them; no transcendentals."""
+from hloom.passes.ir.ops import facts_of
 
 _LONGEST_CHAIN = 32
 
@@ -64,7 +53,7 @@ class ConstantValues:
                 return None
             ops.update(dict.fromkeys(part))
         op = defining_op(value)
-        if op is not None and op.name in _LIGHT:
+        if op is not None and facts_of(op.name).light:
             ops[op] = None
         return tuple(ops) if len(ops) <= _LONGEST_CHAIN else None
 
@@ -75,7 +64,7 @@ def _sources(value: ir.Value) -> tuple[ir.Value, ...] | None:
     if same is not None:
         return (same,)
     op = defining_op(value)
-    if op is None or op.name not in _LIGHT or kind_of(op) is Kind.OPAQUE:
+    if op is None or not facts_of(op.name).light:
         return None
     return tuple(op.operands)
 

@@ -13,9 +13,9 @@ from jax.extend.mlir import ir
 
 from hloom.passes.analysis.flops import operation_flops
 from hloom.passes.analysis.loops.counted import counted_loop
-from hloom.passes.analysis.product_flops import PRODUCTS
-from hloom.passes.ir.ops import FUSIBLE
-from hloom.passes.ir.tensor_sizes import TensorSizes
+from hloom.passes.ir.op_facts import Category, Traffic
+from hloom.passes.ir.ops import facts_of
+from hloom.passes.ir.types import TensorSizes
 
 
 @dataclass(frozen=True)
@@ -65,40 +65,6 @@ class Cost:
     bytes: float
 
 
-_CODE = frozenset({"sdy.manual_computation", "stablehlo.case", "stablehlo.if", "stablehlo.while"})
-
-_CONDITIONALS = frozenset({"stablehlo.case", "stablehlo.if"})
-
-_NOT_RUN = frozenset(
-    {
-        "func.return",
-        "sdy.return",
-        "sdy.sharding_constraint",
-        "stablehlo.after_all",
-        "stablehlo.create_token",
-        "stablehlo.get_tuple_element",
-        "stablehlo.optimization_barrier",
-        "stablehlo.return",
-        "stablehlo.tuple",
-    }
-)
-"""Operations that are no work for the device."""
-
-_CONSTANTS = frozenset({"stablehlo.constant", "stablehlo.iota"})
-
-_FUSED = FUSIBLE | _CONSTANTS
-
-_WITHIN_A_KERNEL = _FUSED | _NOT_RUN
-
-_READS_MEMORY = frozenset(
-    f"stablehlo.{name}"
-    for name in (
-        "all_gather all_reduce all_to_all case cholesky collective_permute convolution "
-        "custom_call dot dot_general fft if reduce_scatter scatter sort triangular_solve while"
-    ).split()
-) | frozenset({"chlo.ragged_dot", "chlo.top_k"})
-"""Operations that want their operands in memory: nothing is fused into them."""
-
 _SMALL_BYTES = 4096
 """Where results are smaller, no reader is looked for: a constant may have thousands."""
 
@@ -115,14 +81,14 @@ def operation_cost(op: ir.Operation, sizes: TensorSizes | None = None) -> Cost:
 
 def all_flops(op: ir.Operation, sizes: TensorSizes) -> float:
     """The FLOPs of `operation_cost` alone, which take less time to tell."""
-    if op.name not in _CODE:
+    if not facts_of(op.name).holds_code:
         return operation_flops(op, sizes)
     by_region = [sum(all_flops(inner, sizes) for inner in _operations(r)) for r in op.regions]
     return _of_regions(op, by_region)
 
 
 def _all_traffic_bytes(op: ir.Operation, sizes: TensorSizes) -> float:
-    if op.name not in _CODE:
+    if not facts_of(op.name).holds_code:
         return float(_traffic_bytes(op, sizes))
     by_region = [
         sum(_all_traffic_bytes(inner, sizes) for inner in _operations(r)) for r in op.regions
@@ -133,10 +99,10 @@ def _all_traffic_bytes(op: ir.Operation, sizes: TensorSizes) -> float:
 def seconds(op: ir.Operation, speed: Speed, sizes: TensorSizes | None = None) -> float:
     """Seconds that the operation adds to a step; regions and ``sizes`` as in `operation_cost`."""
     sizes = sizes or TensorSizes()
-    name = op.name
-    if name in _CONSTANTS:
+    facts = facts_of(op.name)
+    if facts.is_constant:
         return 0.0
-    if name in _CODE:
+    if facts.holds_code:
         by_region = [
             sum(seconds(inner, speed, sizes) for inner in _operations(region))
             for region in op.regions
@@ -144,7 +110,7 @@ def seconds(op: ir.Operation, speed: Speed, sizes: TensorSizes | None = None) ->
         return _of_regions(op, by_region)
     work_s = operation_flops(op, sizes) / _rate(op, speed, sizes)
     roofline_s = max(work_s, _traffic_bytes(op, sizes) / speed.bytes_per_s)
-    return roofline_s if name in _WITHIN_A_KERNEL else max(roofline_s, speed.kernel_s)
+    return max(roofline_s, speed.kernel_s) if facts.launches_kernel else roofline_s
 
 
 def repeat_seconds(op: ir.Operation, speed: Speed, sizes: TensorSizes | None = None) -> float:
@@ -155,7 +121,7 @@ def repeat_seconds(op: ir.Operation, speed: Speed, sizes: TensorSizes | None = N
     Everything else takes its `seconds`.
     """
     sizes = sizes or TensorSizes()
-    if op.name not in FUSIBLE:
+    if not facts_of(op.name).is_fusible:
         return seconds(op, speed, sizes)
     excess = max(0, _read_bytes(op, sizes) - sizes.of(op.results[0]).bytes)
     moved = excess + _written_bytes(op, sizes)
@@ -168,10 +134,11 @@ def _operations(region: ir.Region) -> list[ir.Operation]:
 
 def _of_regions(op: ir.Operation, by_region: list[float]) -> float:
     """What the operation takes, from what each of its regions takes once."""
-    if op.name in _CONDITIONALS:
+    category = facts_of(op.name).category
+    if category is Category.CONDITIONAL:
         return max(by_region, default=0.0)
     trip_count = 1
-    if op.name == "stablehlo.while":
+    if category is Category.LOOP:
         loop = counted_loop(op)
         trip_count = loop.trip_count if loop else 1
     return sum(by_region) * trip_count
@@ -179,7 +146,7 @@ def _of_regions(op: ir.Operation, by_region: list[float]) -> float:
 
 def _rate(op: ir.Operation, speed: Speed, sizes: TensorSizes) -> float:
     """FLOPs a second that the device does of this operation."""
-    if op.name not in PRODUCTS:
+    if not facts_of(op.name).is_product:
         return speed.vector_flops_per_s
     left, right = op.operands[0], op.operands[1]
     bits = max(sizes.of(left).bits, sizes.of(right).bits)
@@ -195,18 +162,23 @@ def _rate(op: ir.Operation, speed: Speed, sizes: TensorSizes) -> float:
 
 
 def _traffic_bytes(op: ir.Operation, sizes: TensorSizes) -> int:
-    name = op.name
-    if name in _NOT_RUN or name in _CONSTANTS:
-        return 0
-    if name in FUSIBLE:
-        return _read_bytes(op, sizes) + _written_bytes(op, sizes)
-    made = sum(sizes.of(value).bytes for value in op.results)
-    if name == "stablehlo.reduce":
-        return made + _fused_operands_bytes(op, sizes)
-    counter = _SPARSE.get(name)
-    if counter is not None:
-        return counter(op, made, sizes)
-    return made + sum(sizes.of(value).bytes for value in op.operands)
+    return _TRAFFIC[facts_of(op.name).traffic](op, sizes)
+
+
+def _nothing(op: ir.Operation, sizes: TensorSizes) -> int:
+    return 0
+
+
+def _whole(op: ir.Operation, sizes: TensorSizes) -> int:
+    return _made_bytes(op, sizes) + sum(sizes.of(value).bytes for value in op.operands)
+
+
+def _fused(op: ir.Operation, sizes: TensorSizes) -> int:
+    return _read_bytes(op, sizes) + _written_bytes(op, sizes)
+
+
+def _made_bytes(op: ir.Operation, sizes: TensorSizes) -> int:
+    return sum(sizes.of(value).bytes for value in op.results)
 
 
 def _read_bytes(op: ir.Operation, sizes: TensorSizes) -> int:
@@ -220,15 +192,20 @@ def _read_bytes(op: ir.Operation, sizes: TensorSizes) -> int:
     return total
 
 
-def _fused_operands_bytes(op: ir.Operation, sizes: TensorSizes) -> int:
-    """Bytes of memory that a reduction reads; what is made for it is never there."""
-    return sum(sizes.of(value).bytes for value in op.operands if _is_in_memory(value))
+def _fused_operands(op: ir.Operation, sizes: TensorSizes) -> int:
+    """Operands that are fused into a reduction are never in memory."""
+    return _made_bytes(op, sizes) + sum(
+        sizes.of(value).bytes for value in op.operands if _is_in_memory(value)
+    )
 
 
 def _is_in_memory(value: ir.Value) -> bool:
     """Whether the value lies in memory, rather than being made while it is read."""
     owner = value.owner
-    return isinstance(owner, ir.Block) or owner.operation.name not in _FUSED
+    if isinstance(owner, ir.Block):
+        return True
+    facts = facts_of(owner.operation.name)
+    return not (facts.is_fusible or facts.is_constant)
 
 
 def _written_bytes(op: ir.Operation, sizes: TensorSizes) -> int:
@@ -236,32 +213,34 @@ def _written_bytes(op: ir.Operation, sizes: TensorSizes) -> int:
     size_bytes = sizes.of(result).bytes
     if size_bytes < _SMALL_BYTES:
         return 0
-    read = any(use.owner.operation.name in _READS_MEMORY for use in result.uses)
+    read = any(facts_of(use.owner.operation.name).reads_memory for use in result.uses)
     return size_bytes if read else 0
 
 
-def _gathered(op: ir.Operation, made: int, sizes: TensorSizes) -> int:
+def _gathered(op: ir.Operation, sizes: TensorSizes) -> int:
     """Reads as much as it writes, and the indices."""
-    return 2 * made + sizes.of(op.operands[1]).bytes
+    return 2 * _made_bytes(op, sizes) + sizes.of(op.operands[1]).bytes
 
 
-def _scattered(op: ir.Operation, made: int, sizes: TensorSizes) -> int:
+def _scattered(op: ir.Operation, sizes: TensorSizes) -> int:
     """Writes the result, then reads, adds to and writes the elements that have updates."""
     updates = (len(op.operands) - 1) // 2
     operands = list(op.operands)
     touched = sum(sizes.of(value).bytes for value in operands[updates + 1 :])
-    return made + 3 * touched + sizes.of(operands[updates]).bytes
+    return _made_bytes(op, sizes) + 3 * touched + sizes.of(operands[updates]).bytes
 
 
-def _updated(op: ir.Operation, made: int, sizes: TensorSizes) -> int:
+def _updated(op: ir.Operation, sizes: TensorSizes) -> int:
     """Done in place: the slice is read and written."""
     return 2 * sizes.of(op.operands[1]).bytes
 
 
-_SPARSE = {
-    "stablehlo.dynamic_gather": _gathered,
-    "stablehlo.dynamic_update_slice": _updated,
-    "stablehlo.gather": _gathered,
-    "stablehlo.scatter": _scattered,
+_TRAFFIC = {
+    Traffic.NONE: _nothing,
+    Traffic.FUSED: _fused,
+    Traffic.FUSED_OPERANDS: _fused_operands,
+    Traffic.GATHERED: _gathered,
+    Traffic.UPDATED: _updated,
+    Traffic.SCATTERED: _scattered,
+    Traffic.WHOLE: _whole,
 }
-"""Traffic of operations that touch a part of an operand."""

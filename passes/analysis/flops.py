@@ -1,43 +1,21 @@
-"""The floating-point operations of single StableHLO and CHLO operations."""
+"""The floating-point operations of single StableHLO and CHLO operations.
+
+The row of an operation in `ir/ops` has its FLOPs for each element, or names the rule that counts
+them; the rules are here.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+import numpy as np
 from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo
 
-from hloom.passes.analysis.product_flops import product_flops
-from hloom.passes.ir.tensor_sizes import TensorSizes
-
-_FLOPS_BY_ELEMENT = {
-    **dict.fromkeys(("divide", "remainder", "rsqrt", "sqrt"), 4),
-    **dict.fromkeys(("cbrt", "cosine", "exponential", "exponential_minus_one", "log"), 8),
-    **dict.fromkeys(("log_plus_one", "logistic", "sine"), 8),
-    **dict.fromkeys(("atan2", "power", "tan", "tanh"), 16),
-    **dict.fromkeys(("acos", "acosh", "asin", "asinh", "atan", "atanh", "cosh", "sinh"), 16),
-    **dict.fromkeys(("bessel_i1e", "erf", "erf_inv", "erfc"), 32),
-    **dict.fromkeys(("digamma", "lgamma", "polygamma", "zeta"), 64),
-    "rng_bit_generator": 32,
-    "batch_norm_inference": 4,
-    "batch_norm_training": 8,
-    "batch_norm_grad": 16,
-}
-"""FLOPs for one element of the result; 1 for operations that are not here.
-
-Divisions and roots are a special-function instruction with a correction or two, exponentials the
-same with a range reduction, the others polynomials; a random word takes the rounds of Threefry."""
-
-_NO_WORK = frozenset(
-    f"stablehlo.{name}"
-    for name in (
-        "after_all bitcast_convert broadcast_in_dim composite concatenate constant convert "
-        "create_token custom_call dynamic_gather dynamic_slice dynamic_update_slice gather "
-        "get_tuple_element iota optimization_barrier pad reshape return reverse slice transpose "
-        "tuple"
-    ).split()
-) | frozenset({"func.call", "func.return", "sdy.return", "sdy.sharding_constraint"})
-"""Operations that only move data, and those of whose work nothing is known."""
+from hloom.passes.ir.op_facts import FlopRule
+from hloom.passes.ir.ops import facts_of
+from hloom.passes.ir.types import TensorSizes
 
 
 def operation_flops(op: ir.Operation, sizes: TensorSizes) -> float:
@@ -46,21 +24,16 @@ def operation_flops(op: ir.Operation, sizes: TensorSizes) -> float:
     Of a loop or a conditional only what the operation does itself, which is nothing. Operations on
     values without a static size count as nothing.
     """
-    name = op.name
-    if name in _NO_WORK or not len(op.results):
+    rule = facts_of(op.name).flops
+    if not rule or not len(op.results):
         return 0.0
-    product = product_flops(op)
-    if product is not None:
-        return product
-    counter = _COUNTERS.get(name)
-    if counter is not None:
-        return float(counter(op, sizes))
-    by_element = _FLOPS_BY_ELEMENT.get(name.split(".", 1)[1], 1)
-    return float(by_element * sizes.of(op.results[0]).elements)
+    if isinstance(rule, FlopRule):
+        return float(RULES[rule](op, sizes))
+    return float(rule * sizes.of(op.results[0]).elements)
 
 
 def _body(op: ir.Operation) -> int:
-    """Operations in the region of a reduction, a sort or a scatter, but for its terminator."""
+    """Operations in the combiner of a reduction, a sort or a scatter, without its terminator."""
     return len(list(op.regions[0].blocks[0].operations)) - 1
 
 
@@ -119,23 +92,111 @@ def _map(op: ir.Operation, sizes: TensorSizes) -> float:
     return sizes.of(op.results[0]).elements * _body(op)
 
 
-def _nothing(op: ir.Operation, sizes: TensorSizes) -> float:
-    return 0.0
+def _product(
+    count: Callable[[ir.Operation], float],
+) -> Callable[[ir.Operation, TensorSizes], float]:
+    """The rule of a product, from the pairs that it multiplies and adds.
+
+    A pair of real numbers takes two FLOPs, one of complex numbers four times as many.
+    """
+
+    def flops(op: ir.Operation, sizes: TensorSizes) -> float:
+        left, out = ir.ShapedType(op.operands[0].type), ir.ShapedType(op.results[0].type)
+        if not left.has_static_shape or not out.has_static_shape:
+            return 0.0
+        return (8.0 if isinstance(out.element_type, ir.ComplexType) else 2.0) * count(op)
+
+    return flops
 
 
-_COUNTERS: dict[str, Callable[[ir.Operation, TensorSizes], float]] = {
-    "chlo.top_k": _top_k,
-    "sdy.manual_computation": _nothing,
-    "stablehlo.case": _nothing,
-    "stablehlo.cholesky": _cholesky,
-    "stablehlo.fft": _fft,
-    "stablehlo.if": _nothing,
-    "stablehlo.map": _map,
-    "stablehlo.reduce": _reduce,
-    "stablehlo.reduce_window": _reduce_window,
-    "stablehlo.scatter": _scatter,
-    "stablehlo.select_and_scatter": _select_and_scatter,
-    "stablehlo.sort": _sort,
-    "stablehlo.triangular_solve": _triangular_solve,
-    "stablehlo.while": _nothing,
+def _shape(value: ir.Value) -> list[int]:
+    return list(ir.ShapedType(value.type).shape)
+
+
+def _dot_general(op: ir.Operation) -> float:
+    numbers = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
+    left = _shape(op.operands[0])
+    contracted = math.prod(left[axis] for axis in numbers.lhs_contracting_dimensions)
+    return float(math.prod(_shape(op.results[0])) * contracted)
+
+
+def _dot(op: ir.Operation) -> float:
+    """Also of a ragged product: each row is multiplied by the matrix of one group."""
+    return float(math.prod(_shape(op.results[0])) * _shape(op.operands[0])[-1])
+
+
+def _convolution(op: ir.Operation) -> float:
+    """Only pairs of an input and a kernel element that are there; padding and holes cost nothing.
+
+    Feature groups are in the kernel's input features, which are those of one group. Batch groups
+    share out the batch: an output feature sees the part of its group.
+    """
+    numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
+    image, kernel, out = _shape(op.operands[0]), _shape(op.operands[1]), _shape(op.results[0])
+    axes = len(numbers.input_spatial_dimensions)
+    strides = _numbers(op, "window_strides", [1] * axes)
+    image_dilation = _numbers(op, "lhs_dilation", [1] * axes)
+    kernel_dilation = _numbers(op, "rhs_dilation", [1] * axes)
+    padding = _numbers(op, "padding", [0] * (2 * axes))
+    taps = math.prod(
+        _taps(
+            image[numbers.input_spatial_dimensions[axis]],
+            kernel[numbers.kernel_spatial_dimensions[axis]],
+            out[numbers.output_spatial_dimensions[axis]],
+            strides[axis],
+            padding[2 * axis],
+            image_dilation[axis],
+            kernel_dilation[axis],
+        )
+        for axis in range(axes)
+    )
+    features = (
+        out[numbers.output_feature_dimension] * kernel[numbers.kernel_input_feature_dimension]
+    )
+    return float(taps * out[numbers.output_batch_dimension] * features)
+
+
+def _taps(
+    image: int, kernel: int, out: int, stride: int, low: int, image_dilation: int, dilation: int
+) -> int:
+    """How many pairs of an output and a kernel position meet an element of the image."""
+    last = (image - 1) * image_dilation
+    shift = np.arange(kernel, dtype=np.int64) * dilation - low
+    first_out = np.maximum(-(shift // stride), 0)
+    last_out = np.minimum((last - shift) // stride, out - 1)
+    count = 0
+    for residue in range(image_dilation):
+        # Of the outputs with this residue all meet an element, or all meet the holes between.
+        meets = (residue * stride + shift) % image_dilation == 0
+        below = (last_out - residue) // image_dilation - (first_out - 1 - residue) // image_dilation
+        count += int(np.maximum(below, 0)[meets].sum())
+    return count
+
+
+def _numbers(op: ir.Operation, name: str, missing: Sequence[int]) -> list[int]:
+    """An attribute of integers, whichever of MLIR's two forms it has."""
+    if name not in op.attributes:
+        return list(missing)
+    attribute = op.attributes[name]
+    if isinstance(attribute, ir.DenseIntElementsAttr):
+        return [int(number) for number in np.array(attribute).reshape(-1)]
+    return list(ir.DenseI64ArrayAttr(attribute))
+
+
+RULES: dict[FlopRule, Callable[[ir.Operation, TensorSizes], float]] = {
+    FlopRule.CHOLESKY: _cholesky,
+    FlopRule.CONVOLUTION: _product(_convolution),
+    FlopRule.DOT: _product(_dot),
+    FlopRule.DOT_GENERAL: _product(_dot_general),
+    FlopRule.FFT: _fft,
+    FlopRule.MAP: _map,
+    FlopRule.RAGGED_DOT: _product(_dot),
+    FlopRule.REDUCE: _reduce,
+    FlopRule.REDUCE_WINDOW: _reduce_window,
+    FlopRule.SCATTER: _scatter,
+    FlopRule.SELECT_AND_SCATTER: _select_and_scatter,
+    FlopRule.SORT: _sort,
+    FlopRule.TOP_K: _top_k,
+    FlopRule.TRIANGULAR_SOLVE: _triangular_solve,
 }
+"""The counter of each rule."""

@@ -8,12 +8,13 @@ wherever a value has another sharding (an all-gather, an all-to-all).
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
 
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import sdy
 
-from hloom.passes.ir import walk
+from hloom.passes.ir import mesh, walk
+from hloom.passes.ir.op_facts import Category
+from hloom.passes.ir.ops import facts_of
 
 CONSTRAINT = "sdy.sharding_constraint"
 """The operation that a sharding constraint is."""
@@ -26,12 +27,12 @@ _MOST_LOOKED_THROUGH = 64
 """Operations behind a constraint that are looked at; a normalization has about twelve."""
 
 
-def moves_nothing(constraint: ir.Operation, elementwise: Collection[str]) -> bool:
+def moves_nothing(constraint: ir.Operation) -> bool:
     """Whether a sharding constraint provably leaves all data on the device where it is.
 
     So it is where its mesh is of one device; and where its operand is made, on each device by
     itself, from constants, from arguments of the program of that sharding and from results of other
-    constraints to it: by ``elementwise`` operations, broadcasts, transposes, reshapes that drop or
+    constraints to it: by elementwise operations, broadcasts, transposes, reshapes that drop or
     add axes of one element, and reductions along axes that are not split.
     """
     sharding = sdy.TensorShardingAttr(constraint.attributes["sharding"])
@@ -40,15 +41,14 @@ def moves_nothing(constraint: ir.Operation, elementwise: Collection[str]) -> boo
     wanted = _placement_of(sharding)
     if wanted is None:
         return False
-    found = _Search(elementwise).placement(constraint.operands[0])
+    found = _Search().placement(constraint.operands[0])
     return found is not None and _merged(found, wanted) == wanted
 
 
 class _Search:
     """Finds how values are sharded, by what they are made of."""
 
-    def __init__(self, elementwise: Collection[str]) -> None:
-        self._elementwise = elementwise
+    def __init__(self) -> None:
         self._left = _MOST_LOOKED_THROUGH
         self._known: dict[ir.Value, _Placement | None] = {}
 
@@ -66,11 +66,12 @@ class _Search:
         if isinstance(owner, ir.Block):
             return _of_argument(ir.BlockArgument(value))
         op = owner.operation
-        if op.name in ("stablehlo.constant", "stablehlo.iota"):
+        facts = facts_of(op.name)
+        if facts.is_constant:
             return (None,) * type_.rank
         if op.name == CONSTRAINT:
             return _placement_of(sdy.TensorShardingAttr(op.attributes["sharding"]))
-        if op.name in self._elementwise:
+        if facts.category is Category.ELEMENTWISE and facts.is_fusible:
             return self._of_elementwise(op, type_.rank)
         rule = {
             "stablehlo.broadcast_in_dim": _broadcast,
@@ -139,8 +140,8 @@ def _placement_of(sharding: sdy.TensorShardingAttr) -> _Placement | None:
     """None where the sharding leaves something open, or a sum to be done."""
     if "?" in str(sharding) or "unreduced" in str(sharding):
         return None
-    mesh = sharding.mesh_or_ref
-    return tuple(f"{mesh}{_axes(each)}" for each in sharding.dimension_shardings)
+    named = sharding.mesh_or_ref
+    return tuple(f"{named}{_axes(each)}" for each in sharding.dimension_shardings)
 
 
 def _axes(dimension: ir.Attribute) -> str:
@@ -160,18 +161,6 @@ def _of_argument(argument: ir.BlockArgument) -> _Placement | None:
 
 
 def _devices(sharding: sdy.TensorShardingAttr, op: ir.Operation) -> int | None:
-    """How many devices the mesh of a sharding has; None where it is not there."""
-    mesh: ir.Attribute | None = sharding.mesh_or_ref
-    if isinstance(mesh, ir.FlatSymbolRefAttr):
-        name = mesh.value
-        *_, outermost = walk.ancestors(op.block)
-        named = (
-            view.operation.attributes["mesh"]
-            for view in outermost.regions[0].blocks[0].operations
-            if view.operation.name == "sdy.mesh"
-            and ir.StringAttr(view.operation.attributes["sym_name"]).value == name
-        )
-        mesh = next(named, None)
-    if mesh is None:
-        return None
-    return math.prod(sdy.MeshAxisAttr(axis).size for axis in sdy.MeshAttr(mesh).axes)
+    """How many devices the mesh of a sharding has; None where the module has no such mesh."""
+    found = mesh.resolved(sharding.mesh_or_ref, op)
+    return None if found is None else math.prod(mesh.axis_sizes(found).values())

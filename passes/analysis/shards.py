@@ -16,7 +16,8 @@ from jax.extend.mlir.dialects import sdy
 from jax.extend.mlir.passmanager import PassManager
 
 from hloom.passes.analysis.loops.counted import defining_op
-from hloom.passes.ir import walk
+from hloom.passes.analysis.sharding_constraints import CONSTRAINT
+from hloom.passes.ir import mesh, walk
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.ir.types import tensor_bytes
 
@@ -59,7 +60,7 @@ class Shards:
         with module.context:
             meshes = _meshes(propagated)
             for number, op in enumerate(walk.operations(module.operation)):
-                if op.name == "sdy.sharding_constraint":  # Shardy puts a reshard in its place
+                if op.name == CONSTRAINT:  # Shardy puts a reshard in its place
                     shares[op.results[0]] = _share(op.results[0], op.attributes["sharding"], meshes)
                 elif number in twins:
                     for value, sharding, split in _shardings(op, twins[number]):
@@ -96,14 +97,8 @@ class Shards:
 
 def _meshes(module: ir.Module) -> dict[str, dict[str, int]]:
     """By symbol name, the sizes of a mesh's axes."""
-    found: dict[str, dict[str, int]] = {}
-    for view in module.body.operations:
-        op = view.operation
-        if op.name == "sdy.mesh":
-            axes = [sdy.MeshAxisAttr(axis) for axis in sdy.MeshAttr(op.attributes["mesh"]).axes]
-            name = ir.StringAttr(op.attributes["sym_name"]).value
-            found[name] = {axis.name: axis.size for axis in axes}
-    return found
+    found = mesh.mesh_ops(module.operation)
+    return {name: mesh.axis_sizes(mesh.mesh_of(op)) for name, op in found.items()}
 
 
 def _values(module: ir.Module) -> Iterator[ir.Value]:
@@ -123,8 +118,8 @@ def _shardings(op: ir.Operation, twin: ir.Operation) -> Iterator[_Sharded]:
     attributes = walk.readable_attributes(twin)
     if op.name == "func.func":
         yield from _of_arguments(op, attributes.get("arg_attrs"))
-    elif op.name == "sdy.manual_computation":
-        manual = frozenset(_manual_axes(twin.attributes["manual_axes"]))
+    elif op.name == mesh.MANUAL_COMPUTATION:
+        manual = mesh.manual_axes(twin)
         arguments = op.regions[0].blocks[0].arguments
         yield from _each(arguments, twin.attributes["in_shardings"], manual)
         yield from _each(op.results, twin.attributes["out_shardings"])
@@ -153,11 +148,6 @@ def _each(
         yield value, sharding, split
 
 
-def _manual_axes(attribute: ir.Attribute) -> list[str]:
-    axes = sdy.ManualAxesAttr(attribute)
-    return [str(axes[number]) for number in range(len(axes))]
-
-
 def _share(
     value: ir.Value,
     sharding: ir.Attribute,
@@ -168,12 +158,11 @@ def _share(
     if not isinstance(value.type, ir.RankedTensorType) or not value.type.has_static_shape:
         return _WHOLE
     tensor = sdy.TensorShardingAttr(sharding)
-    mesh = tensor.mesh_or_ref
-    if isinstance(mesh, ir.FlatSymbolRefAttr):
-        sizes = meshes[mesh.value]
+    named = tensor.mesh_or_ref
+    if isinstance(named, ir.FlatSymbolRefAttr):
+        sizes = meshes[named.value]
     else:
-        axes = [sdy.MeshAxisAttr(axis) for axis in sdy.MeshAttr(mesh).axes]
-        sizes = {axis.name: axis.size for axis in axes}
+        sizes = mesh.axis_sizes(sdy.MeshAttr(named))
     share = _WHOLE
     for length, dimension in zip(value.type.shape, tensor.dimension_shardings, strict=True):
         parts = 1

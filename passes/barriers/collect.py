@@ -6,12 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
-from jax.extend.mlir.dialects import stablehlo
 
 from hloom.passes.barriers.intervals import Role
-from hloom.passes.ir import marks, walk
+from hloom.passes.ir import marks, mesh, walk
 from hloom.passes.ir.collectives import (
-    COLLECTIVES,
     CollectiveError,
     Participants,
     SyncRequirement,
@@ -23,7 +21,9 @@ from hloom.passes.ir.collectives import (
     sync_requirement_of,
     synchronized,
 )
+from hloom.passes.ir.custom_calls import aliased_operands
 from hloom.passes.ir.mark_decompositions import Groups
+from hloom.passes.ir.ops import facts_of
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,7 @@ class SyncKernel:
     @property
     def in_place(self) -> frozenset[int]:
         """The operands whose buffers it writes its results to."""
-        aliases = walk.readable_attributes(self.op).get("output_operand_aliases")
-        found = list(aliases) if isinstance(aliases, ir.ArrayAttr) else []
-        return frozenset(stablehlo.OutputOperandAlias(alias).operand_index for alias in found)
+        return aliased_operands(self.op)
 
 
 @dataclass(frozen=True)
@@ -154,10 +152,10 @@ def read_sync_program(module: ir.Module, *, ordered_collectives: str) -> SyncPro
 
     Raises CollectiveError where a kernel's needs cannot be read, or cannot be met where it stands.
     """
-    partitions = _count(module, "mhlo.num_partitions")
+    partitions = mesh.partition_count(module)
     if not any(_is_site(op, partitions) for op in walk.operations(module.operation)):
         return SyncProgram(partitions, ())
-    if (replicas := _count(module, "mhlo.num_replicas")) > 1:
+    if (replicas := mesh.replica_count(module)) > 1:
         raise CollectiveError(
             f"the module has {replicas} replicas; barriers are for the partitions of one "
             "(jax.jit, jax.shard_map)"
@@ -174,17 +172,10 @@ def has_marks(module: ir.Module) -> bool:
     return any(marks.mark_name(op) == marks.TOKEN for op in walk.operations(module.operation))
 
 
-def _count(module: ir.Module, name: str) -> int:
-    attributes = module.operation.attributes
-    return ir.IntegerAttr(attributes[name]).value if name in attributes else 1
-
-
 def _is_site(op: ir.Operation, partitions: int) -> bool:
     return is_ragged_all_to_all(op) or (partitions > 1 and sync_requirement_of(op) is not None)
 
 
-_MANUAL = "sdy.manual_computation"
-_HOLDS_CODE = frozenset({"stablehlo.case", "stablehlo.if", "stablehlo.while", _MANUAL})
 _REFERENCES = ("callee", "decomposition", "called_computations")
 
 
@@ -252,14 +243,14 @@ class _Reader:
             return (
                 None if is_trivial(participants) else SyncKernel(op, position, needs, participants)
             )
-        if op.name in COLLECTIVES:
+        if facts_of(op.name).communicates:
             known = synchronized(op, self._partitions)
             return XlaCollective(op, position, known) if self._all else None
         sequences = self._sequences_inside(op, function)
         inside = next((sequence.members[0] for sequence in sequences if sequence.members), None)
         if inside is None:
             return None
-        if op.name not in _HOLDS_CODE and op.name != "func.call":
+        if not facts_of(op.name).holds_code and op.name != "func.call":
             raise CollectiveError(
                 f"{described(inside.op)} stands inside {described(op)}, where the order of the "
                 "collectives cannot be carried to: take it out of there, or name order=barriers "
@@ -294,7 +285,7 @@ class _Reader:
         for member in sequence.members:
             if isinstance(member, Nested):
                 for inside in member.sequences:
-                    manual = is_manual or member.op.name == _MANUAL
+                    manual = is_manual or member.op.name == mesh.MANUAL_COMPUTATION
                     self._check_places(inside, checked, is_manual=manual)
             elif not isinstance(member, XlaCollective) and not is_manual:
                 raise CollectiveError(

@@ -11,7 +11,7 @@ from hloom.passes.barriers.collect import SyncKernel
 from hloom.passes.barriers.plan import Barrier
 from hloom.passes.ir import walk
 from hloom.passes.ir.mark_decompositions import can_carry_dependency
-from hloom.passes.ir.ops import Kind, kind_of
+from hloom.passes.ir.ops import facts_of
 
 
 @dataclass
@@ -123,7 +123,7 @@ def _is_known(value: ir.Value) -> bool:
     if isinstance(value.type, ir.RankedTensorType) and value.type.rank == 0:
         return True
     owner = value.owner
-    return not isinstance(owner, ir.Block) and kind_of(owner.operation) is Kind.CONSTANT
+    return not isinstance(owner, ir.Block) and facts_of(owner.operation.name).is_constant
 
 
 def _add_reader(

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 
 from hloom.passes.barriers.collect import SyncKernel, SyncSequence
 from hloom.passes.barriers.intervals import BarrierPositions, Collective, Placed, Role, SyncNeed
-from hloom.passes.ir.collectives import Participants, described, target_of
+from hloom.passes.ir.collectives import Participants, described
+from hloom.passes.ir.custom_calls import target_of
 from hloom.passes.ir.marks import BarrierKind
 
 

@@ -19,7 +19,7 @@ from hloom.passes.barriers.collect import (
     XlaCollective,
 )
 from hloom.passes.framework.text import pluralize
-from hloom.passes.ir.collectives import target_of
+from hloom.passes.ir.custom_calls import target_of
 from hloom.passes.ir.locations import operation_name, source_line
 from hloom.passes.ir.marks import BarrierKind, Rendezvous
 

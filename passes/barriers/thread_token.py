@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import sdy
 
-from hloom.passes.ir import walk
+from hloom.passes.ir import mesh, walk
 
 
 def rebuild_branches(op: ir.Operation, tokens: Sequence[ir.Value]) -> ir.Value:
@@ -64,8 +64,8 @@ def replicate_token(op: ir.Operation) -> None:
     if "sdy.sharding" not in op.attributes:
         return
     shardings = list(sdy.TensorShardingPerValueAttr(op.attributes["sdy.sharding"]).shardings)
-    mesh = sdy.TensorShardingAttr(shardings[0]).mesh_or_ref
-    whole = sdy.TensorShardingAttr.get(mesh, [])
+    named = sdy.TensorShardingAttr(shardings[0]).mesh_or_ref
+    whole = sdy.TensorShardingAttr.get(named, [])
     op.attributes["sdy.sharding"] = sdy.TensorShardingPerValueAttr.get([*shardings, whole])
 
 
@@ -109,15 +109,7 @@ def _attributes(op: ir.Operation) -> dict[str, ir.Attribute]:
 
 def _mesh(computation: ir.Operation) -> ir.Attribute:
     """The mesh that a manual computation's values are on, or the module's first."""
-    for name in ("in_shardings", "out_shardings"):
-        for sharding in sdy.TensorShardingPerValueAttr(computation.attributes[name]).shardings:
-            return sdy.TensorShardingAttr(sharding).mesh_or_ref
-    module = computation
-    while module.parent is not None:
-        module = module.parent.operation
-    names = (
-        view.operation.attributes["sym_name"]
-        for view in module.regions[0].blocks[0].operations
-        if view.operation.name == "sdy.mesh"
-    )
-    return ir.FlatSymbolRefAttr.get(ir.StringAttr(next(names)).value)
+    found = mesh.mesh_of_computation(computation)
+    if found is not None:
+        return found
+    return ir.FlatSymbolRefAttr.get(next(iter(mesh.mesh_ops(walk.module_of(computation)))))

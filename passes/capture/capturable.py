@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from hloom.passes.ir.op_memory import KNOWN
-from hloom.passes.ir.ops import BRANCHING
-from hloom.passes.ir.walk import readable_attributes, values_read
+from hloom.passes.ir.collectives import is_collective
+from hloom.passes.ir.custom_calls import OWN, is_host_callback, is_typed_ffi, target_of
+from hloom.passes.ir.ops import facts_of
+from hloom.passes.ir.walk import values_read
 
 
 @dataclass(frozen=True)
@@ -43,40 +44,10 @@ class CaptureObstacle:
     reason: str
 
 
-CONTAINERS = BRANCHING | {"sdy.manual_computation"}
-"""Names of the operations whose regions are parts of the program."""
-
-COLLECTIVES = frozenset(
-    f"stablehlo.{name}"
-    for name in (
-        "all_gather all_reduce all_to_all collective_broadcast collective_permute "
-        "collective_reduce cross-replica-sum reduce_scatter"
-    ).split()
-)
-
-_HOST_TRANSFERS = frozenset(f"stablehlo.{name}" for name in ("infeed", "outfeed", "recv", "send"))
-
-_LIBRARY_CALLS = frozenset(
-    f"stablehlo.{name}" for name in ("cholesky", "convolution", "fft", "triangular_solve")
-)
-"""Operations that XLA hands to cuDNN, cuFFT, cuSOLVER and cuBLAS through thunks that it never puts
-into a graph. (A convolution that autotuning turns into a cuDNN graph would be captured; without the
-device at hand none is.)"""
-
 _NO_WORK = frozenset(
     {"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "annotate_device_placement"}
 )
 """Targets of custom calls that tell XLA something and are gone when it makes kernels."""
-
-_OWN = "hloom."
-"""What hloom's own kernels are called; they have the command-buffer trait."""
-
-_RAGGED = "ragged_all_to_all"
-_TYPED_FFI = 4
-"""The `api_version` of a custom call to a typed FFI handler."""
-
-_TYPED_ATTRIBUTES = "mhlo.backend_config"
-"""Where JAX writes the attributes for a typed FFI handler, and then no `api_version`."""
 
 
 def obstacle(op: ir.Operation, rules: Rules) -> CaptureObstacle | None:
@@ -84,7 +55,7 @@ def obstacle(op: ir.Operation, rules: Rules) -> CaptureObstacle | None:
     reason = _reason(op, rules)
     if reason is not None:
         return CaptureObstacle(op, reason)
-    if op.name not in CONTAINERS:
+    if not facts_of(op.name).holds_code:
         return None
     for region in op.regions:
         for block in region.blocks:
@@ -95,42 +66,19 @@ def obstacle(op: ir.Operation, rules: Rules) -> CaptureObstacle | None:
     return None
 
 
-def is_host_callback(op: ir.Operation) -> bool:
-    """Whether the operation itself calls Python on the host."""
-    return op.name == "stablehlo.custom_call" and "callback" in custom_call_target(op)
-
-
-def is_collective(op: ir.Operation) -> bool:
-    """Whether the operation itself is an exchange between devices."""
-    if op.name == "stablehlo.custom_call":
-        return custom_call_target(op) == _RAGGED
-    return op.name in COLLECTIVES
-
-
-def custom_call_target(op: ir.Operation) -> str:
-    """The target of a ``stablehlo.custom_call``."""
-    return ir.StringAttr(op.attributes["call_target_name"]).value
-
-
 def _reason(op: ir.Operation, rules: Rules) -> str | None:
     """Why the operation itself is not captured, whatever is inside it."""
-    name = op.name
     if is_collective(op):
         return None if rules.collectives else "a collective, and collectives=off"
-    if name == "stablehlo.custom_call":
-        return _reason_of_custom_call(op)
-    if name in _HOST_TRANSFERS:
-        return "a transfer to or from the host"
-    if name in _LIBRARY_CALLS:
-        return "a library call that XLA does not capture"
-    if name in BRANCHING and not rules.loops:
+    if (target := target_of(op)) is not None:
+        return _reason_of_custom_call(op, target)
+    facts = facts_of(op.name)
+    if facts.no_capture is not None:
+        return facts.no_capture
+    if facts.branches and not rules.loops:
         return "a loop or branch, and loops=off"
-    if name == "func.call":
-        return "a call that is not inlined"
-    if name not in KNOWN and not name.startswith("func."):
-        return "an operation that hloom does not know"
-    # What is inside a container is looked at by itself.
-    read = op.operands if name in CONTAINERS else values_read(op)
+    # The operations of a region of code are looked at one by one.
+    read = op.operands if facts.holds_code else values_read(op)
     for value in (*read, *op.results):
         if not _can_pass(value.type):
             return f"a value of type {value.type}"
@@ -146,23 +94,15 @@ def _can_pass(type_: ir.Type) -> bool:
     return isinstance(type_, ir.TupleType) or str(type_) == "!stablehlo.token"
 
 
-def _reason_of_custom_call(op: ir.Operation) -> str | None:
-    target = custom_call_target(op)
-    if target in _NO_WORK or target.startswith(("xla.sdy.", _OWN)):
+def _reason_of_custom_call(op: ir.Operation, target: str) -> str | None:
+    # hloom's own kernels have the command-buffer trait.
+    if target in _NO_WORK or target.startswith(("xla.sdy.", OWN)):
         return None
     if is_host_callback(op):
         return "a host callback"
-    if not _is_typed(op):
+    if not is_typed_ffi(op):
         return f"a legacy custom call, @{target}"
     return f"a custom call that is not known to have the command-buffer trait, @{target}"
-
-
-def _is_typed(op: ir.Operation) -> bool:
-    """Whether a custom call goes to a typed FFI handler; the others are legacy."""
-    attributes = readable_attributes(op)
-    version = attributes.get("api_version")
-    typed = isinstance(version, ir.IntegerAttr) and version.value == _TYPED_FFI
-    return typed or _TYPED_ATTRIBUTES in attributes
 
 
 def _is_dynamic(type_: ir.Type) -> bool:

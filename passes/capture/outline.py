@@ -11,7 +11,7 @@ from hloom.passes.capture.plan import BlockCapture
 from hloom.passes.capture.regions import Region
 from hloom.passes.ir import marks, walk
 from hloom.passes.ir.clone import remap_operands
-from hloom.passes.ir.ops import BRANCHING
+from hloom.passes.ir.ops import facts_of
 
 
 class Outliner:
@@ -26,7 +26,7 @@ class Outliner:
             for view in self._module.operations
             if "sym_name" in view.operation.attributes
         }
-        self._has_loops = any(op.name in BRANCHING for op in walk.operations(module))
+        self._has_loops = any(facts_of(op.name).branches for op in walk.operations(module))
         self._next = 0
 
     def apply(self, plan: BlockCapture) -> None:

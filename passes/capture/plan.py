@@ -7,12 +7,14 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from hloom.passes.capture.capturable import CaptureObstacle, Rules, is_collective
+from hloom.passes.capture.capturable import CaptureObstacle, Rules
 from hloom.passes.capture.control_deps import ControlDependency, can_be_selected, waiting_operands
 from hloom.passes.capture.regions import BlockRegions, regions_of
 from hloom.passes.capture.schedule import BlockSchedule, GraphBreak
 from hloom.passes.framework.text import pluralize
-from hloom.passes.ir import walk
+from hloom.passes.ir import mesh, walk
+from hloom.passes.ir.collectives import is_collective
+from hloom.passes.ir.custom_calls import CUSTOM_CALL
 from hloom.passes.ir.locations import operation_name, source_line
 
 _MOST_ANCHORS = 32
@@ -93,7 +95,7 @@ class CapturePlan:
 
 def plan_module(module: ir.Module, rules: Rules, min_ops: int) -> CapturePlan:
     """Finds the regions of a module and what is to wait at their edges."""
-    can_tie_at_top = _partitions(module) == 1
+    can_tie_at_top = mesh.partition_count(module) == 1
     blocks: list[BlockCapture] = []
     graph_breaks: list[GraphBreak] = []
     for found in regions_of(module, rules, min_ops):
@@ -101,7 +103,7 @@ def plan_module(module: ir.Module, rules: Rules, min_ops: int) -> CapturePlan:
             each for each in found.schedule.graph_breaks if each.obstacle.op == each.op
         ]
         if found.regions:
-            can_tie = can_tie_at_top or _is_manual(found.schedule.block)
+            can_tie = can_tie_at_top or mesh.is_in_manual_computation(found.schedule.block)
             blocks.append(BlockCapture(found, tuple(_ties(found.schedule)) if can_tie else ()))
     return CapturePlan(tuple(blocks), tuple(graph_breaks), rules, min_ops)
 
@@ -144,18 +146,7 @@ def _latest(values: list[ir.Value], sorted_: BlockSchedule) -> list[ir.Value]:
 
 def _may_move(op: ir.Operation) -> bool:
     """Whether a graph break may run later than it could: every device makes it wait alone."""
-    return op.name == "stablehlo.custom_call" and not is_collective(op)
-
-
-def _partitions(module: ir.Module) -> int:
-    """For how many devices the module is; its values may be spread over all of them."""
-    count = walk.readable_attributes(module.operation).get("mhlo.num_partitions")
-    return count.value if isinstance(count, ir.IntegerAttr) else 1
-
-
-def _is_manual(block: ir.Block) -> bool:
-    """Whether each device has its own values in a block, so that reading one moves no data."""
-    return any(op.name == "sdy.manual_computation" for op in walk.ancestors(block))
+    return op.name == CUSTOM_CALL and not is_collective(op)
 
 
 def _told(obstacle: CaptureObstacle) -> dict[str, object]:

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from hloom.passes.capture.capturable import CONTAINERS, Rules
+from hloom.passes.capture.capturable import Rules
 from hloom.passes.capture.schedule import BlockSchedule, is_free, schedule_block
 from hloom.passes.ir import walk
+from hloom.passes.ir.op_facts import Category
+from hloom.passes.ir.ops import facts_of
 
 
 @dataclass(frozen=True)
@@ -39,10 +41,6 @@ class BlockRegions:
     regions: tuple[Region, ...]
 
 
-_LOOP = "stablehlo.while"
-_TERMINATORS = frozenset({"sdy.return", "stablehlo.return"})
-
-
 def regions_of(module: ir.Module, rules: Rules, min_ops: int) -> Iterator[BlockRegions]:
     """Every block of the program that no graph holds together with what is around it."""
     for function in walk.functions(module).values():
@@ -63,16 +61,17 @@ def _of_block(block: ir.Block, rules: Rules, min_ops: int) -> Iterator[BlockRegi
 
 def _inner_blocks(op: ir.Operation) -> list[ir.Block]:
     """The blocks of an operation in which there may be regions; a loop's condition is none."""
-    if op.name not in CONTAINERS:
+    facts = facts_of(op.name)
+    if not facts.holds_code:
         return []
-    regions = list(op.regions)
-    return [region.blocks[0] for region in (regions[1:] if op.name == _LOOP else regions)]
+    first = 1 if facts.category is Category.LOOP else 0
+    return [region.blocks[0] for region in list(op.regions)[first:]]
 
 
 def _counted(op: ir.Operation) -> int:
     """How many operations count of an operation and what is inside it."""
-    if op.name not in CONTAINERS:
+    if not facts_of(op.name).holds_code:
         return 0 if is_free(op) else 1
     blocks = [block for region in op.regions for block in region.blocks]
     inner = [view.operation for block in blocks for view in block.operations]
-    return sum(_counted(each) for each in inner if each.name not in _TERMINATORS)
+    return sum(_counted(each) for each in inner if not facts_of(each.name).ends_block)

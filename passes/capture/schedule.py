@@ -17,12 +17,10 @@ from jax.extend.mlir import ir
 
 from hloom.passes.capture.capturable import CaptureObstacle, Rules, obstacle
 from hloom.passes.ir import walk
+from hloom.passes.ir.ops import facts_of
 
 BEFORE_ALL = -1
 """The gap before phase 0."""
-
-_FREE = frozenset({"stablehlo.constant", "stablehlo.iota"})
-_RELABEL = frozenset({"stablehlo.optimization_barrier", "sdy.sharding_constraint"})
 
 
 @dataclass(frozen=True)
@@ -125,7 +123,7 @@ def _rows(block: ir.Block, rules: Rules) -> list[_Row]:
     for op in body:
         makers = {id(row): row for value in walk.values_read(op) if (row := made_by.get(value))}
         why = obstacle(op, rules)
-        is_free = op.name in _FREE
+        is_free = facts_of(op.name).is_constant
         row = _Row(
             op=op,
             obstacle=why,
@@ -164,4 +162,5 @@ def _is_of_tokens(op: ir.Operation) -> bool:
 
 def is_free(op: ir.Operation) -> bool:
     """Whether an operation makes no kernel: a constant, or something that only passes values on."""
-    return op.name in _FREE or op.name in _RELABEL
+    facts = facts_of(op.name)
+    return facts.is_constant or facts.relabels

@@ -31,8 +31,9 @@ def remap_operands(op: ir.Operation, values: Mapping[ir.Value, ir.Value]) -> Non
     """Makes an operation, and everything inside it, read other values than it does, in place."""
     for each in (op, *walk.operations(op)):
         for number, operand in enumerate(each.operands):
-            if operand in values:
-                each.operands[number] = values[operand]
+            exchanged = values.get(operand)
+            if exchanged is not None:
+                each.operands[number] = exchanged
 
 
 def _attributes(module: ir.Module) -> dict[str, ir.Attribute]:

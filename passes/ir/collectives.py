@@ -23,8 +23,10 @@ from typing import Literal
 from jax.extend.mlir import ir
 
 from hloom.passes.ir import walk
+from hloom.passes.ir.custom_calls import target_of
 from hloom.passes.ir.locations import source_line
 from hloom.passes.ir.mark_decompositions import Groups, can_carry_dependency
+from hloom.passes.ir.ops import facts_of
 from hloom.passes.ir.replica_groups import replica_groups
 
 ATTRIBUTE = "hloom.collective"
@@ -93,25 +95,22 @@ def sync_requirement_of(call: ir.Operation) -> SyncRequirement | None:
     The call's own attribute goes before its target's declaration. Raises CollectiveError where the
     attribute cannot be read.
     """
-    if call.name != "stablehlo.custom_call":
+    target = target_of(call)
+    if target is None:
         return None
     text = _attribute(call)
     if text is None:
-        return _declared.get(target_of(call))
+        return _declared.get(target)
     try:
         return parse_sync_requirement(text)
     except ValueError as error:
         raise CollectiveError(f"{described(call)}: its attribute {ATTRIBUTE} {error}") from error
 
 
-def target_of(call: ir.Operation) -> str:
-    """The target of a custom call."""
-    return ir.StringAttr(call.attributes["call_target_name"]).value
-
-
 def described(op: ir.Operation) -> str:
     """An operation for people: what it is, and where in the user's program."""
-    name = f"@{target_of(op)}" if op.name == "stablehlo.custom_call" else op.name
+    target = target_of(op)
+    name = op.name if target is None else f"@{target}"
     line = source_line(op.location)
     return f"{name} at {line}" if line else name
 
@@ -219,25 +218,14 @@ def is_trivial(participants: Participants) -> bool:
     return all(len(group) == 1 for group in participants)
 
 
-_SYNCHRONIZING = frozenset(
-    f"stablehlo.{name}" for name in ("all_gather", "all_reduce", "all_to_all", "reduce_scatter")
-)
-"""Each result depends on an operand of every member of the group."""
-
-COLLECTIVES = _SYNCHRONIZING | frozenset(
-    {
-        "stablehlo.collective_broadcast",
-        "stablehlo.collective_permute",
-        "stablehlo.collective_reduce",  # jaxlib 0.12 and later
-        "stablehlo.cross-replica-sum",
-    }
-)
-"""XLA's collectives."""
-
-
 def is_ragged_all_to_all(op: ir.Operation) -> bool:
     """Whether the operation is `jax.lax.ragged_all_to_all`."""
-    return op.name == "stablehlo.custom_call" and target_of(op) == RAGGED_TARGET
+    return target_of(op) == RAGGED_TARGET
+
+
+def is_collective(op: ir.Operation) -> bool:
+    """Whether the operation itself is an exchange between devices."""
+    return facts_of(op.name).communicates or is_ragged_all_to_all(op)
 
 
 def ragged_groups(call: ir.Operation) -> Groups:
@@ -257,7 +245,7 @@ def synchronized(op: ir.Operation, partitions: int) -> Participants | None:
     groups are not partitions or cannot be read, or there is no data at all.
     """
     attributes = walk.readable_attributes(op)
-    if op.name not in _SYNCHRONIZING or attributes.get("channel_handle") is None:
+    if not facts_of(op.name).synchronizes or attributes.get("channel_handle") is None:
         return None
     if op.name != "stablehlo.all_to_all" and "use_global_device_ids" not in attributes:
         return None

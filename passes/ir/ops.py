@@ -1,161 +1,285 @@
-"""What kind of work an operation is: free, cheap to do again, or never to be done again."""
+"""The table of operations: exactly one row for each of StableHLO, CHLO, sdy and func.
+
+A new operation goes into the group that it is like; a new column is a field of
+`op_facts.OpFacts`, set for a group or for single rows. tests/passes/ir/test_ops.py wants a row for
+every operation that jaxlib registers, and no other.
+"""
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator
+from typing import Any
 
-from jax.extend.mlir import ir
-
-from hloom.passes.analysis.sharding_constraints import CONSTRAINT, moves_nothing
-
-
-class Kind(enum.StrEnum):
-    """How an operation may be treated by rematerialization."""
-
-    CONSTANT = "constant"
-    """No operand that holds data: a constant or an iota. Costs nothing to have again."""
-    CHEAP = "cheap"
-    """Pure, and as fast as reading its operands and writing its results."""
-    REDUCTION = "reduction"
-    """Pure and cheap, but reads much more than it writes."""
-    EXPENSIVE = "expensive"
-    """Pure, but worth its time: done again only where that is weighed against memory."""
-    OPAQUE = "opaque"
-    """Everything else: a collective, ordered, with side effects, or unknown."""
-
-
-_CONSTANTS = frozenset({"stablehlo.constant", "stablehlo.iota"})
-
-_ELEMENTWISE = frozenset(
-    f"stablehlo.{name}"
-    for name in (
-        "abs add and atan2 bitcast_convert cbrt ceil clamp compare complex convert cosine "
-        "count_leading_zeros divide exponential exponential_minus_one floor imag is_finite log "
-        "log_plus_one logistic maximum minimum multiply negate not or popcnt power real "
-        "reduce_precision remainder round_nearest_afz round_nearest_even rsqrt select shift_left "
-        "shift_right_arithmetic shift_right_logical sign sine sqrt subtract tan tanh xor"
-    ).split()
-) | frozenset(
-    f"chlo.{name}"
-    for name in (
-        "acos acosh asin asinh atan atanh bessel_i1e conj cosh digamma erf erf_inv erfc "
-        "is_inf is_neg_inf is_pos_inf lgamma next_after polygamma sinh square tan zeta"
-    ).split()
+from hloom.passes.ir.op_facts import (
+    UNKNOWN,
+    BufferUse,
+    Category,
+    FlopRule,
+    Kind,
+    OpFacts,
+    Regions,
+    Traffic,
 )
 
-_MOVEMENT = frozenset(
-    {
-        "stablehlo.broadcast_in_dim",
-        "stablehlo.concatenate",
-        "stablehlo.dynamic_slice",
-        "stablehlo.pad",
-        "stablehlo.reshape",
-        "stablehlo.reverse",
-        "stablehlo.slice",
-        "stablehlo.transpose",
-    }
+_Rows = Iterator[tuple[str, OpFacts]]
+
+
+def facts_of(name: str) -> OpFacts:
+    """The facts of the operation of this name, e.g. "stablehlo.add"; `UNKNOWN` without a row."""
+    return _TABLE.get(name, UNKNOWN)
+
+
+def names() -> frozenset[str]:
+    """The names of the operations that have a row."""
+    return frozenset(_TABLE)
+
+
+def buffer_use_of(name: str, results: int) -> BufferUse:
+    """How the operands and this number of results of an operation use memory."""
+    use = facts_of(name).use
+    # What XLA fuses has one result.
+    return BufferUse.WHOLE if use is BufferUse.FUSED and results != 1 else use
+
+
+def _rows(names: str, category: Category, *, dialect: str = "stablehlo", **facts: Any) -> _Rows:
+    """The same facts for each of the names."""
+    row = OpFacts(category, **facts)
+    for name in names.split():
+        yield f"{dialect}.{name}", row
+
+
+def _elementwise(names: str, flops: int, use: BufferUse = BufferUse.FUSED, **facts: Any) -> _Rows:
+    """Divisions and roots (4 FLOPs) are a special-function instruction with a correction or two,
+    exponentials (8) the same with a range reduction, the others polynomials."""
+    return _fused(names, Category.ELEMENTWISE, flops=flops, use=use, **facts)
+
+
+def _heavy(names: str, flops: int, **facts: Any) -> _Rows:
+    """XLA keeps their results rather than doing them again for each reader."""
+    return _elementwise(names, flops, BufferUse.HEAVY, **facts)
+
+
+def _movement(names: str, use: BufferUse = BufferUse.FUSED, **facts: Any) -> _Rows:
+    return _fused(names, Category.MOVEMENT, flops=0, use=use, **facts)
+
+
+def _fused(names: str, category: Category, **facts: Any) -> _Rows:
+    return _rows(names, category, kind=Kind.CHEAP, traffic=Traffic.FUSED, **facts)
+
+
+def _indexed(names: str, use: BufferUse, traffic: Traffic, **facts: Any) -> _Rows:
+    return _rows(names, Category.INDEXED, kind=Kind.EXPENSIVE, use=use, traffic=traffic, **facts)
+
+
+def _kernel(
+    name: str,
+    flops: int | FlopRule,
+    category: Category = Category.NUMERIC,
+    kind: Kind = Kind.EXPENSIVE,
+    **facts: Any,
+) -> _Rows:
+    """Pure work in a kernel of its own."""
+    return _rows(name, category, kind=kind, flops=flops, **facts)
+
+
+def _product(name: str, rule: FlopRule, **facts: Any) -> _Rows:
+    return _kernel(name, rule, Category.CONTRACTION, **facts)
+
+
+def _combining(name: str, rule: FlopRule, **facts: Any) -> _Rows:
+    return _kernel(name, rule, regions=Regions.COMBINER, **facts)
+
+
+def _nothing(names: str, category: Category, **facts: Any) -> _Rows:
+    """No work for the device."""
+    return _rows(names, category, traffic=Traffic.NONE, flops=0, **facts)
+
+
+def _uncommon(names: str, use: BufferUse = BufferUse.FUSED, **facts: Any) -> _Rows:
+    """Pure operations that JAX does not write or that take shapes as data: never recomputed."""
+    return _rows(names, Category.OTHER, use=use, **facts)
+
+
+_LIBRARY = "a library call that XLA does not capture"
+"""For what XLA hands to cuDNN, cuFFT, cuSOLVER and cuBLAS through thunks that it never puts into a
+graph. (A convolution that autotuning turns into a cuDNN graph would be captured; without the device
+at hand none is.)"""
+
+_CODE = Regions.CODE
+
+_GROUPS: tuple[_Rows, ...] = (
+    # Constants. Those of CHLO are expanded before any pass of hloom.
+    _nothing(
+        "constant iota", Category.CONSTANT, kind=Kind.CONSTANT, use=BufferUse.FREE, light=True
+    ),
+    _uncommon("constant constant_like", BufferUse.FREE, dialect="chlo"),
+    # Elementwise.
+    _elementwise(
+        "abs add and ceil clamp compare floor maximum minimum multiply negate not or select "
+        "shift_left shift_right_arithmetic shift_right_logical sign subtract xor",
+        flops=1,
+        light=True,
+    ),
+    _elementwise(
+        "complex count_leading_zeros imag is_finite popcnt real reduce_precision "
+        "round_nearest_afz round_nearest_even",
+        flops=1,
+    ),
+    _elementwise("convert", flops=0, light=True),
+    _elementwise("bitcast_convert", flops=0, light=True, use=BufferUse.VIEW),
+    _elementwise("divide remainder rsqrt sqrt", flops=4),
+    _elementwise("cbrt exponential exponential_minus_one log log_plus_one", flops=8),
+    _heavy("cosine logistic sine", flops=8),
+    _heavy("atan2 power tan tanh", flops=16),
+    _elementwise("conj is_inf is_neg_inf is_pos_inf next_after square", flops=1, dialect="chlo"),
+    _heavy("acos acosh asin asinh atan atanh cosh sinh tan", flops=16, dialect="chlo"),
+    _heavy("bessel_i1e erf erf_inv erfc", flops=32, dialect="chlo"),
+    _heavy("digamma lgamma polygamma zeta", flops=64, dialect="chlo"),
+    # Movement.
+    _movement("broadcast_in_dim concatenate pad reverse slice transpose", light=True),
+    _movement("reshape", light=True, use=BufferUse.VIEW),
+    _movement("dynamic_slice"),
+    # Addresses that are data.
+    _indexed("gather dynamic_gather", BufferUse.FUSED, Traffic.GATHERED, flops=0),
+    _indexed("dynamic_update_slice", BufferUse.IN_PLACE, Traffic.UPDATED, flops=0),
+    _indexed(
+        "scatter",
+        BufferUse.IN_PLACE,
+        Traffic.SCATTERED,
+        flops=FlopRule.SCATTER,
+        regions=Regions.COMBINER,
+    ),
+    # Reductions and kernels.
+    _combining(
+        "reduce",
+        FlopRule.REDUCE,
+        category=Category.REDUCTION,
+        kind=Kind.REDUCTION,
+        use=BufferUse.REDUCTION,
+        traffic=Traffic.FUSED_OPERANDS,
+    ),
+    _combining(
+        "reduce_window", FlopRule.REDUCE_WINDOW, category=Category.REDUCTION, fuses_operands=True
+    ),
+    _combining("select_and_scatter", FlopRule.SELECT_AND_SCATTER, fuses_operands=True),
+    _combining("map", FlopRule.MAP, category=Category.ELEMENTWISE, use=BufferUse.FUSED),
+    _combining("sort", FlopRule.SORT),
+    _kernel("top_k", FlopRule.TOP_K, dialect="chlo"),
+    _kernel("cholesky", FlopRule.CHOLESKY, no_capture=_LIBRARY),
+    _kernel("fft", FlopRule.FFT, no_capture=_LIBRARY),
+    _kernel("triangular_solve", FlopRule.TRIANGULAR_SOLVE, no_capture=_LIBRARY),
+    _kernel("rng_bit_generator", 32, fuses_operands=True),  # the rounds of Threefry
+    # XLA expands batch norms into elementwise work and reductions.
+    _kernel("batch_norm_inference", 4, fuses_operands=True),
+    _kernel("batch_norm_training", 8, fuses_operands=True),
+    _kernel("batch_norm_grad", 16, fuses_operands=True),
+    _product("convolution", FlopRule.CONVOLUTION, no_capture=_LIBRARY),
+    _product("dot", FlopRule.DOT),
+    _product("dot_general", FlopRule.DOT_GENERAL),
+    _product("ragged_dot", FlopRule.RAGGED_DOT, dialect="chlo"),
+    # Exchanges between devices.
+    _rows("all_gather", Category.COLLECTIVE, synchronizes=True),
+    _rows("all_to_all", Category.COLLECTIVE, synchronizes=True),
+    _rows(
+        "all_reduce reduce_scatter",
+        Category.COLLECTIVE,
+        regions=Regions.COMBINER,
+        synchronizes=True,
+    ),
+    _rows("collective_broadcast collective_permute cross-replica-sum", Category.COLLECTIVE),
+    _rows("collective_reduce", Category.COLLECTIVE, regions=Regions.COMBINER),
+    _rows(
+        "all_gather all_reduce all_to_all collective_permute reduce_scatter",
+        Category.COLLECTIVE,
+        dialect="sdy",
+    ),
+    _rows(
+        "infeed outfeed recv send",
+        Category.HOST_TRANSFER,
+        no_capture="a transfer to or from the host",
+    ),
+    # Code.
+    _rows(
+        "while", Category.LOOP, kind=Kind.EXPENSIVE, use=BufferUse.IN_PLACE, flops=0, regions=_CODE
+    ),
+    _rows("case if", Category.CONDITIONAL, kind=Kind.EXPENSIVE, flops=0, regions=_CODE),
+    _rows("custom_call", Category.CALL, flops=0),
+    # What XLA inlines.
+    _rows(
+        "manual_computation",
+        Category.MANUAL,
+        dialect="sdy",
+        flops=0,
+        regions=_CODE,
+        fuses_operands=True,
+    ),
+    _rows("composite", Category.CALL, flops=0, regions=Regions.OTHER, fuses_operands=True),
+    _rows(
+        "call call_indirect",
+        Category.CALL,
+        dialect="func",
+        flops=0,
+        no_capture="a call that is not inlined",
+        fuses_operands=True,
+    ),
+    # No work.
+    _nothing("optimization_barrier", Category.RELABEL, use=BufferUse.ALIAS),
+    _nothing("sharding_constraint", Category.RELABEL, dialect="sdy", use=BufferUse.FUSED),
+    _nothing(
+        "after_all create_token get_tuple_element tuple",
+        Category.BOOKKEEPING,
+        use=BufferUse.FUSED,
+    ),
+    _nothing("return", Category.TERMINATOR),
+    _nothing("return", Category.TERMINATOR, dialect="sdy"),
+    _nothing("return", Category.TERMINATOR, dialect="func"),
+    _nothing("func", Category.DECLARATION, dialect="func", regions=_CODE),
+    _nothing("module", Category.DECLARATION, dialect="builtin", regions=Regions.OTHER),
+    _nothing("mesh", Category.DECLARATION, dialect="sdy"),
+    # Neither written by JAX nor relied on by hloom.
+    _uncommon(
+        "broadcast dynamic_broadcast_in_dim dynamic_iota dynamic_pad dynamic_reshape "
+        "get_dimension_size partition_id real_dynamic_slice replica_id torch_index_select "
+        "uniform_dequantize uniform_quantize"
+    ),
+    _uncommon("async_start", BufferUse.WHOLE, regions=Regions.OTHER),
+    _uncommon(
+        "async_done dynamic_conv einsum rng set_dimension_size unary_einsum", BufferUse.WHOLE
+    ),
+    _uncommon(
+        "broadcast_add broadcast_and broadcast_compare broadcast_complex broadcast_divide "
+        "broadcast_maximum broadcast_minimum broadcast_multiply broadcast_next_after "
+        "broadcast_or broadcast_remainder broadcast_select broadcast_shift_left "
+        "broadcast_shift_right_arithmetic broadcast_shift_right_logical broadcast_subtract "
+        "broadcast_xor mulhi",
+        dialect="chlo",
+    ),
+    _uncommon(
+        "_asin_acos_kernel broadcast_atan2 broadcast_polygamma broadcast_power broadcast_zeta",
+        BufferUse.HEAVY,
+        dialect="chlo",
+    ),
+    _uncommon("scan", BufferUse.WHOLE, dialect="chlo", regions=Regions.OTHER),
+    _uncommon("constant", BufferUse.WHOLE, dialect="func"),
+    # Shardy's own, which its partitioner writes after hloom's passes.
+    _uncommon("named_computation", BufferUse.WHOLE, dialect="sdy", regions=Regions.OTHER),
+    _uncommon(
+        "all_slice constant data_flow_edge func_data_flow_edge propagation_barrier "
+        "replicated_to_unreduced reshard sharded_to_unreduced sharding_group",
+        BufferUse.WHOLE,
+        dialect="sdy",
+    ),
 )
 
-FUSIBLE = _ELEMENTWISE | _MOVEMENT
-"""Names of the operations that a compiler fuses into whoever reads them."""
 
-_REDUCTIONS = frozenset({"stablehlo.reduce"})
-
-_EXPENSIVE = frozenset(
-    f"stablehlo.{name}"
-    for name in (
-        "batch_norm_grad batch_norm_inference batch_norm_training cholesky convolution dot "
-        "dot_general dynamic_gather dynamic_update_slice fft gather map reduce_window "
-        "rng_bit_generator scatter select_and_scatter sort triangular_solve"
-    ).split()
-) | frozenset({"chlo.ragged_dot", "chlo.top_k"})
-
-BRANCHING = frozenset({"stablehlo.case", "stablehlo.if", "stablehlo.while"})
-"""Names of the operations whose regions are parts of the program."""
+def table(rows: Iterable[tuple[str, OpFacts]]) -> dict[str, OpFacts]:
+    """The rows by name. Raises ValueError where an operation has two."""
+    found: dict[str, OpFacts] = {}
+    for name, facts in rows:
+        if name in found:
+            raise ValueError(f"{name} has two rows in the table of operations, and wants one")
+        found[name] = facts
+    return found
 
 
-def kind_of(op: ir.Operation) -> Kind:
-    """The kind of an operation; anything not known to be pure and cheap is OPAQUE."""
-    name = op.name
-    if name in _CONSTANTS:
-        return Kind.CONSTANT
-    if name in _ELEMENTWISE or name in _MOVEMENT:
-        return Kind.CHEAP
-    if name in _REDUCTIONS and _is_plain_reduction(op):
-        return Kind.REDUCTION
-    if name == CONSTRAINT:
-        return Kind.CHEAP if moves_nothing(op, _ELEMENTWISE) else Kind.OPAQUE
-    if name in _EXPENSIVE or name in _REDUCTIONS:
-        return Kind.EXPENSIVE if _is_pure_inside(op) else Kind.OPAQUE
-    if name in BRANCHING:
-        return Kind.EXPENSIVE if _is_pure_inside(op) else Kind.OPAQUE
-    return Kind.OPAQUE
-
-
-CHEAP_KINDS = frozenset({Kind.CONSTANT, Kind.CHEAP, Kind.REDUCTION})
-"""Kinds of work that are always worth doing again for the memory of their results."""
-
-
-def is_cheap(op: ir.Operation) -> bool:
-    """Whether the operation is pure, and cheap to do a second time."""
-    return kind_of(op) in CHEAP_KINDS
-
-
-def is_pure(op: ir.Operation) -> bool:
-    """Whether the operation may stand a second time in the program."""
-    return kind_of(op) is not Kind.OPAQUE
-
-
-def may_go(op: ir.Operation) -> bool:
-    """Whether the operation may be left out of the program where nothing reads its results."""
-    if op.name == CONSTRAINT or (op.name in BRANCHING and _all_inside(op, may_go)):
-        return True
-    return is_pure(op)
-
-
-def _is_pure_inside(op: ir.Operation) -> bool:
-    """Whether everything in the operation's regions may be done again."""
-    return _all_inside(op, is_pure)
-
-
-def _all_inside(op: ir.Operation, holds: Callable[[ir.Operation], bool]) -> bool:
-    """Whether something holds for everything in the operation's regions."""
-    return all(
-        holds(inner) or inner.name == "stablehlo.return"
-        for region in op.regions
-        for block in region.blocks
-        for inner in (view.operation for view in block.operations)
-    )
-
-
-def is_table(op: ir.Operation) -> bool:
-    """Whether the operation is a constant that spells out its elements.
-
-    Cloning one would spell them out again in the program that XLA reads.
-    """
-    if op.name != "stablehlo.constant":
-        return False
-    try:
-        elements = op.attributes["value"]
-    except TypeError:  # the bindings cannot read dense elements of complex type
-        return not _is_scalar(op)
-    return not (isinstance(elements, ir.DenseElementsAttr) and elements.is_splat)
-
-
-def _is_scalar(op: ir.Operation) -> bool:
-    return ir.RankedTensorType(op.results[0].type).rank == 0
-
-
-def _is_plain_reduction(op: ir.Operation) -> bool:
-    """A reduction whose body is cheap itself and uses nothing from outside."""
-    block = op.regions[0].blocks[0]
-    inside: set[ir.Value] = set(block.arguments)
-    *body, terminator = [view.operation for view in block.operations]
-    for inner in body:
-        if kind_of(inner) not in (Kind.CONSTANT, Kind.CHEAP):
-            return False
-        if not inside.issuperset(inner.operands):
-            return False
-        inside.update(inner.results)
-    return inside.issuperset(terminator.operands)
+_TABLE = table(row for group in _GROUPS for row in group)

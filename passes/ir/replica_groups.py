@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 from jax.extend.mlir import ir
-from jax.extend.mlir.dialects import sdy, stablehlo
+from jax.extend.mlir.dialects import stablehlo
 
-from hloom.passes.ir import walk
+from hloom.passes.ir import mesh, walk
 
 
 def replica_groups(
@@ -36,29 +36,16 @@ def replica_groups(
     return tuple(map(tuple, rows.reshape(-1, members).tolist()))
 
 
-def _axis_sizes(op: ir.Operation, mesh: ir.Attribute) -> dict[str, int] | None:
+def _axis_sizes(op: ir.Operation, named: ir.Attribute) -> dict[str, int] | None:
     """The axes of the module's mesh of that name; None where its devices are not in order."""
-    if not isinstance(mesh, ir.FlatSymbolRefAttr):
+    if not isinstance(named, ir.FlatSymbolRefAttr):
         return None
-    module = op
-    while module.parent is not None:
-        module = module.parent.operation
-    for view in module.regions[0].blocks[0].operations:
-        each = view.operation
-        if each.name == "sdy.mesh" and _symbol(each) == mesh.value:
-            found = sdy.MeshAttr(each.attributes["mesh"])
-            if _has_own_order(each, found):
-                return None
-            return {axis.name: axis.size for axis in map(sdy.MeshAxisAttr, found.axes)}
-    return None
+    found = mesh.mesh_ops(walk.module_of(op)).get(named.value)
+    return None if found is None or _has_own_order(found) else mesh.axis_sizes(mesh.mesh_of(found))
 
 
-def _symbol(op: ir.Operation) -> str:
-    return ir.StringAttr(op.attributes["sym_name"]).value
-
-
-def _has_own_order(op: ir.Operation, mesh: sdy.MeshAttr) -> bool:
+def _has_own_order(op: ir.Operation) -> bool:
     """Whether the mesh lists its devices; XLA reads its StableHLO form where there is one."""
     form = walk.readable_attributes(op).get("stablehlo.mesh")
     listed = "device_ids" in form if isinstance(form, ir.DictAttr) else form is not None
-    return bool(list(mesh.device_ids)) or listed
+    return bool(list(mesh.mesh_of(op).device_ids)) or listed

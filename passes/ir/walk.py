@@ -6,21 +6,13 @@ from collections.abc import Hashable, Iterator
 
 from jax.extend.mlir import ir
 
-_CODE = frozenset(
-    {
-        "func.func",
-        "sdy.manual_computation",
-        "stablehlo.case",
-        "stablehlo.if",
-        "stablehlo.while",
-    }
-)
+from hloom.passes.ir.ops import facts_of
 
 
 def code_blocks(module: ir.Operation) -> Iterator[ir.Block]:
     """Blocks that hold parts of the program; not the bodies of reductions, sorts and scatters."""
     for op in operations(module):
-        if op.name in _CODE:
+        if facts_of(op.name).holds_code:
             for region in op.regions:
                 yield from region.blocks
 
@@ -93,6 +85,13 @@ def ancestors(block: ir.Block) -> Iterator[ir.Operation]:
     while op is not None:
         yield op
         op = None if op.parent is None else op.parent.operation
+
+
+def module_of(op: ir.Operation) -> ir.Operation:
+    """The outermost operation around ``op``, or ``op`` itself."""
+    while op.parent is not None:
+        op = op.parent.operation
+    return op
 
 
 def attribute_names(op: ir.Operation) -> list[str]:

@@ -18,7 +18,7 @@ from hloom.passes.framework.feedback import Attempt, Prediction
 from hloom.passes.framework.options import Budget
 from hloom.passes.framework.text import pluralize
 from hloom.passes.ir import walk
-from hloom.passes.ir.tensor_sizes import TensorSizes
+from hloom.passes.ir.types import TensorSizes
 from hloom.passes.remat.block.plan import BlockPlan, plan_block
 from hloom.passes.remat.budget.closed_loop import Choice, decide, temp_budget
 from hloom.passes.remat.budget.estimate import Model

@@ -22,6 +22,7 @@ from hloom.dumps.collect.store import ModuleFacts
 from hloom.dumps.entry import EntryValue, entry_values, main_of
 from hloom.dumps.read.dump import FORMAT
 from hloom.dumps.read.module import MANIFEST, Missing, json_text
+from hloom.passes.ir.mesh import mesh_ops
 
 _ENVIRONMENT = ("JAX_", "HLOOM_")
 """Variables whose names begin so are in "flags", beside XLA_FLAGS and LIBTPU_INIT_ARGS."""
@@ -65,15 +66,12 @@ class InputFacts:
         plain = module.operation.get_asm(enable_debug_info=False)
         main = main_of(module)
         arguments, results = ([], []) if main is None else entry_values(main)
-        operations = (each.operation for each in module.body.operations)
         return cls(
             input_sha256=hashlib.sha256(str(plain).encode()).hexdigest(),
             arguments=[_entry(each) | {"donated": each.donated} for each in arguments],
             results=[_entry(each) for each in results],
             meshes={
-                ir.StringAttr(op.attributes["sym_name"]).value: str(op.attributes["mesh"])
-                for op in operations
-                if op.name == "sdy.mesh"
+                name: str(op.attributes["mesh"]) for name, op in mesh_ops(module.operation).items()
             },
             sources=sources(text),
         )

@@ -17,6 +17,7 @@ from hloom._jax.options import OPTION
 from hloom.files import FileError, as_text, read_given
 from hloom.passes.framework.errors import SpecError
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.ir.mesh import partition_count
 from hloom.record import CompileRecord, records
 from hloom.targets import deviceless
 from hloom.terminal import PlainConsole, complain
@@ -117,7 +118,7 @@ def _report_module(path: Path, target: str, passes: str) -> RenderableType:
             raise CaptureError(f"{path}: not a module of StableHLO: {error}") from error
         if "sym_name" not in module.operation.attributes:  # JAX's compile wants one
             module.operation.attributes["sym_name"] = ir.StringAttr.get("module")
-        devices = list(deviceless.mesh(target, _partitions(module)).devices.flat)
+        devices = list(deviceless.mesh(target, partition_count(module)).devices.flat)
         before = _compile_without(module, devices)
         record = _compile_with(module, devices, passes)
     after = None if record.captured is None else record.captured.coverage
@@ -158,10 +159,3 @@ def _compile_with(module: ir.Module, devices: list[object], passes: str) -> Comp
     if record.fell_back is not None:
         raise CaptureError(record.fell_back)
     return record
-
-
-def _partitions(module: ir.Module) -> int:
-    """How many devices the module is for."""
-    attributes = module.operation.attributes
-    name = "mhlo.num_partitions"
-    return ir.IntegerAttr(attributes[name]).value if name in attributes else 1

@@ -8,8 +8,7 @@ from hloom.lowering.lower import lower
 from hloom.lowering.placement import Placement
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.errors import PassError, reason_of
-
-_PARTITIONS = "mhlo.num_partitions"
+from hloom.passes.ir.mesh import partition_count
 
 
 def lower_for(target: Target, module: ir.Module) -> tuple[str, ...]:
@@ -18,8 +17,7 @@ def lower_for(target: Target, module: ir.Module) -> tuple[str, ...]:
     The module is taken to run on as many devices of one process as it has partitions. Kernels
     are not registered: nothing is compiled here for the module to run. Raises PassError.
     """
-    attributes = module.operation.attributes
-    partitions = ir.IntegerAttr(attributes[_PARTITIONS]).value if _PARTITIONS in attributes else 1
+    partitions = partition_count(module)
     placement = Placement.of_one_process(target.platform, partitions, target.compute_capability)
     try:
         lowered = lower(module, placement)

@@ -17,14 +17,13 @@ from numpy.typing import NDArray
 
 from hloom._jax.modules import make_context, through_hlo
 from hloom.dumps.entry import main_of
+from hloom.passes.analysis.sharding_constraints import CONSTRAINT
 from hloom.passes.ir import walk
-from hloom.passes.ir.collectives import target_of
+from hloom.passes.ir.custom_calls import target_of
 from hloom.tools.replay.interpret import load_arrays, save_arrays
 from hloom.tools.replay.signature import Value, signature_of
 
 Array = NDArray[Any]
-
-_SHARDINGS = ("sdy.sharding_constraint", "stablehlo.custom_call")
 
 _SHARDING_CALLS = ("Sharding", "xla.sdy.FuncResultSharding", "xla.sdy.ShardingConstraint")
 
@@ -80,9 +79,7 @@ def _generalize_dots(module: ir.Module) -> None:
 def _forget_shardings(module: ir.Module) -> None:
     """Takes out what only says where a value lies."""
     for op in list(walk.operations(module.operation)):
-        if op.name not in _SHARDINGS:
-            continue
-        if op.name == "stablehlo.custom_call" and target_of(op) not in _SHARDING_CALLS:
+        if op.name != CONSTRAINT and target_of(op) not in _SHARDING_CALLS:
             continue
         op.results[0].replace_all_uses_with(op.operands[0])
         op.erase()

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hloom.dumps.read.dump import DumpError, ModuleDump, alike, open_dump
+from hloom.passes.framework.text import pluralize
 
 
 def add_dump(parser: argparse.ArgumentParser) -> None:

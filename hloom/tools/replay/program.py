@@ -25,6 +25,7 @@ from hloom.lowering.placement import Placement
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.errors import PassError, reason_of
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.ir.mesh import PARTITIONS, REPLICAS
 from hloom.targets import TargetError, deviceless
 from hloom.targets.devices import placement_of, target_of
 from hloom.tools.replay import devices, manifest_target, trust, unsupported
@@ -262,12 +263,12 @@ def _unreadable(error: ir.MLIRError, source: str, versions: Any) -> str:
 
 
 def _partitions(module: ir.Module) -> int:
-    if (replicas := _count(module, "mhlo.num_replicas")) > 1:
+    if (replicas := _count(module, REPLICAS)) > 1:
         raise ReplayError(
             f"the module is for {replicas} replicas (jax.pmap): only partitions (jax.jit) can be "
             "replayed."
         )
-    return _count(module, "mhlo.num_partitions")
+    return _count(module, PARTITIONS)
 
 
 def _count(module: ir.Module, name: str) -> int:

@@ -11,10 +11,9 @@ import re
 from jax.extend.mlir import ir
 
 from hloom.passes.ir import walk
-from hloom.passes.ir.collectives import target_of
+from hloom.passes.ir.custom_calls import OWN, is_python_callback, target_of
 from hloom.passes.ir.locations import source_line
 from hloom.tools.replay.errors import ReplayError
-from hloom.tools.replay.unsupported import CALLBACK
 from hloom.visible import visible
 
 _DIALECTS = frozenset({"builtin", "chlo", "func", "sdy", "stablehlo"})
@@ -46,8 +45,6 @@ _NUMERICAL = re.compile(
 )
 """jaxlib's calls into libraries of linear algebra, which take numbers only."""
 
-_OWN = "hloom."
-
 _CONFIGS = ("backend_config", "mhlo.backend_config")
 """Where the attributes of a call to a typed handler stand."""
 
@@ -70,14 +67,15 @@ def _foreign(op: ir.Operation) -> str | None:
     dialect = op.name.partition(".")[0]
     if dialect not in _DIALECTS:
         return f"the module has an operation '{op.name}', which JAX does not write"
-    if op.name != "stablehlo.custom_call":
-        return None
     target = target_of(op)
+    if target is None:
+        return None
     if target in _HINTS or target in _EXPANDED:
         return None
-    if _NUMERICAL.fullmatch(target) or CALLBACK.fullmatch(target):
+    # Callbacks are left out of a replay, or refused, by `unsupported`.
+    if _NUMERICAL.fullmatch(target) or is_python_callback(target):
         return None
-    if target.startswith(_OWN) and not _has_image(op):
+    if target.startswith(OWN) and not _has_image(op):
         return None
     return f"the module calls '{target}', which may carry machine code or run any"
 

@@ -9,15 +9,12 @@ from jax.extend.mlir import ir
 
 from hloom.passes.framework.text import pluralize
 from hloom.passes.ir import walk
-from hloom.passes.ir.collectives import target_of
+from hloom.passes.ir.custom_calls import is_host_callback, target_of
 from hloom.passes.ir.locations import operation_name, source_line
+from hloom.passes.ir.op_facts import Category
+from hloom.passes.ir.ops import facts_of
 from hloom.tools.replay.errors import ReplayError
 from hloom.tools.replay.signature import TOKEN
-
-CALLBACK = re.compile(r"\w*_python_\w*callback")
-"""The custom calls by which JAX calls Python, on every platform."""
-
-_CONVERSATIONS = ("stablehlo.infeed", "stablehlo.outfeed", "stablehlo.send", "stablehlo.recv")
 
 
 def remove_silent_callbacks(module: ir.Module) -> tuple[str, ...]:
@@ -59,19 +56,18 @@ def calls_lapack(module: ir.Module) -> bool:
 
 
 def _calls_host(op: ir.Operation) -> bool:
-    if op.name in _CONVERSATIONS:
-        return True
-    return op.name == "stablehlo.custom_call" and CALLBACK.fullmatch(target_of(op)) is not None
+    return facts_of(op.name).category is Category.HOST_TRANSFER or is_host_callback(op)
 
 
 def _custom_calls(module: ir.Module) -> Iterator[tuple[str, ir.Operation]]:
     for op in walk.operations(module.operation):
-        if op.name == "stablehlo.custom_call":
-            yield target_of(op), op
+        if (target := target_of(op)) is not None:
+            yield target, op
 
 
 def _described(op: ir.Operation) -> str:
-    what = f"custom call '{target_of(op)}'" if op.name == "stablehlo.custom_call" else op.name
+    target = target_of(op)
+    what = op.name if target is None else f"custom call '{target}'"
     # JAX puts a colon behind the name of a callback.
     name, line = operation_name(op.location).rstrip(":"), source_line(op.location)
     of = f" of '{name}'" if name else ""

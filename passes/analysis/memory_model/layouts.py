@@ -12,10 +12,11 @@ from collections.abc import Hashable
 from jax.extend.mlir import ir
 
 from hloom.passes.analysis.loops.counted import defining_op
+from hloom.passes.analysis.purity import kind_of
 from hloom.passes.analysis.sharding_constraints import CONSTRAINT
 from hloom.passes.analysis.shards import Shards
 from hloom.passes.ir import walk
-from hloom.passes.ir.ops import Kind, kind_of
+from hloom.passes.ir.op_facts import Kind
 
 Order = tuple[int, ...]
 """Axes of a value from the slowest to the fastest in memory, those of size 1 left out."""

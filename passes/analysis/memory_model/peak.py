@@ -1,4 +1,4 @@
-"""The peak of a line of work: its kernels in XLA's order, their buffers, and who is in whose."""
+"""Peak memory of a block: its kernels in XLA's order, and the live ranges of their buffers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from hloom.passes.analysis.memory_model.fusion import INLINED, Kernels
 from hloom.passes.analysis.memory_model.schedulers import depth_first_order, greedy_order
-from hloom.passes.analysis.memory_model.trace import BufferUse, OpTrace
+from hloom.passes.analysis.memory_model.trace import OpTrace
+from hloom.passes.ir.op_facts import BufferUse
 
 
 @dataclass(frozen=True)
@@ -16,10 +17,10 @@ class Peak:
     """The most bytes alive at once.
 
     Attributes:
-      bytes: how many.
-      position: the operation that runs then.
-      alive: the values alive then with their bytes, largest first.
-      inner_bytes: what is alive inside that operation; part of ``bytes``.
+      bytes: their number.
+      position: the position of the operation that runs at the peak.
+      alive: the values alive at the peak with their bytes, largest first.
+      inner_bytes: bytes alive inside that operation; part of ``bytes``.
     """
 
     bytes: int
@@ -29,8 +30,8 @@ class Peak:
 
 
 @dataclass(frozen=True)
-class Life:
-    """How long a value's buffer is there: from the first time to the last, both included."""
+class LiveRange:
+    """The live range of a value's buffer: from the first time to the last, both included."""
 
     value: int
     bytes: int
@@ -40,17 +41,17 @@ class Life:
 
 @dataclass(frozen=True)
 class BufferTimeline:
-    """The memory of a line of work while it runs.
+    """The memory of a block while it runs.
 
     Attributes:
-      positions: by time, the operation that runs.
-      bytes: by time, what is alive, inside that operation too.
-      lives: the buffers that are counted in it, by begin.
+      positions: by time, the position of the operation that runs.
+      bytes: by time, the bytes alive, those inside that operation included.
+      live_ranges: those of the buffers that are counted, by begin.
     """
 
     positions: tuple[int, ...]
     bytes: tuple[int, ...]
-    lives: tuple[Life, ...]
+    live_ranges: tuple[LiveRange, ...]
 
     @property
     def peak_bytes(self) -> int:
@@ -60,16 +61,16 @@ class BufferTimeline:
 _ORDERS = (greedy_order, depth_first_order)
 
 
-def simulate(line: OpTrace) -> Peak:
-    """The peak of a line as XLA would run it: in the order of those it tries that needs least."""
-    kernels = Kernels(line)
+def simulate(trace: OpTrace) -> Peak:
+    """The peak of a trace in the order that XLA picks: the one of least memory that it tries."""
+    kernels = Kernels(trace)
     peaks = [peak_in_order(kernels, order(kernels)) for order in _ORDERS]
     return min(peaks, key=lambda peak: peak.bytes)
 
 
-def buffer_timeline(line: OpTrace) -> BufferTimeline:
-    """The same line over time, in the same order; its peak is that of `simulate`."""
-    kernels = Kernels(line)
+def buffer_timeline(trace: OpTrace) -> BufferTimeline:
+    """The memory of a trace over time, in the order of `simulate`, with the same peak."""
+    kernels = Kernels(trace)
     timelines = [_Buffers(kernels, order(kernels)).buffer_timeline() for order in _ORDERS]
     return min(timelines, key=lambda found: found.peak_bytes)
 
@@ -88,23 +89,20 @@ _SMALLEST_GUEST_SHARE = 1000
 
 
 class _Buffers:
-    """The buffers that kernels in order need: when the first kernel writes one, the last reads it.
-
-    Times are places in the order.
-    """
+    """Live ranges of the buffers of kernels in order. Times are places in the order."""
 
     def __init__(self, kernels: Kernels, order: list[int]) -> None:
-        self.kernels, self.line, self.order = kernels, kernels.line, order
+        self.kernels, self.trace, self.order = kernels, kernels.trace, order
         self.time = [0] * len(order)
         for time, number in enumerate(order):
             self.time[number] = time
         self.last = self._last_reads()
         self.over = self._written_over()
-        """For a buffer that a kernel writes over another one's memory, that one."""
+        """By buffer that is written over another one, in place, that other one."""
         self.first: dict[int, int] = {}
-        """When each buffer that is counted begins."""
+        """By buffer that is counted, the begin of its live range."""
         self.outputs: list[tuple[int, int]] = []
-        """Size and begin of each buffer that is returned in memory of its own."""
+        """Size and begin of each returned buffer that has memory of its own."""
         self._find_begins()
         self.end = {
             buffer: max(self.last.get(buffer, -1), time) for buffer, time in self.first.items()
@@ -121,19 +119,19 @@ class _Buffers:
         return last
 
     def _written_over(self) -> dict[int, int]:
-        """Decides which in-place results need no copy; prolongs what they are written over."""
-        line, kernels, last = self.line, self.kernels, self.last
-        writable = {target for _, target in line.into}
+        """Decides which in-place results need no copy; extends what they are written over."""
+        trace, kernels, last = self.trace, self.kernels, self.last
+        writable = {target for _, target in trace.donations}
         over: dict[int, int] = {}
         in_place = [
-            n for n, p in enumerate(kernels.positions) if line.work[p] is BufferUse.IN_PLACE
+            n for n, p in enumerate(kernels.positions) if trace.uses[p] is BufferUse.IN_PLACE
         ]
         for number in sorted(in_place, key=self.time.__getitem__, reverse=True):
-            reads = line.reads[kernels.positions[number]]
+            reads = trace.reads[kernels.positions[number]]
             time = self.time[number]
             for read, made in zip(reads, kernels.makes[number], strict=False):
                 buffer = kernels.buffer[read]
-                fixed = buffer in line.given and buffer not in writable
+                fixed = buffer in trace.inputs and buffer not in writable
                 if kernels.free[read] or fixed or reads.count(read) > 1 or last[buffer] > time:
                     continue
                 over[made] = buffer
@@ -141,52 +139,52 @@ class _Buffers:
         return over
 
     def _memory(self, buffer: int) -> int:
-        """The buffer in whose memory this one stands in the end."""
+        """The buffer in whose memory this one lies in the end."""
         while buffer in self.over:
             buffer = self.over[buffer]
         return buffer
 
     def _find_begins(self) -> None:
-        line, kernels = self.line, self.kernels
+        trace, kernels = self.trace, self.kernels
         zeros: dict[int, int] = {}
         """By size, when the first constant of that size to be written over is needed."""
-        work, positions, buffer = line.work, kernels.positions, kernels.buffer
+        uses, positions, buffer = trace.uses, kernels.positions, kernels.buffer
         for time, number in enumerate(self.order):
             position = positions[number]
             for place, value in enumerate(kernels.makes[number]):
                 if buffer[value] != value or value in self.over:
                     continue
                 self.first[value] = time
-                if work[position] is not BufferUse.IN_PLACE:
+                if uses[position] is not BufferUse.IN_PLACE:
                     continue
-                reads = line.reads[position]
+                reads = trace.reads[position]
                 if place < len(reads) and kernels.free[reads[place]]:
                     # XLA makes constants of one size in one kernel, for all who will need them.
-                    self.first[value] = zeros.setdefault(line.sizes[value], time)
-        taking = {self._memory(kernels.buffer[value]): target for value, target in line.into}
+                    self.first[value] = zeros.setdefault(trace.sizes[value], time)
+        taking = {self._memory(kernels.buffer[value]): target for value, target in trace.donations}
         for returned in dict.fromkeys([self._memory(b) for b in kernels.returned()]):
             begin = self.first.pop(returned, None)
             if begin is None:
                 continue
             if returned not in taking:
-                self.outputs.append((line.sizes[returned], begin))
+                self.outputs.append((trace.sizes[returned], begin))
             elif not self._is_free_for(returned, taking[returned]):
                 self.first[returned] = begin
 
     def _is_free_for(self, buffer: int, target: int) -> bool:
-        """Whether a given value's memory is free when what is to take its place is made."""
+        """Whether a donated input's memory is free when the value that takes it is made."""
         maker = self.kernels.maker[buffer]
         last = self.last.get(target, -1)
         if last == self.time[maker]:
-            return self.kernels.work(maker) in INLINED
+            return self.kernels.use_of(maker) in INLINED
         return last < self.time[maker]
 
     def _move_to_outputs(self) -> None:
-        """Takes out the buffers that stand in an output's memory before the output is there.
+        """Leaves out the buffers that lie in an output's memory before the output is made.
 
-        As in XLA, the largest choose first, the smallest output that is free all the while.
+        As in XLA, the largest choose first, and take the smallest output that is free so long.
         """
-        sizes = self.line.sizes
+        sizes = self.trace.sizes
         least = sum([sizes[buffer] for buffer in self.first]) // _SMALLEST_GUEST_SHARE
         outputs = sorted([output for output in self.outputs if output[0] > least])
         if not outputs:
@@ -204,8 +202,8 @@ class _Buffers:
                     break
 
     def _changes(self) -> list[int]:
-        """By time, how many bytes more there are than the time before."""
-        sizes = self.line.sizes
+        """By time, the difference in bytes from the time before."""
+        sizes = self.trace.sizes
         change = [0] * (len(self.order) + 2)
         for buffer, begin in self.first.items():
             change[begin] += sizes[buffer]
@@ -213,11 +211,11 @@ class _Buffers:
         return change
 
     def buffer_timeline(self) -> BufferTimeline:
-        sizes, inner, last = self.line.sizes, self.line.inner, len(self.order) - 1
+        sizes, inner, last = self.trace.sizes, self.trace.inner, len(self.order) - 1
         positions = [self.kernels.positions[number] for number in self.order]
         totals = itertools.accumulate(self._changes())
-        lives = [
-            Life(buffer, sizes[buffer], begin, min(self.end[buffer], last))
+        live_ranges = [
+            LiveRange(buffer, sizes[buffer], begin, min(self.end[buffer], last))
             for buffer, begin in self.first.items()
             if sizes[buffer]
         ]
@@ -226,11 +224,11 @@ class _Buffers:
             bytes=tuple(
                 total + inner[position] for total, position in zip(totals, positions, strict=False)
             ),
-            lives=tuple(sorted(lives, key=lambda life: (life.start, life.value))),
+            live_ranges=tuple(sorted(live_ranges, key=lambda one: (one.start, one.value))),
         )
 
     def peak(self) -> Peak:
-        positions, sizes, inner = self.kernels.positions, self.line.sizes, self.line.inner
+        positions, sizes, inner = self.kernels.positions, self.trace.sizes, self.trace.inner
         change = self._changes()
         total, most, where = 0, -1, 0
         for time, number in enumerate(self.order):

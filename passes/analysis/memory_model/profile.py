@@ -1,7 +1,6 @@
-"""The memory of a program while it runs, by the model of liveness.py: a point for each kernel.
+"""Memory profile: temporary memory over the kernels of a program, as the memory model runs it.
 
-A loop or a branch is shown by what runs in it, once: the branch that needs most, one turn of the
-loop.
+Of a loop one iteration is shown, of a conditional the branch that needs most.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class LiveBuffer:
       bytes: on one device.
       start: the first point at which it is there.
       end: the last one.
-      in_loop: it is there while one turn of a loop runs.
+      in_loop: it is alive during one iteration of a loop.
     """
 
     name: str
@@ -112,13 +111,13 @@ class MemoryProfile:
 def memory_profile(module: ir.Module, shards: Shards | None = None) -> MemoryProfile:
     """The memory of a module whose calls are inlined, over its kernels; pure.
 
-    Its peak is what `liveness.predict` says. ``shards`` are found by Shardy's propagation where
+    Its peak is that of `tracer.predict`. ``shards`` are found by Shardy's propagation where
     they are not given. Raises NoEntryError where no function is known to be the program.
     """
     main = walk.entry_function(module)
     graph = BlockGraph.of(main.regions[0].blocks[0], shards or Shards.of(module))
-    line = trace_block(graph)
-    prediction = prediction_of(graph, line, simulate(line))
+    trace = trace_block(graph)
+    prediction = prediction_of(graph, trace, simulate(trace))
     stretch = _stretch_of(graph, in_loop=False)
     peak_at = stretch.peak_at
     owners = [owner for owner in stretch.owners if owner.start <= peak_at <= owner.end]
@@ -159,23 +158,29 @@ class _Stretch:
 
 
 def _stretch_of(graph: BlockGraph, *, in_loop: bool) -> _Stretch:
-    line = trace_block(graph)
-    found = buffer_timeline(line)
+    trace = trace_block(graph)
+    found = buffer_timeline(trace)
     whole = _Stretch()
     firsts: list[int] = []
     for position, bytes_ in zip(found.positions, found.bytes, strict=True):
         firsts.append(len(whole.points))
         op = graph.ops[position]
-        inner_bytes = line.inner[position]
+        inner_bytes = trace.inner[position]
         inside = _inside(op, graph.shards, in_loop=in_loop) if inner_bytes else None
         whole.append(
             inside or _Stretch([_point(op, inner_bytes, in_loop=in_loop)]), bytes_ - inner_bytes
         )
     lasts = [*(first - 1 for first in firsts[1:]), len(whole.points) - 1]
-    for life in found.lives:
-        value = graph.values[life.value]
+    for live_range in found.live_ranges:
+        value = graph.values[live_range.value]
         whole.owners.append(
-            _owner(value, life.bytes, firsts[life.start], lasts[life.end], in_loop=in_loop)
+            _owner(
+                value,
+                live_range.bytes,
+                firsts[live_range.start],
+                lasts[live_range.end],
+                in_loop=in_loop,
+            )
         )
     return whole
 

@@ -1,10 +1,11 @@
-"""The orders that XLA runs kernels in.
+"""Schedulers: the orders that XLA runs kernels in.
 
-XLA tries several and takes the one that needs the least memory, the lines' own order never. These
-are the two it takes in practice.
+XLA tries several and takes the one that needs the least memory; the order of the text is none of
+them. These are the two it takes in practice.
 
 Source: ListScheduler and DFSMemoryScheduler in XLA's hlo_memory_scheduler.cc, without what kernels
-of one size on one device have no use for. Where XLA breaks ties by name, the line's order does.
+of one size on one device have no use for. XLA breaks ties by name, this model by the order of the
+text.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ _SCALAR_BYTES = 8
 
 
 def depth_first_order(kernels: Kernels) -> list[int]:
-    """What each kernel needs right before it, beginning with what most others need as well.
+    """Each kernel right after its operands, those first that most other kernels need as well.
 
-    That is told by the readers of all that a kernel is made from, and by its bytes.
+    The rank of an operand is the number of readers of all that it is made from, then its bytes.
     """
     count = len(kernels.positions)
     readers, sizes = [0] * count, [0] * count
@@ -61,11 +62,11 @@ def depth_first_order(kernels: Kernels) -> list[int]:
 
 
 def greedy_order(kernels: Kernels) -> list[int]:
-    """Of the kernels that may run, always the one that frees the most bytes beyond what it writes.
+    """List scheduling: of the ready kernels the one that frees the most bytes, less what it writes.
 
-    Of equal ones that with most users, then the one that became ready last. Scalars go first.
+    Ties go to the kernel with most users, then to the one that became ready last. Scalars go first.
     """
-    sizes = kernels.line.sizes
+    sizes = kernels.trace.sizes
     count = len(kernels.positions)
     written = kernels.written_bytes
     maker, users = kernels.maker, kernels.users

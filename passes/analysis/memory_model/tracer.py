@@ -1,4 +1,4 @@
-"""What a module needs in memory: its blocks as lines of work, read off the IR."""
+"""Memory prediction of a module: its blocks are read into traces, whose peaks are simulated."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ from jax.extend.mlir import ir
 from hloom.passes.analysis.block_graph import FROM_OUTSIDE, BlockGraph
 from hloom.passes.analysis.memory_model.layouts import transposing_bytes
 from hloom.passes.analysis.memory_model.peak import Peak, simulate
-from hloom.passes.analysis.memory_model.trace import BufferUse, OpTrace
+from hloom.passes.analysis.memory_model.trace import OpTrace
 from hloom.passes.analysis.shards import Shards
 from hloom.passes.ir import walk
-from hloom.passes.ir.op_memory import buffer_use_of
+from hloom.passes.ir.op_facts import BufferUse
+from hloom.passes.ir.ops import buffer_use_of, facts_of
 
 
 @dataclass(frozen=True)
 class MemoryPrediction:
-    """What XLA's memory analysis of the executable is to say, in bytes on one device.
+    """The figures of XLA's memory analysis of the executable, predicted, in bytes on one device.
 
     Attributes:
-      argument_bytes: what the step is given.
-      output_bytes: what it returns.
-      alias_bytes: what of the output lies where a donated argument was.
-      temp_bytes: everything else while it runs.
-      peak: when that is, and what is alive then.
+      argument_bytes: the step's arguments.
+      output_bytes: its results.
+      alias_bytes: results that lie in the memory of donated arguments.
+      temp_bytes: everything else, at the peak.
+      peak: the peak of the main block.
     """
 
     argument_bytes: int
@@ -36,7 +37,7 @@ class MemoryPrediction:
 
     @property
     def step_bytes(self) -> int:
-        """What the step takes of a device's memory."""
+        """All memory of the step on a device."""
         return self.argument_bytes + self.output_bytes - self.alias_bytes + self.temp_bytes
 
 
@@ -48,12 +49,12 @@ def predict(module: ir.Module, shards: Shards | None = None) -> MemoryPrediction
     """
     main = walk.entry_function(module)
     graph = BlockGraph.of(main.regions[0].blocks[0], shards or Shards.of(module))
-    line = trace_block(graph)
-    return prediction_of(graph, line, simulate(line))
+    trace = trace_block(graph)
+    return prediction_of(graph, trace, simulate(trace))
 
 
-def prediction_of(graph: BlockGraph, line: OpTrace, peak: Peak) -> MemoryPrediction:
-    """The memory of a module, given its main block's graph, line and peak."""
+def prediction_of(graph: BlockGraph, trace: OpTrace, peak: Peak) -> MemoryPrediction:
+    """The memory of a module, from its main block's graph, trace and peak."""
     returned = graph.ops[-1].operands
     outputs = [graph.size(graph.index[value]) for value in returned]
     # Several results come back with a table of pointers to them.
@@ -61,7 +62,7 @@ def prediction_of(graph: BlockGraph, line: OpTrace, peak: Peak) -> MemoryPredict
     return MemoryPrediction(
         argument_bytes=sum(graph.size(value) for value in range(len(graph.block.arguments))),
         output_bytes=sum(outputs) + table,
-        alias_bytes=sum(graph.size(value) for value, _ in line.into),
+        alias_bytes=sum(graph.size(value) for value, _ in trace.donations),
         temp_bytes=peak.bytes,
         peak=peak,
     )
@@ -69,51 +70,46 @@ def prediction_of(graph: BlockGraph, line: OpTrace, peak: Peak) -> MemoryPredict
 
 _POINTER_BYTES = 8
 
-_HOLDS_CODE = frozenset(
-    {"sdy.manual_computation", "stablehlo.case", "stablehlo.if", "stablehlo.while"}
-)
-
 
 def trace_block(
     graph: BlockGraph, inner_of: Callable[[ir.Operation], int] | None = None
 ) -> OpTrace:
-    """The line of a block without its terminator; operations and values numbered as there.
+    """The trace of a block without its terminator; operations and values are numbered as there.
 
-    ``inner_of`` tells what ``inner_bytes`` would of an operation that holds code, where the caller
-    knows that of the blocks inside.
+    ``inner_of`` takes the place of ``inner_bytes`` where the caller knows the blocks inside.
     """
-    line = OpTrace(sizes=[graph.size(value) for value in range(len(graph.values))])
+    trace = OpTrace(sizes=[graph.size(value) for value in range(len(graph.values))])
     ends = bool(graph.ops) and graph.names[-1].endswith("return")
     for position, name in enumerate(graph.names[:-1] if ends else graph.names):
         reads, makes = graph.operands[position], graph.results[position]
-        work, inner = buffer_use_of(name, len(makes)), 0
-        if name in _HOLDS_CODE:
+        use, inner = buffer_use_of(name, len(makes)), 0
+        if facts_of(name).holds_code:
             op = graph.ops[position]
             inner = inner_of(op) if inner_of else inner_bytes(op, graph.shards)
         if name == "stablehlo.while":
             reads, makes = _carries(graph, position)
-        elif work in (BufferUse.ALIAS, BufferUse.VIEW, BufferUse.IN_PLACE):
+        elif use in (BufferUse.ALIAS, BufferUse.VIEW, BufferUse.IN_PLACE):
             first = [graph.index[value] for value in graph.ops[position].operands]
             named = set(first)
             reads = first + [value for value in reads if value not in named]
-        line.work.append(work)
-        line.reads.append(reads)
-        line.makes.append(makes)
-        line.inner.append(inner)
-    _mark_narrowed(graph, line)
-    _mark_shifts(graph, line)
-    line.given = frozenset(
+        trace.uses.append(use)
+        trace.reads.append(reads)
+        trace.makes.append(makes)
+        trace.inner.append(inner)
+    _mark_narrowed(graph, trace)
+    _mark_shifts(graph, trace)
+    trace.inputs = frozenset(
         value for value, producer in enumerate(graph.producers) if producer == FROM_OUTSIDE
     )
     if ends:
-        line.returned = frozenset(graph.index[value] for value in graph.ops[-1].operands)
-        line.into = tuple(_taken_places(graph))
-    return line
+        trace.returned = frozenset(graph.index[value] for value in graph.ops[-1].operands)
+        trace.donations = tuple(_donated_results(graph))
+    return trace
 
 
 def inner_bytes(op: ir.Operation, shards: Shards | None = None) -> int:
     """Bytes alive only while a loop or a branch runs, or before it for its sake; otherwise 0."""
-    if op.name not in _HOLDS_CODE:
+    if not facts_of(op.name).holds_code:
         return 0
     return bytes_around(
         op, lambda block: simulate(trace_block(BlockGraph.of(block, shards))).bytes, shards
@@ -123,16 +119,16 @@ def inner_bytes(op: ir.Operation, shards: Shards | None = None) -> int:
 def bytes_around(
     op: ir.Operation, inside: Callable[[ir.Block], int], shards: Shards | None = None
 ) -> int:
-    """`inner_bytes` of an operation that holds code, given what is alive ``inside`` its blocks."""
+    """`inner_bytes` of an operation that holds code, from the bytes alive ``inside`` its blocks."""
     most = max(inside(block) for region in op.regions for block in region.blocks)
     return max(most, transposing_bytes(op, shards))
 
 
 def _carries(graph: BlockGraph, position: int) -> tuple[list[int], list[int]]:
-    """The carries that a loop changes, then all else that it reads; the results of the first.
+    """The carries that a loop changes, then all else that it reads; and the results of the first.
 
-    The result of a carry that the loop does not change is made of nothing: a value of size 0
-    would do, but nobody reads it in what JAX writes.
+    The result of a carry that the loop does not change takes no memory, and nothing that JAX writes
+    reads it.
     """
     op = graph.ops[position]
     body = op.regions[1].blocks[0]
@@ -148,26 +144,26 @@ def _carries(graph: BlockGraph, position: int) -> tuple[list[int], list[int]]:
     return changed + others, makes
 
 
-def _mark_narrowed(graph: BlockGraph, line: OpTrace) -> None:
-    """What XLA keeps of heavy work is what it is converted to, where that is smaller."""
-    for position, name in enumerate(graph.names[: len(line.work)]):
+def _mark_narrowed(graph: BlockGraph, trace: OpTrace) -> None:
+    """XLA keeps a HEAVY result as the type it is converted to, where that is smaller."""
+    for position, name in enumerate(graph.names[: len(trace.uses)]):
         if name != "stablehlo.convert":
             continue
         wide, narrow = graph.operands[position][0], graph.results[position][0]
         producer = graph.producers[wide]
         if (
             producer != FROM_OUTSIDE
-            and line.work[producer] is BufferUse.HEAVY
+            and trace.uses[producer] is BufferUse.HEAVY
             and len(graph.users[wide]) == 1
             and graph.size(narrow) < graph.size(wide)
         ):
-            line.work[producer], line.work[position] = BufferUse.FUSED, BufferUse.HEAVY
+            trace.uses[producer], trace.uses[position] = BufferUse.FUSED, BufferUse.HEAVY
 
 
-def _mark_shifts(graph: BlockGraph, line: OpTrace) -> None:
-    """Finds x - max(x), a softmax's shift, where nothing else reads x."""
+def _mark_shifts(graph: BlockGraph, trace: OpTrace) -> None:
+    """Marks x - max(x), a softmax's shift, where nothing else reads x."""
     constant = graph.constant_derived
-    for position, name in enumerate(graph.names[: len(line.work)]):
+    for position, name in enumerate(graph.names[: len(trace.uses)]):
         if name != "stablehlo.subtract":
             continue
         value, other = (graph.index[operand] for operand in graph.ops[position].operands)
@@ -175,7 +171,7 @@ def _mark_shifts(graph: BlockGraph, line: OpTrace) -> None:
         if len(graph.users[value]) != 2 or len(graph.users[shifted]) < 2:
             continue
         if value in _maximum_of(graph, other, constant):
-            line.work[position] = BufferUse.SHIFT
+            trace.uses[position] = BufferUse.SHIFT
 
 
 _LONGEST_BROADCAST = 6
@@ -183,7 +179,7 @@ _LONGEST_BROADCAST = 6
 
 
 def _maximum_of(graph: BlockGraph, value: int, constant: list[bool]) -> list[int]:
-    """What a value is a maximum over, spread out again; nothing where it is no such thing."""
+    """The operands of the maximum that a value is broadcast from; empty where it is none."""
     for _ in range(_LONGEST_BROADCAST):
         producer = graph.producers[value]
         if producer == FROM_OUTSIDE:
@@ -196,7 +192,7 @@ def _maximum_of(graph: BlockGraph, value: int, constant: list[bool]) -> list[int
     return []
 
 
-def _taken_places(graph: BlockGraph) -> Iterator[tuple[int, int]]:
+def _donated_results(graph: BlockGraph) -> Iterator[tuple[int, int]]:
     """Pairs of a returned value and the argument whose memory it takes."""
     owner = graph.block.owner.operation
     returned = [graph.index[value] for value in graph.ops[-1].operands]
@@ -210,7 +206,7 @@ def _taken_places(graph: BlockGraph) -> Iterator[tuple[int, int]]:
 
 
 def _donations(graph: BlockGraph, function: ir.Operation) -> Iterator[tuple[int, int]]:
-    """Donated arguments, each with the number of the result that takes its place."""
+    """Donated arguments, each with the number of the result that takes its memory."""
     attributes = walk.readable_attributes(function).get("arg_attrs")
     if attributes is None:
         return

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Iterable, MutableMapping
 
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-from hloom.passes.ir import walk
+from hloom.passes.analysis.purity import may_go
+from hloom.passes.ir.clone import remap_operands
 from hloom.passes.ir.locations import rematerialized
-from hloom.passes.ir.ops import may_go
 from hloom.passes.ir.while_rewriter import Replacements
 from hloom.passes.remat.block.plan import BlockPlan, CloneGroup
 
@@ -25,7 +25,7 @@ def apply_block(plan: BlockPlan, replaced: Replacements) -> None:
             before = replaced.op(group.before)
             clones.update(clone_before(before, group.cloned, ChainMap(behind, clones)))
         for reader, values in window.readers:
-            replace_operands(replaced.op(reader), {value: clones[value] for value in values})
+            remap_operands(replaced.op(reader), {value: clones[value] for value in values})
 
 
 def _put_barrier(
@@ -41,7 +41,7 @@ def _put_barrier(
     gradient = gradients.get(planned, planned)
     *behind, held = _barrier(group, [*leaves, gradient], replaced)
     for reader in group.gradient_readers:
-        replace_operands(replaced.op(reader), {gradient: held})
+        remap_operands(replaced.op(reader), {gradient: held})
     gradients[planned] = held
     return dict(zip(leaves, behind, strict=True))
 
@@ -65,18 +65,9 @@ def clone_before(
     for op in ops:
         clone = op.clone(ir.InsertionPoint(anchor)).operation
         clone.location = rematerialized(op.location)
-        replace_operands(clone, ChainMap(made, replacements))
+        remap_operands(clone, ChainMap(made, replacements))
         made.update(zip(op.results, clone.results, strict=True))
     return made
-
-
-def replace_operands(op: ir.Operation, replacements: Mapping[ir.Value, ir.Value]) -> None:
-    """Exchanges operands of an operation and of everything inside its regions."""
-    for reader in (op, *walk.operations(op)):
-        for number, operand in enumerate(reader.operands):
-            exchanged = replacements.get(operand)
-            if exchanged is not None:
-                reader.operands[number] = exchanged
 
 
 def erase_dead(block: ir.Block) -> None:

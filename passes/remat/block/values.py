@@ -9,7 +9,8 @@ from jax.extend.mlir import ir
 
 from hloom.passes.analysis.autodiff import is_backward
 from hloom.passes.analysis.block_graph import FROM_OUTSIDE, BlockGraph
-from hloom.passes.ir.ops import Kind, is_table
+from hloom.passes.analysis.purity import is_table
+from hloom.passes.ir.op_facts import Kind
 from hloom.passes.remat.budget.pricing import NEVER, Pricing, Rates
 
 

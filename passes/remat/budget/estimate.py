@@ -28,6 +28,7 @@ from hloom.passes.analysis.shards import Shards
 from hloom.passes.framework.base import Target
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import IRMapping
+from hloom.passes.ir.ops import facts_of
 from hloom.passes.remat.block.plan import BlockPlan, block_plan
 from hloom.passes.remat.block.schedule import CloneSchedule
 from hloom.passes.remat.block.values import ForwardValues
@@ -87,7 +88,7 @@ class Model:
         self.shards = Shards.of(module)
         self._graphs = {block: BlockGraph.of(block, self.shards) for block in self.blocks}
         self._code = {
-            block: [p for p, op in enumerate(graph.ops) if op.name in _HOLDS_CODE]
+            block: [p for p, op in enumerate(graph.ops) if facts_of(op.name).holds_code]
             for block, graph in self._graphs.items()
         }
         self._lines: dict[ir.Block, OpTrace] = {}
@@ -263,8 +264,3 @@ def _seconds(
     """The added time of what is decided for loops and for straight lines."""
     loops_s = sum(effect.seconds for effect in effects.values())
     return loops_s + sum(schedule.seconds * runs_of(block) for block, schedule in schedules.items())
-
-
-_HOLDS_CODE = frozenset(
-    {"sdy.manual_computation", "stablehlo.case", "stablehlo.if", "stablehlo.while"}
-)

@@ -160,7 +160,7 @@ def put_stacks(line: OpTrace, writer: int, reader: int, stacked_bytes: int) -> N
             line.sizes[value] = 0
     start, stack = len(line.sizes), len(line.sizes) + 1
     line.sizes += [0, stacked_bytes]
-    line.given |= {start}
+    line.inputs |= {start}
     made = len(line.makes[writer])
     line.reads[writer] = [*line.reads[writer][:made], start, *line.reads[writer][made:]]
     line.makes[writer] = [*line.makes[writer], stack]

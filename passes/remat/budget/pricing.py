@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from jax.extend.mlir import ir
 
 from hloom.passes.analysis.cost import Speed, repeat_seconds
-from hloom.passes.ir.ops import is_cheap
-from hloom.passes.ir.tensor_sizes import TensorSizes
+from hloom.passes.analysis.purity import is_cheap
+from hloom.passes.ir.types import TensorSizes
 
 NEVER = 2**60
 """Bytes that are more than any device has: the price of what is never to be done."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hloom.passes.analysis.memory_model.trace import BufferUse, OpTrace
+from hloom.passes.analysis.memory_model.trace import OpTrace
+from hloom.passes.ir.op_facts import BufferUse
 from hloom.passes.remat.block.schedule import ClonePlacement, CloneSchedule
 
 
@@ -18,7 +19,10 @@ class _CloneWriter:
         self.old, self.schedule = line, schedule
         self.graph = schedule.graph
         self.new = OpTrace(
-            sizes=list(line.sizes), given=line.given, returned=line.returned, into=line.into
+            sizes=list(line.sizes),
+            inputs=line.inputs,
+            returned=line.returned,
+            donations=line.donations,
         )
         self.clones: list[dict[int, int]] = [{} for _ in schedule.windows]
         self.reads = {
@@ -48,7 +52,7 @@ class _CloneWriter:
         for position in sorted(touched):
             self._copy_until(done, position)
             done = position
-            if position >= len(old.work):
+            if position >= len(old.uses):
                 break  # the terminator: no part of the line
             for number, placement in self.groups.get(position, ()):
                 self._emit_group(placement, self.clones[number])
@@ -57,26 +61,26 @@ class _CloneWriter:
             for value in self.holds.get(position, ()):
                 exchanged[value] = self.held[value]
             self._emit(
-                old.work[position],
+                old.uses[position],
                 [exchanged.get(value, value) for value in old.reads[position]],
                 old.makes[position],
                 old.inner[position],
             )
             done = position + 1
-        self._copy_until(done, len(old.work))
+        self._copy_until(done, len(old.uses))
         return self.new
 
     def _copy_until(self, start: int, stop: int) -> None:
         """Takes over what stays as it is."""
         old, new = self.old, self.new
-        new.work += old.work[start:stop]
+        new.uses += old.uses[start:stop]
         new.reads += old.reads[start:stop]
         new.makes += old.makes[start:stop]
         new.inner += old.inner[start:stop]
 
     def _emit(self, work: BufferUse, reads: list[int], makes: list[int], inner: int) -> None:
         new = self.new
-        new.work.append(work)
+        new.uses.append(work)
         new.reads.append(reads)
         new.makes.append(makes)
         new.inner.append(inner)
@@ -93,7 +97,7 @@ class _CloneWriter:
             for value in made:
                 sizes.append(sizes[value])
             copies = list(range(first, len(sizes)))
-            new.work.append(old.work[producer])
+            new.uses.append(old.uses[producer])
             new.makes.append(copies)
             new.inner.append(old.inner[producer])
             clones.update(zip(made, copies, strict=True))

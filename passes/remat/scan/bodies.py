@@ -20,7 +20,7 @@ from hloom.passes.analysis.loops.counted import StackedOutput, defining_op
 from hloom.passes.analysis.loops.pairs import LoopPair, loop_pairs, nested_pairs
 from hloom.passes.ir import walk
 from hloom.passes.ir.locations import operation_name
-from hloom.passes.ir.ops import Kind
+from hloom.passes.ir.op_facts import Kind
 
 _DEEPEST = 4
 """Loops inside one another that are planned together."""

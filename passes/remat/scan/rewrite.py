@@ -16,10 +16,11 @@ from jax.extend.mlir.dialects import stablehlo
 from hloom.passes.analysis.loops.counted import defining_op
 from hloom.passes.analysis.loops.pairs import Residual
 from hloom.passes.ir import walk
+from hloom.passes.ir.clone import remap_operands
 from hloom.passes.ir.locations import rematerialized
-from hloom.passes.ir.ops import BRANCHING
+from hloom.passes.ir.ops import facts_of
 from hloom.passes.ir.while_rewriter import Replacements, WhileRewriter, integer_like
-from hloom.passes.remat.block.rewrite import clone_before, erase_dead, replace_operands
+from hloom.passes.remat.block.rewrite import clone_before, erase_dead
 from hloom.passes.remat.scan.plan import ScanPlan
 from hloom.passes.remat.scan.sites import BodySite
 
@@ -54,7 +55,7 @@ def _erase_dead_inside(block: ir.Block) -> None:
     """Erases what is dead in a block, and then in the loops and branches that are left of it."""
     erase_dead(block)
     for view in block.operations:
-        if view.operation.name in BRANCHING:
+        if facts_of(view.operation.name).branches:
             for region in view.operation.regions:
                 for inner in region.blocks:
                     _erase_dead_inside(inner)
@@ -221,7 +222,7 @@ class _BackwardBody:
             value = self.inside.value(planned)
             self._provide(value, site.op)
             exchanged[read] = self.known[value]
-        replace_operands(site.op, exchanged)
+        remap_operands(site.op, exchanged)
 
     def _provide(self, value: ir.Value, before: ir.Operation) -> None:
         """Makes a value of the forward body, or outside it, known in the backward body."""

@@ -8,9 +8,10 @@ from support.ir_blocks import BlockOf, last_value
 
 from hloom.passes.analysis.autodiff import is_backward, is_rematerialized
 from hloom.passes.analysis.block_graph import FROM_OUTSIDE, BlockGraph
+from hloom.passes.analysis.purity import is_cheap, kind_of, may_go
 from hloom.passes.ir import walk
 from hloom.passes.ir.locations import operation_name, qualified, rematerialized, source_line
-from hloom.passes.ir.ops import Kind, is_cheap, kind_of, may_go
+from hloom.passes.ir.op_facts import Kind
 from hloom.passes.ir.types import tensor_bytes
 
 # Sizes of types.

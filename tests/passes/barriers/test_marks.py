@@ -8,8 +8,9 @@ from jax.extend.mlir.dialects import stablehlo
 from support.devices.barrier_programs import in_shard_map, kernel, marks_in, plan_of
 
 from hloom._jax.modules import make_context
+from hloom.passes.analysis.purity import kind_of
 from hloom.passes.ir import marks, walk
-from hloom.passes.ir.ops import Kind, kind_of
+from hloom.passes.ir.op_facts import Kind
 
 
 def module_with(function: str) -> tuple[ir.Module, ir.Block]:

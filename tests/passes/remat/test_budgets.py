@@ -18,11 +18,11 @@ from support.remat_runs import assert_same, count, transformed
 import hloom
 from hloom.passes.analysis.autodiff import has_remat_name
 from hloom.passes.analysis.cost import repeat_seconds
+from hloom.passes.analysis.purity import is_cheap
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
-from hloom.passes.ir.ops import is_cheap
 from hloom.passes.remat.budget.estimate import Model
 from hloom.passes.remat.budget.price_grid import PRICES, STEPS, Candidate
 from hloom.passes.remat.budget.search import Search, cheapest

@@ -14,7 +14,6 @@ from jax.extend.mlir import ir
 
 from hloom.passes.ir import marks
 from hloom.passes.ir.collectives import (
-    COLLECTIVES,
     Participants,
     covers,
     is_trivial,
@@ -23,6 +22,7 @@ from hloom.passes.ir.collectives import (
     synchronized,
 )
 from hloom.passes.ir.marks import BarrierKind
+from hloom.passes.ir.ops import facts_of
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Rules:
 
     def _is_member(self, number: int) -> bool:
         is_kernel = any(kernel.number == number for kernel in self.kernels)
-        return is_kernel or self.ops[number].name in COLLECTIVES or self._is_barrier(number)
+        return is_kernel or facts_of(self.ops[number].name).communicates or self._is_barrier(number)
 
     def _is_barrier(self, number: int) -> bool:
         return marks.mark_name(self.ops[number]) == marks.BARRIER
@@ -102,7 +102,7 @@ class Rules:
     def _collectives_of(self, participants: Participants) -> list[int]:
         found = []
         for number, op in enumerate(self.ops):
-            known = synchronized(op, self._partitions) if op.name in COLLECTIVES else None
+            known = synchronized(op, self._partitions) if facts_of(op.name).communicates else None
             if known is not None and covers(known, participants):
                 found.append(number)
         return found

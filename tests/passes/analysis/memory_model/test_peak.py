@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from hloom.passes.analysis.memory_model.fusion import Kernels
 from hloom.passes.analysis.memory_model.peak import peak_in_order, simulate
 from hloom.passes.analysis.memory_model.schedulers import depth_first_order, greedy_order
-from hloom.passes.analysis.memory_model.trace import BufferUse, OpTrace
+from hloom.passes.analysis.memory_model.trace import OpTrace
+from hloom.passes.ir.op_facts import BufferUse
 
 Step = tuple[BufferUse, list[str], list[str]]
 
@@ -35,14 +36,14 @@ def line(
     names = list(dict.fromkeys([*given.split(), *itertools.chain(*(s[2] for s in steps))]))
     number = {name: place for place, name in enumerate(names)}
     return OpTrace(
-        work=[work for work, _, _ in steps],
+        uses=[work for work, _, _ in steps],
         reads=[[number[name] for name in reads] for _, reads, _ in steps],
         makes=[[number[name] for name in makes] for _, _, makes in steps],
         sizes=[sizes.get(name, 1 if name == "r" else 10) for name in names],
         inner=list(inner) or [0] * len(steps),
-        given=frozenset(number[name] for name in given.split()),
+        inputs=frozenset(number[name] for name in given.split()),
         returned=frozenset(number[name] for name in returned.split()),
-        into=tuple((number[value], number[target]) for value, target in into),
+        donations=tuple((number[value], number[target]) for value, target in into),
     )
 
 
@@ -250,7 +251,7 @@ def lines(draw: st.DrawFn) -> OpTrace:
     given_count = draw(st.integers(1, 3))
     drawn = OpTrace(
         sizes=[draw(st.integers(1, 1000)) for _ in range(given_count)],
-        given=frozenset(range(given_count)),
+        inputs=frozenset(range(given_count)),
     )
     for position in range(count):
         work = draw(st.sampled_from([w for w in BufferUse if w is not BufferUse.SHIFT]))
@@ -259,7 +260,7 @@ def lines(draw: st.DrawFn) -> OpTrace:
         reads = draw(
             st.lists(st.integers(0, there - 1), min_size=min(1, most), max_size=most, unique=True)
         )
-        drawn.work.append(work)
+        drawn.uses.append(work)
         drawn.reads.append(reads)
         drawn.makes.append([there])
         same = work in (BufferUse.VIEW, BufferUse.ALIAS, BufferUse.IN_PLACE)
@@ -288,12 +289,12 @@ def test_the_numbers_of_values_do_not_matter(drawn: OpTrace, random: Any) -> Non
     for old, number in enumerate(new):
         sizes[number] = drawn.sizes[old]
     renumbered = OpTrace(
-        work=drawn.work,
+        uses=drawn.uses,
         reads=[[new[value] for value in reads] for reads in drawn.reads],
         makes=[[new[value] for value in makes] for makes in drawn.makes],
         sizes=sizes,
         inner=drawn.inner,
-        given=frozenset(new[value] for value in drawn.given),
+        inputs=frozenset(new[value] for value in drawn.inputs),
         returned=frozenset(new[value] for value in drawn.returned),
     )
     one, other = simulate(drawn), simulate(renumbered)
@@ -316,12 +317,12 @@ def test_a_value_more_to_keep_never_needs_less(drawn: OpTrace, size: int) -> Non
     value = len(drawn.sizes)
     last = len(drawn.sizes) + 1
     kept = OpTrace(
-        work=[BufferUse.WHOLE, *drawn.work, BufferUse.WHOLE],
+        uses=[BufferUse.WHOLE, *drawn.uses, BufferUse.WHOLE],
         reads=[[0], *drawn.reads, [value]],
         makes=[[value], *drawn.makes, [last]],
         sizes=[*drawn.sizes, size, 1],
         inner=[0, *drawn.inner, 0],
-        given=drawn.given,
+        inputs=drawn.inputs,
         returned=drawn.returned | {last},
     )
 

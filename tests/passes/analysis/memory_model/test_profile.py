@@ -15,12 +15,13 @@ from jax.extend.mlir import ir
 
 from hloom.passes.analysis.memory_model.peak import buffer_timeline, simulate
 from hloom.passes.analysis.memory_model.profile import MemoryProfile, memory_profile
-from hloom.passes.analysis.memory_model.trace import BufferUse, OpTrace
+from hloom.passes.analysis.memory_model.trace import OpTrace
 from hloom.passes.analysis.memory_model.tracer import predict
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.spec import parse_spec
 from hloom.passes.ir.clone import clone_module
+from hloom.passes.ir.op_facts import BufferUse
 from hloom.tools.report.profile import curve_of_text
 
 LAYERS, ROWS, WIDTH = 4, 64, 32
@@ -186,18 +187,18 @@ def test_a_timeline_peaks_where_the_simulation_does(seed: int) -> None:
     assert found.peak_bytes == peak.bytes
     at = found.bytes.index(peak.bytes)
     assert found.positions[at] == peak.position
-    alive = {(life.value, life.bytes) for life in found.lives if life.start <= at <= life.end}
+    alive = {(one.value, one.bytes) for one in found.live_ranges if one.start <= at <= one.end}
     assert alive == set(peak.alive)
 
 
 def random_line(random_: random.Random) -> OpTrace:
     kinds = [work for work in BufferUse if work not in (BufferUse.SHIFT, BufferUse.ALIAS)]
-    line = OpTrace(sizes=[random_.randrange(1, 9) for _ in range(2)], given=frozenset({0, 1}))
+    line = OpTrace(sizes=[random_.randrange(1, 9) for _ in range(2)], inputs=frozenset({0, 1}))
     for _ in range(14):
         work = random_.choice(kinds)
         count = 0 if work is BufferUse.FREE else random_.randrange(1, 3)
         reads = random_.sample(range(len(line.sizes)), count)
-        line.work.append(work)
+        line.uses.append(work)
         line.reads.append(reads[:1] if work is BufferUse.VIEW else reads)
         line.makes.append([len(line.sizes)])
         same = work in (BufferUse.VIEW, BufferUse.IN_PLACE)

@@ -15,7 +15,7 @@ from benchmarks.h100 import MEBI_BYTES, measure, placement
 from benchmarks.subjects import SUBJECTS
 from hloom.passes.analysis.block_graph import BlockGraph
 from hloom.passes.analysis.memory_model.layouts import transposing_bytes
-from hloom.passes.analysis.memory_model.trace import BufferUse, OpTrace
+from hloom.passes.analysis.memory_model.trace import OpTrace
 from hloom.passes.analysis.memory_model.tracer import inner_bytes, predict, trace_block
 from hloom.passes.analysis.shards import Shards
 from hloom.passes.framework.base import Target
@@ -23,6 +23,7 @@ from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.spec import parse_spec
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
+from hloom.passes.ir.op_facts import BufferUse
 
 # Lines of programs.
 
@@ -114,16 +115,16 @@ def test_heavy_work_is_kept_as_it_is_converted(parse: Callable[[str], ir.Module]
           return %n : tensor<64xbf16>
         }"""
     )
-    assert trace_block(BlockGraph.of(main_block(module))).work == [BufferUse.FUSED, BufferUse.HEAVY]
+    assert trace_block(BlockGraph.of(main_block(module))).uses == [BufferUse.FUSED, BufferUse.HEAVY]
 
 
 def test_a_softmaxs_shift_is_found() -> None:
     def loss(x: jax.Array) -> jax.Array:
         return jax.nn.log_softmax(x)[:, 0].mean()
 
-    work = function(jax.jit(jax.value_and_grad(loss)).lower(square(64))).work
+    work = function(jax.jit(jax.value_and_grad(loss)).lower(square(64))).uses
     assert work.count(BufferUse.SHIFT) == 1
-    assert BufferUse.SHIFT not in function(jax.jit(lambda x: x - x.max()).lower(square(64))).work
+    assert BufferUse.SHIFT not in function(jax.jit(lambda x: x - x.max()).lower(square(64))).uses
 
 
 @pytest.mark.parametrize("transposed", [False, True])

@@ -1,0 +1,89 @@
+"""Whether an operation may be recomputed or left out, by its row in the table and its regions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from jax.extend.mlir import ir
+
+from hloom.passes.analysis.sharding_constraints import CONSTRAINT, moves_nothing
+from hloom.passes.ir.op_facts import Kind
+from hloom.passes.ir.ops import facts_of
+
+
+def kind_of(op: ir.Operation) -> Kind:
+    """Whether this operation may be recomputed; anything not known to be pure is OPAQUE."""
+    if op.name == CONSTRAINT:
+        return Kind.CHEAP if moves_nothing(op) else Kind.OPAQUE
+    kind = facts_of(op.name).kind
+    if kind is Kind.REDUCTION and not _is_plain_reduction(op):
+        kind = Kind.EXPENSIVE
+    return Kind.OPAQUE if kind is Kind.EXPENSIVE and not _is_pure_inside(op) else kind
+
+
+CHEAP_KINDS = frozenset({Kind.CONSTANT, Kind.CHEAP, Kind.REDUCTION})
+"""Kinds of operations that are always worth recomputing for the memory of their results."""
+
+
+def is_cheap(op: ir.Operation) -> bool:
+    """Whether the operation is pure, and cheap to recompute."""
+    return kind_of(op) in CHEAP_KINDS
+
+
+def is_pure(op: ir.Operation) -> bool:
+    """Whether the operation may be recomputed at all."""
+    return kind_of(op) is not Kind.OPAQUE
+
+
+def may_go(op: ir.Operation) -> bool:
+    """Whether the operation may be erased where nothing reads its results."""
+    if op.name == CONSTRAINT or (facts_of(op.name).branches and _all_inside(op, may_go)):
+        return True
+    return is_pure(op)
+
+
+def _is_pure_inside(op: ir.Operation) -> bool:
+    """Whether everything in the operation's regions may be recomputed."""
+    return _all_inside(op, is_pure)
+
+
+def _all_inside(op: ir.Operation, holds: Callable[[ir.Operation], bool]) -> bool:
+    """Whether something holds for everything in the operation's regions."""
+    return all(
+        holds(inner) or facts_of(inner.name).ends_block
+        for region in op.regions
+        for block in region.blocks
+        for inner in (view.operation for view in block.operations)
+    )
+
+
+def is_table(op: ir.Operation) -> bool:
+    """Whether the operation is a constant that spells out its elements.
+
+    Cloning one would spell them out again in the program that XLA reads.
+    """
+    if op.name != "stablehlo.constant":
+        return False
+    try:
+        elements = op.attributes["value"]
+    except TypeError:  # the bindings cannot read dense elements of complex type
+        return not _is_scalar(op)
+    return not (isinstance(elements, ir.DenseElementsAttr) and elements.is_splat)
+
+
+def _is_scalar(op: ir.Operation) -> bool:
+    return ir.RankedTensorType(op.results[0].type).rank == 0
+
+
+def _is_plain_reduction(op: ir.Operation) -> bool:
+    """A reduction whose body is cheap itself and uses nothing from outside."""
+    block = op.regions[0].blocks[0]
+    inside: set[ir.Value] = set(block.arguments)
+    *body, terminator = [view.operation for view in block.operations]
+    for inner in body:
+        if kind_of(inner) not in (Kind.CONSTANT, Kind.CHEAP):
+            return False
+        if not inside.issuperset(inner.operands):
+            return False
+        inside.update(inner.results)
+    return inside.issuperset(terminator.operands)

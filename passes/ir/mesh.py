@@ -1,0 +1,75 @@
+"""Devices of a module: its partitions and replicas, its meshes, and axes that are manual."""
+
+from __future__ import annotations
+
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import sdy
+
+from hloom.passes.ir import walk
+
+MANUAL_COMPUTATION = "sdy.manual_computation"
+"""JAX's `shard_map`: inside, values have their size on one partition."""
+
+PARTITIONS, REPLICAS = "mhlo.num_partitions", "mhlo.num_replicas"
+"""Attributes of a module."""
+
+
+def partition_count(module: ir.Module) -> int:
+    """How many devices the module is partitioned over; 1 where it does not say."""
+    return _count(module, PARTITIONS)
+
+
+def replica_count(module: ir.Module) -> int:
+    """How many replicas run the module; 1 where it does not say."""
+    return _count(module, REPLICAS)
+
+
+def _count(module: ir.Module, name: str) -> int:
+    found = walk.readable_attributes(module.operation).get(name)
+    return found.value if isinstance(found, ir.IntegerAttr) else 1
+
+
+def mesh_ops(module: ir.Operation) -> dict[str, ir.Operation]:
+    """The ``sdy.mesh`` operations of a module's operation by symbol name, in textual order."""
+    return {
+        ir.StringAttr(view.operation.attributes["sym_name"]).value: view.operation
+        for view in module.regions[0].blocks[0].operations
+        if view.operation.name == "sdy.mesh"
+    }
+
+
+def mesh_of(op: ir.Operation) -> sdy.MeshAttr:
+    """The mesh that a ``sdy.mesh`` operation declares."""
+    return sdy.MeshAttr(op.attributes["mesh"])
+
+
+def resolved(mesh_or_reference: ir.Attribute, op: ir.Operation) -> sdy.MeshAttr | None:
+    """The mesh that a sharding around or on ``op`` is of; None where the module has none."""
+    if not isinstance(mesh_or_reference, ir.FlatSymbolRefAttr):
+        return sdy.MeshAttr(mesh_or_reference)
+    found = mesh_ops(walk.module_of(op)).get(mesh_or_reference.value)
+    return None if found is None else mesh_of(found)
+
+
+def axis_sizes(mesh: sdy.MeshAttr) -> dict[str, int]:
+    """The sizes of a mesh's axes by name, in order."""
+    return {axis.name: axis.size for axis in map(sdy.MeshAxisAttr, mesh.axes)}
+
+
+def manual_axes(computation: ir.Operation) -> frozenset[str]:
+    """The axes of the mesh that a manual computation splits its values along by itself."""
+    axes = sdy.ManualAxesAttr(computation.attributes["manual_axes"])
+    return frozenset(str(axes[number]) for number in range(len(axes)))
+
+
+def mesh_of_computation(computation: ir.Operation) -> ir.Attribute | None:
+    """The mesh, or the reference to it, of a manual computation's first sharding, if it has any."""
+    for name in ("in_shardings", "out_shardings"):
+        for sharding in sdy.TensorShardingPerValueAttr(computation.attributes[name]).shardings:
+            return sdy.TensorShardingAttr(sharding).mesh_or_ref
+    return None
+
+
+def is_in_manual_computation(block: ir.Block) -> bool:
+    """Whether each device has its own values in a block."""
+    return any(op.name == MANUAL_COMPUTATION for op in walk.ancestors(block))

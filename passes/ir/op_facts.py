@@ -1,0 +1,228 @@
+"""Facts about operations: the columns of the table in `ops`.
+
+A row holds what is true of an operation whatever its operands and attributes are. What depends on
+these is decided where it is asked: whether a single operation may be recomputed, in
+`analysis/purity`; what it costs, in `analysis/cost`; whether a graph can hold it, in
+`capture/capturable`.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class Category(enum.StrEnum):
+    """What an operation is."""
+
+    CONSTANT = "constant"
+    """No operand that holds data: a constant or an iota."""
+    ELEMENTWISE = "elementwise"
+    MOVEMENT = "movement"
+    """Elements in other places or another shape, at addresses known before the program runs, or by
+    one offset for all."""
+    INDEXED = "indexed"
+    """Elements at addresses that are data: a gather, a scatter, an update of a slice."""
+    REDUCTION = "reduction"
+    CONTRACTION = "contraction"
+    """A matrix product or a convolution."""
+    NUMERIC = "numeric"
+    """A kernel of its own kind: a sort, a factorization, a Fourier transform, random bits."""
+    COLLECTIVE = "collective"
+    HOST_TRANSFER = "host transfer"
+    LOOP = "loop"
+    CONDITIONAL = "conditional"
+    MANUAL = "manual computation"
+    """Code that every device runs on its own part of the values."""
+    CALL = "call"
+    """Work that is written elsewhere: in a function, a library, a kernel."""
+    RELABEL = "relabel"
+    """Results equal the operands: a barrier for the compiler, a sharding constraint."""
+    BOOKKEEPING = "bookkeeping"
+    """Tokens and tuples: nothing that the device computes."""
+    TERMINATOR = "terminator"
+    DECLARATION = "declaration"
+    OTHER = "other"
+    """Nothing hloom relies on: an operation that JAX does not write, or of another dialect."""
+
+
+class Kind(enum.StrEnum):
+    """Whether an operation may be recomputed, as long as everything in its regions may be."""
+
+    CONSTANT = "constant"
+    """Costs nothing to have again."""
+    CHEAP = "cheap"
+    """Pure, and as fast as reading its operands and writing its results."""
+    REDUCTION = "reduction"
+    """Pure and cheap, but reads much more than it writes."""
+    EXPENSIVE = "expensive"
+    """Pure, but worth its time: recomputed only where that is weighed against memory."""
+    OPAQUE = "opaque"
+    """Never recomputed: a collective, ordered, with side effects, or unknown."""
+
+
+class BufferUse(enum.StrEnum):
+    """Which operands and results of an operation are buffers in memory."""
+
+    FREE = "free"
+    """A constant or an iota: its result is made inside whoever reads it."""
+    FUSED = "fused"
+    """Elementwise or movement: its result is in memory only where a reader cannot fuse it."""
+    HEAVY = "heavy"
+    """Like FUSED, but too slow to be done once for each reader: with several its result is kept."""
+    SHIFT = "shift"
+    """A softmax's x - max(x): like HEAVY where nothing but it reads the maximum, which is then
+    made in its kernel; else like FUSED. The maximum is the last operand, broadcast. No row has
+    this: it is a subtraction in such a place."""
+    VIEW = "view"
+    """A reshape: its result is its operand's buffer, or fused as its operand is."""
+    ALIAS = "alias"
+    """A barrier: operands are in memory, and result i is operand i's buffer."""
+    IN_PLACE = "in_place"
+    """Result i is written over operand i, which is copied first where it is read later, or may
+    not be written: a loop's carries, an update of a slice. Further operands are only read."""
+    REDUCTION = "reduction"
+    """Fuses what it reads; its result is in memory."""
+    WHOLE = "whole"
+    """Operands and results are in memory: a product, a convolution, a sort, a custom call."""
+
+
+class Traffic(enum.StrEnum):
+    """Which bytes an operation moves to and from the device's memory."""
+
+    NONE = "none"
+    """It launches no kernel."""
+    FUSED = "fused"
+    """Operands that are in memory, and the result where a reader wants it there."""
+    FUSED_OPERANDS = "fused operands"
+    """Operands that are in memory, and all results."""
+    GATHERED = "gathered"
+    """The indices, and what is gathered, read and written."""
+    UPDATED = "updated"
+    """The slice that is updated, read and written."""
+    SCATTERED = "scattered"
+    """The result, the indices, and the elements that have updates."""
+    WHOLE = "whole"
+    """All operands and results."""
+
+
+class FlopRule(enum.StrEnum):
+    """The counter in `analysis/flops` that computes an operation's FLOPs."""
+
+    CHOLESKY = "cholesky"
+    CONVOLUTION = "convolution"
+    DOT = "dot"
+    DOT_GENERAL = "dot_general"
+    FFT = "fft"
+    MAP = "map"
+    RAGGED_DOT = "ragged_dot"
+    REDUCE = "reduce"
+    REDUCE_WINDOW = "reduce_window"
+    SCATTER = "scatter"
+    SELECT_AND_SCATTER = "select_and_scatter"
+    SORT = "sort"
+    TOP_K = "top_k"
+    TRIANGULAR_SOLVE = "triangular_solve"
+
+
+PRODUCT_RULES = frozenset(
+    {FlopRule.CONVOLUTION, FlopRule.DOT, FlopRule.DOT_GENERAL, FlopRule.RAGGED_DOT}
+)
+"""Rules of the work that matrix units do."""
+
+
+class Regions(enum.StrEnum):
+    """What an operation's regions are."""
+
+    NONE = "none"
+    CODE = "code"
+    """Parts of the program, on values of any size."""
+    COMBINER = "combiner"
+    """A function of scalars: how a reduction adds, how a sort compares."""
+    OTHER = "other"
+    """Code that no pass looks into."""
+
+
+@dataclass(frozen=True)
+class OpFacts:
+    """One row of the table. The defaults are those of an operation that nothing is known of.
+
+    Attributes:
+      category: what it is.
+      kind: whether it may be recomputed.
+      use: what of it is in memory.
+      traffic: which bytes it moves.
+      flops: FLOPs for each element of its first result, or the rule that counts them.
+      regions: what its regions are.
+      fuses_operands: XLA may make its operands inside its kernel, although they count as being in
+        memory by ``use``.
+      light: it costs nothing inside the kernel of each of its readers.
+      synchronizes: each result depends on an operand of every member of its replica group.
+      no_capture: why a CUDA graph never holds it, for people; None where one may.
+    """
+
+    category: Category = Category.OTHER
+    kind: Kind = Kind.OPAQUE
+    use: BufferUse = BufferUse.WHOLE
+    traffic: Traffic = Traffic.WHOLE
+    flops: int | FlopRule = 1
+    regions: Regions = Regions.NONE
+    fuses_operands: bool = False
+    light: bool = False
+    synchronizes: bool = False
+    no_capture: str | None = None
+
+    @property
+    def is_constant(self) -> bool:
+        return self.category is Category.CONSTANT
+
+    @property
+    def is_fusible(self) -> bool:
+        """Whether XLA makes its result inside the kernel that reads it."""
+        return self.traffic is Traffic.FUSED
+
+    @property
+    def is_product(self) -> bool:
+        """Whether matrix units do its work."""
+        return self.flops in PRODUCT_RULES
+
+    @property
+    def reads_memory(self) -> bool:
+        """Whether its operands have to be in memory: nothing is fused into it."""
+        if self.fuses_operands or self.traffic in (Traffic.NONE, Traffic.UPDATED):
+            return False
+        return self.use in (BufferUse.WHOLE, BufferUse.IN_PLACE)
+
+    @property
+    def launches_kernel(self) -> bool:
+        """Whether it takes a kernel of its own, at least."""
+        return self.traffic not in (Traffic.NONE, Traffic.FUSED)
+
+    @property
+    def holds_code(self) -> bool:
+        """Whether its regions are parts of the program."""
+        return self.regions is Regions.CODE
+
+    @property
+    def branches(self) -> bool:
+        """Whether it decides at run time which of its regions run, or how often."""
+        return self.category in (Category.LOOP, Category.CONDITIONAL)
+
+    @property
+    def communicates(self) -> bool:
+        """Whether it is one of XLA's exchanges between devices."""
+        return self.category is Category.COLLECTIVE
+
+    @property
+    def relabels(self) -> bool:
+        """Whether its results equal its operands."""
+        return self.category is Category.RELABEL
+
+    @property
+    def ends_block(self) -> bool:
+        return self.category is Category.TERMINATOR
+
+
+UNKNOWN = OpFacts(regions=Regions.OTHER, no_capture="an operation that hloom does not know")
+"""The facts of an operation without a row: it takes all its memory, is never recomputed and never
+captured."""
