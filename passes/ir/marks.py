@@ -6,20 +6,20 @@ function that means the same on every backend, so a module with marks always run
 | mark                      | operands -> results                              |
 | ------------------------- | ------------------------------------------------ |
 | `hloom.token`             | `() -> token`                                    |
-| `hloom.add_dependency`               | `(token, x...) -> (x...)`                        |
-| `hloom.after_all`             | `(token, y...) -> token`                         |
+| `hloom.add_dependency`    | `(token, x...) -> (x...)`                        |
+| `hloom.after_all`         | `(token, y...) -> token`                         |
 | `hloom.barrier`           | `(token, x..., kept...) -> (token, x...)`        |
 | `hloom.ragged_all_to_all` | `(token, JAX's six operands) -> (output, token)` |
 
-A token is a `tensor<ui32>` that is 0 whenever the program runs, and that XLA takes for data: XLA
-drops optimization barriers, but no data dependency.
+A token is a `tensor<ui32>` that is 0 whenever the program runs. To XLA it is data: XLA drops
+optimization barriers, but no data dependencies.
 
-- `hloom.add_dependency` gives `x` back, but not before the token.
-- `hloom.after_all` gives the token back, but not before every `y` is there.
-- `hloom.barrier` gives the token and `x` back once all partitions of a group have arrived with
-  theirs. Each `x` stays in its buffer: nothing is written to it after this partition has arrived,
-  so that peers may read it from then on. What is `kept` stays in its buffer until all have arrived.
-- `hloom.ragged_all_to_all` is `jax.lax.ragged_all_to_all` within the order of the tokens.
+- `hloom.add_dependency` returns `x`, and makes it depend on the token.
+- `hloom.after_all` returns the token, and makes it depend on every `y`.
+- `hloom.barrier` returns the token and `x` once all partitions of a group have arrived. Each `x`
+  stays in its buffer, which is not written to once this partition has arrived, so that peers may
+  read it from then on. Each value of `kept` stays in its buffer until all have arrived.
+- `hloom.ragged_all_to_all` is `jax.lax.ragged_all_to_all`, ordered by tokens.
 """
 
 from __future__ import annotations
@@ -120,8 +120,8 @@ def barrier_kind(mark: ir.Operation) -> BarrierKind:
 class MarkBuilder:
     """Writes marks into one module, at the current insertion point and location.
 
-    Decompositions are added to the module as private functions. Those of ties and after marks of
-    the same types are shared.
+    Decompositions are added to the module as private functions. Marks of the same name and types
+    share one, if they have no channel.
     """
 
     def __init__(self, module: ir.Module) -> None:
@@ -134,13 +134,13 @@ class MarkBuilder:
         self._functions: dict[str, str] = {}
 
     def token(self) -> ir.Value:
-        """The first token: nothing is before it."""
+        """The first token, which depends on nothing."""
         type_ = ir.Type.parse(decompositions.TOKEN_TYPE)
         [token] = self._composite(TOKEN, [], [type_], decompositions.token())
         return token
 
     def add_dependency(self, token: ir.Value, values: Sequence[ir.Value]) -> list[ir.Value]:
-        """The values, not before the token."""
+        """The values, depending on the token."""
         if not values:
             return []
         types = [value.type for value in values]
@@ -148,7 +148,7 @@ class MarkBuilder:
         return self._composite(ADD_DEPENDENCY, [token, *values], types, text)
 
     def after_all(self, token: ir.Value, values: Sequence[ir.Value]) -> ir.Value:
-        """The token, not before the values."""
+        """The token, depending on the values."""
         if not values:
             return token
         text = decompositions.after_all([value.type for value in values])
