@@ -118,12 +118,12 @@ def _release(version: tuple[int, ...]) -> _Release:
 
 def _regions(module: ir.Module) -> Iterator[_Region]:
     for mark in _marks(module.operation):
-        told = ir.DictAttr(mark.attributes["composite_attributes"])
+        attributes = ir.DictAttr(mark.attributes["composite_attributes"])
         yield _Region(
-            collectives=ir.BoolAttr(told["collectives"]).value,
-            has_loops=ir.BoolAttr(told["has_loops"]).value,
-            loops=ir.BoolAttr(told["loops"]).value,
-            min_ops=ir.IntegerAttr(told["min_ops"]).value,
+            collectives=ir.BoolAttr(attributes["collectives"]).value,
+            has_loops=ir.BoolAttr(attributes["has_loops"]).value,
+            loops=ir.BoolAttr(attributes["loops"]).value,
+            min_ops=ir.IntegerAttr(attributes["min_ops"]).value,
         )
 
 

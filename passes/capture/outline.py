@@ -92,7 +92,7 @@ class Outliner:
 
     def _attributes(self, decomposition: str, region: Region) -> dict[str, ir.Attribute]:
         word = ir.IntegerType.get_signless(64)
-        told: dict[str, ir.Attribute] = {
+        attributes: dict[str, ir.Attribute] = {
             "collectives": ir.BoolAttr.get(self._rules.collectives),
             "has_loops": ir.BoolAttr.get(self._has_loops),
             "loops": ir.BoolAttr.get(self._rules.loops),
@@ -100,7 +100,7 @@ class Outliner:
             "operations": ir.IntegerAttr.get(word, region.operations),
         }
         return {
-            "composite_attributes": ir.DictAttr.get(told),
+            "composite_attributes": ir.DictAttr.get(attributes),
             "decomposition": ir.FlatSymbolRefAttr.get(decomposition),
             "name": ir.StringAttr.get(marks.CAPTURE_REGION),
             "version": ir.IntegerAttr.get(ir.IntegerType.get_signless(32), marks.VERSION),

@@ -20,7 +20,7 @@ _MOST_ANCHORS = 32
 results of a step depend on nearly all of its work. With 450 values (Adam, 150 tensors) XLA took
 three times as long to compile, and made 5 more kernels."""
 
-_MOST_TOLD = 100
+_MOST_LISTED = 100
 """The number of operations that are not captured that a plan lists."""
 
 
@@ -78,15 +78,15 @@ class CapturePlan:
         if self.moved:
             text += f", {pluralize(self.moved, 'graph break')} moved"
         reasons = Counter(each.obstacle.reason for each in self.graph_breaks)
-        told = [f"{count} x {reason}" for reason, count in sorted(reasons.items())]
-        return f"{text}; left out: {', '.join(told)}" if told else text
+        counts = [f"{count} x {reason}" for reason, count in sorted(reasons.items())]
+        return f"{text}; left out: {', '.join(counts)}" if counts else text
 
     def to_json(self) -> dict[str, object]:
         return {
             "regions": self.regions,
             "operations": self.operations,
             "moved": self.moved,
-            "left_out": [_told(each.obstacle) for each in self.graph_breaks[:_MOST_TOLD]],
+            "left_out": [_left_out(each.obstacle) for each in self.graph_breaks[:_MOST_LISTED]],
             "left_out_operations": len(self.graph_breaks),
         }
 
@@ -161,7 +161,7 @@ def _is_manual(block: ir.Block) -> bool:
     return any(op.name == "sdy.manual_computation" for op in walk.ancestors(block))
 
 
-def _told(obstacle: CaptureObstacle) -> dict[str, object]:
+def _left_out(obstacle: CaptureObstacle) -> dict[str, object]:
     op = obstacle.op
     return {
         "operation": op.name,

@@ -56,7 +56,7 @@ COMPOSITE = "stablehlo.composite"
 
 
 class BarrierKind(enum.StrEnum):
-    """What a barrier is for."""
+    """The purpose of a barrier."""
 
     ENTRY = "entry"
     """Before a kernel: peers read its operands only once all have arrived."""
@@ -73,13 +73,13 @@ class BarrierKind(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """Where partitions meet.
+    """A point at which the partitions of each group synchronize.
 
     Attributes:
       channel: a number that no other mark of the module has.
-      groups: the partitions that meet, a row for each group, rows of equal length; -1 fills up.
+      groups: the partitions that synchronize, a row for each group, padded with -1.
       timeout_ms: how long a partition waits for the others.
-      site: the place in the program, for people, e.g. "entry of @write in @main, train.py:12".
+      site: the place in the program as text, e.g. "entry of @write in @main, train.py:12".
     """
 
     channel: int
@@ -89,7 +89,7 @@ class Rendezvous:
 
 
 def mark_name(op: ir.Operation) -> str | None:
-    """The name of the mark that an operation is; None where it is none."""
+    """The name of a mark; None if the operation is no mark."""
     if op.name != COMPOSITE:
         return None
     name = ir.StringAttr(op.attributes["name"]).value
@@ -97,24 +97,21 @@ def mark_name(op: ir.Operation) -> str | None:
 
 
 def rendezvous(mark: ir.Operation) -> Rendezvous:
-    """Where the partitions meet at a barrier or a ragged all-to-all.
-
-    Raises KeyError where the mark is neither.
-    """
-    said = ir.DictAttr(mark.attributes["composite_attributes"])
-    groups = np.array(ir.DenseIntElementsAttr(said["replica_groups"])).tolist()
+    """The rendezvous of a barrier or a ragged all-to-all. Raises KeyError for other marks."""
+    attributes = ir.DictAttr(mark.attributes["composite_attributes"])
+    groups = np.array(ir.DenseIntElementsAttr(attributes["replica_groups"])).tolist()
     return Rendezvous(
-        channel=ir.IntegerAttr(said["channel"]).value,
+        channel=ir.IntegerAttr(attributes["channel"]).value,
         groups=tuple(map(tuple, groups)),
-        timeout_ms=ir.IntegerAttr(said["timeout_ms"]).value,
-        site=ir.StringAttr(said["site"]).value,
+        timeout_ms=ir.IntegerAttr(attributes["timeout_ms"]).value,
+        site=ir.StringAttr(attributes["site"]).value,
     )
 
 
 def barrier_kind(mark: ir.Operation) -> BarrierKind:
-    """What a barrier is for. Raises KeyError where the mark is none."""
-    said = ir.DictAttr(mark.attributes["composite_attributes"])
-    return BarrierKind(ir.StringAttr(said["kind"]).value)
+    """The purpose of a barrier. Raises KeyError for other marks."""
+    attributes = ir.DictAttr(mark.attributes["composite_attributes"])
+    return BarrierKind(ir.StringAttr(attributes["kind"]).value)
 
 
 class MarkBuilder:
@@ -163,14 +160,14 @@ class MarkBuilder:
         where: Rendezvous,
         kind: BarrierKind,
     ) -> tuple[ir.Value, list[ir.Value]]:
-        """The token and the passed values, once all have arrived.
+        """The token and the passed values, once all partitions have arrived.
 
         Args:
-          token: nothing before it happens later.
-          passed: tensors that stay in their buffers and are given back.
-          kept: tensors whose buffers stay as they are until all have arrived.
-          where: who meets.
-          kind: what for.
+          token: orders the barrier after what the token depends on.
+          passed: tensors that stay in their buffers and are returned.
+          kept: tensors whose buffers are not reused until all have arrived.
+          where: the rendezvous.
+          kind: its purpose.
         """
         operands = [token, *passed, *kept]
         results = [value.type for value in (token, *passed)]
@@ -186,7 +183,7 @@ class MarkBuilder:
     ) -> tuple[ir.Value, ir.Value]:
         """The result of JAX's `@ragged_all_to_all` custom call and the token after it.
 
-        The call, which tells operands and groups, stays where it is.
+        The call, whose operands and groups are used, is not erased.
         """
         operands = [token, *call.operands]
         results = [call.results[0].type, token.type]
@@ -249,8 +246,8 @@ _CHANNEL_KEYS = ("channel", "channel_id")
 def _channels(attribute: ir.Attribute | None) -> list[int]:
     """The channel numbers in a collective's channel handle, or in the attributes of a mark."""
     if isinstance(attribute, ir.DictAttr):
-        said = [attribute[key] for key in _CHANNEL_KEYS if key in attribute]
-        return [ir.IntegerAttr(each).value for each in said if isinstance(each, ir.IntegerAttr)]
+        found = [attribute[key] for key in _CHANNEL_KEYS if key in attribute]
+        return [ir.IntegerAttr(each).value for each in found if isinstance(each, ir.IntegerAttr)]
     if attribute is not None and stablehlo.ChannelHandle.isinstance(attribute):
         return [stablehlo.ChannelHandle(attribute).handle]
     return []

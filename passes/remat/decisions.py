@@ -86,8 +86,8 @@ class _Window:
         return [
             Decision(
                 self._id(position),
-                f"{_told(self.graph.ops[position])} is computed again before "
-                f"{_told(self.group[position].before)}",
+                f"{_named(self.graph.ops[position])} is computed again before "
+                f"{_named(self.group[position].before)}",
             )
             for position in sorted(self.group, reverse=True)
         ]
@@ -224,7 +224,7 @@ class ScanDecisions:
             if position not in loops and (not results or len(storable) < len(results)):
                 continue  # cloned with its readers
             op = graph.ops[position]
-            text = f"{_told(op)} of a scan is computed again before {_told(sites[op])}"
+            text = f"{_named(op)} of a scan is computed again before {_named(sites[op])}"
             yield _Clone(
                 Decision(f"{name}/clone-{position}", text),
                 tuple(first + value for value in storable),
@@ -240,7 +240,7 @@ class ScanDecisions:
             # Of two stacks of one value, one is dropped even if the clone is left out.
             if first + value not in cloned or body.linked[value] is not link:
                 number = link.stack.number
-                text = f"what a scan stacks of {_told(link.stored)} is read elsewhere"
+                text = f"what a scan stacks of {_named(link.stored)} is read elsewhere"
                 yield _Gone(Decision(f"{name}/stack-{number}", text), link)
 
 
@@ -273,7 +273,7 @@ def _by_body(plan: ScanPlan, body: ScanBody) -> Iterable[tuple[ScanBody, ScanPla
         yield from _by_body(part, children[part.pair.forward.op])
 
 
-def _told(what: ir.Operation | ir.Value) -> str:
+def _named(what: ir.Operation | ir.Value) -> str:
     """An operation, or a value's producer, by its name in JAX and its source line."""
     name = operation_name(what.location)
     if not name:

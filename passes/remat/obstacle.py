@@ -11,7 +11,7 @@ from hloom.passes.analysis.autodiff import is_backward
 
 
 class RematObstacle(StrEnum):
-    """A reason why a program is not rewritten. Its value stands in the plan's JSON."""
+    """A reason why a program is not rewritten. The plan's JSON has its value."""
 
     NO_BACKWARD = "no-backward"
     NO_BARRIERS = "no-barriers"

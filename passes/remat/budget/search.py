@@ -1,4 +1,4 @@
-"""Finding the candidate that meets a bound on memory at the least added time."""
+"""Searches the candidate that meets a bound on memory at the least added time."""
 
 from __future__ import annotations
 
