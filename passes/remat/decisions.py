@@ -199,7 +199,7 @@ class ScanDecisions:
         left_out = [clone for clone in self._clones if clone.decision.id not in ids]
         kept = self._kept | {vertex for clone in left_out for vertex in clone.vertices}
         rerun = self._problem.rerun - {clone.loop for clone in left_out}
-        held = {stack.link for stack in self._stacks if stack.decision.id not in ids}
+        held = {stack.residual for stack in self._stacks if stack.decision.id not in ids}
         problem = CutProblem.of(self._body, rerun, 0, only_cheap=False)
         return scan_plan(self._body, CloneSites(problem, kept, held))
 
@@ -207,10 +207,10 @@ class ScanDecisions:
         for body in self._problem.bodies:
             first, index = self._problem.first[body], body.graph.index
             plan = self._plans.get(body)
-            dropped = {link.stack.number for link in plan.dropped} if plan else set()
-            for link in body.links:
-                if link.stack.number not in dropped:
-                    yield first + index[link.stored]
+            dropped = {residual.stack.number for residual in plan.dropped} if plan else set()
+            for residual in body.residuals:
+                if residual.stack.number not in dropped:
+                    yield first + index[residual.stored]
             for value, _ in plan.stored if plan else ():
                 yield first + index[value]
 
@@ -235,13 +235,13 @@ class ScanDecisions:
         """The dropped stacks that no clone's decision covers."""
         first = self._problem.first[body]
         cloned = {vertex for clone in self._clones for vertex in clone.vertices}
-        for link in self._sites.of[body].gone:
-            value = body.graph.index[link.stored]
+        for residual in self._sites.of[body].gone:
+            value = body.graph.index[residual.stored]
             # Of two stacks of one value, one is dropped even if the clone is left out.
-            if first + value not in cloned or body.linked[value] is not link:
-                number = link.stack.number
-                text = f"what a scan stacks of {_named(link.stored)} is read elsewhere"
-                yield _Gone(Decision(f"{name}/stack-{number}", text), link)
+            if first + value not in cloned or body.residual_of[value] is not residual:
+                number = residual.stack.number
+                text = f"what a scan stacks of {_named(residual.stored)} is read elsewhere"
+                yield _Gone(Decision(f"{name}/stack-{number}", text), residual)
 
 
 @dataclass(frozen=True)
@@ -262,7 +262,7 @@ class _Gone:
     """A stack that is dropped."""
 
     decision: Decision
-    link: Residual
+    residual: Residual
 
 
 def _by_body(plan: ScanPlan, body: ScanBody) -> Iterable[tuple[ScanBody, ScanPlan]]:

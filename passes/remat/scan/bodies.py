@@ -36,16 +36,20 @@ class ScanBody:
         inner = _separate(pair) if depth < _DEEPEST else []
         self.children = [ScanBody(found, self, depth + 1) for found in inner]
         handed_on = {
-            link.through.stack.number
+            residual.through.stack.number
             for child in self.children
-            for link in child.pair.links
-            if link.through is not None
+            for residual in child.pair.residuals
+            if residual.through is not None
         }
-        self.links = [link for link in pair.links if link.stack.number not in handed_on]
+        self.residuals = [
+            residual for residual in pair.residuals if residual.stack.number not in handed_on
+        ]
         """Residuals whose stacks are not passed on to an inner pair."""
         index = self.graph.index
-        self.linked = {index[link.stored]: link for link in reversed(self.links)}
-        numbers = {link.stack.number for link in pair.links}
+        self.residual_of = {
+            index[residual.stored]: residual for residual in reversed(self.residuals)
+        }
+        numbers = {residual.stack.number for residual in pair.residuals}
         self.stacked = {
             index[stack.value]: stack
             for stack in reversed(pair.forward.stacks)
@@ -90,8 +94,8 @@ class ScanBody:
 
     def stack(self, value: int) -> StackedOutput | None:
         """The existing stack of a value of the body; None if it has none."""
-        link = self.linked.get(value)
-        return link.stack if link else self.stacked.get(value)
+        residual = self.residual_of.get(value)
+        return residual.stack if residual else self.stacked.get(value)
 
     def is_there(self, value: int) -> bool:
         """Whether the backward body can access the value without saving or recomputing it."""

@@ -72,9 +72,9 @@ class CutProblem:
 
     def _weigh(self) -> None:
         stored = [
-            body.kept_bytes(body.graph.index[link.stored], frozenset())
+            body.kept_bytes(body.graph.index[residual.stored], frozenset())
             for body in self.bodies
-            for link in body.links
+            for residual in body.residuals
         ]
         read = [
             child.parent.kept_bytes(value, frozenset())
@@ -99,7 +99,7 @@ class CutProblem:
             return 0
         if self.only_cheap and graph.is_small_reduction(value):
             return 0
-        if value in body.linked and graph.size(value) < self.min_bytes:
+        if value in body.residual_of and graph.size(value) < self.min_bytes:
             return 0
         if not isinstance(graph.values[value].type, ir.RankedTensorType) or not graph.sizes[value]:
             return self.unstorable
@@ -117,8 +117,8 @@ class CutProblem:
                     self.sources.append(first + value)
                 elif value == graph.results[producer][0]:
                     self._connect_operation(body, producer)
-            linked = [value for value in body.linked if not body.constant[value]]
-            self.sinks += [first + value for value in linked]
+            read = [value for value in body.residual_of if not body.constant[value]]
+            self.sinks += [first + value for value in read]
 
     def _connect_from_outside(self, body: ScanBody, value: int) -> None:
         vertex, outside = self.first[body] + value, body.outside(value)

@@ -67,7 +67,7 @@ class ScanPlan:
                 describe_value(value) | {"already": stack is not None}
                 for value, stack in self.stored
             ],
-            "not_stored": [describe_value(link.stored) for link in self.dropped],
+            "not_stored": [describe_value(residual.stored) for residual in self.dropped],
             "sites": [
                 {
                     "reader": describe_operation(site.op),
@@ -162,19 +162,19 @@ def scan_plan(body: ScanBody, sites: CloneSites) -> ScanPlan | None:
     written, rerun = sites.of[body], body in sites.problem.rerun
     inner = [plan for child in body.children if (plan := scan_plan(child, sites)) is not None]
     handed_on = [
-        link.through
+        residual.through
         for plan in inner
-        for link in (plan.pair.links if plan.rerun else plan.dropped)
-        if link.through is not None
+        for residual in (plan.pair.residuals if plan.rerun else plan.dropped)
+        if residual.through is not None
     ]
     dropped = (*written.gone, *handed_on)
     if not dropped and not rerun:
         return None
     changed = {plan.pair.backward.op for plan in inner}
     graph, trip_count = body.graph, body.pair.forward.trip_count
-    freed = sum(graph.size(graph.index[link.stored]) for link in dropped) * trip_count
+    freed = sum(graph.size(graph.index[residual.stored]) for residual in dropped) * trip_count
     # What an inner loop stacks for others is not stacked by the outer loop: it would be new.
-    there = body.linked if body.parent else {**body.linked, **body.stacked}
+    there = body.residual_of if body.parent else {**body.residual_of, **body.stacked}
     new = sum(graph.size(leaf) for leaf in written.leaves if leaf not in there)
     added = new * trip_count + sum(
         plan.added_bytes * trip_count for plan in inner if not plan.rerun

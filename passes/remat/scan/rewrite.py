@@ -116,9 +116,9 @@ def _rebuild_forward(
     pair = plan.pair
     edit = WhileRewriter(pair.forward.op)
     arguments, operands = list(edit.body.arguments), list(edit.operands)
-    trip_count, index = pair.forward.trip_count, pair.links[0].stack.update.operands[2]
-    for link in plan.dropped:
-        edit.drop_stack(link.stack.number, link.stack.update)
+    trip_count, index = pair.forward.trip_count, pair.residuals[0].stack.update.operands[2]
+    for residual in plan.dropped:
+        edit.drop_stack(residual.stack.number, residual.stack.update)
     numbers = {
         inside.value(value): edit.add_stack(inside.value(value), trip_count, index)
         if stack is None
@@ -155,13 +155,13 @@ def _rebuild_forward(
 
 def _handed_on(plan: ScanPlan, forward: _Forward) -> list[ir.Value]:
     """The stacks of a rebuilt loop that are no operands of its backward loop yet."""
-    linked = {link.stored for link in _kept_links(plan)}
-    return [stack for value, stack in forward.stacks.items() if value not in linked]
+    known = {residual.stored for residual in _kept_residuals(plan)}
+    return [stack for value, stack in forward.stacks.items() if value not in known]
 
 
-def _kept_links(plan: ScanPlan) -> list[Residual]:
-    dropped = {link.stack.number for link in plan.dropped}
-    return [link for link in plan.pair.links if link.stack.number not in dropped]
+def _kept_residuals(plan: ScanPlan) -> list[Residual]:
+    dropped = {residual.stack.number for residual in plan.dropped}
+    return [residual for residual in plan.pair.residuals if residual.stack.number not in dropped]
 
 
 class _BackwardBody:
@@ -181,15 +181,17 @@ class _BackwardBody:
         self.edit = WhileRewriter(plan.pair.backward.op)
         self.counter = forward.counter
         self.known: dict[ir.Value, ir.Value] = {}
-        self.links = {inside.value(link.stored): link for link in _kept_links(plan)}
+        self.residuals = {
+            inside.value(residual.stored): residual for residual in _kept_residuals(plan)
+        }
 
     def rebuild(self) -> ir.Operation:
         """Rebuilds the backward loop as planned, and returns it."""
         plan = self.plan
         if plan.rerun:
-            for link in _kept_links(plan):
-                for number in link.operands:
-                    stack = self.forward.result(link.stack.number)
+            for residual in _kept_residuals(plan):
+                for number in residual.operands:
+                    stack = self.forward.result(residual.stack.number)
                     self.edit.operands[number] = self._outside(stack)
         inner = list(zip(plan.inner, self.forward.inner, strict=True))
         for site in plan.sites:
@@ -199,8 +201,8 @@ class _BackwardBody:
                 inner.remove(here)
                 _BackwardBody(*here, Replacements(), self.inside, self).rebuild()
                 site.op.erase()
-        for link in plan.dropped:
-            for number in link.operands:
+        for residual in plan.dropped:
+            for number in residual.operands:
                 _erase_slices(self.edit.body.arguments[number], self.edit.terminator)
                 self.edit.drop(number)
         loop = self.edit.apply(self.replaced)
@@ -232,10 +234,10 @@ class _BackwardBody:
 
     def _find(self, value: ir.Value, before: ir.Operation) -> ir.Value:
         forward = self.forward
-        if value in self.links:
-            link = self.links[value]
-            stack = self.edit.body.arguments[link.operands[0]]
-            return self._read(link, before) or self._slice(value, stack, before)
+        if value in self.residuals:
+            residual = self.residuals[value]
+            stack = self.edit.body.arguments[residual.operands[0]]
+            return self._read(residual, before) or self._slice(value, stack, before)
         if value in forward.stacks:
             stack = self._argument(self._outside(forward.stacks[value]))
             return self._slice(value, stack, before)
@@ -253,9 +255,9 @@ class _BackwardBody:
         self.around._provide(value, self.plan.pair.backward.op)
         return self.around.known[value]
 
-    def _read(self, link: Residual, before: ir.Operation) -> ir.Value | None:
+    def _read(self, residual: Residual, before: ir.Operation) -> ir.Value | None:
         """An existing slice of a stack in the body, if it is before ``before``."""
-        for read in link.reads:
+        for read in residual.reads:
             op = defining_op(read)
             if op is not None and op.is_before_in_block(before):
                 return read

@@ -63,7 +63,9 @@ class CloneSites:
         return self.problem.first[body] + value in self.kept
 
     def _write(self, body: ScanBody) -> BodyClones:
-        written = BodyClones(gone=[link for link in body.links if self._is_gone(body, link)])
+        written = BodyClones(
+            gone=[residual for residual in body.residuals if self._is_gone(body, residual)]
+        )
         wanted, reads = self._wanted[body], self._reads(body, written.gone)
         for child in body.children:
             wanted.setdefault(walk.key(child.pair.backward.op), [])
@@ -92,12 +94,14 @@ class CloneSites:
             )
         return written
 
-    def _is_gone(self, body: ScanBody, link: Residual) -> bool:
-        if link in self.held:
+    def _is_gone(self, body: ScanBody, residual: Residual) -> bool:
+        if residual in self.held:
             return False
-        value = body.graph.index[link.stored]
+        value = body.graph.index[residual.stored]
         return (
-            not self._is_kept(body, value) or body.is_there(value) or body.linked[value] is not link
+            not self._is_kept(body, value)
+            or body.is_there(value)
+            or body.residual_of[value] is not residual
         )
 
     def _reads(
@@ -106,11 +110,11 @@ class CloneSites:
         """By the key of an operation of the backward body, its reads of residuals that are gone."""
         backward = body.pair.backward.body
         reads: dict[Hashable, dict[tuple[ir.Value, int], None]] = {}
-        for link in gone:
-            for read in link.reads:
+        for residual in gone:
+            for read in residual.reads:
                 for use in read.uses:
                     op = walk.ancestor_in(backward, use.owner.operation)
-                    entry = (read, body.graph.index[link.stored])
+                    entry = (read, body.graph.index[residual.stored])
                     reads.setdefault(walk.key(op), {})[entry] = None
         return {op: list(entries) for op, entries in reads.items()}
 
