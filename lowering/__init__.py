@@ -1,1 +1,1 @@
-"""Marks to kernels: what the passes marked becomes custom calls, or what the marks mean."""
+"""Lowers the marks of passes to kernels: custom calls, or the marks' decompositions."""

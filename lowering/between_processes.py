@@ -1,4 +1,4 @@
-"""A barrier on the CPU between devices of several processes: an exchange of their tokens.
+"""Lowers a barrier on the CPU between devices of several processes to an exchange of tokens.
 
 Before:
 
@@ -12,10 +12,10 @@ After, for groups of four:
     %t1 = stablehlo.reduce(%all) applies stablehlo.maximum
     %y = stablehlo.composite "hloom.add_dependency" %t1, %x
 
-An all-reduce would do for the order. But of a process that died XLA's transport (gloo) tells only
-those who wait for it, and an all-reduce goes around a ring: who waits for another, on a device
-beside its own or in a process that is alive, waits for half an hour. In an all-to-all everyone
-waits for everyone: a process that is killed is an error at once in all others.
+An all-reduce would suffice for the order. But XLA's transport (gloo) reports a dead process only to
+the processes that receive from it, and an all-reduce is a ring: a process whose neighbour is alive
+would wait for half an hour. In an all-to-all every process receives from every other one, so that
+all of them fail as soon as one is killed.
 """
 
 from __future__ import annotations
@@ -25,13 +25,12 @@ from functools import partial
 
 from jax.extend.mlir import ir
 
-from hloom.lowering.kernel_calls import Choice, Decomposition, Rewrite, Site
-from hloom.lowering.paste import paste
+from hloom.lowering.kernel_calls import Choice, Decomposition, Rewrite, Site, paste
 from hloom.passes.ir.marks import MarkBuilder, Rendezvous
 
 
 def choose_barrier(site: Site, where: Rendezvous) -> Choice:
-    """The exchange; the barrier's decomposition where StableHLO has no all-to-all to make it of."""
+    """The exchange; the barrier's decomposition if no all-to-all can express it."""
     if not site.is_manual:
         return Decomposition("an all-reduce of the token: the partitioner has yet to split")
     if any(member < 0 for group in where.groups for member in group):
@@ -57,7 +56,7 @@ def _exchange_text(where: Rendezvous) -> str:
     members = len(where.groups[0])
     rows = ", ".join(f"[{', '.join(map(str, group))}]" for group in where.groups)
     row = f"tensor<{members}xui32>"
-    # As far as XLA knows, each member sends each other something else: it leaves nothing out.
+    # XLA cannot prove that a member sends the same to all others, so it removes nothing.
     return f"""
 func.func private @exchange(%token: tensor<ui32>) -> tensor<ui32> {{
   %zero = stablehlo.constant dense<0> : tensor<ui32>

@@ -1,14 +1,15 @@
-"""What XLA is to be told of the capture regions of a module: compile options of this module alone.
+"""Lowers the capture regions of a module to XLA's compile options for this module.
 
-XLA has no marker for a region. It goes by types of work, by a minimum size, and by what its own
-passes leave of loops, so that this is what the marks become:
+XLA has no marker for a region. It selects work by its type, by a minimum size, and by what its own
+passes leave of loops. The marks therefore become:
 
-- the types that a graph may hold: XLA's default, loops and branches, and collectives where asked;
-- the minimum: what the regions were found by. jaxlib before 0.12 counts a loop as one thunk,
-  however much is in it, and makes no graphs inside of one that is too little for a graph: a loop
-  between two collectives that the partitioner put there would be lost. So with a loop it is 1;
-- no dynamic-slice annotator: that pass has slices at a loop's counter, and others, copied by the
-  host beside the kernels. No graph can hold such a copy, or a loop with one.
+- the types of work that a graph may contain: XLA's default, loops and branches, and collectives if
+  asked for;
+- the minimum size: ``min_ops`` of the regions. jaxlib before 0.12 counts a loop as one thunk, and
+  makes no graphs inside a loop that is too small for one: a loop between two collectives that the
+  partitioner inserted would not be captured. With a loop the minimum is therefore 1;
+- no dynamic-slice annotator: that pass turns slices, among them those at a loop's counter, into
+  copies by the host. No graph can contain such a copy, or a loop with one.
 
 Measured on compiles for an H100 (2026-11-21): of the three passes that make dynamic-slice fusions
 only the annotator had to go, and `xla_gpu_command_buffer_unroll_loops` captured no such loop.
@@ -38,11 +39,11 @@ class _Release:
 
     Attributes:
       since: the first version.
-      types: what it can put into a graph and does not mind there.
+      types: the types of work that a graph can contain.
       loop_types: loops and branches.
       collective_types: exchanges between devices.
-      spoiling_passes: HLO passes that make work which no graph can hold of work that one could.
-      counts_in_loops: whether a graph's size counts what is inside its loops.
+      spoiling_passes: HLO passes that turn work that a graph can contain into work that it cannot.
+      counts_in_loops: whether the size of a graph includes the work inside its loops.
     """
 
     since: tuple[int, int, int]
@@ -60,21 +61,21 @@ _RELEASES = (
     _Release(since=(0, 12, 0), types=(*_TYPES, "COLLECTIVES_KERNEL"), counts_in_loops=True),
 )
 """Oldest first. With `loop_types` the types are never fewer than XLA's default: some exchanges are
-kernels of XLA's own since 0.12, and captured there whatever is said of collectives."""
+kernels of XLA's own since 0.12, which captures them whether or not collectives are captured."""
 
 
 def compile_options(
     module: ir.Module, platform: str, version: tuple[int, ...] | None = None
 ) -> dict[str, str | int]:
-    """The options of XLA, by name, that the capture regions of a module ask for.
+    """XLA's compile options, by name, for the capture regions of a module.
 
-    Empty where the module has no region, and where the platform has no graphs. To be called before
-    the marks are lowered.
+    Empty if the module has no region, or the platform no graphs. Call it before the marks are
+    lowered.
 
     Args:
       module: with its marks.
       platform: its name in JAX.
-      version: of jaxlib; the one at hand where None.
+      version: of jaxlib; the installed one if None.
     """
     regions = list(_regions(module)) if platform == _CUDA else []
     if not regions:
@@ -94,7 +95,7 @@ def compile_options(
 
 @dataclass(frozen=True)
 class _Region:
-    """What a mark says; `passes/capture/regions.py` tells what it means."""
+    """The attributes of a mark, as `passes/capture/outline.py` writes them."""
 
     collectives: bool
     has_loops: bool
@@ -103,7 +104,7 @@ class _Region:
 
 
 def _min_size(regions: list[_Region], release: _Release) -> int:
-    """So many kernels XLA is to put into a graph, or none."""
+    """The least number of kernels that XLA makes a graph of."""
     least = min(region.min_ops for region in regions)
     loops = any(region.has_loops and region.loops for region in regions)
     return 1 if loops and not release.counts_in_loops else least
@@ -117,12 +118,12 @@ def _release(version: tuple[int, ...]) -> _Release:
 
 def _regions(module: ir.Module) -> Iterator[_Region]:
     for mark in _marks(module.operation):
-        told = ir.DictAttr(mark.attributes["composite_attributes"])
+        attributes = ir.DictAttr(mark.attributes["composite_attributes"])
         yield _Region(
-            collectives=ir.BoolAttr(told["collectives"]).value,
-            has_loops=ir.BoolAttr(told["has_loops"]).value,
-            loops=ir.BoolAttr(told["loops"]).value,
-            min_ops=ir.IntegerAttr(told["min_ops"]).value,
+            collectives=ir.BoolAttr(attributes["collectives"]).value,
+            has_loops=ir.BoolAttr(attributes["has_loops"]).value,
+            loops=ir.BoolAttr(attributes["loops"]).value,
+            min_ops=ir.IntegerAttr(attributes["min_ops"]).value,
         )
 
 

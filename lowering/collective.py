@@ -1,4 +1,4 @@
-"""What the kernels of collectives are told about who meets, and where."""
+"""The rendezvous of collective marks, and the attributes of their kernels."""
 
 from __future__ import annotations
 
@@ -15,10 +15,7 @@ _PADDING = -1
 
 
 def rendezvous_of(site: Site, placement: Placement) -> marks.Rendezvous:
-    """What a mark says about the partitions that meet at it.
-
-    Raises LoweringError where that does not fit the placement.
-    """
+    """The rendezvous of a mark. Raises LoweringError if it does not fit the placement."""
     where = marks.rendezvous(site.mark)
     members = Counter(each for group in where.groups for each in group if each != _PADDING)
     unknown = sorted(set(members) - set(range(placement.partitions)))
@@ -36,10 +33,10 @@ def rendezvous_of(site: Site, placement: Placement) -> marks.Rendezvous:
 
 
 def kernel_attributes(where: marks.Rendezvous, placement: Placement) -> dict[str, ir.Attribute]:
-    """The attributes that every kernel of a collective is given.
+    """The attributes of every kernel of a collective.
 
-    `replica_groups` has the groups one after the other, each `group_size` long; -1 fills up.
-    `devices` has the device ordinal of each partition, by which a kernel knows who calls it.
+    `replica_groups` concatenates the groups, each padded with -1 to `group_size`. `devices` has the
+    device ordinal of each partition, from which a kernel finds the partition that calls it.
     """
     i64 = ir.IntegerType.get_signless(64)
     members = [member for group in where.groups for member in group]

@@ -1,7 +1,7 @@
-"""What serves the marks on the CPU.
+"""The lowering of each mark on the CPU.
 
-Devices of one process meet in a rendezvous. Between processes they exchange tokens through XLA: the
-first token comes from a custom call, so that XLA cannot know it and leave the exchange out.
+Devices of one process synchronize in a rendezvous. Devices of several processes exchange tokens
+through XLA; the first token comes from a custom call, so that XLA cannot fold the exchange away.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _barrier(site: Site, placement: Placement) -> Choice:
         "hloom.barrier.v1",
         "a rendezvous of the devices of this process",
         attributes=kernel_attributes(where, placement),
-        # What passes through keeps its buffers; operands without a result are only held.
+        # Results take over their operands' buffers; other operands are kept alive only.
         aliases={result: result for result in range(len(site.mark.results))},
         has_side_effect=site.is_manual,
     )

@@ -1,9 +1,10 @@
-"""What serves the marks on CUDA devices.
+"""The lowering of each mark on CUDA devices.
 
-Devices of one process that can address each other's memory meet in a kernel of hloom's, compiled
-here for their architecture and carried in the custom call. Otherwise, and between processes, there
-is XLA's own all-reduce: of the token, which comes from a custom call, so that XLA cannot know it.
-Ties are selects, which XLA fuses with what they stand before.
+Devices of one process that can address each other's memory synchronize in a kernel of hloom's. It
+is compiled here for their architecture, and its image is an attribute of the custom call. Other
+devices, and those of several processes, synchronize by XLA's all-reduce of the token, which comes
+from a custom call, so that XLA cannot fold it. Dependencies are selects, which XLA fuses with their
+users.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ from hloom.passes.ir.types import element_bits
 from hloom.runtime import cuda_images, cuda_peers, nvrtc
 
 MOST_RANKS = 128
-"""Devices that the kernels can bring together (cuda_kernels/pad.cuh, kMaxRanks)."""
+"""The most devices in a group that the kernels support (cuda_kernels/pad.cuh, kMaxRanks)."""
 
 _BARRIER = "barrier"
 _RAGGED = "ragged_all_to_all"
 _FUNCTIONS = MappingProxyType({_BARRIER: "hloom_barrier", _RAGGED: "hloom_ragged_all_to_all"})
-"""By source, the function in it that is launched."""
+"""By source, the kernel function in it."""
 
 _INDEX_BITS = (32, 64)
 _BYTE_BITS = 8
 
 
 def architecture(compute_capability: tuple[int, int]) -> str:
-    """What the compiler calls devices of a compute capability, e.g. "sm_90" for (9, 0)."""
+    """The compiler's name of a compute capability, e.g. "sm_90" for (9, 0)."""
     major, minor = compute_capability
     return f"sm_{major}{minor}"
 
@@ -59,7 +60,7 @@ def _barrier(site: Site, placement: Placement) -> Choice:
         "hloom.barrier.v1",
         "signals in memory that the devices share",
         attributes=kernel_attributes(where, placement) | _kernel(_BARRIER, made),
-        # What passes through keeps its buffers; operands without a result are only held.
+        # Results take over their operands' buffers; other operands are kept alive only.
         aliases={result: result for result in range(len(site.mark.results))},
         has_side_effect=site.is_manual,
     )
@@ -82,7 +83,7 @@ def _ragged_all_to_all(site: Site, placement: Placement) -> Choice:
 
 
 def _image_or_why_not(kernel: str, where: marks.Rendezvous, placement: Placement) -> bytes | str:
-    """A kernel's machine code, or for people why the kernel cannot serve these groups."""
+    """A kernel's machine code, or a text that says why it cannot serve these groups."""
     if placement.spans_processes:
         return "the devices are of several processes"
     if placement.compute_capability is None:
@@ -112,7 +113,7 @@ def _unsupported(site: Site) -> str | None:
 
 
 def _kernel(kernel: str, made: bytes) -> dict[str, ir.Attribute]:
-    """What the handler launches."""
+    """The attributes that tell the handler what to launch."""
     return {"image": ir.StringAttr.get(made), "kernel": ir.StringAttr.get(_FUNCTIONS[kernel])}
 
 

@@ -1,4 +1,4 @@
-"""Replaces a mark by what it means.
+"""Inlines the decomposition of a mark.
 
 Before:
 
@@ -9,8 +9,8 @@ After:
 
     %1 = stablehlo.add %0, %0
 
-XLA would inline the decompositions too. Done here, the module that feeds JAX's cache key holds
-no trace of the marks: two specs that differ in marks alone compile once.
+XLA would inline the decompositions as well. Doing it here keeps marks out of the module that JAX's
+cache key is computed from: two specs that differ in marks alone compile once.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from jax.extend.mlir import ir
 
 
 def decomposition_name(mark: ir.Operation) -> str:
-    """The name of the function that says what a mark means."""
+    """The symbol of a mark's decomposition."""
     return ir.FlatSymbolRefAttr(mark.attributes["decomposition"]).value
 
 
 def inline_decomposition(mark: ir.Operation, decomposition: ir.Operation) -> list[ir.Operation]:
-    """Puts the function's operations in the place of the mark, which is erased, and gives them."""
-    # A clone for each use: its operations are moved out of it, to where the mark stands.
+    """Replaces the mark by the function's operations, which are returned."""
+    # A clone for each use: its operations are moved to the mark's place.
     function = decomposition.clone(ip=False)
     [block] = function.regions[0].blocks
     for argument, operand in zip(block.arguments, mark.operands, strict=True):

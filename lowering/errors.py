@@ -1,4 +1,4 @@
-"""What can go wrong between marks and kernels."""
+"""Errors of the lowering of marks."""
 
 from __future__ import annotations
 

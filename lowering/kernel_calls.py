@@ -1,4 +1,5 @@
-"""What a mark becomes: a custom call of a kernel, other operations, or its own decomposition."""
+"""The choices for lowering a mark (a kernel call, other operations, its decomposition), and their
+builders."""
 
 from __future__ import annotations
 
@@ -20,10 +21,10 @@ class Site:
     Attributes:
       mark: the composite.
       module: the module that it is in.
-      is_manual: the module's partitions run the code around the mark as it stands there: it is
-        inside a manual computation of all mesh axes, or there is one partition only. Elsewhere
-        XLA's partitioner is still to split the values, and it knows nothing of custom calls: it
-        makes their operands whole on every device, and refuses side effects.
+      is_manual: whether XLA's partitioner leaves the code around the mark as it is: inside a manual
+        computation of all mesh axes, or with one partition. Elsewhere the partitioner will split
+        values, and does not know custom calls: it replicates their operands, and refuses those with
+        side effects.
     """
 
     mark: ir.Operation
@@ -42,10 +43,11 @@ class KernelCall:
 
     Attributes:
       target: the name under which the runtime registers the kernel.
-      why: the choice for people, e.g. "rendezvous of the devices of this process".
-      attributes: what the handler is given beside its operands.
+      why: the choice as text, e.g. "a rendezvous of the devices of this process".
+      attributes: of the handler, beside its operands.
       aliases: from the index of a result to that of the operand whose buffer it takes over.
-      has_side_effect: XLA keeps the call where its results are not used, and merges and moves none.
+      has_side_effect: whether XLA must keep the call if its results are unused, and must not merge
+        or move it.
     """
 
     target: str
@@ -57,7 +59,7 @@ class KernelCall:
 
 @dataclass(frozen=True)
 class Decomposition:
-    """The mark's own decomposition in its place; `why` is the choice for people."""
+    """The mark's own decomposition in its place; `why` is the choice as text."""
 
     why: str
 
@@ -67,8 +69,8 @@ class Rewrite:
     """Other operations in the place of the mark, marks among them if need be.
 
     Attributes:
-      why: the choice for people.
-      build: called with the mark, inserts the operations before it and gives the values that
+      why: the choice as text.
+      build: called with the mark, inserts the operations before it and returns the values that
         replace its results.
     """
 
@@ -79,13 +81,13 @@ class Rewrite:
 Choice = KernelCall | Decomposition | Rewrite
 
 Chooser = Callable[[Site, Placement], Choice]
-"""What becomes of one kind of mark on one platform. Called in the context of the module."""
+"""Chooses the lowering of one kind of mark on one platform. Called in the module's context."""
 
 
 def emit(call: KernelCall, mark: ir.Operation) -> None:
-    """Puts the call in the place of the mark, which is erased.
+    """Replaces the mark by the call.
 
-    Operands and results are laid out row by row, as the handlers read them.
+    Operands and results have row-major layouts, which the handlers expect.
     """
     with mark.context, mark.location:
         custom_call = ir.Operation.create(
@@ -109,7 +111,7 @@ def emit(call: KernelCall, mark: ir.Operation) -> None:
 
 
 def rewrite(choice: Rewrite, mark: ir.Operation) -> list[ir.Operation]:
-    """Lets the choice build in the place of the mark, which is erased; gives what it built."""
+    """Replaces the mark by what the choice builds; returns the operations built."""
     block = mark.block
     before = {view.operation for view in block.operations}
     with mark.context, mark.location:
@@ -119,6 +121,22 @@ def rewrite(choice: Rewrite, mark: ir.Operation) -> list[ir.Operation]:
         result.replace_all_uses_with(value)
     mark.erase()
     return built
+
+
+def paste(mark: ir.Operation, function: str, operands: Sequence[ir.Value]) -> list[ir.Value]:
+    """Inserts the body of a function before the mark, for these operands; returns its results.
+
+    ``function`` is the text of the function.
+    """
+    module = ir.Module.parse(function)
+    [block] = module.body.operations[0].regions[0].blocks
+    for argument, operand in zip(block.arguments, operands, strict=True):
+        argument.replace_all_uses_with(operand)
+    *body, terminator = (view.operation for view in block.operations)
+    results = list(terminator.operands)
+    for operation in body:
+        operation.move_before(mark)
+    return results
 
 
 def _aliases(aliases: Mapping[int, int], *, results: int) -> ir.ArrayAttr:

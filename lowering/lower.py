@@ -1,4 +1,4 @@
-"""Turns the marks of a module into kernels, or into what they mean.
+"""Lowers the marks of a module to kernel calls, or to their decompositions.
 
 Before:
 
@@ -11,8 +11,8 @@ After, on the CPU, with all devices in one process:
     %1 = stablehlo.custom_call @hloom.barrier.v1(%0) {api_version = 4 : i32, backend_config = {
         channel = 7 : i64, …}, has_side_effect = true, …} : (tensor<ui32>) -> tensor<ui32>
 
-Which kernel serves which mark stands in one table by platform. A mark that is not in it is
-replaced by its decomposition, in which there may be marks again. Composites of others stay.
+Each platform has a table of marks with kernels. A mark that is not in it is replaced by its
+decomposition, which may contain marks. Composites that are no marks stay.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ CHOOSERS: Mapping[str, Mapping[str, Chooser]] = MappingProxyType(
 
 
 @dataclass(frozen=True)
-class Decision:
+class MarkLowering:
     """What became of some marks of a module.
 
     Attributes:
@@ -68,7 +68,7 @@ class Decision:
     why: str
 
     @classmethod
-    def of(cls, site: Site, choice: Choice) -> Decision:
+    def of(cls, site: Site, choice: Choice) -> MarkLowering:
         """The decision that a choice is."""
         match choice:
             case KernelCall():
@@ -84,17 +84,17 @@ class Decision:
 
 @dataclass(frozen=True)
 class Lowered:
-    """What became of the marks of a module.
+    """How the marks of a module were lowered.
 
     Attributes:
-      decisions: how many marks each was made for, in the order of the text.
+      decisions: by lowering, the number of marks; in program order.
     """
 
-    decisions: Mapping[Decision, int]
+    decisions: Mapping[MarkLowering, int]
 
     @property
     def marks(self) -> int:
-        """How many marks there were."""
+        """The number of marks."""
         return sum(self.decisions.values())
 
     @property
@@ -104,11 +104,10 @@ class Lowered:
 
 
 def lower(module: ir.Module, placement: Placement) -> Lowered:
-    """Leaves no mark of hloom in the module, in place.
+    """Lowers all marks of the module, in place. A module without marks does not change.
 
-    Without a mark nothing is touched. Raises LoweringError where a mark has a version that this
-    hloom does not know, where what it says is no use for this placement, and where decompositions
-    contain themselves.
+    Raises LoweringError if a mark has an unknown version or does not fit the placement, or if
+    decompositions contain themselves.
     """
     lowerer = _Lowerer(module, placement)
     with module.context, ir.Location.unknown():
@@ -123,7 +122,7 @@ def lower(module: ir.Module, placement: Placement) -> Lowered:
 
 class _Lowerer:
     def __init__(self, module: ir.Module, placement: Placement) -> None:
-        self.decisions: Counter[Decision] = Counter()
+        self.decisions: Counter[MarkLowering] = Counter()
         self._module = module
         self._placement = placement
         self._choosers = CHOOSERS.get(placement.platform, {})
@@ -143,7 +142,7 @@ class _Lowerer:
                     self._lower(mark, ())
 
     def _function(self, name: str) -> ir.Operation:
-        """A function of the module, of which a rewrite may have added some."""
+        """A function of the module; rewrites may have added some."""
         if name not in self._functions:
             self._functions = _functions(self._module)
         return self._functions[name]
@@ -153,7 +152,7 @@ class _Lowerer:
         is_manual = manual.is_manual(mark, self._placement.partitions)
         site = Site(mark, self._module, is_manual)
         choice = self._choose(site)
-        self.decisions[Decision.of(site, choice)] += 1
+        self.decisions[MarkLowering.of(site, choice)] += 1
         if isinstance(choice, KernelCall):
             emit(choice, mark)
             return
@@ -180,7 +179,7 @@ class _Lowerer:
 
 
 def _entering(name: str, inside: tuple[str, ...]) -> tuple[str, ...]:
-    """The decompositions that an operation is inside of, one more than before."""
+    """The decompositions that an operation is inside of, with ``name`` added."""
     if name in inside:
         chain = [*inside[inside.index(name) :], name]
         raise LoweringError(
@@ -210,7 +209,7 @@ def _check_version(mark: ir.Operation) -> None:
 
 
 def _marks(operation: ir.Operation) -> Iterator[ir.Operation]:
-    """The marks inside an operation, in the order of the text."""
+    """The marks inside an operation, in program order."""
     for region in operation.regions:
         for block in region.blocks:
             for view in block.operations:

@@ -1,7 +1,7 @@
-"""Where in a module every partition runs the code as it stands there.
+"""Whether an operation is inside a manual computation, so that XLA's partitioner keeps it.
 
 Inside `sdy.manual_computation` (JAX's `shard_map`) values have their size on one partition. Outside
-they have their whole size, and XLA's partitioner is still to split them.
+they have their global size, and XLA's partitioner will split them.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from hloom.passes.ir import mesh, walk
 def is_manual(operation: ir.Operation, partitions: int) -> bool:
     """Whether the partitioner leaves the operation as it is.
 
-    It does with one partition, and inside manual computations over all axes of the mesh. In a
-    function that is called from such a computation this says no.
+    True with one partition, and inside manual computations over all axes of the mesh. False in a
+    function that such a computation calls.
     """
     manual_axes: dict[str, int] = {}
     for parent in walk.ancestors(operation.block):
@@ -27,7 +27,7 @@ def is_manual(operation: ir.Operation, partitions: int) -> bool:
 
 
 def _axes(computation: ir.Operation) -> dict[str, int]:
-    """The manual axes of a computation with their sizes; none where it has no values at all."""
+    """The manual axes of a computation with their sizes; empty if it has no values."""
     named = mesh.mesh_of_computation(computation)
     found = None if named is None else mesh.resolved(named, computation)
     if found is None:

@@ -1,4 +1,4 @@
-"""Where the partitions of a module run: the platform, the device and the process of each."""
+"""The placement of a module's partitions: the platform, the device and the process of each."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a module's partitions run; a partition's index is its id in replica groups.
+    """The placement of a module's partitions; a partition's index is its id in replica groups.
 
     Attributes:
       platform: "cpu", "cuda", or another platform's name in JAX.
-      device_ordinals: by partition, the number that XLA tells a custom call of its device; no
-        two of a process have the same.
+      device_ordinals: by partition, the number of its device that XLA passes to custom calls,
+        unique in a process.
       processes: by partition, the index of the process that runs it.
       process: the index of this process.
-      compute_capability: of the devices, e.g. (9, 0); None where they are no CUDA devices.
+      compute_capability: of the devices, e.g. (9, 0); None if they are no CUDA devices.
     """
 
     platform: str
@@ -43,12 +43,12 @@ class Placement:
 
     @property
     def partitions(self) -> int:
-        """How many partitions there are."""
+        """The number of partitions."""
         return len(self.processes)
 
     @property
     def spans_processes(self) -> bool:
-        """Whether more than one process takes part."""
+        """Whether the partitions are in several processes."""
         return len(set(self.processes)) > 1
 
     def __str__(self) -> str:

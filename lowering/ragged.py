@@ -1,20 +1,20 @@
-"""What serves `hloom.ragged_all_to_all` on the CPU, where XLA has no such operation.
+"""Lowers `hloom.ragged_all_to_all` on the CPU, where XLA has no such operation.
 
-Devices of one process meet in a rendezvous and copy. Between processes no device can read another's
-memory; there, and where XLA's partitioner still has to split the values, everyone gathers all
-operands and picks its rows:
+Devices of one process synchronize in a rendezvous and copy. Devices of several processes cannot
+read each other's memory. There, and where XLA's partitioner will split the values, each device
+gathers all operands and selects its rows:
 
     %starts = stablehlo.all_to_all %offsets     // of what I get: in the senders' rows and in mine
     %every = stablehlo.all_gather %operand
     %source = …                                 // for each row of mine, which of %every, or -1
     %result = select(%source >= 0, %every[%source], %output)
 
-That takes the group's size times the operand in memory. It checks no bounds: what lies outside an
-operand comes from the nearest row, what lies outside an output is left out.
+This takes the group's size times the operand in memory. Bounds are not checked: rows outside an
+operand are read from the nearest row, rows outside an output are dropped.
 
 Between processes `%every` is an all_to_all of the operand, repeated for each member, which takes
-that much memory once more. An all-gather goes around a ring: of a process that is killed only those
-learn who wait for it, and the others wait for half an hour (see between_processes.py).
+the same memory once more. An all-gather is a ring, in which most processes would wait half an hour
+for a process that was killed (see between_processes.py).
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ from jax.extend.mlir import ir
 from hloom.lowering import ragged_text
 from hloom.lowering.collective import kernel_attributes, rendezvous_of
 from hloom.lowering.errors import LoweringError
-from hloom.lowering.kernel_calls import Choice, KernelCall, Rewrite, Site
-from hloom.lowering.paste import paste
+from hloom.lowering.kernel_calls import Choice, KernelCall, Rewrite, Site, paste
 from hloom.lowering.placement import Placement
 from hloom.passes.ir import mark_decompositions, marks
 from hloom.passes.ir.mark_decompositions import Groups
@@ -37,10 +36,10 @@ _INDEX_BITS = (8, 16, 32, 64)
 
 
 def choose_cpu(site: Site, placement: Placement) -> Choice:
-    """The kernel, or XLA's own collectives where devices cannot read each other's memory.
+    """The kernel, or XLA's own collectives if devices cannot read each other's memory.
 
-    Raises LoweringError where the number of slices does not fit the groups, or offsets and sizes
-    are of a type that no kernel reads.
+    Raises LoweringError if the number of slices does not fit the groups, or if offsets and sizes
+    have a type that no kernel reads.
     """
     where = rendezvous_of(site, placement)
     _check(site, where)
@@ -86,7 +85,7 @@ def _gather_and_pick(
     groups: Groups,
     every_row: Callable[[ragged_text.Tensor, Groups], str],
 ) -> list[ir.Value]:
-    """Builds it before the mark, in the order of the token; gives the output and the token."""
+    """Builds the exchange before the mark, ordered by the token; returns output and token."""
     token, operand, output, input_offsets, _, output_offsets, recv_sizes = mark.operands
     narrow, offsets = map(ragged_text.Tensor.of, (output, input_offsets))
     if 0 in (*ragged_text.Tensor.of(operand).shape, *narrow.shape):

@@ -1,4 +1,4 @@
-"""The ragged all-to-all by XLA's dense collectives: the steps, as functions of StableHLO."""
+"""The steps of a ragged all-to-all by XLA's dense collectives, as StableHLO functions in text."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Merge equal cheap operations of a block, so that a value has one name before it is weighed.
+"""Merge equal cheap operations of a block, so that an analysis counts each value once.
 
-JAX's autodiff computes the same thing under several names (``x - mean`` for the value and for its
-derivative). XLA merges these later; an analysis that sees them apart would keep both.
+JAX's autodiff computes the same value several times (``x - mean`` for the value and for its
+derivative). XLA merges the copies later. An analysis that runs before XLA would save both.
 
 Before::
 
@@ -14,11 +14,12 @@ After::
     %0 = stablehlo.subtract %x, %m : tensor<4xf32>
     %2 = stablehlo.multiply %0, %0 : tensor<4xf32>
 
-Only cheap operations (elementwise ones, constants, movements of data, reductions) and sharding
-constraints merge, with equal operands, attributes, regions and types, and only within one block.
-Two equal matrix products stay: XLA merges them. MLIR's own ``cse`` also merges optimization
-barriers (which undoes a user's ``jax.checkpoint``) and replaces a constant of a loop body by an
-outer one (which XLA then carries through the loop).
+The pass merges cheap operations (elementwise operations, constants, data movement, reductions) and
+sharding constraints. Two of them merge if they are in the same block and their operands,
+attributes, regions and result types are equal. Expensive operations do not merge: XLA merges equal
+matrix products itself. MLIR's own ``cse`` is not used because it also merges optimization barriers,
+which undoes a user's ``jax.checkpoint``, and replaces a constant of a loop body by one outside,
+which XLA then carries through the loop.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from hloom.passes.ir import walk
 
 @dataclass(frozen=True)
 class CsePlan:
-    """Pairs of an operation and the earlier one that stands for it."""
+    """Pairs of a duplicate operation and the earlier one that replaces it."""
 
     merged: tuple[tuple[ir.Operation, ir.Operation], ...]
 
@@ -81,12 +82,13 @@ def _plan_block(
     merged: list[tuple[ir.Operation, ir.Operation]],
     canonical: dict[ir.Value, ir.Value],
 ) -> None:
-    """Adds the block's duplicates to ``merged``, and what stands for their results to the dict."""
+    """Adds the block's duplicates to ``merged``, and the replacements of their results to
+    ``canonical``."""
     first_alike: dict[Hashable, ir.Operation] = {}
     first_equal: dict[Hashable, dict[Hashable, ir.Operation]] = {}
     for view in block.operations:
         op = view.operation
-        # Most operations have no other of their name and operands: no need to look further.
+        # Most operations share name and operands with no other one: this comparison is quick.
         alike = op.name, tuple([canonical.get(operand, operand) for operand in op.operands])
         first = first_alike.setdefault(alike, op)
         if first is op or not _may_merge(op):
@@ -101,12 +103,15 @@ def _plan_block(
 
 
 def _may_merge(op: ir.Operation) -> bool:
-    """Cheap work; and sharding constraints, which may be where data moves: once is enough."""
+    """Whether the operation is cheap, or a sharding constraint.
+
+    A sharding constraint may become a collective, which need not run twice.
+    """
     return is_cheap(op) or op.name == CONSTRAINT
 
 
 def _key(op: ir.Operation) -> Hashable:
-    """Equal for operations that differ in their operands at most."""
+    """A key that is equal for two operations if nothing but their operands differs."""
     return (
         _attributes_key(op),
         tuple(result.type for result in op.results),
@@ -115,7 +120,10 @@ def _key(op: ir.Operation) -> Hashable:
 
 
 def _body_key(block: ir.Block) -> Hashable:
-    """Equal for blocks that compute the same; printing them would number the whole function."""
+    """A key that is equal for two blocks that compute the same.
+
+    Printing the blocks instead would number the values of the whole function.
+    """
     number: dict[ir.Value, int] = {}
     for argument in block.arguments:
         number[argument] = len(number)
@@ -131,7 +139,7 @@ def _body_key(block: ir.Block) -> Hashable:
 
 
 def _attributes_key(op: ir.Operation) -> Hashable:
-    """Equal for equal attributes; equal to nothing where one of them cannot be read."""
+    """A key that is equal for equal attributes, and unique if an attribute cannot be read."""
     attributes = walk.readable_attributes(op)
     if any(attribute is None for attribute in attributes.values()):
         return object()

@@ -1,8 +1,9 @@
-"""Take constants out of optimization barriers and out of loop carries, so that they can fold.
+"""Take constants out of optimization barriers and out of loop carries, so that XLA can fold them.
 
-``jax.checkpoint`` puts everything its function reads behind a barrier, constants that JAX hoisted
-into its arguments among them: a mask behind a barrier is kept in memory for the whole program and
-folds into nothing. A scan carries such a constant through the loop as a buffer.
+``jax.checkpoint`` passes everything that its function reads through an optimization barrier,
+including constants that JAX hoisted into its arguments. XLA cannot fold a mask behind a barrier and
+keeps it in memory for the whole program. A scan carries such a constant through the loop in a
+buffer.
 
 Before::
 
@@ -16,9 +17,10 @@ After::
     %0 = stablehlo.optimization_barrier %x : tensor<8x1024xf32>
     "use"(%0, %mask)
 
-A constant here is a constant, an iota, a splat, or light work on these alone (a causal mask), also
-where it comes into a loop as an invariant carry. A carry of at least ``min_bytes`` is cloned into
-the loop's body instead; smaller ones XLA sinks itself. A barrier that loses its last operand goes.
+A constant here is a constant, an iota, a splat, or cheap work on these alone (a causal mask),
+including one that enters a loop as an invariant carry. A constant carry of at least ``min_bytes``
+is replaced by clones of its operations in the loop's body. XLA sinks smaller ones itself. A barrier
+without operands left is erased.
 
 Source: ``jax.checkpoint(prevent_cse=…)`` of jax 0.10 passes hoisted constants outside its barrier
 in the tuple form only; XLA's ``while-loop-constant-sinking`` sinks broadcasts of constants only.
@@ -45,7 +47,7 @@ from hloom.passes.ir.while_rewriter import Replacements, WhileRewriter
 
 @dataclass(frozen=True)
 class FreedCarry:
-    """A constant that a loop carries: the carry's number and the operations that make it."""
+    """A constant loop carry: its number, and the operations that compute it, in order."""
 
     number: int
     chain: tuple[ir.Operation, ...]
@@ -54,7 +56,8 @@ class FreedCarry:
 
 @dataclass(frozen=True)
 class FreeConstantsPlan:
-    """Loops with the carries to free, outer loops first, and barriers with operands to free."""
+    """Loops with their constant carries, outer loops first; barriers with the numbers of their
+    constant operands."""
 
     loops: tuple[tuple[ir.Operation, tuple[FreedCarry, ...]], ...]
     barriers: tuple[tuple[ir.Operation, tuple[int, ...]], ...]
@@ -128,7 +131,7 @@ class FreeConstants(Pass):
 
     def apply(self, plan: FreeConstantsPlan) -> None:
         replaced = Replacements()
-        # Inner loops first: their constants may come in through the carries of outer ones.
+        # Inner loops first: a constant may reach an inner loop through carries of outer ones.
         for loop, freed in reversed(plan.loops):
             _free_carries(loop, freed, replaced)
         for barrier, numbers in plan.barriers:
@@ -140,7 +143,7 @@ class FreeConstants(Pass):
 def _free_carries(
     loop: ir.Operation, freed: tuple[FreedCarry, ...], replaced: Replacements
 ) -> None:
-    """Clones each constant to the start of the loop's body and drops the carry."""
+    """Clones each constant's operations to the start of the loop's body and drops its carry."""
     edit = WhileRewriter(loop)
     start = ir.InsertionPoint(edit.body.operations[0])
     clones: dict[ir.Value, ir.Value] = {}
@@ -160,7 +163,7 @@ def _free_carries(
 
 
 def _free_operands(barrier: ir.Operation, numbers: tuple[int, ...]) -> None:
-    """Lets the readers of constants behind a barrier read them before it."""
+    """Lets users of a barrier's constant results use its operands instead."""
     kept = [number for number in range(len(barrier.operands)) if number not in numbers]
     for number in numbers:
         barrier.results[number].replace_all_uses_with(barrier.operands[number])

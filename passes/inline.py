@@ -1,8 +1,8 @@
-"""Inline every call, so that a program is one function whose loops hold their bodies.
+"""Inline every call, so that the program is one function and other passes see all of it.
 
-JAX lowers helpers (``_where``, ``log_softmax``), scanned bodies and each dynamic index to functions
-of their own; MLIR's ``inline`` leaves many of these calls standing. A pass that weighs what to keep
-between forward and backward has to see through them all.
+JAX lowers helpers (``_where``, ``log_softmax``), bodies of scans and dynamic indexing to private
+functions. MLIR's ``inline`` leaves many of these calls in place. A pass that decides which values
+to save between the forward and the backward pass needs the whole program in one function.
 
 Before::
 
@@ -24,12 +24,12 @@ After::
       return %0 : tensor<4xf32>
     }
 
-Calls that carry attributes beside the callee (``mhlo.frontend_attributes`` such as
-``inlineable = "false"``) stay, and so do functions with attributes of their own (``no_inline``, a
-sharding on an argument), declarations, functions of several blocks, and everything that a recursive
-function takes part in.
-Names of inlined operations are the call's name and their own, as XLA's inliner makes them.
-Source: XLA's ``CallInliner`` does the same to the HLO later on, so nothing is lost to XLA.
+A call stays if it has attributes beside the callee (``mhlo.frontend_attributes`` such as
+``inlineable = "false"``), or if its callee has attributes of its own (``no_inline``, a sharding on
+an argument), is a declaration, has several blocks, or takes part in a recursion.
+The name of an inlined operation is the name of the call followed by its own name, as XLA's inliner
+names it.
+Source: XLA's ``CallInliner`` inlines the same calls in the HLO, so XLA loses no information.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _ATTRIBUTES_OF_A_PLAIN_CALL = frozenset({"callee"})
 
 @dataclass(frozen=True)
 class InlinePlan:
-    """The calls to inline, callees before callers, and the functions nobody needs then."""
+    """The calls to inline, callees before callers, and the functions that are unused afterwards."""
 
     calls: tuple[tuple[ir.Operation, ir.Operation], ...]
     dropped: tuple[ir.Operation, ...]
@@ -110,7 +110,7 @@ class Inline(Pass):
 
 
 def _inline(call: ir.Operation, callee: ir.Operation, *, consume: bool) -> None:
-    """Puts the callee's body in the place of the call; a consumed callee is left empty."""
+    """Replaces the call by the callee's body: by the body itself if ``consume``, else a clone."""
     source = callee if consume else callee.clone(ir.InsertionPoint(callee)).operation
     body = source.regions[0].blocks[0]
     caller = operation_name(call.location)
@@ -123,7 +123,7 @@ def _inline(call: ir.Operation, callee: ir.Operation, *, consume: bool) -> None:
     for result, returned in zip(call.results, list(terminator.operands), strict=True):
         result.replace_all_uses_with(returned)
     call.erase()
-    # Either reads values of the caller, which may go before the callee does.
+    # Both read values of the caller, which may be erased before the callee is.
     (terminator.operation if consume else source).erase()
 
 
@@ -136,7 +136,7 @@ def _relocate(op: ir.Operation, caller: str, call: ir.Location) -> None:
 def _callees_first(
     functions: dict[str, ir.Operation], calls: dict[str, list[ir.Operation]]
 ) -> list[str]:
-    """Function names with every callee before its callers; members of a cycle are left out."""
+    """Function names, every callee before its callers, without the members of call cycles."""
     order: list[str] = []
     state: dict[str, bool] = {}
 
@@ -162,7 +162,7 @@ _PLAIN_FUNCTION = frozenset(
 
 
 def _is_inlinable(function: ir.Operation) -> bool:
-    """Whether nothing is said about the function that its body does not say."""
+    """Whether the function has no attribute that would be lost with it."""
     attributes = walk.readable_attributes(function)
     about_values = [str(attributes.get(name, "")) for name in ("arg_attrs", "res_attrs")]
     return (
@@ -176,7 +176,7 @@ def _is_inlinable(function: ir.Operation) -> bool:
 def _unreferenced(
     module: ir.Module, functions: dict[str, ir.Operation], inlined: set[ir.Operation]
 ) -> tuple[ir.Operation, ...]:
-    """Private functions that nothing refers to any more once the planned calls are inlined."""
+    """Private functions that have no user once the planned calls are inlined."""
     kept = {name for name, function in functions.items() if walk.is_public(function)}
     seen: dict[ir.Attribute, frozenset[str]] = {}
     for view in module.body.operations:
@@ -206,16 +206,16 @@ _WITHOUT_SYMBOLS = (
 
 
 def _symbols(op: ir.Operation, seen: dict[ir.Attribute, frozenset[str]]) -> set[str]:
-    """Names of the symbols that an operation's attributes refer to, however deep inside.
+    """The names of all symbols in an operation's attributes, nested ones included.
 
-    ``seen`` has what was found out by now.
+    ``seen`` caches the names by attribute.
     """
     found: set[str] = set()
     for attribute in walk.readable_attributes(op).values():
         if attribute is None or isinstance(attribute, _WITHOUT_SYMBOLS):
             continue
         if attribute not in seen:
-            # Dialects have attributes that name symbols (a mesh, say), which only text tells of.
+            # Attributes of dialects may name symbols (a mesh, for instance): only their text shows.
             names = _SYMBOL.findall(str(attribute))
             seen[attribute] = frozenset(
                 bare or ir.StringAttr(ir.Attribute.parse(quoted)).value for bare, quoted in names

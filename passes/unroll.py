@@ -1,8 +1,9 @@
-"""Write out loops of a few iterations that hold a host callback, or all loops of a few.
+"""Unroll short loops that contain a host callback, or all short loops.
 
-A loop with a callback in its body runs from the host: a graph before the callback and one after it,
-each time round, and the host waits for the loop's condition. Written out, the work between two
-callbacks is one graph, and ``capture`` may move the callbacks to the end, all together.
+The host drives a loop that contains a callback: each iteration launches one CUDA graph before the
+callback and one after it, and the host waits for the loop's condition. Once such a loop is
+unrolled, the work between two callbacks is one graph, and ``capture`` may move the callbacks to the
+end of the block, next to each other.
 
 Before::
 
@@ -22,9 +23,9 @@ After::
     %3 = stablehlo.tanh %1
     %4 = stablehlo.add %2, %one
 
-Large loops stay: those of more than 4096 operations then, loops inside written out as well, and
-those whose iterations make more than 64 MiB. Loops that carry sharding attributes stay as well,
-which speak of carries one by one.
+A loop stays if it would become more than 4096 operations, with the loops inside it unrolled, or if
+its iterations produce more than 64 MiB in total. A loop with sharding attributes stays as well,
+because these list the carries one by one.
 """
 
 from __future__ import annotations
@@ -44,16 +45,16 @@ from hloom.passes.ir.custom_calls import is_host_callback
 from hloom.passes.ir.types import tensor_bytes
 
 _MOST_OPERATIONS = 4096
-"""A loop that would become more operations than this stays: XLA's time to compile grows with it."""
+"""The most operations that an unrolled loop may become: XLA's compile time grows with them."""
 
 _MOST_BYTES = 64 * 2**20
-"""Nor is a loop written out whose iterations make more than this, all together: XLA may run parts
-of several at once, and what they make is then in memory at the same time."""
+"""The most bytes that all iterations of an unrolled loop may produce. XLA may overlap iterations,
+and their results are then in memory at the same time."""
 
 
 @dataclass(frozen=True)
 class _Size:
-    """Operations, and bytes of what they make."""
+    """A number of operations, and the bytes of their results."""
 
     operations: int = 0
     bytes: int = 0
@@ -66,13 +67,13 @@ class _Size:
 
 
 def _own(op: ir.Operation) -> _Size:
-    """The operation alone."""
+    """The size of the operation without its regions."""
     return _Size(1, sum(tensor_bytes(value.type) or 0 for value in op.results))
 
 
 @dataclass(frozen=True)
 class UnrollPlan:
-    """The loops to write out, inner ones before those around them."""
+    """The loops to unroll, inner loops before outer ones."""
 
     loops: tuple[CountedLoop, ...]
 
@@ -90,7 +91,7 @@ class UnrollPlan:
 
 @dataclass(frozen=True)
 class Unroll(Pass):
-    """Write out loops of a few iterations."""
+    """Unroll short loops."""
 
     name: ClassVar[str] = "unroll"
     summary: ClassVar[str] = "write out loops of a few iterations that hold a host callback"
@@ -113,8 +114,10 @@ class Unroll(Pass):
         return UnrollPlan(tuple(wanted))
 
     def _measure(self, op: ir.Operation, wanted: list[CountedLoop]) -> _Size:
-        """What is inside an operation once the loops there are written out; adds these, inner ones
-        first."""
+        """The size of an operation's regions once the loops in them are unrolled.
+
+        Adds these loops to ``wanted``, inner ones first.
+        """
         size = _Size()
         for region in op.regions:
             for block in region.blocks:
@@ -145,7 +148,7 @@ class Unroll(Pass):
 
 
 def _write_out(loop: CountedLoop) -> None:
-    """Puts a copy of the body for each iteration in the loop's place."""
+    """Replaces the loop by one copy of its body per iteration."""
     *body, terminator = [view.operation for view in loop.body.operations]
     carried: list[ir.Value] = list(loop.op.operands)
     for _ in range(loop.trip_count):

@@ -102,7 +102,7 @@ func.func public @module(%arg_x: tensor<16xf32>) -> tensor<16xf32> {
   return %0 : tensor<16xf32>
 }
 
-// Only peers meet; the others are alone.
+// Only peers synchronize; other partitions are groups of one.
 // CHECK-LABEL: func.func public @groups(
 func.func public @groups(%arg_x: tensor<16xf32>) -> tensor<16xf32> {
   // CHECK: %[[T1:.*]] = stablehlo.composite "hloom.token"
@@ -147,7 +147,7 @@ func.func public @frontend(%arg_x: tensor<16xf32>) -> tensor<16xf32> {
   return %0 : tensor<16xf32>
 }
 
-// An exit stands right behind its kernel: what it keeps, it keeps no longer than it has to.
+// An exit comes right after its kernel, so that operands are kept alive no longer than needed.
 // CHECK-LABEL: func.func public @exit_is_early(
 func.func public @exit_is_early(%arg_x: tensor<16xf32>) -> tensor<16xf32> {
   // CHECK: %[[T1:.*]] = stablehlo.composite "hloom.token"

@@ -227,7 +227,7 @@ func.func public @collective_makes_the_operand(%arg_x: tensor<16xf32>) -> tensor
   return %0 : tensor<16xf32>
 }
 
-// A collective before a kernel does not tell who has left it.
+// A collective before a kernel does not show that peers have left the kernel.
 // CHECK-LABEL: func.func public @collective_before_the_kernel(
 func.func public @collective_before_the_kernel(%arg_x: tensor<16xf32>, %arg_y: tensor<16xf32>) -> tensor<16xf32> {
   // CHECK: %[[T1:.*]] = stablehlo.composite "hloom.token"

@@ -51,7 +51,7 @@ func.func public @groups(%arg_x: tensor<32xf32>, %arg_i: tensor<16xi32>) -> tens
   return %0 : tensor<32xf32>
 }
 
-// In one order with collectives and kernels. It serves nothing: without data nobody waits for it.
+// Ordered with collectives and kernels. It serves no need: a device without data does not wait.
 // CHECK-LABEL: func.func public @in_order(
 func.func public @in_order(%arg_x: tensor<32xf32>, %arg_i: tensor<16xi32>) -> tensor<32xf32> {
   // CHECK: %[[T1:.*]] = stablehlo.composite "hloom.token"

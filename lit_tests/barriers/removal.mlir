@@ -37,7 +37,7 @@ func.func public @adjacent(%arg_x: tensor<16xf32>) -> tensor<16xf32> {
 }
 
 // The operand of the second kernel is there before the first one is left, and something reads what the
-// first one gives in between. The barrier stands before that reader; the operand goes through it for
+// first one gives in between. The barrier is put before that reader; the operand passes it for
 // the second kernel alone.
 // CHECK-LABEL: func.func public @adjacent_other_operand(
 func.func public @adjacent_other_operand(%arg_x: tensor<16xf32>, %arg_y: tensor<16xf32>) -> tensor<16xf32> {

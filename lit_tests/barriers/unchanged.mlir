@@ -1,4 +1,4 @@
-// What barriers leaves as it was. Each function stands one step from one that changes.
+// What barriers does not change. Each function differs in one point from one that changes.
 // RUN: hloom-opt %s --debug-info -o %t && hloom-opt %s -p barriers --debug-info | diff %t -
 // RUN: hloom-opt %s -p barriers | filecheck %s
 

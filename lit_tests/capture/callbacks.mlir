@@ -15,7 +15,7 @@ func.func public @to_the_end(%x: tensor<8xf32>) -> tensor<8xf32> {
   return %1 : tensor<8xf32>
 }
 
-// It needs no work: it stands at the start, and waits for nothing.
+// It needs no work: it moves to the start, and waits for nothing.
 // CHECK-LABEL: func.func public @to_the_start
 func.func public @to_the_start(%x: tensor<8xf32>) -> tensor<8xf32> {
   %0 = stablehlo.sine %x : tensor<8xf32>

@@ -17,7 +17,7 @@ func.func public @an_answer(%x: tensor<8xf32>) -> tensor<8xf32> {
   return %3 : tensor<8xf32>
 }
 
-// Work that needs no answer stands in the first region, before the call.
+// Work that needs no answer is in the first region, before the call.
 // CHECK-LABEL: func.func public @legacy
 func.func public @legacy(%x: tensor<8xf32>) -> tensor<8xf32> {
   %0 = stablehlo.sine %x : tensor<8xf32>
@@ -62,7 +62,7 @@ func.func public @a_loop_with_a_collective(%x: tensor<8xf32>) -> tensor<8xf32> {
   return %0#1 : tensor<8xf32>
 }
 
-// No composite takes or gives a future, so what starts and ends an exchange stands outside.
+// No composite takes or gives a future, so the start and the end of an exchange are outside.
 // CHECK-LABEL: func.func public @a_future
 func.func public @a_future(%x: tensor<8xf32>) -> tensor<16xf32> {
   %0 = stablehlo.sine %x : tensor<8xf32>

@@ -81,7 +81,7 @@ func.func public @reductions_with_equal_rows(%x: tensor<8xf32>) -> (tensor<f32>,
   return %0, %1 : tensor<f32>, tensor<f32>
 }
 
-// Within the body of a loop, where what is merged stands in one block too.
+// In the body of a loop: the merged operations are in one block as well.
 // CHECK-LABEL: func.func public @in_the_body_of_a_loop
 func.func public @in_the_body_of_a_loop(%x: tensor<f32>) -> tensor<f32> {
   %0 = stablehlo.while(%a = %x) : tensor<f32>

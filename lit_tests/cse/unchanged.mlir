@@ -1,7 +1,7 @@
 // Equal operations that cse leaves apart.
 // RUN: hloom-opt %s -o %t && hloom-opt %s -p cse | diff %t -
 
-// Barriers: what stands behind one is to be computed again.
+// Barriers: what follows one is to be recomputed.
 func.func public @barriers(%x: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>) {
   %0 = stablehlo.optimization_barrier %x : tensor<4xf32>
   %1 = stablehlo.sine %0 : tensor<4xf32>

@@ -63,7 +63,7 @@ func.func private @inner(%x: tensor<4xf32>) -> tensor<4xf32> {
 
 // -----
 
-// In the bodies of loops and branches; what stands within a callee's operations is named as well.
+// In the bodies of loops and branches; operations in the regions of a callee are named as well.
 // CHECK-LABEL: func.func public @calls_in_regions
 // NAMES-LABEL: func.func public @calls_in_regions
 func.func public @calls_in_regions(%x: tensor<4xf32>) -> tensor<4xf32> {
@@ -190,7 +190,7 @@ func.func private @leaf(%x: tensor<4xf32>) -> tensor<4xf32> {
 
 // -----
 
-// The must-not-change case of this file: a public function is called as it stands.
+// The must-not-change case of this file: calls of a public function stay.
 // CHECK-LABEL: func.func public @calls_a_public_function
 func.func public @calls_a_public_function(%x: tensor<4xf32>) -> tensor<4xf32> {
   // CHECK-NEXT: %[[C:.*]] = call @helper(%arg0)

@@ -2,7 +2,7 @@
 // RUN: hloom-opt %s --split-input-file --debug-info -o %t && \
 // RUN:   hloom-opt %s -p inline --split-input-file --debug-info | diff %t -
 
-// What a call carries beside its callee is said to XLA: where to run it, or not to inline it.
+// Attributes of a call beside its callee are for XLA: where to run it, or not to inline it.
 func.func public @calls_with_attributes(%x: tensor<4xf32>) -> tensor<4xf32> {
   %0 = call @f(%x) {mhlo.frontend_attributes = {inlineable = "false"}} : (tensor<4xf32>) -> tensor<4xf32>
   %1 = call @f(%0) {mhlo.frontend_attributes = {_xla_compute_type = "host"}} : (tensor<4xf32>) -> tensor<4xf32>
@@ -130,7 +130,7 @@ func.func private @sharded_result(%x: tensor<4xf32>) -> (tensor<4xf32> {mhlo.sha
 
 // -----
 
-// Functions that only attributes of a dialect name: the symbol stands inside of the attribute's text.
+// Functions that only attributes of a dialect name: the symbol is inside the attribute's text.
 func.func private @devices()
 func.func private @"other devices"()
 func.func public @named_by_replica_groups(%x: tensor<4xf32>) -> tensor<4xf32> {

@@ -4,7 +4,7 @@
 // RUN: hloom-opt %s --split-input-file --debug-info -o %t && \
 // RUN:   hloom-opt %s -p "remat{min_bytes=0 budget=1}" --split-input-file --debug-info | diff %t -
 
-// A collective that ran twice could meet another one on the other devices.
+// A collective that runs twice could match another one on other devices.
 func.func public @an_all_reduce(%x: tensor<8x64xf32>, %w: tensor<8x64xf32>, %u: tensor<8x256xf32>) -> tensor<8x8xf32> {
   %0 = "stablehlo.all_reduce"(%x) <{replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>}> ({
   ^bb0(%a: tensor<f32>, %b: tensor<f32>):

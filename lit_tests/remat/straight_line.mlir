@@ -51,7 +51,7 @@ func.func public @constants_stay_outside(%x: tensor<8x8xf32>, %w: tensor<8x8xf32
 // -----
 
 // The gradient that holds the clone back is the one in memory, not its broadcast: a barrier would
-// force the broadcast to memory. The clone stands where that gradient is read.
+// force the broadcast to memory. The clone is put where that gradient is read.
 // CHECK-LABEL: func.func public @held_by_what_is_in_memory
 func.func public @held_by_what_is_in_memory(%x: tensor<8x8xf32>, %w: tensor<8x8xf32>, %g: tensor<8x8xf32>) -> (tensor<8x8xf32>, tensor<8x8xf32>) {
   // CHECK: %[[H:.*]] = stablehlo.dot_general %arg0, %arg1

@@ -1,5 +1,6 @@
-// What remat leaves as it was. Each function stands one step from one that changes: values of 16 KiB,
-// not below the default min_bytes, follow from arguments alone and are read by the backward pass.
+// What remat does not change. Each function differs in one point from one that changes: values of
+// 16 KiB, not below the default min_bytes, follow from arguments alone and are read by the backward
+// pass.
 // RUN: hloom-opt %s --debug-info -o %t && hloom-opt %s -p remat --debug-info | diff %t -
 // RUN: hloom-opt %s -p "remat{min_bytes=0}" | filecheck %s
 
@@ -86,7 +87,7 @@ func.func public @random_bits_are_kept(%state: tensor<2xui64>, %g: tensor<64x64x
   return %2 : tensor<64x64xui32>
 }
 
-// A collective that ran twice could meet another one on the other devices.
+// A collective that runs twice could match another one on other devices.
 // CHECK-LABEL: func.func public @collectives_are_kept
 func.func public @collectives_are_kept(%x: tensor<64x64xf32>, %g: tensor<64x64xf32>) -> tensor<64x64xf32> {
   %0 = "stablehlo.all_reduce"(%x) <{replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>}> ({

@@ -1,14 +1,14 @@
-"""Put barriers around kernels that access their peers' memory, and one order through all of them.
+"""Put barriers around kernels that access their peers' memory, and order all synchronization.
 
-A kernel that reads its peers' buffers may start only once these are there, and nothing may be
-written to a buffer that a peer still reads. Which kernels do that, and what each needs, says the
-attribute ``hloom.collective`` of the custom call (a frontend attribute will do, as JAX's
-``set_xla_metadata`` writes it), or `hloom.declare_collective`:
+A kernel that reads its peers' buffers may start only after the peers have written them, and a
+buffer may be reused only after all peers have read it. The attribute ``hloom.collective`` of a
+custom call says what the kernel needs (also as a frontend attribute, which JAX's
+``set_xla_metadata`` writes); `hloom.declare_collective` says it for all calls of a target:
 
-- ``entry``: a barrier before it;
-- ``exit=after``: a barrier behind it, before anything reads its results;
-- ``exit=module``: one before the program ends, or the iteration of the loop around it;
-- ``groups=[[0,1],[2,3]]``: the partitions that are peers, all of them where nothing is said.
+- ``entry``: a barrier before the kernel;
+- ``exit=after``: a barrier after the kernel, before anything reads its results;
+- ``exit=module``: a barrier before the end of the program, or of the iteration of the loop around;
+- ``groups=[[0,1],[2,3]]``: the partitions that are peers; all partitions if left out.
 
 Before::
 
@@ -27,21 +27,31 @@ After::
     %5 = stablehlo.composite "hloom.after_all" %2#0, %4
     return %4
 
-A barrier meets only the peers of its kernel, and it is left out where one is there already: at the
-barrier of another kernel, when nothing between the two needs a second one, or at one of XLA's
-collectives over the same partitions or more, of a kind from which nobody leaves before all have
-come: a reduction, a gather, an all-to-all. Beside such a collective stand pins, which keep
-buffers where they are and wait for nobody.
+A barrier synchronizes only the peers of its kernel. It is left out if something else synchronizes
+them at that point: the barrier of another kernel, or one of XLA's collectives over at least these
+partitions of a kind that no partition leaves before all have arrived (a reduction, a gather, an
+all-to-all). Next to such a collective the pass puts a pin: a barrier of each partition alone, which
+keeps buffers in place and waits for nobody.
 
-Two barriers that nothing orders may be met in different orders by two devices, and then both wait
-for ever; so may a barrier and one of XLA's collectives. Therefore one token goes through all of
-them, in the order of the text: through loops as one more carry, through conditionals, manual
-computations and the calls that are left as one more result. It is data, since XLA keeps no other
-order. ``jax.lax.ragged_all_to_all`` becomes part of that order as well.
+Two devices may run two unordered barriers, or a barrier and one of XLA's collectives, in different
+orders, and then deadlock. Therefore one token passes through all of them in program order: through
+loops as a carry, through conditionals, manual computations and remaining calls as an operand or a
+result. The token is data, because data dependencies are the only order that XLA keeps.
+``jax.lax.ragged_all_to_all`` becomes part of this order as well.
 
-Nothing changes in a program without such kernels; XLA keeps its own collectives in order. What
-XLA's partitioner adds outside of ``jax.shard_map`` is not there yet when this pass runs, and is in
-no order with the rest.
+A program without such kernels does not change: XLA orders its own collectives. Collectives that
+XLA's partitioner inserts outside of ``jax.shard_map`` do not exist yet when this pass runs, and
+stay unordered.
+
+The package, in the order in which a module passes through it:
+
+- ``collect``: the kernels and collectives of each block, as nested sequences;
+- ``intervals``: the fewest barrier positions for the needs of one block, as numbers;
+- ``solve``: each block's needs from its kernels, and its barriers from the positions;
+- ``placement``: what each barrier of a block is for, and the pins next to collectives;
+- ``plan``: the barriers as a plan, which people and dumps read;
+- ``rewrite``: the plan, written into the module, with ``pinned`` (the values that pass a barrier)
+  and ``thread_token`` (operations rebuilt with a token).
 
 Source: XLA's collective kernels synchronize at entry and exit in this way; the fewest barriers are
 the fewest points that stab all intervals, by the greedy rule.
@@ -66,7 +76,7 @@ from hloom.passes.inline import Inline
 
 @dataclass(frozen=True)
 class Barriers(Pass):
-    """Put barriers around kernels that access their peers, and everything in one order."""
+    """Put barriers around kernels that access their peers, and order all synchronization."""
 
     name: ClassVar[str] = "barriers"
     summary: ClassVar[str] = "let kernels that access other devices wait for them, in one order"

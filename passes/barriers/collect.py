@@ -1,4 +1,4 @@
-"""What of a module meets other devices, block by block, in the order of the text."""
+"""The operations of a module that synchronize with other devices, block by block, in order."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from hloom.passes.ir.ops import facts_of
 
 @dataclass(frozen=True)
 class SyncKernel:
-    """A custom call that accesses its peers' memory; `participants` are they, by partition."""
+    """A custom call that accesses its peers' memory; `participants` are its groups of peers."""
 
     op: ir.Operation
     position: int
@@ -37,23 +37,23 @@ class SyncKernel:
 
     @property
     def roles(self) -> frozenset[Role]:
-        """What is needed around it."""
+        """The barriers that it needs."""
         exits = {"after": Role.EXIT, "module": Role.MODULE}
         entry = {Role.ENTRY} if self.needs.entry else set()
         return frozenset(entry | ({exits[self.needs.exit]} if self.needs.exit else set()))
 
     @property
     def in_place(self) -> frozenset[int]:
-        """The operands whose buffers it writes its results to."""
+        """The operands whose buffers its results take over."""
         return aliased_operands(self.op)
 
 
 @dataclass(frozen=True)
 class RaggedAllToAll:
-    """A ragged all-to-all, which takes part in the order by itself.
+    """A ragged all-to-all, which becomes a mark that takes the token itself.
 
     Attributes:
-      groups: the partitions that exchange, as the call has them: a place in a row is a rank.
+      groups: the replica groups of the call: the index in a row is a rank.
     """
 
     op: ir.Operation
@@ -66,7 +66,8 @@ class XlaCollective:
     """One of XLA's collectives.
 
     Attributes:
-      participants: who has arrived at it once a partition leaves it; None where that is not sure.
+      participants: the partitions that have arrived at it once one of them leaves it; None if that
+        is not certain.
     """
 
     op: ir.Operation
@@ -76,10 +77,10 @@ class XlaCollective:
 
 @dataclass(frozen=True)
 class Nested:
-    """A loop, conditional, manual computation or call with some of these inside.
+    """A loop, conditional, manual computation or call that contains members.
 
     Attributes:
-      sequences: one for each of its blocks, in order; of a call, the one of its callee.
+      sequences: one for each of its blocks, in order; for a call that of its callee.
     """
 
     op: ir.Operation
@@ -92,12 +93,12 @@ Member = SyncKernel | RaggedAllToAll | XlaCollective | Nested
 
 @dataclass(frozen=True)
 class SyncSequence:
-    """What of a block meets other devices, in order.
+    """The synchronizing operations of a block, in order.
 
     Attributes:
       block: the block.
-      function: the symbol of the function that the block is part of.
-      members: empty where nothing does.
+      function: the symbol of the function that contains the block.
+      members: its synchronizing operations; empty if there are none.
     """
 
     block: ir.Block
@@ -105,9 +106,9 @@ class SyncSequence:
     members: tuple[Member, ...]
 
     def walk(self, seen: set[int] | None = None) -> Iterator[SyncSequence]:
-        """This sequence and those inside, each once: calls of one function share its sequence.
+        """This sequence and the nested ones, each once: calls of one function share its sequence.
 
-        ``seen`` has the identities of those that came already, and is given new ones.
+        ``seen`` has the identities of sequences to skip; new ones are added.
         """
         seen = set() if seen is None else seen
         if id(self) in seen:
@@ -122,11 +123,11 @@ class SyncSequence:
 
 @dataclass(frozen=True)
 class SyncProgram:
-    """A module.
+    """The synchronizing operations of a module.
 
     Attributes:
-      partitions: how many devices run it.
-      roots: the sequences of the functions that nothing in the module calls.
+      partitions: the number of devices that run the module.
+      roots: the sequences of the functions without a caller.
     """
 
     partitions: int
@@ -134,7 +135,7 @@ class SyncProgram:
 
     @property
     def sequences(self) -> tuple[SyncSequence, ...]:
-        """Every sequence with members, once, in the order of the text that runs."""
+        """Every sequence with members, once, in program order."""
         seen: set[int] = set()
         return tuple(
             sequence for root in self.roots for sequence in root.walk(seen) if sequence.members
@@ -142,15 +143,15 @@ class SyncProgram:
 
 
 def read_sync_program(module: ir.Module, *, ordered_collectives: str) -> SyncProgram:
-    """The kernels and exchanges of a module, and whatever has to be in one order with them.
+    """The kernels and exchanges of a module, and the collectives to order with them.
 
-    There are no members at all where there is no kernel and no exchange.
+    Without a kernel and an exchange the program is empty.
 
     Args:
       module: with every plain call inlined.
       ordered_collectives: "all", or "barriers" to leave XLA's own collectives out.
 
-    Raises CollectiveError where a kernel's needs cannot be read, or cannot be met where it stands.
+    Raises CollectiveError if a kernel's needs cannot be read, or cannot be met at its place.
     """
     partitions = mesh.partition_count(module)
     if not any(_is_site(op, partitions) for op in walk.operations(module.operation)):
@@ -168,7 +169,7 @@ def read_sync_program(module: ir.Module, *, ordered_collectives: str) -> SyncPro
 
 
 def has_marks(module: ir.Module) -> bool:
-    """Whether a token was threaded through the module already."""
+    """Whether the pass has threaded a token through the module before."""
     return any(marks.mark_name(op) == marks.TOKEN for op in walk.operations(module.operation))
 
 
@@ -274,7 +275,9 @@ class _Reader:
     def _check_places(
         self, sequence: SyncSequence, checked: set[tuple[int, bool]], *, is_manual: bool
     ) -> None:
-        """Outside of manual computations the partitioner decides who runs a custom call.
+        """Raises CollectiveError for a kernel outside of all manual computations.
+
+        The partitioner decides which devices run such a custom call.
 
         ``checked`` has the identities of the sequences that were checked, each with whether it was
         inside a manual computation: a function may be called inside one and outside.
@@ -295,7 +298,7 @@ class _Reader:
 
 
 def _references(op: ir.Operation) -> list[str]:
-    """The functions that an operation names."""
+    """The symbols of the functions that an operation refers to."""
     attributes = walk.readable_attributes(op)
     found: list[ir.Attribute | None] = []
     for name in _REFERENCES:

@@ -1,12 +1,12 @@
-"""Where barriers have to stand in a block, as few as possible.
+"""The positions of barriers in a block: as few barriers as possible.
 
-A need is an interval: everybody has to have arrived between the operation that makes it necessary
-and the one that relies on it. A barrier anywhere in the interval serves it, and so does a
-collective that is there anyway. Going through the needs by their ends and putting a barrier at the
-end of each that has none yet takes the fewest, for needs of the same partitions: the greedy rule
-for stabbing intervals with points.
+A need is an interval of the block in which its partitions have to synchronize: it begins after the
+operation that causes the need, and ends before the one that relies on it. A barrier in the interval
+serves it, and so does a collective in it. Needs are visited by their ends; one that nothing serves
+yet gets a barrier at its end. For needs of the same partitions this takes the fewest barriers: it
+is the greedy rule for stabbing intervals with points.
 
-Everything here is numbers: slot `n` of a block is right before its operation `n`.
+Positions are numbers: slot `n` of a block is right before its operation `n`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hloom.passes.ir.collectives import Participants, covers
 
 
 class Role(enum.StrEnum):
-    """What a need is about."""
+    """The kind of a need."""
 
     EXIT = "exit"
     ENTRY = "entry"
@@ -28,17 +28,17 @@ class Role(enum.StrEnum):
 
 @dataclass(frozen=True)
 class SyncNeed:
-    """All of a group have to arrive in one of the slots from `first` to `last`.
+    """The partitions of each group have to synchronize in one of the slots from `first` to `last`.
 
     Attributes:
-      kernel: the position of the kernel whose need it is.
-      role: what for. An entry is served as late as it can be, right before its kernel, and so is
-        "module", at the end; an exit as early as it can be.
+      kernel: the position of the kernel that has the need.
+      role: its kind. An entry is served as late as possible, right before its kernel, and so is
+        "module", at the end; an exit is served as early as possible.
       first, last: slots, both included.
-      participants: who has to arrive.
-      after: positions of kernels whose results this kernel reads: they are there only once the
-        exits of those kernels, where they have one, have been served.
-      is_apart: those exits and this entry are not to be served by one barrier.
+      participants: the groups of partitions that synchronize.
+      after: positions of kernels whose results this kernel reads: these are final only once the
+        exits of those kernels, if they have one, are served.
+      is_apart: whether one barrier must not serve both those exits and this entry.
     """
 
     kernel: int
@@ -52,7 +52,7 @@ class SyncNeed:
 
 @dataclass(frozen=True)
 class Collective:
-    """An operation at which all of a group meet."""
+    """One of XLA's collectives that synchronizes its groups of partitions."""
 
     position: int
     participants: Participants
@@ -60,7 +60,7 @@ class Collective:
 
 @dataclass(eq=False)
 class Placed:
-    """A barrier at a slot, and the needs that it serves, by their number."""
+    """A barrier at a slot, and the numbers of the needs that it serves."""
 
     slot: int
     participants: Participants
@@ -69,11 +69,11 @@ class Placed:
 
 @dataclass(frozen=True)
 class BarrierPositions:
-    """Where barriers stand.
+    """The positions of the barriers of a block.
 
     Attributes:
-      barriers: in the order of the program.
-      served: the collective that serves a need, for those that need no barrier, by number.
+      barriers: in program order.
+      served: by the number of a need without a barrier, the collective that serves it.
     """
 
     barriers: tuple[Placed, ...]
@@ -81,7 +81,7 @@ class BarrierPositions:
 
 
 def place(needs: Sequence[SyncNeed], collectives: Sequence[Collective]) -> BarrierPositions:
-    """Serves every need, by a barrier or by one of the collectives."""
+    """Assigns a barrier, or one of the collectives, to every need."""
     placer = _Placer(needs, collectives)
     for number in sorted(range(len(needs)), key=lambda number: _order(needs[number])):
         placer.serve(number)
@@ -89,8 +89,8 @@ def place(needs: Sequence[SyncNeed], collectives: Sequence[Collective]) -> Barri
 
 
 def _order(need: SyncNeed) -> tuple[int, int, int]:
-    """By the end. There, what an entry may rely on goes before it; the larger groups go first,
-    since a barrier of theirs serves smaller ones as well."""
+    """The order in which needs are served: by their ends, then exits before entries, then larger
+    groups first, since their barriers serve smaller groups as well."""
     return need.last, list(Role).index(need.role), len(need.participants)
 
 
@@ -101,7 +101,7 @@ class _Placer:
         self._barriers: list[Placed] = []
         self._served: dict[int, Collective] = {}
         self._exits: dict[int, int | Collective] = {}
-        """By kernel, what serves its exit: the number of a barrier, or a collective."""
+        """By kernel, the number of the barrier that serves its exit, or the collective."""
 
     def serve(self, number: int) -> None:
         need = self._needs[number]
@@ -141,8 +141,8 @@ class _Placer:
     def _is_left_before(self, kernel: int, need: SyncNeed, number: int) -> bool:
         """Whether a kernel's results are final once a partition arrives at a barrier.
 
-        Or once it leaves it, where the kernel that reads them is right behind: a value that goes
-        through one barrier, on to several readers, may be copied for a second one.
+        It suffices that they are final once it leaves the barrier, if the kernel that reads them
+        comes right after: XLA may copy a value with several readers for a second barrier.
         """
         served_by = self._exits.get(kernel)
         if served_by is None:
@@ -170,8 +170,7 @@ class _Placer:
             if Role.EXIT in roles and Role.ENTRY not in roles:
                 barrier.slot = max(need.first for need in served)
                 early.append(barrier)
-        # The order of barriers in one slot stays, in which an exit comes before the entries that
-        # need it; those that went ahead go before all, so that nothing is between an entry and its
-        # kernel.
+        # Barriers of one slot keep their order: an exit comes before the entries that need it.
+        # Exits that were moved up come first, so that nothing is between an entry and its kernel.
         order = sorted(self._barriers, key=lambda each: (each.slot, each not in early))
         return BarrierPositions(tuple(order), self._served)

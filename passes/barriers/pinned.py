@@ -1,4 +1,4 @@
-"""Which values go through a barrier, and who reads them behind it."""
+"""The values that pass through each barrier, and the readers of the barrier's results."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from hloom.passes.ir.ops import facts_of
 
 @dataclass
 class PinnedEntry:
-    """A value that goes through a barrier.
+    """A value that passes through a barrier.
 
     Attributes:
-      value: what goes in.
-      readers: the operands that read what comes out; None for all behind the barrier.
+      value: the barrier's operand.
+      readers: the kernels' operands that read the barrier's result; None if all uses after the
+        barrier do.
     """
 
     value: ir.Value
@@ -28,24 +29,24 @@ class PinnedEntry:
 
 
 class PinnedValues:
-    """The values of one block that go through its barriers, one barrier after the other.
+    """The values of one block that pass through its barriers, barrier by barrier.
 
-    What peers read has to stay in one buffer from the barrier to the kernel. XLA copies a value
-    that is handed to a barrier where something else may read it later, which does no harm: the copy
-    is made before. It must not do that behind the barrier. So an operand of a kernel goes through
-    for itself where something stands between, or where the kernel writes to it; so do scalars and
-    constants, which XLA is to know behind the barrier as it did before: a loop whose counter comes
-    out of a call has no known number of iterations. Otherwise all behind the barrier read what came
-    out of it, so that there is no copy.
+    A buffer that peers read must stay in place from the barrier to the kernel. If an operand of a
+    barrier has other uses, XLA may copy it before the barrier, which is harmless, but XLA must not
+    copy it after the barrier. Two ways prevent that. Shared: all uses after the barrier read its
+    result, so that there is no copy. Own: an entry of the kernel's operand alone. That is used if
+    something is between the barrier and the kernel, if the kernel writes to the operand, and for
+    scalars and constants, which XLA must still know after the barrier: a loop whose counter is a
+    result of a call has no known trip count.
     """
 
     def __init__(self, block: ir.Block) -> None:
         self._block = block
         self._latest: dict[ir.Value, ir.Value] = {}
-        """What came out of the last barrier for a value, where all behind it read that."""
+        """By shared value, the result of the last barrier that it passed."""
 
     def entries(self, barrier: Barrier) -> list[PinnedEntry]:
-        """What goes through a barrier, in order."""
+        """The values that pass through a barrier, in order."""
         own: list[PinnedEntry] = []
         shared: list[ir.Value] = []
         for kernel in barrier.entering:
@@ -62,7 +63,7 @@ class PinnedValues:
         return [entry for entry in own + common if can_carry_dependency(entry.value.type)]
 
     def kept(self, barrier: Barrier, passed: Sequence[ir.Value]) -> list[ir.Value]:
-        """What else a barrier has to keep in its buffer, in order."""
+        """The further values that a barrier has to keep alive, in order."""
         kept = dict.fromkeys(
             self._now(value)
             for kernel in barrier.keeping
@@ -74,7 +75,7 @@ class PinnedValues:
     def replace(
         self, entries: Sequence[PinnedEntry], given: Sequence[ir.Value], *, behind: ir.Operation
     ) -> None:
-        """Lets the readers behind a barrier, the mark, read what came out of it."""
+        """Lets the readers of the entries use the results of the barrier ``behind``."""
         for entry, value in zip(entries, given, strict=True):
             if entry.readers is None:
                 self._replace_behind(entry.value, value, behind)
@@ -89,7 +90,7 @@ class PinnedValues:
         return value
 
     def _returned(self) -> list[ir.Value]:
-        """What the block makes and returns; of a loop nothing: the token, its carry, will do."""
+        """The block's own values that it returns; none for a loop, whose token is a carry."""
         if self._block.owner.operation.name == "stablehlo.while":
             return []
         return [
@@ -107,7 +108,7 @@ class PinnedValues:
                 reader.operands[use.operand_number] = new
 
     def _holds(self, op: ir.Operation) -> bool:
-        """Whether an operation stands in the block, or deeper inside."""
+        """Whether an operation is in the block or in a nested one."""
         return any(block == self._block for block in _blocks_around(op))
 
 
@@ -119,7 +120,7 @@ def _blocks_around(op: ir.Operation) -> list[ir.Block]:
 
 
 def _is_known(value: ir.Value) -> bool:
-    """Whether XLA may know the value, or bounds of it, and copies it at no cost."""
+    """Whether XLA may know the value or bounds of it, and copies it at no cost."""
     if isinstance(value.type, ir.RankedTensorType) and value.type.rank == 0:
         return True
     owner = value.owner
@@ -129,7 +130,7 @@ def _is_known(value: ir.Value) -> bool:
 def _add_reader(
     entries: list[PinnedEntry], kernel: SyncKernel, number: int, value: ir.Value
 ) -> None:
-    """Adds an operand; what the kernel writes to in place it shares with no other operand."""
+    """Adds a kernel's operand; one that it writes to in place shares no entry."""
     is_shared = number not in kernel.in_place
     for entry in entries if is_shared else []:
         first, first_number = entry.readers[0] if entry.readers else (None, 0)

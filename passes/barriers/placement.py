@@ -1,10 +1,9 @@
-"""The barriers of one block, from where they stand to what each of them pins.
+"""The barriers of one block: from their positions to the kernels that each of them serves.
 
-Where a collective serves a need, pins stand beside it: barriers of each partition alone. Nobody
-waits there, but buffers stay where they are. Of a kernel that peers read the operands of, these
-have to be in the kernel's own buffers before the collective, and of one that was read from, until
-after it; the order alone says neither, since XLA may copy a value at any time and reuse a buffer
-once nothing reads it.
+If a collective serves a need, a pin is put next to it: a barrier of each partition alone, at which
+nobody waits, but which keeps buffers in place. For an entry the operands have to be in the kernel's
+own buffers before the collective, and for an exit until after it. The order alone guarantees
+neither: XLA may copy a value at any time, and may reuse a buffer once nothing reads it.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class _Rank(enum.IntEnum):
 
 @dataclass(eq=False)
 class Draft:
-    """A barrier of a block; `participants` is None where everybody is alone."""
+    """A barrier of a block that is being assembled; `participants` is None for a pin."""
 
     slot: int
     rank: _Rank
@@ -50,7 +49,7 @@ class Draft:
 
     @property
     def entering(self) -> list[SyncKernel]:
-        """Kernels that peers read the operands of from here on."""
+        """Kernels whose operands peers read from here on."""
         return [kernel for role, kernel in self.purposes if role is Role.ENTRY]
 
     @property
@@ -64,11 +63,11 @@ class Draft:
         return [kernel for role, kernel in self.purposes if role is not Role.ENTRY]
 
     def kernels(self) -> list[SyncKernel]:
-        """All of them."""
+        """All kernels that it serves."""
         return [kernel for _, kernel in self.purposes]
 
     def purpose(self) -> str:
-        """What it is for, for people."""
+        """Its purpose as text."""
         text = " and ".join(_text(role, kernel) for role, kernel in self.purposes)
         return f"pin for {text}" if self.participants is None else text
 
@@ -77,7 +76,7 @@ class BarrierDrafts:
     """The barriers of one block.
 
     Attributes:
-      served: for people, the needs that no barrier of their own serves, each with what does.
+      served: as text, the needs without a barrier of their own, each with what serves it.
     """
 
     def __init__(
@@ -100,7 +99,7 @@ class BarrierDrafts:
                 self._keep_in_order(self._kernels[need.kernel], entries.get(need.kernel))
 
     def in_order(self) -> list[Draft]:
-        """All of them, in the order of the program."""
+        """All barriers in program order."""
         return sorted(self._drafts, key=lambda draft: (draft.slot, draft.rank))
 
     def _add_barrier(self, barrier: Placed, needs: list[SyncNeed]) -> Draft:
@@ -126,9 +125,9 @@ class BarrierDrafts:
         self.served.append((_text(need.role, kernel), described(op)))
 
     def _keep_in_order(self, kernel: SyncKernel, entry: Draft | None) -> None:
-        """Lets the kernel's operands come after what stands between their barrier and it.
+        """Orders the kernel's operands after what is between their barrier and the kernel.
 
-        Not by a tie: that may write them to other buffers.
+        This takes a pin: `hloom.add_dependency` may write them to other buffers.
         """
         if entry is not None and not self._is_anything_between(entry, kernel):
             return

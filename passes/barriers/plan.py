@@ -1,4 +1,4 @@
-"""Which barriers a module gets, and what each of them pins."""
+"""The plan of `barriers`: the barriers of each block, and the order of all synchronization."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hloom.passes.ir.locations import operation_name, source_line
 from hloom.passes.ir.marks import BarrierKind, Rendezvous
 
 _MOST_LISTED = 1000
-"""How many places of the order a plan spells out."""
+"""The number of entries of the order that a plan lists."""
 
 
 @dataclass(frozen=True)
@@ -32,14 +32,15 @@ class Barrier:
     """A barrier in a block.
 
     Attributes:
-      slot: it stands before the operation at this position.
-      kind: what for.
-      where: who meets.
-      location: of the kernel that it is for.
+      slot: the position of the operation that it is put before.
+      kind: its purpose.
+      where: its replica groups, channel, timeout and site.
+      location: of the kernel that it serves.
       entering: kernels whose operands pass through it.
       leaving: kernels whose results pass through it.
-      keeping: kernels whose operands it keeps.
-      passes_returned: what the block returns passes through it, so that XLA cannot leave it out.
+      keeping: kernels whose operands it keeps alive.
+      passes_returned: whether the values that the block returns pass through it, so that XLA cannot
+        remove it.
     """
 
     slot: int
@@ -54,13 +55,13 @@ class Barrier:
 
 @dataclass(frozen=True)
 class BlockBarriers:
-    """What is done in one block.
+    """The barriers of one block.
 
     Attributes:
-      sequence: its members.
-      barriers: in the order of the program.
-      exchanges: where the partitions of each ragged all-to-all meet, by its position.
-      served: for people, the needs that no barrier of their own serves, each with what does.
+      sequence: the synchronizing operations of the block.
+      barriers: in program order.
+      exchanges: by the position of a ragged all-to-all, its rendezvous.
+      served: as text, the needs without a barrier of their own, each with what serves it.
     """
 
     sequence: SyncSequence
@@ -69,7 +70,7 @@ class BlockBarriers:
     served: tuple[tuple[str, str], ...]
 
     def steps(self) -> Iterator[Barrier | Member]:
-        """Barriers and members in the order of the program."""
+        """Barriers and members in program order."""
         barriers = list(self.barriers)
         for member in self.sequence.members:
             while barriers and barriers[0].slot <= member.position:
@@ -80,12 +81,12 @@ class BlockBarriers:
 
 @dataclass(frozen=True)
 class BarriersPlan:
-    """What a module gets: barriers, and one order of all that meets other devices.
+    """The barriers of a module, in one order with all its synchronizing operations.
 
     Attributes:
-      module: what is edited.
-      program: what of it meets other devices.
-      blocks: for each sequence of the program.
+      module: the module to edit.
+      program: its synchronizing operations.
+      blocks: the barriers of each sequence of the program.
     """
 
     module: ir.Module
@@ -137,13 +138,13 @@ class BarriersPlan:
         }
 
     def _order(self) -> Iterator[dict[str, object]]:
-        """Every place that devices meet at, as they come to it."""
+        """All synchronization of the program, in the order in which devices reach it."""
         plans = {id(block.sequence): block for block in self.blocks}
         for root in self.program.roots:
             yield from _order_of(root, plans, depth=0)
 
     def _members(self) -> Iterable[Member]:
-        """All that meets other devices by itself."""
+        """All synchronizing operations, without those that only contain some."""
         return (
             member
             for block in self.blocks
@@ -158,7 +159,7 @@ class BarriersPlan:
 def _order_of(
     sequence: SyncSequence, plans: Mapping[int, BlockBarriers], *, depth: int
 ) -> Iterator[dict[str, object]]:
-    """A sequence's places; those inside a loop stand behind it, one deeper."""
+    """The entries of a sequence; those of a nested one follow it, one level deeper."""
     plan = plans.get(id(sequence))
     for step in sequence.members if plan is None else plan.steps():
         place = {"depth": depth}
@@ -177,7 +178,7 @@ def _where(location: ir.Location) -> dict[str, object]:
 
 
 def _name(member: Member) -> str:
-    """For people: "@write", "stablehlo.all_reduce"."""
+    """A member as text, e.g. "@write", "stablehlo.all_reduce"."""
     if isinstance(member, SyncKernel):
         return f"@{target_of(member.op)}"
     return "ragged_all_to_all" if isinstance(member, RaggedAllToAll) else member.op.name

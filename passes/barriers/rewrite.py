@@ -1,4 +1,4 @@
-"""Writes the barriers of a plan, and one token through everything that meets other devices."""
+"""Writes the barriers of a plan, and threads one token through all synchronization."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hloom.passes.ir.mark_decompositions import can_carry_dependency
 from hloom.passes.ir.while_rewriter import Replacements, WhileRewriter
 
 SCOPE = "hloom.barriers"
-"""Name-stack component of every mark that this pass puts in."""
+"""The name-stack component of every mark that this pass inserts."""
 
 
 def apply_plan(plan: BarriersPlan) -> None:
@@ -38,7 +38,7 @@ class _Threader:
         self._plans = {id(block.sequence): block for block in plan.blocks}
         self._functions = walk.functions(plan.module)
         self._extended: set[str] = set()
-        """Functions that take and give a token by now."""
+        """Functions that have a token among their arguments and results already."""
 
     def thread_root(self, sequence: SyncSequence) -> None:
         if not sequence.members:
@@ -51,7 +51,7 @@ class _Threader:
         self._thread(sequence, token)
 
     def _thread(self, sequence: SyncSequence, token: ir.Value) -> ir.Value:
-        """Puts a block's members in order after a token; gives the token after them all."""
+        """Orders a block's members after a token; returns the token after all of them."""
         if not sequence.members:
             return token
         plan = self._plans[id(sequence)]
@@ -88,7 +88,7 @@ class _Threader:
         if not any(kernel in barrier.entering for barrier in plan.barriers):
             token = self._add_dependency(kernel.op, token)
         if isinstance(following, Barrier) and kernel in following.leaving:
-            return token  # that barrier waits for the results itself
+            return token  # the results are operands of that barrier
         return self._after_all(kernel.op, token)
 
     def _exchange(self, exchange: RaggedAllToAll, plan: BlockBarriers, token: ir.Value) -> ir.Value:
@@ -101,7 +101,7 @@ class _Threader:
         return token
 
     def _add_dependency(self, op: ir.Operation, token: ir.Value) -> ir.Value:
-        """Lets the operation read its operands no sooner than the token; gives the token."""
+        """Makes the operation's operands depend on the token, which is returned."""
         numbers = [
             number for number, value in enumerate(op.operands) if can_carry_dependency(value.type)
         ]
@@ -114,7 +114,7 @@ class _Threader:
         return token
 
     def _after_all(self, op: ir.Operation, token: ir.Value) -> ir.Value:
-        """The token once the operation's results are there."""
+        """The token, after the operation's results."""
         with ir.InsertionPoint.after(op), scoped(op.location, SCOPE):
             return self._marks.after_all(token, _orderable(op.results))
 
@@ -154,8 +154,8 @@ class _Threader:
         thread_token.replicate_token(new)
         if not condition.members:
             return new.results[number]
-        # The token that the loop gives is from before its last condition, and from before the loop
-        # where the body pins nothing that meets other devices.
+        # The loop's resulting token is from before the last run of its condition, and from before
+        # the loop if nothing in the body synchronizes.
         return self._after_loop(new, new.results[number])
 
     def _after_loop(self, loop: ir.Operation, token: ir.Value) -> ir.Value:

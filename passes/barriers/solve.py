@@ -1,4 +1,4 @@
-"""From what kernels need to the barriers of each block."""
+"""Solves each block: the needs of its kernels as intervals, then its barriers."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ from hloom.passes.ir.marks import BarrierKind, Rendezvous
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which needs are served, and how long a barrier waits."""
+    """The kinds of needs that are served, and the timeout of barriers."""
 
     roles: frozenset[Role]
     timeout_ms: int
 
 
 def plan_barriers(module: ir.Module, program: SyncProgram, wanted: Wanted) -> BarriersPlan:
-    """The barriers of a program.
+    """Plans the barriers of a program.
 
-    Raises CollectiveError where a kernel cannot be put in an order.
+    Raises CollectiveError for an operation that cannot be ordered by data.
     """
     planner = _Planner(program.partitions, wanted, marks.next_channel(module))
     return BarriersPlan(module, program, tuple(map(planner.block, program.sequences)))
@@ -118,7 +118,7 @@ class _Planner:
 
 
 class _Positions:
-    """Where in a block the operations stand that make and read values."""
+    """The positions of the operations of a block, and the needs of kernels by them."""
 
     def __init__(self, block: ir.Block) -> None:
         self._block = block
@@ -140,7 +140,7 @@ class _Positions:
             last=kernel.position,
             participants=kernel.participants,
             after=tuple(makers),
-            # In place, the kernel wants a value for itself, and others may read it as well.
+            # A kernel that works in place needs its own copy of a value that others read.
             is_apart=bool(kernel.in_place),
         )
 

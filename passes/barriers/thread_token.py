@@ -1,7 +1,7 @@
-"""Rebuilding operations that hold code, with a token among their operands and results.
+"""Rebuilds operations with regions, calls and functions with a token as operand and result.
 
-The number of an operation's operands and results is fixed, so that each is a new operation that
-takes over the old one's blocks.
+MLIR fixes the number of operands and results of an operation. Each function here creates a new
+operation that takes over the blocks of the old one.
 """
 
 from __future__ import annotations
@@ -15,21 +15,19 @@ from hloom.passes.ir import mesh, walk
 
 
 def rebuild_branches(op: ir.Operation, tokens: Sequence[ir.Value]) -> ir.Value:
-    """Lets each branch of a conditional return its token as well; gives the token after it."""
+    """Appends each branch's token to its results; returns the conditional's token."""
     for region, token in zip(op.regions, tokens, strict=True):
         append_result(region.blocks[0], token)
     return _rebuild(op, list(op.operands), tokens[0].type)
 
 
 def rebuild_computation(op: ir.Operation, token: ir.Value, after: ir.Value) -> ir.Value:
-    """Gives a manual computation one more operand, which its block has an argument for already.
+    """Appends an operand and a result to a manual computation; returns the result.
 
     Args:
-      op: the `sdy.manual_computation`.
-      token: the operand, whole on every device.
-      after: the value in the block to return as well.
-
-    Gives that result.
+      op: the `sdy.manual_computation`, whose block has an argument for the operand already.
+      token: the operand, replicated.
+      after: the value of the block to return as well.
     """
     append_result(op.regions[0].blocks[0], after)
     whole = sdy.TensorShardingAttr.get(_mesh(op), [])
@@ -40,12 +38,12 @@ def rebuild_computation(op: ir.Operation, token: ir.Value, after: ir.Value) -> i
 
 
 def rebuild_call(call: ir.Operation, token: ir.Value) -> ir.Value:
-    """Gives a call one more operand and result, as its function has them; gives that result."""
+    """Appends an operand and a result to a call, as in its function; returns the result."""
     return _rebuild(call, [*call.operands, token], token.type)
 
 
 def extend_function(function: ir.Operation, after: ir.Value) -> None:
-    """Lets a function return one more value; its type says what its block takes and returns."""
+    """Appends a result to a function, and updates its type and attributes for new arguments."""
     block = function.regions[0].blocks[0]
     append_result(block, after)
     inputs = [argument.type for argument in block.arguments]
@@ -60,7 +58,7 @@ def extend_function(function: ir.Operation, after: ir.Value) -> None:
 
 
 def replicate_token(op: ir.Operation) -> None:
-    """Adds the token to the shardings of an operation's results, where it tells them."""
+    """Appends a replicated token to the result shardings of an operation, if it has any."""
     if "sdy.sharding" not in op.attributes:
         return
     shardings = list(sdy.TensorShardingPerValueAttr(op.attributes["sdy.sharding"]).shardings)
@@ -70,7 +68,7 @@ def replicate_token(op: ir.Operation) -> None:
 
 
 def append_result(block: ir.Block, value: ir.Value) -> None:
-    """Appends a value to what a block returns."""
+    """Appends a value to the operands of a block's terminator."""
     terminator = walk.terminator(block)
     ir.Operation.create(
         terminator.name,
@@ -83,7 +81,7 @@ def append_result(block: ir.Block, value: ir.Value) -> None:
 
 
 def _rebuild(op: ir.Operation, operands: Sequence[ir.Value], more: ir.Type) -> ir.Value:
-    """Replaces an operation by one with these operands and one more result, which it gives."""
+    """Replaces an operation by one with these operands and one more result; returns the result."""
     new = ir.Operation.create(
         op.name,
         results=[*(result.type for result in op.results), more],
@@ -108,7 +106,7 @@ def _attributes(op: ir.Operation) -> dict[str, ir.Attribute]:
 
 
 def _mesh(computation: ir.Operation) -> ir.Attribute:
-    """The mesh that a manual computation's values are on, or the module's first."""
+    """The mesh of a manual computation's values, or the first one of the module."""
     found = mesh.mesh_of_computation(computation)
     if found is not None:
         return found

@@ -1,14 +1,17 @@
-"""Let a program run as few CUDA graphs: mark what each is to hold, and clear what cuts it.
+"""Let a program run as few CUDA graphs: mark the work of each, and move what breaks it.
 
-XLA forms CUDA graphs (its command buffers) of what runs one behind the other without the host. By
-default it leaves loops and branches out, and everything that its scheduler puts between two calls
-of the host is a graph of its own.
+XLA makes CUDA graphs (its command buffers) of work that runs without the host in between. By
+default it leaves loops and branches out, and the work between two host calls is one graph.
 
-A capture region is a maximal run of such work in one block that is worth a graph, loops and
-branches with all that is inside them: ``regions`` defines it, ``schedule`` in which order a block
-runs so that regions grow. The pass puts each block in that order and marks each region. Lowering
-makes compile options of the marks, for this module alone: which work XLA is to capture, and which
-of its passes would spoil it. What the executable then holds is read back and told beside the plan.
+A capture region is a maximal run of such work in one block that is large enough for a graph,
+including loops and branches as a whole. The pass reorders each block so that regions are large, and
+marks each region. Lowering turns the marks into compile options of this module: which work XLA is
+to capture, and which of its passes would prevent that. The graphs of the executable are read back
+and recorded with the plan.
+
+The package, in the order in which a module passes through it: ``capturable`` (which operations a
+graph can contain), ``schedule`` (the order of a block), ``regions``, ``control_deps`` (what makes
+host calls wait), ``plan``, ``outline`` (the rewrite).
 
 Before::
 
@@ -22,19 +25,19 @@ After::
     %1, %2, %3 = stablehlo.composite "hloom.capture_region" %x, %w {decomposition = @..., ...}
     stablehlo.custom_call @xla_ffi_python_gpu_callback(%3)
 
-where %3 is %1, and waits for %2. A host callback that no work needs goes to the end of its block,
-and one that needs no work to its start; callbacks with no work between them stand together. XLA
-keeps no order but that of data, so that an operand of at most 1 MiB is selected by a condition of
-the values to wait for, the 32 latest of them. On several devices that is done inside a manual
-computation only: elsewhere reading an element might move data between devices. Before all that,
-``unroll`` writes out the short loops that a callback keeps out of a graph.
+where %3 equals %1, and depends on %2. A host callback whose result no work needs moves to the end
+of its block, and one that needs no work to its start; callbacks without work between them are put
+next to each other. XLA keeps no order but that of data. Therefore an operand of at most 1 MiB is
+selected by a condition computed from the values to wait for, at most the 32 latest ones. With
+several devices this happens inside a manual computation only: elsewhere, reading an element might
+move data between devices. Before this pass ``unroll`` unrolls short loops that contain a callback.
 
-Collectives are left out unless asked for: captured, they were 0.71 times as fast in one public
-report, and hung at step 838 in another. Elsewhere than on CUDA there is nothing to do. Run it last:
-other passes do not look into a region.
+Collectives are not captured by default: with them a program ran at 0.71 times the speed in one
+public report, and hung at step 838 in another. On platforms other than CUDA the pass does nothing.
+Run it last: other passes do not look into a region.
 
-Source: the capture of CUDA graphs in TVM's Relax (rewrite_cuda_graph.cc) for saying what a region
-is before looking for one; XLA's command_buffer_conversion_pass.cc for what can be in one.
+Source: TVM's Relax (rewrite_cuda_graph.cc), which defines a capture region before it looks for one;
+XLA's command_buffer_conversion_pass.cc for what a graph can contain.
 """
 
 from __future__ import annotations
@@ -59,7 +62,7 @@ PLATFORM = "cuda"
 
 @dataclass(frozen=True)
 class Capture(Pass):
-    """Run a program as few CUDA graphs."""
+    """Let the program run as few CUDA graphs."""
 
     name: ClassVar[str] = "capture"
     summary: ClassVar[str] = "run the program as few CUDA graphs as its host calls allow"
@@ -102,7 +105,7 @@ class Capture(Pass):
 
 
 def _has_regions(module: ir.Module) -> bool:
-    """Whether the pass has been here before."""
+    """Whether the pass has run on the module before."""
     return any(
         marks.mark_name(op) == marks.CAPTURE_REGION for op in walk.operations(module.operation)
     )

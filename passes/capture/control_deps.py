@@ -1,8 +1,9 @@
-"""Makes graph breaks wait: for the end of their block, or for each other.
+"""Control dependencies of graph breaks: on the end of their block, or on each other.
 
-XLA's scheduler does not keep the order of the text, and it drops optimization barriers before it
-runs. What it cannot drop is data: an operand of the graph break is selected by a condition that is
-always false, and that is made of the values to wait for. No bit of the operand changes.
+XLA's scheduler does not keep the program order, and XLA drops optimization barriers before
+scheduling. It cannot drop data dependencies. An operand of the graph break is therefore selected by
+a condition that is computed from the values to wait for, and is always false. No bit of the operand
+changes.
 
     %z = one element of each value, its bits or-ed together and with 1
     %p = stablehlo.compare EQ, %z, 0
@@ -22,18 +23,18 @@ from hloom.passes.ir.types import element_bits, tensor_bytes
 from hloom.passes.ir.while_rewriter import integer_like, zeros
 
 _MOST_BYTES = 2**20
-"""An operand that waits is copied, and alive until then: only what is this small is made to."""
+"""The largest total size of operands that get a dependency: they are copied, and stay alive."""
 
 _LOCATION = "hloom.capture/wait"
 
 
 @dataclass(frozen=True)
 class ControlDependency:
-    """Interruptions that are to wait for values.
+    """Graph breaks that wait for values.
 
     Attributes:
-      gap: the gap they stand in.
-      calls: the graph breaks, by the operands of them that wait.
+      slot: their slot in the block's schedule.
+      calls: the graph breaks, each with the numbers of the operands that carry the dependency.
       anchors: the values to wait for.
     """
 
@@ -43,9 +44,9 @@ class ControlDependency:
 
 
 def waiting_operands(op: ir.Operation, but: Set[ir.Value]) -> tuple[int, ...]:
-    """Which operands of an operation can be made to wait; empty where none, or they are too big.
+    """The numbers of the operands that can carry a dependency, without values in ``but``.
 
-    Those in ``but`` are left alone.
+    Empty if there are none, or if they are too large.
     """
     numbers = tuple(
         number
@@ -57,13 +58,13 @@ def waiting_operands(op: ir.Operation, but: Set[ir.Value]) -> tuple[int, ...]:
 
 
 def can_be_selected(type_: ir.Type) -> bool:
-    """Whether values of a type are tensors of plain elements, of which there is one at least."""
+    """Whether values of a type are tensors with at least one element of a known size."""
     size_bytes = tensor_bytes(type_)
     return bool(size_bytes) and isinstance(type_, ir.RankedTensorType)
 
 
 def make_wait(dependency: ControlDependency, before: ir.Operation) -> None:
-    """Writes the condition right before an operation of the block, and the selections after it."""
+    """Inserts the condition and the selections before an operation of the block."""
     with ir.InsertionPoint(before), ir.Location.name(_LOCATION):
         never = _never(dependency.anchors)
         for call, numbers in dependency.calls:
@@ -74,7 +75,7 @@ def make_wait(dependency: ControlDependency, before: ir.Operation) -> None:
 
 
 def _never(anchors: Sequence[ir.Value]) -> ir.Value:
-    """A condition that is false whatever the values are, which XLA does not see."""
+    """A condition on the values that is always false, which XLA cannot prove."""
     bits = [_bits_of_an_element(anchor) for anchor in anchors]
     some = functools.reduce(stablehlo.or_, bits)
     odd = stablehlo.or_(some, integer_like(some, 1))
@@ -83,7 +84,7 @@ def _never(anchors: Sequence[ir.Value]) -> ir.Value:
 
 
 def _bits_of_an_element(value: ir.Value) -> ir.Value:
-    """The first element as a ui32, or its low bits, or some other ones of them."""
+    """Bits of the first element, as a ui32."""
     type_ = ir.RankedTensorType(value.type)
     rank = len(type_.shape)
     corner = ir.RankedTensorType.get([1] * rank, type_.element_type)

@@ -1,4 +1,4 @@
-"""Puts a block in the order of its schedule and makes a composite of each region."""
+"""Reorders a block by its schedule, and outlines each region into a composite."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hloom.passes.ir.ops import facts_of
 
 
 class Outliner:
-    """Edits the blocks of one module; each region gets a name that is free in it."""
+    """Edits the blocks of one module; each region gets an unused symbol."""
 
     def __init__(self, module: ir.Operation, rules: Rules, min_ops: int) -> None:
         self._module = module.regions[0].blocks[0]
@@ -30,7 +30,7 @@ class Outliner:
         self._next = 0
 
     def apply(self, plan: BlockCapture) -> None:
-        """Sorts a block, makes its graph breaks wait, and outlines its regions."""
+        """Reorders a block, adds its control dependencies, and outlines its regions."""
         sorted_ = plan.regions.schedule
         terminator = walk.terminator(sorted_.block)
         for op in sorted_.order():
@@ -46,7 +46,7 @@ class Outliner:
             self._outline(ops[start:end], ops[end:], region)
 
     def _outline(self, ops: list[ir.Operation], later: list[ir.Operation], region: Region) -> None:
-        """Moves operations that stand in a row into a function, and marks their place."""
+        """Moves contiguous operations into a function, and puts a composite in their place."""
         inputs = _inputs(ops)
         outputs = _outputs(ops, later)
         name = self._free_name()
@@ -92,7 +92,7 @@ class Outliner:
 
     def _attributes(self, decomposition: str, region: Region) -> dict[str, ir.Attribute]:
         word = ir.IntegerType.get_signless(64)
-        told: dict[str, ir.Attribute] = {
+        attributes: dict[str, ir.Attribute] = {
             "collectives": ir.BoolAttr.get(self._rules.collectives),
             "has_loops": ir.BoolAttr.get(self._has_loops),
             "loops": ir.BoolAttr.get(self._rules.loops),
@@ -100,7 +100,7 @@ class Outliner:
             "operations": ir.IntegerAttr.get(word, region.operations),
         }
         return {
-            "composite_attributes": ir.DictAttr.get(told),
+            "composite_attributes": ir.DictAttr.get(attributes),
             "decomposition": ir.FlatSymbolRefAttr.get(decomposition),
             "name": ir.StringAttr.get(marks.CAPTURE_REGION),
             "version": ir.IntegerAttr.get(ir.IntegerType.get_signless(32), marks.VERSION),
@@ -108,12 +108,12 @@ class Outliner:
 
 
 def _first(phases: list[list[ir.Operation]], number: int) -> list[ir.Operation]:
-    """The first operation of a phase, where there is such a phase."""
+    """The first operation of a phase; empty if there is no such phase."""
     return phases[number][:1] if number < len(phases) else []
 
 
 def _inputs(ops: list[ir.Operation]) -> list[ir.Value]:
-    """What operations in a row read of values that others make, each once."""
+    """The values that contiguous operations read from others, each once."""
     read = dict.fromkeys(value for op in ops for value in walk.values_read(op))
     for op in ops:
         for result in op.results:
@@ -122,6 +122,6 @@ def _inputs(ops: list[ir.Operation]) -> list[ir.Value]:
 
 
 def _outputs(ops: list[ir.Operation], later: list[ir.Operation]) -> list[ir.Value]:
-    """What later operations read of what operations in a row make, in the order it is made."""
+    """The results of contiguous operations that later ones read, in order."""
     read = {value for op in later for value in walk.values_read(op)}
     return [result for op in ops for result in op.results if result in read]

@@ -1,4 +1,4 @@
-"""What `capture` decides about a module, and how it says it."""
+"""The plan of `capture` for a module: regions, control dependencies, and what is left out."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from hloom.passes.ir.custom_calls import CUSTOM_CALL
 from hloom.passes.ir.locations import operation_name, source_line
 
 _MOST_ANCHORS = 32
-"""So many values a graph break waits for at most: one kernel reads an element of each. Of the
-results of a step the latest have nearly all of its work before them. With 450 of them (Adam, 150
-tensors) XLA took three times as long to compile, and made 5 kernels more."""
+"""The most values that a graph break waits for: one kernel reads an element of each. The latest
+results of a step depend on nearly all of its work. With 450 values (Adam, 150 tensors) XLA took
+three times as long to compile, and made 5 more kernels."""
 
-_MOST_TOLD = 100
-"""How many operations that are not captured a plan spells out."""
+_MOST_LISTED = 100
+"""The number of operations that are not captured that a plan lists."""
 
 
 @dataclass(frozen=True)
 class BlockCapture:
-    """What happens to a block: it is put in the order of its schedule, tied and outlined."""
+    """The order of a block, its regions to outline, and the control dependencies to add."""
 
     regions: BlockRegions
     control_dependencies: tuple[ControlDependency, ...]
@@ -36,12 +36,12 @@ class BlockCapture:
 
 @dataclass(frozen=True)
 class CapturePlan:
-    """The blocks in which there are regions, in the order of the text.
+    """The blocks with regions, in program order.
 
     Attributes:
-      blocks: what happens to them.
-      graph breaks: everything that no graph holds.
-      rules, min_ops: by which the regions were found.
+      blocks: their plans.
+      graph_breaks: the operations that are in no graph.
+      rules, min_ops: what the regions were found by.
     """
 
     blocks: tuple[BlockCapture, ...]
@@ -55,12 +55,12 @@ class CapturePlan:
 
     @property
     def regions(self) -> int:
-        """How many graphs there are to be."""
+        """The number of regions: each is to become a graph."""
         return sum(len(block.regions.regions) for block in self.blocks)
 
     @property
     def moved(self) -> int:
-        """How many graph breaks are made to wait."""
+        """The number of graph breaks with a control dependency."""
         return sum(
             len(dependency.calls)
             for block in self.blocks
@@ -69,7 +69,7 @@ class CapturePlan:
 
     @property
     def operations(self) -> int:
-        """How many operations the regions hold, those of loops once."""
+        """The number of operations in the regions, those of loops once."""
         found = [region for block in self.blocks for region in block.regions.regions]
         return sum(region.operations for region in found)
 
@@ -80,21 +80,21 @@ class CapturePlan:
         if self.moved:
             text += f", {pluralize(self.moved, 'graph break')} moved"
         reasons = Counter(each.obstacle.reason for each in self.graph_breaks)
-        told = [f"{count} x {reason}" for reason, count in sorted(reasons.items())]
-        return f"{text}; left out: {', '.join(told)}" if told else text
+        counts = [f"{count} x {reason}" for reason, count in sorted(reasons.items())]
+        return f"{text}; left out: {', '.join(counts)}" if counts else text
 
     def to_json(self) -> dict[str, object]:
         return {
             "regions": self.regions,
             "operations": self.operations,
             "moved": self.moved,
-            "left_out": [_told(each.obstacle) for each in self.graph_breaks[:_MOST_TOLD]],
+            "left_out": [_left_out(each.obstacle) for each in self.graph_breaks[:_MOST_LISTED]],
             "left_out_operations": len(self.graph_breaks),
         }
 
 
 def plan_module(module: ir.Module, rules: Rules, min_ops: int) -> CapturePlan:
-    """Finds the regions of a module and what is to wait at their edges."""
+    """Finds the regions of a module and the control dependencies between them."""
     can_tie_at_top = mesh.partition_count(module) == 1
     blocks: list[BlockCapture] = []
     graph_breaks: list[GraphBreak] = []
@@ -109,7 +109,10 @@ def plan_module(module: ir.Module, rules: Rules, min_ops: int) -> CapturePlan:
 
 
 def _ties(sorted_: BlockSchedule) -> list[ControlDependency]:
-    """What is to wait: the last graph breaks for the block's end, others for their neighbours."""
+    """The control dependencies of a block.
+
+    The last graph breaks wait for the end of the block, others for those in their slot.
+    """
     control_dependencies: list[ControlDependency] = []
     work = {result for ops in sorted_.phases for op in ops for result in op.results}
     end = len(sorted_.phases) - 1
@@ -133,7 +136,7 @@ def _ties(sorted_: BlockSchedule) -> list[ControlDependency]:
 
 
 def _latest(values: list[ir.Value], sorted_: BlockSchedule) -> list[ir.Value]:
-    """Of many values those at the end of the longest chains of work, in their order."""
+    """The values at the end of the longest chains of operations, if there are many; in order."""
     if len(values) <= _MOST_ANCHORS:
         return values
     depths: dict[ir.Value, int] = {}
@@ -145,11 +148,11 @@ def _latest(values: list[ir.Value], sorted_: BlockSchedule) -> list[ir.Value]:
 
 
 def _may_move(op: ir.Operation) -> bool:
-    """Whether a graph break may run later than it could: every device makes it wait alone."""
+    """Whether a graph break may be delayed on each device by itself."""
     return op.name == CUSTOM_CALL and not is_collective(op)
 
 
-def _told(obstacle: CaptureObstacle) -> dict[str, object]:
+def _left_out(obstacle: CaptureObstacle) -> dict[str, object]:
     op = obstacle.op
     return {
         "operation": op.name,

@@ -1,9 +1,9 @@
-"""Where the capture regions of a module are.
+"""The capture regions of a module.
 
-A region is a maximal run of work in one block: the operations of one phase of the block's schedule
-(``schedule``), loops and branches with all that is inside them. It is worth a graph where it has at
-least so many operations; constants, and operations that only relabel, do not count. Inside a loop,
-a branch or a manual computation that no graph can hold whole, its blocks have regions of their own.
+A region is a maximal run of work in one block: the operations of one phase of the block's schedule,
+including loops and branches as a whole. It becomes a graph if it has at least ``min_ops``
+operations, without constants and operations that return their operands. The blocks of a loop, a
+branch or a manual computation that no graph can contain as a whole have regions of their own.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Region:
     """A run of work.
 
     Attributes:
-      phase: of which phase of its block's schedule.
-      operations: how many of its operations count, those inside loops once.
+      phase: its phase in the block's schedule.
+      operations: the number of its operations that count, those inside loops once.
     """
 
     phase: int
@@ -35,14 +35,14 @@ class Region:
 
 @dataclass(frozen=True)
 class BlockRegions:
-    """A block's schedule, and those of its phases that are worth a graph."""
+    """A block's schedule, and its phases that are large enough for a graph."""
 
     schedule: BlockSchedule
     regions: tuple[Region, ...]
 
 
 def regions_of(module: ir.Module, rules: Rules, min_ops: int) -> Iterator[BlockRegions]:
-    """Every block of the program that no graph holds together with what is around it."""
+    """The blocks of the program that are not inside a larger region, with their regions."""
     for function in walk.functions(module).values():
         # Private ones are decompositions, and what could not be inlined.
         if walk.is_public(function):
@@ -60,7 +60,7 @@ def _of_block(block: ir.Block, rules: Rules, min_ops: int) -> Iterator[BlockRegi
 
 
 def _inner_blocks(op: ir.Operation) -> list[ir.Block]:
-    """The blocks of an operation in which there may be regions; a loop's condition is none."""
+    """The blocks of an operation that may contain regions: not the condition of a loop."""
     facts = facts_of(op.name)
     if not facts.holds_code:
         return []
@@ -69,7 +69,7 @@ def _inner_blocks(op: ir.Operation) -> list[ir.Block]:
 
 
 def _counted(op: ir.Operation) -> int:
-    """How many operations count of an operation and what is inside it."""
+    """The number of operations that count in an operation and its regions."""
     if not facts_of(op.name).holds_code:
         return 0 if is_free(op) else 1
     blocks = [block for region in op.regions for block in region.blocks]

@@ -1,12 +1,12 @@
-"""In which order a block's operations run so that what can be captured stands together.
+"""The order of a block's operations in which capturable work is contiguous.
 
-Work is what a CUDA graph can hold; a graph break is what it cannot. Work that needs no
-graph break's result is of phase 0. a graph break stands in the gap after the phases of all the
-work it needs, and work that needs it is of the next phase, at the earliest. So there are no more
-phases than the longest chain of work, graph break, work, … makes necessary.
+Work is what a CUDA graph can contain; a graph break is what it cannot. Work that depends on no
+graph break is in phase 0. A graph break is in the gap after the last phase that it depends on, and
+work that depends on it is in a later phase. The number of phases is therefore the least: that of
+the longest chain of work, graph break, work, …
 
-a graph break that no work needs stands in the last gap, at the end of the block; one that needs
-no work stands in the gap before phase 0. Within a phase or a gap the order of the text stays.
+A graph break on which no work depends is in the last gap, at the end of the block; one that depends
+on no work is in the gap before phase 0. Within a phase or a gap the program order is kept.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ BEFORE_ALL = -1
 
 @dataclass(frozen=True)
 class GraphBreak:
-    """An operation that no graph can hold.
+    """An operation that no graph can contain.
 
     Attributes:
       op: the operation.
-      obstacle: why.
-      gap: the phase after which it stands, or BEFORE_ALL.
-      is_last: no work needs it.
+      obstacle: the reason.
+      slot: the phase that its gap follows, or BEFORE_ALL.
+      is_last: whether no work depends on it.
     """
 
     op: ir.Operation
@@ -42,14 +42,15 @@ class GraphBreak:
 
 @dataclass
 class BlockSchedule:
-    """A block, sorted.
+    """The order of a block's operations.
 
     Attributes:
       block: the block.
-      free: constants and the like: they cost nothing, and stand before everything.
-      phases: the operations of work, by phase.
-      gaps: what stands after each phase, tokens included; the first is the gap before phase 0.
-      graph breaks: those of the gaps that are obstacles, in the order of the gaps.
+      free: constants and the like, which make no kernel and come first.
+      phases: by phase, its work.
+      gaps: the other operations, among them those on tokens; `gaps[0]` comes before phase 0, and
+        `gaps[n + 1]` after phase `n`.
+      graph_breaks: the graph breaks in the gaps, in order.
     """
 
     block: ir.Block
@@ -59,7 +60,7 @@ class BlockSchedule:
     graph_breaks: list[GraphBreak] = field(default_factory=list)
 
     def order(self) -> list[ir.Operation]:
-        """The block's operations without the terminator, in the order they are to stand in."""
+        """The block's operations in the new order, without the terminator."""
         ordered = [*self.free, *self.gaps[0]]
         for phase, slot in zip(self.phases, self.gaps[1:], strict=True):
             ordered += [*phase, *slot]
@@ -67,7 +68,7 @@ class BlockSchedule:
 
 
 def schedule_block(block: ir.Block, rules: Rules) -> BlockSchedule:
-    """Sorts a block; edits nothing."""
+    """Computes the order of a block without editing it."""
     rows = _rows(block, rules)
     _find_moments(rows)
     _find_last(rows)
@@ -93,17 +94,17 @@ def schedule_block(block: ir.Block, rules: Rules) -> BlockSchedule:
 
 @dataclass
 class _Row:
-    """An operation of a block on its way to a place.
+    """An operation of a block while the order is computed.
 
     Attributes:
       op: the operation.
-      obstacle: why it is no work; None for work and for operations on tokens.
-      makers: the rows whose results it reads.
-      is_free: it costs nothing and needs nothing.
-      is_work: a graph can hold it.
-      moment: of work the phase, of others the gap.
-      needs_work: whether it needs any.
-      is_last: whether no work needs it.
+      obstacle: the reason why it is a graph break; None for work and for operations on tokens.
+      makers: the rows of its operands' producers.
+      is_free: whether it makes no kernel and has no operand.
+      is_work: whether a graph can contain it.
+      moment: the phase of work; for others the slot.
+      needs_work: whether it depends on work.
+      is_last: whether no work depends on it.
     """
 
     op: ir.Operation
@@ -155,12 +156,12 @@ def _find_last(rows: list[_Row]) -> None:
 
 
 def _is_of_tokens(op: ir.Operation) -> bool:
-    """Whether all that an operation makes is tokens, which are nothing at run time."""
+    """Whether all results of an operation are tokens, which do not exist at run time."""
     types = [str(result.type) for result in op.results]
     return bool(types) and all(type_ == "!stablehlo.token" for type_ in types)
 
 
 def is_free(op: ir.Operation) -> bool:
-    """Whether an operation makes no kernel: a constant, or something that only passes values on."""
+    """Whether an operation makes no kernel: a constant, or one that returns its operands."""
     facts = facts_of(op.name)
     return facts.is_constant or facts.relabels

@@ -1,15 +1,16 @@
-"""What the marks mean, as functions of plain StableHLO.
+"""The decompositions of marks, as functions of plain StableHLO.
 
-They hold on every backend, in one order: whatever depends on the result of one runs after what it
-is made from. XLA must not see through them, so that nothing here is a constant once the first token
-comes from a custom call:
+They are correct on every backend, and order operations by data: what depends on a result runs after
+what the result depends on. XLA must not fold them. Nothing in them is a constant to XLA if the
+first token comes from a custom call:
 
-- the token is compared with 0, which it always is, and the other branch has other data;
-- a barrier sums up a value that is another on each partition, as far as XLA knows: it drops an
-  all-reduce whose operand is the same everywhere.
+- the token is compared with 0, which it always equals, and the other side of the select has other
+  data;
+- a barrier's all-reduce has an operand that differs between partitions as far as XLA knows, because
+  XLA drops an all-reduce of a replicated value.
 
-A select writes a new buffer, and an all-reduce says nothing about buffers. So between peers that
-address each other's memory a decomposition is no barrier: only the kernels are.
+A select writes a new buffer, and an all-reduce guarantees nothing about buffers. Between peers that
+address each other's memory a decomposition is therefore no barrier; only the kernels are.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections.abc import Sequence
 from jax.extend.mlir import ir
 
 Groups = tuple[tuple[int, ...], ...]
-"""Replica groups: partition ids, a row for each group, rows of equal length; -1 fills up."""
+"""Replica groups: partition ids, a row for each group, padded with -1 to equal length."""
 
 TOKEN_TYPE = "tensor<ui32>"
 
@@ -101,13 +102,14 @@ def ragged_all_to_all(call: ir.Operation, channel: int, groups: Groups) -> str:
 
 
 def dense(groups: Groups) -> str:
-    """The attribute that spells replica groups."""
+    """The text of the attribute with replica groups."""
     rows = ", ".join(f"[{', '.join(map(str, row))}]" for row in groups)
     return f"dense<[{rows}]> : tensor<{len(groups)}x{len(groups[0])}xi64>"
 
 
 def can_carry_dependency(type_: ir.Type) -> bool:
-    """Whether a select or a slice takes values of this type: tensors of known, nonzero size."""
+    """Whether a value of this type can carry a dependency: a tensor of known, nonzero size, of
+    elements that a select and a slice take."""
     return (
         isinstance(type_, ir.RankedTensorType)
         and type_.has_static_shape
@@ -117,7 +119,7 @@ def can_carry_dependency(type_: ir.Type) -> bool:
 
 
 def holds_nothing(type_: ir.Type) -> bool:
-    """Whether values of this type are no data: not a tensor, or one without elements."""
+    """Whether values of this type contain no data: no tensors, or tensors without elements."""
     if not isinstance(type_, ir.ShapedType):
         return True
     return type_.has_rank and 0 in type_.shape
@@ -126,7 +128,7 @@ def holds_nothing(type_: ir.Type) -> bool:
 def _dependent(
     token: str, values: dict[str, ir.Type], never: str = "%never"
 ) -> tuple[list[str], list[str]]:
-    """The lines that tie each value to the token, and the dependent values' names."""
+    """The lines that make each value depend on the token, and the new values' names."""
     lines: list[str] = []
     zeros: dict[str, str] = {}
     dependent: list[str] = []
@@ -148,7 +150,7 @@ def _dependent(
 
 
 def _bits(values: dict[str, ir.Type]) -> tuple[list[str], str]:
-    """The lines that make an integer of one element of each value, and its name; "" for none."""
+    """The lines that combine an element of each value into an integer, and its name, or ""."""
     lines: list[str] = []
     bits = ""
     for name, type_ in values.items():

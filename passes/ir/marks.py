@@ -6,20 +6,20 @@ function that means the same on every backend, so a module with marks always run
 | mark                      | operands -> results                              |
 | ------------------------- | ------------------------------------------------ |
 | `hloom.token`             | `() -> token`                                    |
-| `hloom.add_dependency`               | `(token, x...) -> (x...)`                        |
-| `hloom.after_all`             | `(token, y...) -> token`                         |
+| `hloom.add_dependency`    | `(token, x...) -> (x...)`                        |
+| `hloom.after_all`         | `(token, y...) -> token`                         |
 | `hloom.barrier`           | `(token, x..., kept...) -> (token, x...)`        |
 | `hloom.ragged_all_to_all` | `(token, JAX's six operands) -> (output, token)` |
 
-A token is a `tensor<ui32>` that is 0 whenever the program runs, and that XLA takes for data: XLA
-drops optimization barriers, but no data dependency.
+A token is a `tensor<ui32>` that is 0 whenever the program runs. To XLA it is data: XLA drops
+optimization barriers, but no data dependencies.
 
-- `hloom.add_dependency` gives `x` back, but not before the token.
-- `hloom.after_all` gives the token back, but not before every `y` is there.
-- `hloom.barrier` gives the token and `x` back once all partitions of a group have arrived with
-  theirs. Each `x` stays in its buffer: nothing is written to it after this partition has arrived,
-  so that peers may read it from then on. What is `kept` stays in its buffer until all have arrived.
-- `hloom.ragged_all_to_all` is `jax.lax.ragged_all_to_all` within the order of the tokens.
+- `hloom.add_dependency` returns `x`, and makes it depend on the token.
+- `hloom.after_all` returns the token, and makes it depend on every `y`.
+- `hloom.barrier` returns the token and `x` once all partitions of a group have arrived. Each `x`
+  stays in its buffer, which is not written to once this partition has arrived, so that peers may
+  read it from then on. Each value of `kept` stays in its buffer until all have arrived.
+- `hloom.ragged_all_to_all` is `jax.lax.ragged_all_to_all`, ordered by tokens.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ COMPOSITE = "stablehlo.composite"
 
 
 class BarrierKind(enum.StrEnum):
-    """What a barrier is for."""
+    """The purpose of a barrier."""
 
     ENTRY = "entry"
     """Before a kernel: peers read its operands only once all have arrived."""
@@ -73,13 +73,13 @@ class BarrierKind(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """Where partitions meet.
+    """A point at which the partitions of each group synchronize.
 
     Attributes:
       channel: a number that no other mark of the module has.
-      groups: the partitions that meet, a row for each group, rows of equal length; -1 fills up.
+      groups: the partitions that synchronize, a row for each group, padded with -1.
       timeout_ms: how long a partition waits for the others.
-      site: the place in the program, for people, e.g. "entry of @write in @main, train.py:12".
+      site: the place in the program as text, e.g. "entry of @write in @main, train.py:12".
     """
 
     channel: int
@@ -89,7 +89,7 @@ class Rendezvous:
 
 
 def mark_name(op: ir.Operation) -> str | None:
-    """The name of the mark that an operation is; None where it is none."""
+    """The name of a mark; None if the operation is no mark."""
     if op.name != COMPOSITE:
         return None
     name = ir.StringAttr(op.attributes["name"]).value
@@ -97,31 +97,28 @@ def mark_name(op: ir.Operation) -> str | None:
 
 
 def rendezvous(mark: ir.Operation) -> Rendezvous:
-    """Where the partitions meet at a barrier or a ragged all-to-all.
-
-    Raises KeyError where the mark is neither.
-    """
-    said = ir.DictAttr(mark.attributes["composite_attributes"])
-    groups = np.array(ir.DenseIntElementsAttr(said["replica_groups"])).tolist()
+    """The rendezvous of a barrier or a ragged all-to-all. Raises KeyError for other marks."""
+    attributes = ir.DictAttr(mark.attributes["composite_attributes"])
+    groups = np.array(ir.DenseIntElementsAttr(attributes["replica_groups"])).tolist()
     return Rendezvous(
-        channel=ir.IntegerAttr(said["channel"]).value,
+        channel=ir.IntegerAttr(attributes["channel"]).value,
         groups=tuple(map(tuple, groups)),
-        timeout_ms=ir.IntegerAttr(said["timeout_ms"]).value,
-        site=ir.StringAttr(said["site"]).value,
+        timeout_ms=ir.IntegerAttr(attributes["timeout_ms"]).value,
+        site=ir.StringAttr(attributes["site"]).value,
     )
 
 
 def barrier_kind(mark: ir.Operation) -> BarrierKind:
-    """What a barrier is for. Raises KeyError where the mark is none."""
-    said = ir.DictAttr(mark.attributes["composite_attributes"])
-    return BarrierKind(ir.StringAttr(said["kind"]).value)
+    """The purpose of a barrier. Raises KeyError for other marks."""
+    attributes = ir.DictAttr(mark.attributes["composite_attributes"])
+    return BarrierKind(ir.StringAttr(attributes["kind"]).value)
 
 
 class MarkBuilder:
     """Writes marks into one module, at the current insertion point and location.
 
-    Decompositions are added to the module as private functions. Those of ties and after marks of
-    the same types are shared.
+    Decompositions are added to the module as private functions. Marks of the same name and types
+    share one, if they have no channel.
     """
 
     def __init__(self, module: ir.Module) -> None:
@@ -134,13 +131,13 @@ class MarkBuilder:
         self._functions: dict[str, str] = {}
 
     def token(self) -> ir.Value:
-        """The first token: nothing is before it."""
+        """The first token, which depends on nothing."""
         type_ = ir.Type.parse(decompositions.TOKEN_TYPE)
         [token] = self._composite(TOKEN, [], [type_], decompositions.token())
         return token
 
     def add_dependency(self, token: ir.Value, values: Sequence[ir.Value]) -> list[ir.Value]:
-        """The values, not before the token."""
+        """The values, depending on the token."""
         if not values:
             return []
         types = [value.type for value in values]
@@ -148,7 +145,7 @@ class MarkBuilder:
         return self._composite(ADD_DEPENDENCY, [token, *values], types, text)
 
     def after_all(self, token: ir.Value, values: Sequence[ir.Value]) -> ir.Value:
-        """The token, not before the values."""
+        """The token, depending on the values."""
         if not values:
             return token
         text = decompositions.after_all([value.type for value in values])
@@ -163,14 +160,14 @@ class MarkBuilder:
         where: Rendezvous,
         kind: BarrierKind,
     ) -> tuple[ir.Value, list[ir.Value]]:
-        """The token and the passed values, once all have arrived.
+        """The token and the passed values, once all partitions have arrived.
 
         Args:
-          token: nothing before it happens later.
-          passed: tensors that stay in their buffers and are given back.
-          kept: tensors whose buffers stay as they are until all have arrived.
-          where: who meets.
-          kind: what for.
+          token: orders the barrier after what the token depends on.
+          passed: tensors that stay in their buffers and are returned.
+          kept: tensors whose buffers are not reused until all have arrived.
+          where: the rendezvous.
+          kind: its purpose.
         """
         operands = [token, *passed, *kept]
         results = [value.type for value in (token, *passed)]
@@ -186,7 +183,7 @@ class MarkBuilder:
     ) -> tuple[ir.Value, ir.Value]:
         """The result of JAX's `@ragged_all_to_all` custom call and the token after it.
 
-        The call, which tells operands and groups, stays where it is.
+        The call, whose operands and groups are used, is not erased.
         """
         operands = [token, *call.operands]
         results = [call.results[0].type, token.type]
@@ -249,8 +246,8 @@ _CHANNEL_KEYS = ("channel", "channel_id")
 def _channels(attribute: ir.Attribute | None) -> list[int]:
     """The channel numbers in a collective's channel handle, or in the attributes of a mark."""
     if isinstance(attribute, ir.DictAttr):
-        said = [attribute[key] for key in _CHANNEL_KEYS if key in attribute]
-        return [ir.IntegerAttr(each).value for each in said if isinstance(each, ir.IntegerAttr)]
+        found = [attribute[key] for key in _CHANNEL_KEYS if key in attribute]
+        return [ir.IntegerAttr(each).value for each in found if isinstance(each, ir.IntegerAttr)]
     if attribute is not None and stablehlo.ChannelHandle.isinstance(attribute):
         return [stablehlo.ChannelHandle(attribute).handle]
     return []

@@ -1,12 +1,13 @@
-"""Recompute in the backward pass what it needs, instead of keeping it from the forward pass.
+"""Recompute values in the backward pass instead of saving them from the forward pass.
 
-A value that the backward pass reads is kept in memory from the moment the forward pass makes it.
-This pass computes it again, beside its backward reader, from other values that are kept. What to
-keep is a minimum cut: in each straight-line block window by window of the backward pass, and in the
-body of each ``lax.scan``, scans inside scans together.
+A value that the backward pass reads occupies memory from the time the forward pass computes it.
+This pass clones its computation next to the backward reader; the clones start from other values
+that are saved. Which values to save is a minimum vertex cut, solved for each window of the
+backward pass of a straight-line block, and for the body of each ``lax.scan`` together with the
+scans inside it.
 
-Without a budget only cheap work is done again (elementwise operations, broadcasts, conversions,
-transposes, slices, reductions), as much as saves memory.
+Without a budget only cheap work is recomputed (elementwise operations, broadcasts, conversions,
+transposes, slices, reductions), and only if that saves memory.
 
 Before::
 
@@ -24,35 +25,43 @@ After::
     %8 = stablehlo.tanh %7#0           loc("jvp()/hloom.remat/tanh")
     %9 = stablehlo.multiply %7#1, %8   loc("transpose(jvp())/mul")
 
-With a budget any pure work may be: matrix products, convolutions, gathers, sorts, whole loops;
-never a collective, a custom call or anything with a side effect. At no level is a sharding
-constraint repeated, which may be where XLA's partitioner puts a collective, unless its operand
-provably has that sharding already. The plan is the one of least added
-time, in which a second of cheap work counts a sixteenth, whose memory, by a model of the target and
-of XLA, is within the budget. After a tight one::
+With a budget all pure work may be recomputed: matrix products, convolutions, gathers, sorts, whole
+loops; never a collective, a custom call or an operation with a side effect. A sharding constraint,
+where XLA's partitioner may insert a collective, is recomputed only if its operand provably has that
+sharding already. Of the plans whose memory is within the budget, by a model of the target and of
+XLA, the pass takes the one that adds the least time; a second of cheap work counts one sixteenth.
+With a tight budget::
 
     %6:3 = stablehlo.optimization_barrier %x, %w, %g
     %7 = stablehlo.dot_general %6#0, %6#1  loc("jvp()/hloom.remat/dot_general")
     %8 = stablehlo.tanh %7                 loc("jvp()/hloom.remat/tanh")
     %9 = stablehlo.multiply %6#2, %8       loc("transpose(jvp())/mul")
 
-XLA's figure for the compiled plan then corrects the model, and another plan is compiled where the
-budget is not held, or can be held at less added time. Where no plan holds it, the one with the
-least memory is compiled, and a complaint tells what is in memory at its peak, and what kept the
-pass from doing more. A share is missed in the same way as a size, but for small programs without a
-backward pass (``helper_bytes``).
+XLA's memory figure for the compiled plan then corrects the model. Another plan is compiled if the
+budget is exceeded, or if another plan promises to meet it in less added time. If no plan meets the
+budget, the pass takes the one with the least memory, and a warning lists what is in memory at its
+peak and why the pass did not recompute more. A budget given as a share does not bound small
+programs without a backward pass (``helper_bytes``).
 
-Constants, iotas and splats that the clones need are cloned beside them and never pass a barrier:
-behind one they could not fold and would be kept alive. Everything else that the clones start from
-is behind the barrier, so that XLA's CSE cannot merge them with the first computation. In a scan the
-forward loop stacks other residuals and the backward body recomputes the rest; the two bodies are
-apart, so no barrier is needed. Where the target drops barriers too early for them to hold (XLA:CPU
-of jaxlib 0.10), only scans are rewritten. The work of a user's ``jax.checkpoint`` counts as
-backward work and stays.
+Constants, iotas and splats that the clones need are cloned as well and do not pass the barrier:
+behind a barrier XLA could not fold them and would keep them alive. All other values that the clones
+start from pass the barrier, so that XLA's CSE cannot merge the clones with the first computation. A
+rewritten scan needs no barrier, since the forward and the backward body are separate computations:
+the forward loop stacks other residuals, and the backward body recomputes the rest. On a target that
+drops barriers early (XLA:CPU of jaxlib 0.10) only scans are rewritten. Work that a user's
+``jax.checkpoint`` recomputes counts as backward work and stays as it is.
+
+The package, in the order in which a module passes through it:
+
+- ``plan`` decides: without a budget `plan_cheap`, with one `BudgetPlanner`;
+- ``block/`` plans and rewrites straight-line code, ``scan/`` pairs of loops;
+- ``budget/`` estimates candidates, searches them, and reads XLA's figures of earlier attempts;
+- ``record`` is what an attempt remembers, ``obstacle`` why nothing is rewritten, ``explain`` the
+  texts for people, ``decisions`` the plan taken apart for ``bisect``.
 
 Source: the min-cut partitioner of PyTorch's AOTAutograd (Hu et al., 2022) for what to keep.
-Checkmate (Jain et al., 2020) states the budget as one integer program over the whole schedule; here
-a price on time is searched for instead.
+Checkmate (Jain et al., 2020) solves one integer program over the whole schedule for a budget; this
+pass searches for a price on time instead.
 """
 
 from __future__ import annotations
@@ -90,7 +99,7 @@ _FOR_HELPERS = (
 
 @dataclass(frozen=True)
 class Remat(MeasuredPass[RematRecord]):
-    """Recompute values in the backward pass instead of keeping them."""
+    """Recompute values in the backward pass instead of saving them."""
 
     name: ClassVar[str] = "remat"
     summary: ClassVar[str] = "recompute what the backward pass needs instead of keeping it"

@@ -1,10 +1,9 @@
-"""Plans taken apart: single clones, of which any may be left out, and what is left is right.
+"""A plan as single decisions, one for each clone: every subset of them is a correct plan.
 
-Where the clone of an operation is left out, what would read it reads the first computation: in a
-straight-line block the backward operations and the clones that start from it, behind their barrier;
-in a scan by way of a stack. Clones that nothing reads then go as well, and constants come along
-with the clones that read them. So every subset of the decisions is a plan like those that the cuts
-make, only with more that is kept.
+If the clone of an operation is left out, its readers use the first computation instead: in a
+straight-line block directly (backward operations) or behind their barrier (other clones), in a scan
+through a stack. Clones that have no reader left are left out as well; clones of constants follow
+their readers. A subset is therefore a plan as a cut would make it, with more saved values.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ from hloom.passes.remat.scan.sites import CloneSites
 
 
 class BlockDecisions:
-    """The plan of a straight-line block, clone by clone of its windows.
+    """The decisions of a straight-line block's plan.
 
     Attributes:
-      decisions: those of a window together, and there from what is read to what it is made of.
+      decisions: window by window; in a window readers come before what they read.
     """
 
     def __init__(self, plan: BlockPlan, number: int) -> None:
@@ -44,7 +43,7 @@ class BlockDecisions:
             self.decisions = tuple(d for window in self._windows for d in window.decisions())
 
     def restricted_to(self, ids: Collection[str]) -> BlockPlan | None:
-        """The plan with these decisions alone; None where it has none of them."""
+        """The plan with these decisions alone; None if it has none of them."""
         windows = [window.restricted_to(frozenset(ids)) for window in self._windows]
         if not any(window.readers for window in windows):
             return None
@@ -54,7 +53,7 @@ class BlockDecisions:
         )
 
     def _balance(self, windows: Iterable[WindowPlan]) -> tuple[int, int]:
-        """Bytes that need not be kept, and bytes that are kept instead, of whole values."""
+        """Bytes of values that are no longer saved, and of those saved instead."""
         forward = ForwardValues(self._graph, 0)
         cloned = {value for w in windows for _, values in w.readers for value in values}
         left = {
@@ -69,7 +68,7 @@ class BlockDecisions:
 
 
 class _Window:
-    """The clones of one window of the backward pass, by the positions of what they repeat."""
+    """The clones of one window of the backward pass, by the positions of the cloned operations."""
 
     def __init__(self, graph: BlockGraph, plan: WindowPlan, name: str) -> None:
         self.graph, self.plan, self.name = graph, plan, name
@@ -81,14 +80,14 @@ class _Window:
             for op in group.cloned
             if not self._is_constant(self._position(op))
         }
-        """By what is cloned, constants apart, the group that has the clone."""
+        """By cloned position, without constants, the group of the clone."""
 
     def decisions(self) -> list[Decision]:
         return [
             Decision(
                 self._id(position),
-                f"{_told(self.graph.ops[position])} is computed again before "
-                f"{_told(self.group[position].before)}",
+                f"{_named(self.graph.ops[position])} is computed again before "
+                f"{_named(self.group[position].before)}",
             )
             for position in sorted(self.group, reverse=True)
         ]
@@ -105,7 +104,7 @@ class _Window:
         return WindowPlan(tuple(group for group in groups if group.cloned), readers)
 
     def _made(self, allowed: set[int], wanted: set[int]) -> set[int]:
-        """What is cloned for the wanted clones, where these clones are allowed."""
+        """The clones that the wanted clones need, of those that are allowed."""
         made: set[int] = set()
         waiting = list(wanted)
         while waiting:
@@ -116,13 +115,13 @@ class _Window:
             before = self._position(self.group[position].before)
             for value in self.graph.operands[position]:
                 producer = self.graph.producers[value]
-                # What the program makes only later cannot be read instead.
+                # A value that the program computes later cannot be used instead.
                 if producer in self.group and (producer in allowed or producer >= before):
                     waiting.append(producer)
         return made
 
     def _group(self, group: CloneGroup, made: set[int]) -> CloneGroup:
-        """What is left of a group where these clones are made."""
+        """The group with these clones alone."""
         graph = self.graph
         cloned: set[int] = set()
         read: set[int] = set()
@@ -164,12 +163,12 @@ class _Window:
 
 
 class ScanDecisions:
-    """The plan of a pair of loops and of those inside it.
+    """The decisions of the plan of a pair of loops and of the pairs inside it.
 
-    It is made again from the cut that it comes from, with more values kept.
+    A restricted plan is made from the plan's cut, with more saved values.
 
     Attributes:
-      decisions: inner pairs first, and of each from what is read to what it is made of.
+      decisions: inner pairs first; in a pair readers come before what they read.
     """
 
     def __init__(self, plan: ScanPlan, number: int) -> None:
@@ -196,11 +195,11 @@ class ScanDecisions:
         )
 
     def restricted_to(self, ids: Collection[str]) -> ScanPlan | None:
-        """The plan with these decisions alone; None where nothing is left."""
+        """The plan with these decisions alone; None if nothing is left."""
         left_out = [clone for clone in self._clones if clone.decision.id not in ids]
         kept = self._kept | {vertex for clone in left_out for vertex in clone.vertices}
         rerun = self._problem.rerun - {clone.loop for clone in left_out}
-        held = {stack.link for stack in self._stacks if stack.decision.id not in ids}
+        held = {stack.residual for stack in self._stacks if stack.decision.id not in ids}
         problem = CutProblem.of(self._body, rerun, 0, only_cheap=False)
         return scan_plan(self._body, CloneSites(problem, kept, held))
 
@@ -208,10 +207,10 @@ class ScanDecisions:
         for body in self._problem.bodies:
             first, index = self._problem.first[body], body.graph.index
             plan = self._plans.get(body)
-            dropped = {link.stack.number for link in plan.dropped} if plan else set()
-            for link in body.links:
-                if link.stack.number not in dropped:
-                    yield first + index[link.stored]
+            dropped = {residual.stack.number for residual in plan.dropped} if plan else set()
+            for residual in body.residuals:
+                if residual.stack.number not in dropped:
+                    yield first + index[residual.stored]
             for value, _ in plan.stored if plan else ():
                 yield first + index[value]
 
@@ -223,9 +222,9 @@ class ScanDecisions:
             results = [value for value in graph.results[position] if not body.constant[value]]
             storable = [value for value in results if graph.size(value)]
             if position not in loops and (not results or len(storable) < len(results)):
-                continue  # it comes along with what reads it
+                continue  # cloned with its readers
             op = graph.ops[position]
-            text = f"{_told(op)} of a scan is computed again before {_told(sites[op])}"
+            text = f"{_named(op)} of a scan is computed again before {_named(sites[op])}"
             yield _Clone(
                 Decision(f"{name}/clone-{position}", text),
                 tuple(first + value for value in storable),
@@ -233,24 +232,24 @@ class ScanDecisions:
             )
 
     def _stacks_of(self, body: ScanBody, name: str) -> Iterable[_Gone]:
-        """The stacks that go without a clone to leave out instead."""
+        """The dropped stacks that no clone's decision covers."""
         first = self._problem.first[body]
         cloned = {vertex for clone in self._clones for vertex in clone.vertices}
-        for link in self._sites.of[body].gone:
-            value = body.graph.index[link.stored]
-            # Where two stacks have a value, and its clone is left out, one of them goes as well.
-            if first + value not in cloned or body.linked[value] is not link:
-                number = link.stack.number
-                text = f"what a scan stacks of {_told(link.stored)} is read elsewhere"
-                yield _Gone(Decision(f"{name}/stack-{number}", text), link)
+        for residual in self._sites.of[body].gone:
+            value = body.graph.index[residual.stored]
+            # Of two stacks of one value, one is dropped even if the clone is left out.
+            if first + value not in cloned or body.residual_of[value] is not residual:
+                number = residual.stack.number
+                text = f"what a scan stacks of {_named(residual.stored)} is read elsewhere"
+                yield _Gone(Decision(f"{name}/stack-{number}", text), residual)
 
 
 @dataclass(frozen=True)
 class _Clone:
-    """An operation of a forward body that a backward body repeats.
+    """An operation of a forward body that is cloned into a backward body.
 
-    ``vertices`` are its results in the problem; ``loop`` is the body whose forward loop it is,
-    where that is rerun.
+    ``vertices`` are its results in the cut problem; ``loop`` is the inner body whose forward loop
+    it is, if that is rerun.
     """
 
     decision: Decision
@@ -260,22 +259,22 @@ class _Clone:
 
 @dataclass(frozen=True)
 class _Gone:
-    """A stack that is not read any more."""
+    """A stack that is dropped."""
 
     decision: Decision
-    link: Residual
+    residual: Residual
 
 
 def _by_body(plan: ScanPlan, body: ScanBody) -> Iterable[tuple[ScanBody, ScanPlan]]:
-    """The bodies of a pair and those inside it, each with its plan; without one where it stays."""
+    """The bodies of a pair and of the pairs inside it, each with its plan, if it has one."""
     yield body, plan
     children = {child.pair.forward.op: child for child in body.children}
     for part in plan.inner:
         yield from _by_body(part, children[part.pair.forward.op])
 
 
-def _told(what: ir.Operation | ir.Value) -> str:
-    """An operation, or what made a value, by its name in JAX and its line."""
+def _named(what: ir.Operation | ir.Value) -> str:
+    """An operation, or a value's producer, by its name in JAX and its source line."""
     name = operation_name(what.location)
     if not name:
         name = what.name if isinstance(what, ir.Operation) else "an argument"

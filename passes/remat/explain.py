@@ -1,4 +1,4 @@
-"""Plans for people: what is recomputed where, and what is in memory where a budget is missed."""
+"""Texts for people: values and operations of a plan, and memory at the peak of a missed budget."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hloom.passes.ir.types import tensor_bytes
 
 
 def describe_value(value: ir.Value) -> dict[str, object]:
-    """A value by what made it, its type and its size in bytes."""
+    """A value as JSON: the name and source line of its producer, its type and size in bytes."""
     location = value.location
     return {
         "name": operation_name(location),
@@ -27,7 +27,7 @@ def describe_value(value: ir.Value) -> dict[str, object]:
 
 
 def describe_operation(op: ir.Operation) -> dict[str, object]:
-    """An operation by its kind, name and source line."""
+    """An operation as JSON: its kind, name and source line."""
     return {
         "operation": op.name,
         "name": operation_name(op.location),
@@ -36,18 +36,19 @@ def describe_operation(op: ir.Operation) -> dict[str, object]:
 
 
 _FEW, _MANY, _SMALL = 4, 8, 0.01
-"""How many groups of values the list at a peak has: some, and more as long as they are not most of
-it; and the least share of the peak of what is listed."""
+"""Limits of the list of what is in memory at the peak: it ends after `_FEW` groups of values if
+these are more than half of the peak, after `_MANY` in any case, and has no group that is less than
+the share `_SMALL` of the peak."""
 
 
 def describe_floor(percent: float | None, least_bytes: int, budget_bytes: int) -> str:
-    """A sentence for the user of a budget that cannot be held.
+    """A sentence for the user whose budget cannot be met.
 
     Args:
-      percent: the share of the program's temporary memory that the budget is; None where it is a
-        bound on the memory of the step.
-      least_bytes: what was reached.
-      budget_bytes: the budget.
+      percent: the budget as a share of the program's temporary memory; None if it is a bound on the
+        memory of the step.
+      least_bytes: the least memory that was reached.
+      budget_bytes: the budget in bytes.
     """
     what, bound = "the memory of the step", size(budget_bytes)
     if percent is not None:
@@ -60,9 +61,9 @@ def describe_floor(percent: float | None, least_bytes: int, budget_bytes: int) -
 
 
 def describe_peak(module: ir.Module) -> str:
-    """A sentence on what is in temporary memory at the peak, by the model; empty for nothing.
+    """A sentence on what is in temporary memory at the peak, by the model; "" if there is nothing.
 
-    Equal values are one entry: those of one type that one source line makes.
+    Values of one type from one source line are one entry.
     """
     with module.context, ir.Location.unknown():
         curve = memory_profile(_inlined(module))
@@ -71,7 +72,7 @@ def describe_peak(module: ir.Module) -> str:
         return ""
     groups: dict[tuple[str, str, bool], list[LiveBuffer]] = {}
     for owner in curve.owners:
-        # Where no line is known, the name has to tell one value from the other.
+        # Without a source line the name distinguishes values.
         groups.setdefault((owner.type, owner.line or owner.name, owner.in_loop), []).append(owner)
     listed: list[str] = []
     told_bytes = 0

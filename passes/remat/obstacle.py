@@ -1,4 +1,4 @@
-"""Why `remat` left a program as it is, or could do less to it than to others."""
+"""Reasons why `remat` leaves a program, or a part of it, unchanged."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hloom.passes.analysis.autodiff import is_backward
 
 
 class RematObstacle(StrEnum):
-    """What keeps a program from being rewritten; in the plan's JSON by its value."""
+    """A reason why a program is not rewritten. The plan's JSON has its value."""
 
     NO_BACKWARD = "no-backward"
     NO_BARRIERS = "no-barriers"
@@ -22,12 +22,12 @@ class RematObstacle(StrEnum):
 
     @property
     def reason(self) -> str:
-        """The reason and, where there is one, the remedy."""
+        """The reason, and the remedy if there is one."""
         return _REASONS[self]
 
     @property
     def sentence(self) -> str:
-        """The same as a sentence that says what is not rewritten."""
+        """The reason as a sentence that names the part that is not rewritten."""
         only_scans = self is RematObstacle.ONLY_SCANS
         start = "Its straight-line part is left as it is" if only_scans else "Nothing is recomputed"
         return f"{start}: {self.reason}."
@@ -58,13 +58,13 @@ _REASONS = {
 def obstacle_of(
     operations: Iterable[ir.Operation], *, keeps_barriers: bool, scans: bool, lines: bool
 ) -> RematObstacle | None:
-    """What keeps a program from being rewritten; None where nothing does.
+    """The obstacle of a program; None if there is none.
 
     Args:
-      operations: all of the program's.
+      operations: all operations of the program.
       keeps_barriers: whether the target honours optimization barriers.
-      scans: there are pairs of loops to rewrite.
-      lines: there are straight-line blocks to rewrite.
+      scans: whether there are pairs of loops to rewrite.
+      lines: whether there are straight-line blocks to rewrite.
     """
     if scans and not keeps_barriers:
         return RematObstacle.ONLY_SCANS

@@ -1,4 +1,4 @@
-"""What `remat` decided for a module, and how it came to that."""
+"""The plan of `remat` for a module, and the two ways to make one: without and with a budget."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from hloom.passes.remat.scan.plan import ScanPlan, plan_scans
 
 @dataclass(frozen=True)
 class RematPlan:
-    """What is recomputed in each straight-line block and each pair of loops, outer ones first."""
+    """The plans of the straight-line blocks and of the pairs of loops, outer loops first."""
 
     blocks: tuple[BlockPlan, ...]
     scans: tuple[ScanPlan, ...]
     record: RematRecord = field(default_factory=RematRecord)
-    """What the plan is to give where there is a budget to hold, and what stands in its way."""
+    """The prediction for a budget, if there is one, and the obstacle that was found."""
 
     @property
     def empty(self) -> bool:
@@ -49,12 +49,12 @@ class RematPlan:
 
     @property
     def freed_bytes(self) -> int:
-        """Bytes of residuals that are not kept any more."""
+        """Bytes of residuals that are no longer saved."""
         return sum(part.freed_bytes for part in self.parts)
 
     @property
     def added_bytes(self) -> int:
-        """Bytes of values that are kept in their place."""
+        """Bytes of values that are saved instead."""
         return sum(part.added_bytes for part in self.parts)
 
     def summary(self) -> str:
@@ -81,7 +81,7 @@ class RematPlan:
         } | self.record.to_json()
 
     def decisions(self) -> tuple[base.Decision, ...]:
-        """Each clone, and each stack that goes without one; the parts one after the other."""
+        """One decision for each clone, and for each stack dropped without one; blocks first."""
         blocks = [
             d for n, plan in enumerate(self.blocks) for d in BlockDecisions(plan, n).decisions
         ]
@@ -89,7 +89,7 @@ class RematPlan:
         return (*blocks, *scans)
 
     def restricted_to(self, ids: Collection[str]) -> RematPlan:
-        """The plan with these decisions alone; what it was predicted to give is not known then."""
+        """The plan with these decisions alone, without a prediction."""
         blocks = (BlockDecisions(plan, n).restricted_to(ids) for n, plan in enumerate(self.blocks))
         scans = (ScanDecisions(plan, n).restricted_to(ids) for n, plan in enumerate(self.scans))
         return RematPlan(
@@ -99,14 +99,14 @@ class RematPlan:
 
 
 def plan_cheap(module: ir.Module, target: Target, min_bytes: int) -> RematPlan:
-    """Recomputes cheap work, as much as saves memory."""
+    """The plan without a budget: cheap work is recomputed where that saves memory."""
     code_blocks = list(walk.code_blocks(module.operation))
     scans = [plan for block in code_blocks for plan in plan_scans(block, min_bytes)]
     if not target.keeps_barriers:
         obstacle = _obstacle_of(module, target, scans, ())
         return RematPlan((), tuple(scans), RematRecord(obstacle=obstacle))
-    # A scan's plan rewrites the bodies of its loops, so no other plan may speak of them, nor
-    # of the bodies that an earlier run rewrote.
+    # A scan's plan rewrites the bodies of its loops, so no block plan may cover them, nor the
+    # bodies that an earlier run rewrote.
     taken = {loop for scan in scans for loop in (scan.pair.forward.op, scan.pair.backward.op)}
     blocks = [
         plan
@@ -130,7 +130,7 @@ def _obstacle_of(
 
 
 class BudgetPlanner:
-    """Recomputes what a budget asks for, in clones of a module, which is read only once."""
+    """Plans for a budget. The module is analysed once, and each attempt edits a clone of it."""
 
     def __init__(self, origin: ir.Module, target: Target, budget: Budget, min_bytes: int) -> None:
         self.origin, self.target = origin, target
@@ -141,7 +141,7 @@ class BudgetPlanner:
         return Model(self.origin, self.target, self.min_bytes)
 
     def __call__(self, module: ir.Module, attempts: Sequence[Attempt[RematRecord]]) -> RematPlan:
-        """The plan for a clone, or for the module itself, given what XLA made of earlier plans."""
+        """The next plan, for a clone of the module or the module itself, after these attempts."""
         try:
             model, budget = self._model, self.budget
         except walk.NoEntryError as error:
@@ -150,7 +150,7 @@ class BudgetPlanner:
         limit = temp_budget(budget, first if budget.percent is None else attempts, self.target)
         search = Search(model, attempts[-1].record.considered if attempts else ())
         if limit is None:
-            # A share of what the program takes as it is: to be seen first.
+            # A share of what the unmodified program takes, which is compiled first to find out.
             unmodified = search.estimate(None)
             choice = Choice(unmodified, unmodified.temp_bytes, (unmodified,))
         else:
@@ -168,14 +168,16 @@ class BudgetPlanner:
             estimate=choice.estimate,
             considered=choice.known,
             added_seconds=added_seconds,
-            obstacle=_obstacle_of(self.origin, self.target, model.pairs, model.lines.forwards),
+            obstacle=_obstacle_of(
+                self.origin, self.target, model.pairs, model.block_plans.forwards
+            ),
         )
         blocks, scans = model.on(module, plans)
         return RematPlan(blocks, scans, record)
 
 
 def _predicted(model: Model) -> Attempt[RematRecord]:
-    """What a compile of the module as it is would give, as far as that can be told before."""
+    """The attempt that a compile of the unmodified module is predicted to be."""
     memory = model.unmodified()
     around_bytes = memory.argument_bytes + memory.output_bytes - memory.alias_bytes
     return Attempt(RematRecord(), around_bytes, 0)
@@ -184,7 +186,7 @@ def _predicted(model: Model) -> Attempt[RematRecord]:
 def _added_work(
     blocks: Sequence[BlockPlan], scans: Sequence[ScanPlan], pricing: Pricing
 ) -> tuple[float, float]:
-    """FLOPs and seconds of what is done once more."""
+    """FLOPs and seconds of the recomputed operations."""
     again: Counter[ir.Operation] = Counter()
     for op, runs in _again(blocks, scans):
         again[op] += runs
@@ -196,7 +198,7 @@ def _added_work(
 def _again(
     blocks: Sequence[BlockPlan], scans: Sequence[ScanPlan]
 ) -> Iterator[tuple[ir.Operation, int]]:
-    """What is done once more, and how often."""
+    """The recomputed operations, and how often each runs."""
     for block in blocks:
         runs = runs_of(block.groups[0].before.block) if block.groups else 0
         yield from ((op, runs) for group in block.groups for op in group.cloned)

@@ -25,7 +25,7 @@ class Residual:
 
     In each iteration the backward body's ``reads`` are what ``stored`` was in the forward body;
     all have the same type. Where the loops stand in the bodies of an outer pair, the stack goes
-    from one to the other ``through`` a link of that pair.
+    from one to the other ``through`` a residual of that pair.
     """
 
     stack: StackedOutput
@@ -52,7 +52,7 @@ class LoopPair:
     slope: int
     offset: int
     reversed_: bool
-    links: tuple[Residual, ...]
+    residuals: tuple[Residual, ...]
 
 
 @dataclass(frozen=True)
@@ -74,13 +74,13 @@ def loop_pairs(block: ir.Block) -> list[LoopPair]:
 def nested_pairs(outer: LoopPair) -> list[LoopPair]:
     """Pairs of a loop in a pair's forward body and one in its backward body.
 
-    What the first stacks, the second is given by a link of the outer pair.
+    What the first stacks, the second is given by a residual of the outer pair.
     """
-    links = {link.stored: link for link in outer.links}
+    residuals = {residual.stored: residual for residual in outer.residuals}
     return _pairs(
         _loops(outer.forward.body),
         _loops(outer.backward.body),
-        lambda loop, stack: _way_through(links, loop.op.results[stack.number], stack),
+        lambda loop, stack: _way_through(residuals, loop.op.results[stack.number], stack),
     )
 
 
@@ -115,7 +115,7 @@ def _way(loop: CountedLoop, stack: StackedOutput) -> _Way | None:
 
 
 def _way_through(
-    links: dict[ir.Value, Residual], result: ir.Value, stack: StackedOutput
+    residuals: dict[ir.Value, Residual], result: ir.Value, stack: StackedOutput
 ) -> _Way | None:
     """The way of a stack that its loop's body hands to an outer stack, and to nothing else."""
     value = result
@@ -123,16 +123,16 @@ def _way_through(
         uses = list(value.uses)
         if len(uses) != 1:
             return None
-        if value in links:
+        if value in residuals:
             break
         op = uses[0].owner.operation
         if op.name != "stablehlo.reshape":
             return None
         value = op.results[0]
-    link = links[value]
-    if len(list(link.stack.update.operands[1].uses)) != 1:
+    residual = residuals[value]
+    if len(list(residual.stack.update.operands[1].uses)) != 1:
         return None
-    return _only_reader(stack, list(link.reads), result.type, link)
+    return _only_reader(stack, list(residual.reads), result.type, residual)
 
 
 def _only_reader(
@@ -176,13 +176,13 @@ def _loop_pair(forward: CountedLoop, backward: CountedLoop, ways: list[_Way]) ->
     if backward.is_open:
         backward = dataclasses.replace(backward, trip_count=forward.trip_count)
     writes = found[0][0].stack
-    links = tuple(
+    residuals = tuple(
         _link(way, slices)
         for way, slices in found
         if way.stack.slope == writes.slope and all(slice_.operands[1] == index for slice_ in slices)
     )
     return LoopPair(
-        forward, backward, index, writes.slope, writes.offset, slope == -writes.slope, links
+        forward, backward, index, writes.slope, writes.offset, slope == -writes.slope, residuals
     )
 
 

@@ -1,1 +1,10 @@
-"""`remat` in straight-line code: what a block saves, what it recomputes, and where."""
+"""`remat` in straight-line code: which values a block saves, which it recomputes, and where.
+
+In the order in which they run:
+
+- ``values``: the block's forward values, their sizes, prices and backward readers;
+- ``windows``: the backward pass in windows, and the minimum cut of each: the values to save;
+- ``schedule``: where each window's recomputed values are cloned, by index;
+- ``plan``: the schedule as operations and values, which `bisect` can divide and people can read;
+- ``rewrite``: the plan, written into the block.
+"""

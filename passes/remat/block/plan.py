@@ -1,11 +1,9 @@
-"""What a straight-line block keeps for its backward pass, and what it computes again, and where.
+"""The plan of a straight-line block: the groups of clones, and the readers that use them.
 
-The block's values are the vertices of a flow network: every value that can only be kept (an
-argument, the result of a matrix product) is a source, every value that the backward pass reads is
-a sink, and a cheap operation joins what it reads to what it makes. The cheapest set of values to
-keep is a minimum vertex cut, weighed in bytes.
-
-What is not kept is computed again in groups of clones; ``schedule`` says where they stand.
+The values of the block are the vertices of a flow network. A value that can only be saved (an
+argument, the result of a matrix product) is a source, a value that the backward pass reads is a
+sink, and a recomputable operation connects its operands to its results. The values to save are a
+minimum vertex cut, weighed in bytes (``windows``). The others are recomputed (``schedule``).
 """
 
 from __future__ import annotations
@@ -23,16 +21,16 @@ from hloom.passes.remat.budget.pricing import Rates
 from hloom.passes.remat.explain import describe_operation, describe_value
 
 _SHORTEST_WINDOW, _MOST_WINDOWS = 64, 16
-"""Operations of a window, and windows of the backward pass, at level cheap: a recomputed value may
-be alive for a sixteenth of the backward pass."""
+"""Without a budget: the least length of a window in operations, and the most windows of a backward
+pass. A recomputed value may then be alive for a sixteenth of the backward pass."""
 
 
 @dataclass(frozen=True)
 class CloneGroup:
     """Forward operations that are cloned together, right before the operation ``before``.
 
-    ``leaves`` are the kept values the clones start from. They pass a barrier, together with
-    ``gradient`` where there is one, whose ``gradient_readers`` take it from the barrier.
+    ``leaves`` are the saved values that the clones start from. They pass a barrier, together with
+    ``gradient`` if there is one; ``gradient_readers`` then use the barrier's result.
     """
 
     before: ir.Operation
@@ -44,9 +42,9 @@ class CloneGroup:
 
 @dataclass(frozen=True)
 class WindowPlan:
-    """What is recomputed in one window of the backward pass.
+    """The clones of one window of the backward pass.
 
-    ``readers`` are the backward operations that take clones, each with the values it reads.
+    ``readers`` are the backward operations that use clones, each with the values that it reads.
     """
 
     groups: tuple[CloneGroup, ...]
@@ -55,7 +53,7 @@ class WindowPlan:
 
 @dataclass(frozen=True)
 class BlockPlan:
-    """What one block recomputes: bytes it need not keep any more, and bytes kept instead."""
+    """The clones of one block, the bytes that it no longer saves, and those saved instead."""
 
     windows: tuple[WindowPlan, ...]
     freed_bytes: int
@@ -90,9 +88,9 @@ _NOTHING = BlockPlan((), 0, 0)
 
 
 def plan_block(block: ir.Block, min_bytes: int) -> BlockPlan:
-    """Plans one block at level cheap; pure. The plan has no windows where nothing is gained.
+    """Plans one block without a budget. The plan is empty if no memory is saved.
 
-    Values below ``min_bytes`` are kept as they are.
+    Values below ``min_bytes`` are not recomputed.
     """
     if is_rematerialized(block):
         return _NOTHING
@@ -107,7 +105,7 @@ def plan_block(block: ir.Block, min_bytes: int) -> BlockPlan:
 
 
 def block_plan(schedule: CloneSchedule) -> BlockPlan:
-    """The schedule as operations and values of the block."""
+    """The schedule, its indices replaced by operations and values of the block."""
     forward = schedule.forward
     sinks = frozenset(forward.sinks)
     return BlockPlan(

@@ -1,4 +1,4 @@
-"""Puts planned recomputations into a block: the editing half of ``straight_line``."""
+"""Writes the plan of a straight-line block into it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hloom.passes.remat.block.plan import BlockPlan, CloneGroup
 
 
 def apply_block(plan: BlockPlan, replaced: Replacements) -> None:
-    """Clones what the plan recomputes and lets its readers take the clones."""
+    """Clones the planned operations and lets the planned readers use the clones."""
     gradients: dict[ir.Value, ir.Value] = {}
     for window in plan.windows:
         clones: dict[ir.Value, ir.Value] = {}
@@ -31,7 +31,7 @@ def apply_block(plan: BlockPlan, replaced: Replacements) -> None:
 def _put_barrier(
     group: CloneGroup, gradients: dict[ir.Value, ir.Value], replaced: Replacements
 ) -> dict[ir.Value, ir.Value]:
-    """The leaves as they come out of a barrier, with the group's gradient beside them."""
+    """Inserts the group's barrier; maps its leaves to the barrier's results."""
     if not group.leaves:
         return {}
     leaves = [replaced.value(leaf) for leaf in group.leaves]
@@ -57,9 +57,9 @@ def clone_before(
     ops: Iterable[ir.Operation],
     replacements: MutableMapping[ir.Value, ir.Value],
 ) -> dict[ir.Value, ir.Value]:
-    """Clones operations in order before ``anchor``; returns the clone of each of their results.
+    """Clones operations in order before ``anchor``; maps each of their results to its clone.
 
-    Operands found in ``replacements``, or cloned here, are exchanged.
+    Operands that are in ``replacements``, or that are cloned here, are replaced.
     """
     made: dict[ir.Value, ir.Value] = {}
     for op in ops:
@@ -71,7 +71,7 @@ def clone_before(
 
 
 def erase_dead(block: ir.Block) -> None:
-    """Erases the operations of a block without side effects whose results nothing reads."""
+    """Erases the operations of a block that have no side effect and no used result."""
     for view in reversed(list(block.operations)):
         op = view.operation
         if not any(True for result in op.results for _ in result.uses) and may_go(op):

@@ -1,11 +1,12 @@
-"""Which backward operation reads which recomputed values, and where those are cloned.
+"""Which backward operation reads which recomputed values, and where these are cloned.
 
-What is not kept is computed again in groups. A group stands before the first backward operation
-that reads it and begins with an optimization barrier over the kept values it starts from and one
-gradient, so that it can neither merge with the first computation nor start before its gradient is
-there. Constants are cloned beside it and do not pass the barrier.
+Values that are not saved are recomputed by groups of clones. A group is placed before its first
+backward reader. It begins with an optimization barrier over the saved values that it starts from
+and one gradient, the gate: XLA can then neither merge the clones with the first computation nor
+schedule them before the gradient. Constants are cloned next to the group and do not pass the
+barrier.
 
-Everything here is by index, as in the block's graph.
+All values and operations are indices into the block's graph.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from dataclasses import dataclass
 from hloom.passes.remat.block.values import ForwardValues
 
 _FARTHEST_GRADIENT = 64
-"""How many gradients are looked at for one that is still read."""
+"""The number of gradients that are tried as a gate."""
 
 
 @dataclass(frozen=True)
 class Gate:
-    """A gradient, where a barrier with it can stand, and who reads it from there on."""
+    """A gradient, the position of the barrier that it passes, and its readers from there on."""
 
     gradient: int
     before: int
@@ -33,7 +34,8 @@ class Gate:
 class ClonePlacement:
     """Forward operations that are cloned together before the operation at ``before``.
 
-    ``leaves`` are the kept values they start from, which pass a barrier with ``hold``'s gradient.
+    ``leaves`` are the saved values that the clones start from. They pass a barrier together with
+    the gradient of ``gate``.
     """
 
     before: int
@@ -44,9 +46,9 @@ class ClonePlacement:
 
 @dataclass(frozen=True)
 class BackwardWindow:
-    """What one window of the backward pass recomputes, and who reads it.
+    """The clones of one window of the backward pass, and their readers.
 
-    ``reads`` has for each position that reads recomputed values those values.
+    ``reads`` has, by the position of a reader, the recomputed values that it reads.
     """
 
     placements: tuple[ClonePlacement, ...]
@@ -54,7 +56,7 @@ class BackwardWindow:
 
 
 class CloneSchedule:
-    """The recomputation that follows from what is kept."""
+    """The clones that follow from a set of saved values."""
 
     def __init__(
         self, forward: ForwardValues, windows: Sequence[range], kept: frozenset[int]
@@ -63,7 +65,7 @@ class CloneSchedule:
         self.graph = forward.graph
         self.kept = kept
         self.seconds = 0.0
-        """Time that the clones take, as it counts in prices: of cheap work a share."""
+        """The weighted time of the clones: cheap work counts by a share."""
         self.windows = tuple(
             window for positions in windows if (window := self._window(positions)).reads
         )
@@ -86,7 +88,7 @@ class CloneSchedule:
         return BackwardWindow(self._placements(positions.start, cloned, made), reads)
 
     def _closure(self, wanted: list[int], made: set[int]) -> list[int]:
-        """The forward positions to clone for the wanted values, where they are not ``made`` yet."""
+        """The forward positions to clone for the wanted values, without those in ``made``."""
         graph, forward, kept = self.graph, self.forward, self.kept
         recomputable, constant, tables = forward.recomputable, forward.constant, forward.tables
         clones: set[int] = set()
@@ -111,7 +113,7 @@ class CloneSchedule:
     def _placements(
         self, start: int, cloned_for: dict[int, list[int]], made: set[int]
     ) -> tuple[ClonePlacement, ...]:
-        """What is cloned for each reader; for neighbours with one place and gradient together."""
+        """The clones of each reader; readers with the same position and gate share one group."""
         results = self.graph.results
         placed: dict[int, int] = {}
         together: list[tuple[int, Gate | None, list[int]]] = []
@@ -141,25 +143,25 @@ class CloneSchedule:
         )
 
     def _operands(self, cloned: list[int]) -> set[int]:
-        """What cloned operations read, of themselves as well."""
+        """The operands of cloned operations, results of one another included."""
         operands = self.graph.operands
         return {operand for producer in cloned for operand in operands[producer]}
 
     def _leaves(self, operands: set[int], made: set[int]) -> list[int]:
-        """The kept values among what cloned operations read."""
+        """The saved values among the operands of cloned operations."""
         constant = self.forward.constant
         return [value for value in operands - made if not constant[value]]
 
     def _earliest(self, operands: set[int], placed: dict[int, int]) -> int:
-        """The first position where everything that cloned operations read is there."""
+        """The first position at which all operands of cloned operations are available."""
         producers = self.graph.producers
         return max([placed.get(value, producers[value] + 1) for value in operands], default=0)
 
     def _gate(self, position: int, earliest: int, placed: dict[int, int]) -> Gate | None:
-        """The gradient that holds back what is cloned for the operation at ``position``.
+        """The gate of the clones for the operation at ``position``; None if there is none.
 
-        It is the youngest one that is in memory anyway and read from there on: not the result of
-        cheap work, which XLA fuses and a barrier would force to memory.
+        It is the latest gradient that is in memory in any case and still has readers. Results of
+        cheap work are no gates: XLA fuses them, and a barrier would force them into memory.
         """
         graph, gradients = self.graph, self.forward.gradients
         youngest = bisect_left(self.forward.gradients_made_at, position)

@@ -1,4 +1,4 @@
-"""A block's forward values: which its backward pass reads, and what keeping them costs."""
+"""The forward values of a block: which of them the backward pass reads, and their costs."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ from hloom.passes.remat.budget.pricing import NEVER, Pricing, Rates
 
 
 class ForwardValues:
-    """The values of a block that the backward pass could have kept or computed again.
+    """The values of a block, by index, as candidates to save or to recompute.
 
-    ``sinks`` are the forward values that backward operations read. ``constant`` ones are in
-    nobody's way: they can be had anywhere. ``weights`` are the bytes that keeping a value costs, 0
-    where it is kept anyway. ``recomputable`` ones can be computed again: with a ``pricing`` all
-    that is pure, in ``seconds``; without one only cheap work. The results of ``loops`` are kept.
+    Attributes:
+      sinks: the forward values that backward operations read.
+      constant: by value, whether it derives from constants, so that it can be cloned anywhere.
+      weights: by value, the bytes that saving it costs; 0 if it is in memory in any case.
+      recomputable: by value, whether it may be recomputed: with a pricing if it is pure, else if it
+        is cheap. Results of the ``loops`` that are given are saved.
+      seconds: by recomputable value, the time to compute it, if there is a pricing.
     """
 
     def __init__(
@@ -40,9 +43,9 @@ class ForwardValues:
         self.weights: list[int] = []
         self.sinks: list[int] = []
         self.reads: list[list[int]] = []
-        """For each value the backward positions that read it, in order."""
+        """By value, the positions of its backward readers, in order."""
         self.of_loops: set[int] = set()
-        """Results of the loops, which take what the loops stack."""
+        """Results of the loops: among them their stacks."""
         self._prices: dict[Rates, list[int]] = {}
         self._sinks_of: dict[range, list[int]] = {}
         may_be = graph.is_cheap if pricing is None else graph.is_pure
@@ -75,25 +78,25 @@ class ForwardValues:
             else []
             for value, producer in enumerate(graph.producers)
         ]
-        """What each recomputable value is made of, constants left out."""
+        """By recomputable value, the operands of its producer, constants left out."""
         self.backward_reads = {
             position: found
             for position, backward in enumerate(self.backward)
             if backward and (found := [v for v in graph.operands[position] if self.recomputable[v]])
         }
-        """For each backward position that reads recomputable values those, in order."""
+        """By backward position, the recomputable values that it reads, in order."""
         self.tables = {
             value
             for value, producer in enumerate(graph.producers)
             if self.constant[value] and is_table(graph.ops[producer])
         }
-        """Constants that spell out their elements."""
+        """Constants that list their elements."""
         self.gradients = [value for value in range(len(graph.values)) if self._is_gradient(value)]
-        """Gradients that are in memory, in the order they are made."""
+        """Gradients that are in memory, in the order of their producers."""
         self.gradients_made_at = [graph.producers[value] for value in self.gradients]
 
     def _is_gradient(self, value: int) -> bool:
-        """Whether the value is a gradient that is in memory: not of cheap work, which XLA fuses."""
+        """Whether the value is a gradient in memory: results of cheap work are fused by XLA."""
         graph = self.graph
         return (
             self._is_of_backward(value)
@@ -103,7 +106,7 @@ class ForwardValues:
         )
 
     def sinks_of(self, window: range) -> list[int]:
-        """What the positions of a window read of what is neither constant nor a gradient."""
+        """The values that a window reads, without constants and gradients."""
         if window not in self._sinks_of:
             graph, constant = self.graph, self.constant
             read = dict.fromkeys([v for p in window for v in graph.operands[p]])
@@ -117,16 +120,16 @@ class ForwardValues:
         return producer != FROM_OUTSIDE and self.backward[producer]
 
     def prices(self, rates: Rates) -> list[int]:
-        """By value, the bytes that computing it again is worth, NEVER at most."""
+        """By value, the price of recomputing it in bytes, NEVER at most."""
         if rates not in self._prices:
             prices = [0] * len(self.cheap)
             for value, seconds in self.seconds.items():
                 rate = rates.cheap if self.cheap[value] else rates.expensive
-                # Not by way of the seconds, which may be 0, where the rate is infinite.
+                # An infinite rate is tested for by itself: the seconds may be 0.
                 prices[value] = NEVER if rate == math.inf else int(min(seconds * rate, NEVER))
             self._prices[rates] = prices
         return self._prices[rates]
 
     def weigh(self, values: frozenset[int]) -> int:
-        """Bytes of keeping the values."""
+        """The bytes that saving these values costs."""
         return sum(self.weights[value] for value in values)

@@ -1,9 +1,10 @@
-"""The backward pass in windows, and what is kept so that each can compute again what it reads.
+"""The windows of the backward pass, and the values to save so that each window can recompute its
+reads.
 
-Within a window a value is computed again at most once; from one window to the next only kept values
-live on, so that the length of the windows bounds what recomputed values hold at one time. Each
-window is cut by itself, from the one that runs last (the first layers) to the one that runs first,
-and what one keeps is free for the next.
+A value is recomputed at most once in a window, and only saved values live across windows. The
+length of the windows therefore bounds the memory of recomputed values. Each window has a minimum
+cut of its own. The windows are solved from the one that runs last (the first layers) to the one
+that runs first; a value that one window saves costs the next ones nothing.
 """
 
 from __future__ import annotations
@@ -17,20 +18,20 @@ from hloom.passes.remat.block.values import ForwardValues
 from hloom.passes.remat.budget.pricing import Rates
 
 _SMALLEST_SEARCH, _SEARCH_SHARE = 256, 4
-"""How many forward values a window looks back through: this many, or this many times its reads
-where that is more. What lies beyond can only be kept. It bounds the work, of planning and of the
-program: no value is recomputed for many windows."""
+"""The number of forward values that the cut of a window may contain: `_SMALLEST_SEARCH`, or
+`_SEARCH_SHARE` times the window's reads if that is more. Values beyond can only be saved. This
+bounds the planning time, and keeps a value from being recomputed in many windows."""
 
 _LOSS_LENGTH = 48
-"""Positions of a window for the loss, about."""
+"""The length of the loss's window in operations, about."""
 
 
 def split(forward: ForwardValues, length: int, *, loss_apart: bool = False) -> list[range]:
-    """Windows of about ``length`` positions each, over the block from its first backward operation.
+    """Divides the block, from its first backward operation on, into windows of about ``length``.
 
-    A window ends where the fewest bytes of forward values are read both before and after. With
-    ``loss_apart`` the first one is short: it is the loss's, whose forward values live only from the
-    end of the forward pass to its beginning.
+    A window ends where the fewest bytes of forward values are read both before and after the end.
+    With ``loss_apart`` the first window is short: it covers the backward pass of the loss, whose
+    forward values have short live ranges.
     """
     end = len(forward.graph.ops)
     start = next((p for p, backward in enumerate(forward.backward) if backward), end)
@@ -48,7 +49,7 @@ def split(forward: ForwardValues, length: int, *, loss_apart: bool = False) -> l
 
 
 def _crossing(forward: ForwardValues) -> list[int]:
-    """For each position the bytes of forward values that are read before it, and at or after it."""
+    """By position, the bytes of forward values with backward reads before and at or after it."""
     change = [0] * (len(forward.graph.ops) + 1)
     for value in forward.sinks:
         first, last = forward.reads[value][0], forward.reads[value][-1]
@@ -61,7 +62,7 @@ def _crossing(forward: ForwardValues) -> list[int]:
 
 @dataclass(frozen=True)
 class PriceSchedule:
-    """Rates by where in the forward pass a value is made: ``late`` from position ``border`` on."""
+    """Rates by the position of a value's producer: ``early``, and ``late`` from ``border`` on."""
 
     early: Rates
     late: Rates
@@ -69,11 +70,11 @@ class PriceSchedule:
 
     @classmethod
     def flat(cls, rates: Rates) -> PriceSchedule:
-        """One rate for all."""
+        """The same rates at all positions."""
         return cls(rates, rates, 0)
 
     def prices(self, forward: ForwardValues) -> list[int]:
-        """By value, the bytes that computing it again is worth."""
+        """By value, the price of recomputing it in bytes."""
         late = forward.prices(self.late)
         if self.border == 0:
             return late
@@ -90,9 +91,9 @@ def keep(
     price_schedules: Sequence[PriceSchedule],
     solved: Solved | None = None,
 ) -> frozenset[int]:
-    """The values to keep, at the rates of each of the windows.
+    """The values to save, with the price schedule of each window.
 
-    ``solved`` has cuts that were found before, and is given new ones.
+    ``solved`` caches cuts; new ones are added.
     """
     kept: set[int] = set()
     solved = {} if solved is None else solved
@@ -110,7 +111,10 @@ def keep(
 
 @dataclass(frozen=True)
 class _Problem:
-    """One window's cut, its values numbered from the sinks on, so that equal layers are equal."""
+    """The cut problem of one window, its values numbered from the sinks on.
+
+    Equal layers then have equal problems.
+    """
 
     weights: tuple[int, ...]
     edges: tuple[tuple[int, int], ...]
@@ -119,20 +123,20 @@ class _Problem:
     prices: tuple[tuple[int, int], ...]
 
     def solve(self) -> frozenset[int]:
-        """The numbers of the values to keep."""
+        """The numbers of the values to save."""
         most = sum(self.weights) + 1
         prices = {number: min(price, most) for number, price in self.prices}
         return minimum_vertex_cut(self.weights, self.edges, self.sources, self.sinks, prices)
 
 
 Solved = dict[_Problem, frozenset[int]]
-"""The cuts of windows: layers are alike, and settings have prices of many windows in common."""
+"""Solved cuts: layers are alike, and candidates share the prices of many windows."""
 
 
 def _problem(
     forward: ForwardValues, window: range, price: Sequence[int], kept: set[int]
 ) -> tuple[list[int], _Problem]:
-    """What one window is to keep beside what is kept already, and the values by number."""
+    """A window's cut problem, with what other windows save; and its values by number."""
     sinks = forward.sinks_of(window)
     reached = _reached(forward, sinks, kept)
     numbers = {value: number for number, value in enumerate(reached)}
@@ -153,7 +157,7 @@ def _problem(
 
 
 def _reached(forward: ForwardValues, sinks: Sequence[int], kept: set[int]) -> dict[int, bool]:
-    """Values that the sinks can be made of, nearest first, and whether each is recomputable."""
+    """The values from which the sinks are computed, nearest first, and which are recomputable."""
     most = max(_SMALLEST_SEARCH, _SEARCH_SHARE * len(sinks))
     reached: dict[int, bool] = {}
     queue = list(sinks)

@@ -1,4 +1,4 @@
-"""What each candidate keeps and computes again in a module's straight-line blocks."""
+"""What each candidate saves and recomputes in the straight-line blocks of a module, cached."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class BlockPlans:
         return max((sum(forward.backward) for forward in self.forwards.values()), default=0)
 
     def kept_bytes(self, candidate: Candidate) -> dict[ir.Block, int]:
-        """By block, bytes of what is kept beside the results of its loops."""
+        """By block, the bytes of saved values, without results of its loops."""
         return {
             forward.graph.block: forward.weigh(
                 self._kept(forward, windows, candidate) - forward.of_loops
@@ -37,14 +37,14 @@ class BlockPlans:
         }
 
     def schedules(self, candidate: Candidate) -> dict[ir.Block, CloneSchedule]:
-        """By block, what is recomputed where."""
+        """By block, the schedule of its clones."""
         return {
             forward.graph.block: self._schedule(forward, windows, candidate)
             for forward, windows in self._windowed(candidate)
         }
 
     def _windowed(self, candidate: Candidate) -> Iterator[tuple[ForwardValues, list[range]]]:
-        """The blocks that a candidate is about, and their windows."""
+        """The blocks that a candidate rewrites, with their windows."""
         for forward in self.forwards.values() if candidate.window_length else ():
             key = forward, candidate.window_length, candidate.cheap_prefix > 0
             if key not in self._windows:
@@ -82,6 +82,6 @@ class BlockPlans:
                 self.price_grid.rates(price_index), self.price_grid.rates(price_index + 1), border
             )
         only_cheap = PriceSchedule.flat(self.price_grid.rates(max(price_index, EXPENSIVE_PRICES)))
-        lead = min(candidate.cheap_prefix, len(windows))
-        price_schedules = [only_cheap] * lead + [price_schedule] * (len(windows) - lead)
+        prefix = min(candidate.cheap_prefix, len(windows))
+        price_schedules = [only_cheap] * prefix + [price_schedule] * (len(windows) - prefix)
         return keep(forward, windows, price_schedules, self._solved)

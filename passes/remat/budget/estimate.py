@@ -1,7 +1,7 @@
-"""A module as the planner sees it: what each candidate would recompute, in what time and memory.
+"""Estimates of candidates: the temporary memory and the added time of each, without editing IR.
 
-Straight-line blocks are rehearsed on arrays; of pairs of loops it is told what they change in the
-block around them.
+The clones of straight-line blocks are written into memory traces. Pairs of loops contribute their
+effects on the block around them. The estimate is the simulated peak of the entry function's trace.
 """
 
 from __future__ import annotations
@@ -41,17 +41,18 @@ from hloom.passes.remat.record import Estimate
 from hloom.passes.remat.scan.plan import BlockScans, ScanPlan
 
 _HALVINGS = 2, 1, 3, 4, 5
-"""How often the backward pass is halved for the lengths of windows that are tried, in order."""
+"""The window lengths to try: the length of the backward pass, halved this often, in this order."""
 
 _LONG, _HALVINGS_IF_LONG = 12_000, (3, 4)
-"""Operations of a program in which few candidates can be tried; its windows are that short then."""
+"""A program of more than `_LONG` operations is long: few candidates can be estimated in time, and
+only windows of these lengths are tried."""
 
 _USUAL_LENGTHS, _SHORTEST_LENGTH = (384, 96), 8
-"""In very long programs also these, in operations: a layer has some hundred."""
+"""In very long programs these lengths in operations are tried as well: a layer has some hundred."""
 
 
 Plans = tuple[tuple[BlockPlan, ...], tuple[ScanPlan, ...]]
-"""What is recomputed in blocks, and in pairs of loops."""
+"""The plans of straight-line blocks and of pairs of loops."""
 
 
 @dataclass(frozen=True)
@@ -64,9 +65,9 @@ class _Simulated:
 
 @dataclass(frozen=True)
 class _Planned:
-    """What a candidate does: to loops, by their number; and in blocks.
+    """The effects of a candidate on loops, by their number, and its schedules of blocks.
 
-    ``around`` are the operations inside of which something is planned.
+    ``around`` are the operations with planned changes inside.
     """
 
     effects: Mapping[int, LoopEffect]
@@ -75,14 +76,14 @@ class _Planned:
 
 
 class Model:
-    """A module and what may be recomputed in it."""
+    """A module, and estimates and plans of the candidates for it."""
 
     def __init__(self, module: ir.Module, target: Target, min_bytes: int) -> None:
         self.module, self.min_bytes = module, min_bytes
         self.pricing = Pricing(target.speed)
         self.operations = list(walk.operations(module.operation))
         self.number = {walk.key(op): number for number, op in enumerate(self.operations)}
-        """Of an operation among all of them, by its key; none is edited while the model is used."""
+        """The numbers of operations, by key; the module is not edited while the model is used."""
         self.main = walk.entry_function(module).regions[0].blocks[0]
         self.blocks = list(walk.code_blocks(module.operation))
         self.shards = Shards.of(module)
@@ -91,11 +92,11 @@ class Model:
             block: [p for p, op in enumerate(graph.ops) if facts_of(op.name).holds_code]
             for block, graph in self._graphs.items()
         }
-        self._lines: dict[ir.Block, OpTrace] = {}
+        self._traces: dict[ir.Block, OpTrace] = {}
         self._peaks: dict[ir.Block, int] = {}
         self._known: dict[Candidate | None, _Simulated] = {}
         self._alike: dict[Hashable, _Simulated] = {}
-        """By what follows from a candidate: several may come to the same."""
+        """By the decisions of a candidate: several candidates may decide the same."""
         scans = [BlockScans(block, min_bytes) for block in self.blocks]
         self.pairs = [pair for one in scans for pair in one.pairs]
         loops = {loop for pair in self.pairs for loop in (pair.forward.op, pair.backward.op)}
@@ -109,17 +110,17 @@ class Model:
             ).weigh(frozenset(forward.sinks))
         }
         price_grid = PriceGrid(self._middle_rate())
-        self.lines = BlockPlans(forwards, price_grid)
+        self.block_plans = BlockPlans(forwards, price_grid)
         self.loops = LoopEffects(module, self.number, scans, price_grid, self.pricing, self.shards)
 
     @property
     def is_long(self) -> bool:
-        """Whether the module has so many operations that only few candidates can be tried."""
+        """Whether the module has so many operations that only few candidates can be estimated."""
         return len(self.operations) > _LONG
 
     def lengths(self) -> tuple[int, ...]:
-        """Lengths of windows worth trying; 0 where loops alone may do."""
-        longest = self.lines.longest
+        """The window lengths to try; 0 to rewrite loops alone."""
+        longest = self.block_plans.longest
         halvings = _HALVINGS_IF_LONG if self.is_long else _HALVINGS
         lengths = [longest >> times for times in halvings]
         lengths += [length for length in _USUAL_LENGTHS if length < min(lengths)]
@@ -129,30 +130,30 @@ class Model:
         return (*lengths, 0) if self.pairs else tuple(lengths)
 
     def kept_bytes(self, candidate: Candidate) -> int:
-        """Bytes that are kept at one time for the backward pass; quicker to tell than an estimate.
+        """The bytes that are saved at one time for the backward pass; quicker than an estimate.
 
-        It is mostly a bit less than the temporary memory.
+        Mostly a bit less than the temporary memory.
         """
-        by_block = Counter(self.lines.kept_bytes(candidate))
+        by_block = Counter(self.block_plans.kept_bytes(candidate))
         by_block.update(self.loops.kept_bytes(candidate.price))
         return max(by_block.values(), default=0)
 
     def seconds(self, candidate: Candidate) -> float:
         """The added time of a candidate; quicker than an estimate where there are no loops."""
-        return _seconds(self.loops.at(candidate.price), self.lines.schedules(candidate))
+        return _seconds(self.loops.at(candidate.price), self.block_plans.schedules(candidate))
 
     def are_alike(self, one: Candidate | None, other: Candidate | None) -> bool:
-        """Whether two candidates come to the same decisions."""
+        """Whether two candidates make the same decisions."""
         return self._simulated(one).peak is self._simulated(other).peak
 
     def estimate(self, candidate: Candidate | None) -> Estimate:
-        """What a candidate would give; None stands for the module as it is."""
+        """The estimate of a candidate; None is the unmodified module."""
         return self._simulated(candidate).estimate
 
     def unmodified(self) -> MemoryPrediction:
-        """The memory of the module as it is."""
+        """The predicted memory of the unmodified module."""
         peak = self._simulated(None).peak
-        return prediction_of(self._graphs[self.main], self._base_line(self.main), peak)
+        return prediction_of(self._graphs[self.main], self._base_trace(self.main), peak)
 
     def _simulated(self, candidate: Candidate | None) -> _Simulated:
         if candidate not in self._known:
@@ -161,7 +162,7 @@ class Model:
 
     def _simulate(self, candidate: Candidate | None) -> _Simulated:
         effects = {} if candidate is None else self.loops.at(candidate.price)
-        schedules = {} if candidate is None else self.lines.schedules(candidate)
+        schedules = {} if candidate is None else self.block_plans.schedules(candidate)
         key = tuple(schedules.values()), tuple(effects.items())
         if key not in self._alike:
             self._alike[key] = self._simulate_as(candidate, effects, schedules)
@@ -177,23 +178,23 @@ class Model:
     ) -> _Simulated:
         blocks = [*schedules, *(self.operations[number].block for number in effects)]
         around = frozenset(op for block in blocks for op in walk.ancestors(block))
-        line = self._line(self.main, _Planned(effects, schedules, around))
+        trace = self._trace(self.main, _Planned(effects, schedules, around))
         if self.main in schedules:
-            line = clone_into_trace(line, schedules[self.main])
-        peak = simulate(line)
+            trace = clone_into_trace(trace, schedules[self.main])
+        peak = simulate(trace)
         return _Simulated(Estimate(candidate, peak.bytes, _seconds(effects, schedules)), peak)
 
     def plan(self, candidate: Candidate) -> Plans:
-        """The candidate's decisions on the module itself."""
-        schedules = self.lines.schedules(candidate).values()
+        """The candidate's plans for the module itself."""
+        schedules = self.block_plans.schedules(candidate).values()
         return tuple(map(block_plan, schedules)), self.loops.plans(candidate.price)
 
     def on(self, module: ir.Module, plans: Plans) -> Plans:
-        """The same decisions on a clone of the module."""
+        """The same plans for a clone of the module."""
         return plans if module is self.module else IRMapping(self.number, module).of(plans)
 
     def _middle_rate(self) -> float:
-        """Bytes that the module's recomputable work makes a second, on the whole."""
+        """The bytes that the module's recomputable work produces in a second, on average."""
         made = seconds = 0.0
         for graph in self._graphs.values():
             for position, op in enumerate(graph.ops):
@@ -203,34 +204,34 @@ class Model:
         return made / seconds if seconds else 1.0
 
     def _inside(self, op: ir.Operation, planned: _Planned) -> int:
-        """Bytes alive inside an operation that holds blocks of code."""
+        """The peak memory inside an operation with regions of code, with the planned changes."""
         most = 0
         for block in (block for region in op.regions for block in region.blocks):
-            line = self._line(block, planned)
+            trace = self._trace(block, planned)
             if block in planned.schedules:
-                line = clone_into_trace(line, planned.schedules[block])
-            most = max(most, simulate(line).bytes)
+                trace = clone_into_trace(trace, planned.schedules[block])
+            most = max(most, simulate(trace).bytes)
         return most
 
-    def _base_line(self, block: ir.Block) -> OpTrace:
-        """The block's line as it is, for nobody to change."""
-        if block not in self._lines:
-            self._lines[block] = trace_block(self._graphs[block], self._base_inner)
-        return self._lines[block]
+    def _base_trace(self, block: ir.Block) -> OpTrace:
+        """The trace of the unmodified block, which callers must not change."""
+        if block not in self._traces:
+            self._traces[block] = trace_block(self._graphs[block], self._base_inner)
+        return self._traces[block]
 
     def _base_inner(self, op: ir.Operation) -> int:
-        """Bytes alive inside an operation that holds blocks of code, as it is."""
+        """The peak memory inside an unmodified operation with regions of code."""
         return bytes_around(op, self._base_bytes, self.shards)
 
     def _base_bytes(self, block: ir.Block) -> int:
-        """Bytes alive inside a block as it is, looked up once for all blocks around it."""
+        """The peak memory inside an unmodified block, cached."""
         if block not in self._peaks:
-            self._peaks[block] = simulate(self._base_line(block)).bytes
+            self._peaks[block] = simulate(self._base_trace(block)).bytes
         return self._peaks[block]
 
-    def _line(self, block: ir.Block, planned: _Planned) -> OpTrace:
-        """The block's line with what is planned inside its operations."""
-        base, graph = self._base_line(block), self._graphs[block]
+    def _trace(self, block: ir.Block, planned: _Planned) -> OpTrace:
+        """The block's trace with the planned changes inside its operations."""
+        base, graph = self._base_trace(block), self._graphs[block]
         changed = [
             (position, op)
             for position in self._code[block]
@@ -239,7 +240,7 @@ class Model:
         ]
         if not changed:
             return base
-        line = dataclasses.replace(
+        trace = dataclasses.replace(
             base,
             inner=list(base.inner),
             sizes=list(base.sizes),
@@ -249,13 +250,13 @@ class Model:
         for position, op in changed:
             effect = planned.effects.get(self.number[walk.key(op)])
             if effect is None:
-                line.inner[position] = self._inside(op, planned)
+                trace.inner[position] = self._inside(op, planned)
                 continue
-            line.inner[position] = effect.inner_bytes
+            trace.inner[position] = effect.inner_bytes
             if effect.partner is not None:
                 reader = graph.producers[graph.index[self.operations[effect.partner].results[0]]]
-                put_stacks(line, position, reader, effect.stacked_bytes)
-        return line
+                put_stacks(trace, position, reader, effect.stacked_bytes)
+        return trace
 
 
 def _seconds(

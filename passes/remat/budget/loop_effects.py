@@ -1,7 +1,7 @@
-"""What rewriting pairs of loops changes in the block around them, candidate by candidate.
+"""What each candidate's rewritten loops change in the block around them.
 
-The loops are rewritten on a scratch copy of the module, whose bodies are small. What counts around
-them is what the bodies hold while they run, and how much one loop stacks for the other.
+The loops are rewritten in a scratch copy of the module. Two figures matter in the block around
+them: the memory inside the loops while they run, and the bytes that one loop stacks for the other.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from hloom.passes.remat.scan.rewrite import apply_scan, finish_scans
 
 @dataclass(frozen=True)
 class LoopEffect:
-    """How one rewritten loop differs in the block around it.
+    """The effect of one rewritten loop on the block around it.
 
     Attributes:
-      inner_bytes: alive only while it runs.
-      stacked_bytes: for a forward loop, what its backward loop is given of it.
+      inner_bytes: memory that is live only while the loop runs.
+      stacked_bytes: for a forward loop, the bytes of its results that its backward loop reads.
       partner: for a forward loop, the number of its backward loop among the module's operations.
-      seconds: for a forward loop, what the pair recomputes takes.
+      seconds: for a forward loop, the weighted time of what the pair recomputes.
     """
 
     inner_bytes: int
@@ -43,7 +43,7 @@ class LoopEffect:
 
 
 class LoopEffects:
-    """The effects of every candidate on a module's pairs of loops."""
+    """The effects of every price on a module's pairs of loops, cached."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class LoopEffects:
         pricing: Pricing,
         shards: Shards,
     ) -> None:
-        """``number`` is that of an operation among all of the module's, by ``walk.key``."""
+        """``number`` numbers the module's operations, by ``walk.key``."""
         self.module, self.number, self.scans = module, number, scans
         self.price_grid, self.pricing, self.shards = price_grid, pricing, shards
         self._kept: dict[tuple[int, int], int] = {}
@@ -62,14 +62,14 @@ class LoopEffects:
         self._effects: dict[tuple[ScanPlan, ...], dict[int, LoopEffect]] = {}
 
     def at(self, price: int) -> Mapping[int, LoopEffect]:
-        """By the number of a loop among the module's operations, what its rewriting changes."""
+        """By the number of a loop among the module's operations, its effect."""
         plans = self.plans(price)
         if plans not in self._effects:
             self._effects[plans] = self._find(plans) if plans else {}
         return self._effects[plans]
 
     def plans(self, price: int) -> tuple[ScanPlan, ...]:
-        """The plans of a price; pure."""
+        """The plans of the pairs of loops at a price."""
         if price not in self._plans:
             self._plans[price] = tuple(
                 plan
@@ -80,7 +80,7 @@ class LoopEffects:
         return self._plans[price]
 
     def kept_bytes(self, price: int) -> dict[ir.Block, int]:
-        """By block, bytes of what its loops stack at the rung of a price; quicker than effects."""
+        """By block, the bytes that its loops stack at the grid price; quicker than effects."""
         return {
             scans.block: self._kept_bytes(number, price // STEPS)
             for number, scans in enumerate(self.scans)
@@ -96,12 +96,12 @@ class LoopEffects:
         return scans.plan(pricing) if within is None else within
 
     def _cap_bytes(self, block: int, price_index: int, step: int) -> int | None:
-        """What the loops of a block may keep between two rungs; None where that is the same."""
+        """The cap on the stacks of a block's loops between two grid prices; None if these agree."""
         less, more = self._kept_bytes(block, price_index), self._kept_bytes(block, price_index + 1)
         return less + (more - less) * step // STEPS if less < more else None
 
     def _kept_bytes(self, block: int, price_index: int) -> int:
-        """What the loops of a block keep for their backward loops at a rung."""
+        """The bytes that the loops of a block stack at a grid price."""
         key = block, price_index
         if key not in self._kept:
             pricing = self.pricing.at(self.price_grid.rates(price_index))
@@ -138,30 +138,30 @@ class LoopEffects:
         return effects
 
     def _seconds(self, plan: ScanPlan) -> float:
-        """Seconds that a pair of loops takes for what it recomputes."""
+        """The weighted seconds of what a pair of loops recomputes."""
         once = sum(self.pricing.seconds(op) * times for op, times in plan.runs)
         return once * runs_of(plan.pair.backward.op.block)
 
 
 def _linked_bytes(forward: ir.Operation, backward: ir.Operation, shards: Shards) -> int:
-    """Bytes of what one loop makes and another is given."""
+    """Bytes of the results of one loop that are operands of another."""
     results = set(forward.results)
     linked = (value for value in dict.fromkeys(backward.operands) if value in results)
     return sum(shards.bytes_of(value) or 0 for value in linked)
 
 
-def put_stacks(line: OpTrace, writer: int, reader: int, stacked_bytes: int) -> None:
-    """Puts one stack of so many bytes in the place of those that one loop writes for another.
+def put_stacks(trace: OpTrace, writer: int, reader: int, stacked_bytes: int) -> None:
+    """Replaces the stacks that one loop writes for another by one of ``stacked_bytes``.
 
-    ``writer`` and ``reader`` are the positions of the two loops in the line.
+    ``writer`` and ``reader`` are the positions of the two loops in the trace.
     """
-    for value in line.makes[writer]:
-        if value in line.reads[reader]:
-            line.sizes[value] = 0
-    start, stack = len(line.sizes), len(line.sizes) + 1
-    line.sizes += [0, stacked_bytes]
-    line.inputs |= {start}
-    made = len(line.makes[writer])
-    line.reads[writer] = [*line.reads[writer][:made], start, *line.reads[writer][made:]]
-    line.makes[writer] = [*line.makes[writer], stack]
-    line.reads[reader] = [*line.reads[reader], stack]
+    for value in trace.makes[writer]:
+        if value in trace.reads[reader]:
+            trace.sizes[value] = 0
+    start, stack = len(trace.sizes), len(trace.sizes) + 1
+    trace.sizes += [0, stacked_bytes]
+    trace.inputs |= {start}
+    made = len(trace.makes[writer])
+    trace.reads[writer] = [*trace.reads[writer][:made], start, *trace.reads[writer][made:]]
+    trace.makes[writer] = [*trace.makes[writer], stack]
+    trace.reads[reader] = [*trace.reads[reader], stack]

@@ -9,17 +9,18 @@ from hloom.passes.remat.budget.pricing import Rates
 
 _PRICES_PER_DOUBLING = 2
 _LOWEST, _HIGHEST, _LAST = -10, 2, 6
-"""Rates as powers of two, times the bytes that the program makes a second: the lowest of all, the
-highest for expensive work, beyond which it is not repeated at all, and the last for cheap work."""
+"""Rates as powers of two, times the bytes that the program produces in a second: the lowest rate,
+the highest one for expensive work, above which it is not recomputed, and the highest for cheap
+work."""
 
 EXPENSIVE_PRICES = (_HIGHEST - _LOWEST) * _PRICES_PER_DOUBLING + 1
-"""From this rung on only cheap work is repeated."""
+"""From this price index on only cheap work is recomputed."""
 
 PRICES = (_LAST - _LOWEST) * _PRICES_PER_DOUBLING + 1
-"""How many prices are tried."""
+"""The number of grid prices."""
 
 STEPS = 32
-"""Steps from one rung to the next."""
+"""Steps from one grid price to the next."""
 
 
 @dataclass(frozen=True, order=True)
@@ -29,10 +30,11 @@ class Candidate:
     Attributes:
       window_length: operations of the backward pass in a window; 0 leaves straight lines as they
         are.
-      price: from 0, where memory is all that counts, to ``PRICES * STEPS``; between two rungs
-        what is made late in the forward pass, and so is kept for a short time, has the upper price.
-      cheap_prefix: how many windows that run first recompute cheap work only. What they would
-        recompute for themselves is mostly alive at the same time where it is kept.
+      price: from 0, where memory is all that counts, to ``PRICES * STEPS``; between two grid
+        prices, values produced late in the forward pass, whose live ranges are short, have the
+        upper one.
+      cheap_prefix: the number of windows, of those that run first, that recompute cheap work only.
+        What they would recompute is mostly in memory at that time in any case.
     """
 
     window_length: int
@@ -45,17 +47,17 @@ class Candidate:
 
     @property
     def step(self) -> int:
-        """Steps above the rung."""
+        """Steps above the grid price."""
         return self.price % STEPS
 
 
 @dataclass(frozen=True)
 class PriceGrid:
-    """The rates of each rung. ``middle_rate`` is the bytes that the program makes a second."""
+    """The rates of the grid prices; ``middle_rate`` is bytes the program makes per second."""
 
     middle_rate: float
 
     def rates(self, price_index: int) -> Rates:
-        """One rate for all work until expensive work is out, then one for cheap work alone."""
+        """One rate for all work; from EXPENSIVE_PRICES on an infinite one for expensive work."""
         rate = self.middle_rate * 2.0 ** (_LOWEST + price_index / _PRICES_PER_DOUBLING)
         return Rates(rate if price_index < EXPENSIVE_PRICES else math.inf, rate)

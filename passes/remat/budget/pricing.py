@@ -1,4 +1,4 @@
-"""What doing an operation once more is worth in bytes."""
+"""The price of recomputing an operation, in bytes."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from hloom.passes.analysis.purity import is_cheap
 from hloom.passes.ir.types import TensorSizes
 
 NEVER = 2**60
-"""Bytes that are more than any device has: the price of what is never to be done."""
+"""More bytes than any device has: the price of work that must not be recomputed."""
 
 
 _CHEAP_SHARE = 1 / 16
-"""How much a second of cheap work counts, beside one of expensive work."""
+"""The weight of a second of cheap work; expensive work has weight 1."""
 
 
 @dataclass(frozen=True)
 class Rates:
-    """What a second of recomputation is worth: bytes a second, by what is recomputed."""
+    """Prices of a second of recomputation in bytes, for expensive and for cheap work."""
 
     expensive: float
     cheap: float
@@ -30,13 +30,13 @@ class Rates:
 
 @dataclass(frozen=True)
 class Pricing:
-    """Prices of recomputation: seconds on one device, at so many bytes each.
+    """Prices of recomputation: seconds on one device times a rate in bytes per second.
 
-    Of the seconds of cheap work only a share counts. It is mostly done inside of kernels that run
-    anyway, whose roofline is an upper bound, and a matrix product shall not be repeated to save a
-    few passes over memory: what is added is told and compared in FLOPs.
+    A second of cheap work counts by a share. Cheap work mostly runs inside kernels that run in any
+    case, so that its roofline is an upper bound; and a matrix product is not to be recomputed to
+    avoid a few passes over memory.
 
-    The seconds of each operation are looked up once, and stay so for prices made by ``at``.
+    The seconds of operations are cached, and pricings made by ``at`` share the cache.
     """
 
     speed: Speed
@@ -50,20 +50,20 @@ class Pricing:
     _sizes: TensorSizes = field(default_factory=TensorSizes, repr=False, compare=False)
 
     def of(self, op: ir.Operation) -> int:
-        """Bytes that doing the operation once more is worth, rounded up; NEVER at most."""
+        """The price of recomputing the operation in bytes, rounded up; NEVER at most."""
         cheap, seconds = self._look_up(op)
         rate = self.rates.cheap if cheap else self.rates.expensive
-        # Not by way of the seconds, which may be 0.
+        # An infinite rate is tested for by itself: the seconds may be 0.
         if math.isinf(rate):
             return NEVER
         return math.ceil(min(seconds * rate, NEVER))
 
     def seconds(self, op: ir.Operation) -> float:
-        """Seconds that doing the operation once more takes, as they count."""
+        """The weighted seconds of recomputing the operation."""
         return self._look_up(op)[1]
 
     def _look_up(self, op: ir.Operation) -> tuple[bool, float]:
-        """Whether an operation is cheap, and its seconds as they count."""
+        """Whether an operation is cheap, and its weighted seconds."""
         found = self._known.get(op)
         if found is None:
             cheap = is_cheap(op)
@@ -72,12 +72,12 @@ class Pricing:
         return found
 
     def repeat_seconds(self, op: ir.Operation) -> float:
-        """Seconds that doing the operation once more takes, of cheap work an upper bound."""
+        """The seconds of recomputing the operation; an upper bound for cheap work."""
         found = self._roofline_seconds.get(op)
         if found is None:
             found = self._roofline_seconds[op] = repeat_seconds(op, self.speed, self._sizes)
         return found
 
     def at(self, rates: Rates) -> Pricing:
-        """The same seconds at other prices."""
+        """A pricing with the same seconds and other rates."""
         return dataclasses.replace(self, rates=rates)

@@ -1,4 +1,4 @@
-"""Finding the candidate that meets a bound on memory at the least added time."""
+"""Searches the candidate that meets a bound on memory at the least added time."""
 
 from __future__ import annotations
 
@@ -14,42 +14,41 @@ from hloom.passes.remat.record import Estimate, Measurement
 _LONGEST_CHEAP_PREFIX = 4
 
 _LEFT_FOR_STEPS = 4
-"""Candidates that are left for the steps between rungs, where not many may be tried."""
+"""Estimates that are reserved for the steps between grid prices, if few are allowed."""
 
 _EVEN_STEPS = 3
-"""How many steps are looked for as if memory grew evenly from one rung to the next."""
+"""How many steps are chosen as if memory grew linearly from one grid price to the next."""
 
 _KEPT_SHARE = 0.75
-"""The share of the peak that kept values mostly are."""
+"""The usual share of saved values in the peak."""
 
 _FLOOR_PRICES = (0, 12, 8, 4, 16, 24, 20)
-"""Rungs that are tried for the least memory, in this order; and around the best of them those
-between."""
+"""The price indices that are tried for the least memory, in this order, before those between around
+the best one."""
 
 _FAR = 1.5
-"""Between two rungs that both take so many times the least memory nothing is looked for."""
+"""Prices between two that both take this many times the least memory are not tried."""
 
 
 _MOST_WORK, _MOST_WORK_IF_LONG, _FEWEST = 1_000_000, 500_000, 6
-"""How many operations are simulated for one plan, all candidates together, and the number of
-candidates that are always allowed: so that planning stays short where programs are long. One
-operation takes 6 to 8 microseconds on one core of a server, so that 500,000 take 4 seconds; a few
-candidates are tried beyond that, to end a search with something that fits, and all is to be done in
-10 seconds."""
+"""The number of operations that may be simulated for one plan, over all its candidates, and the
+number of candidates that are always allowed. They bound the planning time of long programs to 10
+seconds: one operation takes 6 to 8 microseconds on one core of a server, so 500,000 take 4 seconds,
+and a search estimates a few more candidates to end with one that fits."""
 
 
 class Search:
-    """Looks for candidates; remembers every estimate it has seen, in order."""
+    """Searches candidates, and keeps every estimate in order."""
 
     def __init__(self, model: Model, known: Iterable[Estimate] = ()) -> None:
         self.model = model
         most = _MOST_WORK_IF_LONG if model.is_long else _MOST_WORK
         self.left = max(_FEWEST, most // max(len(model.operations), 1))
-        """How many more candidates may be tried, about."""
+        """About how many more candidates may be estimated."""
         self.estimates: dict[Candidate | None, Estimate] = {o.candidate: o for o in known}
 
     def estimate(self, candidate: Candidate | None) -> Estimate:
-        """What the model says of a candidate, asked once."""
+        """The estimate of a candidate, cached."""
         if candidate not in self.estimates:
             self.left -= 1
             self.estimates[candidate] = self.model.estimate(candidate)
@@ -61,10 +60,10 @@ class Search:
         fits: Callable[[Estimate], bool],
         tried: Sequence[Measurement] = (),
     ) -> None:
-        """Tries candidates around where estimates begin to fit in about ``limit_bytes``.
+        """Tries candidates around those that just fit in about ``limit_bytes``.
 
-        ``fits`` says whether one does; it is to hold for less memory where it holds for more.
-        ``tried`` corrects what the model says of memory.
+        ``fits`` decides whether an estimate fits; it must accept less memory if it accepts more.
+        ``tried`` corrects the model's memory.
         """
         lengths = self.model.lengths()
         if fits(self.estimate(None)) or not lengths:
@@ -74,7 +73,7 @@ class Search:
         for length in lengths:
             wanted = 0
             if best and (self.model.seconds(Candidate(length, guess * STEPS)), -length) > best[:2]:
-                wanted = guess + 1  # as far down as there it would cost more than the best
+                wanted = guess + 1  # at lower prices it would add more time than the best
             price_index = self._highest(length, fits, max(guess, wanted), wanted)
             if price_index is None:
                 continue
@@ -82,14 +81,14 @@ class Search:
             found = self._at(length, price_index, 0).seconds, -length, price_index
             best = min(best or found, found)
             if price_index >= EXPENSIVE_PRICES or self.left <= _LEFT_FOR_STEPS:
-                break  # where only cheap work is repeated, the windows matter little
+                break  # if only cheap work is recomputed, the window length matters little
         if best:
             _, negative, price_index = best
             self._between(-negative, price_index, fits, limit_bytes, tried)
-            self._lead(fits)
+            self._try_cheap_prefix(fits)
 
     def _guess(self, length: int, limit_bytes: float) -> int:
-        """About the highest rung that fits, by what is kept alone."""
+        """About the highest price index that fits, by the bytes of saved values alone."""
         low, high = 0, PRICES
         while high - low > 1:
             middle = (low + high) // 2
@@ -103,7 +102,7 @@ class Search:
         return low
 
     def lowest(self) -> list[Estimate]:
-        """Candidates with little memory: the same ones whatever was tried before."""
+        """Estimates with little memory; they do not depend on what was tried before."""
         grid = self._grid()
         lowest = min(grid, key=lambda one: (one.temp_bytes, one.seconds), default=None)
         if lowest is not None and lowest.candidate is not None and self.left > 0:
@@ -115,7 +114,7 @@ class Search:
         return [self.estimate(None), *grid]
 
     def _grid(self) -> list[Estimate]:
-        """Estimates for each length, at the rungs where they may take less than the others."""
+        """Estimates for each window length, at price indices that may take the least memory."""
         grid: list[Estimate] = []
         ceiling = EXPENSIVE_PRICES
         for length in self.model.lengths():
@@ -125,14 +124,14 @@ class Search:
                 if price_index >= ceiling or self._is_far(price_index, column, least):
                     continue
                 if self.model.kept_bytes(Candidate(length, price_index * STEPS)) > least:
-                    ceiling = price_index  # with windows of other lengths no less is kept
+                    ceiling = price_index  # other window lengths save no fewer bytes
                     continue
                 column[price_index] = self._at(length, price_index, 0)
             grid += column.values()
         return grid
 
     def _is_far(self, price_index: int, column: Mapping[int, Estimate], least_bytes: float) -> bool:
-        """Whether it is not worth trying a rung for less memory, by those that it is between."""
+        """Whether a price index need not be tried for less memory, by its neighbours' estimates."""
         below = max((other for other in column if other < price_index), default=None)
         above = min((other for other in column if other > price_index), default=None)
         if below is None or above is None:
@@ -142,17 +141,20 @@ class Search:
             return True
         return min(one.temp_bytes, other.temp_bytes) > least_bytes * _FAR
 
-    def _lead(self, fits: Callable[[Estimate], bool]) -> None:
-        """Tries whether the first windows need not recompute what is expensive."""
+    def _try_cheap_prefix(self, fits: Callable[[Estimate], bool]) -> None:
+        """Tries whether the first windows may recompute cheap work only."""
         best = cheapest(estimate for estimate in self.estimates.values() if fits(estimate))
         if best is None or best.candidate is None or not best.candidate.window_length:
             return
-        lead = 1
-        while best.candidate.price < EXPENSIVE_PRICES * STEPS and lead <= _LONGEST_CHEAP_PREFIX:
-            candidate = dataclasses.replace(best.candidate, cheap_prefix=lead)
+        cheap_prefix = 1
+        while (
+            best.candidate.price < EXPENSIVE_PRICES * STEPS
+            and cheap_prefix <= _LONGEST_CHEAP_PREFIX
+        ):
+            candidate = dataclasses.replace(best.candidate, cheap_prefix=cheap_prefix)
             if self.model.seconds(candidate) < best.seconds and not fits(self.estimate(candidate)):
                 break
-            lead *= 2
+            cheap_prefix *= 2
 
     def _at(self, length: int, price_index: int, step: int) -> Estimate:
         return self.estimate(Candidate(length, price_index * STEPS + step))
@@ -160,7 +162,7 @@ class Search:
     def _highest(
         self, length: int, fits: Callable[[Estimate], bool], guess: int, wanted: int
     ) -> int | None:
-        """The highest rung that fits, from the ``wanted`` one on, looked for near a guess."""
+        """The highest price index that fits, ``wanted`` or above, searched from a guess."""
 
         def holds(price_index: int) -> bool:
             return fits(self._at(length, price_index, 0))
@@ -194,7 +196,7 @@ class Search:
         limit_bytes: float,
         tried: Sequence[Measurement],
     ) -> None:
-        """Tries steps from one rung to the next: where memory grows evenly few, else by halves."""
+        """Tries steps between two grid prices: by linear interpolation first, then by bisection."""
 
         def missing(step: int) -> float:
             return limit_bytes - corrected_bytes(self._at(length, price_index, step), tried)
@@ -206,7 +208,7 @@ class Search:
                 break
             middle = (low + high) // 2
             if number == 1 and low and self.model.pairs and 2 * missing(low) > missing(0):
-                middle = STEPS - 1  # what loops stack grows in large steps: the last one may fit
+                middle = STEPS - 1  # stacks grow in large steps: the last one may fit
             elif even and number < _EVEN_STEPS:
                 middle = _evenly_between(low, high, missing(low), missing(high))
             if fits(self._at(length, price_index, middle)):
@@ -216,7 +218,7 @@ class Search:
 
 
 def _evenly_between(low: int, high: int, below: float, above: float) -> int:
-    """The last step before nothing is missing, if what is missing falls evenly, from ``below``."""
+    """The last step that fits if the slack falls linearly from ``below`` to ``above``."""
     share = below / (below - above) if below > above else 0.5
     return min(max(low + int(share * (high - low)), low + 1), high - 1)
 
@@ -234,9 +236,9 @@ def _cost(estimate: Estimate) -> tuple[float, int, int]:
 
 
 def corrected_bytes(estimate: Estimate, tried: Sequence[Measurement]) -> float:
-    """The temporary memory to expect of an estimate, given what XLA made of others.
+    """The expected temporary memory of an estimate, corrected by XLA's figures for others.
 
-    The model is off by much the same ratio for candidates that are alike.
+    The ratio between XLA's figure and the model's is much the same for similar candidates.
     """
     if not tried:
         return estimate.temp_bytes

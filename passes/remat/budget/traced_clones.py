@@ -1,4 +1,4 @@
-"""A block's line of work as it would be with a schedule's clones in it; nothing is edited."""
+"""The memory trace of a block with a schedule's clones in it: a dry run that edits no IR."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from hloom.passes.ir.op_facts import BufferUse
 from hloom.passes.remat.block.schedule import ClonePlacement, CloneSchedule
 
 
-def clone_into_trace(line: OpTrace, schedule: CloneSchedule) -> OpTrace:
-    """The line of the block with the recomputation that the schedule plans."""
-    return _CloneWriter(line, schedule).run()
+def clone_into_trace(trace: OpTrace, schedule: CloneSchedule) -> OpTrace:
+    """The trace of the block with the clones of the schedule."""
+    return _CloneWriter(trace, schedule).run()
 
 
 class _CloneWriter:
-    """Writes a new line: the old one's values by their numbers, the clones' behind them."""
+    """Writes a new trace. Old values keep their numbers, and clones have numbers above them."""
 
-    def __init__(self, line: OpTrace, schedule: CloneSchedule) -> None:
-        self.old, self.schedule = line, schedule
+    def __init__(self, trace: OpTrace, schedule: CloneSchedule) -> None:
+        self.old, self.schedule = trace, schedule
         self.graph = schedule.graph
         self.new = OpTrace(
-            sizes=list(line.sizes),
-            inputs=line.inputs,
-            returned=line.returned,
-            donations=line.donations,
+            sizes=list(trace.sizes),
+            inputs=trace.inputs,
+            returned=trace.returned,
+            donations=trace.donations,
         )
         self.clones: list[dict[int, int]] = [{} for _ in schedule.windows]
         self.reads = {
@@ -33,7 +33,7 @@ class _CloneWriter:
         self.held: dict[int, int] = {}
         """The result of the last barrier over a gradient."""
         self.holds: dict[int, list[int]] = {}
-        """For a position, gradients that it takes from the last barrier over them."""
+        """By position, the gradients that it reads from the last barrier over them."""
         self.groups: dict[int, list[tuple[int, ClonePlacement]]] = {}
         for number, window in enumerate(schedule.windows):
             for placement in window.placements:
@@ -53,7 +53,7 @@ class _CloneWriter:
             self._copy_until(done, position)
             done = position
             if position >= len(old.uses):
-                break  # the terminator: no part of the line
+                break  # the terminator, which is not in the trace
             for number, placement in self.groups.get(position, ()):
                 self._emit_group(placement, self.clones[number])
             number, values = self.reads.get(position, (0, []))
@@ -71,7 +71,7 @@ class _CloneWriter:
         return self.new
 
     def _copy_until(self, start: int, stop: int) -> None:
-        """Takes over what stays as it is."""
+        """Copies the unchanged part."""
         old, new = self.old, self.new
         new.uses += old.uses[start:stop]
         new.reads += old.reads[start:stop]
@@ -87,7 +87,7 @@ class _CloneWriter:
 
     def _emit_group(self, placement: ClonePlacement, clones: dict[int, int]) -> None:
         old, new, results = self.old, self.new, self.graph.results
-        # A leaf of several groups passes a barrier in each.
+        # A leaf of several groups passes the barrier of each.
         clones.update(self._emit_barrier(placement))
         sizes = new.sizes
         for producer in placement.cloned:
@@ -103,7 +103,7 @@ class _CloneWriter:
             clones.update(zip(made, copies, strict=True))
 
     def _emit_barrier(self, placement: ClonePlacement) -> dict[int, int]:
-        """A barrier over the group's leaves and gradient; the leaves as they come out of it."""
+        """Writes the group's barrier; maps its leaves to the barrier's results."""
         if not placement.leaves:
             return {}
         read = list(placement.leaves)

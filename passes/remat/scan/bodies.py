@@ -1,9 +1,9 @@
-"""The forward bodies of a pair of loops and of the pairs inside it, each a body of values.
+"""The forward bodies of a pair of loops and of the pairs inside it.
 
-A body's backward loop stands in the backward body of the body around it. What its forward loop
-stacks comes to the backward loop in one of two ways: linked, through stacks of the loop around, or
-rerun: the whole forward loop is cloned into the backward body around, right before its backward
-loop, and its stacks need to be there for one iteration only.
+An inner pair's forward loop is in the outer forward body, its backward loop in the outer backward
+body. The stacks of the inner forward loop reach the inner backward loop in one of two ways. Linked:
+the outer loop stacks them once more. Rerun: the whole inner forward loop is cloned into the outer
+backward body, right before the inner backward loop, and its stacks live for one outer iteration.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from hloom.passes.ir.locations import operation_name
 from hloom.passes.ir.op_facts import Kind
 
 _DEEPEST = 4
-"""Loops inside one another that are planned together."""
+"""The most levels of nested loops that are planned together."""
 
 
 class ScanBody:
-    """One forward body, and where its values can be had from in the backward body."""
+    """One forward body, and which of its values the backward body can access."""
 
     def __init__(self, pair: LoopPair, parent: ScanBody | None = None, depth: int = 1) -> None:
         self.pair, self.parent = pair, parent
@@ -36,16 +36,20 @@ class ScanBody:
         inner = _separate(pair) if depth < _DEEPEST else []
         self.children = [ScanBody(found, self, depth + 1) for found in inner]
         handed_on = {
-            link.through.stack.number
+            residual.through.stack.number
             for child in self.children
-            for link in child.pair.links
-            if link.through is not None
+            for residual in child.pair.residuals
+            if residual.through is not None
         }
-        self.links = [link for link in pair.links if link.stack.number not in handed_on]
-        """Links whose stacks no body inside is given."""
+        self.residuals = [
+            residual for residual in pair.residuals if residual.stack.number not in handed_on
+        ]
+        """Residuals whose stacks are not passed on to an inner pair."""
         index = self.graph.index
-        self.linked = {index[link.stored]: link for link in reversed(self.links)}
-        numbers = {link.stack.number for link in pair.links}
+        self.residual_of = {
+            index[residual.stored]: residual for residual in reversed(self.residuals)
+        }
+        numbers = {residual.stack.number for residual in pair.residuals}
         self.stacked = {
             index[stack.value]: stack
             for stack in reversed(pair.forward.stacks)
@@ -54,20 +58,20 @@ class ScanBody:
         self.position = self._position()
 
     def all(self) -> Iterator[ScanBody]:
-        """This body and those inside it, outer ones first."""
+        """This body and the inner ones, outer bodies first."""
         yield self
         for child in self.children:
             yield from child.all()
 
     @property
     def runs(self) -> int:
-        """How often the body runs while the outermost one runs once."""
+        """How often the body runs for each run of the outermost body."""
         return 1 if self.parent is None else self.pair.forward.trip_count * self.parent.runs
 
     def kept_bytes(self, value: int, rerun: frozenset[ScanBody]) -> int:
-        """Bytes of all slices of a value that are there at once, were it stored.
+        """Bytes of all slices of a value that would be in memory at one time if it were stacked.
 
-        A share: of one iteration of the outermost loop, as if all were alike.
+        Counted for each iteration of the outermost loop.
         """
         return math.ceil(self.graph.size(value) * self._kept_slices(rerun))
 
@@ -80,7 +84,7 @@ class ScanBody:
 
     @property
     def may_rerun(self) -> bool:
-        """Whether the forward loop may be run again in the backward body around."""
+        """Whether the forward loop may be cloned into the outer backward body."""
         around = self.parent
         return around is not None and around.graph.kinds[self.position] is not Kind.OPAQUE
 
@@ -89,12 +93,12 @@ class ScanBody:
         return self if self.parent is None else self.parent.outermost
 
     def stack(self, value: int) -> StackedOutput | None:
-        """The stack that has a value of the body today."""
-        link = self.linked.get(value)
-        return link.stack if link else self.stacked.get(value)
+        """The existing stack of a value of the body; None if it has none."""
+        residual = self.residual_of.get(value)
+        return residual.stack if residual else self.stacked.get(value)
 
     def is_there(self, value: int) -> bool:
-        """Whether the backward body can have the value without keeping or computing anything."""
+        """Whether the backward body can access the value without saving or recomputing it."""
         if self.graph.producers[value] != FROM_OUTSIDE:
             return False
         forward = self.pair.forward
@@ -105,7 +109,7 @@ class ScanBody:
         return self.outside(value) is None
 
     def outside(self, value: int) -> tuple[ScanBody, int] | None:
-        """The value of a body around this one that a value from outside the body always is."""
+        """The value of an outer body that always equals this one; None if none does."""
         if self.parent is None or self.graph.producers[value] != FROM_OUTSIDE:
             return None
         forward = self.pair.forward
@@ -122,9 +126,9 @@ class ScanBody:
         return None
 
     def bytes_from_outside(self, value: int) -> int:
-        """A share of what the outermost backward loop keeps alive by reading a value from outside.
+        """Bytes of a value from outside that the backward loop would keep alive by reading it.
 
-        Of a body without a parent, and for a value that is there.
+        Counted for each iteration. For values of an outermost body that `is_there` accepts.
         """
         forward, backward = self.pair.forward, self.pair.backward
         if value == forward.counter:
@@ -134,18 +138,18 @@ class ScanBody:
         if defining_op(outer) is None or any(
             not _stands_before(use.owner.operation, backward.op) for use in outer.uses
         ):
-            return 0  # alive when the backward loop runs, whatever we do
+            return 0  # alive when the backward loop runs in any case
         return -(-self.graph.size(value) // forward.trip_count)
 
     def _position(self) -> int:
-        """Where the forward loop stands in the body around; -1 for the outermost."""
+        """The forward loop's position in the outer body; -1 for the outermost body."""
         return -1 if self.parent is None else self.parent.graph.ops.index(self.pair.forward.op)
 
 
 def outermost_bodies(pairs: Iterable[LoopPair]) -> list[ScanBody]:
-    """Frames of those of a block's pairs of loops that may be rewritten.
+    """The bodies of the pairs of loops in a block that may be rewritten.
 
-    A loop may be in several of them.
+    A loop may be in several pairs.
     """
     return [
         ScanBody(pair)
@@ -157,7 +161,7 @@ def outermost_bodies(pairs: Iterable[LoopPair]) -> list[ScanBody]:
 
 
 def _separate(outer: LoopPair) -> list[LoopPair]:
-    """The pairs that an outer pair links whose loops are in no other pair, linked or of a block."""
+    """The inner pairs of an outer pair, without those that share a loop with another pair."""
     blocks = outer.forward.body, outer.backward.body
     taken = {
         loop
@@ -176,13 +180,13 @@ def _separate(outer: LoopPair) -> list[LoopPair]:
 
 
 def _is_ad(pair: LoopPair) -> bool:
-    """Whether the second loop is the first one's backward pass: by name, else by running back."""
+    """Whether the second loop is the first one's backward pass: by name, else by its direction."""
     if operation_name(pair.backward.op.location):
         return is_backward(pair.backward.op) and not is_backward(pair.forward.op)
     return pair.reversed_
 
 
 def _stands_before(op: ir.Operation, loop: ir.Operation) -> bool:
-    """Whether an operation, or the one of the loop's block that holds it, is before the loop."""
+    """Whether an operation, or its ancestor in the loop's block, is before the loop."""
     ancestor = walk.ancestor_in(loop.block, op)
     return ancestor != loop and ancestor.is_before_in_block(loop)

@@ -1,4 +1,4 @@
-"""What the scans of a block store in so many bytes, so that recomputing takes least: exactly."""
+"""Plans all scans of a block within a number of stored bytes, at the least price."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from hloom.passes.remat.scan.plan import BlockScans, ScanPlan
 def plan_scans_budgeted(
     scans: BlockScans, pricing: Pricing, cap_bytes: int
 ) -> list[ScanPlan] | None:
-    """Plans the pairs of loops of a block together: all they store takes at most ``cap_bytes``.
+    """Plans the pairs of loops of a block together: all that they store is within ``cap_bytes``.
 
-    Of such plans it is one of least total price, as ``pricing`` has it; exactly so in bodies of up
-    to some 400 values. ``cap_bytes`` is of whole stacks, those that are kept and new ones, without
-    those below ``min_bytes`` a slice. None where no plan fits.
+    Of such plans it is one of least total price; exactly so for bodies of up to some 400 values.
+    ``cap_bytes`` counts whole stacks, existing and new ones, without those with slices below
+    ``min_bytes``. None if no plan fits.
     """
     bodies = _disjoint(scans.bodies)
     if not bodies:
@@ -29,10 +29,10 @@ def plan_scans_budgeted(
     inner = [child for body in bodies for child in body.all() if child.may_rerun]
 
     @functools.cache
-    def choose(rerun: frozenset[ScanBody]) -> _Choice | None:
+    def choose(rerun: frozenset[ScanBody]) -> _BudgetedCut | None:
         return _choose(scans, bodies, rerun, pricing, cap_bytes)
 
-    found: list[_Choice] = []
+    found: list[_BudgetedCut] = []
     for start in (frozenset[ScanBody](), frozenset(inner)):
         best = choose(start)
         for child in inner:
@@ -52,12 +52,12 @@ def plan_scans_budgeted(
 
 
 def bytes_kept_at(scans: BlockScans, pricing: Pricing) -> int:
-    """What plans at a price keep, in the bytes that ``plan_scans_budgeted`` limits."""
+    """The bytes that plans at this price store, as ``plan_scans_budgeted`` counts them."""
     return sum(scans.kept_bytes(body, pricing) for body in _disjoint(scans.bodies))
 
 
 def _disjoint(bodies: list[ScanBody]) -> list[ScanBody]:
-    """The bodies, each loop in one of them: the first."""
+    """The bodies without those that share a loop with an earlier one."""
     chosen: list[ScanBody] = []
     taken: set[ir.Operation] = set()
     for body in bodies:
@@ -69,8 +69,8 @@ def _disjoint(bodies: list[ScanBody]) -> list[ScanBody]:
 
 
 @dataclass(frozen=True)
-class _Choice:
-    """What each problem keeps, and the total price of the rest."""
+class _BudgetedCut:
+    """The saved vertices of each problem, and the total price of recomputing the others."""
 
     problems: tuple[CutProblem, ...]
     kept: tuple[frozenset[int], ...]
@@ -83,8 +83,8 @@ def _choose(
     rerun: frozenset[ScanBody],
     pricing: Pricing,
     cap_bytes: int,
-) -> _Choice | None:
-    """The best choice where these inner loops are rerun; None where nothing fits."""
+) -> _BudgetedCut | None:
+    """The cheapest cut if these inner loops are rerun; None if none fits."""
     problems = [scans.problem(body, rerun & set(body.all()), only_cheap=False) for body in bodies]
     weights: list[int] = []
     edges: list[tuple[int, int]] = []
@@ -95,7 +95,7 @@ def _choose(
     for body, problem in zip(bodies, problems, strict=True):
         start, trip_count = len(weights), body.pair.forward.trip_count
         starts.append(start)
-        # What cannot be stored does not fit, whatever the limit.
+        # A value that cannot be stored exceeds any cap.
         weights += [
             w * trip_count if w < problem.unstorable else cap_bytes + 1 for w in problem.weights
         ]
@@ -110,7 +110,7 @@ def _choose(
     if kept is None:
         return None
     ends = [*starts[1:], len(weights)]
-    return _Choice(
+    return _BudgetedCut(
         problems=tuple(problems),
         kept=tuple(
             frozenset(vertex - start for vertex in kept if start <= vertex < end)

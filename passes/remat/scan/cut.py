@@ -1,6 +1,6 @@
-"""What the bodies of a pair of loops keep, as a vertex cut of one problem.
+"""The values that the bodies of a pair of loops save, as one minimum vertex cut.
 
-Weights and prices are those of one iteration of the outermost loop, in bytes of one of its slices.
+Weights and prices are in bytes, for one iteration of the outermost loop.
 """
 
 from __future__ import annotations
@@ -17,10 +17,15 @@ from hloom.passes.remat.scan.bodies import ScanBody
 
 @dataclass(eq=False)
 class CutProblem:
-    """Vertices of all bodies, one for each value and one for each operation of several results.
+    """The flow network over all bodies; it does not depend on prices.
 
-    ``first`` is the vertex of a body's first value, ``made`` has for the vertices that stand for
-    an operation the operation's body and position. Nothing of it depends on prices.
+    A vertex is a value, or an operation with several results.
+
+    Attributes:
+      bodies: the outermost body and the inner ones.
+      rerun: the inner bodies whose forward loops are rerun.
+      first: by body, the vertex of its first value.
+      made: by vertex whose price is that of an operation, the operation's body and position.
     """
 
     bodies: list[ScanBody]
@@ -38,21 +43,21 @@ class CutProblem:
     def of(
         cls, body: ScanBody, rerun: frozenset[ScanBody], min_bytes: int, *, only_cheap: bool
     ) -> CutProblem:
-        """The problem of an outermost body and those inside it, of which some are rerun."""
+        """The problem of an outermost body and its inner ones, of which ``rerun`` are rerun."""
         problem = cls(list(body.all()), rerun, min_bytes, only_cheap)
         problem._weigh()
         problem._connect()
         return problem
 
     def cut(self, pricing: Pricing | None) -> frozenset[int]:
-        """The vertices to keep: those of least weight, with the prices of what they leave out."""
+        """The vertices to save: those of least weight plus price of all recomputed vertices."""
         prices = {
             vertex: min(price, self.unstorable) for vertex, price in self.prices(pricing).items()
         }
         return minimum_vertex_cut(self.weights, self.edges, self.sources, self.sinks, prices)
 
     def prices(self, pricing: Pricing | None) -> dict[int, int]:
-        """By vertex, what making it costs; nothing where that is free for all."""
+        """By vertex, the price of recomputing it; empty without a pricing: all is free."""
         if pricing is None:
             return {}
         return {
@@ -61,15 +66,15 @@ class CutProblem:
         }
 
     def is_recomputable(self, body: ScanBody, value: int) -> bool:
-        """Whether a value made in a body may be computed again in the backward body."""
+        """Whether a value of a body may be recomputed in the backward body."""
         graph = body.graph
         return graph.is_cheap(value) if self.only_cheap else graph.is_pure(value)
 
     def _weigh(self) -> None:
         stored = [
-            body.kept_bytes(body.graph.index[link.stored], frozenset())
+            body.kept_bytes(body.graph.index[residual.stored], frozenset())
             for body in self.bodies
-            for link in body.links
+            for residual in body.residuals
         ]
         read = [
             child.parent.kept_bytes(value, frozenset())
@@ -78,7 +83,7 @@ class CutProblem:
             for value in child.parent.graph.operands[child.position]
         ]
         self.unstorable = 1 + sum(stored) + sum(read)
-        """More than keeping everything costs that is kept today, or that a rerun loop reads."""
+        """More than the weight of all that is saved today or read by a rerun loop: infinity."""
         for body in self.bodies:
             self.first[body] = len(self.weights)
             for value in range(len(body.graph.values)):
@@ -94,7 +99,7 @@ class CutProblem:
             return 0
         if self.only_cheap and graph.is_small_reduction(value):
             return 0
-        if value in body.linked and graph.size(value) < self.min_bytes:
+        if value in body.residual_of and graph.size(value) < self.min_bytes:
             return 0
         if not isinstance(graph.values[value].type, ir.RankedTensorType) or not graph.sizes[value]:
             return self.unstorable
@@ -112,8 +117,8 @@ class CutProblem:
                     self.sources.append(first + value)
                 elif value == graph.results[producer][0]:
                     self._connect_operation(body, producer)
-            linked = [value for value in body.linked if not body.constant[value]]
-            self.sinks += [first + value for value in linked]
+            read = [value for value in body.residual_of if not body.constant[value]]
+            self.sinks += [first + value for value in read]
 
     def _connect_from_outside(self, body: ScanBody, value: int) -> None:
         vertex, outside = self.first[body] + value, body.outside(value)
@@ -128,16 +133,16 @@ class CutProblem:
         results = [first + value for value in graph.results[position]]
         made = results[0]
         if len(results) > 1:
-            # The operation is a vertex of its own: its price is paid once.
+            # The operation is a vertex of its own, so that its price counts once.
             made = len(self.weights)
             self.weights.append(self.unstorable)
             self.edges += [(made, result) for result in results]
         self.edges += [(first + read, made) for read in graph.operands[position]]
         if any(child.position == position for child in self.rerun if child.parent is body):
-            self.sinks.append(made)  # done again in any case
+            self.sinks.append(made)  # recomputed in any case
         self.made[made] = body, position
 
 
 def price_in(body: ScanBody, position: int, pricing: Pricing | None) -> int:
-    """What doing an operation of a body again costs, in all iterations of its loop."""
+    """The price of recomputing an operation of a body in all iterations of its loop."""
     return 0 if pricing is None else pricing.of(body.graph.ops[position]) * body.runs

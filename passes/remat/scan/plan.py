@@ -1,14 +1,13 @@
-"""What a scan stores for its backward loop, and what the backward body computes again.
+"""The plan of a pair of loops: what the forward loop stores, what the backward body recomputes.
 
-A scan's forward loop stacks every residual of its body; the backward loop reads them back, one
-slice an iteration. The body is the segment: a minimum vertex cut of the forward body says which
-values to store, and the operations between those and what the backward body reads are cloned into
-it. Loop invariants and slices of the scanned inputs are there anyway; the carry can be stored like
-any other value. The two bodies are separate computations, so that no barrier is needed between
-them.
+A scan's forward loop stacks every residual of its body, and the backward loop reads one slice in
+each iteration. A minimum vertex cut of the forward body selects the values to store. The operations
+between these and what the backward body reads are cloned into the backward body. Loop invariants
+and slices of the scanned inputs cost nothing. The carry can be stored like any other value. No
+barrier is needed, since the two bodies are separate computations.
 
-Scans inside scans are cut together. What an inner scan stacks is stacked once more by the outer
-one, or the whole inner forward loop is run again in the outer backward body: whatever is cheaper.
+Nested scans are cut together. The stacks of an inner scan are stacked once more by the outer one,
+or the whole inner forward loop is rerun in the outer backward body, whichever is cheaper.
 """
 
 from __future__ import annotations
@@ -31,13 +30,15 @@ from hloom.passes.remat.scan.sites import BodySite, CloneSites
 class ScanPlan:
     """What one pair of loops stores, and what its backward body recomputes.
 
-    ``stored`` are the forward values that the clones start from as slices, each with the stack
-    that has it today, or None where it needs a new one; ``dropped`` are the links whose stacks go.
-    Bytes are of whole stacks.
-
-    ``inner`` are the plans of the pairs whose loops stand in these bodies. Where one of them is
-    ``rerun``, its forward loop is among those that are cloned here; otherwise this pair stacks what
-    the inner forward loop stacks.
+    Attributes:
+      stored: the forward values that the clones start from, each with its existing stack, or None
+        if it needs a new one.
+      dropped: the residuals whose stacks are dropped.
+      sites: the clones, and their readers in the backward body.
+      freed_bytes, added_bytes: of whole stacks.
+      inner: the plans of the pairs inside these bodies.
+      rerun: whether the outer pair clones this forward loop into its backward body, instead of
+        stacking what it stacks.
     """
 
     pair: LoopPair
@@ -51,7 +52,7 @@ class ScanPlan:
 
     @property
     def runs(self) -> tuple[tuple[ir.Operation, int], ...]:
-        """Operations that are done again, and how often while the loops around run once."""
+        """The recomputed operations, and how often each runs for each run of the backward loop."""
         trip_count = self.pair.backward.trip_count
         own = ((op, trip_count) for site in self.sites for op in site.cloned)
         inside = ((op, trip_count * runs) for plan in self.inner for op, runs in plan.runs)
@@ -66,7 +67,7 @@ class ScanPlan:
                 describe_value(value) | {"already": stack is not None}
                 for value, stack in self.stored
             ],
-            "not_stored": [describe_value(link.stored) for link in self.dropped],
+            "not_stored": [describe_value(residual.stored) for residual in self.dropped],
             "sites": [
                 {
                     "reader": describe_operation(site.op),
@@ -82,9 +83,9 @@ class ScanPlan:
 
 
 class BlockScans:
-    """The pairs of loops that stand directly in a block, to be planned at one price or several.
+    """The pairs of loops directly in a block, planned at one price or several.
 
-    What does not depend on prices is found out once.
+    Results that do not depend on prices are cached.
     """
 
     def __init__(self, block: ir.Block, min_bytes: int) -> None:
@@ -97,7 +98,7 @@ class BlockScans:
         self._plans: dict[CloneSites, ScanPlan | None] = {}
 
     def plan(self, pricing: Pricing | None) -> list[ScanPlan]:
-        """A plan for each pair where there is something to gain, each loop once; pure."""
+        """A plan for each pair from which memory is gained; each loop is in one plan."""
         plans: list[ScanPlan] = []
         taken: set[ir.Operation] = set()
         for body in self.bodies:
@@ -111,71 +112,69 @@ class BlockScans:
         return plans
 
     def kept_bytes(self, body: ScanBody, pricing: Pricing | None) -> int:
-        """Bytes of whole stacks that the cut of a body keeps, at their weight in the cut."""
+        """Bytes of whole stacks that the best cut of a body saves, at their weight in the cut."""
         best = self._best(body, pricing)
         return body.pair.forward.trip_count * sum(best.problem.weights[v] for v in best.kept)
 
     def problem(
         self, body: ScanBody, rerun: frozenset[ScanBody], *, only_cheap: bool
     ) -> CutProblem:
-        """The problem of an outermost body where these inner loops are rerun."""
+        """The cut problem of an outermost body if these inner loops are rerun."""
         key = body, rerun, only_cheap
         if key not in self._problems:
             self._problems[key] = CutProblem.of(body, rerun, self.min_bytes, only_cheap=only_cheap)
         return self._problems[key]
 
     def sites(self, problem: CutProblem, kept: frozenset[int]) -> CloneSites:
-        """What follows where a cut of a problem is kept."""
+        """The clones that follow from a cut."""
         key = problem, kept
         if key not in self._sites:
             self._sites[key] = CloneSites(problem, kept)
         return self._sites[key]
 
     def plan_of(self, body: ScanBody, sites: CloneSites) -> ScanPlan | None:
-        """The plan of an outermost body; None where nothing would be gained."""
+        """The plan of an outermost body; None if no memory would be gained."""
         if sites not in self._plans:
             plan = scan_plan(body, sites)
             gains = plan is not None and plan.added_bytes < plan.freed_bytes
             self._plans[sites] = plan if gains else None
         return self._plans[sites]
 
-    def _best(self, body: ScanBody, pricing: Pricing | None) -> _Candidate:
-        """The cheapest cut, where inner loops are rerun one by one as long as that is cheaper."""
-        best = self._candidate(body, frozenset(), pricing)
+    def _best(self, body: ScanBody, pricing: Pricing | None) -> _ScanCut:
+        """The cheapest cut. Inner loops are rerun, one by one, if that makes it cheaper."""
+        best = self._cut(body, frozenset(), pricing)
         inner = itertools.islice(body.all(), 1, None) if pricing is not None else ()
         for child in inner:
             if child.may_rerun:
-                other = self._candidate(body, best.problem.rerun | {child}, pricing)
+                other = self._cut(body, best.problem.rerun | {child}, pricing)
                 if other.is_possible and other.cost < best.cost:
                     best = other
         return best
 
-    def _candidate(
-        self, body: ScanBody, rerun: frozenset[ScanBody], pricing: Pricing | None
-    ) -> _Candidate:
+    def _cut(self, body: ScanBody, rerun: frozenset[ScanBody], pricing: Pricing | None) -> _ScanCut:
         problem = self.problem(body, rerun, only_cheap=pricing is None)
         kept = problem.cut(pricing)
-        return _Candidate(problem, kept, self.sites(problem, kept), pricing)
+        return _ScanCut(problem, kept, self.sites(problem, kept), pricing)
 
 
 def scan_plan(body: ScanBody, sites: CloneSites) -> ScanPlan | None:
-    """The plan of a body and those inside it; None where nothing would change."""
+    """The plan of a body and its inner bodies; None if nothing would change."""
     written, rerun = sites.of[body], body in sites.problem.rerun
     inner = [plan for child in body.children if (plan := scan_plan(child, sites)) is not None]
     handed_on = [
-        link.through
+        residual.through
         for plan in inner
-        for link in (plan.pair.links if plan.rerun else plan.dropped)
-        if link.through is not None
+        for residual in (plan.pair.residuals if plan.rerun else plan.dropped)
+        if residual.through is not None
     ]
     dropped = (*written.gone, *handed_on)
     if not dropped and not rerun:
         return None
     changed = {plan.pair.backward.op for plan in inner}
     graph, trip_count = body.graph, body.pair.forward.trip_count
-    freed = sum(graph.size(graph.index[link.stored]) for link in dropped) * trip_count
-    # What a body inside stacks for others is not stacked by the loop around: here it is new.
-    there = body.linked if body.parent else {**body.linked, **body.stacked}
+    freed = sum(graph.size(graph.index[residual.stored]) for residual in dropped) * trip_count
+    # What an inner loop stacks for others is not stacked by the outer loop: it would be new.
+    there = body.residual_of if body.parent else {**body.residual_of, **body.stacked}
     new = sum(graph.size(leaf) for leaf in written.leaves if leaf not in there)
     added = new * trip_count + sum(
         plan.added_bytes * trip_count for plan in inner if not plan.rerun
@@ -192,8 +191,8 @@ def scan_plan(body: ScanBody, sites: CloneSites) -> ScanPlan | None:
     )
 
 
-class _Candidate:
-    """The least cut of a problem, what follows from it, and what that costs."""
+class _ScanCut:
+    """The minimum cut of a problem, the clones that follow from it, and its cost."""
 
     def __init__(
         self, problem: CutProblem, kept: frozenset[int], sites: CloneSites, pricing: Pricing | None
@@ -208,11 +207,10 @@ class _Candidate:
 
 
 def plan_scans(block: ir.Block, min_bytes: int, pricing: Pricing | None = None) -> list[ScanPlan]:
-    """Plans the pairs of loops that stand directly in a block, each loop once; pure.
+    """Plans the pairs of loops directly in a block; each loop is in one plan.
 
-    With ``pricing`` everything that is pure may be recomputed, at the price of doing it once in
-    bytes of one slice; without, only what is cheap, at no price. Stored values below ``min_bytes``
-    a slice are kept as they are. Pairs of loops inside the bodies of a pair, linked by it, are part
-    of its plan.
+    With a ``pricing`` all pure work may be recomputed, at its price; without one cheap work only,
+    at no price. Stored values with slices below ``min_bytes`` stay. The plan of a pair includes the
+    pairs inside its bodies.
     """
     return BlockScans(block, min_bytes).plan(pricing)

@@ -1,7 +1,8 @@
-"""Rebuilds a pair of loops as planned, and the pairs inside it: the editing half of ``scan``.
+"""Writes the plan of a pair of loops, and of the pairs inside it, into the loops.
 
-First the forward loops, inner ones first: what an inner one stacks, the outer one stacks again.
-Then the backward loops, outer ones first: an inner one is given what the body around it reads.
+The forward loops are rebuilt first, inner loops before outer ones, because an outer loop stacks the
+stacks of an inner one. Then the backward loops are rebuilt, outer loops before inner ones, because
+an inner loop reads what the outer body was given.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from hloom.passes.remat.scan.sites import BodySite
 
 
 def apply_scan(plan: ScanPlan, replaced: Replacements) -> None:
-    """Rebuilds both loops and notes the new ones and their results in ``replaced``.
+    """Rebuilds both loops, and records the new loops and their results in ``replaced``.
 
-    The old loops are left empty and unused, their blocks with dead operations: ``finish_scans``
-    erases both, once all plans of the module are applied.
+    The old loops stay, empty and unused, and the blocks keep dead operations: ``finish_scans``
+    erases both once all plans of the module are applied.
     """
     inside = Replacements()
     forward = _rebuild_forward(plan, replaced, inside, plan.pair.forward.op)
@@ -40,7 +41,7 @@ def apply_scan(plan: ScanPlan, replaced: Replacements) -> None:
 
 
 def finish_scans(replaced: Replacements) -> None:
-    """Erases what rewritten loops have left: the old loops, and what is dead around and inside."""
+    """Erases the old loops, and the operations that are dead around and inside the new ones."""
     blocks = [old.block for old in replaced.ops]
     # An old backward loop still reads the dropped stacks of its old forward loop.
     for old in reversed(replaced.ops):
@@ -52,7 +53,7 @@ def finish_scans(replaced: Replacements) -> None:
 
 
 def _erase_dead_inside(block: ir.Block) -> None:
-    """Erases what is dead in a block, and then in the loops and branches that are left of it."""
+    """Erases dead operations of a block, and then of the loops and branches left in it."""
     erase_dead(block)
     for view in block.operations:
         if facts_of(view.operation.name).branches:
@@ -62,7 +63,7 @@ def _erase_dead_inside(block: ir.Block) -> None:
 
 
 def _erase_with_readers(op: ir.Operation) -> None:
-    """Erases an operation and what reads it. Raises ValueError where that is not dead."""
+    """Erases an operation and its users. Raises ValueError if one of them is not dead."""
     if op.name == "stablehlo.return":
         raise ValueError("a value that was to go is still returned")
     _erase_readers(op.results)
@@ -70,14 +71,14 @@ def _erase_with_readers(op: ir.Operation) -> None:
 
 
 def _erase_readers(values: Iterable[ir.Value]) -> None:
-    """Erases what reads the values, all of it dead."""
+    """Erases the users of the values, which are dead."""
     for value in values:
         for reader in dict.fromkeys(use.owner.operation for use in value.uses):
             _erase_with_readers(reader)
 
 
 def _erase_slices(stack: ir.Value, returned: ir.Operation) -> None:
-    """Erases what reads a stack in a body that returns it, all of it dead."""
+    """Erases the users of a stack, which are dead, but not the terminator that returns it."""
     readers = (use.owner.operation for use in stack.uses)
     for reader in dict.fromkeys(reader for reader in readers if reader != returned):
         _erase_with_readers(reader)
@@ -87,9 +88,9 @@ def _erase_slices(stack: ir.Value, returned: ir.Operation) -> None:
 class _Forward:
     """A rebuilt forward loop.
 
-    ``counter`` is the argument of its body that counts; ``outer`` has for the invariant
-    arguments of the body what the loop is given for them; ``stacks`` has for values of the body the
-    stacks that the loop returns.
+    ``counter`` is the body's argument that counts iterations; ``outer`` maps invariant arguments of
+    the body to the loop's operands; ``stacks`` maps values of the body to the loop's results that
+    stack them.
     """
 
     edit: WhileRewriter
@@ -100,24 +101,25 @@ class _Forward:
     inner: list[_Forward]
 
     def result(self, number: int) -> ir.Value:
-        """The loop's result for a carry of the loop as planned."""
+        """The loop's result for a carry, by its number in the original loop."""
         return self.loop.results[self.edit.position(number)]
 
 
 def _rebuild_forward(
     plan: ScanPlan, replaced: Replacements, inside: Replacements, outermost: ir.Operation
 ) -> _Forward:
-    """``replaced`` notes the new loop, ``inside`` those in its body.
+    """Rebuilds a forward loop and the planned ones in its body.
 
-    The old ones of its body go before the old ``outermost`` one: the new loop may be cloned.
+    ``replaced`` records the new loop, ``inside`` those in its body. The old loops of its body are
+    moved before the old ``outermost`` one, because the new loop may be cloned.
     """
     inner = [_rebuild_forward(part, inside, inside, outermost) for part in plan.inner]
     pair = plan.pair
     edit = WhileRewriter(pair.forward.op)
     arguments, operands = list(edit.body.arguments), list(edit.operands)
-    trip_count, index = pair.forward.trip_count, pair.links[0].stack.update.operands[2]
-    for link in plan.dropped:
-        edit.drop_stack(link.stack.number, link.stack.update)
+    trip_count, index = pair.forward.trip_count, pair.residuals[0].stack.update.operands[2]
+    for residual in plan.dropped:
+        edit.drop_stack(residual.stack.number, residual.stack.update)
     numbers = {
         inside.value(value): edit.add_stack(inside.value(value), trip_count, index)
         if stack is None
@@ -142,7 +144,7 @@ def _rebuild_forward(
         if number in pair.forward.invariant
     }
     loop = edit.apply(replaced)
-    # The next run is to leave the bodies alone, even ones in which nothing was put.
+    # The location keeps a second run of the pass from changing the bodies.
     loop.location = rematerialized(loop.location)
     for part in plan.inner:
         _erase_readers(part.pair.forward.op.results)
@@ -153,14 +155,14 @@ def _rebuild_forward(
 
 
 def _handed_on(plan: ScanPlan, forward: _Forward) -> list[ir.Value]:
-    """The stacks of a rebuilt loop that its backward loop is not given already."""
-    linked = {link.stored for link in _kept_links(plan)}
-    return [stack for value, stack in forward.stacks.items() if value not in linked]
+    """The stacks of a rebuilt loop that are no operands of its backward loop yet."""
+    known = {residual.stored for residual in _kept_residuals(plan)}
+    return [stack for value, stack in forward.stacks.items() if value not in known]
 
 
-def _kept_links(plan: ScanPlan) -> list[Residual]:
-    dropped = {link.stack.number for link in plan.dropped}
-    return [link for link in plan.pair.links if link.stack.number not in dropped]
+def _kept_residuals(plan: ScanPlan) -> list[Residual]:
+    dropped = {residual.stack.number for residual in plan.dropped}
+    return [residual for residual in plan.pair.residuals if residual.stack.number not in dropped]
 
 
 class _BackwardBody:
@@ -174,21 +176,23 @@ class _BackwardBody:
         inside: Replacements,
         around: _BackwardBody | None,
     ) -> None:
-        """``inside`` has the forward loops that were rebuilt inside the outermost one."""
+        """``inside`` records the forward loops that were rebuilt inside the outermost one."""
         self.plan, self.forward, self.around = plan, forward, around
         self.replaced, self.inside = replaced, inside
         self.edit = WhileRewriter(plan.pair.backward.op)
         self.counter = forward.counter
         self.known: dict[ir.Value, ir.Value] = {}
-        self.links = {inside.value(link.stored): link for link in _kept_links(plan)}
+        self.residuals = {
+            inside.value(residual.stored): residual for residual in _kept_residuals(plan)
+        }
 
     def rebuild(self) -> ir.Operation:
-        """The new backward loop, in whose body everything is as planned."""
+        """Rebuilds the backward loop as planned, and returns it."""
         plan = self.plan
         if plan.rerun:
-            for link in _kept_links(plan):
-                for number in link.operands:
-                    stack = self.forward.result(link.stack.number)
+            for residual in _kept_residuals(plan):
+                for number in residual.operands:
+                    stack = self.forward.result(residual.stack.number)
                     self.edit.operands[number] = self._outside(stack)
         inner = list(zip(plan.inner, self.forward.inner, strict=True))
         for site in plan.sites:
@@ -198,8 +202,8 @@ class _BackwardBody:
                 inner.remove(here)
                 _BackwardBody(*here, Replacements(), self.inside, self).rebuild()
                 site.op.erase()
-        for link in plan.dropped:
-            for number in link.operands:
+        for residual in plan.dropped:
+            for number in residual.operands:
                 _erase_slices(self.edit.body.arguments[number], self.edit.terminator)
                 self.edit.drop(number)
         loop = self.edit.apply(self.replaced)
@@ -207,7 +211,7 @@ class _BackwardBody:
         return loop
 
     def _write(self, site: BodySite) -> None:
-        """Puts what the site needs before it and lets it read that."""
+        """Inserts the slices and clones of a site, and lets its operation read them."""
         initial = {inner.loop: inner.edit.initial for inner in self.forward.inner}
         loops = (self.inside.op(op) for op in site.cloned)
         cloned = [op for loop in loops for op in (*initial.get(loop, ()), loop)]
@@ -225,16 +229,16 @@ class _BackwardBody:
         remap_operands(site.op, exchanged)
 
     def _provide(self, value: ir.Value, before: ir.Operation) -> None:
-        """Makes a value of the forward body, or outside it, known in the backward body."""
+        """Makes a value of the forward body, or from outside, available in the backward body."""
         if value not in self.known:
             self.known[value] = self._find(value, before)
 
     def _find(self, value: ir.Value, before: ir.Operation) -> ir.Value:
         forward = self.forward
-        if value in self.links:
-            link = self.links[value]
-            stack = self.edit.body.arguments[link.operands[0]]
-            return self._read(link, before) or self._slice(value, stack, before)
+        if value in self.residuals:
+            residual = self.residuals[value]
+            stack = self.edit.body.arguments[residual.operands[0]]
+            return self._read(residual, before) or self._slice(value, stack, before)
         if value in forward.stacks:
             stack = self._argument(self._outside(forward.stacks[value]))
             return self._slice(value, stack, before)
@@ -245,16 +249,16 @@ class _BackwardBody:
         return self._outside(value)
 
     def _outside(self, value: ir.Value) -> ir.Value:
-        """What a value around the forward loop is around the backward loop."""
+        """The value around the backward loop that equals a value around the forward loop."""
         if self.around is None:
             return self.replaced.value(value)
         value = self.inside.value(value)
         self.around._provide(value, self.plan.pair.backward.op)
         return self.around.known[value]
 
-    def _read(self, link: Residual, before: ir.Operation) -> ir.Value | None:
-        """The slice that the body has of a stack already, where it stands early enough."""
-        for read in link.reads:
+    def _read(self, residual: Residual, before: ir.Operation) -> ir.Value | None:
+        """An existing slice of a stack in the body, if it is before ``before``."""
+        for read in residual.reads:
             op = defining_op(read)
             if op is not None and op.is_before_in_block(before):
                 return read
@@ -272,7 +276,7 @@ class _BackwardBody:
             return stablehlo.ReshapeOp(type_, slice_).result
 
     def _forward_counter(self, before: ir.Operation) -> ir.Value:
-        """The counter of the forward iteration that the backward body is at."""
+        """The counter of the forward iteration that corresponds to the backward one."""
         pair = self.plan.pair
         if (pair.slope, pair.offset) == (1, 0):
             return pair.index
@@ -281,16 +285,16 @@ class _BackwardBody:
             return stablehlo.SubtractOp(last, pair.index).result
 
     def _argument(self, outer: ir.Value) -> ir.Value:
-        """The body's argument for a value outside the loop, as an invariant carry."""
+        """The body's argument for a value outside the loop, an invariant carry, added if needed."""
         if outer not in self.invariant:
             self.invariant[outer] = self.edit.add(outer)
         return self.edit.body.arguments[self.invariant[outer]]
 
     @functools.cached_property
     def invariant(self) -> dict[ir.Value, int]:
-        """By what the loop is given for them, its invariant carries, those added included.
+        """By operand of the loop, its invariant carry, added ones included.
 
-        To be asked for once no operand is exchanged any more.
+        Computed on first use, when the loop's operands are final.
         """
         found: dict[ir.Value, int] = {}
         for number in sorted(self.plan.pair.backward.invariant):

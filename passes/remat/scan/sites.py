@@ -1,4 +1,4 @@
-"""Where the backward bodies take clones of a pair's forward bodies, and what those start from."""
+"""The clones that a cut requires in the backward bodies, and the stored values they start from."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from hloom.passes.remat.scan.cut import CutProblem
 
 @dataclass(frozen=True)
 class BodySite:
-    """An operation of the backward body that reads residuals which are not stored as they were.
+    """An operation of the backward body that reads residuals which are no longer stored.
 
-    Each of ``reads`` pairs the value it reads now with the forward value that this is. The forward
-    operations in ``cloned`` are cloned right before it, in order. The backward loop of a pair
-    inside has one without ``reads``, for what its body needs.
+    Attributes:
+      op: the operation. The backward loop of an inner pair has a site for what its body needs.
+      reads: pairs of a value that the operation reads today and the forward value that it equals.
+      cloned: the forward operations to clone right before the operation, in order.
     """
 
     op: ir.Operation
@@ -29,9 +30,10 @@ class BodySite:
 
 @dataclass
 class BodyClones:
-    """What one body's backward body recomputes.
+    """The clones in the backward body of one pair.
 
-    ``leaves`` are the stored values that clones start from; ``gone`` the links not needed any more.
+    ``leaves`` are the stored values that the clones start from; ``gone`` are the residuals that are
+    no longer needed.
     """
 
     sites: list[BodySite] = field(default_factory=list)
@@ -41,9 +43,9 @@ class BodyClones:
 
 
 class CloneSites:
-    """The sites of an outermost body and those inside it, where a cut says what is kept.
+    """The sites of an outermost body and its inner bodies, for the saved vertices ``kept``.
 
-    Links that are ``held`` stay, even where the backward body could have their values otherwise.
+    Residuals in ``held`` stay, even if the backward body could obtain their values otherwise.
     """
 
     def __init__(
@@ -54,14 +56,16 @@ class CloneSites:
         self._wanted: dict[ScanBody, dict[Hashable, list[int]]] = {
             body: {} for body in problem.bodies
         }
-        for body in reversed(problem.bodies):  # inner ones first: they want values around them
+        for body in reversed(problem.bodies):  # inner ones first: they read outer values
             self.of[body] = self._write(body)
 
     def _is_kept(self, body: ScanBody, value: int) -> bool:
         return self.problem.first[body] + value in self.kept
 
     def _write(self, body: ScanBody) -> BodyClones:
-        written = BodyClones(gone=[link for link in body.links if self._is_gone(body, link)])
+        written = BodyClones(
+            gone=[residual for residual in body.residuals if self._is_gone(body, residual)]
+        )
         wanted, reads = self._wanted[body], self._reads(body, written.gone)
         for child in body.children:
             wanted.setdefault(walk.key(child.pair.backward.op), [])
@@ -90,25 +94,27 @@ class CloneSites:
             )
         return written
 
-    def _is_gone(self, body: ScanBody, link: Residual) -> bool:
-        if link in self.held:
+    def _is_gone(self, body: ScanBody, residual: Residual) -> bool:
+        if residual in self.held:
             return False
-        value = body.graph.index[link.stored]
+        value = body.graph.index[residual.stored]
         return (
-            not self._is_kept(body, value) or body.is_there(value) or body.linked[value] is not link
+            not self._is_kept(body, value)
+            or body.is_there(value)
+            or body.residual_of[value] is not residual
         )
 
     def _reads(
         self, body: ScanBody, gone: list[Residual]
     ) -> dict[Hashable, list[tuple[ir.Value, int]]]:
-        """By the key of an operation of the backward body, what it reads of the links that go."""
+        """By the key of an operation of the backward body, its reads of residuals that are gone."""
         backward = body.pair.backward.body
         reads: dict[Hashable, dict[tuple[ir.Value, int], None]] = {}
-        for link in gone:
-            for read in link.reads:
+        for residual in gone:
+            for read in residual.reads:
                 for use in read.uses:
                     op = walk.ancestor_in(backward, use.owner.operation)
-                    entry = (read, body.graph.index[link.stored])
+                    entry = (read, body.graph.index[residual.stored])
                     reads.setdefault(walk.key(op), {})[entry] = None
         return {op: list(entries) for op, entries in reads.items()}
 
@@ -120,10 +126,10 @@ class CloneSites:
         made: set[int],
         leaves: set[int],
     ) -> list[int]:
-        """Positions of the operations to clone for the wanted values, beside those made before.
+        """Positions of the operations to clone for the wanted values, without those in ``made``.
 
-        Operations at ``forced`` positions are cloned whatever is wanted of them. What it makes is
-        added to ``made``, and the stored values it starts from to ``leaves``.
+        Operations at ``forced`` positions are cloned in any case. Results of the clones are added
+        to ``made``, and the stored values that they start from to ``leaves``.
         """
         graph = body.graph
         clones: set[int] = set()

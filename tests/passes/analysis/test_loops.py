@@ -200,11 +200,11 @@ def test_a_pair_of_loops(block_of: BlockOf) -> None:
     assert (pair.forward, pair.backward) == (forward, backward)
     assert (pair.slope, pair.offset) == (1, 0)
     assert pair.reversed_
-    (link,) = pair.links
-    assert link.stack == forward.stacks[0]
-    assert link.stored == forward.stacks[0].value
-    assert [read.type for read in link.reads] == [link.stored.type]
-    assert link.operands == (2,)
+    (residual,) = pair.residuals
+    assert residual.stack == forward.stacks[0]
+    assert residual.stored == forward.stacks[0].value
+    assert [read.type for read in residual.reads] == [residual.stored.type]
+    assert residual.operands == (2,)
     assert pair.index == backward.body.operations[0].operation.results[0]
 
 

@@ -13,10 +13,11 @@ from jax.extend.mlir import ir
 
 from hloom import targets
 from hloom._jax.options import given_options, profiled, with_options
-from hloom.compiling.graphs import Captured, Settings, compile_captured
+from hloom.compiling.graphs import XlaOptions, compile_captured
 from hloom.lowering.capture import compile_options
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.ir.clone import clone_module
+from hloom.record import Captured
 
 X = jnp.ones((4, 4))
 PLAIN_TYPES = "FUSION,CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,DYNAMIC_SLICE_FUSION"
@@ -81,7 +82,7 @@ def test_a_loop_is_big_enough(version: tuple[int, ...], size: int) -> None:
 
 
 def compiled(
-    settings: Settings, refuses: str = "", wanted: Mapping[str, Any] = WANTED
+    settings: XlaOptions, refuses: str = "", wanted: Mapping[str, Any] = WANTED
 ) -> tuple[list[dict[str, Any]], Captured]:
     """What a compile is asked for, time by time, where XLA does not know one of the options."""
     asked: list[dict[str, Any]] = []
@@ -99,7 +100,7 @@ def compiled(
 
 
 def test_an_option_that_xla_does_not_know_is_left_out_and_told() -> None:
-    asked, captured = compiled(Settings(), refuses="xla_gpu_graph_min_graph_size")
+    asked, captured = compiled(XlaOptions(), refuses="xla_gpu_graph_min_graph_size")
     rest = {name: value for name, value in WANTED.items() if "size" not in name}
     assert asked == [WANTED, rest]
     assert captured.options == rest
@@ -111,12 +112,12 @@ def test_another_error_is_the_program_s_own() -> None:
         raise RuntimeError("No such compile option: 'xla_of_someone_else'")
 
     with pytest.raises(RuntimeError, match="someone_else"):
-        compile_captured(compile_, SimpleNamespace(), WANTED, Settings())  # type: ignore[arg-type]
+        compile_captured(compile_, SimpleNamespace(), WANTED, XlaOptions())  # type: ignore[arg-type]
 
 
 def test_what_the_program_sets_stays() -> None:
     given = {"xla_gpu_enable_command_buffer": "", "xla_disable_hlo_passes": "cse"}
-    asked, captured = compiled(Settings(given))
+    asked, captured = compiled(XlaOptions(given))
     assert asked == [
         {
             "xla_gpu_graph_min_graph_size": 5,
@@ -129,12 +130,12 @@ def test_what_the_program_sets_stays() -> None:
 
 
 def test_a_profiler_is_noted() -> None:
-    _, captured = compiled(Settings(profiled="a profiler is running"))
+    _, captured = compiled(XlaOptions(profiled="a profiler is running"))
     assert "a profiler is running" in captured.notes
 
 
 def test_an_executable_from_a_cache_is_not_known() -> None:
-    _, captured = compiled(Settings())
+    _, captured = compiled(XlaOptions())
     assert captured.coverage is None
     assert captured.notes == (
         "not known: the executable was compiled before, and came from a cache",
@@ -147,7 +148,7 @@ def test_without_regions_nothing_is_asked() -> None:
         lambda _, options: seen.append(options) or "executable",  # type: ignore[func-returns-value]
         SimpleNamespace(),  # type: ignore[arg-type]
         {},
-        Settings(),
+        XlaOptions(),
     )
     assert (executable, captured, seen) == ("executable", None, [{}])
 

@@ -182,6 +182,37 @@ def test_a_program_without_gradients_stays() -> None:
     assert not plan["scans"]
 
 
-def test_a_bad_option_is_refused() -> None:
-    with pytest.raises(hloom.SpecError, match="wants a size in bytes"):
-        Pipeline.parse("remat{min_bytes=lots}")
+BUDGET = "wants a size such as 60GiB, a share such as 50%, fit, or min"
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("budget=0", f"'budget' of pass 'remat' {BUDGET}, got '0' (14). It is at least 1 byte."),
+        ("budget=lots", f"'budget' of pass 'remat' {BUDGET}, got 'lots' (14)."),
+        (
+            "compiles=0",
+            "'compiles' of pass 'remat' wants a whole number, at least 1, got '0' (16).",
+        ),
+        (
+            "min_bytes=lots",
+            "'min_bytes' of pass 'remat' wants a size in bytes such as 4KiB or 60GiB, at least 0, "
+            "got 'lots' (17). Units: B, KiB, MiB, GiB, TiB; KB, MB, GB, TB are powers of 1000.",
+        ),
+    ],
+)
+def test_a_bad_option_is_refused(options: str, expected: str) -> None:
+    spec = f"remat{{{options}}}"
+    with pytest.raises(hloom.SpecError) as caught:
+        Pipeline.parse(spec)
+    text = str(caught.value).replace("(at character ", "(")
+    assert text == f"spec='{spec}': option {expected}"
+
+
+def test_an_unknown_option_is_refused() -> None:
+    with pytest.raises(hloom.SpecError) as caught:
+        Pipeline.parse("remat{level=cheap}")
+    assert str(caught.value) == (
+        "spec='remat{level=cheap}': pass 'remat' has no option 'level' (at character 7). "
+        "Options: budget, compiles, helper_bytes, min_bytes."
+    )

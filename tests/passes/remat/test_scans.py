@@ -175,7 +175,7 @@ def test_a_price_out_of_reach_changes_nothing(name: str) -> None:
 NESTED = [
     name
     for name in SCANS
-    # An unrolled outer body concatenates what two inner loops stack, and no link is seen there.
+    # An unrolled outer body concatenates what two inner loops stack, and no residual is seen there.
     if name.startswith(("two_levels", "three_levels")) and name != "two_levels_outer_unrolled"
 ]
 
@@ -262,7 +262,7 @@ def test_nested_pairs_are_linked_through_the_outer_pair() -> None:
     for pair in inner:
         assert pair.forward.op.block == outer.forward.body
         assert pair.backward.op.block == outer.backward.body
-        assert all(link.through in outer.links for link in pair.links)
+        assert all(residual.through in outer.residuals for residual in pair.residuals)
 
 
 # The exact form.
