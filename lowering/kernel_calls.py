@@ -9,9 +9,7 @@ from dataclasses import dataclass, field
 from jax.extend.mlir import ir
 
 from hloom.lowering.placement import Placement
-
-_TYPED_FFI = 4
-"""XLA's version of custom calls whose attributes are a dictionary."""
+from hloom.passes.ir.custom_calls import CUSTOM_CALL, TYPED_FFI
 
 
 @dataclass(frozen=True)
@@ -91,12 +89,12 @@ def emit(call: KernelCall, mark: ir.Operation) -> None:
     """
     with mark.context, mark.location:
         custom_call = ir.Operation.create(
-            "stablehlo.custom_call",
+            CUSTOM_CALL,
             results=[result.type for result in mark.results],
             operands=list(mark.operands),
             attributes={
                 "call_target_name": ir.StringAttr.get(call.target),
-                "api_version": ir.IntegerAttr.get(ir.IntegerType.get_signless(32), _TYPED_FFI),
+                "api_version": ir.IntegerAttr.get(ir.IntegerType.get_signless(32), TYPED_FFI),
                 "backend_config": ir.DictAttr.get(dict(call.attributes)),
                 "has_side_effect": ir.BoolAttr.get(call.has_side_effect),
                 "operand_layouts": _row_by_row(list(mark.operands)),

@@ -1,4 +1,4 @@
-"""One block of a program as arrays: its operations, its values, who makes and who reads what."""
+"""Data-flow graph of a block, as arrays: operations, values, their producers and users."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hloom.passes.ir.op_facts import Kind
 from hloom.passes.ir.types import tensor_bytes
 
 FROM_OUTSIDE = -1
-"""Producer of block arguments and of values that stand outside the block."""
+"""Producer of block arguments and of values that are defined outside the block."""
 
 _SMALL_REDUCTION = 16
 """A reduction that reads this many times what it writes is worth its place in memory: a sixteenth
@@ -27,7 +27,7 @@ class BlockGraph:
 
     An operation that holds regions reads what its regions read: a loop, a branch or a reduction is
     one vertex. Values from outside the block that its operations read are among the values, with
-    the producer FROM_OUTSIDE. Sizes are bytes on one device, as far as ``shards`` tells.
+    the producer FROM_OUTSIDE. Sizes are bytes on one device, by ``shards``.
     """
 
     block: ir.Block
@@ -107,12 +107,12 @@ class BlockGraph:
         return derived
 
     def is_cheap(self, value: int) -> bool:
-        """Whether the value is made in this block by an operation that is cheap to do again."""
+        """Whether the value is made in this block by an operation that is cheap to recompute."""
         producer = self.producers[value]
         return producer != FROM_OUTSIDE and self.kinds[producer] in CHEAP_KINDS
 
     def is_pure(self, value: int) -> bool:
-        """Whether the value is made in this block by an operation that may be done again."""
+        """Whether the value is made in this block by an operation that may be recomputed."""
         producer = self.producers[value]
         return producer != FROM_OUTSIDE and self.kinds[producer] is not Kind.OPAQUE
 

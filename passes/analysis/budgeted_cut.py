@@ -1,4 +1,4 @@
-"""Minimum price under a limit: what to keep in so many bytes so that recomputing is cheapest."""
+"""Budgeted vertex cut: what to keep within a limit so that recomputing the rest is cheapest."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST_NODES = 20_000
 """Where HiGHS stops; a number of nodes, so that the answer is the same on every machine."""
 
 _TOLERANCE = 1e-7
-"""By how much of the dearest price two prices may differ and be taken for equal."""
+"""The share of the highest price by which two prices may differ and be taken for equal."""
 
 _STEPS = 40
 """Steps of the search for the price of a byte, where the program is too large."""
@@ -47,11 +47,11 @@ class FlowNetwork:
     prices: Mapping[int, int]
 
     def weigh(self, kept: frozenset[int]) -> int:
-        """What keeping these vertices takes."""
+        """The weight of these vertices."""
         return sum(self.weights[vertex] for vertex in kept)
 
     def price_of(self, kept: frozenset[int]) -> int:
-        """What making the sinks costs where these vertices are kept."""
+        """The price of making the sinks where these vertices are kept."""
         return sum(self.prices.get(vertex, 0) for vertex in self._made(kept))
 
     def needed(self) -> list[int]:
@@ -59,7 +59,7 @@ class FlowNetwork:
         return sorted(self._made(frozenset()))
 
     def _made(self, kept: frozenset[int]) -> set[int]:
-        """The sinks and what they are made of, back to the vertices that are kept."""
+        """The sinks and all they are made from, back to the vertices that are kept."""
         from_: dict[int, list[int]] = {}
         for start, end in self.edges:
             from_.setdefault(end, []).append(start)
@@ -114,9 +114,9 @@ def _solve(network: FlowNetwork, limit: int, needed: list[int]) -> frozenset[int
     structure = csr_matrix((factor, (at, column)), shape=(len(least), 2 * count))
     # Shares of the largest: HiGHS has absolute tolerances.
     heaviest = max((weights[vertex] for vertex in needed), default=0) or 1
-    dearest = max((prices.get(vertex, 0) for vertex in needed), default=0) or 1
+    highest = max((prices.get(vertex, 0) for vertex in needed), default=0) or 1
     weight = np.array([weights[v] / heaviest for v in needed] + [0.0] * count)
-    price = np.array([0.0] * count + [prices.get(v, 0) / dearest for v in needed])
+    price = np.array([0.0] * count + [prices.get(v, 0) / highest for v in needed])
     made_at_most = [0.0 if vertex in sources else 1.0 for vertex in needed]
     bounds = Bounds(0, np.array([1.0] * count + made_at_most))
 
@@ -149,8 +149,8 @@ def _lagrangian_cut(network: FlowNetwork, limit: int) -> frozenset[int] | None:
         scaled = {vertex: min(int(price * scale), bound) for vertex, price in prices.items()}
         return minimum_vertex_cut(weights, network.edges, network.sources, network.sinks, scaled)
 
-    dearest = max(prices.values(), default=0) or 1
-    low, high = 1.0 / dearest, float(bound)
+    highest = max(prices.values(), default=0) or 1
+    low, high = 1.0 / highest, float(bound)
     best = cut(0.0)
     if network.weigh(best) > limit:
         return None

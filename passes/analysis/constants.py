@@ -20,8 +20,8 @@ class ConstantValues:
     def chain(self, value: ir.Value) -> tuple[ir.Operation, ...] | None:
         """The operations that make the value, in an order to clone them; None if not constant.
 
-        An invariant argument of a loop's body stands for the operand it starts as. What takes more
-        than 32 operations is taken for no constant, whichever value is asked about first.
+        An invariant argument of a loop's body equals the operand it starts as. A value that takes
+        more than 32 operations counts as no constant, whichever value is asked about first.
         """
         waiting = [value]
         while waiting:
@@ -70,7 +70,7 @@ def _sources(value: ir.Value) -> tuple[ir.Value, ...] | None:
 
 
 def equal_value(value: ir.Value) -> ir.Value | None:
-    """The value that this one always equals, where it is only handed on; None otherwise.
+    """The value that this one always equals, where it is only passed on; None otherwise.
 
     An invariant argument of a while loop's body equals the operand it starts as, a result of an
     optimization barrier the operand.
@@ -95,7 +95,7 @@ def _initial_value(argument: ir.BlockArgument, loop: ir.Operation) -> ir.Value |
 
 
 def made_value(value: ir.Value) -> ir.Value:
-    """The value itself, or the one that is handed on to it, however often."""
+    """The value that is passed on to this one in the end; mostly this one itself."""
     while (same := equal_value(value)) is not None:
         value = same
     return value

@@ -41,7 +41,7 @@ class Speed:
     kernel_s: float = 2e-6
 
     def matrix_rate(self, bits: int) -> float:
-        """FLOPs a second in products of elements of so many bits."""
+        """FLOPs a second in products of elements of this width."""
         for width, rate in self.matrix_flops_per_s:
             if bits <= width:
                 return rate
@@ -72,15 +72,15 @@ _SMALL_BYTES = 4096
 def operation_cost(op: ir.Operation, sizes: TensorSizes | None = None) -> Cost:
     """The cost of an operation, what its regions run included.
 
-    A loop runs its body as often as it counts, or once where that is not known; of a conditional
-    the dearest branch counts. ``sizes`` saves time where many operations are asked about.
+    A loop counts its trip count times, or once where that is dynamic; of a conditional the branch
+    of most cost counts. ``sizes`` saves time where many operations are looked up.
     """
     sizes = sizes or TensorSizes()
     return Cost(all_flops(op, sizes), _all_traffic_bytes(op, sizes))
 
 
 def all_flops(op: ir.Operation, sizes: TensorSizes) -> float:
-    """The FLOPs of `operation_cost` alone, which take less time to tell."""
+    """The FLOPs of `operation_cost` alone, which are quicker to compute."""
     if not facts_of(op.name).holds_code:
         return operation_flops(op, sizes)
     by_region = [sum(all_flops(inner, sizes) for inner in _operations(r)) for r in op.regions]
@@ -114,7 +114,7 @@ def seconds(op: ir.Operation, speed: Speed, sizes: TensorSizes | None = None) ->
 
 
 def repeat_seconds(op: ir.Operation, speed: Speed, sizes: TensorSizes | None = None) -> float:
-    """Seconds that a step takes longer where the operation is done again beside its reader.
+    """Seconds that recomputing the operation beside its reader adds to a step.
 
     What a compiler does inside of the reader reads its operands instead of its result, so only
     what it reads in excess of that counts, and what it writes for a reader that wants it written.
@@ -150,10 +150,10 @@ def _rate(op: ir.Operation, speed: Speed, sizes: TensorSizes) -> float:
         return speed.vector_flops_per_s
     left, right = op.operands[0], op.operands[1]
     bits = max(sizes.of(left).bits, sizes.of(right).bits)
-    element = str(ir.ShapedType(left.type).element_type)
-    if element.startswith("complex"):
+    element = ir.ShapedType(left.type).element_type
+    if isinstance(element, ir.ComplexType):
         return speed.matrix_rate(bits // 2)
-    if element.lstrip("us").startswith("i") and bits > 8:
+    if isinstance(element, ir.IntegerType) and bits > 8:
         return speed.vector_flops_per_s  # matrix units take integers of 8 bits and fewer
     # Only the highest precision keeps float32 out of the matrix units.
     if bits == 32 and "HIGHEST" in str(op.attributes.get("precision_config", "")):

@@ -159,17 +159,17 @@ def _convolution(op: ir.Operation) -> float:
 def _taps(
     image: int, kernel: int, out: int, stride: int, low: int, image_dilation: int, dilation: int
 ) -> int:
-    """How many pairs of an output and a kernel position meet an element of the image."""
+    """The pairs of an output and a kernel position that read an element of the image."""
     last = (image - 1) * image_dilation
     shift = np.arange(kernel, dtype=np.int64) * dilation - low
     first_out = np.maximum(-(shift // stride), 0)
     last_out = np.minimum((last - shift) // stride, out - 1)
     count = 0
     for residue in range(image_dilation):
-        # Of the outputs with this residue all meet an element, or all meet the holes between.
-        meets = (residue * stride + shift) % image_dilation == 0
+        # The outputs with this residue all read an element, or all read the holes between.
+        reads_element = (residue * stride + shift) % image_dilation == 0
         below = (last_out - residue) // image_dilation - (first_out - 1 - residue) // image_dilation
-        count += int(np.maximum(below, 0)[meets].sum())
+        count += int(np.maximum(below, 0)[reads_element].sum())
     return count
 
 

@@ -22,9 +22,9 @@ def minimum_vertex_cut(
     sinks: Iterable[int],
     prices: Mapping[int, int] = MappingProxyType({}),
 ) -> frozenset[int]:
-    """The set of vertices of least total weight that every path from a source to a sink meets.
+    """The set of vertices of least total weight that every path from a source to a sink crosses.
 
-    A vertex with a price can be had for it as well: it may stand on the sinks' side of the cut,
+    A vertex with a price can be had for it as well: it may be on the sinks' side of the cut,
     reached through what it is made of, where price and weights together are least.
 
     Args:

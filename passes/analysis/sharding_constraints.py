@@ -149,7 +149,7 @@ def _axes(dimension: ir.Attribute) -> str:
 
 
 def _of_argument(argument: ir.BlockArgument) -> _Placement | None:
-    """As the program's caller is told; arguments of loops and the like are not followed."""
+    """The sharding of a function's argument; arguments of loops and the like are not followed."""
     function = argument.owner.owner.operation
     attributes = walk.readable_attributes(function).get("arg_attrs")
     if function.name != "func.func" or attributes is None:

@@ -1,8 +1,8 @@
-"""How many bytes of a value lie on one device, in a program that is sharded over several.
+"""Shards: the bytes of a value on one device, in a program that is sharded over several.
 
-Before XLA partitions a module its shapes are global. Shardy's propagation, run on a copy, tells
-how every value will be split. Memory that the partitioner's own collectives need, a gathered
-weight for one, is not in it.
+Before XLA partitions a module its shapes are global. Shardy's propagation, run on a clone, finds
+how each value will be split. Memory that the partitioner's own collectives need, a gathered weight
+for one, is not counted.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _FARTHEST = 16
 
 
 class Shards:
-    """The share of each value that lies on one device; all of it where nothing says otherwise."""
+    """The share of each value that lies on one device; all of it where it has no sharding."""
 
     def __init__(self, shares: Mapping[ir.Value, Fraction] | None = None) -> None:
         self._shares = dict(shares or {})
@@ -52,18 +52,18 @@ class Shards:
                 op.attributes[_NUMBER] = ir.IntegerAttr.get(integer, number)
             pipeline = PassManager.parse("builtin.module(sdy-propagation-pipeline)")
             pipeline.run(propagated.operation)
-        twins: dict[int, ir.Operation] = {}
+        propagated_ops: dict[int, ir.Operation] = {}
         for op in walk.operations(propagated.operation):
             if _NUMBER in op.attributes:
-                twins.setdefault(ir.IntegerAttr(op.attributes[_NUMBER]).value, op)
+                propagated_ops.setdefault(ir.IntegerAttr(op.attributes[_NUMBER]).value, op)
         shares = dict.fromkeys(_values(module), _WHOLE)
         with module.context:
             meshes = _meshes(propagated)
             for number, op in enumerate(walk.operations(module.operation)):
                 if op.name == CONSTRAINT:  # Shardy puts a reshard in its place
                     shares[op.results[0]] = _share(op.results[0], op.attributes["sharding"], meshes)
-                elif number in twins:
-                    for value, sharding, split in _shardings(op, twins[number]):
+                elif number in propagated_ops:
+                    for value, sharding, split in _shardings(op, propagated_ops[number]):
                         shares[value] = _share(value, sharding, meshes, split)
         return cls(shares)
 
@@ -75,7 +75,7 @@ class Shards:
         return math.ceil(size * self.share(value))
 
     def share(self, value: ir.Value) -> Fraction:
-        """The share of a value; of one that a pass put in, that of what it is made from."""
+        """The share of a value; of one that a pass added, the share of what it is made from."""
         if self.trivial:
             return _WHOLE
         for _ in range(_FARTHEST):
@@ -113,16 +113,16 @@ _Sharded = tuple[ir.Value, ir.Attribute, frozenset[str]]
 """A value, its sharding, and the axes of the mesh by which its type is split already."""
 
 
-def _shardings(op: ir.Operation, twin: ir.Operation) -> Iterator[_Sharded]:
-    """What an operation's propagated twin says of its results and of its regions' arguments."""
-    attributes = walk.readable_attributes(twin)
+def _shardings(op: ir.Operation, propagated: ir.Operation) -> Iterator[_Sharded]:
+    """The shardings of an operation's results and of its regions' arguments, after propagation."""
+    attributes = walk.readable_attributes(propagated)
     if op.name == "func.func":
         yield from _of_arguments(op, attributes.get("arg_attrs"))
     elif op.name == mesh.MANUAL_COMPUTATION:
-        manual = mesh.manual_axes(twin)
+        manual = mesh.manual_axes(propagated)
         arguments = op.regions[0].blocks[0].arguments
-        yield from _each(arguments, twin.attributes["in_shardings"], manual)
-        yield from _each(op.results, twin.attributes["out_shardings"])
+        yield from _each(arguments, propagated.attributes["in_shardings"], manual)
+        yield from _each(op.results, propagated.attributes["out_shardings"])
     elif (sharding := attributes.get("sdy.sharding")) is not None:
         yield from _each(op.results, sharding)
         if op.name == "stablehlo.while":

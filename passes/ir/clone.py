@@ -42,14 +42,14 @@ def _attributes(module: ir.Module) -> dict[str, ir.Attribute]:
 
 
 class IRMapping:
-    """What operations and values of a module are in its clone, which nobody has edited yet."""
+    """From operations and values of a module to those of its clone; neither may be edited yet."""
 
     def __init__(self, number: Mapping[Hashable, int], clone: ir.Module) -> None:
         """``number`` is an operation's place in the module's text, by ``walk.key``."""
         self._number = number
         self._ops = list(walk.operations(clone.operation))
         self._known: dict[int, tuple[Any, Any]] = {}
-        """By the identity of a dataclass that was met, it and what it is about the clone."""
+        """By the identity of a dataclass that was mapped, itself and its counterpart."""
 
     def op(self, op: ir.Operation) -> ir.Operation:
         """The clone's operation."""

@@ -12,7 +12,7 @@ from typing import cast
 from jax.extend.mlir import ir
 
 REMAT_SCOPE = "hloom.remat"
-"""Name-stack component of every operation that rematerialization put in."""
+"""Name-stack component of every operation that rematerialization added."""
 
 
 def operation_name(location: ir.Location) -> str:
@@ -42,7 +42,7 @@ def source_line(location: ir.Location) -> str:
 def qualified(caller: str, location: ir.Location, call: ir.Location | None = None) -> ir.Location:
     """``location`` with the caller's name stack put before its own, source position kept.
 
-    Where it has none, as in the functions of JAX itself, that of ``call`` is put in its place.
+    Where it has none, as in the functions of JAX itself, that of ``call`` takes its place.
     """
     own = operation_name(location)
     if not caller:

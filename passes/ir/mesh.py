@@ -15,12 +15,12 @@ PARTITIONS, REPLICAS = "mhlo.num_partitions", "mhlo.num_replicas"
 
 
 def partition_count(module: ir.Module) -> int:
-    """How many devices the module is partitioned over; 1 where it does not say."""
+    """How many devices the module is partitioned over; 1 without the attribute."""
     return _count(module, PARTITIONS)
 
 
 def replica_count(module: ir.Module) -> int:
-    """How many replicas run the module; 1 where it does not say."""
+    """How many replicas run the module; 1 without the attribute."""
     return _count(module, REPLICAS)
 
 

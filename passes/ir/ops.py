@@ -108,7 +108,7 @@ at hand none is.)"""
 _CODE = Regions.CODE
 
 _GROUPS: tuple[_Rows, ...] = (
-    # Constants. Those of CHLO are expanded before any pass of hloom.
+    # Constants. JAX writes none of CHLO's.
     _nothing(
         "constant iota", Category.CONSTANT, kind=Kind.CONSTANT, use=BufferUse.FREE, light=True
     ),

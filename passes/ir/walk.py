@@ -10,7 +10,7 @@ from hloom.passes.ir.ops import facts_of
 
 
 def code_blocks(module: ir.Operation) -> Iterator[ir.Block]:
-    """Blocks that hold parts of the program; not the bodies of reductions, sorts and scatters."""
+    """The blocks of the program; combiners of reductions, sorts and scatters are none."""
     for op in operations(module):
         if facts_of(op.name).holds_code:
             for region in op.regions:
@@ -29,7 +29,7 @@ def operations(op: ir.Operation) -> Iterator[ir.Operation]:
 
 
 def values_read(op: ir.Operation) -> Iterator[ir.Value]:
-    """What the operation and everything inside it reads of values that are made outside it."""
+    """The values from outside that the operation and everything inside it read."""
     yield from op.operands
     inside: set[ir.Value] = set()
     for region in op.regions:
@@ -51,7 +51,7 @@ def functions(module: ir.Module) -> dict[str, ir.Operation]:
 
 
 class NoEntryError(ValueError):
-    """A module does not say which of its functions is the program."""
+    """No function of a module is known to be its program."""
 
 
 def entry_function(module: ir.Module) -> ir.Operation:
@@ -116,10 +116,10 @@ def readable_attributes(op: ir.Operation) -> dict[str, ir.Attribute | None]:
 
 
 def key(op: ir.Operation) -> Hashable:
-    """What stands for an operation in dicts and sets that are asked for each carry of a loop.
+    """A key for an operation in dicts and sets that are read for each carry of a loop.
 
-    The bindings hash an operation by its operands: that takes long where it has many, and is
-    another number once they are exchanged. They hash a value by where it is.
+    The bindings hash an operation by its operands, which is slow where it has many, and changes
+    with them. They hash a value by its identity.
     """
     results = op.results
     return results[0] if len(results) else op
@@ -138,12 +138,12 @@ def terminator(block: ir.Block) -> ir.Operation:
 def ancestor_in(block: ir.Block, op: ir.Operation) -> ir.Operation:
     """The operation of ``block`` that is ``op`` or holds it, however deep.
 
-    Raises ValueError where ``op`` does not stand inside ``block``.
+    Raises ValueError where ``op`` is not inside ``block``.
     """
     current = op
     while current.block != block:
         parent = current.parent
         if parent is None or parent.name == "builtin.module":
-            raise ValueError(f"{op.name} does not stand inside the given block")
+            raise ValueError(f"{op.name} is not inside the given block")
         current = parent.operation
     return current

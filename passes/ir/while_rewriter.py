@@ -17,7 +17,7 @@ from hloom.passes.ir.locations import rematerialized
 
 @dataclass
 class Replacements:
-    """Operations and values that earlier edits put in the place of planned ones."""
+    """The operations and values that earlier edits replaced planned ones by."""
 
     ops: list[ir.Operation] = field(default_factory=list)
     """Old loops, in the order of their edits: empty, unused, and still to be erased."""
@@ -32,7 +32,7 @@ class Replacements:
         return self._loops.get(planned.results[0], planned) if len(planned.results) else planned
 
     def put_loop(self, old: ir.Operation, new: ir.Operation) -> None:
-        """Notes that a new loop stands for an old one; every loop has a result."""
+        """Notes the new loop that replaces an old one; every loop has a result."""
         self.ops.append(old)
         self._loops[old.results[0]] = new
 
@@ -54,7 +54,7 @@ class WhileRewriter:
         self._positions: dict[int, int] = {}
         self.updates: list[ir.Operation] = []
         self.initial: list[ir.Operation] = []
-        """What makes the initial values of added stacks: they stand right before the loop."""
+        """The operations right before the loop that make the initial values of added stacks."""
 
     def add(self, initial: ir.Value) -> int:
         """Adds an invariant carry; returns its number before any is dropped."""
@@ -94,7 +94,7 @@ class WhileRewriter:
         return number
 
     def position(self, number: int) -> int:
-        """Where a carry that is kept stands in the new loop, once that is built."""
+        """The number of a kept carry in the new loop, once that is built."""
         return self._positions[number]
 
     def apply(self, replaced: Replacements) -> ir.Operation:

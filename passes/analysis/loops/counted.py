@@ -1,4 +1,4 @@
-"""Loops that JAX's ``scan`` makes: counted ``stablehlo.while`` operations and what they carry.
+"""Counted loops: ``stablehlo.while`` operations of a constant trip count, as JAX's ``scan`` makes.
 
 A scan counts from 0 to its length in one integer carry. An operand that the body returns unchanged
 is invariant. A stacked output is a carry that the body only writes, one slice an iteration, with
@@ -18,7 +18,7 @@ from hloom.passes.ir.walk import ancestors, attribute_names, terminator
 
 @dataclass(frozen=True)
 class StackedOutput:
-    """A stacked output of a loop: every iteration stores ``value`` at slope * counter + offset.
+    """A stacked output of a loop: each iteration stores ``value`` at slope * counter + offset.
 
     ``number`` is the operand, argument and result of the loop that carries it.
     """
@@ -32,10 +32,10 @@ class StackedOutput:
 
 @dataclass(frozen=True)
 class CountedLoop:
-    """A while loop with a counter that runs 0, 1, …, trips - 1.
+    """A while loop with a counter that runs 0, 1, …, trip_count - 1.
 
-    An open one counts from 0 as far as it gets: ``trips`` is the length of its stacks only (0
-    where it has none), and it counts to ``bound``, or until something else ends it.
+    An open one has a dynamic trip count: ``trip_count`` is only the length of its stacks (0 where
+    it has none), and it counts to ``bound``, or until its condition ends it otherwise.
     """
 
     op: ir.Operation
@@ -60,14 +60,14 @@ _PER_CARRY = frozenset({"sdy.sharding", "mhlo.sharding"})
 
 
 def has_attributes_by_carry(loop: ir.Operation) -> bool:
-    """Whether attributes of the loop speak of its carries one by one, so that none may go."""
+    """Whether the loop has attributes with an entry for each carry, so that none may be removed."""
     return not _PER_CARRY.isdisjoint(attribute_names(loop))
 
 
 def counted_loop(op: ir.Operation) -> CountedLoop | None:
-    """What the loop counts and carries; None where it is not a counted loop we can rebuild.
+    """The counter, trip count and carries of a loop; None where it is not counted.
 
-    Open loops are none: see ``dynamic_loops``.
+    A loop of a dynamic trip count is none: see ``dynamic_loops``.
     """
     if op.name != "stablehlo.while" or has_attributes_by_carry(op):
         return None
@@ -80,11 +80,11 @@ def counted_loop(op: ir.Operation) -> CountedLoop | None:
         return None
     variable = op.regions[1].blocks[0].arguments[counter]
 
-    def line_of(index: ir.Value) -> tuple[int, int] | None:
-        line = affine_in(index, variable)
-        return line if line in ((1, 0), (-1, trip_count - 1)) else None
+    def affine_of(index: ir.Value) -> tuple[int, int] | None:
+        found = affine_in(index, variable)
+        return found if found in ((1, 0), (-1, trip_count - 1)) else None
 
-    stacks = tuple(stack for stack in stacks_of(op, line_of) if stack_length(stack) == trip_count)
+    stacks = tuple(stack for stack in stacks_of(op, affine_of) if stack_length(stack) == trip_count)
     return CountedLoop(op, counter, trip_count, invariant_carries(op), stacks)
 
 
@@ -121,7 +121,7 @@ _INDEX_ARITHMETIC = frozenset(
 )
 
 _DEEPEST_INDEX = 8
-"""How many operations of index arithmetic are looked through; JAX's scans have two."""
+"""Operations of index arithmetic that are followed; JAX's scans have two."""
 
 
 def affine_in(
@@ -156,7 +156,7 @@ def affine_in(
 
 
 def upward_count(op: ir.Operation) -> tuple[int, ir.Value] | None:
-    """Which carry of a loop counts up by one from zero, and to which bound, exclusive.
+    """The carry of a loop that counts up by one from zero, and its bound, exclusive.
 
     The bound is a value of the condition or outside the loop; for an invariant carry, what it
     starts as.
@@ -190,13 +190,13 @@ def counts_up(op: ir.Operation, number: int) -> bool:
 
 
 def stacks_of(
-    op: ir.Operation, line_of: Callable[[ir.Value], tuple[int, int] | None]
+    op: ir.Operation, affine_of: Callable[[ir.Value], tuple[int, int] | None]
 ) -> list[StackedOutput]:
-    """The stacked outputs of a loop, where ``line_of`` has slope and offset of their index."""
+    """The stacked outputs of a loop, where ``affine_of`` has slope and offset of their index."""
     condition, body = op.regions[0].blocks[0], op.regions[1].blocks[0]
     arguments, returned = list(body.arguments), terminator(body)
     found = (
-        _stack(number, arguments, returned, line_of)
+        _stack(number, arguments, returned, affine_of)
         for number in range(len(arguments))
         if not any(True for _ in condition.arguments[number].uses)
     )
@@ -204,7 +204,7 @@ def stacks_of(
 
 
 def stack_length(stack: StackedOutput) -> int:
-    """How many slices a stack has room for."""
+    """The number of slices of a stack."""
     return int(ir.RankedTensorType(stack.update.results[0].type).shape[0])
 
 
@@ -212,9 +212,9 @@ def _stack(
     number: int,
     arguments: list[ir.BlockArgument],
     returned: ir.Operation,
-    line_of: Callable[[ir.Value], tuple[int, int] | None],
+    affine_of: Callable[[ir.Value], tuple[int, int] | None],
 ) -> StackedOutput | None:
-    """The stacked output carried at this place, where there is one."""
+    """The stacked output at this carry, where there is one."""
     update = defining_op(returned.operands[number])
     if update is None or update.name != "stablehlo.dynamic_update_slice":
         return None
@@ -228,7 +228,7 @@ def _stack(
     shape = list(ir.RankedTensorType(carried.type).shape)
     if list(ir.RankedTensorType(slice_.type).shape) != [1, *shape[1:]]:
         return None
-    line = line_of(starts[0])
+    line = affine_of(starts[0])
     if line is None:
         return None
     return StackedOutput(number, _without_leading_axis(slice_, update.block), update, *line)
@@ -254,12 +254,12 @@ def _without_leading_axis(slice_: ir.Value, body: ir.Block) -> ir.Value:
 
 
 def counted_loops(block: ir.Block) -> list[CountedLoop]:
-    """The counted loops that stand directly in a block, in order."""
+    """The counted loops of a block, in order, those in inner blocks left out."""
     found = (counted_loop(view.operation) for view in block.operations)
     return [loop for loop in found if loop is not None]
 
 
 def runs_of(block: ir.Block) -> int:
-    """How often a block runs, as far as the loops around it count to a constant."""
+    """The product of the constant trip counts of the loops around a block."""
     loops = (counted_loop(op) for op in ancestors(block))
     return math.prod(loop.trip_count for loop in loops if loop is not None)

@@ -1,9 +1,9 @@
-"""Loops that count from zero, nobody knows how far: to a bound that is computed, or until they end.
+"""Loops of a dynamic trip count: they count from zero to a computed bound, or until they end.
 
-A pair of such loops can be told only where the second counts to where the first got. What the
-first stacks at its counter, the second then reads back at a place that was written. Beyond the end
-of a stack both are held to its last slice, for all stacks of one length alike: the slices at one
-place are always of one iteration, though it need not be the one that the counter says.
+Two of them are a pair only where the second has the trip count that the first reached. The second
+then reads each stack of the first at an index that was written. XLA clamps an index beyond the end
+of a stack to its last slice, in all stacks of one length alike: slices at one index are always of
+one iteration, though beyond the end it is not the one of the counter.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from hloom.passes.analysis.loops.counted import (
 )
 
 _DEEPEST_INDEX = 8
-"""How many operations of index arithmetic are looked through."""
+"""Operations of index arithmetic that are followed."""
 
 
 def dynamic_loops(block: ir.Block) -> list[CountedLoop]:
-    """The open loops that stand directly in a block, in order."""
-    found = (_open_loop(view.operation) for view in block.operations)
+    """The loops of a dynamic trip count in a block, in order, those in inner blocks left out."""
+    found = (_dynamic_loop(view.operation) for view in block.operations)
     return [loop for loop in found if loop is not None]
 
 
-def _open_loop(op: ir.Operation) -> CountedLoop | None:
+def _dynamic_loop(op: ir.Operation) -> CountedLoop | None:
     if op.name != "stablehlo.while" or has_attributes_by_carry(op):
         return None
     counted = upward_count(op)
     if counted is not None:
         counter, bound = counted
         if constant_int(bound) is not None:
-            return None  # it is a counted one
+            return None  # a counted loop
         return _with_stacks(op, counter, made_value(bound))
     for number in range(len(op.operands)):
         if _is_integer(op.operands[number]) and counts_up(op, number):
@@ -60,20 +60,20 @@ def _is_integer(value: ir.Value) -> bool:
 
 
 def _with_stacks(op: ir.Operation, counter: int, bound: ir.Value | None) -> CountedLoop:
-    """The loop with its stacks, all of the length of the first."""
+    """The loop with those of its stacks that are as long as the first."""
     variable = op.regions[1].blocks[0].arguments[counter]
 
-    def line_of(index: ir.Value) -> tuple[int, int] | None:
+    def affine_of(index: ir.Value) -> tuple[int, int] | None:
         return (1, 0) if _linear(index, variable, bound) == _UPWARD else None
 
-    stacks = stacks_of(op, line_of)
+    stacks = stacks_of(op, affine_of)
     length = stack_length(stacks[0]) if stacks else 0
     alike = tuple(stack for stack in stacks if stack_length(stack) == length)
     return CountedLoop(op, counter, length, invariant_carries(op), alike, True, bound)
 
 
 def same_count(forward: CountedLoop, backward: CountedLoop) -> bool:
-    """Whether an open loop counts just as far as another one did."""
+    """Whether a loop has the trip count that another one reached."""
     bound = backward.bound
     if bound is None:
         return False
@@ -86,21 +86,19 @@ _Linear = tuple[int, int, int]
 """Factors of a loop's counter and of its bound, and an offset."""
 
 _UPWARD, _DOWNWARD = (1, 0, 0), (-1, 1, -1)
-"""A place that is the counter, and one that counts back from the last: neither is negative."""
+"""The counter as an index, and one that counts back from the last: neither is negative."""
 
 
 def direction(index: ir.Value, loop: CountedLoop) -> int | None:
-    """1 where an index of an open loop's body is its counter, -1 where it counts back from the
-    last to zero; None where it is neither.
-    """
-    line = _linear(index, loop.body.arguments[loop.counter], loop.bound)
-    return {_UPWARD: 1, _DOWNWARD: -1}.get(line) if line is not None else None
+    """1 where an index is the loop's counter, -1 where it counts back from the last, else None."""
+    found = _linear(index, loop.body.arguments[loop.counter], loop.bound)
+    return {_UPWARD: 1, _DOWNWARD: -1}.get(found) if found is not None else None
 
 
 def _linear(
     value: ir.Value, counter: ir.Value, bound: ir.Value | None, depth: int = _DEEPEST_INDEX
 ) -> _Linear | None:
-    """An index as a sum; None where it is not one."""
+    """An index as factors of counter and bound; None where it is not linear in them."""
     if value == counter:
         return _UPWARD
     value = made_value(value)
@@ -132,7 +130,7 @@ def _linear(
 def _not_negative(
     select: ir.Operation, counter: ir.Value, bound: ir.Value | None, depth: int
 ) -> _Linear | None:
-    """The index in ``index < 0 ? index + length : index``, where it never is below zero."""
+    """The index in ``index < 0 ? index + length : index``, where it is never below zero."""
     condition, _, index = select.operands
     compare = defining_op(condition)
     if compare is None or compare.name != "stablehlo.compare":
@@ -141,5 +139,5 @@ def _not_negative(
         return None
     if compare.operands[0] != index or constant_int(made_value(compare.operands[1])) != 0:
         return None
-    line = _linear(index, counter, bound, depth - 1)
-    return line if line in (_UPWARD, _DOWNWARD) else None
+    found = _linear(index, counter, bound, depth - 1)
+    return found if found in (_UPWARD, _DOWNWARD) else None

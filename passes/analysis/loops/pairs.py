@@ -1,4 +1,4 @@
-"""Pairs of a forward and a backward loop: what one stacks, the other reads back."""
+"""Pairs of a forward loop and the backward loop that reads the residuals it stacks."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from hloom.passes.ir import walk
 
 @dataclass(frozen=True)
 class Residual:
-    """A stack that a backward loop reads, one slice an iteration, and nothing else does.
+    """A residual: a stack that only a backward loop reads, one slice an iteration.
 
-    In each iteration the backward body's ``reads`` are what ``stored`` was in the forward body;
-    all have the same type. Where the loops stand in the bodies of an outer pair, the stack goes
-    from one to the other ``through`` a residual of that pair.
+    In each iteration the backward body's ``reads`` equal what ``stored`` was in the forward body;
+    all have the same type. Where the loops are in the bodies of an outer pair, the stack is passed
+    ``through`` a residual of that pair.
     """
 
     stack: StackedOutput
     stored: ir.Value
     reads: tuple[ir.Value, ...]
     operands: tuple[int, ...]
-    """The backward loop's operands that the stack comes in by."""
+    """The backward loop's operands that are the stack."""
     through: Residual | None = None
 
 
@@ -40,10 +40,10 @@ class Residual:
 class LoopPair:
     """A forward loop and the backward loop that reads its stacks slice by slice.
 
-    ``index`` is the value of the backward body that says where in the stacks it reads; always a
-    place that the forward loop wrote, in the iteration with index = slope * counter + offset.
-    ``reversed_`` says whether the backward loop goes through the iterations from last to first.
-    Of open loops the index is a place that was written, but need not tell the iteration.
+    ``index`` is the value of the backward body at which it reads the stacks. The forward loop wrote
+    there in the iteration with index = slope * counter + offset; with a dynamic trip count it wrote
+    there, but maybe in another iteration. ``reversed_`` is whether the backward loop goes through
+    the iterations from last to first.
     """
 
     forward: CountedLoop
@@ -56,8 +56,8 @@ class LoopPair:
 
 
 @dataclass(frozen=True)
-class _Way:
-    """How a stack comes from one loop to the other: all the operands that are given it."""
+class _StackReader:
+    """The only operation that reads a stack, and its operands that are the stack."""
 
     stack: StackedOutput
     loop: ir.Operation
@@ -66,21 +66,21 @@ class _Way:
 
 
 def loop_pairs(block: ir.Block) -> list[LoopPair]:
-    """All pairs of a forward and a backward loop that stand directly in a block."""
+    """All pairs of a forward and a backward loop in a block, inner blocks left out."""
     loops = _loops(block)
-    return _pairs(loops, loops, _way)
+    return _pairs(loops, loops, _reader)
 
 
 def nested_pairs(outer: LoopPair) -> list[LoopPair]:
     """Pairs of a loop in a pair's forward body and one in its backward body.
 
-    What the first stacks, the second is given by a residual of the outer pair.
+    The stacks of the first reach the second through residuals of the outer pair.
     """
     residuals = {residual.stored: residual for residual in outer.residuals}
     return _pairs(
         _loops(outer.forward.body),
         _loops(outer.backward.body),
-        lambda loop, stack: _way_through(residuals, loop.op.results[stack.number], stack),
+        lambda loop, stack: _reader_through(residuals, loop.op.results[stack.number], stack),
     )
 
 
@@ -91,33 +91,33 @@ def _loops(block: ir.Block) -> list[CountedLoop]:
 def _pairs(
     forward_loops: list[CountedLoop],
     backward_loops: list[CountedLoop],
-    way_of: Callable[[CountedLoop, StackedOutput], _Way | None],
+    reader_of: Callable[[CountedLoop, StackedOutput], _StackReader | None],
 ) -> list[LoopPair]:
     readers = {walk.key(loop.op): loop for loop in backward_loops}
     pairs = []
     for forward in forward_loops:
-        ways: dict[Hashable, list[_Way]] = {}
+        by_loop: dict[Hashable, list[_StackReader]] = {}
         for stack in forward.stacks:
-            way = way_of(forward, stack)
-            if way is not None and (loop := walk.key(way.loop)) in readers:
-                ways.setdefault(loop, []).append(way)
-        for loop, found in ways.items():
+            reader = reader_of(forward, stack)
+            if reader is not None and (loop := walk.key(reader.loop)) in readers:
+                by_loop.setdefault(loop, []).append(reader)
+        for loop, found in by_loop.items():
             pair = _loop_pair(forward, readers[loop], found)
             if pair is not None:
                 pairs.append(pair)
     return pairs
 
 
-def _way(loop: CountedLoop, stack: StackedOutput) -> _Way | None:
-    """The way of a stack that is given to one other operation of the loop's block, only."""
+def _reader(loop: CountedLoop, stack: StackedOutput) -> _StackReader | None:
+    """The only other operation of the loop's block that reads a stack."""
     result = loop.op.results[stack.number]
     return _only_reader(stack, [result], result.type, None)
 
 
-def _way_through(
+def _reader_through(
     residuals: dict[ir.Value, Residual], result: ir.Value, stack: StackedOutput
-) -> _Way | None:
-    """The way of a stack that its loop's body hands to an outer stack, and to nothing else."""
+) -> _StackReader | None:
+    """The only reader of a stack that the loop's body stores in an outer stack and nowhere else."""
     value = result
     while True:
         uses = list(value.uses)
@@ -137,11 +137,10 @@ def _way_through(
 
 def _only_reader(
     stack: StackedOutput, values: list[ir.Value], type_: ir.Type, through: Residual | None
-) -> _Way | None:
-    """The one operation that is given the values; None where several are.
+) -> _StackReader | None:
+    """The one operation that reads the values; None where there are several.
 
-    Reshapes are looked through where they lead back to the type that the values begin with: then
-    all they do is undone.
+    Reshapes are followed; they have to lead back to the type that the values begin with.
     """
     reader: ir.Operation | None = None
     operands: list[int] = []
@@ -157,18 +156,20 @@ def _only_reader(
             else:
                 reader = op
                 operands.append(use.operand_number)
-    return None if reader is None else _Way(stack, reader, tuple(sorted(operands)), through)
+    return None if reader is None else _StackReader(stack, reader, tuple(sorted(operands)), through)
 
 
-def _loop_pair(forward: CountedLoop, backward: CountedLoop, ways: list[_Way]) -> LoopPair | None:
-    """The pair that two loops form, where the second is given stacks of the first."""
-    found = [(way, slices) for way in ways if (slices := _slices(way, backward))]
+def _loop_pair(
+    forward: CountedLoop, backward: CountedLoop, stack_readers: list[_StackReader]
+) -> LoopPair | None:
+    """The pair of two loops of which the second reads stacks of the first."""
+    found = [(reader, slices) for reader in stack_readers if (slices := _slices(reader, backward))]
     if not found:
         return None
     index = found[0][1][0].operands[1]
     if index.type != forward.body.arguments[forward.counter].type:
         return None
-    slope = _open_slope(index, forward, backward) if forward.is_open else None
+    slope = _dynamic_slope(index, forward, backward) if forward.is_open else None
     if not forward.is_open and not backward.is_open:
         slope = _counted_slope(index, forward, backward)
     if slope is None:
@@ -177,9 +178,10 @@ def _loop_pair(forward: CountedLoop, backward: CountedLoop, ways: list[_Way]) ->
         backward = dataclasses.replace(backward, trip_count=forward.trip_count)
     writes = found[0][0].stack
     residuals = tuple(
-        _link(way, slices)
-        for way, slices in found
-        if way.stack.slope == writes.slope and all(slice_.operands[1] == index for slice_ in slices)
+        _residual(reader, slices)
+        for reader, slices in found
+        if reader.stack.slope == writes.slope
+        and all(slice_.operands[1] == index for slice_ in slices)
     )
     return LoopPair(
         forward, backward, index, writes.slope, writes.offset, slope == -writes.slope, residuals
@@ -187,41 +189,41 @@ def _loop_pair(forward: CountedLoop, backward: CountedLoop, ways: list[_Way]) ->
 
 
 def _counted_slope(index: ir.Value, forward: CountedLoop, backward: CountedLoop) -> int | None:
-    """How an index runs over the iterations of a forward loop: 1 or -1; None where it does not."""
-    line = affine_in(index, backward.body.arguments[backward.counter])
-    if line is None:
+    """The slope, 1 or -1, of an index that stays within a forward loop's iterations; else None."""
+    found = affine_in(index, backward.body.arguments[backward.counter])
+    if found is None:
         return None
-    slope, offset = line
+    slope, offset = found
     last = offset + slope * (backward.trip_count - 1)
     if abs(slope) != 1 or not (0 <= offset < forward.trip_count and 0 <= last < forward.trip_count):
         return None
     return slope
 
 
-def _open_slope(index: ir.Value, forward: CountedLoop, backward: CountedLoop) -> int | None:
-    """The same of loops of which nobody knows how far they count."""
+def _dynamic_slope(index: ir.Value, forward: CountedLoop, backward: CountedLoop) -> int | None:
+    """The slope of an index where the trip counts are dynamic."""
     if not backward.is_open or not same_count(forward, backward):
         return None
     return direction(index, backward)
 
 
-def _slices(way: _Way, loop: CountedLoop) -> list[ir.Operation]:
-    """The slices of a stack in a loop's body; none where the loop reads it otherwise."""
+def _slices(reader: _StackReader, loop: CountedLoop) -> list[ir.Operation]:
+    """The slices of a stack in a loop's body; empty where the loop reads it in another way."""
     slices: list[ir.Operation] = []
     returned, body = loop.returned, loop.body
-    for number in way.operands:
+    for number in reader.operands:
         in_condition = loop.op.regions[0].blocks[0].arguments[number].uses
         if number not in loop.invariant or any(
             True for _ in (*loop.op.results[number].uses, *in_condition)
         ):
             return []
         for use in body.arguments[number].uses:
-            reader = use.owner.operation
-            if reader == returned:
+            op = use.owner.operation
+            if op == returned:
                 continue
-            if not _is_slice(reader, body.arguments[number]) or reader.block != body:
+            if not _is_slice(op, body.arguments[number]) or op.block != body:
                 return []
-            slices.append(reader)
+            slices.append(op)
     return slices
 
 
@@ -235,13 +237,13 @@ def _is_slice(op: ir.Operation, stack: ir.Value) -> bool:
     return all(constant_int(start) == 0 for start in list(op.operands)[2:])
 
 
-def _link(way: _Way, slices: list[ir.Operation]) -> Residual:
+def _residual(reader: _StackReader, slices: list[ir.Operation]) -> Residual:
     reads = tuple(_squeezed(slice_.results[0]) for slice_ in slices)
-    stored = way.stack.value
+    stored = reader.stack.value
     if any(read.type != stored.type for read in reads):
-        stored = way.stack.update.operands[1]
+        stored = reader.stack.update.operands[1]
         reads = tuple(slice_.results[0] for slice_ in slices)
-    return Residual(way.stack, stored, reads, way.operands, way.through)
+    return Residual(reader.stack, stored, reads, reader.operands, reader.through)
 
 
 def _squeezed(slice_: ir.Value) -> ir.Value:

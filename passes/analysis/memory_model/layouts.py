@@ -1,4 +1,4 @@
-"""In which order of its axes XLA keeps a value in memory, and which stacks it transposes for that.
+"""Layouts: the order of axes that XLA keeps a value in, and the stacks it transposes for that.
 
 XLA gives a matrix product's result the order of its axes, and turns a transpose into a mere other
 order of the same memory. Where a forward loop stacks a value in one order and the backward loop
@@ -23,7 +23,7 @@ Order = tuple[int, ...]
 
 
 def transposing_bytes(loop: ir.Operation, shards: Shards | None = None) -> int:
-    """Bytes that transposing stacks needs before a loop runs, beyond all that the loop is given.
+    """Bytes that transposing stacks needs before a loop runs, beyond the loop's operands.
 
     The stacks are copied one after the other, and before what the loop is to fill is made.
     """

@@ -69,9 +69,9 @@ class MemoryProfile:
       points: in the order in which they run.
       peak_at: the first of those that need most.
       owners: what is in memory then, largest first.
-      argument_bytes: what the step is given.
-      output_bytes: what it returns.
-      alias_bytes: what of the output lies where a donated argument was.
+      argument_bytes: the step's arguments.
+      output_bytes: its results.
+      alias_bytes: results that lie in the memory of donated arguments.
     """
 
     points: tuple[Point, ...]
@@ -88,12 +88,12 @@ class MemoryProfile:
 
     @property
     def base_bytes(self) -> int:
-        """What is there all the while: arguments and results."""
+        """Arguments and results, which are there all the while."""
         return self.argument_bytes + self.output_bytes - self.alias_bytes
 
     @property
     def step_bytes(self) -> int:
-        """What the step takes of a device's memory."""
+        """All memory of the step on a device."""
         return self.base_bytes + self.temp_bytes
 
     def to_json(self) -> dict[str, object]:
@@ -148,7 +148,7 @@ class _Stretch:
         return self.points[self.peak_at].bytes if self.points else 0
 
     def append(self, other: _Stretch, base_bytes: int) -> None:
-        """Puts another stretch behind this one, on top of so many bytes."""
+        """Appends another stretch, its bytes on top of ``base_bytes``."""
         shift = len(self.points)
         for point in other.points:
             self.points.append(dataclasses.replace(point, bytes=point.bytes + base_bytes))
@@ -233,8 +233,7 @@ _CARRIERS = {
     "stablehlo.reshape": 0,
     "stablehlo.transpose": 0,
 }
-"""In a loop's body, on the way to a result: operations that say nothing of what it is, and which
-operand does."""
+"""Operations in a loop's body that only pass a value on to a result, and the operand that is it."""
 
 
 def _maker(value: ir.Value) -> ir.Operation:

@@ -298,5 +298,5 @@ def test_a_block_graph(block_of: BlockOf) -> None:
 def test_an_ancestor_outside_of_the_block_is_refused(block_of: BlockOf) -> None:
     value = last_value(block_of("%0 = stablehlo.constant dense<0.0> : tensor<f32>"))
     other = block_of("%0 = stablehlo.constant dense<0.0> : tensor<f32>")
-    with pytest.raises(ValueError, match="does not stand inside"):
+    with pytest.raises(ValueError, match="is not inside the given block"):
         walk.ancestor_in(other, value.owner.operation)
