@@ -26,7 +26,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import hloom
-from benchmarks.report import Report, table, update_report
+from benchmarks.common.tables import Report, table, update_report
 from hloom import runtime
 
 AXIS = "ranks"

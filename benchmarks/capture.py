@@ -19,9 +19,9 @@ from typing import Any
 import jax
 
 import hloom
-from benchmarks.capture_subjects import SUBJECTS, Subject
-from benchmarks.h100 import MEBI_BYTES, TARGET
-from benchmarks.report import Report, table, update_report
+from benchmarks.common.capture_subjects import SUBJECTS, Subject
+from benchmarks.common.h100 import MEBI_BYTES, TARGET
+from benchmarks.common.tables import Report, table, update_report
 from hloom.targets import deviceless
 from hloom.xla.coverage import Coverage
 from hloom.xla.thunk_dump import thunk_dump

@@ -9,9 +9,9 @@ from typing import Any, cast
 import jax
 from jax.extend.mlir import ir
 
-from benchmarks.h100 import TARGET, measure_times, placement
+from benchmarks.common.h100 import TARGET, measure_times, placement
+from benchmarks.common.tables import table
 from benchmarks.programs import carries
-from benchmarks.report import table
 from hloom import targets
 from hloom.passes.analysis.memory_model.tracer import predict
 from hloom.passes.framework.options import print_bytes

@@ -31,8 +31,8 @@ import jax.numpy as jnp
 
 import hloom
 import hloom.dumps
+from benchmarks.common.tables import Report, table, update_report
 from benchmarks.programs.gpt import Gpt
-from benchmarks.report import Report, table, update_report
 from hloom.dumps.collect.store import LIVE, MAX_BYTES, MAX_MODULES
 
 TURNS = 300

@@ -20,9 +20,9 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
 import hloom
-from benchmarks.h100 import MEBI_BYTES, measure, placement
-from benchmarks.report import Report, table, update_report
-from benchmarks.subjects import SUBJECTS
+from benchmarks.common.h100 import MEBI_BYTES, measure, placement
+from benchmarks.common.subjects import SUBJECTS
+from benchmarks.common.tables import Report, table, update_report
 from hloom.passes.analysis.autodiff import has_remat_name
 from hloom.passes.framework import registry
 from hloom.passes.framework.base import Pass, Target

@@ -17,9 +17,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import hloom
-from benchmarks.h100 import MEBI_BYTES, measure, placement
-from benchmarks.report import Report, table, update_report
-from benchmarks.subjects import POLICIES, SUBJECTS
+from benchmarks.common.h100 import MEBI_BYTES, measure, placement
+from benchmarks.common.subjects import POLICIES, SUBJECTS
+from benchmarks.common.tables import Report, table, update_report
 from hloom.passes.analysis.memory_model.tracer import predict
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import Pipeline

@@ -22,7 +22,7 @@ from typing import Any
 
 from jax.extend.mlir import ir
 
-from benchmarks.subjects import SUBJECTS
+from benchmarks.common.subjects import SUBJECTS
 from hloom import targets
 from hloom.passes.framework.base import Pass, Plan, Target
 from hloom.passes.framework.pipeline import Pipeline

@@ -25,9 +25,9 @@ from jax.extend.mlir import ir
 
 import hloom
 from benchmarks import carries_time
-from benchmarks.h100 import measure_times, placement
+from benchmarks.common.h100 import measure_times, placement
+from benchmarks.common.tables import RESULTS, Report, table, update_report
 from benchmarks.programs.gpt import Gpt
-from benchmarks.report import RESULTS, Report, table, update_report
 from hloom import targets
 from hloom.passes.analysis.memory_model.tracer import predict
 from hloom.passes.framework.options import print_bytes

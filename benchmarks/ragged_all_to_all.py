@@ -31,7 +31,7 @@ from jax.sharding import PartitionSpec as P
 from numpy.typing import NDArray
 
 import hloom
-from benchmarks.report import Report, table, update_report
+from benchmarks.common.tables import Report, table, update_report
 
 SIZES = ((64, 64), (1024, 64), (1024, 512))
 """Rows of a device, and how many float32 a row has."""

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.capture import DEVICES, cell
-from benchmarks.frontier import Point, kept
-from benchmarks.frontier_report import FLOOR_POLICY, Frontier
+from benchmarks.common.frontier_report import FLOOR_POLICY, Frontier
+from benchmarks.common.frontiers import Point, kept
+from benchmarks.common.h100 import MEBI_BYTES
+from benchmarks.common.tables import RESULTS, table
 from benchmarks.gpu.tables import results_section
-from benchmarks.h100 import MEBI_BYTES
 from benchmarks.remat_frontier import drawing, frontiers
-from benchmarks.report import RESULTS, table
 
 ROOT = Path(__file__).parents[1]
 

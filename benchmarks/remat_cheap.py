@@ -17,9 +17,9 @@ from typing import Any
 import jax
 
 import hloom
-from benchmarks.h100 import MEBI_BYTES, Measurement, measure, measure_times, placement
+from benchmarks.common.h100 import MEBI_BYTES, Measurement, measure, measure_times, placement
+from benchmarks.common.tables import Report, table, update_report
 from benchmarks.programs.gpt import POLICIES, Gpt
-from benchmarks.report import Report, table, update_report
 
 SPEC = "remat"
 REPEATS = 3

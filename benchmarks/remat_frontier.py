@@ -24,11 +24,11 @@ from typing import Any
 import jax
 
 import hloom
-from benchmarks.frontier import BudgetPoint, Point, budgets_between
-from benchmarks.frontier_report import Frontier, plot, program_tables, summary_table
-from benchmarks.h100 import Measurement, measure, placement
-from benchmarks.report import RESULTS, Report, update_report
-from benchmarks.subjects import POLICIES, SUBJECTS
+from benchmarks.common.frontier_report import Frontier, plot, program_tables, summary_table
+from benchmarks.common.frontiers import BudgetPoint, Point, budgets_between
+from benchmarks.common.h100 import Measurement, measure, placement
+from benchmarks.common.subjects import POLICIES, SUBJECTS
+from benchmarks.common.tables import RESULTS, Report, update_report
 from hloom._jax import devices
 from hloom.passes.framework.options import print_bytes
 
@@ -257,8 +257,8 @@ def _markdown(report: Report, platform_name: str) -> Iterator[str]:
 _WHAT_IT_IS = """\
 `value_and_grad` of a loss (`benchmarks/programs/`). Memory is that of a step, on one device, by
 XLA: argument, output and temporary bytes, less what output and argument share. Work is counted in
-the StableHLO module that goes to XLA (`benchmarks/flops.py`), loops as often as they run, equal
-operations once; "added" is against the program as it is. A policy's point is *won* where some
+the StableHLO module that goes to XLA (`benchmarks/common/flops.py`), loops as often as they run,
+equal operations once; "added" is against the program as it is. A policy's point is *won* where some
 budget gave no more memory and no more work than the policy, else *lost*; "in products" only matrix
 products and convolutions count as work. A budget is *kept* where the step takes no more. "Error"
 is the prediction of the plan that was used against XLA's figure; that of the first plan is the

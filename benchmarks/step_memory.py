@@ -20,9 +20,9 @@ from typing import Any
 
 import jax
 
-from benchmarks.h100 import placement
-from benchmarks.report import RESULTS, table, update_report
-from benchmarks.subjects import SUBJECTS
+from benchmarks.common.h100 import placement
+from benchmarks.common.subjects import SUBJECTS
+from benchmarks.common.tables import RESULTS, table, update_report
 from hloom.tools.report.drawing import PLOT_CSS
 from hloom.xla.live_ranges import live_ranges
 

@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         for number in chosen.part or PARTS:
             print(f"part {number}: {PARTS[number].partition('_')[2]}", flush=True)
-            part = cast(Part, importlib.import_module(f"benchmarks.gpu.{PARTS[number]}"))
+            part = cast(Part, importlib.import_module(f"benchmarks.gpu.parts.{PARTS[number]}"))
             complete &= runner.run_part(number, part, settings, commit)
             _write_tables(store)
     finally:

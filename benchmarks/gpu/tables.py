@@ -171,7 +171,7 @@ def _told(entry: dict[str, Any]) -> str:
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], names: int = 1) -> Iterator[str]:
-    # As benchmarks.report has it, which needs JAX.
+    # As benchmarks.common.tables has it, which needs JAX.
     yield "| " + " | ".join(columns) + " |"
     yield "|" + " --- |" * names + " ---: |" * (len(columns) - names)
     yield from ("| " + " | ".join(row) + " |" for row in rows)

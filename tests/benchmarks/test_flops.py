@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 from jax.extend.mlir import ir
 
-from benchmarks.flops import Flops, executed_flops
+from benchmarks.common.flops import Flops, executed_flops
 
 OperationOf = Callable[..., ir.Operation]
 

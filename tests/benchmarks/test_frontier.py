@@ -9,13 +9,13 @@ from pathlib import Path
 import jax
 import pytest
 
-from benchmarks.frontier import GIGA_FLOPS, BudgetPoint, Point, budgets_between, judge, kept
-from benchmarks.frontier_report import Frontier, plot, program_tables, summary_table
-from benchmarks.h100 import MEBI_BYTES, measure, placement
+from benchmarks.common.frontier_report import Frontier, plot, program_tables, summary_table
+from benchmarks.common.frontiers import GIGA_FLOPS, BudgetPoint, Point, budgets_between, judge, kept
+from benchmarks.common.h100 import MEBI_BYTES, measure, placement
+from benchmarks.common.products import executed_products
+from benchmarks.common.subjects import POLICIES
 from benchmarks.planning_time import fitted_exponent
-from benchmarks.products import executed_products
 from benchmarks.programs.gpt import Gpt
-from benchmarks.subjects import POLICIES
 
 
 def point(step_mebi: int, products: int, elementwise: int = 0) -> Point:

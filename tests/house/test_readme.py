@@ -7,7 +7,7 @@ import json
 import pytest
 
 from benchmarks import readme, step_memory
-from benchmarks.report import RESULTS
+from benchmarks.common.tables import RESULTS
 
 
 def text_of(page: str) -> str:

@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from benchmarks.h100 import MEBI_BYTES, measure, placement
-from benchmarks.products import executed_products
+from benchmarks.common.h100 import MEBI_BYTES, measure, placement
+from benchmarks.common.products import executed_products
+from benchmarks.common.subjects import SUBJECTS
 from benchmarks.programs.gpt import Gpt
-from benchmarks.subjects import SUBJECTS
 
 MOST_TEMP_BYTES = 3750 * MEBI_BYTES
 

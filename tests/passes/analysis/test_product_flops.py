@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.extend.mlir import ir
 
-from benchmarks.flops import Flops, executed_flops
+from benchmarks.common.flops import Flops, executed_flops
 from hloom.passes.analysis.product_flops import PRODUCTS, product_flops
 from hloom.passes.ir import walk
 

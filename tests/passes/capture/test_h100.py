@@ -13,8 +13,8 @@ import pytest
 
 import hloom
 from benchmarks.capture import measure_alone, measure_captured
-from benchmarks.capture_subjects import SUBJECTS
-from benchmarks.h100 import TARGET
+from benchmarks.common.capture_subjects import SUBJECTS
+from benchmarks.common.h100 import TARGET
 from benchmarks.programs import perceptron
 from hloom.lowering.capture import COMMAND_BUFFER_TYPES
 from hloom.passes.capture.capturable import Rules, obstacle

@@ -1,4 +1,4 @@
-"""Every operation of StableHLO through every pass: tests/passes/operations/ by benchmarks.corpus.
+"""Every operation of StableHLO through every pass, by `benchmarks.corpora.run`.
 
 The same script takes StableHLO's own tests, which are too many for a suite. Here is also what it
 has to find: passes that fail, die, or are wrong.
@@ -21,7 +21,8 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 from support import ROOT
 
-from benchmarks import corpus, corpus_module
+from benchmarks.corpora import module as corpus_module
+from benchmarks.corpora import run
 from hloom._jax.modules import make_context
 from hloom.passes.framework import registry
 from hloom.passes.framework.base import Pass, Target
@@ -47,7 +48,7 @@ Entry = dict[str, Any]
 @pytest.fixture(scope="module")
 def entries(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], Entry]:
     out = tmp_path_factory.mktemp("corpus") / "results.json"
-    command = [sys.executable, "-m", "benchmarks.corpus", str(FOLDER), "--out", str(out)]
+    command = [sys.executable, "-m", "benchmarks.corpora.run", str(FOLDER), "--out", str(out)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads(out.read_text())
@@ -211,10 +212,10 @@ def test_what_is_wrong_is_found(
 ) -> None:
     monkeypatch.setattr(Faulty, "on_plan", on_plan, raising=False)
     monkeypatch.setattr(Faulty, "on_apply", on_apply, raising=False)
-    monkeypatch.setattr(corpus, "specs", lambda: ("faulty",))
+    monkeypatch.setattr(run, "specs", lambda: ("faulty",))
     modules = [(f"{n}.mlir", source.Chunk(source.Source("", ADDS), ADDS)) for n in range(2)]
     with registry.registered(Faulty):
-        found = list(corpus.run_isolated(modules, lambda _: None))
+        found = list(run.run_isolated(modules, lambda _: None))
     assert [entry["file"] for entry in found] == ["0.mlir", "1.mlir"]
     for entry in found:
         assert {failure["kind"] for failure in entry["failures"]} == kinds

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 import hloom
+from benchmarks.common.subjects import SUBJECTS
 from benchmarks.programs import lstm, mixture_of_experts, two_level_scan
 from benchmarks.programs.common import checkpoint_with
 from benchmarks.programs.gpt import Gpt
-from benchmarks.subjects import SUBJECTS
 from hloom._jax.devices import keeps_barriers
 
 BUDGETS = ("80%", "50%", "1B")

@@ -11,8 +11,8 @@ import pytest
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-from benchmarks.h100 import MEBI_BYTES, measure, placement
-from benchmarks.subjects import SUBJECTS
+from benchmarks.common.h100 import MEBI_BYTES, measure, placement
+from benchmarks.common.subjects import SUBJECTS
 from hloom.passes.analysis.block_graph import BlockGraph
 from hloom.passes.analysis.memory_model.layouts import transposing_bytes
 from hloom.passes.analysis.memory_model.trace import OpTrace

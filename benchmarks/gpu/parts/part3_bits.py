@@ -16,7 +16,7 @@ def batches(known: Known, settings: Settings) -> Iterator[Sequence[Item]]:
     yield [
         Item(
             f"bits/{program}{', deterministic' if deterministic else ''}",
-            "benchmarks.gpu.bits:compare",
+            "benchmarks.gpu.parts.bits:compare",
             {
                 "program": program,
                 "tiny": settings.dry_run,

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.frontier import GIGA_FLOPS, BudgetPoint, Point, judge, kept
-from benchmarks.h100 import MEBI_BYTES
-from benchmarks.report import table
+from benchmarks.common.frontiers import GIGA_FLOPS, BudgetPoint, Point, judge, kept
+from benchmarks.common.h100 import MEBI_BYTES
+from benchmarks.common.tables import table
 
 FLOOR_POLICY = "nothing_saveable"
 

@@ -1,6 +1,6 @@
 """Every module of a folder through every pass: what fails, and whether the interpreter agrees.
 
-    python -m benchmarks.corpus FOLDER --out results.json
+    python -m benchmarks.corpora.run FOLDER --out results.json
 
 Reads every .mlir file below FOLDER, a corpus of StableHLO such as that project's own tests, and
 splits it at lines `// -----` as mlir-opt does. What jaxlib's parser accepts goes through every pass
@@ -30,14 +30,8 @@ from typing import Any, NoReturn
 import jax
 from jax.extend.mlir import ir
 
-from benchmarks.corpus_interpreter import evaluate
-from benchmarks.corpus_module import (
-    Failure,
-    Trial,
-    return_checked,
-    specs,
-    with_checks_as_calls,
-)
+from benchmarks.corpora.interpreter import evaluate
+from benchmarks.corpora.module import Failure, Trial, return_checked, specs, with_checks_as_calls
 from hloom import targets
 from hloom._jax.modules import make_context
 from hloom.tools.opt import source
@@ -53,7 +47,7 @@ Entry = dict[str, Any]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the corpus and prints the counts; 1 where something failed."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.corpus")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.corpora.run")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--out", type=Path, help="where to write every module's outcome, as JSON")
     parser.add_argument("--only", default="", help="files whose path contains this")

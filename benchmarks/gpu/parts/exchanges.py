@@ -14,7 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import hloom
 from benchmarks.gpu.child import Note
-from benchmarks.gpu.steps import quartiles
+from benchmarks.gpu.parts.steps import quartiles
 
 AXIS = "ranks"
 WIDTH = 16

@@ -85,8 +85,10 @@ def batches(known: Known, settings: Settings) -> Iterator[Sequence[Item]]:
     """Program by program: every configuration; budgets, which go by what these gave; the times."""
     if settings.dry_run:
         yield [
-            Item("build", "benchmarks.gpu.steps:build", {"names": list(PROGRAMS)}, limit_s=240),
-            Item("compile for H100", "benchmarks.gpu.steps:compile_for_h100", limit_s=240),
+            Item(
+                "build", "benchmarks.gpu.parts.steps:build", {"names": list(PROGRAMS)}, limit_s=240
+            ),
+            Item("compile for H100", "benchmarks.gpu.parts.steps:compile_for_h100", limit_s=240),
         ]
     for program, first in (_DRY if settings.dry_run else PROGRAMS).items():
         yield [_measure(program, each, settings) for each in first]
@@ -103,7 +105,7 @@ def _measure(program: str, configuration: Configuration, settings: Settings) -> 
     arguments = {"program": program, "tiny": settings.dry_run, "configuration": configuration}
     return Item(
         name_of(program, configuration),
-        "benchmarks.gpu.steps:measure",
+        "benchmarks.gpu.parts.steps:measure",
         arguments,
         limit_s=150,
         alone=False,
@@ -143,7 +145,7 @@ def _times(
     return [
         Item(
             f"time/{program}",
-            "benchmarks.gpu.steps:time_in_turns",
+            "benchmarks.gpu.parts.steps:time_in_turns",
             arguments,
             limit_s=240,
             needs_s=60,

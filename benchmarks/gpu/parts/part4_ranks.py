@@ -25,11 +25,11 @@ def batches(known: Known, settings: Settings) -> Iterator[Sequence[Item]]:
     launches = DRY_LAUNCHES if settings.dry_run else LAUNCHES
     can_launch = not settings.dry_run or settings.fake_driver is not None
     if can_launch:
-        yield [Item(CHECKS, "benchmarks.gpu.checks:list_checks")]
+        yield [Item(CHECKS, "benchmarks.gpu.parts.checks:list_checks")]
         yield [
             Item(
                 f"streams/check/{check}",
-                "benchmarks.gpu.streams:run_check",
+                "benchmarks.gpu.parts.streams:run_check",
                 {"check": check, "launches": launches},
                 environment=environment,
             )
@@ -38,7 +38,7 @@ def batches(known: Known, settings: Settings) -> Iterator[Sequence[Item]]:
         yield [
             Item(
                 f"streams/{name}",
-                f"benchmarks.gpu.streams:{name}",
+                f"benchmarks.gpu.parts.streams:{name}",
                 {"tiny": settings.dry_run},
                 environment=environment,
             )
@@ -48,7 +48,7 @@ def batches(known: Known, settings: Settings) -> Iterator[Sequence[Item]]:
     yield [
         Item(
             f"jax/{name}",
-            f"benchmarks.gpu.exchanges:{name}",
+            f"benchmarks.gpu.parts.exchanges:{name}",
             {"tiny": settings.dry_run},
             environment={"XLA_FLAGS": devices} if settings.dry_run else {},
         )
@@ -59,7 +59,7 @@ def batches(known: Known, settings: Settings) -> Iterator[Sequence[Item]]:
         yield [
             Item(
                 "streams/missing_rank",
-                "benchmarks.gpu.streams:missing_rank",
+                "benchmarks.gpu.parts.streams:missing_rank",
                 {"wait_s": wait_s},
                 environment=environment,
             )
@@ -67,7 +67,7 @@ def batches(known: Known, settings: Settings) -> Iterator[Sequence[Item]]:
         yield [
             Item(
                 "streams/after the missing rank",
-                "benchmarks.gpu.streams:run_check",
+                "benchmarks.gpu.parts.streams:run_check",
                 {"check": "barriers_hold", "launches": launches},
                 environment=environment,
             )

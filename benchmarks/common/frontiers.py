@@ -6,7 +6,7 @@ import dataclasses
 import statistics
 from collections.abc import Sequence
 
-from benchmarks.h100 import MEBI_BYTES
+from benchmarks.common.h100 import MEBI_BYTES
 
 GIGA_FLOPS = 10**9
 

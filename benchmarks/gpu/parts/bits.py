@@ -9,9 +9,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from benchmarks.gpu import programs
 from benchmarks.gpu.child import Note
-from benchmarks.gpu.steps import compiled
+from benchmarks.gpu.parts import programs
+from benchmarks.gpu.parts.steps import compiled
 
 RATE = 1e-3
 RUNS = 2

@@ -15,15 +15,15 @@ CHECKS = "checks of the kernels"
 def batches(known: Known, settings: Settings) -> Iterator[Sequence[Item]]:
     """The list of the tests, each test, each tool of the sanitizer on each check of the kernels."""
     yield [
-        Item(LISTED, "benchmarks.gpu.checks:list_tests"),
-        Item(CHECKS, "benchmarks.gpu.checks:list_checks"),
+        Item(LISTED, "benchmarks.gpu.parts.checks:list_tests"),
+        Item(CHECKS, "benchmarks.gpu.parts.checks:list_checks"),
     ]
     listed = result_of(known, LISTED) or {"tests": []}
     tests = listed["tests"][:1] if settings.dry_run else listed["tests"]
     yield [
         Item(
             f"test/{each}",
-            "benchmarks.gpu.checks:run_test",
+            "benchmarks.gpu.parts.checks:run_test",
             {"test": each},
             limit_s=310,
             needs_s=30,
@@ -35,7 +35,7 @@ def batches(known: Known, settings: Settings) -> Iterator[Sequence[Item]]:
     yield [
         Item(
             f"sanitizer/{tool}/{check}",
-            "benchmarks.gpu.checks:run_sanitizer",
+            "benchmarks.gpu.parts.checks:run_sanitizer",
             {
                 "tool": tool,
                 "check": check,

@@ -15,7 +15,7 @@ import numpy as np
 from benchmarks.gpu.child import Note
 from benchmarks.gpu.harness import of_tests
 from benchmarks.gpu.items import Skip
-from benchmarks.gpu.steps import quartiles
+from benchmarks.gpu.parts.steps import quartiles
 
 cuda_on_cpu = of_tests("support.devices.cuda_on_cpu")
 cuda_streams = of_tests("support.devices.cuda_streams")

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-RESULTS = Path(__file__).parent / "results"
+RESULTS = Path(__file__).parents[1] / "results"
 
 Report = dict[str, Any]
 """By version of JAX, what a benchmark found with it."""

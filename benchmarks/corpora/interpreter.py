@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, NoReturn
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import func, stablehlo
 
-from benchmarks.corpus_module import is_check
+from benchmarks.corpora.module import is_check
 from hloom._jax.modules import make_context
 from hloom.passes.ir import walk
 

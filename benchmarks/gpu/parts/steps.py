@@ -11,10 +11,10 @@ import jax
 import numpy as np
 
 import hloom
-from benchmarks.gpu import programs
 from benchmarks.gpu.child import Note
 from benchmarks.gpu.items import Skip
-from benchmarks.gpu.part2_steps import GRAPHS, MEMORY, OFF, OFFLOAD, PROGRAMS, Configuration
+from benchmarks.gpu.parts import programs
+from benchmarks.gpu.parts.part2_steps import GRAPHS, MEMORY, OFF, OFFLOAD, PROGRAMS, Configuration
 
 WARM_UP = 3
 FEWEST_TURNS = 5

@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks.common.subjects import SUBJECTS
 from benchmarks.gpu.items import Skip
 from benchmarks.programs.gpt import Gpt
-from benchmarks.subjects import SUBJECTS
 
 _TINY_GPT: dict[str, Any] = {
     "layers": 2,

@@ -11,8 +11,8 @@ import jax
 from jax.extend.mlir import ir
 
 import hloom
-from benchmarks.flops import Flops, executed_flops
-from benchmarks.products import executed_products
+from benchmarks.common.flops import Flops, executed_flops
+from benchmarks.common.products import executed_products
 from hloom.targets import deviceless
 
 TARGET = "h100_sxm"

@@ -1,0 +1,1 @@
+"""What several benchmarks share: programs to measure, counts, the H100 compile, tables."""
