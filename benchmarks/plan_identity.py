@@ -5,7 +5,7 @@
 
 Plans the eight benchmark programs for an H100 without a budget and with four, by the dry run, with
 `barriers,capture` behind it and alone. Of a module its text is hashed, without locations and with
-the names that hloom gives left open; of a plan its numbers, so that renamed fields make no
+the names that hloom gives left open; of a plan its numbers, sorted, so that renamed fields make no
 difference. An older version of hloom runs this file too, once the imports below fit it.
 """
 
@@ -67,7 +67,7 @@ def _hash(text: str) -> str:
 
 
 def _numbers(found: Any) -> Iterator[float]:
-    """Every number in a plan, in order; its texts, and what it calls them, may be put otherwise."""
+    """Every number in a plan; its texts, its fields and their order may be others."""
     if isinstance(found, dict | list | tuple):
         for each in found.values() if isinstance(found, dict) else found:
             yield from _numbers(each)
@@ -83,10 +83,9 @@ def hashes_of(name: str, module: ir.Module, target: Target) -> Iterator[tuple[st
         seen = _Hashing()
         clone = clone_module(module)
         pipeline.run(clone, target=target, observers=[seen], attempts=attempts)
-        for attempt in attempts:
-            seen.numbers += [attempt.step_bytes, attempt.temp_bytes]
+        seen.numbers += [size for each in attempts for size in (each.step_bytes, each.temp_bytes)]
         key = f"{name}, {spec or 'no remat'}"
-        yield f"{key}, numbers of the plans", _hash(json.dumps(seen.numbers))
+        yield f"{key}, numbers of the plans", _hash(json.dumps(sorted(seen.numbers)))
         for step, one in seen.modules.items():
             yield f"{key}, module after {step}", one
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from jax.extend.mlir import ir
 
-from hloom import _jax
 from hloom.passes.ir import mesh, walk
 
 MODULE = """
@@ -23,8 +22,8 @@ module attributes {mhlo.num_partitions = 8 : i32} {
 """
 
 
-def test_meshes() -> None:
-    with _jax.make_context() as context:
+def test_meshes(context: ir.Context) -> None:
+    with context:
         module = ir.Module.parse(MODULE, context)
         [computation] = (
             op for op in walk.operations(module.operation) if op.name == mesh.MANUAL_COMPUTATION
