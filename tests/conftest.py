@@ -31,7 +31,7 @@ from pathlib import Path
 
 import jax
 import pytest
-from support import ROOT
+from support import ROOT, RunPython
 
 import hloom
 
@@ -48,8 +48,6 @@ pytest_plugins = [
     "support.ir_blocks",
     "support.opt_runs",
 ]
-
-RunPython = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

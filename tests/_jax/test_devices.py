@@ -10,8 +10,7 @@ import json
 import jax
 import numpy as np
 import pytest
-from conftest import RunPython
-from support import ROOT
+from support import ROOT, RunPython
 
 from hloom._jax.devices import DeviceFacts, device_facts, platform_of, processes_of, takes_part
 

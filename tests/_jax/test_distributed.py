@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import socket
 
-from conftest import RunPython
+from support import RunPython
 
 from hloom._jax.distributed import ProcessStore
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 
 import jax
-from conftest import RunPython
+from support import RunPython
 
 
 def test_the_flag_is_read_from_config_and_set_by_call() -> None:

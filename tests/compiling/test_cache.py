@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import RunPython
+from support import RunPython
 
 STEP = """
 import jax, json, numpy as np

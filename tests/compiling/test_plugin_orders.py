@@ -10,9 +10,8 @@ import warnings
 from typing import Any
 
 import pytest
-from conftest import RunPython
 from jax._src import compiler, xla_bridge
-from support import ROOT
+from support import ROOT, RunPython
 
 import hloom
 from hloom import environment, plugin, policy, targets

@@ -10,8 +10,8 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from conftest import RunPython
 from jax.extend.mlir import ir
+from support import RunPython
 from support import toy_passes as toy
 
 import hloom

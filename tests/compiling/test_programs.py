@@ -10,9 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import RunPython
 from jax.sharding import NamedSharding, PartitionSpec
-from support import ROOT
+from support import ROOT, RunPython
 from support import toy_passes as toy
 from support.doubling import NewRecords, X, factor, fresh_jit, with_option
 

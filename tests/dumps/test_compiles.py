@@ -8,8 +8,8 @@ from pathlib import Path
 
 import jax
 import pytest
-from conftest import RunPython
 from jax.experimental.compilation_cache import compilation_cache
+from support import RunPython
 from support.dumps.runs import DUMP_MARKS, Captures, X, executed, program, run_step, train
 
 import hloom

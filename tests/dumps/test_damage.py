@@ -9,7 +9,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from conftest import RunPython
+from support import RunPython
 from support.dumps.failures import missing_texts
 from support.dumps.samples import capture
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.once
 CUT_OFF = """
 import dataclasses, os, signal
 from pathlib import Path
-from conftest import RunPython
+from support import RunPython
 from support.dumps.samples import capture, execution
 from hloom.dumps.write import writer
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import RunPython
+from support import RunPython
 from support.dumps.runs import X, program, train
 
 from hloom.dumps.read.dump import open_dump

@@ -10,7 +10,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import pytest
-from conftest import RunPython
+from support import RunPython
 from support.dumps.runs import DUMP_MARKS, Captures, X, names, program, train
 
 import hloom

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import jax.ffi
 import pytest
-from conftest import RunPython
-from support import ROOT
+from support import ROOT, RunPython
 from support.devices.native_code import compiler
 
 from hloom import runtime

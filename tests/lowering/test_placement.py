@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
-from conftest import RunPython
+from support import RunPython
 
 from hloom import targets
 from hloom._jax.devices import device_places

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import RunPython
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
+from support import RunPython
 from support.programs import PROGRAMS, normal
 
 from hloom.passes.framework.base import Target

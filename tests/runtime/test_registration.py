@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import RunPython
+from support import RunPython
 
 from hloom import runtime
 from hloom.runtime import kernels, library, registration

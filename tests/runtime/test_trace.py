@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import RunPython
+from support import RunPython
 from support.devices.native_code import CSRC, NATIVE, compile_native
 
 SCRIPT = """

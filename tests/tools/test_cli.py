@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import RunPython
+from support import RunPython
 from support.toy_passes import Toy
 
 import hloom

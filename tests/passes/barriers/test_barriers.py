@@ -8,10 +8,10 @@ import re
 from typing import Any
 
 import pytest
-from conftest import RunPython
 from hypothesis import given
 from hypothesis import strategies as st
 from jax.extend.mlir import ir
+from support import RunPython
 from support.devices.barrier_programs import (
     PART,
     in_shard_map,

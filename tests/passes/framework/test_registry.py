@@ -6,7 +6,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from conftest import RunPython
+from support import RunPython
 
 from hloom.passes.framework import registry
 

@@ -108,3 +108,23 @@ def register_test_handlers(folder: Path) -> ctypes.CDLL:
         BLOCKING_BARRIER, jax.ffi.pycapsule(library["blocking_barrier"]), "cpu"
     )
     return library
+
+
+RANKS = 8
+
+
+def ranks() -> jax.Array:
+    return jnp.arange(RANKS, dtype=jnp.float32)
+
+
+def run_with_one_absent(missing: int, **attributes: object) -> Callable[[jax.Array], jax.Array]:
+    """A program in which one rank goes past the barrier where `flag` is not 0."""
+
+    def program(flag: jax.Array) -> jax.Array:
+        token = new_token()
+        skips = (rank() == missing) & (flag[0] != 0)
+        token = jax.lax.cond(skips, lambda t: t, lambda t: barrier(t, **attributes)[0], token)
+        return (flag + token.astype(flag.dtype)).reshape(flag.shape)
+
+    compiled: Callable[[jax.Array], jax.Array] = on_every_rank(program)
+    return compiled
