@@ -44,7 +44,7 @@ def cache_dir() -> Path:
     return Path.home() / ".cache" / "hloom" / "kernels"
 
 
-def source(name: str) -> nvrtc.Source:
+def source(name: str) -> nvrtc.CudaSource:
     """The source file `cuda_kernels/<name>.cu` with every header of that folder."""
     folder = resources.files("hloom.runtime").joinpath("cuda_kernels")
     headers = {
@@ -53,7 +53,7 @@ def source(name: str) -> nvrtc.Source:
         if entry.name.endswith(".cuh")
     }
     text = folder.joinpath(f"{name}.cu").read_text(encoding="utf-8")
-    return nvrtc.Source(f"{name}.cu", text, dict(sorted(headers.items())))
+    return nvrtc.CudaSource(f"{name}.cu", text, dict(sorted(headers.items())))
 
 
 @functools.cache
@@ -91,7 +91,7 @@ def image(name: str, architecture: str) -> bytes:
     return made
 
 
-def key(to_compile: nvrtc.Source, architecture: str, version: tuple[int, int]) -> str:
+def key(to_compile: nvrtc.CudaSource, architecture: str, version: tuple[int, int]) -> str:
     """The cache key of an image, from source, architecture, options and compiler version."""
     parts = [to_compile.name, to_compile.text, architecture, repr(OPTIONS), repr(version)]
     parts += [part for header in sorted(to_compile.headers.items()) for part in header]

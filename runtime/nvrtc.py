@@ -39,7 +39,7 @@ class CompileError(RuntimeError):
 
 
 @dataclasses.dataclass(frozen=True)
-class Source:
+class CudaSource:
     """A CUDA C++ source with the headers that it includes.
 
     Attributes:
@@ -53,7 +53,7 @@ class Source:
     headers: Mapping[str, str]
 
 
-class Compiler:
+class Nvrtc:
     """One loaded NVRTC.
 
     Attributes:
@@ -80,7 +80,7 @@ class Compiler:
         self._check(self._library.nvrtcGetSupportedArchs(found))
         return tuple(sorted(found))
 
-    def compile(self, source: Source, architecture: str, options: Sequence[str] = ()) -> bytes:
+    def compile(self, source: CudaSource, architecture: str, options: Sequence[str] = ()) -> bytes:
         """Compiles a source to machine code (CUBIN).
 
         Args:
@@ -94,7 +94,7 @@ class Compiler:
         with self._lock:
             return self._compile(source, architecture, options)
 
-    def _compile(self, source: Source, architecture: str, options: Sequence[str]) -> bytes:
+    def _compile(self, source: CudaSource, architecture: str, options: Sequence[str]) -> bytes:
         program = ctypes.c_void_p()
         names = [name.encode() for name in source.headers]
         texts = [text.encode() for text in source.headers.values()]
@@ -148,7 +148,7 @@ class Compiler:
 
 
 @functools.cache
-def load() -> Compiler:
+def load() -> Nvrtc:
     """Loads the compiler, once a process.
 
     The one of JAX's CUDA plugin is preferred, since the machine's driver must support its CUDA
@@ -157,7 +157,7 @@ def load() -> Compiler:
     tried = []
     for path in candidates():
         try:
-            return Compiler(path)
+            return Nvrtc(path)
         except CompilerMissingError as error:
             tried.append(f"  {error}")
     raise CompilerMissingError(

@@ -10,7 +10,7 @@ from typing import Any
 from jax.extend.mlir import ir
 
 from hloom._jax.executables import MemoryFigures
-from hloom.compiling.candidates import Candidate, Candidates
+from hloom.compiling.candidates import Candidates, ModuleCandidate
 from hloom.compiling.compiler import Compiled, Compiler
 from hloom.compiling.request import CompileRequest
 from hloom.passes.framework import feedback
@@ -126,7 +126,7 @@ class Attempts:
         return argument + output - alias + temp, temp
 
 
-def _candidate_of(compiled: Compiled) -> Candidate:
+def _candidate_of(compiled: Compiled) -> ModuleCandidate:
     assert compiled.candidate is not None
     return compiled.candidate
 

@@ -22,7 +22,7 @@ from hloom.runtime import register
 
 
 @dataclass(frozen=True)
-class Candidate:
+class ModuleCandidate:
     """One module to compile.
 
     Attributes:
@@ -57,7 +57,7 @@ class Candidates:
         self._planner: Planner[Any] | None = None
         self._preparation = PipelineResult((), 0.0, changed=False, rewritten=False)
 
-    def make(self, attempts: Sequence[Attempt[Any]] = ()) -> Candidate:
+    def make(self, attempts: Sequence[Attempt[Any]] = ()) -> ModuleCandidate:
         """The candidate that follows these attempts. Raises PassError where a step fails."""
         start_s = time.perf_counter()
         try:
@@ -65,7 +65,7 @@ class Candidates:
         finally:
             self.seconds += time.perf_counter() - start_s
 
-    def _make(self, attempts: Sequence[Attempt[Any]]) -> Candidate:
+    def _make(self, attempts: Sequence[Attempt[Any]]) -> ModuleCandidate:
         origin, start = self._request.module, 0
         if self._driver is not None:
             start, driver = self._driver
@@ -77,7 +77,9 @@ class Candidates:
         self._request.observer.candidate()
         return self._finish(clone_module(origin), start, attempts)
 
-    def _finish(self, module: ir.Module, start: int, attempts: Sequence[Attempt[Any]]) -> Candidate:
+    def _finish(
+        self, module: ir.Module, start: int, attempts: Sequence[Attempt[Any]]
+    ) -> ModuleCandidate:
         result = self._run(module, start, None, attempts)
         runs = (*self._preparation.runs, *result.runs)
         changed = self._preparation.changed or result.changed
@@ -86,7 +88,7 @@ class Candidates:
         options = compile_options(module, self._request.target.platform) if changed else {}
         if rewritten and _lower(module, self._request.placement).marks:
             self._request.observer.lowered(len(runs), module)
-        return Candidate(
+        return ModuleCandidate(
             module=module if rewritten else self._request.module,
             changed=changed,
             runs=runs,

@@ -8,7 +8,7 @@ from typing import Any
 
 from hloom._jax.cache import watch_cache
 from hloom._jax.executables import MemoryFigures, memory_figures
-from hloom.compiling.candidates import Candidate
+from hloom.compiling.candidates import ModuleCandidate
 from hloom.compiling.graphs import compile_captured
 from hloom.compiling.request import CompileRequest
 from hloom.record import Captured
@@ -28,7 +28,7 @@ class Compiled:
     """
 
     executable: Any
-    candidate: Candidate | None
+    candidate: ModuleCandidate | None
     figures: MemoryFigures
     compile_s: float
     cache_hit: bool | None
@@ -54,7 +54,7 @@ class Compiler:
         """Whether the persistent cache served every compile that came to its end."""
         return None if None in self._cache_hits else all(self._cache_hits)
 
-    def compile(self, candidate: Candidate | None) -> Compiled:
+    def compile(self, candidate: ModuleCandidate | None) -> Compiled:
         """Compiles a candidate, or the original. Raises what XLA raises."""
         request = self._request
         module = request.module if candidate is None else candidate.module

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import graphlib
 import itertools
+import subprocess
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -195,3 +197,40 @@ def test_the_checks_above_can_fail(tmp_path: Path) -> None:
     assert [package_of(module) for module in imported(file)] == [None, "hloom.passes"]
     assert list(map(is_private_jax, imported(file))) == [True, False]
     assert package_of("hloom.tools.passes_doc") == "hloom"
+
+
+MOST_LINES = 400
+MOST_FILES = 15
+
+
+def listed() -> list[Path]:
+    """The files of the repository that git knows."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return [path for path in map(ROOT.joinpath, names.splitlines()) if path.is_file()]
+
+
+@pytest.mark.once
+def test_a_file_can_be_read_in_one_sitting() -> None:
+    code = [path for path in listed() if path.suffix in (".py", ".cc", ".h", ".cu", ".cuh")]
+    assert len(code) > 300
+    lines = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in code}
+    assert {str(path) for path, count in lines.items() if count > MOST_LINES} == set()
+
+
+@pytest.mark.once
+def test_a_folder_holds_what_one_glance_takes_in() -> None:
+    folders = Counter(path.parent for path in listed() if path.suffix == ".py")
+    assert len(folders) > 40
+    assert {str(folder) for folder, count in folders.items() if count > MOST_FILES} == set()
+
+
+def test_a_class_has_its_name_to_itself() -> None:
+    names = Counter(
+        node.name
+        for _, file in SOURCES
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert len(names) > 200
+    assert [name for name, count in names.items() if count > 1] == []

@@ -20,17 +20,17 @@ FUNCTIONS = {"barrier": b"hloom_barrier", "ragged_all_to_all": b"hloom_ragged_al
 
 ELF = b"\x7fELF"
 
-SMALL = nvrtc.Source(
+SMALL = nvrtc.CudaSource(
     "small.cu", '#include "answer.cuh"\n__global__ void f(int* x) { *x = ANSWER; }', {}
 )
 
 
-def small(answer: int) -> nvrtc.Source:
-    return nvrtc.Source(SMALL.name, SMALL.text, {"answer.cuh": f"#define ANSWER {answer}\n"})
+def small(answer: int) -> nvrtc.CudaSource:
+    return nvrtc.CudaSource(SMALL.name, SMALL.text, {"answer.cuh": f"#define ANSWER {answer}\n"})
 
 
 @pytest.fixture(scope="module")
-def compiler() -> nvrtc.Compiler:
+def compiler() -> nvrtc.Nvrtc:
     return nvrtc.load()
 
 
@@ -47,7 +47,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_kernels_compile_without_a_gpu(
-    compiler: nvrtc.Compiler, cache: Path, kernel: str, architecture: str
+    compiler: nvrtc.Nvrtc, cache: Path, kernel: str, architecture: str
 ) -> None:
     made = cuda_images.image(kernel, architecture)
     assert made.startswith(ELF)
@@ -57,8 +57,8 @@ def test_kernels_compile_without_a_gpu(
 
 
 @pytest.mark.h100
-def test_an_error_shows_the_log(compiler: nvrtc.Compiler) -> None:
-    bad = nvrtc.Source("bad.cu", "__global__ void f(int* x) { *x = unknown; }", {})
+def test_an_error_shows_the_log(compiler: nvrtc.Nvrtc) -> None:
+    bad = nvrtc.CudaSource("bad.cu", "__global__ void f(int* x) { *x = unknown; }", {})
     with pytest.raises(nvrtc.CompileError) as raised:
         compiler.compile(bad, "sm_90")
     assert str(raised.value).startswith(f"bad.cu does not compile for sm_90 with {compiler}:\nbad.")
@@ -66,14 +66,14 @@ def test_an_error_shows_the_log(compiler: nvrtc.Compiler) -> None:
 
 
 @pytest.mark.h100
-def test_headers_come_from_memory(compiler: nvrtc.Compiler) -> None:
+def test_headers_come_from_memory(compiler: nvrtc.Nvrtc) -> None:
     assert compiler.compile(small(1), "sm_90").startswith(ELF)
     with pytest.raises(nvrtc.CompileError, match="answer"):
         compiler.compile(SMALL, "sm_90")
 
 
 @pytest.mark.h100
-def test_an_unknown_architecture_is_told_from_an_error(compiler: nvrtc.Compiler) -> None:
+def test_an_unknown_architecture_is_told_from_an_error(compiler: nvrtc.Nvrtc) -> None:
     with pytest.raises(nvrtc.UnknownArchitectureError) as raised:
         compiler.compile(small(1), "sm_20")
     assert str(raised.value).startswith(
@@ -84,7 +84,7 @@ def test_an_unknown_architecture_is_told_from_an_error(compiler: nvrtc.Compiler)
 
 
 @pytest.mark.h100
-def test_a_wrong_option_is_an_error(compiler: nvrtc.Compiler) -> None:
+def test_a_wrong_option_is_an_error(compiler: nvrtc.Nvrtc) -> None:
     with pytest.raises(nvrtc.CompileError, match="NVRTC"):
         compiler.compile(small(1), "sm_90", ["--no-such-option"])
 
@@ -103,7 +103,7 @@ def test_without_a_compiler_the_error_says_what_to_install(
 
 def test_a_library_that_is_something_else_is_no_compiler() -> None:
     with pytest.raises(nvrtc.CompilerMissingError, match="cannot be loaded as NVRTC"):
-        nvrtc.Compiler("libc.so.6")
+        nvrtc.Nvrtc("libc.so.6")
 
 
 def test_toolkits_are_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +114,7 @@ def test_toolkits_are_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.h100
 def test_an_image_is_compiled_once(
-    compiler: nvrtc.Compiler, cache: Path, caplog: pytest.LogCaptureFixture
+    compiler: nvrtc.Nvrtc, cache: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG, "hloom.runtime"):
         first = cuda_images.image("barrier", "sm_90")
@@ -133,7 +133,7 @@ def test_what_decides_the_bytes_decides_the_key() -> None:
         cuda_images.key(small(1), "sm_80", (13, 0)),
         cuda_images.key(small(1), "sm_90", (13, 1)),
         cuda_images.key(SMALL, "sm_90", (13, 0)),
-        cuda_images.key(nvrtc.Source("other.cu", SMALL.text, {}), "sm_90", (13, 0)),
+        cuda_images.key(nvrtc.CudaSource("other.cu", SMALL.text, {}), "sm_90", (13, 0)),
     }
     assert len(keys) == 6
     assert cuda_images.key(small(1), "sm_90", (13, 0)) in keys
@@ -141,7 +141,7 @@ def test_what_decides_the_bytes_decides_the_key() -> None:
 
 @pytest.mark.h100
 @pytest.mark.parametrize("damage", [b"", b"short", bytes(4000)])
-def test_a_damaged_file_is_made_again(compiler: nvrtc.Compiler, cache: Path, damage: bytes) -> None:
+def test_a_damaged_file_is_made_again(compiler: nvrtc.Nvrtc, cache: Path, damage: bytes) -> None:
     first = cuda_images.image("barrier", "sm_90")
     [file] = cache.iterdir()
     whole = file.read_bytes()
@@ -153,7 +153,7 @@ def test_a_damaged_file_is_made_again(compiler: nvrtc.Compiler, cache: Path, dam
 
 
 @pytest.mark.h100
-def test_many_at_once_leave_one_whole_file(compiler: nvrtc.Compiler, cache: Path) -> None:
+def test_many_at_once_leave_one_whole_file(compiler: nvrtc.Nvrtc, cache: Path) -> None:
     uncached = cuda_images.image.__wrapped__
     with ThreadPoolExecutor(8) as pool:
         made = set(pool.map(lambda _: uncached("barrier", "sm_90"), range(8)))
@@ -164,7 +164,7 @@ def test_many_at_once_leave_one_whole_file(compiler: nvrtc.Compiler, cache: Path
 
 @pytest.mark.h100
 def test_a_disk_that_refuses_costs_time_only(
-    compiler: nvrtc.Compiler,
+    compiler: nvrtc.Nvrtc,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -200,7 +200,7 @@ def test_where_images_are_kept(
 
 @pytest.mark.h100
 def test_files_of_the_cache_are_readable_by_their_owner_alone(
-    compiler: nvrtc.Compiler, cache: Path
+    compiler: nvrtc.Nvrtc, cache: Path
 ) -> None:
     cuda_images.image("barrier", "sm_90")
     [file] = cache.iterdir()

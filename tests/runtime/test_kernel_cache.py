@@ -21,7 +21,7 @@ MADE = b"\x7fELF made here"
 PLANTED = b"\x7fELF planted"
 
 
-class Compiler:
+class Nvrtc:
     """Stands for NVRTC, and counts."""
 
     version = (13, 0)
@@ -29,7 +29,7 @@ class Compiler:
     def __init__(self) -> None:
         self.compiles = 0
 
-    def compile(self, source: nvrtc.Source, architecture: str, options: Sequence[str]) -> bytes:
+    def compile(self, source: nvrtc.CudaSource, architecture: str, options: Sequence[str]) -> bytes:
         self.compiles += 1
         return MADE
 
@@ -38,8 +38,8 @@ class Compiler:
 
 
 @pytest.fixture
-def compiler(monkeypatch: pytest.MonkeyPatch) -> Compiler:
-    made = Compiler()
+def compiler(monkeypatch: pytest.MonkeyPatch) -> Nvrtc:
+    made = Nvrtc()
     monkeypatch.setattr(nvrtc, "load", lambda: made)
     return made
 
@@ -73,7 +73,7 @@ def told(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
 
 
 def test_it_is_private_whatever_the_umask(
-    compiler: Compiler, cache: Path, told: Callable[[], list[str]]
+    compiler: Nvrtc, cache: Path, told: Callable[[], list[str]]
 ) -> None:
     before = os.umask(0)
     try:
@@ -121,7 +121,7 @@ def plant_damaged(file: Path) -> None:
     ],
 )
 def test_what_was_put_there_is_compiled_again_and_replaced(
-    compiler: Compiler,
+    compiler: Nvrtc,
     cache: Path,
     told: Callable[[], list[str]],
     plant: Callable[[Path], None],
@@ -145,7 +145,7 @@ def test_what_was_put_there_is_compiled_again_and_replaced(
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 @pytest.mark.parametrize("what", ["folder", "file"])
 def test_what_belongs_to_another_user_is_not_used(
-    compiler: Compiler, cache: Path, told: Callable[[], list[str]], what: str
+    compiler: Nvrtc, cache: Path, told: Callable[[], list[str]], what: str
 ) -> None:
     image()
     [file] = cache.iterdir()
@@ -157,7 +157,7 @@ def test_what_belongs_to_another_user_is_not_used(
 
 
 def test_a_folder_that_others_can_write_to_is_neither_read_nor_written(
-    compiler: Compiler, cache: Path, told: Callable[[], list[str]]
+    compiler: Nvrtc, cache: Path, told: Callable[[], list[str]]
 ) -> None:
     image()
     [file] = cache.iterdir()
@@ -172,7 +172,7 @@ def test_a_folder_that_others_can_write_to_is_neither_read_nor_written(
 
 
 def test_a_folder_that_is_a_link_is_not_used(
-    compiler: Compiler, cache: Path, told: Callable[[], list[str]], tmp_path: Path
+    compiler: Nvrtc, cache: Path, told: Callable[[], list[str]], tmp_path: Path
 ) -> None:
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     cache.parent.mkdir()
@@ -186,12 +186,12 @@ def test_a_folder_that_is_a_link_is_not_used(
 SCRIPT = """
 from hloom.runtime import cuda_images, nvrtc
 
-class Compiler:
+class Nvrtc:
     version = (13, 0)
     compile = lambda *_: b"made"
     __str__ = lambda _: "NVRTC 13.0"
 
-nvrtc.load = Compiler
+nvrtc.load = Nvrtc
 assert cuda_images.image("barrier", "sm_90") == b"made"
 """
 

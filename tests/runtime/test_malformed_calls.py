@@ -18,12 +18,12 @@ from typing import Any
 
 import pytest
 from support import ROOT
-from support.devices.malformed_calls import KINDS, Case, cases
 from support.devices.native_code import CSRC, compile_native, compiler
+from support.malformed.calls import KINDS, Case, cases
 
 from hloom.runtime import load_library
 
-WORKER = ROOT / "tests" / "support" / "devices" / "malformed_worker.py"
+WORKER = ROOT / "tests" / "support" / "malformed" / "worker.py"
 
 SANITIZED = 3
 """Of so many cases one is tried under the sanitizers, where each takes three times as long; 1 tries

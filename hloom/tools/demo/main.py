@@ -22,7 +22,7 @@ from hloom.targets import deviceless
 from hloom.tools.demo import data, dumping, table
 from hloom.tools.demo.model import Sizes
 from hloom.tools.demo.train import (
-    Compiled,
+    CompiledStep,
     Training,
     TrainStep,
     compile_step,
@@ -202,7 +202,7 @@ def _compile_both(
     advance: Callable[[str], None],
     *,
     dump_steps: str | None = None,
-) -> tuple[Compiled, Compiled]:
+) -> tuple[CompiledStep, CompiledStep]:
     advance("compiling, hloom off")
     off = compile_step(lowered, "off", dump_to=dump_to)
     advance("compiling, hloom on")
@@ -227,7 +227,7 @@ def _for_target(console: Console, arguments: argparse.Namespace, step: TrainStep
     return {"off": _numbers(off, None), "on": _numbers(on, None)}
 
 
-def _numbers(compiled: Compiled, training: Training | None) -> dict[str, Any]:
+def _numbers(compiled: CompiledStep, training: Training | None) -> dict[str, Any]:
     numbers: dict[str, Any] = {
         "spec": compiled.spec,
         "memory": dataclasses.asdict(compiled.memory),
@@ -255,7 +255,7 @@ def _introduction(sizes: Sizes, corpus: data.Tokens, state_bytes: int, steps: in
 
 
 def _tell_where(
-    console: Console, on: Compiled, dumped: list[Path] | None, json_file: Path | None
+    console: Console, on: CompiledStep, dumped: list[Path] | None, json_file: Path | None
 ) -> None:
     if on.fell_back is not None:
         console.print(f"hloom fell back to the original program: {on.fell_back}", markup=False)

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from hloom.tools.demo.train import Compiled, Memory, Training
+from hloom.tools.demo.train import CompiledStep, Memory, Training
 
 MEBI_BYTES = 2**20
 
@@ -43,7 +43,9 @@ def memory(title: str, off: Memory, on: Memory) -> RenderableType:
     return table
 
 
-def times(off: Compiled, on: Compiled, trainings: tuple[Training, ...] | None) -> RenderableType:
+def times(
+    off: CompiledStep, on: CompiledStep, trainings: tuple[Training, ...] | None
+) -> RenderableType:
     """Seconds in the passes, in XLA's compile, and, where it was trained, in a step."""
     table = _table("Time", "", "hloom off", "hloom on", "change")
     table.add_row("passes", f"{off.pass_s:.3f} s", f"{on.pass_s:.3f} s", "")
@@ -64,7 +66,7 @@ def times(off: Compiled, on: Compiled, trainings: tuple[Training, ...] | None) -
     return table
 
 
-def passes(compiled: Compiled) -> RenderableType:
+def passes(compiled: CompiledStep) -> RenderableType:
     """What each pass did, in its own words."""
     table = Table(title=f"What the passes of '{compiled.spec}' did", title_justify="left")
     table.add_column("pass")

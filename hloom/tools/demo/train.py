@@ -40,7 +40,7 @@ class PassTime:
 
 
 @dataclasses.dataclass(frozen=True)
-class Compiled:
+class CompiledStep:
     """A compiled training step.
 
     Attributes:
@@ -110,7 +110,7 @@ class TrainStep:
 
 def compile_step(
     lowered: Any, spec: str, *, dump_to: Path, dump_steps: str | None = None
-) -> Compiled:
+) -> CompiledStep:
     """Compiles a lowered step with a spec, writing the IR of each pass under `dump_to`.
 
     With `dump_steps` it is written with those steps, when they have run: see `train`.
@@ -126,7 +126,7 @@ def compile_step(
     record = new[-1] if new else None
     runs = record.runs if record else ()
     figures = step.memory_analysis()
-    return Compiled(
+    return CompiledStep(
         spec=spec,
         step=step,
         memory=Memory(
@@ -144,12 +144,12 @@ def compile_step(
 
 
 def train(
-    programs: Sequence[Compiled],
+    programs: Sequence[CompiledStep],
     first_state: Callable[[], Any],
     batches: Tokens,
     *,
     after_step: Callable[[Sequence[float]], None],
-    dumped: Compiled | None = None,
+    dumped: CompiledStep | None = None,
 ) -> tuple[Training, ...]:
     """Trains every program on the batches, each from a first state of its own.
 

@@ -1,4 +1,4 @@
-"""Runs calls of malformed_calls.py: `python malformed_worker.py LIBRARY KIND < names`.
+"""Runs calls of calls.py: `python worker.py LIBRARY KIND < names`.
 
 Prints a line of JSON for each, with what became of it. A call that crashes ends the process: the
 caller starts another one for the names that are left.
@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from support.devices.call_modules import RANKS
+from support.malformed.call_modules import RANKS
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={RANKS}"
@@ -25,7 +25,7 @@ from jaxlib import _jax
 
 from hloom._jax.modules import make_context
 from hloom.runtime import library, registration, targets
-from support.devices.malformed_calls import cases
+from support.malformed.calls import cases
 
 
 def run(text: str) -> dict[str, Any]:

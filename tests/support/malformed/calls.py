@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from support.devices.call_modules import RANKS, TOKEN, Call, module_of, module_of_two
+from support.malformed.call_modules import RANKS, TOKEN, Call, module_of, module_of_two
 
 ROWS, SLICES = "tensor<8x4xf32>", "tensor<4xi32>"
 

@@ -1,0 +1,1 @@
+"""Custom calls that no lowering writes, and a process that runs them."""
