@@ -17,9 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
+from support.dumps.snapshots import same_bits, take
 
 import hloom
-from hloom.dumps.collect.arrays import HostBudget, Snapshot, snapshot
+from hloom.dumps.collect.arrays import HostBudget, snapshot
 from hloom.dumps.read.dump import open_dump
 from hloom.dumps.write import writer
 from hloom.dumps.write.array_files import ARRAYS, SHARDS, Share, read_arrays
@@ -41,10 +42,6 @@ SPECS = [
 ]
 
 
-def take(*values: Any, **options: Any) -> Snapshot:
-    return snapshot([f"value {n}" for n in range(len(values))], values, **options)
-
-
 def there_and_back(folder: Path, *values: Any) -> list[np.ndarray]:
     taken = take(*values)
     assert taken.missing == ()
@@ -55,10 +52,6 @@ def there_and_back(folder: Path, *values: Any) -> list[np.ndarray]:
 def placed(value: np.ndarray, spec: PartitionSpec) -> jax.Array:
     mesh = jax.make_mesh((4, 2), ("a", "b"))
     return jax.device_put(value, NamedSharding(mesh, spec))
-
-
-def same_bits(one: np.ndarray, other: np.ndarray) -> bool:
-    return (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
 
 
 def test_every_type_reads_back_the_same_bits(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from dumps.test_arrays import same_bits, take
+from support.dumps.snapshots import same_bits, take
 
 from hloom.dumps.read.dump import DumpError
 from hloom.dumps.write.array_files import ARRAYS, SHARDS, read_arrays
