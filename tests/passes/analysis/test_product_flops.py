@@ -13,16 +13,19 @@ from hypothesis import strategies as st
 from jax.extend.mlir import ir
 
 from benchmarks.common.flops import Flops, executed_flops
-from hloom.passes.analysis.product_flops import PRODUCTS, product_flops
+from hloom.passes.analysis.flops import operation_flops
 from hloom.passes.ir import walk
+from hloom.passes.ir.ops import facts_of
+from hloom.passes.ir.types import TensorSizes
 
 OperationOf = Callable[..., ir.Operation]
 
 
 def products_of(function: Callable[..., Any], *shapes: Any) -> float:
     module = jax.jit(function).lower(*shapes).compiler_ir()
-    found = [product_flops(op) for op in walk.operations(module.operation) if op.name in PRODUCTS]
-    return sum(flops for flops in found if flops is not None)
+    sizes = TensorSizes()
+    ops = walk.operations(module.operation)
+    return sum(operation_flops(op, sizes) for op in ops if facts_of(op.name).is_product)
 
 
 def flops_by_xla(function: Callable[..., Any], *shapes: Any) -> float:
