@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hloom.tools import cli
+import hloom_cli as cli
 from hloom.xla.coverage import Coverage, coverage
 from hloom.xla.instructions import HloInstructions
 from hloom.xla.thunk_dump import read_sequence, thunk_dump

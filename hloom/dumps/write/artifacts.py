@@ -7,10 +7,11 @@ text that XLA writes at a compile, where that was kept.
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from hloom._jax.executables import buffer_assignment, memory_figures, optimized_module
+from hloom._jax.executables import generated_code_bytes, memory_figures, optimized_text
 from hloom.dumps.read.module import Missing, json_text
 from hloom.xla.live_ranges import live_ranges
 
@@ -69,24 +70,17 @@ def write_file(file: Path, content: str | bytes) -> None:
 
 
 def _write_hlo(executable: Any, target: Path) -> None:
-    write_file(target / "optimized_hlo.txt", optimized_module(executable).text)
+    write_file(target / "optimized_hlo.txt", optimized_text(executable))
 
 
 def _write_memory(executable: Any, target: Path) -> None:
-    assignment = buffer_assignment(executable)
-    if assignment is None:
+    code_bytes = generated_code_bytes(executable)
+    if code_bytes is None:
         raise LookupError("this backend has no memory figures")
-    figures = memory_figures(executable)
-    temp, arguments = figures.temp_bytes or 0, figures.argument_bytes or 0
-    outputs, aliases = figures.output_bytes or 0, figures.alias_bytes or 0
-    memory = {
-        "argument_bytes": arguments,
-        "output_bytes": outputs,
-        "alias_bytes": aliases,
-        "temp_bytes": temp,
-        "generated_code_bytes": assignment.generated_code_bytes,
-        "step_bytes": arguments + outputs - aliases + temp,
-    }
+    memory = {name: size or 0 for name, size in asdict(memory_figures(executable)).items()}
+    step_bytes = memory["argument_bytes"] + memory["output_bytes"] + memory["temp_bytes"]
+    memory["step_bytes"] = step_bytes - memory["alias_bytes"]
+    memory["generated_code_bytes"] = code_bytes
     write_file(target / "memory.json", json_text(memory))
 
 
@@ -94,5 +88,5 @@ def _write_live_ranges(executable: Any, target: Path) -> None:
     texts = [target / name for name in ("buffer-assignment.txt", "live-range.txt")]
     if all(file.exists() for file in texts):
         assignment, ranges = (file.read_text("utf-8", "replace") for file in texts)
-        found = live_ranges(assignment, ranges, optimized_module(executable).text)
+        found = live_ranges(assignment, ranges, optimized_text(executable))
         write_file(target / "live_ranges.json", json_text(found))
