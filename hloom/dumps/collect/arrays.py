@@ -10,6 +10,7 @@ import threading
 import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -27,41 +28,33 @@ SHARE_OF_MEMORY = 4
 class HostBudget:
     """How many bytes of host memory snapshots may hold that are not written yet.
 
-    Args:
-      limit_bytes: the bound; None for a quarter of what this process may use.
+    Attributes:
+      held_bytes: in use.
     """
 
     def __init__(self, limit_bytes: int | None = None) -> None:
-        self._limit_bytes = limit_bytes
-        self._held_bytes = 0
+        self._given_bytes = limit_bytes
+        self.held_bytes = 0
         self._lock = threading.Lock()
 
-    @property
+    @cached_property
     def limit_bytes(self) -> int:
-        """The bound."""
-        if self._limit_bytes is None:
-            self._limit_bytes = machine_bytes() // SHARE_OF_MEMORY
-        return self._limit_bytes
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes in use."""
-        with self._lock:
-            return self._held_bytes
+        """The bound: as given, or a quarter of what this process may use."""
+        given = self._given_bytes
+        return machine_bytes() // SHARE_OF_MEMORY if given is None else given
 
     def take(self, wanted_bytes: int) -> bool:
         """Takes `wanted_bytes`; False, and takes none, where fewer are left."""
         limit_bytes = self.limit_bytes
         with self._lock:
-            if self._held_bytes + wanted_bytes > limit_bytes:
-                return False
-            self._held_bytes += wanted_bytes
-            return True
+            fits = self.held_bytes + wanted_bytes <= limit_bytes
+            self.held_bytes += wanted_bytes * fits
+            return fits
 
     def give_back(self, taken_bytes: int) -> None:
         """Gives back what `take` took."""
         with self._lock:
-            self._held_bytes -= taken_bytes
+            self.held_bytes -= taken_bytes
 
 
 BUDGET = HostBudget()
@@ -114,16 +107,14 @@ def snapshot(
 ) -> Snapshot:
     """Copies this process's share of the values to the host, and waits until it is there.
 
-    Never raises: what cannot be copied is in `missing`.
+    Never raises: what cannot be copied is in `missing`. Over the budget nothing is copied.
 
     Args:
       names: of the values, e.g. "state['w']".
-      values: JAX arrays, typed PRNG keys (taken as their data), NumPy arrays and Python numbers,
-        in the order of the module's arguments or results.
+      values: JAX arrays, typed PRNG keys (taken as their data), NumPy arrays and Python numbers.
       what: "arguments" or "results", for the texts in `missing`.
       processes: all that the module runs in. Of values that each of them has whole, numbers for
         example, the first one writes the only copy. None: those of the arrays among the values.
-      budget: what limits the bytes; over it nothing is copied.
     """
     try:
         return _snapshot(names, values, what, processes, budget)
@@ -219,14 +210,15 @@ class _Copy:
             parts = [(whole, host)] if leads else []
         else:
             sharding, dtype = str(value.sharding), value.dtype
+            shares = value.addressable_shards
             if len(processes) > 1 and len(_processes(value)) == 1:
                 # Not placed by the user, so that each process has it whole: a number, for example.
-                parts = [(whole, value.addressable_shards[0].data)] if leads else []
+                parts = [(whole, shares[0].data)] if leads else []
             else:
-                shares = [shard for shard in value.addressable_shards if shard.replica_id == 0]
+                own = [share for share in shares if share.replica_id == 0]
                 parts = [
                     (_shard(f"{index}_{number}", share.index, shape), share.data)
-                    for number, share in enumerate(shares)
+                    for number, share in enumerate(own)
                 ]
         parts = [(shard, data) for shard, data in parts if data.size]
         shards = tuple(shard for shard, _ in parts)

@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from hloom.passes.framework.base import Pass, Plan
 
 
-_ALL = Settings(Path())
-
-
 class DumpObserver:
     """Collects a module's states before and after the passes that the settings choose.
 
@@ -26,34 +23,29 @@ class DumpObserver:
     Nothing is written to disk here: most modules of a process are small functions of JAX that no
     pass changes, and their folders would bury the others.
 
-    Args:
-      settings: what is wanted; None for each state, as text.
-      files: what there is already, by file name in the module's folder.
+    Attributes:
+      files: what there is, by file name in the module's folder.
     """
 
     def __init__(
         self, settings: Settings | None, files: dict[str, str | bytes] | None = None
     ) -> None:
-        self._settings = settings or _ALL
-        self._files = dict(files or {})
+        # Each state, as text, where nothing is asked for.
+        self._settings = settings or Settings(Path())
+        self.files = dict(files or {})
         self._changed_since = False
-
-    @property
-    def files(self) -> dict[str, str | bytes]:
-        """What there is, by file name in the module's folder."""
-        return dict(self._files)
 
     def fork(self) -> DumpObserver:
         """An observer of a module that went this one's way up to here."""
-        fork = DumpObserver(self._settings, self._files)
+        fork = DumpObserver(self._settings, self.files)
         fork._changed_since = self._changed_since
         return fork
 
     def include(self, other: DumpObserver, folder: str) -> None:
         """Takes in what another one has more than this one, or has otherwise, as a folder."""
-        for file_name, content in other._files.items():
-            if self._files.get(file_name) != content:
-                self._files[f"{folder}/{file_name}"] = content
+        for file_name, content in other.files.items():
+            if self.files.get(file_name) != content:
+                self.files[f"{folder}/{file_name}"] = content
 
     def before(self, index: int, step: Pass, module: ir.Module) -> None:
         """Keeps the module where the pass is chosen and no file has this state yet."""
@@ -75,21 +67,18 @@ class DumpObserver:
 
     def add(self, file_name: str, text: str) -> None:
         """Adds one more file to the folder."""
-        self._files[file_name] = text
+        self.files[file_name] = text
 
     def add_input(self, module: ir.Module) -> None:
         """Adds the module as JAX handed it over."""
-        self._keep(INPUT, module)
+        self.add_state(INPUT, module)
 
     def add_state(self, file_name: str, module: ir.Module) -> None:
         """Adds the module as it is now."""
-        self._keep(file_name, module)
         self._changed_since = False
-
-    def _keep(self, file_name: str, module: ir.Module) -> None:
         with guarded("keeping a state of a module for a dump"):
             as_text = self._settings.steps is None
-            self._files[file_name] = module_text(module) if as_text else module_bytecode(module)
+            self.files[file_name] = module_text(module) if as_text else module_bytecode(module)
 
 
 def module_text(module: ir.Module) -> str:

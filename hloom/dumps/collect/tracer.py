@@ -154,12 +154,12 @@ def _not_asked_for(kept: LiveModule | None, settings: Settings) -> tuple[Missing
     """The states that are wanted now and were not when the module was compiled."""
     if kept is None or kept.passes is None:
         return ()
-    if settings.passes is not None and settings.passes <= kept.passes:
+    wanted = {"others"} if settings.passes is None else settings.passes - kept.passes
+    if not wanted:
         return ()
-    wanted = sorted(settings.passes - kept.passes) if settings.passes is not None else ["others"]
     why = f"the module was compiled where the passes chosen were {', '.join(sorted(kept.passes))}"
     remedy = "choose the same passes where the step is compiled and where it is dumped"
-    return (Missing(f"states around {', '.join(wanted)}", why, remedy),)
+    return (Missing(f"states around {', '.join(sorted(wanted))}", why, remedy),)
 
 
 def _copy(execution: Execution, what: str, values: Sequence[Any]) -> Snapshot | None:
@@ -193,7 +193,7 @@ def _names(kept: LiveModule | None, what: str, number: int) -> list[str]:
 
 def install() -> None:
     """Has hloom see, from now on, the runs of programs in chosen steps."""
-    watch_programs(lambda _: None, _run)
+    watch_programs(_run)
 
 
 def _run(program: Program, args: Sequence[Any], call: Callable[[], Any]) -> Any:

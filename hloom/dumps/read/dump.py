@@ -30,7 +30,7 @@ from hloom.dumps.read.module import (
 
 __all__ = ["Dump", "DumpError", "Missing", "ModuleDump", "PlanFile", "State", "open_dump"]
 
-FORMAT = 1
+FORMAT = 2
 """What "hloom_dump" says in the manifests that this hloom writes."""
 
 _CUT_OFF = "writing was cut off, or is not done yet"
@@ -251,7 +251,7 @@ def _damage(folder: Path, name: str, expected_bytes: int | None) -> tuple[Missin
 
 
 def _manifest(folder: Path) -> tuple[dict[str, Any], tuple[Missing, ...]]:
-    """The manifest of a folder, and what is wrong with it. Raises DumpError for a later format."""
+    """The manifest of a folder, and what is wrong with it. Raises DumpError for another format."""
     try:
         manifest = files.read_json(folder, MANIFEST)
     except FileNotFoundError:
@@ -261,10 +261,11 @@ def _manifest(folder: Path) -> tuple[dict[str, Any], tuple[Missing, ...]]:
     if not isinstance(manifest, dict):
         return {}, (Missing(MANIFEST, "it cannot be read as JSON"),)
     number = manifest.get("hloom_dump")
-    if isinstance(number, int) and number > FORMAT:
+    if isinstance(number, int) and number != FORMAT:
+        age = "A newer" if number > FORMAT else "An older"
         raise DumpError(
-            f"{folder / MANIFEST} is of format {number}; this hloom reads up to {FORMAT}. "
-            "A newer hloom wrote it: read it with that one."
+            f"{folder / MANIFEST} is of format {number}; this hloom reads format {FORMAT}. "
+            f"{age} hloom wrote it: read it with that one."
         )
     return manifest, ()
 

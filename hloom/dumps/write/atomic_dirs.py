@@ -6,10 +6,11 @@ succeeds for one only, which is what claims the name. Nothing here locks, and no
 
 from __future__ import annotations
 
-import json
+import itertools
 import os
 import secrets
 import shutil
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -21,8 +22,8 @@ import jax
 
 from hloom._jax.distributed import ProcessStore
 from hloom.compiling.cross_process import Store
-from hloom.dumps.read.module import MANIFEST
-from hloom.dumps.write.manifest import step_manifest, write_manifest
+from hloom.dumps.read.module import MANIFEST, read_json
+from hloom.dumps.write.manifest import versions, write_manifest
 from hloom.policy import first_time, warn
 
 _RUN_KEY = "hloom/dump/run"
@@ -116,9 +117,15 @@ def claim_step(root: Path, step: int, started: str) -> Claim:
         _times[key] += 1
         time = _times[key]
     root.mkdir(parents=True, exist_ok=True)
-    manifest = step_manifest(
-        step=step, run=run, time=time, started=started, processes=jax.process_count()
-    )
+    manifest: dict[str, object] = {
+        "step": step,
+        "run": run,
+        "time": time,
+        "started": started,
+        "processes": jax.process_count(),
+        "command": list(sys.orig_argv),
+        "versions": versions(),
+    }
     folder, taken = _claim_step_folder(root, step, manifest)
     if taken and first_time(f"dump {root}: earlier run"):
         warn(
@@ -147,7 +154,7 @@ def _claim_step_folder(
             if not folder.exists():
                 if half is None:
                     half = new_half(root, folder.name)
-                    write_manifest(half, manifest)
+                    write_manifest(half, "step", **manifest)
                 if move(half, folder):
                     half = None
                     return folder, taken
@@ -162,10 +169,7 @@ def _claim_step_folder(
 
 
 def _is_same(folder: Path, manifest: dict[str, object]) -> bool:
-    try:
-        theirs = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
+    theirs = read_json(folder / MANIFEST)
     keys = ("run", "time")
     return isinstance(theirs, dict) and all(theirs.get(key) == manifest[key] for key in keys)
 
@@ -178,16 +182,11 @@ def new_half(root: Path, stem: str) -> Path:
 
 
 def claim(half: Path, name: Callable[[int], Path]) -> Path:
-    """Moves a folder to the first of the names that nobody has, and gives that. Raises OSError.
+    """Moves a folder, not empty, to the first free one of the names, which are numbered from 0.
 
-    Args:
-      half: the folder, not empty.
-      name: the names, by number from 0.
+    Raises OSError.
     """
-    number = 0
-    while not move(half, name(number)):
-        number += 1
-    return name(number)
+    return next(name(number) for number in itertools.count() if move(half, name(number)))
 
 
 def move(half: Path, folder: Path) -> bool:

@@ -21,9 +21,11 @@ from datetime import UTC
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import jax
+
 from hloom.dumps.read.module import Missing, plain_name
 from hloom.dumps.write.atomic_dirs import Claim, claim_step
-from hloom.dumps.write.manifest import process_manifest, write_manifest
+from hloom.dumps.write.manifest import write_manifest
 from hloom.dumps.write.module import write_execution
 from hloom.passes.framework.errors import reason_of
 from hloom.policy import first_time, warn
@@ -146,14 +148,16 @@ def _write_modules(capture: StepCapture, claim: Claim) -> None:
             {"folder": folder, "module": execution.name, "complete": folder in written}
             for folder, execution in zip(folders, capture.executions, strict=True)
         ]
-        manifest = process_manifest(
+        write_manifest(
+            claim.half,
+            "process",
+            process=jax.process_index(),
             step=capture.step,
             run=claim.run,
             modules=modules,
-            missing=missing,
+            missing=[each.to_json() for each in missing],
             error=capture.error,
         )
-        write_manifest(claim.half, manifest)
 
     # First of all, so that half a dump tells what it is half of.
     tell()

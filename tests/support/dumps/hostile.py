@@ -19,7 +19,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from hloom.tools import cli
+import hloom_cli as cli
 
 _touched: list[str] = []
 _watched: list[str] = []
