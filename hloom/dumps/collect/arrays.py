@@ -117,19 +117,34 @@ def snapshot(
         example, the first one writes the only copy. None: those of the arrays among the values.
     """
     try:
-        return _snapshot(names, values, what, processes, budget)
+        copies, missing = _plan(names, values, what, processes)
+        wanted_bytes = sum(copy.nbytes for copy in copies)
+        if not budget.take(wanted_bytes):
+            return Snapshot((), {}, 0, (_too_large(what, wanted_bytes, budget),))
+        taken = Snapshot((), {}, wanted_bytes, ())
+        taken._release = weakref.finalize(taken, budget.give_back, wanted_bytes)
+        # At exit nobody asks for memory any more.
+        taken._release.atexit = False
+        for copy in copies:
+            copy.start()
+        for copy in copies:
+            try:
+                taken.shards |= copy.read()
+            except Exception as error:
+                missing.append(_not_readable(what, copy.entry.name, error))
+        # Of an array at several places, all or none.
+        there = (c.entry for c in copies if all(s.key in taken.shards for s in c.entry.shards))
+        taken.entries, taken.missing = tuple(there), tuple(missing)
+        return taken
     except Exception as error:
-        missing = Missing(what, f"they could not be copied: {type(error).__name__}: {error}")
-        return Snapshot((), {}, 0, (missing,))
+        why = f"they could not be copied: {type(error).__name__}: {error}"
+        return Snapshot((), {}, 0, (Missing(what, why),))
 
 
-def _snapshot(
-    names: Sequence[str],
-    values: Sequence[Any],
-    what: str,
-    among: Iterable[int] | None,
-    budget: HostBudget,
-) -> Snapshot:
+def _plan(
+    names: Sequence[str], values: Sequence[Any], what: str, among: Iterable[int] | None
+) -> tuple[list[_Copy], list[Missing]]:
+    """The copies to make, and what cannot be copied."""
     plain = [_without_key_type(value) for value in values]
     if among is None:
         among = [n for each in plain if isinstance(each, jax.Array) for n in _processes(each)]
@@ -144,27 +159,11 @@ def _snapshot(
         except Exception as error:
             missing.append(_not_readable(what, name, error))
             continue
-        # One array at several places is written once.
-        copies.append(copy.like(first[id(value)]) if id(value) in first else copy)
-        first.setdefault(id(value), copy)
-    wanted_bytes = sum(copy.nbytes for copy in copies)
-    if not budget.take(wanted_bytes):
-        return Snapshot((), {}, 0, (_too_large(what, wanted_bytes, budget),))
-    taken = Snapshot((), {}, wanted_bytes, ())
-    taken._release = weakref.finalize(taken, budget.give_back, wanted_bytes)
-    # At exit nobody asks for memory any more.
-    taken._release.atexit = False
-    for copy in copies:
-        copy.start()
-    for copy in copies:
-        try:
-            taken.shards |= copy.read()
-        except Exception as error:
-            missing.append(_not_readable(what, copy.entry.name, error))
-    # Of an array at several places, all or none.
-    there = [c.entry for c in copies if all(shard.key in taken.shards for shard in c.entry.shards)]
-    taken.entries, taken.missing = tuple(there), tuple(missing)
-    return taken
+        # One array at several places is written once, and told of at each.
+        if (same := first.setdefault(id(value), copy)) is not copy:
+            copy = _Copy(replace(copy.entry, shards=same.entry.shards), {})
+        copies.append(copy)
+    return copies, missing
 
 
 def _not_readable(what: str, name: str, error: Exception) -> Missing:
@@ -224,10 +223,6 @@ class _Copy:
         shards = tuple(shard for shard, _ in parts)
         entry = ArrayEntry(name, index, str(dtype), shape, sharding, processes, shards)
         return cls(entry, {shard.key: data for shard, data in parts})
-
-    def like(self, other: _Copy) -> _Copy:
-        """The copy of a value that is the same array as another one: only told, not made."""
-        return _Copy(replace(self.entry, shards=other.entry.shards), {})
 
     @property
     def nbytes(self) -> int:

@@ -19,10 +19,10 @@ from hloom.dumps.collect import tracer as watch
 from hloom.dumps.collect.metadata import compile_entry, facts_of
 from hloom.dumps.collect.observer import DumpObserver
 from hloom.dumps.collect.reminder import note_waiting, note_written
-from hloom.dumps.collect.store import Content, LiveModule, keep
+from hloom.dumps.collect.store import LiveModule, keep
 from hloom.dumps.collect.xla_dump import Compile, XlaFiles
 from hloom.dumps.errors import guarded
-from hloom.dumps.read.module import Missing, json_text
+from hloom.dumps.read.module import json_text
 from hloom.dumps.select.settings import Settings
 from hloom.passes.framework.errors import PassError
 from hloom.record import CompileRecord
@@ -147,16 +147,12 @@ class ProgramDump(CompileObserver):
         """What is known of the program, with what XLA wrote of it."""
         files = self._used(record)
         files.add_input(self._origin.module)
-        found: Mapping[str, Content] = {}
-        missing: tuple[Missing, ...] = ()
-        if self._xla is not None:
-            found = self._xla.of(executable)
-            missing = self._xla.missing(record.platform, cache_hit=record.cache_hit, found=found)
+        found = {} if self._xla is None else self._xla.of(executable)
         added = {} if record.captured is None else record.captured.options
         target = target or _target(self._origin)
         facts = facts_of(self._origin, pipeline, target, added, compile_entry(record))
         passes = None if self._settings is None else self._settings.passes
-        return LiveModule(facts, {**files.files, **found}, missing, passes)
+        return LiveModule(facts, {**files.files, **found}, passes=passes)
 
     def _write(self, live: LiveModule, executable: Any | None) -> Path | None:
         # Imported where something is written: most programs write nothing.

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from hloom.dumps.collect.store import Content
-from hloom.dumps.read.module import Missing
 from hloom.xla.thunk_dump import DUMP_TO
 
 AS_TEXT = "xla_dump_hlo_as_text"
@@ -79,21 +78,6 @@ class XlaFiles:
                 # What lies in a folder of the user's stays there.
                 found[f"xla/{name}"] = largest if self._is_ours else largest.read_bytes()
         return found
-
-    def missing(
-        self, platform: str, *, cache_hit: bool | None, found: Mapping[str, Content]
-    ) -> tuple[Missing, ...]:
-        """What of it is not there, and why."""
-        why, remedy = "XLA wrote none", ""
-        if cache_hit:
-            why = "the executable came from JAX's persistent cache, and XLA did not compile"
-            remedy = "compile it anew: JAX_ENABLE_COMPILATION_CACHE=0"
-        wanted = {"live ranges": "xla/live-range.txt"}
-        if platform != "cpu":
-            wanted["thunk sequence"] = "xla/thunk_sequence.txt"
-        return tuple(
-            Missing(what, why, remedy) for what, name in wanted.items() if name not in found
-        )
 
     def close(self) -> None:
         """Deletes what is not kept."""

@@ -92,20 +92,14 @@ class ArrayEntry:
         shards = tuple(
             Shard(str(s["key"]), _numbers(s["start"]), _numbers(s["stop"])) for s in entry["shards"]
         )
-        found = cls(
-            name=str(entry["name"]),
-            index=int(entry["index"]),
-            dtype=str(entry["dtype"]),
-            shape=_numbers(entry["shape"]),
-            sharding=entry["sharding"],
-            processes=_numbers(entry["processes"]),
-            shards=shards,
-        )
+        shape = _numbers(entry["shape"])
         for shard in shards:
-            bounds = zip(shard.start, shard.stop, found.shape, strict=True)
+            bounds = zip(shard.start, shard.stop, shape, strict=True)
             if not all(start <= stop <= size for start, stop, size in bounds):
-                raise ValueError(f"shard {shard.key} is no part of {found.name}")
-        return found
+                raise ValueError(f"shard {shard.key} is no part of {entry['name']}")
+        name, dtype, processes = str(entry["name"]), str(entry["dtype"]), entry["processes"]
+        index, sharding = int(entry["index"]), entry["sharding"]
+        return cls(name, index, dtype, shape, sharding, _numbers(processes), shards)
 
 
 def write_share(
@@ -150,16 +144,13 @@ class Share:
             offsets = dict(zip(manifest["offsets"], numbers, strict=True))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise DumpError(f"{folder / ARRAYS} cannot be read: {_reason(error)}.") from error
-        found = cls(folder, {entry.index: entry for entry in entries}, offsets)
-        total_bytes = sum(
-            math.prod(entry.shape) * _dtype(entry.dtype).itemsize for entry in entries
-        )
+        total_bytes = sum(math.prod(each.shape) * _dtype(each.dtype).itemsize for each in entries)
         if total_bytes > machine_bytes():
             raise DumpError(
                 f"{folder / ARRAYS} tells of arrays of {total_bytes} bytes, and this machine has "
                 f"{machine_bytes()}."
             )
-        return found
+        return cls(folder, {entry.index: entry for entry in entries}, offsets)
 
     def read(self, entry: ArrayEntry, whole: np.ndarray) -> int:
         """Puts this share of an array into the whole of it; gives how many values that are.

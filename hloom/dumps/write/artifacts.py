@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from hloom._jax.executables import generated_code_bytes, memory_figures, optimized_text
+from hloom.dumps.collect.store import ModuleFacts
 from hloom.dumps.read.module import Missing, json_text
 from hloom.xla.live_ranges import live_ranges
 
 LIVE_RANGES, THUNKS = "live ranges", "thunk sequence"
 """What in `missing` names files that only a compile gives."""
-
-_AT_COMPILE_ONLY = "XLA writes it at a compile only, and only where it is asked to"
 
 
 def write_artifacts(executable: Any, folder: Path) -> tuple[Missing, ...]:
@@ -43,16 +42,29 @@ def write_artifacts(executable: Any, folder: Path) -> tuple[Missing, ...]:
     return tuple(missing)
 
 
-def missing_texts(folder: Path, platform: str | None, told: Collection[Missing]) -> list[Missing]:
-    """What of XLA's text a module folder lacks and `told` does not name yet."""
+def missing_texts(
+    folder: Path, facts: ModuleFacts | None, told: Collection[Missing]
+) -> list[Missing]:
+    """What of XLA's text a module folder lacks and `told` does not name yet.
+
+    `facts` are None where nothing was kept of the module at its compile.
+    """
+    remedies = {LIVE_RANGES: "", THUNKS: ""}
+    if facts is None:
+        why = "XLA writes it at a compile only, and only where it is asked to"
+        remedies[THUNKS] = "`hloom capture 00-input.mlir` compiles the module again and shows it"
+    elif facts.manifest.get("compile", {}).get("cache_hit"):
+        why = "the executable came from JAX's persistent cache, and XLA did not compile"
+        remedies = dict.fromkeys(remedies, "compile it anew: JAX_ENABLE_COMPILATION_CACHE=0")
+    else:
+        why = "XLA wrote none"
+    if facts is not None and facts.platform == "cpu":
+        del remedies[THUNKS]  # XLA:CPU has no thunk sequence to write
     files = {LIVE_RANGES: "live-range.txt", THUNKS: "thunk_sequence.txt"}
-    remedy = "`hloom capture 00-input.mlir` compiles the module again and shows it"
     return [
-        Missing(what, _AT_COMPILE_ONLY, remedy if what == THUNKS else "")
-        for what, name in files.items()
-        # XLA:CPU has no thunk sequence to write.
-        if not (what == THUNKS and platform == "cpu")
-        and not (folder / "xla" / name).exists()
+        Missing(what, why, remedy)
+        for what, remedy in remedies.items()
+        if not (folder / "xla" / files[what]).exists()
         and not any(what in each.what for each in told)
     ]
 

@@ -71,9 +71,8 @@ class Claim:
 def run_id(store: Store | None = None) -> str:
     """The id of this run of the program: made at random, and the same in all its processes.
 
-    Args:
-      store: what the processes share; that of `jax.distributed` where None. Without any, each
-        process is a run of its own.
+    They agree on it in `store`, that of `jax.distributed` where None; without any, each process is
+    a run of its own.
     """
     with _lock:
         # A forked process is a run of its own as well.
@@ -106,10 +105,7 @@ def claim_step(root: Path, step: int, started: str) -> Claim:
     another run has left one there, or this run has dumped a step of that number before, it is
     step-N-run-2 and so on, and the first time that is a warning.
 
-    Args:
-      root: where dumps go; made where it does not exist.
-      step: the number.
-      started: when the step began, ISO 8601, UTC.
+    `started` is when the step began, ISO 8601, UTC.
     """
     run = run_id()
     key = (run, str(root), step)
@@ -132,10 +128,9 @@ def claim_step(root: Path, step: int, started: str) -> Claim:
             f"hloom: {taken} is there already, of {'another run' if time == 1 else 'this run'}: "
             f"step {step} is dumped to {folder}."
         )
-    half = folder / f".process-{jax.process_index()}.partial"
-    claim = Claim(run, folder, half)
+    claim = Claim(run, folder, folder / f".process-{jax.process_index()}.partial")
     try:
-        half.mkdir()
+        claim.half.mkdir()
     except OSError:
         claim.withdraw()
         raise
@@ -146,25 +141,17 @@ def _claim_step_folder(
     root: Path, step: int, manifest: dict[str, object]
 ) -> tuple[Path, Path | None]:
     """The step's folder, and the first one with its number that is not for it."""
-    half = None
-    taken = None
+    half, taken = new_half(root, f"step-{step}"), None
     try:
+        write_manifest(half, "step", **manifest)
         for number in range(1, _MOST_RUNS):
             folder = root / (f"step-{step}" if number == 1 else f"step-{step}-run-{number}")
-            if not folder.exists():
-                if half is None:
-                    half = new_half(root, folder.name)
-                    write_manifest(half, "step", **manifest)
-                if move(half, folder):
-                    half = None
-                    return folder, taken
-            # Whoever was there before, or just now faster than this process.
-            if _is_same(folder, manifest):
+            # Else whoever was there before, or just now faster than this process.
+            if move(half, folder) or _is_same(folder, manifest):
                 return folder, taken
             taken = taken or folder
     finally:
-        if half is not None:
-            shutil.rmtree(half, ignore_errors=True)
+        shutil.rmtree(half, ignore_errors=True)
     raise FileExistsError(f"{root} holds {_MOST_RUNS} dumps of step {step}: remove some")
 
 
@@ -194,7 +181,7 @@ def move(half: Path, folder: Path) -> bool:
 
     Of several that move to one name at once, one succeeds.
     """
-    if folder.is_file():
+    if folder.exists():
         return False
     try:
         half.rename(folder)

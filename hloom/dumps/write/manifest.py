@@ -97,10 +97,10 @@ def values_of(
     A module that shardings were taken out of, for example, has names all the same.
     """
     count = max(len(names), len(entries))
-    named = [*names, *(f"{what} {index}" for index in range(len(names), count))]
     return [
-        {"name": name} | dict(entry)
-        for name, entry in itertools.zip_longest(named, entries, fillvalue={})
+        {"name": names[index] if index < len(names) else f"{what} {index}"}
+        | dict(entries[index] if index < len(entries) else {})
+        for index in range(count)
     ]
 
 

@@ -96,7 +96,7 @@ def _fill(folder: Path, ran: Execution, step: int | None) -> str | None:
             missing.append(Missing(kind, f"they cannot be written: {reason_of(problem)}"))
     if executable is not None:
         # Whoever kept the module knows better why something is not there.
-        missing += missing_texts(folder, facts.platform if facts else None, missing)
+        missing += missing_texts(folder, facts, missing)
     write_manifest(
         folder,
         "module",
@@ -124,8 +124,10 @@ def _write_files(folder: Path, files: Mapping[str, Content]) -> tuple[InputFacts
 
     Gives what the input's text tells, and the files that cannot be read or understood.
     """
-    told, missing = InputFacts(), []
-    context = make_context() if files else None
+    told, missing = InputFacts(), list[Missing]()
+    if not files:
+        return told, missing
+    context = make_context()
     for name, content in sorted(files.items()):
         try:
             found = _read(content)

@@ -10,12 +10,13 @@ written of that step goes.
 from __future__ import annotations
 
 import atexit
+import itertools
 import os
 import sys
 import threading
 import time
-from collections import Counter, deque
-from collections.abc import Iterable
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import UTC
 from pathlib import Path
@@ -41,11 +42,7 @@ EXIT_TIMEOUT_S = 30.0
 
 
 class Writer:
-    """A thread that writes steps; it starts with the first.
-
-    Args:
-      max_waiting: steps that wait at most; one more is dropped.
-    """
+    """A thread that writes steps; it starts with the first. Of steps too many to wait, it drops."""
 
     def __init__(self, max_waiting: int = MAX_WAITING) -> None:
         self._max_waiting = max_waiting
@@ -61,8 +58,13 @@ class Writer:
             dropped = self._closed or len(self._waiting) >= self._max_waiting
             if not dropped:
                 self._waiting.append(capture)
-                self._start()
                 self._changed.notify_all()
+                if self._thread is None:
+                    # A daemon: `close` bounds how long the end of the program waits for it.
+                    self._thread = threading.Thread(
+                        target=self._run, name="hloom-dump", daemon=True
+                    )
+                    self._thread.start()
         if dropped and first_time(f"dump {capture.settings.to}: too many steps"):
             warn(
                 f"hloom: step {capture.step} is not dumped: {self._max_waiting} steps before it "
@@ -72,11 +74,7 @@ class Writer:
         return not dropped
 
     def flush(self, timeout_s: float | None = None) -> bool:
-        """Waits until all is written; False where it is not in time.
-
-        Args:
-          timeout_s: None to wait as long as it takes.
-        """
+        """Waits until all is written, as long as it takes without a limit; False where too late."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._left(), timeout_s)
 
@@ -94,12 +92,6 @@ class Writer:
 
     def _left(self) -> int:
         return len(self._waiting) + self._writing
-
-    def _start(self) -> None:
-        if self._thread is None:
-            # A daemon: `close` bounds how long the end of the program waits for it.
-            self._thread = threading.Thread(target=self._run, name="hloom-dump", daemon=True)
-            self._thread.start()
 
     def _run(self) -> None:
         while True:
@@ -179,12 +171,8 @@ def _write_modules(capture: StepCapture, claim: Claim) -> None:
 
 def _folder_names(names: Iterable[str]) -> list[str]:
     """A folder name for each module, in order: those of one name are numbered."""
-    counts: Counter[str] = Counter()
-    folders = []
-    for name in map(plain_name, names):
-        folders.append(f"{name}-{counts[name]}")
-        counts[name] += 1
-    return folders
+    counts: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
+    return [f"{name}-{next(counts[name])}" for name in map(plain_name, names)]
 
 
 def _tell(capture: StepCapture, what: str) -> None:
@@ -219,11 +207,7 @@ def submit(capture: StepCapture) -> None:
 
 
 def flush(timeout_s: float | None = None) -> bool:
-    """Waits until every step that was handed over is written; False where it is not in time.
-
-    Args:
-      timeout_s: None to wait as long as it takes.
-    """
+    """Waits until every step that was handed over is written; see `Writer.flush`."""
     writer = _writer
     return writer is None or writer.flush(timeout_s)
 
