@@ -120,14 +120,13 @@ def read_json(folder: Path, name: str) -> Any:
         value = json.loads(
             content.decode(), parse_int=_whole, parse_float=_finite, parse_constant=_finite
         )
-        is_too_deep = _is_too_deep(value)
+        if not _is_too_deep(value):
+            return value
     except ValueError:
         raise FileError(name, "it cannot be read as JSON") from None
     except RecursionError:
-        is_too_deep = True
-    if is_too_deep:
-        raise FileError(name, f"lists and objects stand more than {MOST_NESTED} deep in it")
-    return value
+        pass
+    raise FileError(name, f"lists and objects stand more than {MOST_NESTED} deep in it")
 
 
 def write_whole(file: Path, content: bytes) -> None:
@@ -182,19 +181,12 @@ def kind_of(facts: os.stat_result) -> str | None:
 
 def is_own_file(file: Path) -> bool:
     """Whether it is a regular file itself, and no link to one."""
-    return _has_kind(file, stat.S_IFREG)
+    return file.is_file() and not file.is_symlink()
 
 
 def is_own_folder(folder: Path) -> bool:
     """Whether it is a folder itself, and no link to one."""
-    return _has_kind(folder, stat.S_IFDIR)
-
-
-def _has_kind(path: Path, kind: int) -> bool:
-    try:
-        return stat.S_IFMT(os.lstat(path).st_mode) == kind
-    except (FileNotFoundError, NotADirectoryError):
-        return False
+    return folder.is_dir() and not folder.is_symlink()
 
 
 def _place(folder: Path, name: str) -> Path:

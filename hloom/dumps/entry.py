@@ -19,7 +19,6 @@ class EntryValue:
 
     Attributes:
       name: as JAX gives it, e.g. "state['w']"; "argument 3" or "result 3" where it gives none.
-      type: of the value.
       sharding: as text; None where the module has none.
       donated: the program may write over the argument.
       memory_kind: where it lies, e.g. "pinned_host"; None for the device's own memory.

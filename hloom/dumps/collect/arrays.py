@@ -63,15 +63,10 @@ BUDGET = HostBudget()
 
 @dataclass
 class Snapshot:
-    """This process's share of some arrays, on the host.
+    """This process's share of some arrays, on the host, by the keys that the entries name.
 
-    Its bytes count in the budget until it is released or nobody holds it any more.
-
-    Attributes:
-      entries: one for each array, whether a part of it is in the share or not.
-      shards: the share, by the keys that the entries name.
-      nbytes: bytes of the share on the host.
-      missing: what could not be copied.
+    Its bytes count in the budget until it is released or nobody holds it any more. Each array has
+    an entry, whether a part of it is in the share or not.
     """
 
     entries: tuple[ArrayEntry, ...]
@@ -197,10 +192,7 @@ class _Copy:
     def of(
         cls, index: int, name: str, value: Any, processes: tuple[int, ...], *, leads: bool
     ) -> _Copy:
-        """Plans the copy of a value of a module that runs in these processes.
-
-        `leads` says whether this process is the one that writes what all of them have whole.
-        """
+        """Plans the copy; `leads`: this process writes what all of the module's have whole."""
         shape = np.shape(value)
         whole = Shard(f"{index}_0", (0,) * len(shape), shape)
         sharding: str | None = None

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import io
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hloom.dumps.errors import guarded
 from hloom.dumps.read.module import INPUT, json_text
-from hloom.dumps.select.settings import Settings
 
 if TYPE_CHECKING:
     from jax.extend.mlir import ir
 
+    from hloom.dumps.select.settings import Settings
     from hloom.passes.framework.base import Pass, Plan
 
 
 class DumpObserver:
     """Collects a module's states before and after the passes that the settings choose.
 
-    As text; where dumps wait for steps, as bytecode, which is smaller and faster to write.
+    As text; where dumps wait for steps, as bytecode, which is smaller and faster to write. Without
+    settings only what is added by name.
+
     Nothing is written to disk here: most modules of a process are small functions of JAX that no
     pass changes, and their folders would bury the others.
 
@@ -30,8 +31,7 @@ class DumpObserver:
     def __init__(
         self, settings: Settings | None, files: dict[str, str | bytes] | None = None
     ) -> None:
-        # Each state, as text, where nothing is asked for.
-        self._settings = settings or Settings(Path())
+        self._settings = settings
         self.files = dict(files or {})
         self._changed_since = False
 
@@ -49,15 +49,16 @@ class DumpObserver:
 
     def before(self, index: int, step: Pass, module: ir.Module) -> None:
         """Keeps the module where the pass is chosen and no file has this state yet."""
-        if self._settings.passes is None or not self._settings.wants_pass(step.name):
-            return
-        if self._changed_since:
+        passes = None if self._settings is None else self._settings.passes
+        if self._changed_since and step.name in (passes or ()):
             self.add_state(f"{index + 1:02d}-before-{step.name}.mlir", module)
 
     def after(self, index: int, step: Pass, plan: Plan, module: ir.Module) -> None:
         """Keeps the plan, and the module where the plan was not empty and the pass is chosen."""
+        if self._settings is None:
+            return
         number = f"{index + 1:02d}"
-        self.add(f"plan-{number}-{step.name}.json", json_text(plan.to_json()))
+        self.files[f"plan-{number}-{step.name}.json"] = json_text(plan.to_json())
         if plan.empty:
             return
         if self._settings.wants_pass(step.name):
@@ -65,9 +66,10 @@ class DumpObserver:
         else:
             self._changed_since = True
 
-    def add(self, file_name: str, text: str) -> None:
-        """Adds one more file to the folder."""
-        self.files[file_name] = text
+    def lowered(self, index: int, module: ir.Module) -> None:
+        """Keeps the module where lowering replaced marks."""
+        if self._settings is not None:
+            self.add_state(f"{index + 1:02d}-after-lowering.mlir", module)
 
     def add_input(self, module: ir.Module) -> None:
         """Adds the module as JAX handed it over."""
@@ -77,7 +79,7 @@ class DumpObserver:
         """Adds the module as it is now."""
         self._changed_since = False
         with guarded("keeping a state of a module for a dump"):
-            as_text = self._settings.steps is None
+            as_text = self._settings is None or self._settings.steps is None
             self.files[file_name] = module_text(module) if as_text else module_bytecode(module)
 
 

@@ -75,24 +75,21 @@ class ProgramDump(CompileObserver):
         return compile_ if self._xla is None else self._xla.watch(compile_)
 
     def before(self, index: int, step: Pass, module: ir.Module) -> None:
-        if self._settings is not None:
-            self._newest.before(index, step, module)
+        self._newest.before(index, step, module)
 
     def after(self, index: int, step: Pass, plan: Plan, module: ir.Module) -> None:
-        if self._settings is not None:
-            self._newest.after(index, step, plan, module)
+        self._newest.after(index, step, plan, module)
 
     def candidate(self) -> None:
         self._candidates.append(self._shared.fork())
 
     def lowered(self, index: int, module: ir.Module) -> None:
-        if self._settings is not None:
-            self._newest.add_state(f"{index + 1:02d}-after-lowering.mlir", module)
+        self._newest.lowered(index, module)
 
     def failed(self, pipeline: Pipeline, target: Target, failure: PassError) -> Path | None:
         """Writes the program; gives the folder, None where it cannot."""
         files = self._newest
-        files.add("failure.txt", "".join(traceback.format_exception(failure)))
+        files.files["failure.txt"] = "".join(traceback.format_exception(failure))
         with guarded("writing the dump of a module"):
             files.add_input(self._origin.module)
             entry: dict[str, object] = {"fell_back": str(failure)}
@@ -132,9 +129,9 @@ class ProgramDump(CompileObserver):
             for number, other in enumerate(attempts, start=1):
                 if other is not used:
                     used.include(other, folder=f"attempt-{number}")
-            used.add("attempts.json", _attempts_text(record))
+            used.files["attempts.json"] = _attempts_text(record)
         if record.captured is not None:
-            used.add("captured.json", json_text(record.captured.to_json()))
+            used.files["captured.json"] = json_text(record.captured.to_json())
         return used
 
     def _live(

@@ -37,13 +37,8 @@ def step(n: int) -> AbstractContextManager[None]:
     return _Step(number)
 
 
-class _Thread(threading.local):
-    """Whether a thread is inside a chosen step."""
-
-    is_inside = False
-
-
-_thread = _Thread()
+_thread = threading.local()
+"""`is_inside`: whether a thread is inside a chosen step."""
 
 
 @dataclass
@@ -93,7 +88,7 @@ class _Step:
         if wanted is not None:
             _name(wanted, self._number)
             if (
-                not _thread.is_inside
+                not getattr(_thread, "is_inside", False)
                 and control_file.chooses(wanted, self._number)
                 and is_tested_version()
             ):
@@ -123,7 +118,6 @@ def _watch(number: int) -> StepWatch | None:
     assert wanted is not None
     with guarded(f"watching step {number}"):
         watch = StepWatch(number, wanted)
-        watch.open()
         _thread.is_inside = True
         return watch
     return None

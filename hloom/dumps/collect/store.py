@@ -104,10 +104,7 @@ class _Entry:
 
 
 class LiveModules:
-    """What is kept of the modules of this process: bounded in number and in bytes on disk.
-
-    Over a bound the oldest ones go first.
-    """
+    """What is kept of this process's modules; over a bound the oldest ones go first."""
 
     def __init__(self, max_modules: int = MAX_MODULES, max_bytes: int = MAX_BYTES) -> None:
         self._max_modules = max_modules

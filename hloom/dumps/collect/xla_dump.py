@@ -68,7 +68,8 @@ class XlaFiles:
 
     def of(self, executable: Any) -> dict[str, Content]:
         """XLA's files on an executable, by name in the module's folder."""
-        new = [file for file in self._new.get(id(executable), ()) if self._is_of_module(file)]
+        name_part = f".{self._module}."
+        new = [file for file in self._new.get(id(executable), ()) if name_part in file.name]
         found: dict[str, Content] = {}
         for ending, name in _KEPT.items():
             # Of several, the step itself: others are programs that autotuning tried.
@@ -83,9 +84,6 @@ class XlaFiles:
         """Deletes what is not kept."""
         if self._is_ours:
             shutil.rmtree(self._folder, ignore_errors=True)
-
-    def _is_of_module(self, file: Path) -> bool:
-        return f".{self._module}." in file.name
 
     def _listing(self) -> set[Path]:
         return set(self._folder.glob("*.txt"))

@@ -60,12 +60,9 @@ class Missing:
 
 @dataclass(frozen=True)
 class State:
-    """The module at one point of its way.
+    """The module at one point of its way, e.g. labelled "input", "before remat", "after lowering".
 
-    Attributes:
-      label: "input", "before remat", "after remat", "after lowering".
-      index: the number of the pass in the pipeline, from 1; 0 for the input.
-      file: the module as text.
+    `index` is the number of the pass in the pipeline, from 1; 0 for the input.
     """
 
     label: str
@@ -87,13 +84,7 @@ class State:
 
 @dataclass(frozen=True)
 class PlanFile:
-    """The plan of one pass.
-
-    Attributes:
-      name: the pass.
-      index: the number of the pass in the pipeline, from 1.
-      json: the plan as `Plan.to_json` gave it.
-    """
+    """The plan of a pass as `Plan.to_json` gave it; `index` is that of `State`."""
 
     name: str
     index: int
@@ -147,9 +138,10 @@ class ModuleDump:
     def states(self) -> tuple[State, ...]:
         """The module at each point that was written, the input first."""
         listed = filter(files.is_own_file, self.folder.glob("*.mlir"))
-        matches = [(_STATE.fullmatch(file.name), file) for file in listed]
         found = [
-            (int(match[1]), match[2] or "", match[3], file) for match, file in matches if match
+            (int(match[1]), match[2] or "", match[3], file)
+            for file in listed
+            if (match := _STATE.fullmatch(file.name))
         ]
         # A state before a pass stands before the one after it.
         found.sort(key=lambda each: (each[0], each[1] != "before", each[2]))
@@ -176,10 +168,9 @@ class ModuleDump:
     def attempts(self) -> list[dict[str, Any]]:
         """What a measured pass tried, in order; empty where it tried just one plan."""
         attempts = self.json("attempts.json")
-        if not isinstance(attempts, list):
-            return []
         # Their places are their numbers, so that a damaged one keeps its own.
-        return [each if isinstance(each, dict) else {} for each in attempts]
+        listed = attempts if isinstance(attempts, list) else []
+        return [each if isinstance(each, dict) else {} for each in listed]
 
     @cached_property
     def captured(self) -> dict[str, Any] | None:

@@ -40,12 +40,9 @@ _times: Counter[tuple[str, str, int]] = Counter()
 
 @dataclass(frozen=True)
 class Claim:
-    """The place of one process in the dump of one step.
+    """The place of one process in the dump of one step: it writes to `half`.
 
-    Attributes:
-      run: the id of the run of the program, the same in all its processes.
-      step_folder: shared by the processes of the run.
-      half: where the process writes.
+    The processes of a run share its id and the step's folder.
     """
 
     run: str

@@ -20,6 +20,7 @@ from jax.extend.mlir import ir
 from hloom.dumps.entry import EntryValue, entry_values, main_of
 from hloom.dumps.read.dump import FORMAT
 from hloom.dumps.read.module import MANIFEST, json_text
+from hloom.files import write_whole
 
 _ENVIRONMENT = ("JAX_", "HLOOM_")
 """Variables whose names begin so are in "flags", beside XLA_FLAGS and LIBTPU_INIT_ARGS."""
@@ -84,9 +85,7 @@ def _entry(value: EntryValue) -> dict[str, object]:
 def write_manifest(folder: Path, kind: str, **entries: object) -> None:
     """Writes the manifest.json of a "step", "process" or "module" folder, or replaces it."""
     text = json_text({"hloom_dump": FORMAT, "kind": kind, **entries}, default=str)
-    half = folder / f".{MANIFEST}.partial"
-    half.write_text(text, encoding="utf-8")
-    half.replace(folder / MANIFEST)
+    write_whole(folder / MANIFEST, text.encode())
 
 
 def values_of(

@@ -29,6 +29,7 @@ from hloom.dumps.write.atomic_dirs import Claim, claim_step
 from hloom.dumps.write.manifest import write_manifest
 from hloom.dumps.write.module import write_execution
 from hloom.passes.framework.errors import reason_of
+from hloom.passes.framework.text import counted
 from hloom.policy import first_time, warn
 
 if TYPE_CHECKING:
@@ -187,56 +188,44 @@ def _tell(capture: StepCapture, what: str) -> None:
         print(text, file=sys.stderr)
 
 
-_lock = threading.Lock()
-_writer: Writer | None = None
+_writer = Writer()
 
 
 def submit(capture: StepCapture) -> None:
     """Has a step written in the background; returns at once.
 
-    Where it cannot be written, or too many steps wait already, that is one warning. At its end the
-    program waits for what is not written yet, but not longer than `EXIT_TIMEOUT_S`.
+    Where it cannot be written, or too many steps wait already, that is one warning.
     """
-    global _writer
-    with _lock:
-        if _writer is None:
-            _writer = Writer()
-            atexit.register(finish)
-        writer = _writer
-    writer.submit(capture)
+    _writer.submit(capture)
 
 
 def flush(timeout_s: float | None = None) -> bool:
     """Waits until every step that was handed over is written; see `Writer.flush`."""
-    writer = _writer
-    return writer is None or writer.flush(timeout_s)
+    return _writer.flush(timeout_s)
 
 
+@atexit.register
 def finish(timeout_s: float = EXIT_TIMEOUT_S) -> None:
-    """Writes the waiting steps, within `timeout_s`, and takes no more of them.
-
-    Called at the end of the program, as often as one likes.
-    """
-    global _writer
-    with _lock:
-        writer, _writer = _writer, None
-    if writer is None:
-        return
+    """Writes the waiting steps, within `timeout_s`, at the end of the program."""
     start_s = time.monotonic()
-    left = writer.close(timeout_s)
+    left = _renew().close(timeout_s)
     if left:
         waited_s = time.monotonic() - start_s
-        steps = "1 step" if left == 1 else f"{left} steps"
         print(
-            f"hloom: {steps} not dumped: not written {waited_s:.0f} s after the program's end.",
+            f"hloom: {counted(left, 'step')} not dumped: not written {waited_s:.0f} s after the "
+            "program's end.",
             file=sys.stderr,
         )
 
 
-def _forget() -> None:
-    """In a forked process: the thread and what waits are the parent's."""
-    global _writer, _lock
-    _writer, _lock = None, threading.Lock()
+def _renew() -> Writer:
+    """Gives the writer, and has another one from now on.
+
+    A forked process begins with it: the thread and what waits are its parent's.
+    """
+    global _writer
+    writer, _writer = _writer, Writer()
+    return writer
 
 
-os.register_at_fork(after_in_child=_forget)
+os.register_at_fork(after_in_child=_renew)
