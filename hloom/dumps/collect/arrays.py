@@ -44,7 +44,7 @@ class HostBudget:
         return machine_bytes() // SHARE_OF_MEMORY if given is None else given
 
     def take(self, wanted_bytes: int) -> bool:
-        """Takes `wanted_bytes`; False, and takes none, where fewer are left."""
+        """Takes these bytes; False, and takes none, where fewer are left."""
         limit_bytes = self.limit_bytes
         with self._lock:
             fits = self.held_bytes + wanted_bytes <= limit_bytes
@@ -178,12 +178,7 @@ def _too_large(what: str, wanted_bytes: int, budget: HostBudget) -> Missing:
 
 @dataclass
 class _Copy:
-    """What of one value is this process's to write.
-
-    Attributes:
-      entry: its entry in arrays.json, with the shards of the share.
-      parts: of each of those shards, a JAX array on one device or a NumPy array.
-    """
+    """What of one value is this process's to write: an array for each shard of its entry."""
 
     entry: ArrayEntry
     parts: dict[str, Any]

@@ -43,13 +43,7 @@ _thread = threading.local()
 
 @dataclass
 class NamedSteps:
-    """The steps that a program named while some settings chose steps.
-
-    Attributes:
-      wanted: which.
-      first, last: the least and the greatest of them.
-      came: those that the settings choose.
-    """
+    """The range of the steps that a program named, and those of them that settings choose."""
 
     wanted: settings.Settings
     first: int

@@ -90,17 +90,9 @@ _COMPILED_BEFORE = Missing(
 
 @dataclass(eq=False)
 class _Entry:
-    """One executable, and what is kept of it.
-
-    Attributes:
-      live: what is kept; None where it was given up for newer ones.
-      fingerprint: the executable's. Another one may come to lie at the same address.
-      size_bytes: what is kept takes this on disk.
-    """
-
-    live: LiveModule | None
-    fingerprint: bytes | None
-    size_bytes: int
+    live: LiveModule | None  # None where it was given up for newer ones
+    fingerprint: bytes | None  # another executable may come to lie at the same address
+    size_bytes: int  # on disk
 
 
 class LiveModules:

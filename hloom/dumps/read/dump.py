@@ -151,12 +151,9 @@ def _open_step(path: Path) -> Dump:
     manifest, missing = _manifest(path)
     named = _STEP.fullmatch(path.name)
     step = whole_number(manifest, "step", int(named[1]) if named else None)
-    folders: dict[int, Path] = {}
-    for child in folders_in(path):
-        number = process_number(child)
-        if number is not None:
-            # Half a folder sorts before the whole one, which wins.
-            folders[number] = child
+    # Half a folder sorts before the whole one, which wins.
+    inside = [(process_number(child), child) for child in folders_in(path)]
+    folders = {number: child for number, child in inside if number is not None}
     opened = []
     for number, folder in sorted(folders.items()):
         try:

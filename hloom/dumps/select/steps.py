@@ -95,24 +95,17 @@ class Steps:
             return cls.parse(steps, source=source)
         if isinstance(steps, range) and steps.step > 0 and steps.start >= 0:
             return cls(stretches=(steps,))
+        given = list(steps) if isinstance(steps, Iterable) else [steps]
         try:
-            numbers = [steps] if not isinstance(steps, Iterable) else list(steps)
-            found = frozenset(_number(each) for each in numbers)
-        except (TypeError, ValueError):
+            numbers = [-1 if isinstance(each, bool) else operator.index(each) for each in given]
+        except TypeError:
+            numbers = [-1]
+        if min(numbers, default=0) < 0:
             raise SettingsError(
                 f"{source}={steps!r}: wanted steps as whole numbers from 0 on: one, several, a "
                 "range, or a text such as '3,7' or '100:200:10'."
-            ) from None
-        return cls(found)
-
-
-def _number(value: object) -> int:
-    if isinstance(value, bool):
-        raise TypeError
-    number = operator.index(value)  # type: ignore[arg-type]
-    if number < 0:
-        raise ValueError
-    return number
+            )
+        return cls(frozenset(numbers))
 
 
 def _parse_slice(word: str, source: str) -> range:

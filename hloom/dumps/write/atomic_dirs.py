@@ -73,10 +73,9 @@ def run_id(store: Store | None = None) -> str:
     """
     with _lock:
         # A forked process is a run of its own as well.
-        found = _run_ids.get(os.getpid())
-        if found is None:
-            found = _run_ids[os.getpid()] = _agree(store or ProcessStore.find())
-        return found
+        if os.getpid() not in _run_ids:
+            _run_ids[os.getpid()] = _agree(store or ProcessStore.find())
+        return _run_ids[os.getpid()]
 
 
 def _agree(store: Store | None) -> str:

@@ -11,8 +11,8 @@ import os
 import platform
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import jax
 from jax.extend.mlir import ir
@@ -40,42 +40,36 @@ _OPTIONS_OF_JAX = (
 """What of jax.config decides what a program computes and how it is compiled."""
 
 
-@dataclass(frozen=True)
-class InputFacts:
-    """What the input's text tells of a module, as entries of its manifest.
+def input_facts(module: ir.Module, text: str) -> dict[str, Any]:
+    """What the manifest has of a module's input, and of its text with locations.
 
-    Attributes:
-      input_sha256: of the module's text without locations, which is the same in every process.
-      arguments: "type", "sharding" and "donated" of each argument.
-      results: "type" and "sharding" of each result.
-      meshes: the meshes that the shardings name, as text.
-      sources: the lines that its locations name.
+    The hash is of the text without locations, which is the same in every process.
     """
+    plain = module.operation.get_asm(enable_debug_info=False)
+    main = main_of(module)
+    arguments, results = ([], []) if main is None else entry_values(main)
+    operations = (each.operation for each in module.body.operations)
+    return {
+        "input_sha256": hashlib.sha256(str(plain).encode()).hexdigest(),
+        "arguments": [_entry(each) | {"donated": each.donated} for each in arguments],
+        "results": [_entry(each) for each in results],
+        "meshes": {
+            ir.StringAttr(op.attributes["sym_name"]).value: str(op.attributes["mesh"])
+            for op in operations
+            if op.name == "sdy.mesh"
+        },
+        "sources": sources(text),
+    }
 
-    input_sha256: str | None = None
-    arguments: Sequence[Mapping[str, object]] = ()
-    results: Sequence[Mapping[str, object]] = ()
-    meshes: Mapping[str, str] = field(default_factory=dict)
-    sources: Mapping[str, object] = field(default_factory=dict)
 
-    @classmethod
-    def read(cls, module: ir.Module, text: str) -> InputFacts:
-        """Those of a module, and of its text with locations."""
-        plain = module.operation.get_asm(enable_debug_info=False)
-        main = main_of(module)
-        arguments, results = ([], []) if main is None else entry_values(main)
-        operations = (each.operation for each in module.body.operations)
-        return cls(
-            input_sha256=hashlib.sha256(str(plain).encode()).hexdigest(),
-            arguments=[_entry(each) | {"donated": each.donated} for each in arguments],
-            results=[_entry(each) for each in results],
-            meshes={
-                ir.StringAttr(op.attributes["sym_name"]).value: str(op.attributes["mesh"])
-                for op in operations
-                if op.name == "sdy.mesh"
-            },
-            sources=sources(text),
-        )
+NO_INPUT: Mapping[str, Any] = {
+    "input_sha256": None,
+    "arguments": [],
+    "results": [],
+    "meshes": {},
+    "sources": {},
+}
+"""`input_facts` where there is no input."""
 
 
 def _entry(value: EntryValue) -> dict[str, object]:

@@ -16,14 +16,15 @@ from jax.extend.mlir import ir
 
 from hloom._jax import executables
 from hloom._jax.modules import make_context
-from hloom.dumps.collect.store import Content, LiveModule
+from hloom.dumps.collect.store import Content, LiveModule, ModuleFacts
 from hloom.dumps.collect.tracer import Execution
 from hloom.dumps.read.module import INPUT, MANIFEST, Missing, plain_name
 from hloom.dumps.write.artifacts import missing_texts, write_artifacts, write_file
 from hloom.dumps.write.atomic_dirs import claim, new_half
 from hloom.dumps.write.manifest import (
-    InputFacts,
+    NO_INPUT,
     flags,
+    input_facts,
     values_of,
     versions,
     write_manifest,
@@ -77,7 +78,8 @@ def write_execution(execution: Execution, folder: Path, *, step: int) -> str | N
 def _fill(folder: Path, ran: Execution, step: int | None) -> str | None:
     """Writes all of a module into an empty folder; `step` is None at its compile."""
     live, executable = ran.kept, ran.executable
-    facts = live.facts if live else None
+    bare = ModuleFacts(ran.name, jax.default_backend(), manifest={"spec": "", "passes": []})
+    facts = live.facts if live else bare
     told, missing = _write_files(folder, live.files if live else {})
     missing = [*ran.missing, *(live.missing if live else ()), *missing]
     if executable is not None:
@@ -96,22 +98,20 @@ def _fill(folder: Path, ran: Execution, step: int | None) -> str | None:
             missing.append(Missing(kind, f"they cannot be written: {reason_of(problem)}"))
     if executable is not None:
         # Whoever kept the module knows better why something is not there.
-        missing += missing_texts(folder, facts, missing)
+        missing += missing_texts(folder, live.facts if live else None, missing)
+    for kind, names in (("arguments", facts.arguments), ("results", facts.results)):
+        told[kind] = values_of(names, told[kind], kind[:-1])
     write_manifest(
         folder,
         "module",
         module=ran.name,
         step=step,
         process=jax.process_index(),
-        input_sha256=told.input_sha256,
         versions=versions() | {"xla": executable and executables.xla_version(executable)},
         flags=flags(),
-        **(facts.manifest if facts else {"spec": "", "passes": []}),
-        platform=facts.platform if facts else jax.default_backend(),
-        arguments=values_of(facts.arguments if facts else (), told.arguments, "argument"),
-        results=values_of(facts.results if facts else (), told.results, "result"),
-        meshes=told.meshes,
-        sources=told.sources,
+        platform=facts.platform,
+        **facts.manifest,
+        **told,
         error=ran.error,
         files=_sizes(folder),
         missing=[each.to_json() for each in missing],
@@ -119,12 +119,14 @@ def _fill(folder: Path, ran: Execution, step: int | None) -> str | None:
     return failed
 
 
-def _write_files(folder: Path, files: Mapping[str, Content]) -> tuple[InputFacts, list[Missing]]:
+def _write_files(
+    folder: Path, files: Mapping[str, Content]
+) -> tuple[dict[str, Any], list[Missing]]:
     """Writes what was kept of a module, bytecode as text. Raises OSError.
 
     Gives what the input's text tells, and the files that cannot be read or understood.
     """
-    told, missing = InputFacts(), list[Missing]()
+    told, missing = dict(NO_INPUT), list[Missing]()
     if not files:
         return told, missing
     context = make_context()
@@ -138,7 +140,7 @@ def _write_files(folder: Path, files: Mapping[str, Content]) -> tuple[InputFacts
                     text = module.operation.get_asm(binary=True, enable_debug_info=True)
                     assert isinstance(text, bytes)
                     if name == INPUT:
-                        told = InputFacts.read(module, text.decode("utf-8", "replace"))
+                        told = input_facts(module, text.decode("utf-8", "replace"))
                 found = text.rstrip(b"\n") + b"\n" if is_bytecode else found
         except Exception as error:
             reason = f"what was kept of it cannot be read: {type(error).__name__}: {error}"
