@@ -15,10 +15,10 @@ import pytest
 from support.dumps.samples import capture, execution
 from support.toy_passes import ReplaceTwo
 
+import hloom_cli as cli
 from hloom.dumps.collect.tracer import Execution
 from hloom.dumps.write.writer import write_step
 from hloom.passes.framework import registry
-from hloom.tools import cli
 from hloom.tools.replay import interpreter
 
 Replay = Callable[..., tuple[int, str, str]]
