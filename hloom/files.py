@@ -15,7 +15,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 MOST_JSON_BYTES = 64 * 2**20
 """Of a JSON file; parsed it takes some ten times as much memory."""
@@ -62,28 +62,24 @@ def is_plain(name: str) -> bool:
 def read_bytes(folder: Path, name: str, *, most_bytes: int = MOST_TEXT_BYTES) -> bytes:
     """What a file holds that lies in a folder, or in one below it.
 
-    Args:
-      folder: opened as it is.
-      name: from there; neither it nor a folder on the way may be a link.
-      most_bytes: the largest size that is read.
-
-    Raises FileError where it is not to be read, and other OSErrors, as where it is not there.
+    The folder is opened as it is; nothing on the way from there may be a link. Raises FileError
+    where it is not to be read, and other OSErrors, as where it is not there.
     """
-    return _content(_opened(folder, name), name, most_bytes)
+    with _opened(folder, name) as stream:
+        return _content(stream, name, most_bytes)
 
 
-def read_part(folder: Path, name: str, offset: int, size_bytes: int) -> bytearray:
+def read_part(folder: Path, name: str, offset: int, size_bytes: int) -> bytes:
     """So many bytes of a file, from an offset on; raises as `read_bytes` does.
 
     Raises FileError as well where the file ends before them.
     """
-    with os.fdopen(_opened(folder, name), "rb") as stream:
+    with _opened(folder, name) as stream:
+        # Not read at once: a file may claim any number.
         if offset + size_bytes > os.fstat(stream.fileno()).st_size:
             raise FileError(name, f"it ends before byte {offset + size_bytes}")
-        content = bytearray(size_bytes)
         stream.seek(offset)
-        stream.readinto(content)
-    return content
+        return stream.read(size_bytes)
 
 
 def size_of(folder: Path, name: str) -> int:
@@ -92,13 +88,13 @@ def size_of(folder: Path, name: str) -> int:
 
 
 def read_given(file: Path, *, most_bytes: int = MOST_TEXT_BYTES) -> bytes:
-    """What a file holds that the user named, links in its path included.
+    """What a file holds that the user named, links in its path, the user's own, included.
 
     Raises as `read_bytes` does.
     """
-    # A link in its path is the user's own.
     place = file.resolve()
-    return _content(_opened(place.parent, place.name), file.name, most_bytes)
+    with _opened(place.parent, place.name) as stream:
+        return _content(stream, file.name, most_bytes)
 
 
 def as_text(content: bytes, name: str) -> str:
@@ -124,14 +120,13 @@ def read_json(folder: Path, name: str) -> Any:
         value = json.loads(
             content.decode(), parse_int=_whole, parse_float=_finite, parse_constant=_finite
         )
-        is_too_deep = _is_too_deep(value)
+        if not _is_too_deep(value):
+            return value
     except ValueError:
         raise FileError(name, "it cannot be read as JSON") from None
     except RecursionError:
-        is_too_deep = True
-    if is_too_deep:
-        raise FileError(name, f"lists and objects stand more than {MOST_NESTED} deep in it")
-    return value
+        pass
+    raise FileError(name, f"lists and objects stand more than {MOST_NESTED} deep in it")
 
 
 def write_whole(file: Path, content: bytes) -> None:
@@ -186,19 +181,12 @@ def kind_of(facts: os.stat_result) -> str | None:
 
 def is_own_file(file: Path) -> bool:
     """Whether it is a regular file itself, and no link to one."""
-    return _has_kind(file, stat.S_IFREG)
+    return file.is_file() and not file.is_symlink()
 
 
 def is_own_folder(folder: Path) -> bool:
     """Whether it is a folder itself, and no link to one."""
-    return _has_kind(folder, stat.S_IFDIR)
-
-
-def _has_kind(path: Path, kind: int) -> bool:
-    try:
-        return stat.S_IFMT(os.lstat(path).st_mode) == kind
-    except (FileNotFoundError, NotADirectoryError):
-        return False
+    return folder.is_dir() and not folder.is_symlink()
 
 
 def _place(folder: Path, name: str) -> Path:
@@ -215,9 +203,10 @@ def _place(folder: Path, name: str) -> Path:
     return path / last
 
 
-def _opened(folder: Path, name: str) -> int:
-    """A descriptor of a regular file; raises as `read_bytes` does."""
-    return os.open(_place(folder, name), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+def _opened(folder: Path, name: str) -> BinaryIO:
+    """A regular file; raises as `read_bytes` does."""
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+    return os.fdopen(os.open(_place(folder, name), flags), "rb")
 
 
 def _check(name: str, facts: os.stat_result, wanted: int, part: str = "it") -> None:
@@ -226,14 +215,13 @@ def _check(name: str, facts: os.stat_result, wanted: int, part: str = "it") -> N
         raise FileError(name, f"{part} is {_KINDS.get(kind, 'no file')}")
 
 
-def _content(descriptor: int, name: str, most_bytes: int) -> bytes:
-    with os.fdopen(descriptor, "rb") as stream:
-        facts = os.fstat(descriptor)
-        # Files of the kernel say 0 and hold more.
-        content = b"" if facts.st_size > most_bytes else stream.read(most_bytes + 1)
-        if facts.st_size > most_bytes or len(content) > most_bytes:
-            raise FileError(name, f"it has more than {most_bytes >> 20} MiB, which is not read")
-        return content
+def _content(stream: BinaryIO, name: str, most_bytes: int) -> bytes:
+    is_small = os.fstat(stream.fileno()).st_size <= most_bytes
+    # Files of the kernel say 0 and hold more.
+    content = stream.read(most_bytes + 1) if is_small else b""
+    if not is_small or len(content) > most_bytes:
+        raise FileError(name, f"it has more than {most_bytes >> 20} MiB, which is not read")
+    return content
 
 
 def _whole(text: str) -> int:

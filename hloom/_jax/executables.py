@@ -32,53 +32,23 @@ def memory_figures(executable: Any) -> MemoryFigures:
     )
 
 
-@dataclass(frozen=True)
-class OptimizedModule:
-    """What an executable holds of the module that XLA made of the program.
-
-    Attributes:
-      name: the module's, e.g. "jit_step".
-      text: XLA's text of it, in the order of the schedule.
-      proto: the same as a serialized HloModuleProto, with the ids of the instructions.
-    """
-
-    name: str
-    text: str
-    proto: bytes
-
-
-def optimized_module(executable: Any) -> OptimizedModule:
-    """XLA's optimised module, also of an executable that came from the cache.
+def optimized_text(executable: Any) -> str:
+    """XLA's text of the optimised module, in the order of the schedule.
 
     Raises what the backend raises where it does not tell.
     """
     [module, *_] = executable.hlo_modules()
-    return OptimizedModule(
-        module.name, module.to_string(), bytes(module.as_serialized_hlo_module_proto())
-    )
+    text: str = module.to_string()
+    return text
 
 
-@dataclass(frozen=True)
-class BufferAssignment:
-    """What XLA keeps of the buffers of an executable.
-
-    Attributes:
-      proto: a serialized BufferAssignmentProto; empty where the backend has none.
-      generated_code_bytes: of the code itself, on one device.
-    """
-
-    proto: bytes
-    generated_code_bytes: int
-
-
-def buffer_assignment(executable: Any) -> BufferAssignment | None:
-    """XLA's buffer assignment of an executable; None where its backend does not tell."""
+def generated_code_bytes(executable: Any) -> int | None:
+    """Bytes of the code itself, on one device; None where the backend does not tell."""
     try:
-        stats = executable.get_compiled_memory_stats()
+        size_bytes: int = executable.get_compiled_memory_stats().generated_code_size_in_bytes
     except (jax.errors.JaxRuntimeError, NotImplementedError):
         return None
-    proto = bytes(stats.serialized_buffer_assignment_proto or b"")
-    return BufferAssignment(proto, stats.generated_code_size_in_bytes)
+    return size_bytes
 
 
 def fingerprint(executable: Any) -> bytes | None:

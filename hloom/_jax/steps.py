@@ -20,35 +20,25 @@ class Program(Protocol):
     mut: Any
 
 
-def watch_programs(
-    made: Callable[[Program], None],
-    run: Callable[[Program, Sequence[Any], Callable[[], Any]], Any],
-) -> None:
-    """Has hloom see each program that JAX makes, and each run of one that goes through Python.
+def watch_programs(run: Callable[[Program, Sequence[Any], Callable[[], Any]], Any]) -> None:
+    """Has hloom see each run of a program that goes through Python.
 
     Every run does in a thread where `step_flag` has a value. The second and later calls do nothing.
 
     Args:
-      made: called with each new program, at the latest when it first runs.
       run: called as (program, arguments, JAX's own run) in the place of JAX's own run.
     """
     from jax._src.interpreters import pxla
 
-    init, call = pxla.ExecuteReplicated.__init__, pxla.ExecuteReplicated.__call__
+    call = pxla.ExecuteReplicated.__call__
     if getattr(call, MARK, False):
         return
-
-    @functools.wraps(init)
-    def watched_init(self: Any, *args: Any, **kwargs: Any) -> None:
-        init(self, *args, **kwargs)
-        made(self)
 
     @functools.wraps(call)
     def watched_call(self: Any, *args: Any) -> Any:
         return run(self, args, lambda: call(self, *args))
 
     setattr(watched_call, MARK, True)
-    pxla.ExecuteReplicated.__init__ = watched_init  # type: ignore[method-assign]
     pxla.ExecuteReplicated.__call__ = watched_call  # type: ignore[method-assign]
     _keep_in_python(step_flag())
 

@@ -19,7 +19,6 @@ class EntryValue:
 
     Attributes:
       name: as JAX gives it, e.g. "state['w']"; "argument 3" or "result 3" where it gives none.
-      type: of the value.
       sharding: as text; None where the module has none.
       donated: the program may write over the argument.
       memory_kind: where it lies, e.g. "pinned_host"; None for the device's own memory.
@@ -49,24 +48,23 @@ def entry_values(main: Any) -> tuple[list[EntryValue], list[EntryValue]]:
     named = [_text(each, "jax.result_info") for each in results]
     arguments = _attributes(main, "arg_attrs", len(given))
     return (
-        _values("argument", given, type_.inputs, arguments),
-        _values("result", named, type_.results, results),
+        list(map(_value, _names("argument", given), type_.inputs, arguments)),
+        list(map(_value, _names("result", named), type_.results, results)),
     )
 
 
-def _values(
-    what: str, names: Sequence[str], types: Sequence[ir.Type], attributes: Sequence[Any]
-) -> list[EntryValue]:
-    return [
-        EntryValue(
-            name=name or f"{what} {index}",
-            type=of_type,
-            sharding=_text(each, "sdy.sharding") or _text(each, "mhlo.sharding") or None,
-            donated=any(key in each for key in _DONATION),
-            memory_kind=_text(each, "mhlo.memory_kind") or None,
-        )
-        for index, (name, of_type, each) in enumerate(zip(names, types, attributes, strict=True))
-    ]
+def _names(what: str, given: Sequence[str]) -> list[str]:
+    return [name or f"{what} {index}" for index, name in enumerate(given)]
+
+
+def _value(name: str, type_: ir.Type, attributes: Any) -> EntryValue:
+    return EntryValue(
+        name=name,
+        type=type_,
+        sharding=_text(attributes, "sdy.sharding") or _text(attributes, "mhlo.sharding") or None,
+        donated=any(key in attributes for key in _DONATION),
+        memory_kind=_text(attributes, "mhlo.memory_kind") or None,
+    )
 
 
 def _attributes(main: Any, name: str, count: int) -> list[Any]:

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from hloom._jax.executables import optimized_module
+from hloom._jax.executables import optimized_text
 from hloom.targets import deviceless
 from hloom.xla.live_ranges import live_ranges
 
@@ -91,7 +91,7 @@ def compiled(program: str, platform: str, folder: Path) -> Compiled:
     (assignment,) = to.glob("*optimizations-buffer-assignment.txt")
     (live_range,) = to.glob("*optimizations-live-range.txt")
     return Compiled(
-        optimized_module(executable.runtime_executable()).text,
+        optimized_text(executable.runtime_executable()),
         assignment.read_text(),
         live_range.read_text(),
         executable.memory_analysis(),

@@ -10,6 +10,7 @@ import threading
 import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -27,41 +28,33 @@ SHARE_OF_MEMORY = 4
 class HostBudget:
     """How many bytes of host memory snapshots may hold that are not written yet.
 
-    Args:
-      limit_bytes: the bound; None for a quarter of what this process may use.
+    Attributes:
+      held_bytes: in use.
     """
 
     def __init__(self, limit_bytes: int | None = None) -> None:
-        self._limit_bytes = limit_bytes
-        self._held_bytes = 0
+        self._given_bytes = limit_bytes
+        self.held_bytes = 0
         self._lock = threading.Lock()
 
-    @property
+    @cached_property
     def limit_bytes(self) -> int:
-        """The bound."""
-        if self._limit_bytes is None:
-            self._limit_bytes = machine_bytes() // SHARE_OF_MEMORY
-        return self._limit_bytes
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes in use."""
-        with self._lock:
-            return self._held_bytes
+        """The bound: as given, or a quarter of what this process may use."""
+        given = self._given_bytes
+        return machine_bytes() // SHARE_OF_MEMORY if given is None else given
 
     def take(self, wanted_bytes: int) -> bool:
-        """Takes `wanted_bytes`; False, and takes none, where fewer are left."""
+        """Takes these bytes; False, and takes none, where fewer are left."""
         limit_bytes = self.limit_bytes
         with self._lock:
-            if self._held_bytes + wanted_bytes > limit_bytes:
-                return False
-            self._held_bytes += wanted_bytes
-            return True
+            fits = self.held_bytes + wanted_bytes <= limit_bytes
+            self.held_bytes += wanted_bytes * fits
+            return fits
 
     def give_back(self, taken_bytes: int) -> None:
         """Gives back what `take` took."""
         with self._lock:
-            self._held_bytes -= taken_bytes
+            self.held_bytes -= taken_bytes
 
 
 BUDGET = HostBudget()
@@ -70,15 +63,10 @@ BUDGET = HostBudget()
 
 @dataclass
 class Snapshot:
-    """This process's share of some arrays, on the host.
+    """This process's share of some arrays, on the host, by the keys that the entries name.
 
-    Its bytes count in the budget until it is released or nobody holds it any more.
-
-    Attributes:
-      entries: one for each array, whether a part of it is in the share or not.
-      shards: the share, by the keys that the entries name.
-      nbytes: bytes of the share on the host.
-      missing: what could not be copied.
+    Its bytes count in the budget until it is released or nobody holds it any more. Each array has
+    an entry, whether a part of it is in the share or not.
     """
 
     entries: tuple[ArrayEntry, ...]
@@ -114,31 +102,44 @@ def snapshot(
 ) -> Snapshot:
     """Copies this process's share of the values to the host, and waits until it is there.
 
-    Never raises: what cannot be copied is in `missing`.
+    Never raises: what cannot be copied is in `missing`. Over the budget nothing is copied.
 
     Args:
       names: of the values, e.g. "state['w']".
-      values: JAX arrays, typed PRNG keys (taken as their data), NumPy arrays and Python numbers,
-        in the order of the module's arguments or results.
+      values: JAX arrays, typed PRNG keys (taken as their data), NumPy arrays and Python numbers.
       what: "arguments" or "results", for the texts in `missing`.
       processes: all that the module runs in. Of values that each of them has whole, numbers for
         example, the first one writes the only copy. None: those of the arrays among the values.
-      budget: what limits the bytes; over it nothing is copied.
     """
     try:
-        return _snapshot(names, values, what, processes, budget)
+        copies, missing = _plan(names, values, what, processes)
+        wanted_bytes = sum(copy.nbytes for copy in copies)
+        if not budget.take(wanted_bytes):
+            return Snapshot((), {}, 0, (_too_large(what, wanted_bytes, budget),))
+        taken = Snapshot((), {}, wanted_bytes, ())
+        taken._release = weakref.finalize(taken, budget.give_back, wanted_bytes)
+        # At exit nobody asks for memory any more.
+        taken._release.atexit = False
+        for copy in copies:
+            copy.start()
+        for copy in copies:
+            try:
+                taken.shards |= copy.read()
+            except Exception as error:
+                missing.append(_not_readable(what, copy.entry.name, error))
+        # Of an array at several places, all or none.
+        there = (c.entry for c in copies if all(s.key in taken.shards for s in c.entry.shards))
+        taken.entries, taken.missing = tuple(there), tuple(missing)
+        return taken
     except Exception as error:
-        missing = Missing(what, f"they could not be copied: {type(error).__name__}: {error}")
-        return Snapshot((), {}, 0, (missing,))
+        why = f"they could not be copied: {type(error).__name__}: {error}"
+        return Snapshot((), {}, 0, (Missing(what, why),))
 
 
-def _snapshot(
-    names: Sequence[str],
-    values: Sequence[Any],
-    what: str,
-    among: Iterable[int] | None,
-    budget: HostBudget,
-) -> Snapshot:
+def _plan(
+    names: Sequence[str], values: Sequence[Any], what: str, among: Iterable[int] | None
+) -> tuple[list[_Copy], list[Missing]]:
+    """The copies to make, and what cannot be copied."""
     plain = [_without_key_type(value) for value in values]
     if among is None:
         among = [n for each in plain if isinstance(each, jax.Array) for n in _processes(each)]
@@ -153,27 +154,11 @@ def _snapshot(
         except Exception as error:
             missing.append(_not_readable(what, name, error))
             continue
-        # One array at several places is written once.
-        copies.append(copy.like(first[id(value)]) if id(value) in first else copy)
-        first.setdefault(id(value), copy)
-    wanted_bytes = sum(copy.nbytes for copy in copies)
-    if not budget.take(wanted_bytes):
-        return Snapshot((), {}, 0, (_too_large(what, wanted_bytes, budget),))
-    taken = Snapshot((), {}, wanted_bytes, ())
-    taken._release = weakref.finalize(taken, budget.give_back, wanted_bytes)
-    # At exit nobody asks for memory any more.
-    taken._release.atexit = False
-    for copy in copies:
-        copy.start()
-    for copy in copies:
-        try:
-            taken.shards |= copy.read()
-        except Exception as error:
-            missing.append(_not_readable(what, copy.entry.name, error))
-    # Of an array at several places, all or none.
-    there = [c.entry for c in copies if all(shard.key in taken.shards for shard in c.entry.shards)]
-    taken.entries, taken.missing = tuple(there), tuple(missing)
-    return taken
+        # One array at several places is written once, and told of at each.
+        if (same := first.setdefault(id(value), copy)) is not copy:
+            copy = _Copy(replace(copy.entry, shards=same.entry.shards), {})
+        copies.append(copy)
+    return copies, missing
 
 
 def _not_readable(what: str, name: str, error: Exception) -> Missing:
@@ -193,12 +178,7 @@ def _too_large(what: str, wanted_bytes: int, budget: HostBudget) -> Missing:
 
 @dataclass
 class _Copy:
-    """What of one value is this process's to write.
-
-    Attributes:
-      entry: its entry in arrays.json, with the shards of the share.
-      parts: of each of those shards, a JAX array on one device or a NumPy array.
-    """
+    """What of one value is this process's to write: an array for each shard of its entry."""
 
     entry: ArrayEntry
     parts: dict[str, Any]
@@ -207,10 +187,7 @@ class _Copy:
     def of(
         cls, index: int, name: str, value: Any, processes: tuple[int, ...], *, leads: bool
     ) -> _Copy:
-        """Plans the copy of a value of a module that runs in these processes.
-
-        `leads` says whether this process is the one that writes what all of them have whole.
-        """
+        """Plans the copy; `leads`: this process writes what all of the module's have whole."""
         shape = np.shape(value)
         whole = Shard(f"{index}_0", (0,) * len(shape), shape)
         sharding: str | None = None
@@ -219,23 +196,20 @@ class _Copy:
             parts = [(whole, host)] if leads else []
         else:
             sharding, dtype = str(value.sharding), value.dtype
+            shares = value.addressable_shards
             if len(processes) > 1 and len(_processes(value)) == 1:
                 # Not placed by the user, so that each process has it whole: a number, for example.
-                parts = [(whole, value.addressable_shards[0].data)] if leads else []
+                parts = [(whole, shares[0].data)] if leads else []
             else:
-                shares = [shard for shard in value.addressable_shards if shard.replica_id == 0]
+                own = [share for share in shares if share.replica_id == 0]
                 parts = [
                     (_shard(f"{index}_{number}", share.index, shape), share.data)
-                    for number, share in enumerate(shares)
+                    for number, share in enumerate(own)
                 ]
         parts = [(shard, data) for shard, data in parts if data.size]
         shards = tuple(shard for shard, _ in parts)
         entry = ArrayEntry(name, index, str(dtype), shape, sharding, processes, shards)
         return cls(entry, {shard.key: data for shard, data in parts})
-
-    def like(self, other: _Copy) -> _Copy:
-        """The copy of a value that is the same array as another one: only told, not made."""
-        return _Copy(replace(self.entry, shards=other.entry.shards), {})
 
     @property
     def nbytes(self) -> int:

@@ -30,12 +30,7 @@ def facts_of(
 ) -> ModuleFacts:
     """What the manifest tells of a program.
 
-    Args:
-      origin: the program.
-      pipeline: the passes that ran; None where none did.
-      target: what they planned for.
-      added: compile options that hloom added.
-      compile_: the manifest's "compile".
+    `added` are compile options that hloom added, `compile_` is the manifest's "compile".
     """
     arguments, results = signature_names(origin.module)
     partitions, replicas = partitions_and_replicas(origin.options)
@@ -68,34 +63,15 @@ def _dumped(devices: tuple[Any, ...]) -> list[dict[str, object]]:
 
 def compile_entry(record: CompileRecord) -> dict[str, object]:
     """The manifest's "compile"."""
-    runs = [
-        {
-            name: value
-            for name, value in asdict(run).items()
-            if name not in ("plan", "rewrites", "record")
-        }
-        for run in record.runs
-    ]
-    return {
-        "cache_hit": record.cache_hit,
-        "pass_s": record.pass_s,
-        "compile_s": record.compile_s,
-        "compiles": record.compiles,
-        "fell_back": record.fell_back,
-        "complaint": record.complaint,
-        "changed": record.changed,
-        "best_attempt": record.best_attempt,
-        "runs": runs,
-    }
+    names = ("cache_hit", "pass_s", "compile_s", "compiles", "fell_back", "complaint", "changed")
+    entry = {name: getattr(record, name) for name in (*names, "best_attempt")}
+    left_out = {"plan", "rewrites", "record"}
+    runs = [asdict(run) for run in record.runs]
+    return entry | {"runs": [{k: run[k] for k in run.keys() - left_out} for run in runs]}
 
 
 def signature_names(module: ir.Module) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The names of the module's arguments and results, in order, as JAX gives them.
-
-    "argument 3" and "result 3" where it gives none.
-    """
+    """The names of the module's arguments and results, in order, as JAX gives them."""
     main = main_of(module)
-    if main is None:
-        return (), ()
-    arguments, results = entry_values(main)
+    arguments, results = ([], []) if main is None else entry_values(main)
     return tuple(each.name for each in arguments), tuple(each.name for each in results)

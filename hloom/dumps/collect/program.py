@@ -19,10 +19,10 @@ from hloom.dumps.collect import tracer as watch
 from hloom.dumps.collect.metadata import compile_entry, facts_of
 from hloom.dumps.collect.observer import DumpObserver
 from hloom.dumps.collect.reminder import note_waiting, note_written
-from hloom.dumps.collect.store import Content, LiveModule, keep
+from hloom.dumps.collect.store import LiveModule, keep
 from hloom.dumps.collect.xla_dump import Compile, XlaFiles
 from hloom.dumps.errors import guarded
-from hloom.dumps.read.module import Missing, json_text
+from hloom.dumps.read.module import json_text
 from hloom.dumps.select.settings import Settings
 from hloom.passes.framework.errors import PassError
 from hloom.record import CompileRecord
@@ -75,24 +75,21 @@ class ProgramDump(CompileObserver):
         return compile_ if self._xla is None else self._xla.watch(compile_)
 
     def before(self, index: int, step: Pass, module: ir.Module) -> None:
-        if self._settings is not None:
-            self._newest.before(index, step, module)
+        self._newest.before(index, step, module)
 
     def after(self, index: int, step: Pass, plan: Plan, module: ir.Module) -> None:
-        if self._settings is not None:
-            self._newest.after(index, step, plan, module)
+        self._newest.after(index, step, plan, module)
 
     def candidate(self) -> None:
         self._candidates.append(self._shared.fork())
 
     def lowered(self, index: int, module: ir.Module) -> None:
-        if self._settings is not None:
-            self._newest.add_state(f"{index + 1:02d}-after-lowering.mlir", module)
+        self._newest.lowered(index, module)
 
     def failed(self, pipeline: Pipeline, target: Target, failure: PassError) -> Path | None:
         """Writes the program; gives the folder, None where it cannot."""
         files = self._newest
-        files.add("failure.txt", "".join(traceback.format_exception(failure)))
+        files.files["failure.txt"] = "".join(traceback.format_exception(failure))
         with guarded("writing the dump of a module"):
             files.add_input(self._origin.module)
             entry: dict[str, object] = {"fell_back": str(failure)}
@@ -101,27 +98,27 @@ class ProgramDump(CompileObserver):
         return None
 
     def compiled(
-        self, pipeline: Pipeline, target: Target, record: CompileRecord, executable: Any
+        self,
+        pipeline: Pipeline | None,
+        target: Target | None,
+        record: CompileRecord,
+        executable: Any,
     ) -> Path | None:
-        """Writes the program, or keeps it for steps to come, where that is asked for."""
-        if self._settings is None:
-            return None
-        several = len(record.attempts) > 1
-        if self._for_steps:
-            self._keep(self._used(record), pipeline, target, record, executable)
-        # A failure was written already, with what led to it.
-        elif record.dump_dir is None and (record.changed or several):
-            with guarded("writing the dump of a module"):
-                files = self._used(record)
-                return self._write(
-                    self._live(files, pipeline, target, record, executable), executable
-                )
-        return None
+        """Writes the program, or keeps it for steps to come, where that is asked for.
 
-    def compiled_as_it_was(self, record: CompileRecord, executable: Any) -> None:
-        """Keeps what steps to come want of a program that no pass runs on."""
-        if self._for_steps:
-            self._keep(self._shared, None, _target(self._origin), record, executable)
+        `pipeline` and `target` are None where no pass ran.
+        """
+        # A failure was written already, with what led to it.
+        is_new = record.dump_dir is None and (record.changed or len(record.attempts) > 1)
+        if self._settings is None or not (self._for_steps or is_new):
+            return None
+        keeps = "keeping a module for dumps of later steps"
+        with guarded(keeps if self._for_steps else "writing the dump of a module"):
+            live = self._live(pipeline, target, record, executable)
+            if not self._for_steps:
+                return self._write(live, executable)
+            keep(executable, live)
+        return None
 
     def _used(self, record: CompileRecord) -> DumpObserver:
         """What was seen of the candidate that is used, and of the other attempts."""
@@ -132,42 +129,27 @@ class ProgramDump(CompileObserver):
             for number, other in enumerate(attempts, start=1):
                 if other is not used:
                     used.include(other, folder=f"attempt-{number}")
-            used.add("attempts.json", _attempts_text(record))
+            used.files["attempts.json"] = _attempts_text(record)
         if record.captured is not None:
-            used.add("captured.json", json_text(record.captured.to_json()))
+            used.files["captured.json"] = json_text(record.captured.to_json())
         return used
 
     def _live(
         self,
-        files: DumpObserver,
         pipeline: Pipeline | None,
         target: Target | None,
         record: CompileRecord,
         executable: Any,
     ) -> LiveModule:
         """What is known of the program, with what XLA wrote of it."""
+        files = self._used(record)
         files.add_input(self._origin.module)
-        found: Mapping[str, Content] = {}
-        missing: tuple[Missing, ...] = ()
-        if self._xla is not None:
-            found = self._xla.of(executable)
-            missing = self._xla.missing(record.platform, cache_hit=record.cache_hit, found=found)
+        found = {} if self._xla is None else self._xla.of(executable)
         added = {} if record.captured is None else record.captured.options
+        target = target or _target(self._origin)
         facts = facts_of(self._origin, pipeline, target, added, compile_entry(record))
         passes = None if self._settings is None else self._settings.passes
-        return LiveModule(facts, {**files.files, **found}, missing, passes)
-
-    def _keep(
-        self,
-        files: DumpObserver,
-        pipeline: Pipeline | None,
-        target: Target | None,
-        record: CompileRecord,
-        executable: Any,
-    ) -> None:
-        with guarded("keeping a module for dumps of later steps"):
-            live = self._live(files, pipeline, target, record, executable)
-            keep(executable, live.facts, live.files, live.missing, live.passes)
+        return LiveModule(facts, {**files.files, **found}, passes=passes)
 
     def _write(self, live: LiveModule, executable: Any | None) -> Path | None:
         # Imported where something is written: most programs write nothing.
@@ -196,44 +178,33 @@ def compile_kept(
         start_s = time.perf_counter()
         with watch_cache() as cache:
             executable = dump.watch(compile_)(origin.module, {})
-        compile_s = time.perf_counter() - start_s
-        record = _record(origin, executable, compile_s, cache_hit=cache.hit)
-        dump.compiled_as_it_was(record, executable)
+        record = CompileRecord(
+            module=origin.name,
+            spec="",
+            platform=platform_of(origin.backend),
+            changed=False,
+            runs=(),
+            pass_s=0.0,
+            compile_s=time.perf_counter() - start_s,
+            cache_hit=cache.hit,
+            **dataclasses.asdict(memory_figures(executable)),
+            fell_back=None,
+            dump_dir=None,
+        )
+        dump.compiled(None, None, record, executable)
         return executable
     finally:
         dump.close()
 
 
 def _attempts_text(record: CompileRecord) -> str:
-    rows = [
-        {
-            "used": index == record.best_attempt,
-            "predicted_step_bytes": each.predicted_step_bytes,
-            "step_bytes": each.step_bytes,
-            "temp_bytes": each.temp_bytes,
-            "added_flops": each.added_flops,
-        }
-        for index, each in enumerate(record.attempts)
-    ]
-    return json_text(rows)
-
-
-def _record(
-    origin: Origin, executable: Any, compile_s: float, *, cache_hit: bool | None
-) -> CompileRecord:
-    figures = dataclasses.asdict(memory_figures(executable))
-    return CompileRecord(
-        module=origin.name,
-        spec="",
-        platform=platform_of(origin.backend),
-        changed=False,
-        runs=(),
-        pass_s=0.0,
-        compile_s=compile_s,
-        cache_hit=cache_hit,
-        fell_back=None,
-        dump_dir=None,
-        **figures,
+    names = ("predicted_step_bytes", "step_bytes", "temp_bytes", "added_flops")
+    return json_text(
+        [
+            {"used": index == record.best_attempt}
+            | {name: getattr(attempt, name) for name in names}
+            for index, attempt in enumerate(record.attempts)
+        ]
     )
 
 

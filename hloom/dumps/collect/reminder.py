@@ -23,21 +23,17 @@ class _Asked:
 
     Attributes:
       settings: what was asked for.
-      programs: how many were compiled.
-      with_passes: of these, those that any pass ran on.
-      wanted: of those, the ones whose module was asked for.
+      with_passes: how many programs any pass ran on.
+      wanted: of these, the ones whose module was asked for.
     """
 
     settings: Settings
-    programs: int = 0
     with_passes: int = 0
     wanted: int = 0
 
 
 _asked: dict[Path, _Asked] = {}
 _written: set[Path] = set()
-
-
 _waiting = False
 """Whether a program was kept for steps to come."""
 
@@ -57,7 +53,6 @@ def note_waiting() -> None:
 def note_program(settings: Settings, name: str, *, has_passes: bool) -> None:
     """Counts in a program that is compiled, whose dump is asked for if the passes change it."""
     asked = _asked.setdefault(settings.to, _Asked(settings))
-    asked.programs += 1
     asked.with_passes += has_passes
     asked.wanted += has_passes and settings.wants_module(name)
     _remind_at_exit()
@@ -85,12 +80,12 @@ def _steps() -> Iterator[str]:
         assert each.wanted.steps is not None
         missed = list(each.wanted.steps.missed(each.came))
         if missed:
-            is_one = len(missed) == 1 and missed[0].isdigit()
+            steps = "step" if len(missed) == 1 and missed[0].isdigit() else "steps"
             told = ",".join(missed[:_TOLD])
             if len(missed) > _TOLD:
                 told += f" and {len(missed) - _TOLD} more"
             yield (
-                f"{'step' if is_one else 'steps'} {told} of those to be dumped to {each.wanted.to} "
+                f"{steps} {told} of those to be dumped to {each.wanted.to} "
                 f"never came: the program named steps {each.first} to {each.last}."
             )
 

@@ -37,24 +37,13 @@ def step(n: int) -> AbstractContextManager[None]:
     return _Step(number)
 
 
-class _Thread(threading.local):
-    """Whether a thread is inside a chosen step."""
-
-    is_inside = False
-
-
-_thread = _Thread()
+_thread = threading.local()
+"""`is_inside`: whether a thread is inside a chosen step."""
 
 
 @dataclass
 class NamedSteps:
-    """The steps that a program named while some settings chose steps.
-
-    Attributes:
-      wanted: which.
-      first, last: the least and the greatest of them.
-      came: those that the settings choose.
-    """
+    """The range of the steps that a program named, and those of them that settings choose."""
 
     wanted: settings.Settings
     first: int
@@ -93,7 +82,7 @@ class _Step:
         if wanted is not None:
             _name(wanted, self._number)
             if (
-                not _thread.is_inside
+                not getattr(_thread, "is_inside", False)
                 and control_file.chooses(wanted, self._number)
                 and is_tested_version()
             ):
@@ -123,7 +112,6 @@ def _watch(number: int) -> StepWatch | None:
     assert wanted is not None
     with guarded(f"watching step {number}"):
         watch = StepWatch(number, wanted)
-        watch.open()
         _thread.is_inside = True
         return watch
     return None

@@ -18,7 +18,7 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -90,24 +90,13 @@ _COMPILED_BEFORE = Missing(
 
 @dataclass(eq=False)
 class _Entry:
-    """One executable, and what is kept of it.
-
-    Attributes:
-      live: what is kept; None where it was given up for newer ones.
-      fingerprint: the executable's. Another one may come to lie at the same address.
-      size_bytes: what is kept takes this on disk.
-    """
-
-    live: LiveModule | None
-    fingerprint: bytes | None
-    size_bytes: int
+    live: LiveModule | None  # None where it was given up for newer ones
+    fingerprint: bytes | None  # another executable may come to lie at the same address
+    size_bytes: int  # on disk
 
 
 class LiveModules:
-    """What is kept of the modules of this process: bounded in number and in bytes on disk.
-
-    Over a bound the oldest ones go first.
-    """
+    """What is kept of this process's modules; over a bound the oldest ones go first."""
 
     def __init__(self, max_modules: int = MAX_MODULES, max_bytes: int = MAX_BYTES) -> None:
         self._max_modules = max_modules
@@ -117,13 +106,23 @@ class LiveModules:
 
     def keep(self, executable: Any, live: LiveModule, size_bytes: int) -> None:
         """Keeps what is known of an executable, and gives up what is too much then."""
+        fingerprint = executables.fingerprint(executable)
         # Freeing what is given up deletes its files: not with the lock held.
         with self._lock:
-            before = self._entries.pop(id(executable), None)
-            fingerprint = executables.fingerprint(executable)
+            given_up = [self._entries.pop(id(executable), None)]
             self._entries[id(executable)] = _Entry(live, fingerprint, size_bytes)
-            given_up = self._give_up()
-        del before, given_up
+            kept = self._kept()
+            total_bytes = sum(each.size_bytes for each in kept)
+            while len(kept) > self._max_modules or total_bytes > self._max_bytes:
+                oldest = kept.pop(0)
+                total_bytes -= oldest.size_bytes
+                given_up.append(replace(oldest))
+                oldest.live = None
+            # As many of those that were given up are known as are kept, so that all is bounded.
+            empty = [key for key, each in self._entries.items() if each.live is None]
+            for key in empty[: -self._max_modules]:
+                del self._entries[key]
+        del given_up
 
     def find(self, executable: Any) -> tuple[LiveModule | None, tuple[Missing, ...]]:
         """What is kept of an executable, and what is missing where nothing is."""
@@ -131,39 +130,23 @@ class LiveModules:
             entry = self._entries.get(id(executable))
         if entry is None or entry.fingerprint != executables.fingerprint(executable):
             return None, (_COMPILED_BEFORE,)
-        if entry.live is None:
-            return None, (self._given_up(),)
-        return entry.live, ()
+        if (live := entry.live) is not None:
+            return live, ()
+        why = (
+            f"hloom keeps {self._max_modules} modules and {self._max_bytes >> 20} MiB of a "
+            "process, and gave this one up for newer ones"
+        )
+        remedy = "name the modules that you want, e.g. HLOOM_DUMP_MODULES='jit_step*'"
+        return None, (Missing(KEPT, why, remedy),)
 
     def usage(self) -> tuple[int, int]:
         """How many modules are kept, and their bytes on disk."""
         with self._lock:
-            kept = [entry for entry in self._entries.values() if entry.live is not None]
+            kept = self._kept()
             return len(kept), sum(entry.size_bytes for entry in kept)
 
-    def _give_up(self) -> list[LiveModule | None]:
-        """Gives up what is too much, and gives it to the caller, to be freed."""
-        kept = [each for each in self._entries.values() if each.live is not None]
-        total_bytes = sum(each.size_bytes for each in kept)
-        given_up: list[LiveModule | None] = []
-        while len(kept) > self._max_modules or total_bytes > self._max_bytes:
-            oldest = kept.pop(0)
-            total_bytes -= oldest.size_bytes
-            given_up.append(oldest.live)
-            oldest.live = None
-        # Of those that were given up it is known for as many as are kept, so that all is bounded.
-        empty = [key for key, each in self._entries.items() if each.live is None]
-        for key in empty[: -self._max_modules]:
-            del self._entries[key]
-        return given_up
-
-    def _given_up(self) -> Missing:
-        return Missing(
-            KEPT,
-            f"hloom keeps {self._max_modules} modules and {self._max_bytes >> 20} MiB of a "
-            "process, and gave this one up for newer ones",
-            "name the modules that you want, e.g. HLOOM_DUMP_MODULES='jit_step*'",
-        )
+    def _kept(self) -> list[_Entry]:
+        return [entry for entry in self._entries.values() if entry.live is not None]
 
 
 LIVE = LiveModules()
@@ -173,32 +156,20 @@ LIVE = LiveModules()
 _numbers = itertools.count()
 
 
-def keep(
-    executable: Any,
-    facts: ModuleFacts,
-    files: Mapping[str, Content],
-    missing: tuple[Missing, ...],
-    passes: frozenset[str] | None = None,
-) -> None:
-    """Keeps what is known of an executable, for the steps to come.
-
-    Args:
-      executable: JAX's.
-      facts: what its manifest tells.
-      files: what goes into its folder; files among them are moved.
-      missing: what there is not.
-      passes: those around which states were asked for; None for all.
+def keep(executable: Any, live: LiveModule) -> None:
+    """Keeps what is known of an executable, for the steps to come; files in it are moved.
 
     Where the disk is full, or fails, keeps the facts alone, and warns once.
     """
     folder: Path | None = None
+    missing = live.missing
     try:
-        folder = _new_folder(facts.name)
-        kept = {name: _put(folder, name, content) for name, content in files.items()}
-        size_bytes = sum(file.stat().st_size for file in kept.values())
+        folder = _new_folder(live.facts.name)
+        files = {name: _put(folder, name, content) for name, content in live.files.items()}
+        size_bytes = sum(file.stat().st_size for file in files.values())
     except OSError as error:
         delete(folder, os.getpid())
-        folder, kept, size_bytes = None, {}, 0
+        folder, files, size_bytes = None, {}, 0
         why = f"it could not be kept on disk when the module was compiled: {reason_of(error)}"
         remedy = "make room there, or set TMPDIR to a folder with more"
         missing = (*missing, Missing(KEPT, why, remedy))
@@ -207,7 +178,7 @@ def keep(
                 "hloom cannot keep the states of a module for dumps of later steps in "
                 f"{tempfile.gettempdir()}: {reason_of(error)}. The program goes on; {remedy}."
             )
-    live = LiveModule(facts, kept, missing, passes)
+    live = replace(live, files=files, missing=missing)
     weakref.finalize(live, delete, folder, os.getpid()).atexit = False
     LIVE.keep(executable, live, size_bytes)
 
@@ -218,10 +189,8 @@ def _put(folder: Path, name: str, content: Content) -> Path:
     if isinstance(content, Path):
         # A copy where the other one is on another disk.
         shutil.move(content, file)
-    elif isinstance(content, bytes):
-        file.write_bytes(content)
     else:
-        file.write_text(content, encoding="utf-8")
+        file.write_bytes(content.encode() if isinstance(content, str) else content)
     return file
 
 

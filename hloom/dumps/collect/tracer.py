@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -75,17 +74,12 @@ _NOTHING_RAN = Missing(
 )
 
 
-class _Open(threading.local):
-    """The chosen step that is open in a thread."""
-
-    step: StepWatch | None = None
-
-
-_open = _Open()
+_open = threading.local()
+"""`step`: the chosen step that is open in a thread."""
 
 
 class StepWatch:
-    """Watches what runs in a chosen step, in the thread that opens it."""
+    """Watches what runs in a chosen step, in the thread that opens it, from now on."""
 
     def __init__(self, step: int, settings: Settings) -> None:
         self._step = step
@@ -93,10 +87,6 @@ class StepWatch:
         self._started = datetime.now(UTC)
         # By the address of its executable, which is alive as long as it is here.
         self._executions: dict[int, Execution] = {}
-        self._flag: AbstractContextManager[None] | None = None
-
-    def open(self) -> None:
-        """Begins to watch this thread."""
         install()
         self._flag = step_flag()("watched")
         self._flag.__enter__()
@@ -105,16 +95,14 @@ class StepWatch:
     def close(self, error: BaseException | None) -> StepCapture:
         """Ends it; gives what ran. `error` is what ended the step, None where nothing did."""
         _open.step = None
-        if self._flag is not None:
-            self._flag.__exit__(None, None, None)
-        executions = tuple(self._executions.values())
+        self._flag.__exit__(None, None, None)
         return StepCapture(
             step=self._step,
             settings=self._settings,
             started=self._started,
-            executions=executions,
+            executions=tuple(self._executions.values()),
             error=None if error is None else reason_of(error),
-            missing=() if executions else (_NOTHING_RAN,),
+            missing=() if self._executions else (_NOTHING_RAN,),
         )
 
     def run(self, program: Program, args: Sequence[Any], call: Callable[[], Any]) -> Any:
@@ -154,12 +142,12 @@ def _not_asked_for(kept: LiveModule | None, settings: Settings) -> tuple[Missing
     """The states that are wanted now and were not when the module was compiled."""
     if kept is None or kept.passes is None:
         return ()
-    if settings.passes is not None and settings.passes <= kept.passes:
+    wanted = {"others"} if settings.passes is None else settings.passes - kept.passes
+    if not wanted:
         return ()
-    wanted = sorted(settings.passes - kept.passes) if settings.passes is not None else ["others"]
     why = f"the module was compiled where the passes chosen were {', '.join(sorted(kept.passes))}"
     remedy = "choose the same passes where the step is compiled and where it is dumped"
-    return (Missing(f"states around {', '.join(wanted)}", why, remedy),)
+    return (Missing(f"states around {', '.join(sorted(wanted))}", why, remedy),)
 
 
 def _copy(execution: Execution, what: str, values: Sequence[Any]) -> Snapshot | None:
@@ -183,9 +171,7 @@ def _copy(execution: Execution, what: str, values: Sequence[Any]) -> Snapshot | 
 
 
 def _names(kept: LiveModule | None, what: str, number: int) -> list[str]:
-    known: Sequence[str] = ()
-    if kept is not None:
-        known = kept.facts.arguments if what == "arguments" else kept.facts.results
+    known: Sequence[str] = () if kept is None else getattr(kept.facts, what)
     # The module of a program with ordered effects takes and gives tokens before the arrays.
     known = known[max(0, len(known) - number) :]
     return [*known, *(f"{what[:-1]} {index}" for index in range(len(known), number))]
@@ -193,9 +179,9 @@ def _names(kept: LiveModule | None, what: str, number: int) -> list[str]:
 
 def install() -> None:
     """Has hloom see, from now on, the runs of programs in chosen steps."""
-    watch_programs(lambda _: None, _run)
+    watch_programs(_run)
 
 
 def _run(program: Program, args: Sequence[Any], call: Callable[[], Any]) -> Any:
-    step = _open.step
+    step: StepWatch | None = getattr(_open, "step", None)
     return call() if step is None else step.run(program, args, call)

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from hloom.dumps.collect.store import Content
-from hloom.dumps.read.module import Missing
 from hloom.xla.thunk_dump import DUMP_TO
 
 AS_TEXT = "xla_dump_hlo_as_text"
@@ -69,7 +68,8 @@ class XlaFiles:
 
     def of(self, executable: Any) -> dict[str, Content]:
         """XLA's files on an executable, by name in the module's folder."""
-        new = [file for file in self._new.get(id(executable), ()) if self._is_of_module(file)]
+        name_part = f".{self._module}."
+        new = [file for file in self._new.get(id(executable), ()) if name_part in file.name]
         found: dict[str, Content] = {}
         for ending, name in _KEPT.items():
             # Of several, the step itself: others are programs that autotuning tried.
@@ -80,28 +80,10 @@ class XlaFiles:
                 found[f"xla/{name}"] = largest if self._is_ours else largest.read_bytes()
         return found
 
-    def missing(
-        self, platform: str, *, cache_hit: bool | None, found: Mapping[str, Content]
-    ) -> tuple[Missing, ...]:
-        """What of it is not there, and why."""
-        why, remedy = "XLA wrote none", ""
-        if cache_hit:
-            why = "the executable came from JAX's persistent cache, and XLA did not compile"
-            remedy = "compile it anew: JAX_ENABLE_COMPILATION_CACHE=0"
-        wanted = {"live ranges": "xla/live-range.txt"}
-        if platform != "cpu":
-            wanted["thunk sequence"] = "xla/thunk_sequence.txt"
-        return tuple(
-            Missing(what, why, remedy) for what, name in wanted.items() if name not in found
-        )
-
     def close(self) -> None:
         """Deletes what is not kept."""
         if self._is_ours:
             shutil.rmtree(self._folder, ignore_errors=True)
-
-    def _is_of_module(self, file: Path) -> bool:
-        return f".{self._module}." in file.name
 
     def _listing(self) -> set[Path]:
         return set(self._folder.glob("*.txt"))

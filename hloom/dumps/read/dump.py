@@ -9,7 +9,7 @@ What is not there, or not whole, is no error: `missing` says what and why.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -30,7 +30,7 @@ from hloom.dumps.read.module import (
 
 __all__ = ["Dump", "DumpError", "Missing", "ModuleDump", "PlanFile", "State", "open_dump"]
 
-FORMAT = 1
+FORMAT = 2
 """What "hloom_dump" says in the manifests that this hloom writes."""
 
 _CUT_OFF = "writing was cut off, or is not done yet"
@@ -87,22 +87,20 @@ def _open(path: Path) -> Dump:
     kind = _kind(path)
     if kind == "module":
         module = _module(path, "")
-        found = (module,)
-        return Dump(path, kind, module.step, (module.process,), found, module.missing, {})
-    if kind == "process":
-        return _open_process(path)
-    if kind == "step":
-        return _open_step(path)
+        processes = (module.process,)
+        return Dump(path, kind, module.step, processes, (module,), module.missing, {})
+    if kind is not None:
+        return _open_process(path) if kind == "process" else _open_step(path)
+    folders = folders_in(path)
     # What a name begins with a dot of is half a folder, which has no name yet.
-    named = [child for child in folders_in(path) if not child.name.startswith(".")]
-    inside = [child for child in named if _is_dump(child)]
+    inside = [child for child in folders if not child.name.startswith(".") and _is_dump(child)]
     if len(inside) == 1:
         return _open(inside[0])
-    if not inside:
-        cut_off = [child.name for child in folders_in(path) if child.name.endswith(".partial")]
-        why = f" Writing {', '.join(cut_off)} was cut off." if cut_off else ""
-        raise DumpError(f"{path} holds no dump.{why} {_REMEDY}")
-    raise DumpError(f"{path} holds {len(inside)} dumps; give one of them: {_listed(inside)}.")
+    if inside:
+        raise DumpError(f"{path} holds {len(inside)} dumps; give one of them: {_listed(inside)}.")
+    cut_off = ", ".join(child.name for child in folders if child.name.endswith(".partial"))
+    why = f" Writing {cut_off} was cut off." if cut_off else ""
+    raise DumpError(f"{path} holds no dump.{why} {_REMEDY}")
 
 
 def alike(modules: Iterable[ModuleDump]) -> list[list[ModuleDump]]:
@@ -153,12 +151,9 @@ def _open_step(path: Path) -> Dump:
     manifest, missing = _manifest(path)
     named = _STEP.fullmatch(path.name)
     step = whole_number(manifest, "step", int(named[1]) if named else None)
-    folders: dict[int, Path] = {}
-    for child in folders_in(path):
-        number = process_number(child)
-        if number is not None:
-            # Half a folder sorts before the whole one, which wins.
-            folders[number] = child
+    # Half a folder sorts before the whole one, which wins.
+    inside = [(process_number(child), child) for child in folders_in(path)]
+    folders = {number: child for number, child in inside if number is not None}
     opened = []
     for number, folder in sorted(folders.items()):
         try:
@@ -168,7 +163,7 @@ def _open_step(path: Path) -> Dump:
         else:
             opened.append(dump)
             missing += tuple(_within(each, folder.name) for each in dump.missing)
-    missing += tuple(_absent(folders, whole_number(manifest, "processes", None) or 0))
+    missing += tuple(_absent(folders, whole_number(manifest, "processes") or 0))
     modules = tuple(module for dump in opened for module in dump.modules)
     processes = tuple(process for dump in opened for process in dump.processes)
     return Dump(path, "step", step, processes, modules, missing, manifest)
@@ -201,7 +196,6 @@ def _open_process(path: Path) -> Dump:
     manifest, missing = _manifest(path)
     if path.name.endswith(".partial"):
         missing += (Missing("the rest", _CUT_OFF),)
-    missing += _said_missing(manifest)
     there = {folder.name: folder for folder in folders_in(path) if not folder.name.startswith(".")}
     for entry in _entries(manifest.get("modules")):
         name = str(entry.get("folder"))
@@ -215,7 +209,7 @@ def _open_process(path: Path) -> Dump:
             missing += (_unreadable(f"module {name}", folder, error),)
     missing += tuple(each for module in modules for each in module.missing)
     process = process_number(path) or 0
-    step = whole_number(manifest, "step", None)
+    step = whole_number(manifest, "step")
     return Dump(path, "process", step, (process,), tuple(modules), missing, manifest)
 
 
@@ -226,11 +220,10 @@ def _within(missing: Missing, folder: str) -> Missing:
 
 def _module(folder: Path, where: str) -> ModuleDump:
     manifest, missing = _manifest(folder)
-    missing += _said_missing(manifest)
     listed = manifest.get("files")
     for name, facts in sorted(listed.items() if isinstance(listed, dict) else ()):
         if isinstance(facts, dict):
-            missing += _damage(folder, name, whole_number(facts, "bytes", None))
+            missing += _damage(folder, name, whole_number(facts, "bytes"))
     told = any(each.what in (INPUT, "input") or "states" in each.what for each in missing)
     if not told and not files.is_own_file(folder / INPUT):
         missing += (Missing("input", f"there is no {INPUT}"),)
@@ -251,26 +244,23 @@ def _damage(folder: Path, name: str, expected_bytes: int | None) -> tuple[Missin
 
 
 def _manifest(folder: Path) -> tuple[dict[str, Any], tuple[Missing, ...]]:
-    """The manifest of a folder, and what is wrong with it. Raises DumpError for a later format."""
+    """The manifest of a folder, and what it says is missing. Raises DumpError."""
     try:
         manifest = files.read_json(folder, MANIFEST)
+        why = "it cannot be read as JSON"
     except FileNotFoundError:
-        return {}, (Missing(MANIFEST, "there is none: " + _CUT_OFF + ", or hloom was older"),)
+        manifest, why = None, f"there is none: {_CUT_OFF}, or hloom was older"
     except files.FileError as error:
-        return {}, (Missing(MANIFEST, error.reason),)
+        manifest, why = None, error.reason
     if not isinstance(manifest, dict):
-        return {}, (Missing(MANIFEST, "it cannot be read as JSON"),)
+        return {}, (Missing(MANIFEST, why),)
     number = manifest.get("hloom_dump")
-    if isinstance(number, int) and number > FORMAT:
+    if isinstance(number, int) and number != FORMAT:
         raise DumpError(
-            f"{folder / MANIFEST} is of format {number}; this hloom reads up to {FORMAT}. "
-            "A newer hloom wrote it: read it with that one."
+            f"{folder / MANIFEST} is of format {number}; this hloom reads format {FORMAT}. "
+            f"{'A newer' if number > FORMAT else 'An older'} hloom wrote it: read it with that one."
         )
-    return manifest, ()
-
-
-def _said_missing(manifest: Mapping[str, Any]) -> tuple[Missing, ...]:
-    return tuple(Missing.from_json(entry) for entry in _entries(manifest.get("missing")))
+    return manifest, tuple(map(Missing.from_json, _entries(manifest.get("missing"))))
 
 
 def _entries(value: Any) -> list[dict[str, Any]]:

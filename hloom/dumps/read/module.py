@@ -42,10 +42,10 @@ class Missing:
     where: str = ""
 
     @classmethod
-    def from_json(cls, entry: Mapping[str, Any], where: str = "") -> Missing:
+    def from_json(cls, entry: Mapping[str, Any]) -> Missing:
         """An entry of a manifest's "missing"."""
         what, why, remedy = (str(entry.get(key) or "") for key in ("what", "why", "remedy"))
-        return cls(what, why, remedy, where)
+        return cls(what, why, remedy)
 
     def to_json(self) -> dict[str, str]:
         """As an entry of a manifest's "missing"."""
@@ -60,12 +60,9 @@ class Missing:
 
 @dataclass(frozen=True)
 class State:
-    """The module at one point of its way.
+    """The module at one point of its way, e.g. labelled "input", "before remat", "after lowering".
 
-    Attributes:
-      label: "input", "before remat", "after remat", "after lowering".
-      index: the number of the pass in the pipeline, from 1; 0 for the input.
-      file: the module as text.
+    `index` is the number of the pass in the pipeline, from 1; 0 for the input.
     """
 
     label: str
@@ -87,13 +84,7 @@ class State:
 
 @dataclass(frozen=True)
 class PlanFile:
-    """The plan of one pass.
-
-    Attributes:
-      name: the pass.
-      index: the number of the pass in the pipeline, from 1.
-      json: the plan as `Plan.to_json` gave it.
-    """
+    """The plan of a pass as `Plan.to_json` gave it; `index` is that of `State`."""
 
     name: str
     index: int
@@ -125,12 +116,12 @@ class ModuleDump:
     @property
     def process(self) -> int:
         """The index of the process that wrote it."""
-        return whole_number(self.manifest, "process", None) or 0
+        return whole_number(self.manifest, "process") or 0
 
     @property
     def step(self) -> int | None:
         """The step that it ran in; None for one that was written when it was compiled."""
-        return whole_number(self.manifest, "step", None)
+        return whole_number(self.manifest, "step")
 
     @property
     def spec(self) -> str:
@@ -147,9 +138,10 @@ class ModuleDump:
     def states(self) -> tuple[State, ...]:
         """The module at each point that was written, the input first."""
         listed = filter(files.is_own_file, self.folder.glob("*.mlir"))
-        matches = [(_STATE.fullmatch(file.name), file) for file in listed]
         found = [
-            (int(match[1]), match[2] or "", match[3], file) for match, file in matches if match
+            (int(match[1]), match[2] or "", match[3], file)
+            for file in listed
+            if (match := _STATE.fullmatch(file.name))
         ]
         # A state before a pass stands before the one after it.
         found.sort(key=lambda each: (each[0], each[1] != "before", each[2]))
@@ -176,10 +168,9 @@ class ModuleDump:
     def attempts(self) -> list[dict[str, Any]]:
         """What a measured pass tried, in order; empty where it tried just one plan."""
         attempts = self.json("attempts.json")
-        if not isinstance(attempts, list):
-            return []
         # Their places are their numbers, so that a damaged one keeps its own.
-        return [each if isinstance(each, dict) else {} for each in attempts]
+        listed = attempts if isinstance(attempts, list) else []
+        return [each if isinstance(each, dict) else {} for each in listed]
 
     @cached_property
     def captured(self) -> dict[str, Any] | None:
@@ -210,11 +201,7 @@ class ModuleDump:
         return self._read(name, files.read_json)
 
     def array_folders(self, kind: str) -> tuple[Path, ...]:
-        """The folders with the shares of its arrays, its own first, of all processes.
-
-        Args:
-          kind: "arguments" or "results".
-        """
+        """The folders with the shares of its "arguments" or "results", its own first."""
         folders = [each / kind for each in self.sibling_folders]
         return tuple(folder for folder in folders if files.is_own_folder(folder))
 
@@ -227,14 +214,13 @@ class ModuleDump:
         siblings: dict[int, Path] = {}
         for process in folders_in(self.folder.parent.parent):
             number = process_number(process)
-            if number is None or number == mine:
-                continue
             # One that must not be read is in the dump's `missing`.
             with suppress(OSError):
-                siblings.update((number, found) for found in self._in_process(process))
+                if number is not None and number != mine and (found := self._in_process(process)):
+                    siblings[number] = found
         return (self.folder, *(folder for _, folder in sorted(siblings.items())))
 
-    def _in_process(self, process: Path) -> list[Path]:
+    def _in_process(self, process: Path) -> Path | None:
         """The folder of the module in another process's; the number may be another there."""
         numbered = _NUMBERED.fullmatch(self.folder.name)
         stem = numbered[1] if numbered else self.folder.name
@@ -243,8 +229,8 @@ class ModuleDump:
                 theirs = read_json(folder / MANIFEST)
                 digest = theirs.get("input_sha256") if isinstance(theirs, dict) else None
                 if digest == self.manifest.get("input_sha256"):
-                    return [folder]
-        return []
+                    return folder
+        return None
 
     def _object(self, name: str) -> dict[str, Any] | None:
         value = self.json(name)
@@ -278,7 +264,7 @@ def _natural(path: Path) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
 
 
-def whole_number(manifest: Mapping[str, Any], name: str, default: int | None) -> int | None:
+def whole_number(manifest: Mapping[str, Any], name: str, default: int | None = None) -> int | None:
     """An entry of a manifest; the default where it has none, or something else there."""
     value = manifest.get(name)
     return value if isinstance(value, int) else default

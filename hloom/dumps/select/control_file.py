@@ -27,11 +27,7 @@ _log = logging.getLogger("hloom.dumps")
 
 
 class Switch:
-    """One switch file, as it was at the last look.
-
-    Args:
-      file: the file; it need not be there.
-    """
+    """One switch file, which need not be there, as it was at the last look."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -43,23 +39,14 @@ class Switch:
 
     def chooses(self, step: int) -> bool:
         """Whether the file names this step; "next" is used up then."""
-        if time.monotonic() >= self._next_look_s:
-            with self._lock:
-                self._look(step)
-        if self._next:
-            with self._lock:
-                is_next, self._next = self._next, False
-            if is_next:
-                return True
-        return step in self._steps
-
-    def _look(self, step: int) -> None:
-        start_s = time.monotonic()
-        if start_s < self._next_look_s:
-            return  # another thread has looked
-        self._read(step)
-        now_s = time.monotonic()
-        self._next_look_s = now_s + max(_PERIOD_S, _SHARE * (now_s - start_s))
+        with self._lock:
+            start_s = time.monotonic()
+            if start_s >= self._next_look_s:
+                self._read(step)
+                now_s = time.monotonic()
+                self._next_look_s = now_s + max(_PERIOD_S, _SHARE * (now_s - start_s))
+            is_next, self._next = self._next, False
+        return is_next or step in self._steps
 
     def _read(self, step: int) -> None:
         try:
@@ -70,23 +57,18 @@ class Switch:
                 is_whole = stamp == _stamp(file.fileno())
         except FileNotFoundError:
             self._stamp, self._steps, self._next = None, Steps(), False
-            return
         except OSError as error:
             if first_time(f"switch {self._file}: {error}"):
                 warn(f"hloom cannot read the steps to dump from {self._file}: {error}")
-            return
-        # A file that is being written, which a shell empties first, is read at the next look.
-        if stamp == self._stamp or not is_whole:
-            return
-        self._stamp = stamp
-        self._take(content.decode("utf-8", errors="replace").strip(), step)
+        else:
+            # A file that is being written, which a shell empties first, is read at the next look.
+            if stamp != self._stamp and is_whole:
+                self._stamp = stamp
+                self._take(content.decode("utf-8", errors="replace").strip(), step)
 
     def _take(self, text: str, step: int) -> None:
-        if not text:
-            self._steps, self._next = Steps(), False
-            return
         try:
-            self._steps = Steps.parse(text, source=str(self._file), switch=True)
+            self._steps = Steps.parse(text or "none", source=str(self._file), switch=True)
         except SettingsError as error:
             if first_time(str(error)):
                 warn(f"hloom: {error} The steps chosen before stay chosen.")

@@ -19,12 +19,10 @@ STEPS = "HLOOM_DUMP_STEPS"
 PASSES = "HLOOM_DUMP_PASSES"
 MODULES = "HLOOM_DUMP_MODULES"
 ARRAYS = "HLOOM_DUMP_ARRAYS"
+VARIABLES = (TO, STEPS, PASSES, MODULES, ARRAYS)
 
 END_TIMEOUT_S = 30.0
 """Seconds that the end of a block waits for the writer; what is left goes on in the background."""
-
-_NO = ("", "0")
-_YES = ("1",)
 
 
 @dataclass(frozen=True)
@@ -88,14 +86,8 @@ def dump(
 
     Raises ValueError at once where one of them is mistaken.
     """
-    settings = _make(
-        Path(to),
-        None if steps is None else Steps.of(steps, source="hloom.dump: steps"),
-        _words(passes),
-        _words(modules),
-        arrays=arrays,
-        sources=("hloom.dump: passes", "hloom.dump: arrays"),
-    )
+    names = ("hloom.dump: steps", "hloom.dump: passes", "hloom.dump: arrays")
+    settings = _make(to, steps, passes, modules, arrays, sources=names)
     token = _in_block.set(settings)
     try:
         yield
@@ -126,89 +118,71 @@ def current_for_step() -> Settings | None:
     settings = _in_block.get()
     if settings is None:
         values, settings = _parsed
-        if values is None or os.environ.get(TO) != values[0] or os.environ.get(STEPS) != values[1]:
+        if values is None or values[:2] != (os.environ.get(TO), os.environ.get(STEPS)):
             settings = _from_environment()
     return None if settings is None or settings.steps is None else settings
 
 
-_Environment = tuple[str | None, str | None, str | None, str | None, str | None]
-
-_parsed: tuple[_Environment | None, Settings | None] = (None, None)
+_parsed: tuple[tuple[str | None, ...] | None, Settings | None] = (None, None)
 
 
 def _from_environment() -> Settings | None:
     global _parsed
-    get = os.environ.get
-    values = (get(TO), get(STEPS), get(PASSES), get(MODULES), get(ARRAYS))
+    values = tuple(map(os.environ.get, VARIABLES))
     known, settings = _parsed
     if values != known:
-        settings = _parse_environment(*values)
+        settings = _parse(*(value or None for value in values))
         _parsed = (values, settings)
     return settings
 
 
-def _parse_environment(
-    to: str | None, steps: str | None, passes: str | None, modules: str | None, arrays: str | None
-) -> Settings | None:
-    if not to:
-        others = ((STEPS, steps), (PASSES, passes), (MODULES, modules), (ARRAYS, arrays))
-        for name, value in others:
+def _parse(to: str | None, *others: str | None) -> Settings | None:
+    """The settings of the values of `VARIABLES`."""
+    if to is None:
+        for name, value in zip(VARIABLES[1:], others, strict=True):
             if value:
                 raise SettingsError(
                     f"{name}={echo(value)} chooses what is dumped, but {TO} does not say where to. "
                     f"Set {TO} to a folder as well, or unset {name}."
                 )
         return None
-    if (arrays or "") not in (*_NO, *_YES):
-        raise SettingsError(
-            f"{ARRAYS}={echo(arrays or '')}: wanted 1 for yes, 0 or nothing for no."
-        )
-    return _make(
-        Path(to),
-        Steps.parse(steps, source=STEPS) if steps else None,
-        _words(passes or None),
-        _words(modules or None),
-        arrays=arrays in _YES,
-        sources=(PASSES, ARRAYS),
-    )
+    steps, passes, modules, arrays = others
+    if arrays not in (None, "0", "1"):
+        raise SettingsError(f"{ARRAYS}={echo(arrays)}: wanted 1 for yes, 0 or nothing for no.")
+    return _make(to, steps, passes, modules, arrays == "1", sources=(STEPS, PASSES, ARRAYS))
 
 
 def _make(
-    to: Path,
-    steps: Steps | None,
-    passes: tuple[str, ...] | None,
-    modules: tuple[str, ...] | None,
-    *,
+    to: str | os.PathLike[str],
+    steps: int | str | Iterable[int] | None,
+    passes: str | Iterable[str] | None,
+    modules: str | Iterable[str] | None,
     arrays: bool,
-    sources: tuple[str, str],
+    *,
+    sources: tuple[str, str, str],
 ) -> Settings:
-    passes_source, arrays_source = sources
-    if arrays and steps is None:
+    """The settings; `sources` are what errors call `steps`, `passes` and `arrays`."""
+    chosen = None if steps is None else Steps.of(steps, source=sources[0])
+    if arrays and chosen is None:
         raise SettingsError(
-            f"{arrays_source} wants the arguments and results of steps, but no steps are chosen. "
+            f"{sources[2]} wants the arguments and results of steps, but no steps are chosen. "
             f"Choose some, e.g. steps='3,7' or {STEPS}=3,7."
         )
-    if passes is not None:
-        _check_passes(passes, passes_source)
-    chosen = None if passes is None else frozenset(passes)
-    return Settings(to.absolute(), steps, chosen, modules or (), arrays)
+    names = None if passes is None else frozenset(_words(passes))
+    if names is not None:
+        # Imported where passes are chosen: it brings in the MLIR bindings.
+        from hloom.passes.framework import registry
 
-
-def _words(value: str | Iterable[str] | None) -> tuple[str, ...] | None:
-    if value is None:
-        return None
-    words = value.split(",") if isinstance(value, str) else value
-    return tuple(word.strip() for word in words)
-
-
-def _check_passes(names: tuple[str, ...], source: str) -> None:
-    # Imported where passes are chosen: it brings in the MLIR bindings.
-    from hloom.passes.framework import registry
-
-    known = registry.names()
-    for name in names:
-        if name not in known:
+        known = registry.names()
+        for name in sorted(names.difference(known)):
             raise SettingsError(
-                f"{source}: there is no pass {echo(name)}; wanted some of {', '.join(known)}."
+                f"{sources[1]}: there is no pass {echo(name)}; wanted some of {', '.join(known)}."
                 f"{did_you_mean(name, known)}"
             )
+    patterns = () if modules is None else _words(modules)
+    return Settings(Path(to).absolute(), chosen, names, patterns, arrays)
+
+
+def _words(value: str | Iterable[str]) -> tuple[str, ...]:
+    words = value.split(",") if isinstance(value, str) else value
+    return tuple(word.strip() for word in words)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import operator
 import re
+import sys
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -20,6 +21,9 @@ from hloom.passes.framework.errors import did_you_mean, echo
 _NUMBER = re.compile(r"[0-9]{1,18}")
 _SLICE = re.compile(r"([0-9]{0,18}):([0-9]{0,18})(?::([0-9]{0,18}))?")
 _WORDS = ("none", "next", "*")
+_ENDLESS = sys.maxsize
+"""Where a stretch without an end stops: after every number that can be written here."""
+
 _WANTED = "a step such as 3, a slice such as 100:200:10, '*' for every step, or 'none'"
 
 
@@ -28,42 +32,17 @@ class SettingsError(ValueError):
 
 
 @dataclass(frozen=True)
-class Stretch:
-    """Steps at the same distance from each other, as a Python slice.
-
-    Attributes:
-      start: the first.
-      stop: the one that they end before; None where they do not end.
-      stride: the distance, at least 1.
-    """
-
-    start: int
-    stop: int | None
-    stride: int
-
-    def __str__(self) -> str:
-        if (self.start, self.stop, self.stride) == (0, None, 1):
-            return "*"
-        stop = "" if self.stop is None else self.stop
-        return f"{self.start}:{stop}:{self.stride}"
-
-    def __contains__(self, step: int) -> bool:
-        ended = self.stop is not None and step >= self.stop
-        return step >= self.start and not ended and (step - self.start) % self.stride == 0
-
-
-@dataclass(frozen=True)
 class Steps:
     """A set of steps.
 
     Attributes:
       numbers: some, one by one.
-      stretches: others.
+      stretches: others, at the same distance from each other.
       next: the next step, whatever its number is.
     """
 
     numbers: frozenset[int] = frozenset()
-    stretches: tuple[Stretch, ...] = ()
+    stretches: tuple[range, ...] = ()
     next: bool = False
 
     def __contains__(self, step: int) -> bool:
@@ -71,7 +50,7 @@ class Steps:
 
     def over_before(self, step: int) -> bool:
         """Whether there are any, and all of them come before `step`."""
-        if self.next or any(each.stop is None or each.stop > step for each in self.stretches):
+        if self.next or any(each.stop > step for each in self.stretches):
             return False
         return bool(self.numbers or self.stretches) and all(each < step for each in self.numbers)
 
@@ -80,29 +59,26 @@ class Steps:
         yield from (str(number) for number in sorted(self.numbers - set(came)))
         for stretch in self.stretches:
             if not any(step in stretch for step in came):
-                yield str(stretch)
+                stop = "" if stretch.stop == _ENDLESS else stretch.stop
+                is_all = stretch == range(_ENDLESS)
+                yield "*" if is_all else f"{stretch.start}:{stop}:{stretch.step}"
 
     @classmethod
     def parse(cls, text: str, *, source: str, switch: bool = False) -> Steps:
-        """The steps that a text names.
+        """The steps that a text names. Raises SettingsError.
 
-        Args:
-          text: the text, in this module's grammar.
-          source: where it came from, for errors, e.g. "HLOOM_DUMP_STEPS".
-          switch: whether it stands in the switch file, where "next" means something.
-
-        Raises SettingsError.
+        `source` is where it came from, for errors; only in the switch file "next" means something.
         """
         if text.strip() == "none":
             return cls()
         numbers: set[int] = set()
-        stretches: list[Stretch] = []
+        stretches: list[range] = []
         is_next = False
         for word in (each.strip() for each in text.split(",")):
             if _NUMBER.fullmatch(word):
                 numbers.add(int(word))
             elif word == "*":
-                stretches.append(Stretch(0, None, 1))
+                stretches.append(range(_ENDLESS))
             elif word == "next" and switch:
                 is_next = True
             else:
@@ -118,28 +94,21 @@ class Steps:
         if isinstance(steps, str):
             return cls.parse(steps, source=source)
         if isinstance(steps, range) and steps.step > 0 and steps.start >= 0:
-            return cls(stretches=(Stretch(steps.start, steps.stop, steps.step),))
+            return cls(stretches=(steps,))
+        given = list(steps) if isinstance(steps, Iterable) else [steps]
         try:
-            numbers = [steps] if not isinstance(steps, Iterable) else list(steps)
-            found = frozenset(_number(each) for each in numbers)
-        except (TypeError, ValueError):
+            numbers = [-1 if isinstance(each, bool) else operator.index(each) for each in given]
+        except TypeError:
+            numbers = [-1]
+        if min(numbers, default=0) < 0:
             raise SettingsError(
                 f"{source}={steps!r}: wanted steps as whole numbers from 0 on: one, several, a "
                 "range, or a text such as '3,7' or '100:200:10'."
-            ) from None
-        return cls(found)
+            )
+        return cls(frozenset(numbers))
 
 
-def _number(value: object) -> int:
-    if isinstance(value, bool):
-        raise TypeError
-    number = operator.index(value)  # type: ignore[arg-type]
-    if number < 0:
-        raise ValueError
-    return number
-
-
-def _parse_slice(word: str, source: str) -> Stretch:
+def _parse_slice(word: str, source: str) -> range:
     match = _SLICE.fullmatch(word)
     if match is None:
         hint = "" if word in _WORDS else did_you_mean(word, _WORDS)
@@ -149,9 +118,10 @@ def _parse_slice(word: str, source: str) -> Stretch:
             hint = " 'next' has a meaning in the switch file only."
         raise SettingsError(f"{source}: wanted {_WANTED}; got {echo(word)}.{hint}")
     start, stop, stride = match.groups()
-    stretch = Stretch(int(start or 0), int(stop) if stop else None, int(stride or 1))
-    if stretch.stride == 0:
+    bounds = int(start or 0), int(stop) if stop else _ENDLESS, int(stride or 1)
+    if bounds[2] == 0:
         raise SettingsError(f"{source}: {word!r} has stride 0; wanted 1 or more.")
-    if stretch.stop is not None and stretch.stop <= stretch.start:
+    stretch = range(*bounds)
+    if not stretch:
         raise SettingsError(f"{source}: {word!r} ends before it begins, so it names no step.")
     return stretch

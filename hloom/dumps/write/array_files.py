@@ -13,7 +13,6 @@ them together.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -25,6 +24,7 @@ import numpy as np
 
 from hloom import files
 from hloom.dumps.read.dump import DumpError
+from hloom.dumps.read.module import json_text
 from hloom.targets.devices import machine_bytes
 
 ARRAYS = "arrays.json"
@@ -33,13 +33,7 @@ SHARDS = "shards.bin"
 
 @dataclass(frozen=True)
 class Shard:
-    """A rectangle of an array.
-
-    Attributes:
-      key: its name in the process's share.
-      start: its first index along each axis.
-      stop: one more than its last index along each axis.
-    """
+    """A rectangle of an array: `key` names it in the process's share, bounds are as of slices."""
 
     key: str
     start: tuple[int, ...]
@@ -78,10 +72,10 @@ class ArrayEntry:
     processes: tuple[int, ...]
     shards: tuple[Shard, ...]
 
-    def is_like(self, other: ArrayEntry) -> bool:
-        """Whether both are of one array of one module."""
-        same = ("processes", "shape", "dtype")
-        return all(getattr(self, each) == getattr(other, each) for each in same)
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """The same for the shares of one array of one module."""
+        return self.index, self.processes, self.shape, self.dtype
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> ArrayEntry:
@@ -92,20 +86,14 @@ class ArrayEntry:
         shards = tuple(
             Shard(str(s["key"]), _numbers(s["start"]), _numbers(s["stop"])) for s in entry["shards"]
         )
-        found = cls(
-            name=str(entry["name"]),
-            index=int(entry["index"]),
-            dtype=str(entry["dtype"]),
-            shape=_numbers(entry["shape"]),
-            sharding=entry["sharding"],
-            processes=_numbers(entry["processes"]),
-            shards=shards,
-        )
+        shape = _numbers(entry["shape"])
         for shard in shards:
-            bounds = zip(shard.start, shard.stop, found.shape, strict=True)
+            bounds = zip(shard.start, shard.stop, shape, strict=True)
             if not all(start <= stop <= size for start, stop, size in bounds):
-                raise ValueError(f"shard {shard.key} is no part of {found.name}")
-        return found
+                raise ValueError(f"shard {shard.key} is no part of {entry['name']}")
+        name, dtype, processes = str(entry["name"]), str(entry["dtype"]), entry["processes"]
+        index, sharding = int(entry["index"]), entry["sharding"]
+        return cls(name, index, dtype, shape, sharding, _numbers(processes), shards)
 
 
 def write_share(
@@ -122,16 +110,14 @@ def write_share(
             offsets[key] = stream.tell()
             stream.write(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data)
     manifest = {"arrays": [asdict(entry) for entry in entries], "offsets": offsets}
-    text = json.dumps(manifest, indent=2, sort_keys=True) + "\n"
-    (folder / ARRAYS).write_text(text, encoding="utf-8")
+    (folder / ARRAYS).write_text(json_text(manifest), encoding="utf-8")
 
 
 @dataclass(frozen=True)
 class Share:
-    """What one process wrote of the arrays of a module.
+    """What one process wrote of a module's "arguments" or "results" to a folder.
 
     Attributes:
-      folder: its "arguments" or "results".
       entries: its arrays, by index.
       offsets: bytes before each shard in the file of shards, by key.
     """
@@ -150,16 +136,13 @@ class Share:
             offsets = dict(zip(manifest["offsets"], numbers, strict=True))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise DumpError(f"{folder / ARRAYS} cannot be read: {_reason(error)}.") from error
-        found = cls(folder, {entry.index: entry for entry in entries}, offsets)
-        total_bytes = sum(
-            math.prod(entry.shape) * _dtype(entry.dtype).itemsize for entry in entries
-        )
+        total_bytes = sum(math.prod(each.shape) * _dtype(each.dtype).itemsize for each in entries)
         if total_bytes > machine_bytes():
             raise DumpError(
                 f"{folder / ARRAYS} tells of arrays of {total_bytes} bytes, and this machine has "
                 f"{machine_bytes()}."
             )
-        return found
+        return cls(folder, {entry.index: entry for entry in entries}, offsets)
 
     def read(self, entry: ArrayEntry, whole: np.ndarray) -> int:
         """Puts this share of an array into the whole of it; gives how many values that are.
@@ -214,7 +197,7 @@ def read_arrays(folders: Sequence[Path]) -> dict[int, np.ndarray]:
         found = 0
         for share in shares:
             own = share.entries.get(index)
-            if own is not None and own.is_like(entry):
+            if own is not None and own.identity == entry.identity:
                 found += share.read(own, whole)
         if found != whole.size:
             raise _not_whole(entry, found, folders)

@@ -7,17 +7,17 @@ text that XLA writes at a compile, where that was kept.
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from hloom._jax.executables import buffer_assignment, memory_figures, optimized_module
+from hloom._jax.executables import generated_code_bytes, memory_figures, optimized_text
+from hloom.dumps.collect.store import ModuleFacts
 from hloom.dumps.read.module import Missing, json_text
 from hloom.xla.live_ranges import live_ranges
 
 LIVE_RANGES, THUNKS = "live ranges", "thunk sequence"
 """What in `missing` names files that only a compile gives."""
-
-_AT_COMPILE_ONLY = "XLA writes it at a compile only, and only where it is asked to"
 
 
 def write_artifacts(executable: Any, folder: Path) -> tuple[Missing, ...]:
@@ -42,16 +42,29 @@ def write_artifacts(executable: Any, folder: Path) -> tuple[Missing, ...]:
     return tuple(missing)
 
 
-def missing_texts(folder: Path, platform: str | None, told: Collection[Missing]) -> list[Missing]:
-    """What of XLA's text a module folder lacks and `told` does not name yet."""
+def missing_texts(
+    folder: Path, facts: ModuleFacts | None, told: Collection[Missing]
+) -> list[Missing]:
+    """What of XLA's text a module folder lacks and `told` does not name yet.
+
+    `facts` are None where nothing was kept of the module at its compile.
+    """
+    remedies = {LIVE_RANGES: "", THUNKS: ""}
+    if facts is None:
+        why = "XLA writes it at a compile only, and only where it is asked to"
+        remedies[THUNKS] = "`hloom capture 00-input.mlir` compiles the module again and shows it"
+    elif facts.manifest.get("compile", {}).get("cache_hit"):
+        why = "the executable came from JAX's persistent cache, and XLA did not compile"
+        remedies = dict.fromkeys(remedies, "compile it anew: JAX_ENABLE_COMPILATION_CACHE=0")
+    else:
+        why = "XLA wrote none"
+    if facts is not None and facts.platform == "cpu":
+        del remedies[THUNKS]  # XLA:CPU has no thunk sequence to write
     files = {LIVE_RANGES: "live-range.txt", THUNKS: "thunk_sequence.txt"}
-    remedy = "`hloom capture 00-input.mlir` compiles the module again and shows it"
     return [
-        Missing(what, _AT_COMPILE_ONLY, remedy if what == THUNKS else "")
-        for what, name in files.items()
-        # XLA:CPU has no thunk sequence to write.
-        if not (what == THUNKS and platform == "cpu")
-        and not (folder / "xla" / name).exists()
+        Missing(what, why, remedy)
+        for what, remedy in remedies.items()
+        if not (folder / "xla" / files[what]).exists()
         and not any(what in each.what for each in told)
     ]
 
@@ -69,24 +82,17 @@ def write_file(file: Path, content: str | bytes) -> None:
 
 
 def _write_hlo(executable: Any, target: Path) -> None:
-    write_file(target / "optimized_hlo.txt", optimized_module(executable).text)
+    write_file(target / "optimized_hlo.txt", optimized_text(executable))
 
 
 def _write_memory(executable: Any, target: Path) -> None:
-    assignment = buffer_assignment(executable)
-    if assignment is None:
+    code_bytes = generated_code_bytes(executable)
+    if code_bytes is None:
         raise LookupError("this backend has no memory figures")
-    figures = memory_figures(executable)
-    temp, arguments = figures.temp_bytes or 0, figures.argument_bytes or 0
-    outputs, aliases = figures.output_bytes or 0, figures.alias_bytes or 0
-    memory = {
-        "argument_bytes": arguments,
-        "output_bytes": outputs,
-        "alias_bytes": aliases,
-        "temp_bytes": temp,
-        "generated_code_bytes": assignment.generated_code_bytes,
-        "step_bytes": arguments + outputs - aliases + temp,
-    }
+    memory = {name: size or 0 for name, size in asdict(memory_figures(executable)).items()}
+    step_bytes = memory["argument_bytes"] + memory["output_bytes"] + memory["temp_bytes"]
+    memory["step_bytes"] = step_bytes - memory["alias_bytes"]
+    memory["generated_code_bytes"] = code_bytes
     write_file(target / "memory.json", json_text(memory))
 
 
@@ -94,5 +100,5 @@ def _write_live_ranges(executable: Any, target: Path) -> None:
     texts = [target / name for name in ("buffer-assignment.txt", "live-range.txt")]
     if all(file.exists() for file in texts):
         assignment, ranges = (file.read_text("utf-8", "replace") for file in texts)
-        found = live_ranges(assignment, ranges, optimized_module(executable).text)
+        found = live_ranges(assignment, ranges, optimized_text(executable))
         write_file(target / "live_ranges.json", json_text(found))

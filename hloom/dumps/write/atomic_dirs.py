@@ -6,10 +6,11 @@ succeeds for one only, which is what claims the name. Nothing here locks, and no
 
 from __future__ import annotations
 
-import json
+import itertools
 import os
 import secrets
 import shutil
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -21,8 +22,8 @@ import jax
 
 from hloom._jax.distributed import ProcessStore
 from hloom.compiling.cross_process import Store
-from hloom.dumps.read.module import MANIFEST
-from hloom.dumps.write.manifest import step_manifest, write_manifest
+from hloom.dumps.read.module import MANIFEST, read_json
+from hloom.dumps.write.manifest import versions, write_manifest
 from hloom.policy import first_time, warn
 
 _RUN_KEY = "hloom/dump/run"
@@ -39,12 +40,9 @@ _times: Counter[tuple[str, str, int]] = Counter()
 
 @dataclass(frozen=True)
 class Claim:
-    """The place of one process in the dump of one step.
+    """The place of one process in the dump of one step: it writes to `half`.
 
-    Attributes:
-      run: the id of the run of the program, the same in all its processes.
-      step_folder: shared by the processes of the run.
-      half: where the process writes.
+    The processes of a run share its id and the step's folder.
     """
 
     run: str
@@ -70,16 +68,14 @@ class Claim:
 def run_id(store: Store | None = None) -> str:
     """The id of this run of the program: made at random, and the same in all its processes.
 
-    Args:
-      store: what the processes share; that of `jax.distributed` where None. Without any, each
-        process is a run of its own.
+    They agree on it in `store`, that of `jax.distributed` where None; without any, each process is
+    a run of its own.
     """
     with _lock:
         # A forked process is a run of its own as well.
-        found = _run_ids.get(os.getpid())
-        if found is None:
-            found = _run_ids[os.getpid()] = _agree(store or ProcessStore.find())
-        return found
+        if os.getpid() not in _run_ids:
+            _run_ids[os.getpid()] = _agree(store or ProcessStore.find())
+        return _run_ids[os.getpid()]
 
 
 def _agree(store: Store | None) -> str:
@@ -105,10 +101,7 @@ def claim_step(root: Path, step: int, started: str) -> Claim:
     another run has left one there, or this run has dumped a step of that number before, it is
     step-N-run-2 and so on, and the first time that is a warning.
 
-    Args:
-      root: where dumps go; made where it does not exist.
-      step: the number.
-      started: when the step began, ISO 8601, UTC.
+    `started` is when the step began, ISO 8601, UTC.
     """
     run = run_id()
     key = (run, str(root), step)
@@ -116,19 +109,24 @@ def claim_step(root: Path, step: int, started: str) -> Claim:
         _times[key] += 1
         time = _times[key]
     root.mkdir(parents=True, exist_ok=True)
-    manifest = step_manifest(
-        step=step, run=run, time=time, started=started, processes=jax.process_count()
-    )
+    manifest: dict[str, object] = {
+        "step": step,
+        "run": run,
+        "time": time,
+        "started": started,
+        "processes": jax.process_count(),
+        "command": list(sys.orig_argv),
+        "versions": versions(),
+    }
     folder, taken = _claim_step_folder(root, step, manifest)
     if taken and first_time(f"dump {root}: earlier run"):
         warn(
             f"hloom: {taken} is there already, of {'another run' if time == 1 else 'this run'}: "
             f"step {step} is dumped to {folder}."
         )
-    half = folder / f".process-{jax.process_index()}.partial"
-    claim = Claim(run, folder, half)
+    claim = Claim(run, folder, folder / f".process-{jax.process_index()}.partial")
     try:
-        half.mkdir()
+        claim.half.mkdir()
     except OSError:
         claim.withdraw()
         raise
@@ -139,33 +137,22 @@ def _claim_step_folder(
     root: Path, step: int, manifest: dict[str, object]
 ) -> tuple[Path, Path | None]:
     """The step's folder, and the first one with its number that is not for it."""
-    half = None
-    taken = None
+    half, taken = new_half(root, f"step-{step}"), None
     try:
+        write_manifest(half, "step", **manifest)
         for number in range(1, _MOST_RUNS):
             folder = root / (f"step-{step}" if number == 1 else f"step-{step}-run-{number}")
-            if not folder.exists():
-                if half is None:
-                    half = new_half(root, folder.name)
-                    write_manifest(half, manifest)
-                if move(half, folder):
-                    half = None
-                    return folder, taken
-            # Whoever was there before, or just now faster than this process.
-            if _is_same(folder, manifest):
+            # Else whoever was there before, or just now faster than this process.
+            if move(half, folder) or _is_same(folder, manifest):
                 return folder, taken
             taken = taken or folder
     finally:
-        if half is not None:
-            shutil.rmtree(half, ignore_errors=True)
+        shutil.rmtree(half, ignore_errors=True)
     raise FileExistsError(f"{root} holds {_MOST_RUNS} dumps of step {step}: remove some")
 
 
 def _is_same(folder: Path, manifest: dict[str, object]) -> bool:
-    try:
-        theirs = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
+    theirs = read_json(folder / MANIFEST)
     keys = ("run", "time")
     return isinstance(theirs, dict) and all(theirs.get(key) == manifest[key] for key in keys)
 
@@ -178,16 +165,11 @@ def new_half(root: Path, stem: str) -> Path:
 
 
 def claim(half: Path, name: Callable[[int], Path]) -> Path:
-    """Moves a folder to the first of the names that nobody has, and gives that. Raises OSError.
+    """Moves a folder, not empty, to the first free one of the names, which are numbered from 0.
 
-    Args:
-      half: the folder, not empty.
-      name: the names, by number from 0.
+    Raises OSError.
     """
-    number = 0
-    while not move(half, name(number)):
-        number += 1
-    return name(number)
+    return next(name(number) for number in itertools.count() if move(half, name(number)))
 
 
 def move(half: Path, folder: Path) -> bool:
@@ -195,7 +177,7 @@ def move(half: Path, folder: Path) -> bool:
 
     Of several that move to one name at once, one succeeds.
     """
-    if folder.is_file():
+    if folder.exists():
         return False
     try:
         half.rename(folder)

@@ -9,23 +9,28 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import jax
 from jax.extend.mlir import ir
 
 from hloom._jax import executables
 from hloom._jax.modules import make_context
-from hloom.dumps.collect.store import Content, LiveModule
+from hloom.dumps.collect.store import Content, LiveModule, ModuleFacts
+from hloom.dumps.collect.tracer import Execution
 from hloom.dumps.read.module import INPUT, MANIFEST, Missing, plain_name
 from hloom.dumps.write.artifacts import missing_texts, write_artifacts, write_file
 from hloom.dumps.write.atomic_dirs import claim, new_half
-from hloom.dumps.write.manifest import InputFacts, module_manifest, write_manifest
+from hloom.dumps.write.manifest import (
+    NO_INPUT,
+    flags,
+    input_facts,
+    values_of,
+    versions,
+    write_manifest,
+)
 from hloom.passes.framework.errors import reason_of
 from hloom.policy import first_time, warn
-
-if TYPE_CHECKING:
-    from hloom.dumps.collect.arrays import Snapshot
-    from hloom.dumps.collect.tracer import Execution
 
 _BYTECODE = b"ML\xefR"
 """What MLIR bytecode begins with."""
@@ -49,10 +54,8 @@ def write_module(live: LiveModule, executable: Any | None, root: Path | None) ->
             root.mkdir(parents=True, exist_ok=True)
             half = new_half(root, stem)
         try:
-            fill(half, live.facts.name, live, executable)
-            if root is None:
-                return half
-            return claim(half, lambda number: root / f"{stem}-{number}")
+            _fill(half, Execution(live.facts.name, executable, live), None)
+            return half if root is None else claim(half, lambda n: root / f"{stem}-{n}")
         except BaseException:
             shutil.rmtree(half, ignore_errors=True)
             raise
@@ -65,46 +68,24 @@ def write_module(live: LiveModule, executable: Any | None, root: Path | None) ->
 def write_execution(execution: Execution, folder: Path, *, step: int) -> str | None:
     """Writes a module that ran in a step to `folder`, which is made. Raises OSError.
 
-    What of it cannot be told is in the manifest's "missing". Gives why its arrays cannot be
-    written; None where all is well.
+    What it lacks is in the manifest's "missing". Gives why its arrays cannot be written; None
+    where all is well.
     """
     folder.mkdir()
-    return fill(
-        folder,
-        execution.name,
-        execution.kept,
-        execution.executable,
-        step=step,
-        error=execution.error,
-        missing=execution.missing,
-        arrays={"arguments": execution.arguments, "results": execution.results},
-    )
+    return _fill(folder, execution, step)
 
 
-def fill(
-    folder: Path,
-    name: str,
-    live: LiveModule | None,
-    executable: Any | None,
-    *,
-    step: int | None = None,
-    error: str | None = None,
-    missing: tuple[Missing, ...] = (),
-    arrays: Mapping[str, Snapshot | None] | None = None,
-) -> str | None:
-    """Writes all of a module into a folder that is there and empty. Raises OSError.
-
-    Gives why arrays cannot be written; None where there are none, or all is well.
-    """
-    files = _Files(folder)
-    missing += live.missing if live else ()
-    missing += files.write(live.files if live else {})
-    xla_version = None
+def _fill(folder: Path, ran: Execution, step: int | None) -> str | None:
+    """Writes all of a module into an empty folder; `step` is None at its compile."""
+    live, executable = ran.kept, ran.executable
+    bare = ModuleFacts(ran.name, jax.default_backend(), manifest={"spec": "", "passes": []})
+    facts = live.facts if live else bare
+    told, missing = _write_files(folder, live.files if live else {})
+    missing = [*ran.missing, *(live.missing if live else ()), *missing]
     if executable is not None:
         missing += write_artifacts(executable, folder)
-        xla_version = executables.xla_version(executable)
     failed = None
-    for kind, snapshot in (arrays or {}).items():
+    for kind, snapshot in (("arguments", ran.arguments), ("results", ran.results)):
         if snapshot is None:
             continue
         missing += snapshot.missing
@@ -114,63 +95,61 @@ def fill(
             # They are what fills a disk. All else of the module is small, and there is room again.
             shutil.rmtree(folder / kind, ignore_errors=True)
             failed = failed or reason_of(problem)
-            missing += (Missing(kind, f"they cannot be written: {reason_of(problem)}"),)
+            missing.append(Missing(kind, f"they cannot be written: {reason_of(problem)}"))
     if executable is not None:
         # Whoever kept the module knows better why something is not there.
-        missing += tuple(missing_texts(folder, live.facts.platform if live else None, missing))
-    manifest = module_manifest(
-        name=name,
+        missing += missing_texts(folder, live.facts if live else None, missing)
+    for kind, names in (("arguments", facts.arguments), ("results", facts.results)):
+        told[kind] = values_of(names, told[kind], kind[:-1])
+    write_manifest(
+        folder,
+        "module",
+        module=ran.name,
         step=step,
-        facts=live.facts if live else None,
-        told=files.told,
-        xla_version=xla_version,
-        error=error,
-        missing=missing,
+        process=jax.process_index(),
+        versions=versions() | {"xla": executable and executables.xla_version(executable)},
+        flags=flags(),
+        platform=facts.platform,
+        **facts.manifest,
+        **told,
+        error=ran.error,
         files=_sizes(folder),
+        missing=[each.to_json() for each in missing],
     )
-    write_manifest(folder, manifest)
     return failed
 
 
-class _Files:
-    """Writes what was kept of one module; bytecode as text.
+def _write_files(
+    folder: Path, files: Mapping[str, Content]
+) -> tuple[dict[str, Any], list[Missing]]:
+    """Writes what was kept of a module, bytecode as text. Raises OSError.
 
-    Attributes:
-      told: what the input's text tells; empty as long as it was not written.
+    Gives what the input's text tells, and the files that cannot be read or understood.
     """
-
-    def __init__(self, folder: Path) -> None:
-        self.told = InputFacts()
-        self._folder = folder
-
-    def write(self, files: Mapping[str, Content]) -> tuple[Missing, ...]:
-        """Writes the files; gives those that cannot be read or understood. Raises OSError."""
-        context = make_context() if files else None
-        missing = []
-        for name, content in sorted(files.items()):
-            try:
-                found = _read(content)
-                if context is not None and name.endswith(".mlir"):
-                    found = self._text(name, found, context)
-            except Exception as error:
-                reason = f"what was kept of it cannot be read: {type(error).__name__}: {error}"
-                missing.append(Missing("input" if name == INPUT else name, reason))
-                continue
-            file = self._folder / name
-            file.parent.mkdir(parents=True, exist_ok=True)
-            write_file(file, found)
-        return tuple(missing)
-
-    def _text(self, name: str, content: bytes, context: ir.Context) -> bytes:
-        if name != INPUT and not content.startswith(_BYTECODE):
-            return content
-        with context, ir.Location.unknown():
-            module = ir.Module.parse(content)
-            text = module.operation.get_asm(binary=True, enable_debug_info=True)
-            assert isinstance(text, bytes)
-            if name == INPUT:
-                self.told = InputFacts.read(module, text.decode("utf-8", "replace"))
-        return text.rstrip(b"\n") + b"\n" if content.startswith(_BYTECODE) else content
+    told, missing = dict(NO_INPUT), list[Missing]()
+    if not files:
+        return told, missing
+    context = make_context()
+    for name, content in sorted(files.items()):
+        try:
+            found = _read(content)
+            is_bytecode = found.startswith(_BYTECODE)
+            if name == INPUT or (name.endswith(".mlir") and is_bytecode):
+                with context, ir.Location.unknown():
+                    module = ir.Module.parse(found)
+                    text = module.operation.get_asm(binary=True, enable_debug_info=True)
+                    assert isinstance(text, bytes)
+                    if name == INPUT:
+                        told = input_facts(module, text.decode("utf-8", "replace"))
+                found = text.rstrip(b"\n") + b"\n" if is_bytecode else found
+        except Exception as error:
+            reason = f"what was kept of it cannot be read: {type(error).__name__}: {error}"
+            missing.append(Missing("input" if name == INPUT else name, reason))
+            continue
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_file(file, found)
+    return told, missing
 
 
 def _read(content: Content) -> bytes:
@@ -179,10 +158,10 @@ def _read(content: Content) -> bytes:
     return content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content
 
 
-def _sizes(folder: Path) -> dict[str, int]:
-    """Bytes of each file in the folder, by name."""
+def _sizes(folder: Path) -> dict[str, dict[str, int]]:
+    """The manifest's "files"."""
     return {
-        str(file.relative_to(folder)): file.stat().st_size
+        str(file.relative_to(folder)): {"bytes": file.stat().st_size}
         for file in sorted(folder.rglob("*"))
         if file.is_file() and file.name != MANIFEST
     }

@@ -10,22 +10,26 @@ written of that step goes.
 from __future__ import annotations
 
 import atexit
+import itertools
 import os
 import sys
 import threading
 import time
-from collections import Counter, deque
-from collections.abc import Iterable
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import UTC
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import jax
+
 from hloom.dumps.read.module import Missing, plain_name
 from hloom.dumps.write.atomic_dirs import Claim, claim_step
-from hloom.dumps.write.manifest import process_manifest, write_manifest
+from hloom.dumps.write.manifest import write_manifest
 from hloom.dumps.write.module import write_execution
 from hloom.passes.framework.errors import reason_of
+from hloom.passes.framework.text import counted
 from hloom.policy import first_time, warn
 
 if TYPE_CHECKING:
@@ -39,11 +43,7 @@ EXIT_TIMEOUT_S = 30.0
 
 
 class Writer:
-    """A thread that writes steps; it starts with the first.
-
-    Args:
-      max_waiting: steps that wait at most; one more is dropped.
-    """
+    """A thread that writes steps; it starts with the first. Of steps too many to wait, it drops."""
 
     def __init__(self, max_waiting: int = MAX_WAITING) -> None:
         self._max_waiting = max_waiting
@@ -59,8 +59,13 @@ class Writer:
             dropped = self._closed or len(self._waiting) >= self._max_waiting
             if not dropped:
                 self._waiting.append(capture)
-                self._start()
                 self._changed.notify_all()
+                if self._thread is None:
+                    # A daemon: `close` bounds how long the end of the program waits for it.
+                    self._thread = threading.Thread(
+                        target=self._run, name="hloom-dump", daemon=True
+                    )
+                    self._thread.start()
         if dropped and first_time(f"dump {capture.settings.to}: too many steps"):
             warn(
                 f"hloom: step {capture.step} is not dumped: {self._max_waiting} steps before it "
@@ -70,11 +75,7 @@ class Writer:
         return not dropped
 
     def flush(self, timeout_s: float | None = None) -> bool:
-        """Waits until all is written; False where it is not in time.
-
-        Args:
-          timeout_s: None to wait as long as it takes.
-        """
+        """Waits until all is written, as long as it takes without a limit; False where too late."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._left(), timeout_s)
 
@@ -92,12 +93,6 @@ class Writer:
 
     def _left(self) -> int:
         return len(self._waiting) + self._writing
-
-    def _start(self) -> None:
-        if self._thread is None:
-            # A daemon: `close` bounds how long the end of the program waits for it.
-            self._thread = threading.Thread(target=self._run, name="hloom-dump", daemon=True)
-            self._thread.start()
 
     def _run(self) -> None:
         while True:
@@ -146,14 +141,16 @@ def _write_modules(capture: StepCapture, claim: Claim) -> None:
             {"folder": folder, "module": execution.name, "complete": folder in written}
             for folder, execution in zip(folders, capture.executions, strict=True)
         ]
-        manifest = process_manifest(
+        write_manifest(
+            claim.half,
+            "process",
+            process=jax.process_index(),
             step=capture.step,
             run=claim.run,
             modules=modules,
-            missing=missing,
+            missing=[each.to_json() for each in missing],
             error=capture.error,
         )
-        write_manifest(claim.half, manifest)
 
     # First of all, so that half a dump tells what it is half of.
     tell()
@@ -175,12 +172,8 @@ def _write_modules(capture: StepCapture, claim: Claim) -> None:
 
 def _folder_names(names: Iterable[str]) -> list[str]:
     """A folder name for each module, in order: those of one name are numbered."""
-    counts: Counter[str] = Counter()
-    folders = []
-    for name in map(plain_name, names):
-        folders.append(f"{name}-{counts[name]}")
-        counts[name] += 1
-    return folders
+    counts: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
+    return [f"{name}-{next(counts[name])}" for name in map(plain_name, names)]
 
 
 def _tell(capture: StepCapture, what: str) -> None:
@@ -195,60 +188,44 @@ def _tell(capture: StepCapture, what: str) -> None:
         print(text, file=sys.stderr)
 
 
-_lock = threading.Lock()
-_writer: Writer | None = None
+_writer = Writer()
 
 
 def submit(capture: StepCapture) -> None:
     """Has a step written in the background; returns at once.
 
-    Where it cannot be written, or too many steps wait already, that is one warning. At its end the
-    program waits for what is not written yet, but not longer than `EXIT_TIMEOUT_S`.
+    Where it cannot be written, or too many steps wait already, that is one warning.
     """
-    global _writer
-    with _lock:
-        if _writer is None:
-            _writer = Writer()
-            atexit.register(finish)
-        writer = _writer
-    writer.submit(capture)
+    _writer.submit(capture)
 
 
 def flush(timeout_s: float | None = None) -> bool:
-    """Waits until every step that was handed over is written; False where it is not in time.
-
-    Args:
-      timeout_s: None to wait as long as it takes.
-    """
-    writer = _writer
-    return writer is None or writer.flush(timeout_s)
+    """Waits until every step that was handed over is written; see `Writer.flush`."""
+    return _writer.flush(timeout_s)
 
 
+@atexit.register
 def finish(timeout_s: float = EXIT_TIMEOUT_S) -> None:
-    """Writes the waiting steps, within `timeout_s`, and takes no more of them.
-
-    Called at the end of the program, as often as one likes.
-    """
-    global _writer
-    with _lock:
-        writer, _writer = _writer, None
-    if writer is None:
-        return
+    """Writes the waiting steps, within `timeout_s`, at the end of the program."""
     start_s = time.monotonic()
-    left = writer.close(timeout_s)
+    left = _renew().close(timeout_s)
     if left:
         waited_s = time.monotonic() - start_s
-        steps = "1 step" if left == 1 else f"{left} steps"
         print(
-            f"hloom: {steps} not dumped: not written {waited_s:.0f} s after the program's end.",
+            f"hloom: {counted(left, 'step')} not dumped: not written {waited_s:.0f} s after the "
+            "program's end.",
             file=sys.stderr,
         )
 
 
-def _forget() -> None:
-    """In a forked process: the thread and what waits are the parent's."""
-    global _writer, _lock
-    _writer, _lock = None, threading.Lock()
+def _renew() -> Writer:
+    """Gives the writer, and has another one from now on.
+
+    A forked process begins with it: the thread and what waits are its parent's.
+    """
+    global _writer
+    writer, _writer = _writer, Writer()
+    return writer
 
 
-os.register_at_fork(after_in_child=_forget)
+os.register_at_fork(after_in_child=_renew)

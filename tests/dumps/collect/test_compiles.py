@@ -118,6 +118,9 @@ def test_a_step_is_dumped_on_a_cache_hit(tmp_path: Path) -> None:
     assert module.manifest["compile"]["cache_hit"] is True
     assert "dense<3.0" in (module.text("01-after-replace-two.mlir") or "")
     assert "HloModule" in (module.text("xla/optimized_hlo.txt") or "")
+    [missing] = module.missing
+    assert missing.what == "live ranges"
+    assert missing.why.startswith("the executable came from JAX's persistent cache")
 
 
 @pytest.mark.filterwarnings("ignore:PGLE collected an empty trace")

@@ -92,7 +92,7 @@ def test_a_disk_that_fails_anywhere_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch,
     where: str,
 ) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(module_folder, where, fail)

@@ -21,7 +21,7 @@ from hloom._jax.modules import make_context
 from hloom.dumps.collect.tracer import Execution
 from hloom.dumps.read.dump import DumpError, Missing, open_dump
 from hloom.dumps.write.array_files import read_arrays
-from hloom.dumps.write.manifest import MAX_LINES, InputFacts, sources
+from hloom.dumps.write.manifest import MAX_LINES, input_facts, sources
 from hloom.dumps.write.module import write_execution, write_module
 from hloom.dumps.write.writer import write_step
 
@@ -122,13 +122,13 @@ def test_shardings_and_donation_come_from_the_module() -> None:
     x = jax.device_put(jnp.ones((8, 8)), along)
     lowered = jax.jit(lambda x, y: (x + 1, y.sum()), donate_argnums=0).lower(x, jnp.ones((4,)))
     module = lowered.compiler_ir("stablehlo")
-    signature = InputFacts.read(module, str(module))
-    first, second = signature.arguments
+    signature = input_facts(module, str(module))
+    first, second = signature["arguments"]
     assert (first["type"], first["donated"]) == ("tensor<8x8xf32>", True)
     assert '"d"' in str(first["sharding"])
     assert (second["type"], second["donated"]) == ("tensor<4xf32>", False)
-    assert [each["type"] for each in signature.results] == ["tensor<8x8xf32>", "tensor<f32>"]
-    assert list(signature.meshes.values()) == ['#sdy.mesh<["d"=8]>']
+    assert [each["type"] for each in signature["results"]] == ["tensor<8x8xf32>", "tensor<f32>"]
+    assert list(signature["meshes"].values()) == ['#sdy.mesh<["d"=8]>']
 
 
 def test_the_input_s_hash_does_not_depend_on_locations() -> None:
@@ -137,10 +137,10 @@ def test_the_input_s_hash_does_not_depend_on_locations() -> None:
         lambda x: x + 1,
     ).lower(1.0)
     other = elsewhere.compiler_ir("stablehlo")
-    hashes = {InputFacts.read(each, "").input_sha256 for each in (module, other)}
+    hashes = {input_facts(each, "")["input_sha256"] for each in (module, other)}
     assert len(hashes) == 1
     different = jax.jit(lambda x: x + 2).lower(1.0).compiler_ir("stablehlo")
-    assert InputFacts.read(different, "").input_sha256 not in hashes
+    assert input_facts(different, "")["input_sha256"] not in hashes
 
 
 def test_sources_name_the_lines_and_bound_them(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def _write_small(folder: Path, number: int) -> None:
     (folder / "00-input.mlir").write_text("module @jit_small {}\n", encoding="utf-8")
     edit_manifest(
         folder,
-        hloom_dump=1,
+        hloom_dump=2,
         kind="module",
         module=f"jit_small_{number}_{HOSTILE}",
         process=0,
