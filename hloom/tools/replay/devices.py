@@ -23,13 +23,10 @@ def prepare(count: int) -> None:
     """Lets the CPU stand for at least that many devices, as long as JAX has not started."""
     deviceless.prepare()
     given = _COUNT.search(os.environ.get("XLA_FLAGS", ""))
-    if count <= 1 or (given and int(given[1]) >= count):
-        return
-    try:
-        jax.config.update("jax_num_cpu_devices", count)
-    except RuntimeError:
-        # JAX has started; `devices_for` counts what there is.
-        return
+    if count > 1 and not (given and int(given[1]) >= count):
+        # Once JAX has started, `devices_for` counts what there is.
+        with contextlib.suppress(RuntimeError):
+            jax.config.update("jax_num_cpu_devices", count)
 
 
 def devices_for(count: int) -> list[Any]:

@@ -19,7 +19,7 @@ from hloom._jax.options import OPTION, compile_options_for, given_options
 from hloom.compiling.compile import compile_program
 from hloom.compiling.cross_process import Agreement
 from hloom.compiling.graphs import XlaOptions
-from hloom.compiling.request import CompileRequest, CompileResult, RefusedError
+from hloom.compiling.request import CompileRequest, RefusedError
 from hloom.dumps.read.dump import ModuleDump
 from hloom.lowering.placement import Placement
 from hloom.passes.framework.base import Target
@@ -27,10 +27,11 @@ from hloom.passes.framework.errors import PassError, reason_of
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.targets import TargetError, deviceless
 from hloom.targets.devices import placement_of, target_of
-from hloom.tools.replay import devices, manifest_target, trust, unsupported
+from hloom.tools.replay import devices, trust
+from hloom.tools.replay import manifest as recorded
 from hloom.tools.replay.errors import ReplayError
 from hloom.tools.replay.run import Runnable
-from hloom.tools.replay.signature import Signature, Value, signature_of
+from hloom.tools.replay.signature import Value, values_of
 
 _PLACE = re.compile(r'"-":(\d+:\d+): (?:error: )?(.*)')
 """How MLIR begins what it says of a text from memory."""
@@ -41,10 +42,10 @@ class ReplayProgram:
     """A module that JAX once handed over, and where it is to run now.
 
     Attributes:
-      name: the module's name, e.g. "jit_step".
       module: the input, in a context of its own.
       source: where it came from, for messages.
-      signature: what it takes and gives.
+      arguments, results: what `Runnable.run` wants and gives, in order, tokens left out.
+      argument_count: of the arguments with tokens.
       spec: the pipeline that it was compiled with, as a spec; empty for none.
       devices: JAX's, one for each partition.
       target: what the passes plan for: the recorded device, on the platform that is here.
@@ -52,13 +53,15 @@ class ReplayProgram:
       runs: the devices are here; False where they are only described.
       options: options of XLA that the program had set, by name.
       dump: the folder; None for a module that came as text.
-      notes: what is otherwise than it was, sentences for people.
+      notes: what is otherwise than it was, phrases for people.
     """
 
     name: str
     module: ir.Module
     source: str
-    signature: Signature
+    arguments: tuple[Value, ...]
+    results: tuple[Value, ...]
+    argument_count: int
     spec: str
     devices: tuple[Any, ...]
     target: Target
@@ -69,22 +72,8 @@ class ReplayProgram:
     notes: tuple[str, ...] = ()
 
     @classmethod
-    def load(
-        cls,
-        dump: ModuleDump,
-        *,
-        target: str | None = None,
-        with_options: bool = True,
-        trusted: bool = False,
-    ) -> ReplayProgram:
-        """The program of a module folder.
-
-        Args:
-          dump: where it lies.
-          target: a name of `hloom.targets`, to compile for that without having one; None for the
-            devices that are here.
-          with_options: with the options of XLA that the program had set.
-          trusted: it may hold custom calls that carry machine code, or may run any.
+    def load(cls, dump: ModuleDump, *, trusted: bool = False, **choices: Any) -> ReplayProgram:
+        """The program of a module folder, with the choices of `parse`.
 
         Raises ReplayError where it cannot be replayed here.
         """
@@ -98,14 +87,7 @@ class ReplayProgram:
             text = files.read_text(file.parent, file.name)
         except OSError as error:
             raise ReplayError(f"{file} cannot be read: {error}") from error
-        return cls.parse(
-            text,
-            source=str(file),
-            dump=dump,
-            target=target,
-            with_options=with_options,
-            trusted=trusted,
-        )
+        return cls.parse(text, source=str(file), dump=dump, trusted=trusted, **choices)
 
     @classmethod
     def parse(
@@ -118,17 +100,27 @@ class ReplayProgram:
         with_options: bool = True,
         trusted: bool = True,
     ) -> ReplayProgram:
-        """The program of a module as text, which is trusted unless it is said; see `load`."""
+        """The program of a module as text.
+
+        Args:
+          text: the module.
+          source: where it came from, for messages.
+          dump: its folder.
+          target: a name of `hloom.targets`, to compile for that without having one; None for the
+            devices that are here.
+          with_options: with the options of XLA that the program had set.
+          trusted: it may hold custom calls that carry machine code, or may run any.
+        """
         manifest = {} if dump is None else dump.manifest
         module = _parse(text, source, manifest.get("versions"))
         try:
             if not trusted:
                 trust.require_trust(module)
-            notes = unsupported.remove_silent_callbacks(module)
-            signature = signature_of(
+            notes = trust.remove_silent_callbacks(module)
+            arguments, results, argument_count = values_of(
                 module,
-                manifest_target.names(manifest.get("arguments")),
-                manifest_target.names(manifest.get("results")),
+                recorded.names(manifest.get("arguments")),
+                recorded.names(manifest.get("results")),
             )
             partitions = _partitions(module)
         except ReplayError as error:
@@ -138,46 +130,31 @@ class ReplayProgram:
         devices.prepare(partitions)
         plugin.initialize()
         here = _described_devices(target, partitions) if target else devices.devices_for(partitions)
-        if unsupported.calls_lapack(module):
+        if trust.calls_lapack(module):
             # Lowering any of them is what makes JAX load the library.
             jax.jit(jax.numpy.linalg.cholesky).lower(np.eye(1, dtype=np.float32))
         backend, grid = here[0].client, np.array(here)
         platform = platform_of(backend)
         found = target_of(platform, device_facts(backend, grid))
-        planned = found if target else manifest_target.target(manifest.get("target"), found)
-        given = (
-            manifest_target.options(manifest, platform)
-            if with_options
-            else manifest_target.NO_OPTIONS
-        )
+        planned = found if target else recorded.target(manifest.get("target"), found)
+        options, left_out = recorded.options(manifest, platform) if with_options else ({}, [])
+        others = recorded.notes(manifest, target or platform, planned, found)
         return cls(
             name=ir.StringAttr(module.operation.attributes["sym_name"]).value,
             module=module,
             source=source,
-            signature=signature,
+            arguments=arguments,
+            results=results,
+            argument_count=argument_count,
             spec=str(manifest.get("spec") or ""),
             devices=tuple(here),
             target=planned,
             placement=placement_of(found, grid, process=backend.process_index()),
             runs=target is None,
-            options=given.applied,
+            options=options,
             dump=dump,
-            notes=(
-                *notes,
-                *manifest_target.notes(manifest, target or platform, planned, found),
-                *given.notes(),
-            ),
+            notes=(*notes, *others, *left_out),
         )
-
-    @property
-    def arguments(self) -> tuple[Value, ...]:
-        """What `Runnable.run` wants, in order."""
-        return self.signature.arguments
-
-    @property
-    def results(self) -> tuple[Value, ...]:
-        """What `Runnable.run` gives, in order."""
-        return self.signature.results
 
     def compile(self, pipeline: Pipeline | str) -> Runnable:
         """Compiles the program under a pipeline, or a spec ("off" for none).
@@ -187,23 +164,6 @@ class ReplayProgram:
         """
         if isinstance(pipeline, str):
             pipeline = Pipeline.parse(pipeline, source="the spec")
-        with self.module.context, ir.Location.unknown():
-            result = self._compile(pipeline)
-        record = result.record
-        return Runnable(
-            program=self,
-            spec=str(pipeline) or "off",
-            executable=result.executable,
-            memory=result.figures,
-            pass_s=record.pass_s if pipeline.passes else 0.0,
-            compile_s=record.compile_s,
-            passes=record.runs,
-            attempts=max(len(record.attempts), 1),
-            complaint=record.complaint,
-        )
-
-    def _compile(self, pipeline: Pipeline) -> CompileResult:
-        options = compile_options_for(self.devices, self.options)
         request = CompileRequest(
             module=self.module,
             pipeline=pipeline,
@@ -211,22 +171,24 @@ class ReplayProgram:
             placement=self.placement,
             compile=self._compile_here,
             agreement=Agreement(self.module),
-            xla_options=XlaOptions(given_options(options)),
+            xla_options=XlaOptions(given_options(compile_options_for(self.devices, self.options))),
             falls_back=False,
         )
         try:
-            return compile_program(request)
+            with self.module.context, ir.Location.unknown():
+                result = compile_program(request)
         except RefusedError as refused:
             error = refused.__cause__
             assert error is not None
             raise self._refusal(error, pipeline, changed=refused.changed) from error
+        return Runnable(self, str(pipeline) or "off", result)
 
     def _compile_here(self, module: ir.Module, options: Mapping[str, Any]) -> Any:
         chosen = {**self.options, **options, OPTION: "off"}
         return compile_module(module, self.devices, chosen)
 
     def _refusal(self, error: BaseException, pipeline: Pipeline, *, changed: bool) -> Exception:
-        call = unsupported.place_of_call(self.module, str(error))
+        call = trust.place_of_call(self.module, str(error))
         here = f"{self.placement.platform} here"
         if call is not None:
             return ReplayError(
@@ -253,7 +215,7 @@ def _unreadable(error: ir.MLIRError, source: str, versions: Any) -> str:
     said = _PLACE.search(str(error))
     place, reason = (f"{source}:{said[1]}", said[2]) if said else (source, str(error))
     text = f"{place}: jax {jax.__version__} cannot read the module: {reason.rstrip('.')}."
-    theirs = manifest_target.version(versions, "jax")
+    theirs = recorded.version(versions, "jax")
     if theirs is None:
         return f"{text} Another jax may have written it, whose StableHLO has other forms."
     if theirs == jax.__version__:

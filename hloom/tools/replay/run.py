@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from hloom._jax.executables import MemoryFigures
 from hloom._jax.execution import argument_shardings, assembled, execute
+from hloom.compiling.request import CompileResult
 from hloom.passes.framework.errors import reason_of
-from hloom.passes.framework.pipeline import PassRun
 from hloom.passes.framework.text import counted
+from hloom.record import CompileRecord
 from hloom.targets.devices import machine_bytes
 from hloom.tools.replay.errors import ReplayError
 from hloom.tools.replay.signature import Value
@@ -28,34 +29,29 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 _T = TypeVar("_T")
 
-TIMING_LIMIT_S = 10.0
-"""How long the timed runs of a program may take together, before the last of them begins."""
-
 
 @dataclass(frozen=True)
 class Runnable:
-    """A program that was compiled under one pipeline.
-
-    Attributes:
-      program: what it was made of.
-      spec: the pipeline, as a spec; "off" for none.
-      executable: JAX's.
-      memory: XLA's figures of one device.
-      pass_s, compile_s: seconds in the passes, 0 without any, and in XLA, over all attempts.
-      passes: what each step of the pipeline did, in order.
-      attempts: how many plans a measured pass tried; 1 without such a pass.
-      complaint: what the spec asks for and the program does not have; None where all is well.
-    """
+    """A program that was compiled under one pipeline, whose spec is "off" for none."""
 
     program: ReplayProgram
     spec: str
-    executable: Any
-    memory: MemoryFigures
-    pass_s: float
-    compile_s: float
-    passes: tuple[PassRun, ...]
-    attempts: int
-    complaint: str | None
+    result: CompileResult
+
+    @property
+    def memory(self) -> MemoryFigures:
+        """XLA's figures of one device."""
+        return self.result.figures
+
+    @property
+    def record(self) -> CompileRecord:
+        """What the passes did, and how long they and XLA took."""
+        return self.result.record
+
+    @property
+    def pass_s(self) -> float:
+        """Seconds in the passes; 0 without any."""
+        return 0.0 if self.spec == "off" else self.record.pass_s
 
     @property
     def step_bytes(self) -> int | None:
@@ -68,16 +64,13 @@ class Runnable:
     def run(self, arguments: Sequence[Array]) -> list[Array]:
         """The results of one run, whole values on the host; the arguments stay as they are.
 
-        Args:
-          arguments: one for each of the program's, of its shape and dtype, over all devices.
-
         Raises ReplayError where arguments do not fit, where the devices are only described, and
         where the run fails.
         """
         self._check(arguments)
         results = self._start(self._place(arguments))
         wholes = assembled(
-            self.executable,
+            self.result.executable,
             self.program.devices,
             [(each.index, each.shape, results[each.index]) for each in self.program.results],
         )
@@ -85,7 +78,7 @@ class Runnable:
         return [np.array(each) for each in self._finished(wholes)]
 
     def times_s(
-        self, arguments: Sequence[Array], repeat: int, *, limit_s: float = TIMING_LIMIT_S
+        self, arguments: Sequence[Array], repeat: int, limit_s: float = 10.0
     ) -> list[float]:
         """Seconds of each of `repeat` runs, after one that does not count, arguments in place.
 
@@ -134,10 +127,8 @@ class Runnable:
     @cached_property
     def _shardings(self) -> tuple[jax.sharding.Sharding, ...]:
         kinds = {value.index: value.memory_kind for value in self.program.arguments}
-        count = self.program.signature.argument_count
-        return argument_shardings(
-            self.executable, self.program.devices, [kinds.get(index) for index in range(count)]
-        )
+        wanted = [kinds.get(index) for index in range(self.program.argument_count)]
+        return argument_shardings(self.result.executable, self.program.devices, wanted)
 
     def _place(self, arguments: Sequence[Array]) -> list[Any]:
         values = {value.index: value for value in self.program.arguments}
@@ -161,7 +152,7 @@ class Runnable:
 
     def _start(self, placed: Sequence[Any]) -> list[list[jax.Array]]:
         try:
-            return execute(self.executable, placed)
+            return execute(self.result.executable, placed)
         except jax.errors.JaxRuntimeError as error:
             raise self._failed(error) from error
 

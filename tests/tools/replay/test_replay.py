@@ -19,7 +19,7 @@ from hloom.passes.framework.errors import PassError, SpecError
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.tools.replay import ReplayError, compare
 from hloom.tools.replay import arguments as inputs
-from hloom.tools.replay.interpret import interpret
+from hloom.tools.replay.interpreter import interpret
 
 
 def placed(mesh: jax.sharding.Mesh, value: Any, *spec: str | None) -> jax.Array:
@@ -81,10 +81,12 @@ def test_passes_change_memory_and_no_result() -> None:
     assert on.step_bytes is not None
     assert on.step_bytes < off.step_bytes
     assert off.memory.temp_bytes > on.memory.temp_bytes > 0
-    assert [run.name for run in on.passes][-1] == "remat"
+    assert [run.name for run in on.record.runs][-1] == "remat"
     assert compare(on.run(given), off.run(given), ["gradient"]).equal
     # A budget that cannot be met is no error here.
-    assert "cannot be held to 1.00 KiB" in (program.compile("remat{budget=1KiB}").complaint or "")
+    assert "cannot be held to 1.00 KiB" in (
+        program.compile("remat{budget=1KiB}").record.complaint or ""
+    )
 
 
 def test_a_wrong_pass_is_seen_and_a_failing_one_never_falls_back() -> None:
