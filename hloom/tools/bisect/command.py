@@ -23,9 +23,9 @@ from hloom.tools.bisect.search import (
     Bisection,
     Culprit,
     CulpritDecision,
-    PeakProbe,
     Probe,
     ResultsProbe,
+    peak_probe,
     temp_bytes_of,
 )
 from hloom.tools.replay import arguments as inputs
@@ -80,11 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Searches, prints what was found, and gives the exit status.
-
-    0 where nothing was found; 1 where something was, and where the search is not possible, which
-    stderr tells.
-    """
+    """Searches, and gives 0 where nothing was found, else 1."""
     console = PlainConsole(soft_wrap=True)
     return options.exit_status("hloom bisect", lambda: _Command(arguments, console).run())
 
@@ -121,7 +117,13 @@ class _Command:
             culprit = self._bisection.find_peak(self._arguments.rise / 100)
         else:
             culprit = self._bisection.find_results(self._results_probe())
-        self._tell_other_plans()
+        others = other_plans(self._bisection.runs, self._dump) if self._is_recorded else ()
+        if others:
+            note = (
+                f"Note: what was planned here is not what the dump has: {'; '.join(others)}. "
+                "What differs then may not be what differed in its step."
+            )
+            self._console.print(Text(note, style="yellow"))
         if culprit is not None:
             self._tell_culprit(culprit)
         elif self._arguments.peak:
@@ -168,13 +170,11 @@ class _Command:
         first = number if self._arguments.alone else 0
         pair = decisions[first:number], decisions[first : number + 1]
         self._tell(f"{self._id(index, decisions[number].id)}: {decisions[number].description}")
-        without, with_it = (
-            self._bisection.passes_with(index, [one.id for one in some]) for some in pair
-        )
+        without, with_it = (self._bisection.passes_with(index, some) for some in pair)
         probe: Probe
         if self._arguments.peak:
             before = temp_bytes_of(self._bisection.compile(without))
-            probe = PeakProbe(before, self._arguments.rise / 100)
+            probe = peak_probe(before, self._arguments.rise / 100)
         else:
             probe = self._results_probe()
         verdicts = [self._bisection.judge_decisions(probe, index, some) for some in pair]
@@ -186,10 +186,8 @@ class _Command:
         self._console.print(Text(f"It is '{name}': {culprit.found.text}.", style="bold"))
         decision = culprit.decision
         if decision is None:
-            self._write(
-                self._bisection.passes_with(culprit.index - 1, None) if culprit.index else [],
-                self._bisection.passes_with(culprit.index, None),
-            )
+            passes = self._bisection.passes_with(culprit.index, None)
+            self._write(passes[:-1], passes)
             self._tell("Its plan cannot be divided.")
         else:
             self._tell_decision(culprit.index, decision)
@@ -203,7 +201,7 @@ class _Command:
         with_it = "with it alone" if culprit.alone else "with it as well"
         self._tell(f"  with {others}: {culprit.without.text}")
         self._tell(f"  {with_it}: {culprit.found.text}")
-        decisions = [decision.id for decision in self._step(index).decisions]
+        decisions = self._step(index).decisions
         first = culprit.number - 1 if culprit.alone else 0
         self._write(
             self._bisection.passes_with(index, decisions[first : culprit.number - 1]),
@@ -214,13 +212,10 @@ class _Command:
         """What repeats the finding alone."""
         given = self._arguments
         same = [str(self._dump.folder)]
-        for name in ("arguments", "tolerance"):
-            if getattr(given, name) is not None:
-                same += [f"--{name}", str(getattr(given, name))]
-        if given.seed:
-            same += ["--seed", str(given.seed)]
-        if given.target:
-            same += ["--target", given.target]
+        for name in ("arguments", "tolerance", "seed", "target"):
+            value = getattr(given, name)
+            if value is not None and (name, value) != ("seed", 0):
+                same += [f"--{name}", str(value)]
         same += ["--trust"] * given.trust + ["--no-options"] * (not given.with_options)
         if culprit.decision is None and not given.peak:
             specs = [str(step.step) for step in self._bisection.steps]
@@ -237,15 +232,6 @@ class _Command:
             words += ["--decision", self._id(culprit.index, culprit.decision.decision.id)]
             words += ["--alone"] if culprit.decision.alone else []
         return shlex.join(words)
-
-    def _tell_other_plans(self) -> None:
-        others = other_plans(self._bisection.runs, self._dump) if self._is_recorded else ()
-        if others:
-            note = (
-                f"Note: what was planned here is not what the dump has: {'; '.join(others)}. "
-                "What differs then may not be what differed in its step."
-            )
-            self._console.print(Text(note, style="yellow"))
 
     def _write(self, without: Sequence[Pass], with_it: Sequence[Pass]) -> None:
         folder: Path | None = self._arguments.write

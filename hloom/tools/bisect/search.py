@@ -1,9 +1,7 @@
 """A binary search for the pass, and its decision, that changes a program's results or its peak.
 
 Pipelines are cut off after more and more passes, and the plan of the pass in question after more
-and more of its decisions. Between one that is good and a longer one that is bad there is a place
-where good turns into bad: halving finds it, in as many compiles as the number of passes, and of
-decisions, can be halved.
+and more of its decisions. Halving finds where good turns into bad.
 """
 
 from __future__ import annotations
@@ -84,18 +82,17 @@ def _differs(value: ValueComparison) -> str:
     )
 
 
-class PeakProbe:
+def peak_probe(before_bytes: int, rise: float) -> Probe:
     """Bad is what takes more temporary memory than before by more than the share `rise`."""
 
-    def __init__(self, before_bytes: int, rise: float) -> None:
-        self._limit_bytes = before_bytes * (1 + rise)
+    def probe(runnable: Runnable) -> Finding:
+        return _risen(temp_bytes_of(runnable), before_bytes, rise)
 
-    def __call__(self, runnable: Runnable) -> Finding:
-        return self.verdict(temp_bytes_of(runnable))
+    return probe
 
-    def verdict(self, temp_bytes: int) -> Finding:
-        """The finding for that much temporary memory."""
-        return Finding(temp_bytes > self._limit_bytes, size(temp_bytes), temp_bytes)
+
+def _risen(temp_bytes: int, before_bytes: int, rise: float) -> Finding:
+    return Finding(temp_bytes > before_bytes * (1 + rise), size(temp_bytes), temp_bytes)
 
 
 def temp_bytes_of(runnable: Runnable) -> int:
@@ -113,9 +110,7 @@ class CulpritDecision:
 
     Attributes:
       number, of: its place among the plan's, from 1, and how many the plan has.
-      without: what comes out with all decisions before it.
-      found: what comes out with this one as well, or with this one alone.
-      alone: it needs none of those before it.
+      without, found: what comes out with all before it, and with this one, `alone` or as well.
     """
 
     decision: Decision
@@ -128,13 +123,7 @@ class CulpritDecision:
 
 @dataclass(frozen=True)
 class Culprit:
-    """The pass with which it turns.
-
-    Attributes:
-      index: its number in the pipeline's steps.
-      found: what comes out with it.
-      decision: which of its decisions it is; None where its plan cannot be divided.
-    """
+    """The pass with which it turns, by its index; no decision where its plan cannot be divided."""
 
     index: int
     found: Finding
@@ -142,12 +131,9 @@ class Culprit:
 
 
 class Bisection:
-    """The search in one program.
+    """The search in one program, with the number of compiles by now.
 
-    Attributes:
-      steps: the passes.
-      compiles: how many pipelines were compiled by now.
-      runs: what each step does, once the whole pipeline was compiled.
+    `runs` has what each step does, once the whole pipeline was compiled.
     """
 
     def __init__(
@@ -182,11 +168,12 @@ class Bisection:
         before_bytes = temp_bytes_of(self.compile(()))
         before = Finding(False, size(before_bytes), before_bytes)
         self._tell(f"as it is: {before.text}")
-        acting, whole = self._judge_all(PeakProbe(before_bytes, rise))
+        acting, whole = self._judge_all(peak_probe(before_bytes, rise))
         for index in acting:
-            probe = PeakProbe(before_bytes, rise)
+            probe = peak_probe(before_bytes, rise)
             if index == acting[-1] and whole.temp_bytes is not None:
-                found = probe.verdict(whole.temp_bytes)  # what follows has nothing to do
+                # What follows has nothing to do.
+                found = _risen(whole.temp_bytes, before_bytes, rise)
             else:
                 found = self._judge_prefix(probe, index)
             if found.bad or found.temp_bytes is None:
@@ -212,18 +199,19 @@ class Bisection:
 
     def judge_decisions(self, probe: Probe, index: int, decisions: Sequence[Decision]) -> Finding:
         """What comes out with all passes before one, and some of its decisions."""
-        ids = [decision.id for decision in decisions]
-        verdict = self._judge(probe, self.passes_with(index, ids))
+        verdict = self._judge(probe, self.passes_with(index, decisions))
         step = self.steps[index]
-        of = len(step.decisions)
-        self._tell(f"{len(ids)} of {counted(of, 'decision')} of {step.step.name}: {verdict.text}")
+        of = f"{counted(len(step.decisions), 'decision')} of {step.step.name}"
+        self._tell(f"{len(decisions)} of {of}: {verdict.text}")
         return verdict
 
-    def passes_with(self, index: int, ids: Sequence[str] | None) -> list[Pass]:
+    def passes_with(self, index: int, decisions: Sequence[Decision] | None) -> list[Pass]:
         """All passes before one, and that one, with these decisions or all."""
         step = self.steps[index]
         before = [each.counted() for each in self.steps[:index]]
-        return [*before, step.counted() if ids is None else step.keeping(ids)]
+        if decisions is None:
+            return [*before, step.counted()]
+        return [*before, step.keeping([decision.id for decision in decisions])]
 
     def _judge_all(self, probe: Probe) -> tuple[list[int], Finding]:
         """The steps that have something to do, and what comes out with all of them."""
@@ -253,10 +241,7 @@ class Bisection:
 def _turn(
     last: int, first: Finding, whole: Finding, judge: Callable[[int], Finding]
 ) -> tuple[int, Finding, Finding]:
-    """The number with which good turns into bad, and the findings before it and with it.
-
-    The findings for 0 and for `last` are known; each other is asked for once.
-    """
+    """The number with which good turns into bad, and the findings before it and with it."""
     verdicts = {0: first, last: whole}
 
     def known(number: int) -> Finding:

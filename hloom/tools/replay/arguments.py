@@ -72,9 +72,8 @@ def dumped_results(program: ReplayProgram) -> list[Array] | None:
 def random(program: ReplayProgram, seed: int = 0) -> list[Array]:
     """Random arguments, finite and small, the same for the same seed.
 
-    Floating-point values are positive, so that square roots and logarithms of them are numbers. A
-    matrix has values of about `1 / sqrt(its elements)`, so that products with it do not grow.
-    Integers are below 8.
+    Floating-point values are positive, as square roots and logarithms want. A matrix has values of
+    about `1 / sqrt(its elements)`, so that products with it do not grow. Integers are below 8.
 
     Raises ReplayError where they are more than this machine's memory.
     """
@@ -123,8 +122,8 @@ def _in_order(
     remedy: str,
 ) -> list[Array]:
     """The arrays of the values; JAX counts arrays without the tokens that stand before them."""
-    arrays = [found.get(number) for number in range(len(values))]
-    for value, array in zip(values, arrays, strict=True):
+    for number, value in enumerate(values):
+        array = found.get(number)
         if array is None:
             raise ReplayError(
                 f"{program.source}: the dump has {counted(len(found), 'array')} of {len(values)} "
@@ -135,4 +134,4 @@ def _in_order(
                 f"{program.source}: {value.name} is a {value.type}, and the dump has "
                 f"{array.dtype}{list(array.shape)}: its {what} are of another module."
             )
-    return [array for array in arrays if array is not None]
+    return [found[number] for number in range(len(values))]

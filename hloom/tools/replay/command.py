@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -66,11 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Replays, prints what came of it, and gives the exit status.
-
-    0 where all results are equal within the tolerance; 1 where they are not, and where the replay
-    is not possible, which stderr tells.
-    """
+    """Replays, and gives 0 where all results are equal within the tolerance, else 1."""
     return options.exit_status("hloom replay", lambda: _replay(arguments, PlainConsole()))
 
 
@@ -96,7 +93,10 @@ def _replay(arguments: argparse.Namespace, console: Console) -> int:
             console.print(Text(f"{each.title}: {note}", style="yellow"))
     opinions: list[Verdict] = []
     if program.runs:
-        _tell_inputs(console, program, given, kind)
+        total = size(sum(array.nbytes for array in given))
+        console.print(Text(f"{counted(len(given), f'{kind} argument')}, {total}"))
+        if kind == "random" and any(each.dtype.kind in "iu" for each in program.arguments):
+            console.print(Text("Random integers are below 8, whatever the program wants of them."))
         opinions = _opinions(arguments, program, all_runs, given, kind, console)
         all_runs = _timed(all_runs, given, arguments.repeat)
     console.print(table.runs(all_runs))
@@ -172,19 +172,9 @@ def _timed(all_runs: Sequence[Run], given: Sequence[Array], repeat: int) -> list
     return [Run(each.title, each.runnable, times_s[each.title]) for each in all_runs]
 
 
-def _tell_inputs(
-    console: Console, program: ReplayProgram, given: Sequence[Array], kind: str
-) -> None:
-    total_bytes = sum(array.nbytes for array in given)
-    console.print(Text(f"{counted(len(given), f'{kind} argument')}, {size(total_bytes)}"))
-    if kind == "random" and any(each.dtype.kind in "iu" for each in program.arguments):
-        console.print(Text("Random integers are below 8, whatever the program wants of them."))
-
-
 def _write_json(
     file: Path, program: ReplayProgram, all_runs: Sequence[Run], opinions: Sequence[Verdict]
 ) -> None:
-    memory = ("argument_bytes", "output_bytes", "alias_bytes", "temp_bytes")
     report = {
         "module": program.name,
         "source": program.source,
@@ -199,7 +189,7 @@ def _write_json(
                 "times_s": list(each.times_s),
                 "complaint": each.runnable.record.complaint,
             }
-            | {name: getattr(each.runnable.memory, name) for name in memory}
+            | dataclasses.asdict(each.runnable.memory)
             for each in all_runs
         ],
         "comparisons": [

@@ -49,14 +49,11 @@ class ValueComparison:
     elements: what is left where large terms cancel is noise, and no large error.
 
     Attributes:
-      dtype, shape: of the wanted value.
-      tolerance: the largest relative error that is allowed; 0 for exact values.
       differing: elements beyond the tolerance, not-a-numbers on one side only among them.
       max_absolute, max_relative: the largest errors of the elements that are numbers on both
         sides; infinite where an infinity stands against another number.
       worst: the index of the largest relative error, of which a number on one side only is the
         worst; None where all elements are equal.
-      got, wanted: the elements there, as text.
       nan_got, nan_wanted, nan_both: elements that are no number in the one, the other, or both.
       mismatch: why the values cannot be compared, e.g. their shapes; None where they can.
     """
@@ -117,18 +114,12 @@ class Comparison:
 
     def to_json(self) -> dict[str, object]:
         """As values that `json.dumps` takes; infinite errors as text."""
-        return {
-            "equal": self.equal,
-            "bits_equal": self.bits_equal,
-            "values": [
-                {
-                    name: str(each) if isinstance(each, float) and not math.isfinite(each) else each
-                    for name, each in dataclasses.asdict(value).items()
-                }
-                | {"equal": value.equal}
-                for value in self.values
-            ],
-        }
+        values = [dataclasses.asdict(value) | {"equal": value.equal} for value in self.values]
+        for value in values:
+            for name, each in value.items():
+                if isinstance(each, float) and not math.isfinite(each):
+                    value[name] = str(each)
+        return {"equal": self.equal, "bits_equal": self.bits_equal, "values": values}
 
 
 def compare(
@@ -139,16 +130,11 @@ def compare(
 ) -> Comparison:
     """Compares the results of one run with those of another that is taken to be right.
 
-    Not-a-numbers are equal to each other, whatever their bits; infinities of one sign too. Integers
-    and booleans must be equal.
+    Not-a-numbers are equal to each other, whatever their bits; infinities of one sign too.
     """
-    pairs = zip(names, got, wanted, strict=True)
-    return Comparison(
-        tuple(
-            _compare_value(name, index, one, other, tolerance or Tolerance())
-            for index, (name, one, other) in enumerate(pairs)
-        )
-    )
+    triples = zip(names, got, wanted, strict=True)
+    allowed = tolerance or Tolerance()
+    return Comparison(tuple(_compare_value(n, *each, allowed) for n, each in enumerate(triples)))
 
 
 def is_inexact(dtype: np.dtype[np.generic]) -> bool:
@@ -157,7 +143,7 @@ def is_inexact(dtype: np.dtype[np.generic]) -> bool:
 
 
 def _compare_value(
-    name: str, index: int, got: Array, wanted: Array, tolerance: Tolerance
+    index: int, name: str, got: Array, wanted: Array, tolerance: Tolerance
 ) -> ValueComparison:
     dtype = wanted.dtype
     found = ValueComparison(name, index, str(dtype), wanted.shape, tolerance.of(dtype))

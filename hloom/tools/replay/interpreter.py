@@ -1,9 +1,8 @@
 """Runs a program in StableHLO's reference interpreter, in a process of its own.
 
 The interpreter ends its process at an operation that it does not know, and takes minutes for what
-a device does at once. So `interpret` starts
-`python -m hloom.tools.replay.interpreter MODULE ARGUMENTS RESULTS`; the last two are files of
-`_save_arrays`.
+a device does at once. Run as a program, this module takes three files: the StableHLO, its
+arguments, and where the results go.
 """
 
 from __future__ import annotations
@@ -179,11 +178,9 @@ def _to_carriers(array: Array) -> list[Array]:
     if array.dtype.isbuiltin == 1:
         return [array]
     # NumPy does not know the dtype, and its carrier holds every value of it.
-    exact = array.astype(np.float64)
-    whole = np.issubdtype(array.dtype, np.integer) or "int" in array.dtype.name
-    if not whole:
-        return [exact.astype(np.float32)]
-    return [exact.astype(np.uint8 if array.dtype.name.startswith("u") else np.int8)]
+    name = array.dtype.name
+    narrow: Any = np.uint8 if name.startswith("u") else np.int8
+    return [array.astype(np.float64).astype(narrow if "int" in name else np.float32)]
 
 
 def _from_carriers(value: Value, parts: Iterator[Array]) -> Array:

@@ -74,11 +74,7 @@ def _rate(value: Any) -> float:
 
 
 def notes(manifest: Mapping[str, Any], here: str, planned: Target, found: Target) -> Iterator[str]:
-    """How the replay differs from the dumped compile, a phrase each.
-
-    `here` is the platform or target that is compiled for now; the passes plan for `planned`, and
-    `found` is this machine's target.
-    """
+    """How a compile for `here`, planned for `planned` where `found` is, differs from the dump's."""
     theirs = manifest.get("platform")
     if isinstance(theirs, str) and theirs != here:
         yield f"dumped on {theirs[:_LONGEST_NAME]}, compiled for {here}"
@@ -95,10 +91,9 @@ def notes(manifest: Mapping[str, Any], here: str, planned: Target, found: Target
 
 
 def options(manifest: Mapping[str, Any], platform: str) -> tuple[dict[str, str], list[str]]:
-    """The program's own options of XLA that the replay sets, and notes on them.
+    """The program's own options of XLA that the replay sets, and notes; none on another platform.
 
-    None on another platform, where they may fail. Raises ReplayError for options that may read,
-    write or run files.
+    Raises ReplayError for options that may read, write or run files.
     """
     given = manifest.get("compile_options")
     if not isinstance(given, dict) or manifest.get("platform") != platform:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,13 +27,19 @@ from hloom.lowering.placement import Placement
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.errors import PassError, reason_of
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.text import counted
 from hloom.targets import TargetError, deviceless
 from hloom.targets.devices import placement_of, target_of
-from hloom.tools.replay import devices, trust
 from hloom.tools.replay import manifest as recorded
+from hloom.tools.replay import trust
 from hloom.tools.replay.errors import ReplayError
 from hloom.tools.replay.run import Runnable
 from hloom.tools.replay.signature import Value, values_of
+
+_MOST_DEVICES = 4096
+"""That a replay is for at most; of the CPU's virtual ones each takes memory and threads."""
+
+_CPU_DEVICES = re.compile(r"--xla_force_host_platform_device_count=(\d+)")
 
 _PLACE = re.compile(r'"-":(\d+:\d+): (?:error: )?(.*)')
 """How MLIR begins what it says of a text from memory."""
@@ -42,17 +50,13 @@ class ReplayProgram:
     """A module that JAX once handed over, and where it is to run now.
 
     Attributes:
-      module: the input, in a context of its own.
-      source: where it came from, for messages.
+      module: the input, in a context of its own, with `source` for messages.
       arguments, results: what `Runnable.run` wants and gives, in order, tokens left out.
       argument_count: of the arguments with tokens.
-      spec: the pipeline that it was compiled with, as a spec; empty for none.
       devices: JAX's, one for each partition.
       target: what the passes plan for: the recorded device, on the platform that is here.
       placement: where the lowered program runs.
       runs: the devices are here; False where they are only described.
-      options: options of XLA that the program had set, by name.
-      dump: the folder; None for a module that came as text.
       notes: what is otherwise than it was, phrases for people.
     """
 
@@ -103,9 +107,7 @@ class ReplayProgram:
         """The program of a module as text.
 
         Args:
-          text: the module.
           source: where it came from, for messages.
-          dump: its folder.
           target: a name of `hloom.targets`, to compile for that without having one; None for the
             devices that are here.
           with_options: with the options of XLA that the program had set.
@@ -127,9 +129,9 @@ class ReplayProgram:
             raise ReplayError(f"{source}: {error}") from error
         except UnicodeDecodeError as error:
             raise ReplayError(f"{source}: a name in the module is no UTF-8.") from error
-        devices.prepare(partitions)
+        _prepare_devices(partitions)
         plugin.initialize()
-        here = _described_devices(target, partitions) if target else devices.devices_for(partitions)
+        here = _described_devices(target, partitions) if target else _devices_here(partitions)
         if trust.calls_lapack(module):
             # Lowering any of them is what makes JAX load the library.
             jax.jit(jax.numpy.linalg.cholesky).lower(np.eye(1, dtype=np.float32))
@@ -164,12 +166,17 @@ class ReplayProgram:
         """
         if isinstance(pipeline, str):
             pipeline = Pipeline.parse(pipeline, source="the spec")
+
+        def compile_here(module: ir.Module, options: Mapping[str, Any]) -> Any:
+            chosen = {**self.options, **options, OPTION: "off"}
+            return compile_module(module, self.devices, chosen)
+
         request = CompileRequest(
             module=self.module,
             pipeline=pipeline,
             target=self.target,
             placement=self.placement,
-            compile=self._compile_here,
+            compile=compile_here,
             agreement=Agreement(self.module),
             xla_options=XlaOptions(given_options(compile_options_for(self.devices, self.options))),
             falls_back=False,
@@ -182,10 +189,6 @@ class ReplayProgram:
             assert error is not None
             raise self._refusal(error, pipeline, changed=refused.changed) from error
         return Runnable(self, str(pipeline) or "off", result)
-
-    def _compile_here(self, module: ir.Module, options: Mapping[str, Any]) -> Any:
-        chosen = {**self.options, **options, OPTION: "off"}
-        return compile_module(module, self.devices, chosen)
 
     def _refusal(self, error: BaseException, pipeline: Pipeline, *, changed: bool) -> Exception:
         call = trust.place_of_call(self.module, str(error))
@@ -237,9 +240,9 @@ def _count(module: ir.Module, name: str) -> int:
     if name not in attributes:
         return 1
     count = attributes[name]
-    if not isinstance(count, ir.IntegerAttr) or not 1 <= count.value <= devices.MOST:
+    if not isinstance(count, ir.IntegerAttr) or not 1 <= count.value <= _MOST_DEVICES:
         raise ReplayError(
-            f"{name} is {str(count)[:40]}, and a replay wants a number from 1 to {devices.MOST}."
+            f"{name} is {str(count)[:40]}, and a replay wants a number from 1 to {_MOST_DEVICES}."
         )
     return count.value
 
@@ -249,3 +252,31 @@ def _described_devices(target: str, count: int) -> list[Any]:
         return list(deviceless.mesh(target, count).devices.flat)
     except (TargetError, deviceless.MissingCompilerError) as error:
         raise ReplayError(str(error)) from error
+
+
+def _prepare_devices(count: int) -> None:
+    """Lets the CPU stand for at least that many devices, as long as JAX has not started."""
+    deviceless.prepare()
+    given = _CPU_DEVICES.search(os.environ.get("XLA_FLAGS", ""))
+    if count > 1 and not (given and int(given[1]) >= count):
+        # Once JAX has started, `_devices_here` counts what there is.
+        with contextlib.suppress(RuntimeError):
+            jax.config.update("jax_num_cpu_devices", count)
+
+
+def _devices_here(count: int) -> list[Any]:
+    """That many devices of one platform: JAX's own choice, or the CPU where it has too few.
+
+    Raises ReplayError where there are too few of both.
+    """
+    found = jax.local_devices()
+    if len(found) < count and found[0].platform != "cpu":
+        with contextlib.suppress(RuntimeError):  # JAX_PLATFORMS leaves the CPU out
+            found = jax.local_devices(backend="cpu")
+    if len(found) < count:
+        raise ReplayError(
+            f"the module is for {counted(count, 'device')}, and here "
+            f"{'is' if len(found) == 1 else 'are'} {len(found)} ({found[0].platform}). Set "
+            f"XLA_FLAGS=--xla_force_host_platform_device_count={count} before JAX starts."
+        )
+    return found[:count]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from hloom.tools.replay.program import ReplayProgram
 
 Array = NDArray[Any]
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -68,14 +68,13 @@ class Runnable:
         where the run fails.
         """
         self._check(arguments)
-        results = self._start(self._place(arguments))
-        wholes = assembled(
-            self.result.executable,
-            self.program.devices,
-            [(each.index, each.shape, results[each.index]) for each in self.program.results],
-        )
+        placed, executable = self._place(arguments), self.result.executable
+        with self._running():
+            found = execute(executable, placed)
+            results = [(each.index, each.shape, found[each.index]) for each in self.program.results]
+            wholes = jax.block_until_ready(assembled(executable, self.program.devices, results))
         # A copy: on the CPU the host's array would be the device's memory itself.
-        return [np.array(each) for each in self._finished(wholes)]
+        return [np.array(each) for each in wholes]
 
     def times_s(
         self, arguments: Sequence[Array], repeat: int, limit_s: float = 10.0
@@ -86,11 +85,8 @@ class Runnable:
         """
         self._check(arguments)
         placed = self._place(arguments)
-        donated = [
-            (value, argument)
-            for value, argument in zip(self.program.arguments, arguments, strict=True)
-            if value.donated
-        ]
+        pairs = zip(self.program.arguments, arguments, strict=True)
+        donated = [(value, argument) for value, argument in pairs if value.donated]
         seconds: list[float] = []
         end_s = time.perf_counter() + limit_s
         while len(seconds) < repeat + 1 and (len(seconds) < 2 or time.perf_counter() < end_s):
@@ -98,7 +94,8 @@ class Runnable:
                 placed[value.index] = self._put(argument, value)
             jax.block_until_ready(placed)
             start_s = time.perf_counter()
-            self._finished(self._start(placed))
+            with self._running():
+                jax.block_until_ready(execute(self.result.executable, placed))
             seconds.append(time.perf_counter() - start_s)
         return seconds[1:]
 
@@ -135,34 +132,24 @@ class Runnable:
         given = iter(arguments)
         # What is no value is a token, which JAX passes as an array without elements.
         token = np.zeros(0, np.bool_)
-        try:
+        with self._running():
             return [
                 self._put(next(given), values[index])
                 if index in values
                 else jax.device_put(token, sharding)
                 for index, sharding in enumerate(self._shardings)
             ]
-        except jax.errors.JaxRuntimeError as error:
-            raise self._failed(error) from error
 
     def _put(self, argument: Array, value: Value) -> Any:
         # A donated argument is written over, and the host's array shall stay as it is.
         with jax.enable_x64(True):  # 64-bit arguments stay so, whatever the process is set to
             return jax.device_put(argument, self._shardings[value.index], may_alias=False)
 
-    def _start(self, placed: Sequence[Any]) -> list[list[jax.Array]]:
+    @contextlib.contextmanager
+    def _running(self) -> Iterator[None]:
         try:
-            return execute(self.result.executable, placed)
+            yield
         except jax.errors.JaxRuntimeError as error:
-            raise self._failed(error) from error
-
-    def _finished(self, results: _T) -> _T:
-        try:
-            return jax.block_until_ready(results)
-        except jax.errors.JaxRuntimeError as error:
-            raise self._failed(error) from error
-
-    def _failed(self, error: Exception) -> ReplayError:
-        return ReplayError(
-            f"{self.program.name} under '{self.spec}' failed while it ran: {reason_of(error)}"
-        )
+            raise ReplayError(
+                f"{self.program.name} under '{self.spec}' failed while it ran: {reason_of(error)}"
+            ) from error

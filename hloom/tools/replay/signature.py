@@ -28,11 +28,9 @@ class Value:
 
     Attributes:
       index: its place among the module's arguments or results, tokens counted.
-      type: as the module writes it, e.g. "tensor<8x8xf32>".
-      dtype: of arrays that hold it; a typed PRNG key is its data, unsigned integers.
+      type, dtype: e.g. "tensor<8x8xf32>", and of arrays that hold it; a typed PRNG key is its data.
       shape: of the whole value, over all devices.
-      donated: the program may write over it.
-      memory_kind: where it lies, e.g. "pinned_host"; None for the device's own memory.
+      memory_kind: e.g. "pinned_host"; None for the device's own memory.
     """
 
     name: str
