@@ -23,7 +23,7 @@ import jax
 from benchmarks.common.h100 import placement
 from benchmarks.common.subjects import SUBJECTS
 from benchmarks.common.tables import RESULTS, table, update_report
-from hloom.tools.report.drawing import PLOT_CSS
+from hloom.tools.report.drawing import COLORS_CSS
 from hloom.xla.live_ranges import live_ranges
 
 NAME = "step_memory_h100"
@@ -139,7 +139,7 @@ def picture(report: dict[str, dict[str, Any]]) -> str:
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
         f'aria-label="{title}" font-family="system-ui, sans-serif" font-size="13">',
-        f"<style>{PLOT_CSS}</style>",
+        f"<style>{COLORS_CSS}</style>",
         f'<rect width="{_WIDTH}" height="{_HEIGHT}" rx="8" fill="var(--surface)"/>',
         f'<text x="{_LEFT}" y="26" font-size="15" font-weight="600" fill="var(--text)">{title}'
         "</text>",

@@ -94,7 +94,7 @@ def test_remat_under_its_floor_compiles_the_floor(
     assert str(raised.value).startswith("pass 'remat': 'jit_scanned_loss': the memory of the step")
     monkeypatch.setenv("HLOOM_STRICT", "0")
     monkeypatch.setattr(policy, "_warned", set())
-    with pytest.warns(hloom.HloomWarning, match="test_attempts.py:") as caught:
+    with pytest.warns(hloom.HloomWarning, match="test_remat_attempts.py:") as caught:
         loss, _ = scanned_run("16MiB")
     assert len([warning for warning in caught if "scanned_loss" in str(warning.message)]) == 1
     plain_loss, _ = jax.jit(jax.value_and_grad(scanned_loss))(*scanned_arguments())

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-import hloom_cli as cli
 from hloom.xla.coverage import Coverage, coverage
 from hloom.xla.instructions import HloInstructions
 from hloom.xla.thunk_dump import read_sequence, thunk_dump
 from hloom.xla.thunks import parse_names, parse_sequence, walk
+from hloom_cli import main
 
 LOOP = """\
 000: kCommandBuffer [source       | next=003 (1)] \n\
@@ -239,7 +239,7 @@ def test_a_folder_of_hloom_s_own_is_gone_afterwards() -> None:
 
 def test_the_command_line_shows_a_dump(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_dump(tmp_path, with_graphs=True)
-    assert cli.main(["capture", str(tmp_path)]) == 0
+    assert main(["capture", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
     assert "21.4%" in shown
     assert "model.py:36" in shown
@@ -249,7 +249,7 @@ def test_the_command_line_shows_a_dump(tmp_path: Path, capsys: pytest.CaptureFix
 def test_the_command_line_tells_of_mistakes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["capture", str(tmp_path)]) == 1
+    assert main(["capture", str(tmp_path)]) == 1
     assert "no *.thunk_sequence.txt in it" in capsys.readouterr().err
-    assert cli.main(["capture", str(tmp_path / "nothing.mlir")]) == 1
+    assert main(["capture", str(tmp_path / "nothing.mlir")]) == 1
     assert "No such file" in capsys.readouterr().err

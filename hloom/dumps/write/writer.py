@@ -29,7 +29,7 @@ from hloom.dumps.write.atomic_dirs import Claim, claim_step
 from hloom.dumps.write.manifest import write_manifest
 from hloom.dumps.write.module import write_execution
 from hloom.passes.framework.errors import reason_of
-from hloom.passes.framework.text import counted
+from hloom.passes.framework.text import pluralize
 from hloom.policy import first_time, warn
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ def finish(timeout_s: float = EXIT_TIMEOUT_S) -> None:
     if left:
         waited_s = time.monotonic() - start_s
         print(
-            f"hloom: {counted(left, 'step')} not dumped: not written {waited_s:.0f} s after the "
+            f"hloom: {pluralize(left, 'step')} not dumped: not written {waited_s:.0f} s after the "
             "program's end.",
             file=sys.stderr,
         )

@@ -11,32 +11,28 @@ from jax.extend.mlir import ir
 from rich.console import Console
 from rich.text import Text
 
-from hloom import files, targets
+from hloom import files
 from hloom.dumps.collect.observer import module_text
-from hloom.dumps.read.dump import DumpError, ModuleDump
 from hloom.passes.framework.base import Pass
-from hloom.passes.framework.errors import PassError, SpecError, did_you_mean
+from hloom.passes.framework.errors import did_you_mean
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.text import pluralize
 from hloom.passes.ir.clone import clone_module
-from hloom.terminal import PlainConsole, complain
+from hloom.terminal import PlainConsole
 from hloom.tools.bisect.search import (
     Bisection,
     Culprit,
     CulpritDecision,
-    PeakProbe,
     Probe,
     ResultsProbe,
+    peak_probe,
     temp_bytes_of,
 )
 from hloom.tools.replay import arguments as inputs
 from hloom.tools.replay import options
-from hloom.tools.replay.command import RECORDED
 from hloom.tools.replay.comparison import Tolerance
 from hloom.tools.replay.decisions import Replayed, other_plans, replayed
 from hloom.tools.replay.errors import ReplayError
-from hloom.tools.replay.options import chosen_module
-from hloom.tools.replay.program import ReplayProgram
 
 _RISE_PERCENT = 1.0
 """What the peak may rise by: a copy here or there is no pass's mistake."""
@@ -50,13 +46,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "and runs the module on this machine a dozen times or so. Ends with 0 where all is well, "
         "else with 1."
     )
-    options.add_dump(parser)
-    parser.add_argument(
-        "-p",
-        "--passes",
-        default=RECORDED,
-        metavar="SPEC",
-        help="the passes to search (default: those of the dump, with the plan that was used)",
+    options.add_arguments(
+        parser,
+        passes="the passes to search (default: those of the dump, with the plan that was used)",
+        target="with --peak, compile for this GPU, without one (needs jax[cuda13])",
     )
     parser.add_argument(
         "--peak",
@@ -69,13 +62,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=_RISE_PERCENT,
         metavar="PERCENT",
         help="with --peak, the rise that is none yet (default: %(default)s)",
-    )
-    options.add_inputs(parser)
-    options.add_trust(parser)
-    parser.add_argument(
-        "--target",
-        choices=[name for name in targets.names() if name != "cpu"],
-        help="with --peak, compile for this GPU, without one (needs jax[cuda13])",
     )
     parser.add_argument(
         "--decision",
@@ -94,16 +80,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Searches, prints what was found, and gives the exit status.
-
-    0 where nothing was found; 1 where something was, and where the search is not possible, which
-    stderr tells.
-    """
-    options.switch_dumps_off()
-    try:
-        return _Command(arguments, PlainConsole(soft_wrap=True)).run()
-    except (ReplayError, DumpError, SpecError, PassError, OSError) as error:
-        return complain("hloom bisect", error)
+    """Searches, and gives 0 where nothing was found, else 1."""
+    console = PlainConsole(soft_wrap=True)
+    return options.exit_status("hloom bisect", lambda: _Command(arguments, console).run())
 
 
 class _Command:
@@ -111,8 +90,8 @@ class _Command:
 
     def __init__(self, arguments: argparse.Namespace, console: Console) -> None:
         self._arguments, self._console = arguments, console
-        self._dump: ModuleDump = chosen_module(arguments.dump)
-        self._is_recorded = arguments.passes == RECORDED
+        self._dump = options.chosen_module(arguments.dump)
+        self._is_recorded = arguments.passes == options.RECORDED
         spec = self._dump.spec if self._is_recorded else arguments.passes
         self._pipeline = Pipeline.parse(spec or "off", source=str(self._dump.folder))
         if not self._pipeline.passes:
@@ -125,42 +104,39 @@ class _Command:
                 f"--target {arguments.target} only compiles, so that there are no results to "
                 "compare: add --peak."
             )
-        self._program = ReplayProgram.load(
-            self._dump,
-            target=arguments.target,
-            with_options=arguments.with_options,
-            trusted=arguments.trust,
-        )
+        self._program = options.load(arguments, self._dump)
         steps = replayed(self._pipeline, self._dump if self._is_recorded else None)
         self._bisection = Bisection(self._program, steps, self._tell)
 
     def run(self) -> int:
-        program = self._program
-        self._console.print(
-            Text.assemble((program.name, "bold"), f" of {self._dump.folder}: '{self._pipeline}'")
-        )
-        for note in program.notes:
-            self._console.print(Text(f"Note: {note}.", style="yellow"))
+        more = f" of {self._dump.folder}: '{self._pipeline}'"
+        options.tell_program(self._console, self._program, more)
         if self._arguments.decision is not None:
             return self._repeat(*self._named(self._arguments.decision))
         if self._arguments.peak:
             culprit = self._bisection.find_peak(self._arguments.rise / 100)
         else:
             culprit = self._bisection.find_results(self._results_probe())
-        self._tell_other_plans()
-        if culprit is None:
-            self._tell_innocence()
-            return 0
-        self._tell_culprit(culprit)
-        return 1
+        others = other_plans(self._bisection.runs, self._dump) if self._is_recorded else ()
+        if others:
+            note = (
+                f"Note: what was planned here is not what the dump has: {'; '.join(others)}. "
+                "What differs then may not be what differed in its step."
+            )
+            self._console.print(Text(note, style="yellow"))
+        if culprit is not None:
+            self._tell_culprit(culprit)
+        elif self._arguments.peak:
+            rise = f"{self._arguments.rise:g} %"
+            self._tell(f"No pass raises the temporary memory by more than {rise}.")
+        else:
+            self._tell("The passes change no result.")
+        return 0 if culprit is None else 1
 
     def _results_probe(self) -> ResultsProbe:
-        arguments, program = self._arguments, self._program
-        dumped = arguments.arguments or ("dumped" if inputs.has_dumped(program) else "random")
-        given = (
-            inputs.dumped(program) if dumped == "dumped" else inputs.random(program, arguments.seed)
-        )
-        self._tell(f"with {pluralize(len(given), f'{dumped} argument')}")
+        arguments = self._arguments
+        given, kind = inputs.chosen(self._program, arguments.arguments, arguments.seed)
+        self._tell(f"with {pluralize(len(given), f'{kind} argument')}")
         unchanged = self._bisection.compile(())
         return ResultsProbe(unchanged, given, Tolerance(arguments.tolerance))
 
@@ -194,35 +170,24 @@ class _Command:
         first = number if self._arguments.alone else 0
         pair = decisions[first:number], decisions[first : number + 1]
         self._tell(f"{self._id(index, decisions[number].id)}: {decisions[number].description}")
-        without, with_it = (
-            self._bisection.passes_with(index, [one.id for one in some]) for some in pair
-        )
+        without, with_it = (self._bisection.passes_with(index, some) for some in pair)
         probe: Probe
         if self._arguments.peak:
             before = temp_bytes_of(self._bisection.compile(without))
-            probe = PeakProbe(before, self._arguments.rise / 100)
+            probe = peak_probe(before, self._arguments.rise / 100)
         else:
             probe = self._results_probe()
         verdicts = [self._bisection.judge_decisions(probe, index, some) for some in pair]
         self._write(without, with_it)
         return 1 if verdicts[1].bad and not verdicts[0].bad else 0
 
-    def _tell_innocence(self) -> None:
-        if self._arguments.peak:
-            rise = f"{self._arguments.rise:g} %"
-            self._tell(f"No pass raises the temporary memory by more than {rise}.")
-        else:
-            self._tell("The passes change no result.")
-
     def _tell_culprit(self, culprit: Culprit) -> None:
         name = self._step(culprit.index).step.name
         self._console.print(Text(f"It is '{name}': {culprit.found.text}.", style="bold"))
         decision = culprit.decision
         if decision is None:
-            self._write(
-                self._bisection.passes_with(culprit.index - 1, None) if culprit.index else [],
-                self._bisection.passes_with(culprit.index, None),
-            )
+            passes = self._bisection.passes_with(culprit.index, None)
+            self._write(passes[:-1], passes)
             self._tell("Its plan cannot be divided.")
         else:
             self._tell_decision(culprit.index, decision)
@@ -230,17 +195,13 @@ class _Command:
         self._tell(f"  {self._command(culprit)}")
 
     def _tell_decision(self, index: int, culprit: CulpritDecision) -> None:
-        self._console.print(
-            Text(
-                f"Decision {culprit.number} of {culprit.of}: {culprit.decision.description}.",
-                style="bold",
-            )
-        )
+        title = f"Decision {culprit.number} of {culprit.of}: {culprit.decision.description}."
+        self._console.print(Text(title, style="bold"))
         others = "none of them" if culprit.number == 1 else f"the {culprit.number - 1} before it"
         with_it = "with it alone" if culprit.alone else "with it as well"
         self._tell(f"  with {others}: {culprit.without.text}")
         self._tell(f"  {with_it}: {culprit.found.text}")
-        decisions = [decision.id for decision in self._step(index).decisions]
+        decisions = self._step(index).decisions
         first = culprit.number - 1 if culprit.alone else 0
         self._write(
             self._bisection.passes_with(index, decisions[first : culprit.number - 1]),
@@ -251,13 +212,10 @@ class _Command:
         """What repeats the finding alone."""
         given = self._arguments
         same = [str(self._dump.folder)]
-        for name in ("arguments", "tolerance"):
-            if getattr(given, name) is not None:
-                same += [f"--{name}", str(getattr(given, name))]
-        if given.seed:
-            same += ["--seed", str(given.seed)]
-        if given.target:
-            same += ["--target", given.target]
+        for name in ("arguments", "tolerance", "seed", "target"):
+            value = getattr(given, name)
+            if value is not None and (name, value) != ("seed", 0):
+                same += [f"--{name}", str(value)]
         same += ["--trust"] * given.trust + ["--no-options"] * (not given.with_options)
         if culprit.decision is None and not given.peak:
             specs = [str(step.step) for step in self._bisection.steps]
@@ -274,17 +232,6 @@ class _Command:
             words += ["--decision", self._id(culprit.index, culprit.decision.decision.id)]
             words += ["--alone"] if culprit.decision.alone else []
         return shlex.join(words)
-
-    def _tell_other_plans(self) -> None:
-        others = other_plans(self._bisection.runs, self._dump) if self._is_recorded else ()
-        if others:
-            self._console.print(
-                Text(
-                    f"Note: what was planned here is not what the dump has: {'; '.join(others)}. "
-                    "What differs then may not be what differed in its step.",
-                    style="yellow",
-                )
-            )
 
     def _write(self, without: Sequence[Pass], with_it: Sequence[Pass]) -> None:
         folder: Path | None = self._arguments.write

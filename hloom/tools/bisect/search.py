@@ -1,16 +1,14 @@
 """A binary search for the pass, and its decision, that changes a program's results or its peak.
 
 Pipelines are cut off after more and more passes, and the plan of the pass in question after more
-and more of its decisions. Between one that is good and a longer one that is bad there is a place
-where good turns into bad: halving finds it, in as many compiles as the number of passes, and of
-decisions, can be halved.
+and more of its decisions. Halving finds where good turns into bad.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,25 +29,15 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found of one pipeline.
-
-    Attributes:
-      bad: it changes what is looked for.
-      text: what it gives, a phrase for people.
-      temp_bytes: the temporary memory it takes; None where it is not known.
-      value: the first result that differs; None where none does.
-    """
+    """Whether one pipeline changes what is looked for, and a phrase about what it gives."""
 
     bad: bool
     text: str
     temp_bytes: int | None = None
-    value: ValueComparison | None = None
 
 
-class Probe(Protocol):
-    """Judges a compiled pipeline."""
-
-    def __call__(self, runnable: Runnable) -> Finding: ...
+Probe: TypeAlias = Callable[[Runnable], Finding]
+"""Judges a compiled pipeline."""
 
 
 class ResultsProbe:
@@ -76,14 +64,13 @@ class ResultsProbe:
     def __call__(self, runnable: Runnable) -> Finding:
         found = compare(runnable.run(self._arguments), self._wanted, self._names, self._tolerance)
         value = found.first_differing
-        temp_bytes = runnable.memory.temp_bytes
-        if value is None:
-            text = "the same results, bit for bit" if found.bits_equal else "the same results"
-            return Finding(False, text, temp_bytes)
-        return Finding(True, differs(value), temp_bytes, value)
+        if value is not None:
+            return Finding(True, _differs(value))
+        bits = ", bit for bit" if found.bits_equal else ""
+        return Finding(False, f"the same results{bits}")
 
 
-def differs(value: ValueComparison) -> str:
+def _differs(value: ValueComparison) -> str:
     """How a result differs, a phrase for people."""
     if value.mismatch is not None:
         return f"{value.name}: {value.mismatch}"
@@ -95,18 +82,17 @@ def differs(value: ValueComparison) -> str:
     )
 
 
-class PeakProbe:
-    """Bad is what takes more temporary memory than `limit_bytes`; its share over a peak before."""
+def peak_probe(before_bytes: int, rise: float) -> Probe:
+    """Bad is what takes more temporary memory than before by more than the share `rise`."""
 
-    def __init__(self, before_bytes: int, rise: float) -> None:
-        self.limit_bytes = before_bytes * (1 + rise)
+    def probe(runnable: Runnable) -> Finding:
+        return _risen(temp_bytes_of(runnable), before_bytes, rise)
 
-    def __call__(self, runnable: Runnable) -> Finding:
-        return self.verdict(temp_bytes_of(runnable))
+    return probe
 
-    def verdict(self, temp_bytes: int) -> Finding:
-        """The finding for that much temporary memory."""
-        return Finding(temp_bytes > self.limit_bytes, size(temp_bytes), temp_bytes)
+
+def _risen(temp_bytes: int, before_bytes: int, rise: float) -> Finding:
+    return Finding(temp_bytes > before_bytes * (1 + rise), size(temp_bytes), temp_bytes)
 
 
 def temp_bytes_of(runnable: Runnable) -> int:
@@ -123,12 +109,8 @@ class CulpritDecision:
     """The decision with which it turns.
 
     Attributes:
-      decision: which.
-      number: its place among the plan's, from 1.
-      of: how many the plan has.
-      without: what comes out with all decisions before it.
-      found: what comes out with this one as well, or with this one alone.
-      alone: it needs none of those before it.
+      number, of: its place among the plan's, from 1, and how many the plan has.
+      without, found: what comes out with all before it, and with this one, `alone` or as well.
     """
 
     decision: Decision
@@ -141,28 +123,17 @@ class CulpritDecision:
 
 @dataclass(frozen=True)
 class Culprit:
-    """The pass with which it turns.
-
-    Attributes:
-      index: its number in the pipeline's steps.
-      before: what comes out with the passes before it.
-      found: what comes out with it as well.
-      decision: which of its decisions it is; None where its plan cannot be divided.
-    """
+    """The pass with which it turns, by its index; no decision where its plan cannot be divided."""
 
     index: int
-    before: Finding
     found: Finding
     decision: CulpritDecision | None
 
 
 class Bisection:
-    """The search in one program.
+    """The search in one program, with the number of compiles by now.
 
-    Attributes:
-      steps: the passes.
-      compiles: how many pipelines were compiled by now.
-      runs: what each step does, once the whole pipeline was compiled.
+    `runs` has what each step does, once the whole pipeline was compiled.
     """
 
     def __init__(
@@ -184,27 +155,25 @@ class Bisection:
         acting, whole = self._judge_all(probe)
         if not whole.bad or not acting:
             return None
-        places = [-1, *acting]
-        verdicts = {0: Finding(False, "the program as it is"), len(acting): whole}
+        good = Finding(False, "the program as it is")
 
         def judge(place: int) -> Finding:
-            if place not in verdicts:
-                verdicts[place] = self._judge_prefix(probe, places[place])
-            return verdicts[place]
+            return self._judge_prefix(probe, acting[place - 1])
 
-        place = first_bad(len(acting), lambda place: judge(place).bad)
-        return self._culprit(probe, places[place], judge(place - 1), judge(place))
+        place, before, found = _turn(len(acting), good, whole, judge)
+        return self._culprit(probe, acting[place - 1], before, found)
 
     def find_peak(self, rise: float) -> Culprit | None:
         """The first pass with which the temporary memory rises by more than the share ``rise``."""
         before_bytes = temp_bytes_of(self.compile(()))
         before = Finding(False, size(before_bytes), before_bytes)
         self._tell(f"as it is: {before.text}")
-        acting, whole = self._judge_all(PeakProbe(before_bytes, rise))
+        acting, whole = self._judge_all(peak_probe(before_bytes, rise))
         for index in acting:
-            probe = PeakProbe(before_bytes, rise)
+            probe = peak_probe(before_bytes, rise)
             if index == acting[-1] and whole.temp_bytes is not None:
-                found = probe.verdict(whole.temp_bytes)  # what follows has nothing to do
+                # What follows has nothing to do.
+                found = _risen(whole.temp_bytes, before_bytes, rise)
             else:
                 found = self._judge_prefix(probe, index)
             if found.bad or found.temp_bytes is None:
@@ -213,52 +182,36 @@ class Bisection:
         return None
 
     def _culprit(self, probe: Probe, index: int, before: Finding, found: Finding) -> Culprit:
-        decision = self._find_decision(probe, index, before, found)
-        return Culprit(index, before, found, decision)
-
-    def _find_decision(
-        self, probe: Probe, index: int, before: Finding, found: Finding
-    ) -> CulpritDecision | None:
-        """The decision of a pass with which it turns; None where the plan cannot be divided.
-
-        ``before`` is what comes out with none of them, ``found`` with all.
-        """
+        """The pass, which gives `found` and without it `before`, with its decision."""
         decisions = self.steps[index].decisions
         if not decisions:
-            return None
-        verdicts = {0: before, len(decisions): found}
+            return Culprit(index, found, None)
 
         def judge(number: int) -> Finding:
-            if number not in verdicts:
-                verdicts[number] = self.judge_decisions(probe, index, decisions[:number])
-            return verdicts[number]
+            return self.judge_decisions(probe, index, decisions[:number])
 
-        number = first_bad(len(decisions), lambda number: judge(number).bad)
-        culprit, without, with_it = decisions[number - 1], judge(number - 1), judge(number)
-        alone = with_it if number == 1 else self.judge_decisions(probe, index, [culprit])
-        return CulpritDecision(
-            culprit,
-            number,
-            len(decisions),
-            without,
-            alone if alone.bad else with_it,
-            alone=alone.bad,
-        )
+        number, without, with_it = _turn(len(decisions), before, found, judge)
+        one = decisions[number - 1]
+        alone = with_it if number == 1 else self.judge_decisions(probe, index, [one])
+        best = alone if alone.bad else with_it
+        decision = CulpritDecision(one, number, len(decisions), without, best, alone.bad)
+        return Culprit(index, found, decision)
 
     def judge_decisions(self, probe: Probe, index: int, decisions: Sequence[Decision]) -> Finding:
         """What comes out with all passes before one, and some of its decisions."""
-        ids = [decision.id for decision in decisions]
-        verdict = self._judge(probe, self.passes_with(index, ids))
+        verdict = self._judge(probe, self.passes_with(index, decisions))
         step = self.steps[index]
-        of = len(step.decisions)
-        self._tell(f"{len(ids)} of {pluralize(of, 'decision')} of {step.step.name}: {verdict.text}")
+        of = f"{pluralize(len(step.decisions), 'decision')} of {step.step.name}"
+        self._tell(f"{len(decisions)} of {of}: {verdict.text}")
         return verdict
 
-    def passes_with(self, index: int, ids: Sequence[str] | None) -> list[Pass]:
+    def passes_with(self, index: int, decisions: Sequence[Decision] | None) -> list[Pass]:
         """All passes before one, and that one, with these decisions or all."""
         step = self.steps[index]
         before = [each.counted() for each in self.steps[:index]]
-        return [*before, step.counted() if ids is None else step.restricted_to(ids)]
+        if decisions is None:
+            return [*before, step.counted()]
+        return [*before, step.restricted_to([decision.id for decision in decisions])]
 
     def _judge_all(self, probe: Probe) -> tuple[list[int], Finding]:
         """The steps that have something to do, and what comes out with all of them."""
@@ -268,7 +221,7 @@ class Bisection:
         except PassError as error:
             # Which of them have something to do is not told then.
             return list(range(len(passes))), Finding(True, str(error))
-        self.runs = runnable.passes
+        self.runs = runnable.record.runs
         verdict = probe(runnable)
         self._tell(f"all passes: {verdict.text}")
         return [index for index, run in enumerate(self.runs) if not run.empty], verdict
@@ -283,6 +236,21 @@ class Bisection:
             return probe(self.compile(passes))
         except PassError as error:
             return Finding(True, str(error))
+
+
+def _turn(
+    last: int, first: Finding, whole: Finding, judge: Callable[[int], Finding]
+) -> tuple[int, Finding, Finding]:
+    """The number with which good turns into bad, and the findings before it and with it."""
+    verdicts = {0: first, last: whole}
+
+    def known(number: int) -> Finding:
+        if number not in verdicts:
+            verdicts[number] = judge(number)
+        return verdicts[number]
+
+    number = first_bad(last, lambda number: known(number).bad)
+    return number, known(number - 1), known(number)
 
 
 def first_bad(last: int, is_bad: Callable[[int], bool]) -> int:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from hloom.dumps.read.dump import DumpError, ModuleDump
+from hloom.dumps.read.dump import DumpError
 from hloom.dumps.write.array_files import read_arrays
 from hloom.passes.framework.text import pluralize
 from hloom.targets.devices import machine_bytes
@@ -26,13 +27,16 @@ _iinfo: Any = jnp.iinfo
 
 _OR_RANDOM = "or use --arguments random"
 
-_INTEGERS = 8
-"""Random integers lie below it: they may be indices, or the number of times round a loop."""
+
+def chosen(program: ReplayProgram, kind: str | None, seed: int) -> tuple[list[Array], str]:
+    """The dumped or random arguments and which they are: without a choice dumped, if there."""
+    kind = kind or ("dumped" if has_dumped(program) else "random")
+    return (dumped(program) if kind == "dumped" else random(program, seed)), kind
 
 
 def has_dumped(program: ReplayProgram) -> bool:
     """Whether the arguments of the program's step are in the dump, or a share of them is."""
-    return not program.arguments or _has_arrays(program.dump, "arguments")
+    return not program.arguments or bool(_folders(program, "arguments"))
 
 
 def dumped(program: ReplayProgram) -> list[Array]:
@@ -43,10 +47,11 @@ def dumped(program: ReplayProgram) -> list[Array]:
     if not program.arguments:
         return []
     remedy = f"dump the step with arrays=True (HLOOM_DUMP_ARRAYS=1), {_OR_RANDOM}"
-    if program.dump is None or not has_dumped(program):
+    folders = _folders(program, "arguments")
+    if not folders:
         raise ReplayError(f"{program.source}: the dump has no arguments: {remedy}.")
     try:
-        found = read_arrays(program.dump.array_folders("arguments"))
+        found = read_arrays(folders)
     except DumpError as error:
         raise ReplayError(f"{error}\nMake it whole, {_OR_RANDOM}.") from error
     return _in_order(program, "arguments", found, program.arguments, remedy)
@@ -57,18 +62,18 @@ def dumped_results(program: ReplayProgram) -> list[Array] | None:
 
     Raises as `dumped` does, and DumpError where a share of them is missing or cannot be read.
     """
-    if program.dump is None or not _has_arrays(program.dump, "results"):
+    folders = _folders(program, "results")
+    if not folders:
         return None
-    found = read_arrays(program.dump.array_folders("results"))
+    found = read_arrays(folders)
     return _in_order(program, "results", found, program.results, "dump the step again")
 
 
 def random(program: ReplayProgram, seed: int = 0) -> list[Array]:
     """Random arguments, finite and small, the same for the same seed.
 
-    Floating-point values are positive, so that square roots and logarithms of them are numbers. A
-    matrix has values of about `1 / sqrt(its elements)`, so that products with it do not grow.
-    Integers are below 8.
+    Floating-point values are positive, as square roots and logarithms want. A matrix has values of
+    about `1 / sqrt(its elements)`, so that products with it do not grow. Integers are below 8.
 
     Raises ReplayError where they are more than this machine's memory.
     """
@@ -90,7 +95,8 @@ def _random_array(value: Value, generator: np.random.Generator) -> Array:
     if dtype == np.bool_:
         return generator.integers(0, 2, shape).astype(dtype)
     if not is_inexact(dtype):
-        stop = min(_INTEGERS, int(_iinfo(dtype).max) + 1)
+        # They may be indices, or the number of times round a loop.
+        stop = min(8, int(_iinfo(dtype).max) + 1)
         return np.asarray(generator.integers(0, stop, shape)).astype(dtype)
     size = math.prod(shape)
     scale = 1 / math.sqrt(size) if len(shape) > 1 and size else 1.0
@@ -104,8 +110,8 @@ def _random_array(value: Value, generator: np.random.Generator) -> Array:
     return ((drawn + 0.5) * scale).astype(dtype)
 
 
-def _has_arrays(dump: ModuleDump | None, kind: str) -> bool:
-    return dump is not None and bool(dump.array_folders(kind))
+def _folders(program: ReplayProgram, kind: str) -> tuple[Path, ...]:
+    return () if program.dump is None else program.dump.array_folders(kind)
 
 
 def _in_order(
@@ -116,8 +122,8 @@ def _in_order(
     remedy: str,
 ) -> list[Array]:
     """The arrays of the values; JAX counts arrays without the tokens that stand before them."""
-    arrays = [found.get(number) for number in range(len(values))]
-    for value, array in zip(values, arrays, strict=True):
+    for number, value in enumerate(values):
+        array = found.get(number)
         if array is None:
             raise ReplayError(
                 f"{program.source}: the dump has {pluralize(len(found), 'array')} of {len(values)} "
@@ -128,4 +134,4 @@ def _in_order(
                 f"{program.source}: {value.name} is a {value.type}, and the dump has "
                 f"{array.dtype}{list(array.shape)}: its {what} are of another module."
             )
-    return [array for array in arrays if array is not None]
+    return [found[number] for number in range(len(values))]

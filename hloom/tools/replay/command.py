@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,26 +13,24 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.text import Text
 
-from hloom import files, targets
+from hloom import files
 from hloom.dumps.read.dump import DumpError, ModuleDump
-from hloom.passes.framework.errors import PassError, SpecError
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.text import pluralize
-from hloom.terminal import PlainConsole, complain
+from hloom.terminal import PlainConsole
 from hloom.tools.replay import arguments as inputs
 from hloom.tools.replay import options, table
 from hloom.tools.replay.comparison import Tolerance, compare
 from hloom.tools.replay.decisions import other_plans, replayed
 from hloom.tools.replay.errors import ReplayError
-from hloom.tools.replay.interpret import interpret
-from hloom.tools.replay.options import chosen_module
+from hloom.tools.replay.interpreter import interpret
 from hloom.tools.replay.program import ReplayProgram
 from hloom.tools.replay.table import Run, Verdict
 from hloom.tools.report.units import size
 
 Array = NDArray[Any]
 
-RECORDED, OFF = "recorded", "off"
+OFF = "off"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,13 +40,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "random ones, under two pipelines, compares their results value by value, and times them. "
         "Ends with 0 where all are equal within the tolerance, else with 1."
     )
-    options.add_dump(parser)
-    parser.add_argument(
-        "-p",
-        "--passes",
-        default=RECORDED,
-        metavar="SPEC",
-        help="what to run it with (default: what it was compiled with)",
+    options.add_arguments(
+        parser,
+        passes="what to run it with (default: what it was compiled with)",
+        target="only compile, for this GPU, without one (needs jax[cuda13])",
     )
     parser.add_argument(
         "--compare",
@@ -61,8 +56,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="ask StableHLO's reference interpreter as well: for small programs on one device",
     )
-    options.add_inputs(parser)
-    options.add_trust(parser)
     parser.add_argument(
         "--repeat",
         type=_count,
@@ -70,65 +63,50 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="timed runs of each, fewer where they take long; 0 for none (default: %(default)s)",
     )
-    parser.add_argument(
-        "--target",
-        choices=[name for name in targets.names() if name != "cpu"],
-        help="only compile, for this GPU, without one (needs jax[cuda13])",
-    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every number here")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Replays, prints what came of it, and gives the exit status.
-
-    0 where all results are equal within the tolerance; 1 where they are not, and where the replay
-    is not possible, which stderr tells.
-    """
-    options.switch_dumps_off()
-    try:
-        return _replay(arguments, PlainConsole())
-    except (ReplayError, DumpError, SpecError, PassError, OSError) as error:
-        return complain("hloom replay", error)
-
-
-@dataclass(frozen=True)
-class _Choice:
-    """A pipeline to run the program under, and what it is called."""
-
-    title: str
-    pipeline: Pipeline
+    """Replays, and gives 0 where all results are equal within the tolerance, else 1."""
+    return options.exit_status("hloom replay", lambda: _replay(arguments, PlainConsole()))
 
 
 def _replay(arguments: argparse.Namespace, console: Console) -> int:
-    module = chosen_module(arguments.dump)
-    ways = [_way(arguments.compare, module, "--compare")]
-    if (way := _way(arguments.passes, module, "--passes")).title != ways[0].title:
-        ways.append(way)
-    program = ReplayProgram.load(
-        module,
-        target=arguments.target,
-        with_options=arguments.with_options,
-        trusted=arguments.trust,
-    )
-    _tell_program(console, program, module)
+    module = options.chosen_module(arguments.dump)
+    ways = dict([_way(arguments.compare, module, "--compare")])
+    ways.setdefault(*_way(arguments.passes, module, "--passes"))
+    program = options.load(arguments, module)
+    here = pluralize(len(program.devices), f"{program.devices[0].device_kind} device")
+    options.tell_program(console, program, f" of {module.folder}, on {here}")
     # Read first: a compile may take minutes.
-    given, kind = _inputs(arguments, program) if program.runs else ([], "")
-    all_runs = [Run(each.title, program.compile(each.pipeline)) for each in ways]
+    kind, seed = arguments.arguments, arguments.seed
+    given, kind = inputs.chosen(program, kind, seed) if program.runs else ([], "")
+    all_runs = [Run(title, program.compile(pipeline)) for title, pipeline in ways.items()]
     for each in all_runs:
-        for note in _notes_on(each, module, is_recorded=each.title == (module.spec or OFF)):
+        record, notes = each.runnable.record, []
+        if record.complaint is not None:
+            notes.append(record.complaint)
+        is_recorded = each.title == (module.spec or OFF)
+        if is_recorded and (others := other_plans(record.runs, module)):
+            notes.append(f"not planned as in the dump: pass {', '.join(others)}.")
+        for note in notes:
             console.print(Text(f"{each.title}: {note}", style="yellow"))
     opinions: list[Verdict] = []
     if program.runs:
-        _tell_inputs(console, program, given, kind)
-        all_runs, opinions = _compare(arguments, program, all_runs, given, kind, console)
+        total = size(sum(array.nbytes for array in given))
+        console.print(Text(f"{pluralize(len(given), f'{kind} argument')}, {total}"))
+        if kind == "random" and any(each.dtype.kind in "iu" for each in program.arguments):
+            console.print(Text("Random integers are below 8, whatever the program wants of them."))
+        opinions = _opinions(arguments, program, all_runs, given, kind, console)
+        all_runs = _timed(all_runs, given, arguments.repeat)
     console.print(table.runs(all_runs))
     for opinion in opinions:
         console.print(table.opinion(opinion))
     if program.runs and not opinions:
         console.print(
             Text(
-                f"Nothing to compare: '{ways[0].title}' alone ran. Name another pipeline with -p "
-                "or --compare, or use --interpret."
+                f"Nothing to compare: '{all_runs[0].title}' alone ran. Name another pipeline with "
+                "-p or --compare, or use --interpret."
             )
         )
     if arguments.json is not None:
@@ -136,36 +114,29 @@ def _replay(arguments: argparse.Namespace, console: Console) -> int:
     return 0 if all(opinion.comparison.equal for opinion in opinions) else 1
 
 
-def _way(spec: str, module: ModuleDump, source: str) -> _Choice:
-    if spec != RECORDED:
+def _way(spec: str, module: ModuleDump, source: str) -> tuple[str, Pipeline]:
+    """A pipeline to run the program under, behind what it is called."""
+    if spec != options.RECORDED:
         pipeline = Pipeline.parse(spec, source=source)
-        return _Choice(str(pipeline) or OFF, pipeline)
+        return str(pipeline) or OFF, pipeline
     pipeline = Pipeline.parse(module.spec or OFF, source=str(module.folder / "manifest.json"))
     try:
         # The very plans of the dump, which a measured pass may not make again here.
         planned = Pipeline(tuple(step.whole() for step in replayed(pipeline, module)))
     except ReplayError:
         planned = pipeline
-    return _Choice(str(pipeline) or OFF, planned)
+    return str(pipeline) or OFF, planned
 
 
-def _notes_on(run: Run, module: ModuleDump, *, is_recorded: bool) -> Iterator[str]:
-    if run.runnable.complaint is not None:
-        yield run.runnable.complaint
-    others = other_plans(run.runnable.passes, module) if is_recorded else ()
-    if others:
-        yield f"not planned as in the dump: pass {', '.join(others)}."
-
-
-def _compare(
+def _opinions(
     arguments: argparse.Namespace,
     program: ReplayProgram,
     all_runs: Sequence[Run],
     given: Sequence[Array],
     kind: str,
     console: Console,
-) -> tuple[list[Run], list[Verdict]]:
-    """The runs with their times, and what each of them gave against the others."""
+) -> list[Verdict]:
+    """What each run gave against the others, the interpreter and the dumped step."""
     names = [value.name for value in program.results]
     results = {each.title: each.runnable.run(given) for each in all_runs}
     wanted, got = all_runs[0].title, all_runs[-1].title
@@ -185,11 +156,10 @@ def _compare(
             results["the step"] = dumped
             pairs.append((got, "the step"))
     tolerance = Tolerance(arguments.tolerance)
-    opinions = [
+    return [
         Verdict(one, other, compare(results[one], results[other], names, tolerance))
         for one, other in pairs
     ]
-    return _timed(all_runs, given, arguments.repeat), opinions
 
 
 def _timed(all_runs: Sequence[Run], given: Sequence[Array], repeat: int) -> list[Run]:
@@ -202,33 +172,9 @@ def _timed(all_runs: Sequence[Run], given: Sequence[Array], repeat: int) -> list
     return [Run(each.title, each.runnable, times_s[each.title]) for each in all_runs]
 
 
-def _inputs(arguments: argparse.Namespace, program: ReplayProgram) -> tuple[list[Array], str]:
-    kind = arguments.arguments or ("dumped" if inputs.has_dumped(program) else "random")
-    if kind == "dumped":
-        return inputs.dumped(program), kind
-    return inputs.random(program, arguments.seed), kind
-
-
-def _tell_program(console: Console, program: ReplayProgram, module: ModuleDump) -> None:
-    here = pluralize(len(program.devices), f"{program.devices[0].device_kind} device")
-    console.print(Text.assemble((program.name, "bold"), f" of {module.folder}, on {here}"))
-    for note in program.notes:
-        console.print(Text(f"Note: {note}.", style="yellow"))
-
-
-def _tell_inputs(
-    console: Console, program: ReplayProgram, given: Sequence[Array], kind: str
-) -> None:
-    total_bytes = sum(array.nbytes for array in given)
-    console.print(Text(f"{pluralize(len(given), f'{kind} argument')}, {size(total_bytes)}"))
-    if kind == "random" and any(each.dtype.kind in "iu" for each in program.arguments):
-        console.print(Text("Random integers are below 8, whatever the program wants of them."))
-
-
 def _write_json(
     file: Path, program: ReplayProgram, all_runs: Sequence[Run], opinions: Sequence[Verdict]
 ) -> None:
-    memory = ("argument_bytes", "output_bytes", "alias_bytes", "temp_bytes")
     report = {
         "module": program.name,
         "source": program.source,
@@ -239,11 +185,11 @@ def _write_json(
                 "spec": each.title,
                 "step_bytes": each.runnable.step_bytes,
                 "pass_s": each.runnable.pass_s,
-                "compile_s": each.runnable.compile_s,
+                "compile_s": each.runnable.record.compile_s,
                 "times_s": list(each.times_s),
-                "complaint": each.runnable.complaint,
+                "complaint": each.runnable.record.complaint,
             }
-            | {name: getattr(each.runnable.memory, name) for name in memory}
+            | dataclasses.asdict(each.runnable.memory)
             for each in all_runs
         ],
         "comparisons": [

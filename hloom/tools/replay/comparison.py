@@ -23,12 +23,11 @@ _CHUNK_ELEMENTS = 2**20
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How far two runs may part.
+    """The largest relative error of floating-point values; integers and booleans must be equal.
 
-    Attributes:
-      relative: for all floating-point values; None for one by dtype, `eps ** 0.6`: 4e-10 for
-        float64, 7e-5 for float32, 0.016 for float16, 0.054 for bfloat16. That is room for sums in
-        another order, and far from a wrong operation. Integers and booleans must be equal anyway.
+    Without one it is by dtype, `eps ** 0.6`: 4e-10 for float64, 7e-5 for float32, 0.016 for
+    float16, 0.054 for bfloat16. That is room for sums in another order, and far from a wrong
+    operation.
     """
 
     relative: float | None = None
@@ -42,9 +41,6 @@ class Tolerance:
         return float(finfo(dtype).eps) ** 0.6
 
 
-DEFAULT_TOLERANCE = Tolerance()
-
-
 @dataclass(frozen=True)
 class ValueComparison:
     """One value of two runs.
@@ -53,17 +49,11 @@ class ValueComparison:
     elements: what is left where large terms cancel is noise, and no large error.
 
     Attributes:
-      name: e.g. "result[0]['w']".
-      index: the number of the result.
-      dtype, shape: of the wanted value.
-      tolerance: the largest relative error that is allowed; 0 for exact values.
-      bits_equal: every bit is the same.
       differing: elements beyond the tolerance, not-a-numbers on one side only among them.
       max_absolute, max_relative: the largest errors of the elements that are numbers on both
         sides; infinite where an infinity stands against another number.
       worst: the index of the largest relative error, of which a number on one side only is the
         worst; None where all elements are equal.
-      got, wanted: the elements there, as text.
       nan_got, nan_wanted, nan_both: elements that are no number in the one, the other, or both.
       mismatch: why the values cannot be compared, e.g. their shapes; None where they can.
     """
@@ -90,6 +80,16 @@ class ValueComparison:
         """Within tolerance everywhere, with not-a-numbers at the same places."""
         return self.mismatch is None and self.differing == 0
 
+    @property
+    def nan_one(self) -> int:
+        """Elements that are no number on one side only."""
+        return self.nan_got + self.nan_wanted
+
+    @property
+    def type(self) -> str:
+        """As JAX prints it, e.g. "float32[8,3]"."""
+        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -114,38 +114,27 @@ class Comparison:
 
     def to_json(self) -> dict[str, object]:
         """As values that `json.dumps` takes; infinite errors as text."""
-        return {
-            "equal": self.equal,
-            "bits_equal": self.bits_equal,
-            "values": [
-                {
-                    name: str(each) if isinstance(each, float) and not math.isfinite(each) else each
-                    for name, each in dataclasses.asdict(value).items()
-                }
-                | {"equal": value.equal}
-                for value in self.values
-            ],
-        }
+        values = [dataclasses.asdict(value) | {"equal": value.equal} for value in self.values]
+        for value in values:
+            for name, each in value.items():
+                if isinstance(each, float) and not math.isfinite(each):
+                    value[name] = str(each)
+        return {"equal": self.equal, "bits_equal": self.bits_equal, "values": values}
 
 
 def compare(
     got: Sequence[Array],
     wanted: Sequence[Array],
     names: Sequence[str],
-    tolerance: Tolerance = DEFAULT_TOLERANCE,
+    tolerance: Tolerance | None = None,
 ) -> Comparison:
     """Compares the results of one run with those of another that is taken to be right.
 
-    Not-a-numbers are equal to each other, whatever their bits; infinities of one sign too. Integers
-    and booleans must be equal.
+    Not-a-numbers are equal to each other, whatever their bits; infinities of one sign too.
     """
-    pairs = zip(names, got, wanted, strict=True)
-    return Comparison(
-        tuple(
-            _compare_value(name, index, one, other, tolerance)
-            for index, (name, one, other) in enumerate(pairs)
-        )
-    )
+    triples = zip(names, got, wanted, strict=True)
+    allowed = tolerance or Tolerance()
+    return Comparison(tuple(_compare_value(n, *each, allowed) for n, each in enumerate(triples)))
 
 
 def is_inexact(dtype: np.dtype[np.generic]) -> bool:
@@ -154,7 +143,7 @@ def is_inexact(dtype: np.dtype[np.generic]) -> bool:
 
 
 def _compare_value(
-    name: str, index: int, got: Array, wanted: Array, tolerance: Tolerance
+    index: int, name: str, got: Array, wanted: Array, tolerance: Tolerance
 ) -> ValueComparison:
     dtype = wanted.dtype
     found = ValueComparison(name, index, str(dtype), wanted.shape, tolerance.of(dtype))

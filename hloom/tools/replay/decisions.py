@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
-from pathlib import Path
 from typing import Any
 
 from jax.extend.mlir import ir
@@ -26,20 +25,18 @@ _IN_TEXT = "-:"
 
 
 def recorded_attempts(dump: ModuleDump, step: MeasuredPass[Any]) -> tuple[Attempt[Any], ...]:
-    """What the measured pass had tried before it made the plan that was used.
-
-    Raises ReplayError where the dump has not all of it.
-    """
+    """What the measured pass had tried before the plan that was used. Raises ReplayError."""
     used = next((n for n, row in enumerate(dump.attempts) if row.get("used")), 0)
-    return tuple(
-        _attempt(dump, step, number, row) for number, row in enumerate(dump.attempts[:used], 1)
-    )
+    rows = enumerate(dump.attempts[:used], 1)
+    return tuple(_attempt(dump, step, number, row) for number, row in rows)
 
 
 def _attempt(
     dump: ModuleDump, step: MeasuredPass[Any], number: int, row: dict[str, Any]
 ) -> Attempt[Any]:
-    plan = _plan_in(dump.folder / f"attempt-{number}", step.name) or dump.plan(step.name)
+    files = sorted((dump.folder / f"attempt-{number}").glob(f"plan-*-{step.name}.json"))
+    plans = (plan for plan in map(read_json, files) if isinstance(plan, dict))
+    plan = next(plans, None) or dump.plan(step.name)
     step_bytes, temp_bytes = row.get("step_bytes"), row.get("temp_bytes")
     cause: Exception | None = None
     if plan is not None and isinstance(step_bytes, int) and isinstance(temp_bytes, int):
@@ -52,14 +49,6 @@ def _attempt(
         "followed from: its plan and the memory it took. Dump the step again, or name another "
         "pipeline."
     ) from cause
-
-
-def _plan_in(folder: Path, name: str) -> dict[str, Any] | None:
-    for file in sorted(folder.glob(f"plan-*-{name}.json")):
-        plan = read_json(file)
-        if isinstance(plan, dict):
-            return plan
-    return None
 
 
 class Replayed:
@@ -81,10 +70,7 @@ class Replayed:
         return _Chosen(self, None, preparation=self.step.preparation)
 
     def counted(self) -> Pass:
-        """The same; where it is a mere preparation, one that is reason enough to change a program.
-
-        So a pipeline that ends with it is compiled as it leaves the module.
-        """
+        """The same, but no mere preparation: a pipeline that ends with it changes the program."""
         return _Chosen(self, None, preparation=False)
 
     def restricted_to(self, ids: Collection[str]) -> Pass:
@@ -160,11 +146,8 @@ def other_plans(runs: Sequence[PassRun], dump: ModuleDump) -> tuple[str, ...]:
         wanted = recorded.get((number, run.name))
         made = json.loads(json.dumps(run.plan))
         if wanted is not None and not _is_same(made, wanted):
-            entries = sorted(
-                key
-                for key in made.keys() | wanted.keys()
-                if not _is_same(made.get(key), wanted.get(key))
-            )
+            keys = sorted(made.keys() | wanted.keys())
+            entries = [key for key in keys if not _is_same(made.get(key), wanted.get(key))]
             found.append(f"'{run.name}' ({', '.join(entries)})")
     return tuple(found)
 

@@ -1,14 +1,19 @@
-"""Interprets a module: `python -m hloom.tools.replay.interpreter MODULE ARGUMENTS RESULTS`.
+"""Runs a program in StableHLO's reference interpreter, in a process of its own.
 
-hloom.tools.replay.interpret starts it. The last two are files of `save_arrays`.
+The interpreter ends its process at an operation that it does not know, and takes minutes for what
+a device does at once. Run as a program, this module takes three files: the StableHLO, its
+arguments, and where the results go.
 """
 
 from __future__ import annotations
 
+import re
+import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jax.extend.mlir import ir
@@ -20,10 +25,18 @@ from hloom.dumps.entry import main_of
 from hloom.passes.analysis.sharding_constraints import CONSTRAINT
 from hloom.passes.ir import walk
 from hloom.passes.ir.custom_calls import target_of
-from hloom.tools.replay.interpret import load_arrays, save_arrays
-from hloom.tools.replay.signature import Value, signature_of
+from hloom.tools.replay.errors import ReplayError
+from hloom.tools.replay.signature import Value, values_of
+
+if TYPE_CHECKING:
+    from hloom.tools.replay.program import ReplayProgram
 
 Array = NDArray[Any]
+
+_REASON_CHARACTERS = 300
+"""An error quotes an operation as text, and some have large attributes."""
+
+_COMPLAINT = re.compile(r"(?:LLVM ERROR: |error: )(.*)")
 
 _SHARDING_CALLS = ("Sharding", "xla.sdy.FuncResultSharding", "xla.sdy.ShardingConstraint")
 
@@ -31,7 +44,51 @@ _CARRIERS = {"i2": "i8", "i4": "i8", "ui2": "ui8", "ui4": "ui8"}
 """The bindings hand out arrays of NumPy's own types only: these, and narrow floats as f32, go in
 and out as wider ones, which hold every value of theirs. A complex array goes as two."""
 
-_OWN_FLOATS = ("f16", "f32", "f64")
+
+def interpret(
+    program: ReplayProgram, arguments: Sequence[Array], *, limit_s: float = 600.0
+) -> list[Array]:
+    """The results of the program as it came, without passes and without XLA.
+
+    Raises ReplayError where the interpreter does not know an operation of the program, a collective
+    among many devices for example, or takes longer than `limit_s` seconds.
+    """
+    with tempfile.TemporaryDirectory(prefix="hloom-interpret-") as folder:
+        files = [Path(folder, name) for name in ("module.mlir", "given.npz", "found.npz")]
+        text = program.module.operation.get_asm(enable_debug_info=False)
+        files[0].write_text(str(text), encoding="utf-8")
+        _save_arrays(files[1], arguments)
+        command = [sys.executable, "-m", "hloom.tools.replay.interpreter", *map(str, files)]
+        try:
+            result = subprocess.run(command, capture_output=True, text=True, timeout=limit_s)
+        except subprocess.TimeoutExpired as error:
+            raise ReplayError(
+                f"the interpreter was not done with {program.name} after {limit_s:g} s. It is for "
+                "small programs: leave out --interpret."
+            ) from error
+        if result.returncode != 0:
+            raise ReplayError(f"{program.name} cannot be interpreted: {_reason(result.stderr)}")
+        return _load_arrays(files[2], program.results)
+
+
+def _save_arrays(file: Path, arrays: Sequence[Array]) -> None:
+    """Writes the bytes of arrays: NumPy's format does not know bfloat16 and its like."""
+    np.savez(file, *(np.ascontiguousarray(each).reshape(-1).view(np.uint8) for each in arrays))
+
+
+def _load_arrays(file: Path, values: Sequence[Value]) -> list[Array]:
+    with np.load(file) as data:
+        return [
+            data[f"arr_{number}"].view(value.dtype).reshape(value.shape)
+            for number, value in enumerate(values)
+        ]
+
+
+def _reason(stderr: str) -> str:
+    said = _COMPLAINT.search(stderr)
+    lines = [line for line in stderr.splitlines() if line.strip()]
+    reason = said[1] if said else (lines[-1] if lines else "the interpreter said nothing")
+    return reason if len(reason) <= _REASON_CHARACTERS else reason[:_REASON_CHARACTERS] + "…"
 
 
 def main(module_file: Path, given: Path, found: Path) -> None:
@@ -39,50 +96,36 @@ def main(module_file: Path, given: Path, found: Path) -> None:
     text = module_file.read_text(encoding="utf-8")
     with make_context(), ir.Location.unknown():
         module = ir.Module.parse(text)
-        signature = signature_of(module)
+        arguments, results, _ = values_of(module)
         if any(op.name.startswith("chlo.") for op in walk.operations(module.operation)):
             module = ir.Module.parse(through_hlo(text))
-            _generalize_dots(module)
-        _forget_shardings(module)
-        _carry(module, signature.arguments, signature.results)
-        kinds = [(value.dtype, value.shape) for value in signature.arguments]
-        arguments = load_arrays(given, kinds)
+        for op in list(walk.operations(module.operation)):
+            _make_known(op)
+        _carry(module, arguments, results)
+        get: Any = ir.DenseElementsAttr.get
         attributes = [
-            _attribute(part, type_)
-            for value, array in zip(signature.arguments, arguments, strict=True)
+            get(part, type=type_.element_type, shape=list(part.shape))
+            for value, array in zip(arguments, _load_arrays(given, arguments), strict=True)
             for type_, part in zip(_carrier_types(value), _to_carriers(array), strict=True)
         ]
-        results = [np.array(each) for each in stablehlo.eval_module(module, attributes)]
-    save_arrays(found, _from_carriers(results, signature.results))
+        parts = iter([np.array(each) for each in stablehlo.eval_module(module, attributes)])
+    _save_arrays(found, [_from_carriers(value, parts) for value in results])
 
 
-def _attribute(array: Array, type_: ir.RankedTensorType) -> ir.Attribute:
-    get: Any = ir.DenseElementsAttr.get
-    attribute: ir.Attribute = get(array, type=type_.element_type, shape=list(array.shape))
-    return attribute
-
-
-def _generalize_dots(module: ir.Module) -> None:
-    """Writes the products of HLO as those of JAX: the interpreter knows no others."""
-    for op in list(walk.operations(module.operation)):
-        if op.name != "stablehlo.dot":
-            continue
+def _make_known(op: ir.Operation) -> None:
+    """Replaces what the interpreter does not know: HLO's products, and shardings by nothing."""
+    if op.name == "stablehlo.dot":
         left, right = op.operands
         rank = ir.RankedTensorType(left.type).rank
         numbers = stablehlo.DotDimensionNumbers.get([], [], [rank - 1], [0])
         with ir.InsertionPoint(op):
-            product = stablehlo.DotGeneralOp(op.results[0].type, left, right, numbers)
-        op.results[0].replace_all_uses_with(product.result)
-        op.erase()
-
-
-def _forget_shardings(module: ir.Module) -> None:
-    """Takes out what only says where a value lies."""
-    for op in list(walk.operations(module.operation)):
-        if op.name != CONSTRAINT and target_of(op) not in _SHARDING_CALLS:
-            continue
-        op.results[0].replace_all_uses_with(op.operands[0])
-        op.erase()
+            value = stablehlo.DotGeneralOp(op.results[0].type, left, right, numbers).result
+    elif op.name == CONSTRAINT or target_of(op) in _SHARDING_CALLS:
+        value = op.operands[0]
+    else:
+        return
+    op.results[0].replace_all_uses_with(value)
+    op.erase()
 
 
 def _carry(module: ir.Module, arguments: Sequence[Value], results: Sequence[Value]) -> None:
@@ -99,30 +142,18 @@ def _carry(module: ir.Module, arguments: Sequence[Value], results: Sequence[Valu
         inputs = [_unpacked(value, given) for value in arguments]
         types = [ir.Type.parse(value.type) for value in results]
         call = func.CallOp(types, "hloom_interpreted", inputs)
-        outputs = [
-            part
-            for value, result in zip(results, call.results, strict=True)
-            for part in _packed(value, result)
-        ]
-        func.ReturnOp(outputs)
-
-
-def _element(value: Value) -> str:
-    return str(ir.RankedTensorType(ir.Type.parse(value.type)).element_type)
-
-
-def _carrier(value: Value) -> str:
-    element = _element(value)
-    if element.startswith("complex"):
-        return element[len("complex<") : -1]
-    if element.startswith(("bf", "f")) and element not in _OWN_FLOATS:
-        return "f32"
-    return _CARRIERS.get(element, element)
+        pairs = zip(results, call.results, strict=True)
+        func.ReturnOp([part for value, result in pairs for part in _packed(value, result)])
 
 
 def _carrier_types(value: Value) -> list[ir.RankedTensorType]:
-    type_ = ir.RankedTensorType.get(value.shape, ir.Type.parse(_carrier(value)))
-    return [type_, type_] if value.dtype.kind == "c" else [type_]
+    element = str(ir.RankedTensorType(ir.Type.parse(value.type)).element_type)
+    if value.dtype.kind == "c":
+        element = element[len("complex<") : -1]
+    elif element.startswith(("bf", "f")) and element not in ("f16", "f32", "f64"):
+        element = "f32"
+    carrier = ir.Type.parse(_CARRIERS.get(element, element))
+    return [ir.RankedTensorType.get(value.shape, carrier)] * (2 if value.dtype.kind == "c" else 1)
 
 
 def _unpacked(value: Value, given: Any) -> ir.Value:
@@ -146,22 +177,16 @@ def _to_carriers(array: Array) -> list[Array]:
     if array.dtype.isbuiltin == 1:
         return [array]
     # NumPy does not know the dtype, and its carrier holds every value of it.
-    exact = array.astype(np.float64)
-    whole = np.issubdtype(array.dtype, np.integer) or "int" in array.dtype.name
-    if not whole:
-        return [exact.astype(np.float32)]
-    return [exact.astype(np.uint8 if array.dtype.name.startswith("u") else np.int8)]
+    name = array.dtype.name
+    narrow: Any = np.uint8 if name.startswith("u") else np.int8
+    return [array.astype(np.float64).astype(narrow if "int" in name else np.float32)]
 
 
-def _from_carriers(parts: Sequence[Array], values: Sequence[Value]) -> list[Array]:
-    given = iter(parts)
-    arrays = []
-    for value in values:
-        part = next(given)
-        if value.dtype.kind == "c":
-            part = part + 1j * next(given)
-        arrays.append(part.astype(value.dtype))
-    return arrays
+def _from_carriers(value: Value, parts: Iterator[Array]) -> Array:
+    part = next(parts)
+    if value.dtype.kind == "c":
+        part = part + 1j * next(parts)
+    return part.astype(value.dtype)
 
 
 if __name__ == "__main__":

@@ -1,44 +1,35 @@
-"""Command-line options that `hloom replay` and `hloom bisect` share, and the module they name."""
+"""Command-line options that `hloom replay` and `hloom bisect` share, and how both run."""
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from rich.console import Console
+from rich.text import Text
+
+from hloom import targets
 from hloom.dumps.read.dump import DumpError, ModuleDump, alike, open_dump
+from hloom.passes.framework.errors import PassError, SpecError
 from hloom.passes.framework.text import pluralize
+from hloom.terminal import complain
+from hloom.tools.replay.errors import ReplayError
+from hloom.tools.replay.program import ReplayProgram
+
+RECORDED = "recorded"
 
 
-def add_dump(parser: argparse.ArgumentParser) -> None:
-    """Adds DIR, which says what to run."""
+def add_arguments(parser: argparse.ArgumentParser, *, passes: str, target: str) -> None:
+    """Adds the shared options; two of them have a help text of the command's own."""
     parser.add_argument(
         "dump",
         metavar="DIR",
         type=Path,
         help="a module folder, or a dump that holds just one, or one that the passes changed",
     )
-
-
-def add_trust(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that say how far the dump is believed."""
-    parser.add_argument(
-        "--trust",
-        action="store_true",
-        help="run custom calls that may carry machine code: whoever made the dump can then do all "
-        "that you can",
-    )
-    parser.add_argument(
-        "--no-options",
-        dest="with_options",
-        action="store_false",
-        help="leave out the options of XLA that the dump's program had set",
-    )
-
-
-def add_inputs(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that say what to run it with, and what results count as equal."""
+    parser.add_argument("-p", "--passes", default=RECORDED, metavar="SPEC", help=passes)
     parser.add_argument(
         "--arguments",
         choices=("dumped", "random"),
@@ -54,6 +45,20 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
         help="largest relative error of floating-point results (default: by dtype, 7e-5 for "
         "float32); 0 asks for equal values",
     )
+    parser.add_argument(
+        "--trust",
+        action="store_true",
+        help="run custom calls that may carry machine code: whoever made the dump can then do all "
+        "that you can",
+    )
+    parser.add_argument(
+        "--no-options",
+        dest="with_options",
+        action="store_false",
+        help="leave out the options of XLA that the dump's program had set",
+    )
+    gpus = [name for name in targets.names() if name != "cpu"]
+    parser.add_argument("--target", choices=gpus, help=target)
 
 
 def not_negative(text: str) -> float:
@@ -68,10 +73,31 @@ def not_negative(text: str) -> float:
     return value
 
 
-def switch_dumps_off() -> None:
-    """What is run again shall not be dumped again, into the folder that it is read from."""
+def exit_status(command: str, run: Callable[[], int]) -> int:
+    """Runs a command, and tells on stderr why it is not possible. It is not dumped itself."""
     for name in [name for name in os.environ if name.startswith("HLOOM_DUMP_")]:
         del os.environ[name]
+    try:
+        return run()
+    except (ReplayError, DumpError, SpecError, PassError, OSError) as error:
+        return complain(command, error)
+
+
+def load(arguments: argparse.Namespace, module: ModuleDump) -> ReplayProgram:
+    """The program of a module as the options ask for it."""
+    return ReplayProgram.load(
+        module,
+        target=arguments.target,
+        with_options=arguments.with_options,
+        trusted=arguments.trust,
+    )
+
+
+def tell_program(console: Console, program: ReplayProgram, more: str) -> None:
+    """Prints what is replayed, and what is otherwise than it was."""
+    console.print(Text.assemble((program.name, "bold"), more))
+    for note in program.notes:
+        console.print(Text(f"Note: {note}.", style="yellow"))
 
 
 def chosen_module(path: Path) -> ModuleDump:
@@ -85,8 +111,7 @@ def chosen_module(path: Path) -> ModuleDump:
         missing = "".join(f"\n  {each}" for each in dump.missing)
         raise DumpError(f"{dump.path} holds no module.{missing}")
     modules = [group[0] for group in alike(dump.modules)]
-    changed = [module for module in modules if _is_changed(module)]
-    for candidates in (modules, changed):
+    for candidates in (modules, [each for each in modules if _is_changed(each)]):
         if len(candidates) == 1:
             return candidates[0]
     listed = "".join(f"\n  {module.folder}" for module in dump.modules)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,19 +21,26 @@ from hloom._jax.options import OPTION, compile_options_for, given_options
 from hloom.compiling.compile import compile_program
 from hloom.compiling.cross_process import Agreement
 from hloom.compiling.graphs import XlaOptions
-from hloom.compiling.request import CompileRequest, CompileResult, RefusedError
+from hloom.compiling.request import CompileRequest, RefusedError
 from hloom.dumps.read.dump import ModuleDump
 from hloom.lowering.placement import Placement
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.errors import PassError, reason_of
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.text import pluralize
 from hloom.passes.ir.mesh import PARTITIONS, REPLICAS
 from hloom.targets import TargetError, deviceless
 from hloom.targets.devices import placement_of, target_of
-from hloom.tools.replay import devices, manifest_target, trust, unsupported
+from hloom.tools.replay import manifest as recorded
+from hloom.tools.replay import trust
 from hloom.tools.replay.errors import ReplayError
 from hloom.tools.replay.run import Runnable
-from hloom.tools.replay.signature import Signature, Value, signature_of
+from hloom.tools.replay.signature import Value, values_of
+
+_MOST_DEVICES = 4096
+"""That a replay is for at most; of the CPU's virtual ones each takes memory and threads."""
+
+_CPU_DEVICES = re.compile(r"--xla_force_host_platform_device_count=(\d+)")
 
 _PLACE = re.compile(r'"-":(\d+:\d+): (?:error: )?(.*)')
 """How MLIR begins what it says of a text from memory."""
@@ -42,24 +51,22 @@ class ReplayProgram:
     """A module that JAX once handed over, and where it is to run now.
 
     Attributes:
-      name: the module's name, e.g. "jit_step".
-      module: the input, in a context of its own.
-      source: where it came from, for messages.
-      signature: what it takes and gives.
-      spec: the pipeline that it was compiled with, as a spec; empty for none.
+      module: the input, in a context of its own, with `source` for messages.
+      arguments, results: what `Runnable.run` wants and gives, in order, tokens left out.
+      argument_count: of the arguments with tokens.
       devices: JAX's, one for each partition.
       target: what the passes plan for: the recorded device, on the platform that is here.
       placement: where the lowered program runs.
       runs: the devices are here; False where they are only described.
-      options: options of XLA that the program had set, by name.
-      dump: the folder; None for a module that came as text.
-      notes: what is otherwise than it was, sentences for people.
+      notes: what is otherwise than it was, phrases for people.
     """
 
     name: str
     module: ir.Module
     source: str
-    signature: Signature
+    arguments: tuple[Value, ...]
+    results: tuple[Value, ...]
+    argument_count: int
     spec: str
     devices: tuple[Any, ...]
     target: Target
@@ -70,22 +77,8 @@ class ReplayProgram:
     notes: tuple[str, ...] = ()
 
     @classmethod
-    def load(
-        cls,
-        dump: ModuleDump,
-        *,
-        target: str | None = None,
-        with_options: bool = True,
-        trusted: bool = False,
-    ) -> ReplayProgram:
-        """The program of a module folder.
-
-        Args:
-          dump: where it lies.
-          target: a name of `hloom.targets`, to compile for that without having one; None for the
-            devices that are here.
-          with_options: with the options of XLA that the program had set.
-          trusted: it may hold custom calls that carry machine code, or may run any.
+    def load(cls, dump: ModuleDump, *, trusted: bool = False, **choices: Any) -> ReplayProgram:
+        """The program of a module folder, with the choices of `parse`.
 
         Raises ReplayError where it cannot be replayed here.
         """
@@ -99,14 +92,7 @@ class ReplayProgram:
             text = files.read_text(file.parent, file.name)
         except OSError as error:
             raise ReplayError(f"{file} cannot be read: {error}") from error
-        return cls.parse(
-            text,
-            source=str(file),
-            dump=dump,
-            target=target,
-            with_options=with_options,
-            trusted=trusted,
-        )
+        return cls.parse(text, source=str(file), dump=dump, trusted=trusted, **choices)
 
     @classmethod
     def parse(
@@ -119,66 +105,59 @@ class ReplayProgram:
         with_options: bool = True,
         trusted: bool = True,
     ) -> ReplayProgram:
-        """The program of a module as text, which is trusted unless it is said; see `load`."""
+        """The program of a module as text.
+
+        Args:
+          source: where it came from, for messages.
+          target: a name of `hloom.targets`, to compile for that without having one; None for the
+            devices that are here.
+          with_options: with the options of XLA that the program had set.
+          trusted: it may hold custom calls that carry machine code, or may run any.
+        """
         manifest = {} if dump is None else dump.manifest
         module = _parse(text, source, manifest.get("versions"))
         try:
             if not trusted:
                 trust.require_trust(module)
-            notes = unsupported.remove_silent_callbacks(module)
-            signature = signature_of(
+            notes = trust.remove_silent_callbacks(module)
+            arguments, results, argument_count = values_of(
                 module,
-                manifest_target.names(manifest.get("arguments")),
-                manifest_target.names(manifest.get("results")),
+                recorded.names(manifest.get("arguments")),
+                recorded.names(manifest.get("results")),
             )
             partitions = _partitions(module)
         except ReplayError as error:
             raise ReplayError(f"{source}: {error}") from error
         except UnicodeDecodeError as error:
             raise ReplayError(f"{source}: a name in the module is no UTF-8.") from error
-        devices.prepare(partitions)
+        _prepare_devices(partitions)
         plugin.initialize()
-        here = _described_devices(target, partitions) if target else devices.devices_for(partitions)
-        if unsupported.calls_lapack(module):
+        here = _described_devices(target, partitions) if target else _devices_here(partitions)
+        if trust.calls_lapack(module):
             # Lowering any of them is what makes JAX load the library.
             jax.jit(jax.numpy.linalg.cholesky).lower(np.eye(1, dtype=np.float32))
         backend, grid = here[0].client, np.array(here)
         platform = platform_of(backend)
         found = target_of(platform, device_facts(backend, grid))
-        planned = found if target else manifest_target.target(manifest.get("target"), found)
-        given = (
-            manifest_target.options(manifest, platform)
-            if with_options
-            else manifest_target.NO_OPTIONS
-        )
+        planned = found if target else recorded.target(manifest.get("target"), found)
+        options, left_out = recorded.options(manifest, platform) if with_options else ({}, [])
+        others = recorded.notes(manifest, target or platform, planned, found)
         return cls(
             name=ir.StringAttr(module.operation.attributes["sym_name"]).value,
             module=module,
             source=source,
-            signature=signature,
+            arguments=arguments,
+            results=results,
+            argument_count=argument_count,
             spec=str(manifest.get("spec") or ""),
             devices=tuple(here),
             target=planned,
             placement=placement_of(found, grid, process=backend.process_index()),
             runs=target is None,
-            options=given.applied,
+            options=options,
             dump=dump,
-            notes=(
-                *notes,
-                *manifest_target.notes(manifest, target or platform, planned, found),
-                *given.notes(),
-            ),
+            notes=(*notes, *others, *left_out),
         )
-
-    @property
-    def arguments(self) -> tuple[Value, ...]:
-        """What `Runnable.run` wants, in order."""
-        return self.signature.arguments
-
-    @property
-    def results(self) -> tuple[Value, ...]:
-        """What `Runnable.run` gives, in order."""
-        return self.signature.results
 
     def compile(self, pipeline: Pipeline | str) -> Runnable:
         """Compiles the program under a pipeline, or a spec ("off" for none).
@@ -188,46 +167,32 @@ class ReplayProgram:
         """
         if isinstance(pipeline, str):
             pipeline = Pipeline.parse(pipeline, source="the spec")
-        with self.module.context, ir.Location.unknown():
-            result = self._compile(pipeline)
-        record = result.record
-        return Runnable(
-            program=self,
-            spec=str(pipeline) or "off",
-            executable=result.executable,
-            memory=result.figures,
-            pass_s=record.pass_s if pipeline.passes else 0.0,
-            compile_s=record.compile_s,
-            passes=record.runs,
-            attempts=max(len(record.attempts), 1),
-            complaint=record.complaint,
-        )
 
-    def _compile(self, pipeline: Pipeline) -> CompileResult:
-        options = compile_options_for(self.devices, self.options)
+        def compile_here(module: ir.Module, options: Mapping[str, Any]) -> Any:
+            chosen = {**self.options, **options, OPTION: "off"}
+            return compile_module(module, self.devices, chosen)
+
         request = CompileRequest(
             module=self.module,
             pipeline=pipeline,
             target=self.target,
             placement=self.placement,
-            compile=self._compile_here,
+            compile=compile_here,
             agreement=Agreement(self.module),
-            xla_options=XlaOptions(given_options(options)),
+            xla_options=XlaOptions(given_options(compile_options_for(self.devices, self.options))),
             falls_back=False,
         )
         try:
-            return compile_program(request)
+            with self.module.context, ir.Location.unknown():
+                result = compile_program(request)
         except RefusedError as refused:
             error = refused.__cause__
             assert error is not None
             raise self._refusal(error, pipeline, changed=refused.changed) from error
-
-    def _compile_here(self, module: ir.Module, options: Mapping[str, Any]) -> Any:
-        chosen = {**self.options, **options, OPTION: "off"}
-        return compile_module(module, self.devices, chosen)
+        return Runnable(self, str(pipeline) or "off", result)
 
     def _refusal(self, error: BaseException, pipeline: Pipeline, *, changed: bool) -> Exception:
-        call = unsupported.place_of_call(self.module, str(error))
+        call = trust.place_of_call(self.module, str(error))
         here = f"{self.placement.platform} here"
         if call is not None:
             return ReplayError(
@@ -254,7 +219,7 @@ def _unreadable(error: ir.MLIRError, source: str, versions: Any) -> str:
     said = _PLACE.search(str(error))
     place, reason = (f"{source}:{said[1]}", said[2]) if said else (source, str(error))
     text = f"{place}: jax {jax.__version__} cannot read the module: {reason.rstrip('.')}."
-    theirs = manifest_target.version(versions, "jax")
+    theirs = recorded.version(versions, "jax")
     if theirs is None:
         return f"{text} Another jax may have written it, whose StableHLO has other forms."
     if theirs == jax.__version__:
@@ -276,9 +241,9 @@ def _count(module: ir.Module, name: str) -> int:
     if name not in attributes:
         return 1
     count = attributes[name]
-    if not isinstance(count, ir.IntegerAttr) or not 1 <= count.value <= devices.MOST:
+    if not isinstance(count, ir.IntegerAttr) or not 1 <= count.value <= _MOST_DEVICES:
         raise ReplayError(
-            f"{name} is {str(count)[:40]}, and a replay wants a number from 1 to {devices.MOST}."
+            f"{name} is {str(count)[:40]}, and a replay wants a number from 1 to {_MOST_DEVICES}."
         )
     return count.value
 
@@ -288,3 +253,31 @@ def _described_devices(target: str, count: int) -> list[Any]:
         return list(deviceless.mesh(target, count).devices.flat)
     except (TargetError, deviceless.MissingCompilerError) as error:
         raise ReplayError(str(error)) from error
+
+
+def _prepare_devices(count: int) -> None:
+    """Lets the CPU stand for at least that many devices, as long as JAX has not started."""
+    deviceless.prepare()
+    given = _CPU_DEVICES.search(os.environ.get("XLA_FLAGS", ""))
+    if count > 1 and not (given and int(given[1]) >= count):
+        # Once JAX has started, `_devices_here` counts what there is.
+        with contextlib.suppress(RuntimeError):
+            jax.config.update("jax_num_cpu_devices", count)
+
+
+def _devices_here(count: int) -> list[Any]:
+    """That many devices of one platform: JAX's own choice, or the CPU where it has too few.
+
+    Raises ReplayError where there are too few of both.
+    """
+    found = jax.local_devices()
+    if len(found) < count and found[0].platform != "cpu":
+        with contextlib.suppress(RuntimeError):  # JAX_PLATFORMS leaves the CPU out
+            found = jax.local_devices(backend="cpu")
+    if len(found) < count:
+        raise ReplayError(
+            f"the module is for {pluralize(count, 'device')}, and here "
+            f"{'is' if len(found) == 1 else 'are'} {len(found)} ({found[0].platform}). Set "
+            f"XLA_FLAGS=--xla_force_host_platform_device_count={count} before JAX starts."
+        )
+    return found[:count]

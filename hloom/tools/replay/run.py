@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -14,9 +15,10 @@ from numpy.typing import NDArray
 
 from hloom._jax.executables import MemoryFigures
 from hloom._jax.execution import argument_shardings, assembled, execute
+from hloom.compiling.request import CompileResult
 from hloom.passes.framework.errors import reason_of
-from hloom.passes.framework.pipeline import PassRun
 from hloom.passes.framework.text import pluralize
+from hloom.record import CompileRecord
 from hloom.targets.devices import machine_bytes
 from hloom.tools.replay.errors import ReplayError
 from hloom.tools.replay.signature import Value
@@ -26,36 +28,30 @@ if TYPE_CHECKING:
     from hloom.tools.replay.program import ReplayProgram
 
 Array = NDArray[Any]
-_T = TypeVar("_T")
-
-TIMING_LIMIT_S = 10.0
-"""How long the timed runs of a program may take together, before the last of them begins."""
 
 
 @dataclass(frozen=True)
 class Runnable:
-    """A program that was compiled under one pipeline.
-
-    Attributes:
-      program: what it was made of.
-      spec: the pipeline, as a spec; "off" for none.
-      executable: JAX's.
-      memory: XLA's figures of one device.
-      pass_s, compile_s: seconds in the passes, 0 without any, and in XLA, over all attempts.
-      passes: what each step of the pipeline did, in order.
-      attempts: how many plans a measured pass tried; 1 without such a pass.
-      complaint: what the spec asks for and the program does not have; None where all is well.
-    """
+    """A program that was compiled under one pipeline, whose spec is "off" for none."""
 
     program: ReplayProgram
     spec: str
-    executable: Any
-    memory: MemoryFigures
-    pass_s: float
-    compile_s: float
-    passes: tuple[PassRun, ...]
-    attempts: int
-    complaint: str | None
+    result: CompileResult
+
+    @property
+    def memory(self) -> MemoryFigures:
+        """XLA's figures of one device."""
+        return self.result.figures
+
+    @property
+    def record(self) -> CompileRecord:
+        """What the passes did, and how long they and XLA took."""
+        return self.result.record
+
+    @property
+    def pass_s(self) -> float:
+        """Seconds in the passes; 0 without any."""
+        return 0.0 if self.spec == "off" else self.record.pass_s
 
     @property
     def step_bytes(self) -> int | None:
@@ -68,24 +64,20 @@ class Runnable:
     def run(self, arguments: Sequence[Array]) -> list[Array]:
         """The results of one run, whole values on the host; the arguments stay as they are.
 
-        Args:
-          arguments: one for each of the program's, of its shape and dtype, over all devices.
-
         Raises ReplayError where arguments do not fit, where the devices are only described, and
         where the run fails.
         """
         self._check(arguments)
-        results = self._start(self._place(arguments))
-        wholes = assembled(
-            self.executable,
-            self.program.devices,
-            [(each.index, each.shape, results[each.index]) for each in self.program.results],
-        )
+        placed, executable = self._place(arguments), self.result.executable
+        with self._running():
+            found = execute(executable, placed)
+            results = [(each.index, each.shape, found[each.index]) for each in self.program.results]
+            wholes = jax.block_until_ready(assembled(executable, self.program.devices, results))
         # A copy: on the CPU the host's array would be the device's memory itself.
-        return [np.array(each) for each in self._finished(wholes)]
+        return [np.array(each) for each in wholes]
 
     def times_s(
-        self, arguments: Sequence[Array], repeat: int, *, limit_s: float = TIMING_LIMIT_S
+        self, arguments: Sequence[Array], repeat: int, limit_s: float = 10.0
     ) -> list[float]:
         """Seconds of each of `repeat` runs, after one that does not count, arguments in place.
 
@@ -93,11 +85,8 @@ class Runnable:
         """
         self._check(arguments)
         placed = self._place(arguments)
-        donated = [
-            (value, argument)
-            for value, argument in zip(self.program.arguments, arguments, strict=True)
-            if value.donated
-        ]
+        pairs = zip(self.program.arguments, arguments, strict=True)
+        donated = [(value, argument) for value, argument in pairs if value.donated]
         seconds: list[float] = []
         end_s = time.perf_counter() + limit_s
         while len(seconds) < repeat + 1 and (len(seconds) < 2 or time.perf_counter() < end_s):
@@ -105,7 +94,8 @@ class Runnable:
                 placed[value.index] = self._put(argument, value)
             jax.block_until_ready(placed)
             start_s = time.perf_counter()
-            self._finished(self._start(placed))
+            with self._running():
+                jax.block_until_ready(execute(self.result.executable, placed))
             seconds.append(time.perf_counter() - start_s)
         return seconds[1:]
 
@@ -134,44 +124,32 @@ class Runnable:
     @cached_property
     def _shardings(self) -> tuple[jax.sharding.Sharding, ...]:
         kinds = {value.index: value.memory_kind for value in self.program.arguments}
-        count = self.program.signature.argument_count
-        return argument_shardings(
-            self.executable, self.program.devices, [kinds.get(index) for index in range(count)]
-        )
+        wanted = [kinds.get(index) for index in range(self.program.argument_count)]
+        return argument_shardings(self.result.executable, self.program.devices, wanted)
 
     def _place(self, arguments: Sequence[Array]) -> list[Any]:
         values = {value.index: value for value in self.program.arguments}
         given = iter(arguments)
         # What is no value is a token, which JAX passes as an array without elements.
         token = np.zeros(0, np.bool_)
-        try:
+        with self._running():
             return [
                 self._put(next(given), values[index])
                 if index in values
                 else jax.device_put(token, sharding)
                 for index, sharding in enumerate(self._shardings)
             ]
-        except jax.errors.JaxRuntimeError as error:
-            raise self._failed(error) from error
 
     def _put(self, argument: Array, value: Value) -> Any:
         # A donated argument is written over, and the host's array shall stay as it is.
         with jax.enable_x64(True):  # 64-bit arguments stay so, whatever the process is set to
             return jax.device_put(argument, self._shardings[value.index], may_alias=False)
 
-    def _start(self, placed: Sequence[Any]) -> list[list[jax.Array]]:
+    @contextlib.contextmanager
+    def _running(self) -> Iterator[None]:
         try:
-            return execute(self.executable, placed)
+            yield
         except jax.errors.JaxRuntimeError as error:
-            raise self._failed(error) from error
-
-    def _finished(self, results: _T) -> _T:
-        try:
-            return jax.block_until_ready(results)
-        except jax.errors.JaxRuntimeError as error:
-            raise self._failed(error) from error
-
-    def _failed(self, error: Exception) -> ReplayError:
-        return ReplayError(
-            f"{self.program.name} under '{self.spec}' failed while it ran: {reason_of(error)}"
-        )
+            raise ReplayError(
+                f"{self.program.name} under '{self.spec}' failed while it ran: {reason_of(error)}"
+            ) from error

@@ -24,16 +24,13 @@ TOKEN = "!stablehlo.token"
 
 @dataclass(frozen=True)
 class Value:
-    """One argument or result of a module.
+    """One argument or result of a module, e.g. "state['w']" or "result[0]".
 
     Attributes:
-      name: e.g. "state['w']" or "result[0]".
       index: its place among the module's arguments or results, tokens counted.
-      type: as the module writes it, e.g. "tensor<8x8xf32>".
-      dtype: of arrays that hold it; a typed PRNG key is its data, unsigned integers.
+      type, dtype: e.g. "tensor<8x8xf32>", and of arrays that hold it; a typed PRNG key is its data.
       shape: of the whole value, over all devices.
-      donated: the program may write over it.
-      memory_kind: where it lies, e.g. "pinned_host"; None for the device's own memory.
+      memory_kind: e.g. "pinned_host"; None for the device's own memory.
     """
 
     name: str
@@ -50,49 +47,28 @@ class Value:
         return math.prod(self.shape) * self.dtype.itemsize
 
 
-@dataclass(frozen=True)
-class Signature:
-    """What a module takes and gives, tokens of ordered effects left out.
-
-    Attributes:
-      arguments, results: the values.
-      argument_count: of the arguments with tokens.
-    """
-
-    arguments: tuple[Value, ...]
-    results: tuple[Value, ...]
-    argument_count: int
-
-
-def signature_of(
+def values_of(
     module: ir.Module, argument_names: Sequence[str] = (), result_names: Sequence[str] = ()
-) -> Signature:
-    """The signature of the function that JAX calls.
+) -> tuple[tuple[Value, ...], tuple[Value, ...], int]:
+    """The arguments and results of @main without tokens, and the number of arguments with them.
 
-    Args:
-      module: of JAX.
-      argument_names, result_names: of all values, tokens left out or not; the names that the
-        module itself has where they are of another number.
-
-    Raises ReplayError where there is no such function, or for a type that no array has.
+    Names are given for all values, with tokens or without; where their number is another, the
+    module's own stand. Raises ReplayError without @main, and for a type that no array has.
     """
     main = main_of(module)
     if main is None:
         raise ReplayError("the module has no function @main, which every module of JAX has.")
     arguments, results = entry_values(main)
-    return Signature(
-        _values(arguments, argument_names), _values(results, result_names), len(arguments)
-    )
+    return _values(arguments, argument_names), _values(results, result_names), len(arguments)
 
 
 def _values(entries: Sequence[EntryValue], given_names: Sequence[str]) -> tuple[Value, ...]:
     indices = [index for index, entry in enumerate(entries) if str(entry.type) != TOKEN]
-    names = {index: entry.name for index, entry in enumerate(entries)}
-    if len(given_names) == len(entries):
-        names |= {index: name for index, name in enumerate(given_names) if name}
-    elif len(given_names) == len(indices):
-        names |= {index: name for index, name in zip(indices, given_names, strict=True) if name}
-    return tuple(_value(names[index], index, entries[index]) for index in indices)
+    named = range(len(entries)) if len(given_names) == len(entries) else indices
+    names = dict(zip(named, given_names, strict=True)) if len(given_names) == len(named) else {}
+    return tuple(
+        _value(names.get(index) or entries[index].name, index, entries[index]) for index in indices
+    )
 
 
 def _value(name: str, index: int, entry: EntryValue) -> Value:
@@ -108,15 +84,8 @@ def _value(name: str, index: int, entry: EntryValue) -> Value:
     dtype = _dtype(str(type_.element_type))
     if dtype is None:
         raise ReplayError(f"{name} is a {text}: no array has elements of {type_.element_type}.")
-    return Value(
-        name,
-        index,
-        text,
-        dtype,
-        tuple(type_.shape),
-        donated=entry.donated,
-        memory_kind=entry.memory_kind,
-    )
+    shape = tuple(type_.shape)
+    return Value(name, index, text, dtype, shape, entry.donated, entry.memory_kind)
 
 
 def _dtype(element: str) -> np.dtype[Any] | None:

@@ -16,7 +16,7 @@ from hloom.tools.replay.comparison import Comparison, ValueComparison
 from hloom.tools.replay.run import Runnable
 from hloom.tools.report.units import change, seconds, size
 
-MOST_ROWS = 20
+_MOST_ROWS = 20
 """Values that a table shows; the others are only counted."""
 
 _LEAST_NAME_COLUMNS = 24
@@ -25,32 +25,16 @@ _LEAST_NAME_COLUMNS = 24
 
 @dataclass(frozen=True)
 class Run:
-    """One way that the program was run.
-
-    Attributes:
-      title: what it is called, e.g. "remat".
-      runnable: what ran.
-      times_s: seconds of each run; empty where none was timed.
-    """
+    """One way that the program was run, its title e.g. "remat", and seconds of each timed run."""
 
     title: str
     runnable: Runnable
     times_s: Sequence[float] = ()
 
-    @property
-    def median_s(self) -> float | None:
-        """The middle one of the times; None where there are none."""
-        return statistics.median(self.times_s) if self.times_s else None
-
 
 @dataclass(frozen=True)
 class Verdict:
-    """The results of one way of running the program against another's.
-
-    Attributes:
-      got, wanted: the titles of the two.
-      comparison: value by value.
-    """
+    """The results of one way of running the program against another's, by their titles."""
 
     got: str
     wanted: str
@@ -65,16 +49,18 @@ def runs(all_runs: Sequence[Run]) -> RenderableType:
         table.add_column(run.title, justify="right", overflow="fold")
     if len(all_runs) == 2:
         table.add_column("change", justify="right")
-    rows: list[tuple[str, list[float | None], bool]] = [
-        ("step memory", [run.runnable.step_bytes for run in all_runs], True),
-        ("of it temp", [run.runnable.memory.temp_bytes for run in all_runs], True),
-        ("passes", [run.runnable.pass_s or None for run in all_runs], False),
-        ("XLA compile", [run.runnable.compile_s for run in all_runs], False),
-        (_run_title(all_runs), [run.median_s for run in all_runs], False),
-    ]
-    for name, figures, are_bytes in rows:
+    counts = sorted({len(run.times_s) for run in all_runs})
+    medians = [statistics.median(run.times_s) if run.times_s else None for run in all_runs]
+    runnables = [run.runnable for run in all_runs]
+    for name, figures, shown_as in (
+        ("step memory", [each.step_bytes for each in runnables], size),
+        ("of it temp", [each.memory.temp_bytes for each in runnables], size),
+        ("passes", [each.pass_s or None for each in runnables], seconds),
+        ("XLA compile", [each.record.compile_s for each in runnables], seconds),
+        (f"run, median of {' and '.join(map(str, counts))}", medians, seconds),
+    ):
         if any(figures):
-            shown = ["" if f is None else size(f) if are_bytes else seconds(f) for f in figures]
+            shown = ["" if figure is None else shown_as(figure) for figure in figures]
             before, after = figures[0], figures[-1]
             changed = change(before, after) if before and after else ""
             table.add_row(name, *shown, *([changed] if len(figures) == 2 else []))
@@ -83,66 +69,65 @@ def runs(all_runs: Sequence[Run]) -> RenderableType:
 
 def opinion(found: Verdict) -> RenderableType:
     """Whether two runs are equal, and what differs, the worst first."""
-    comparison = found.comparison
-    unequal = [value for value in comparison.values if not value.bits_equal]
-    if comparison.equal:
-        worst = _worst_first(unequal)[:1]
-        return Group(
-            verdict(found), *(Text(f"The largest error is in {described(one)}") for one in worst)
-        )
-    return Group(_values(found, unequal), verdict(found))
-
-
-def verdict(found: Verdict) -> Text:
-    """One sentence: whether the two agree, and where they part first."""
-    values = found.comparison.values
+    comparison, values = found.comparison, found.comparison.values
+    unequal = _worst_first([value for value in values if not value.bits_equal])
     pair = f"{found.got} and {found.wanted}"
-    first = found.comparison.first_differing
+    first = comparison.first_differing
     if first is None:
         same = sum(value.bits_equal for value in values)
-        return Text.assemble(
+        numberless = sum(value.nan_both for value in values)
+        none = f" {pluralize(numberless, 'element')} of both: no number." if numberless else ""
+        verdict = Text.assemble(
             ("EQUAL", "bold green"),
             f": {pair} agree in {pluralize(len(values), 'result')} within tolerance, {same} of "
-            f"them bit for bit.{_numberless(values)}",
+            f"them bit for bit.{none}",
         )
+        worst = (Text(f"The largest error is in {_described(one)}") for one in unequal[:1])
+        return Group(verdict, *worst)
     count = sum(not value.equal for value in values)
-    return Text.assemble(
+    verdict = Text.assemble(
         ("DIFFERENT", "bold red"),
         f": {pair} part in {count} of {pluralize(len(values), 'result')}. The first is "
-        f"{described(first)}",
+        f"{_described(first)}",
     )
+    return Group(_differences(found, unequal), verdict)
 
 
-def described(value: ValueComparison) -> str:
+def _described(value: ValueComparison) -> str:
     """Where a value differs most and how, a sentence without its beginning."""
     if value.mismatch is not None:
         return f"{value.name}: its {value.mismatch}."
     place = f"[{', '.join(map(str, value.worst or ()))}]"
     return (
-        f"{value.name} ({_type(value)}): at {place} it is {value.got}, wanted "
+        f"{value.name} ({value.type}): at {place} it is {value.got}, wanted "
         f"{value.wanted}; {pluralize(value.differing, 'element')} beyond the tolerance of "
         f"{value.tolerance:.2g}, largest error {value.max_absolute:.3g} absolute, "
         f"{value.max_relative:.3g} relative."
     )
 
 
-def _values(found: Verdict, unequal: Sequence[ValueComparison]) -> Table:
+def _differences(found: Verdict, ranked: Sequence[ValueComparison]) -> Table:
     table = Table(
         title=f"Results of {found.got} that are not bit for bit those of {found.wanted}",
         title_justify="left",
     )
     table.add_column("result", overflow="fold", min_width=_LEAST_NAME_COLUMNS)
     table.add_column("type", overflow="fold")
-    for name in ("max abs", "max rel", "tolerance", "beyond"):
+    heads = ["max abs", "max rel", "tolerance", "beyond"]
+    for name in heads + ["NaN in one"] * any(value.nan_one for value in ranked):
         table.add_column(name, justify="right", no_wrap=True)
-    if any(map(_one_sided, unequal)):
-        table.add_column("NaN in one", justify="right", no_wrap=True)
-    ranked = _worst_first(unequal)
-    for value in ranked[:MOST_ROWS]:
-        cells = _row(value)[: len(table.columns)]
-        table.add_row(*cells, style="" if value.equal else "bold red")
-    if len(ranked) > MOST_ROWS:
-        table.add_row(f"… and {len(ranked) - MOST_ROWS} more")
+    for value in ranked[:_MOST_ROWS]:
+        numbers = [
+            f"{value.max_absolute:.3g}",
+            f"{value.max_relative:.3g}",
+            f"{value.tolerance:.2g}",
+            str(value.differing),
+            str(value.nan_one or ""),
+        ]
+        cells = [value.mismatch] if value.mismatch else numbers[: len(table.columns) - 2]
+        table.add_row(value.name, value.type, *cells, style="" if value.equal else "bold red")
+    if len(ranked) > _MOST_ROWS:
+        table.add_row(f"… and {len(ranked) - _MOST_ROWS} more")
     return table
 
 
@@ -150,40 +135,7 @@ def _worst_first(values: Sequence[ValueComparison]) -> list[ValueComparison]:
     """Those that differ, then by how much of their tolerance the largest error takes."""
 
     def rank(value: ValueComparison) -> tuple[bool, bool, float]:
-        error = math.inf if _one_sided(value) else value.max_relative
+        error = math.inf if value.nan_one else value.max_relative
         return value.equal, value.mismatch is None, -error / (value.tolerance or 1)
 
     return sorted(values, key=rank)
-
-
-def _row(value: ValueComparison) -> tuple[str, ...]:
-    type_ = _type(value)
-    if value.mismatch is not None:
-        return value.name, type_, value.mismatch
-    return (
-        value.name,
-        type_,
-        f"{value.max_absolute:.3g}",
-        f"{value.max_relative:.3g}",
-        f"{value.tolerance:.2g}",
-        str(value.differing),
-        str(_one_sided(value) or ""),
-    )
-
-
-def _one_sided(value: ValueComparison) -> int:
-    return value.nan_got + value.nan_wanted
-
-
-def _type(value: ValueComparison) -> str:
-    return f"{value.dtype}[{','.join(map(str, value.shape))}]"
-
-
-def _numberless(values: Sequence[ValueComparison]) -> str:
-    count = sum(value.nan_both for value in values)
-    return f" {pluralize(count, 'element')} of both: no number." if count else ""
-
-
-def _run_title(all_runs: Sequence[Run]) -> str:
-    counts = sorted({len(run.times_s) for run in all_runs})
-    return f"run, median of {' and '.join(map(str, counts))}"

@@ -1,42 +1,41 @@
-"""Finds operations of a module that may run code which XLA did not generate.
+"""Finds operations that a replay cannot run, or runs only where the dump is trusted.
 
 A program of StableHLO can compute, and no more. A custom call can do whatever its target does: it
 may hold machine code, as kernels of Triton and Mosaic and hloom's own for CUDA do, or addresses.
+Calls to the host cannot run again: the Python program is not there any more.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from jax.extend.mlir import ir
 
+from hloom.passes.framework.text import pluralize
 from hloom.passes.ir import walk
-from hloom.passes.ir.custom_calls import OWN, is_python_callback, target_of
-from hloom.passes.ir.locations import source_line
+from hloom.passes.ir.custom_calls import OWN, is_host_callback, is_python_callback, target_of
+from hloom.passes.ir.locations import operation_name, source_line
+from hloom.passes.ir.op_facts import Category
+from hloom.passes.ir.ops import facts_of
 from hloom.tools.replay.errors import ReplayError
+from hloom.tools.replay.signature import TOKEN
 from hloom.visible import visible
 
 _DIALECTS = frozenset({"builtin", "chlo", "func", "sdy", "stablehlo"})
 """What JAX writes modules in, apart from modules of dynamic shapes, which are not replayed."""
 
-_HINTS = frozenset(
+_KNOWN = frozenset(
     """
-    AllocateBuffer LayoutConstraint PinToDevice PinToDeviceSram PinToHost MoveToDevice MoveToHost
-    SPMDFullToShardShape SPMDShardToFullShape Sharding annotate_device_placement ragged_all_to_all
-    xla.sdy.FuncResultSharding xla.sdy.GlobalToLocalShape xla.sdy.LocalToGlobalShape
-    xla.sdy.ShardingConstraint
+    AggregateToTopK AllocateBuffer ApproxTopK Cholesky Eigh LayoutConstraint LuDecomposition
+    MoveToDevice MoveToHost PartialReduce PinToDevice PinToDeviceSram PinToHost
+    ProductOfElementaryHouseholderReflectors Qr ResizeNearest SPMDFullToShardShape
+    SPMDShardToFullShape Sharding TopK annotate_device_placement mhlo.erf mhlo.ragged_dot mhlo.topk
+    ragged_all_to_all xla.sdy.FuncResultSharding xla.sdy.GlobalToLocalShape
+    xla.sdy.LocalToGlobalShape xla.sdy.ShardingConstraint
     """.split()
 )
-"""Custom calls that XLA itself takes for a hint, or for an operation of its own."""
-
-_EXPANDED = frozenset(
-    """
-    AggregateToTopK ApproxTopK Cholesky Eigh LuDecomposition PartialReduce
-    ProductOfElementaryHouseholderReflectors Qr ResizeNearest TopK mhlo.erf mhlo.topk
-    mhlo.ragged_dot
-    """.split()
-)
-"""Custom calls that XLA writes out in operations of its own."""
+"""Custom calls that XLA takes for a hint, or writes out in operations of its own."""
 
 _NUMERICAL = re.compile(
     r"(?:lapack|cublas|cusolver|cusparse|hipblas|hipsolver|hipsparse)_\w+"
@@ -46,7 +45,7 @@ _NUMERICAL = re.compile(
 """jaxlib's calls into libraries of linear algebra, which take numbers only."""
 
 _CONFIGS = ("backend_config", "mhlo.backend_config")
-"""Where the attributes of a call to a typed handler stand."""
+"""Attributes that hold those of a call to a typed handler."""
 
 
 def require_trust(module: ir.Module) -> None:
@@ -64,23 +63,71 @@ def require_trust(module: ir.Module) -> None:
 
 def _foreign(op: ir.Operation) -> str | None:
     """What of an operation may be somebody's code, a sentence; None where nothing is."""
-    dialect = op.name.partition(".")[0]
-    if dialect not in _DIALECTS:
+    if op.name.partition(".")[0] not in _DIALECTS:
         return f"the module has an operation '{op.name}', which JAX does not write"
     target = target_of(op)
     if target is None:
         return None
-    if target in _HINTS or target in _EXPANDED:
+    if target in _KNOWN or _NUMERICAL.fullmatch(target) or is_python_callback(target):
         return None
-    # Callbacks are left out of a replay, or refused, by `unsupported`.
-    if _NUMERICAL.fullmatch(target) or is_python_callback(target):
-        return None
-    if target.startswith(OWN) and not _has_image(op):
+    # A kernel comes with the call; on the CPU hloom's are in its library.
+    configs = [op.attributes[name] for name in _CONFIGS if name in op.attributes]
+    has_image = any(isinstance(each, ir.DictAttr) and "image" in each for each in configs)
+    if target.startswith(OWN) and not has_image:
         return None
     return f"the module calls '{target}', which may carry machine code or run any"
 
 
-def _has_image(op: ir.Operation) -> bool:
-    """Whether a call of hloom's has a kernel with it; on the CPU hloom's are in its library."""
-    values = [op.attributes[name] for name in _CONFIGS if name in op.attributes]
-    return any(isinstance(value, ir.DictAttr) and "image" in value for value in values)
+def remove_silent_callbacks(module: ir.Module) -> tuple[str, ...]:
+    """Takes out what only tells the host something, like `jax.debug.print`, in place; gives notes.
+
+    Raises ReplayError where the program uses what the host gave it.
+    """
+    callbacks = [
+        op
+        for op in walk.operations(module.operation)
+        if facts_of(op.name).category is Category.HOST_TRANSFER or is_host_callback(op)
+    ]
+    for op in callbacks:
+        if any(str(result.type) != TOKEN for result in op.results):
+            raise ReplayError(
+                f"{_described(op)} calls the host: a Python function (jax.pure_callback, "
+                "jax.experimental.io_callback) or a feed that is not in the dump. A replay needs "
+                "the module without it."
+            )
+    for op in callbacks:
+        tokens = [operand for operand in op.operands if str(operand.type) == TOKEN]
+        for result, token in zip(op.results, tokens, strict=True):
+            result.replace_all_uses_with(token)
+        op.erase()
+    if not callbacks:
+        return ()
+    return (f"{pluralize(len(callbacks), 'host callback')} without a result left out",)
+
+
+def place_of_call(module: ir.Module, message: str) -> str | None:
+    """Which custom call of the module an error of XLA is about, with its line; None where none."""
+    for target, op in _custom_calls(module):
+        if re.search(rf"(?<!\w){re.escape(target)}(?!\w)", message):
+            return _described(op)
+    return None
+
+
+def calls_lapack(module: ir.Module) -> bool:
+    """Whether the module calls LAPACK, which JAX loads when it lowers such a call."""
+    return any(target.startswith("lapack_") for target, _ in _custom_calls(module))
+
+
+def _custom_calls(module: ir.Module) -> Iterator[tuple[str, ir.Operation]]:
+    for op in walk.operations(module.operation):
+        if (target := target_of(op)) is not None:
+            yield target, op
+
+
+def _described(op: ir.Operation) -> str:
+    target = target_of(op)
+    what = op.name if target is None else f"custom call '{target}'"
+    # JAX puts a colon behind the name of a callback.
+    name, line = operation_name(op.location).rstrip(":"), source_line(op.location)
+    of = f" of '{name}'" if name else ""
+    return f"{what}{of}" + (f" at {line}" if line else "")

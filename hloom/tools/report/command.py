@@ -10,7 +10,7 @@ from typing import Literal
 from hloom import files
 from hloom.dumps.read.dump import DumpError, open_dump
 from hloom.terminal import PlainConsole, complain
-from hloom.tools.report.drawing import Plot, PlotError
+from hloom.tools.report.drawing import PlotError
 from hloom.tools.report.folder import PAGE
 from hloom.tools.report.gather import Report, gather
 from hloom.tools.report.plots import figures_of
@@ -71,17 +71,12 @@ def _run(
     if as_text:
         PlainConsole().print(text(report))
     if png is not None:
-        for file in save_plots(report, _plots_beside(report) if png is True else png):
-            yield f"wrote {file}"
+        beside = report.path / "plots"
+        if png is True and beside.is_symlink():
+            raise ReportError(f"{beside} is a link, and nothing is written through it. Remove it.")
+        yield from (f"wrote {file}" for file in save_plots(report, beside if png is True else png))
     if out is not None or (png is None and not as_text):
         yield f"wrote {write_page(report, out or report.path / PAGE)}"
-
-
-def _plots_beside(report: Report) -> Path:
-    folder = report.path / "plots"
-    if folder.is_symlink():
-        raise ReportError(f"{folder} is a link, and nothing is written through it. Remove it.")
-    return folder
 
 
 def write_page(report: Report, file: Path) -> Path:
@@ -114,10 +109,11 @@ def save_plots(report: Report, folder: Path) -> list[Path]:
     written: list[Path] = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, title, plot in _plots(report):
-            file = folder / f"{name}.png"
-            plot.save_png(file, title)
-            written.append(file)
+        for module in filter(lambda module: module.in_full, report.modules):
+            for figure in figures_of(module.memory):
+                written.append(folder / f"{module.folder.name}-{figure.name}.png")
+                over = f"memory over the program, {lower_first(figure.title)}"
+                figure.wide.save_png(written[-1], f"{module.name}: {over}")
     except files.FileError as error:
         raise ReportError(f"{error}.") from error
     except OSError as error:
@@ -126,11 +122,3 @@ def save_plots(report: Report, folder: Path) -> list[Path]:
     if not written:
         raise ReportError(f"{report.path} has nothing to plot: no state, and nothing of XLA's.")
     return written
-
-
-def _plots(report: Report) -> Iterator[tuple[str, str, Plot]]:
-    """Of each plot the file's name, the title, and the plot."""
-    for module in filter(lambda module: module.in_full, report.modules):
-        for figure in figures_of(module.memory):
-            title = f"{module.name}: memory over the program, {lower_first(figure.title)}"
-            yield f"{module.folder.name}-{figure.name}", title, figure.wide

@@ -11,6 +11,7 @@ import io
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,39 +20,14 @@ from hloom.files import write_whole
 Width = Literal["wide", "phone"]
 """For a page of about 1,000 px, or of about 360."""
 
-COLORS = {
-    "before": "#b1530b",
-    "after": "#0b6e75",
-    "budget": "#7a3ea1",
-    "text": "#1b2227",
-    "muted": "#586269",
-    "line": "#dfe1dc",
-    "surface": "#ffffff",
-    "sunken": "#f0f0ec",
-}
-"""By CSS variable, what a PNG has and an SVG where the page does not set it. The two curves differ
-to every kind of eye, and by their marks too."""
+COLORS_CSS = resources.files(__package__).joinpath("templates", "colors.css").read_text("utf-8")
+"""The colours as variables of CSS, for light and for dark."""
 
-DARK = {
-    "before": "#f0a05a",
-    "after": "#54c5ca",
-    "budget": "#c9a0ec",
-    "text": "#e6eaec",
-    "muted": "#9ba8b0",
-    "line": "#2f383f",
-    "surface": "#191f24",
-    "sunken": "#20272d",
-}
-
-
-def _variables(colors: Mapping[str, str]) -> str:
-    return " ".join(f"--{name}: {color};" for name, color in colors.items())
-
-
-PLOT_CSS = f""":root {{ {_variables(COLORS)} }}
-@media (prefers-color-scheme: dark) {{ :root {{ {_variables(DARK)} }} }}
-"""
-"""What the plots' colours are, for a page that does not set them itself."""
+COLORS, DARK = (
+    dict(re.findall(r"--([\w-]+): (#\w{6});", block)) for block in COLORS_CSS.split("@media")
+)
+"""By CSS variable; a PNG has the light ones, and so an SVG where the page does not set them. The
+two curves differ to every kind of eye, and by their marks too."""
 
 WIDTH_INCHES = {"wide": 10.0, "phone": 4.0}
 _FONT_POINTS = 9.5
@@ -65,12 +41,7 @@ class PlotError(RuntimeError):
 
 @dataclass(frozen=True)
 class Plot:
-    """A plot that is drawn when it is asked for.
-
-    Attributes:
-      width_inches, height_inches: of the drawing.
-      draw: draws it into a figure of that size.
-    """
+    """A plot that is drawn when it is asked for, by `draw` into a figure of that size."""
 
     width_inches: float
     height_inches: float
@@ -131,12 +102,8 @@ _JOINS = "stroke-linejoin: round; stroke-linecap: butt"
 def for_page(text: str, colors: Mapping[str, str]) -> str:
     """The `<svg>` element of a file that matplotlib wrote, for the inside of a page.
 
-    Args:
-      text: the file.
-      colors: by name of a CSS variable, the colour that stands for it in the file, as "#rrggbb".
-
-    It has no size of its own but its proportions, takes the width it is given, and may stand
-    beside others.
+    It has no size of its own but its proportions, and may stand beside others. `colors` has by name
+    of a CSS variable the colour that stands for it in the file, as "#rrggbb".
     """
     found = _ELEMENT.search(text)
     if found is None:

@@ -14,29 +14,23 @@ from hloom.dumps.read.dump import Dump, alike
 from hloom.dumps.read.module import Missing, ModuleDump, State
 from hloom.passes.framework import registry
 from hloom.passes.framework.errors import PassError
-from hloom.tools.report import barriers_view, folder, remat_view
-from hloom.tools.report import graphs_view as graphs
-from hloom.tools.report.barriers_view import BarriersView
-from hloom.tools.report.folder import Array, Facts, File, Notice, Times
-from hloom.tools.report.graphs_view import Graphs
-from hloom.tools.report.memory import MemoryView, memory_of, model_owners, xla_owners
-from hloom.tools.report.profile import curve_of_text
-from hloom.tools.report.remat_view import Recomputation
+from hloom.tools.report import folder, plan_views
+from hloom.tools.report.folder import Facts, File, Notice, Times
+from hloom.tools.report.memory import (
+    MemoryView,
+    curve_of_text,
+    memory_of,
+    model_owners,
+    xla_owners,
+)
+from hloom.tools.report.plan_views import BarriersView, Graphs, Recomputation
 from hloom.tools.report.sources import Sources
 
 MOST_MODEL_BYTES = 64 * 2**20
 """A module with more text than that is not read to model its memory: it would take minutes."""
 
-_DAMAGE = (
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    OSError,
-    PassError,
-    RecursionError,
-    TypeError,
-    ValueError,
-)
+_DAMAGE: tuple[type[Exception], ...] = (ArithmeticError, AttributeError, LookupError, OSError)
+_DAMAGE += (PassError, RecursionError, TypeError, ValueError)
 """What reading a file raises that is not what it should be."""
 
 _T = TypeVar("_T")
@@ -48,13 +42,8 @@ class ModuleReport:
 
     Attributes:
       anchor: its name in links of the page.
-      name: the module's.
-      folder: where it lies.
-      processes: those that ran it.
       spec: what ran on it; empty where hloom was off, None where nobody knows.
-      device: what it is for, for people.
       in_full: it is one of the large ones: its states were read for its memory.
-      facts: versions, flags and the like, by group.
       commands: what to run next, each with what for.
     """
 
@@ -71,8 +60,8 @@ class ModuleReport:
     barriers: BarriersView | None
     graphs: Graphs | None
     times: Times
-    arguments: tuple[Array, ...]
-    results: tuple[Array, ...]
+    arguments: tuple[dict[str, Any], ...]
+    results: tuple[dict[str, Any], ...]
     missing: tuple[Missing, ...]
     states: tuple[File, ...]
     files: tuple[File, ...]
@@ -88,7 +77,7 @@ class ModuleReport:
         return 0 if curve is None else curve.step_bytes
 
 
-def report_module(group: Sequence[ModuleDump], *, number: int, in_full: bool) -> ModuleReport:
+def _module(group: Sequence[ModuleDump], number: int, *, in_full: bool) -> ModuleReport:
     """Reads a module that one process ran, or several alike; only `in_full` its states as well."""
     dump = group[0]
     sources = Sources(dump.manifest)
@@ -100,26 +89,19 @@ def report_module(group: Sequence[ModuleDump], *, number: int, in_full: bool) ->
         try:
             return build(given)
         except _DAMAGE as error:
-            why = f"what the dump has of it cannot be read: {error}"
-            unread.append(Missing(what, why))
+            unread.append(Missing(what, f"what the dump has of it cannot be read: {error}"))
             return None
-
-    def missing() -> tuple[Missing, ...]:
-        """All that is not there, once everything has been looked at."""
-        return tuple(dict.fromkeys((*unread, *dump.refused.values(), *folder.odd_ones(dump))))
 
     memory = memory_of(dump)
     of_xla = read("owners of XLA's peak", partial(xla_owners, sources=sources), dump.live_ranges)
-    if of_xla is None:
-        memory = dataclasses.replace(memory, live_ranges=None)
-    else:
-        memory = dataclasses.replace(memory, owners=(of_xla,))
+    known = {"live_ranges": None} if of_xla is None else {"owners": (of_xla,)}
+    memory = dataclasses.replace(memory, **known)
     if in_full:
         modelled = partial(_modelled, memory=memory, sources=sources)
         memory = read("memory before and after", modelled, dump) or memory
-    recomputes = partial(remat_view.recomputation, attempts=dump.attempts, sources=sources)
-    meets = dump.plan("barriers")
-    return ModuleReport(
+    recomputes = partial(plan_views.recomputation, attempts=dump.attempts, sources=sources)
+    meets = partial(plan_views.barriers, sources=sources)
+    found = ModuleReport(
         anchor=f"module-{number + 1}",
         name=dump.name,
         folder=dump.folder,
@@ -130,17 +112,20 @@ def report_module(group: Sequence[ModuleDump], *, number: int, in_full: bool) ->
         notices=folder.notices_of(dump),
         memory=memory,
         recomputation=read("what is recomputed", recomputes, dump.plan("remat")),
-        barriers=read("barriers", partial(barriers_view.barriers, sources=sources), meets),
-        graphs=read("CUDA graphs", partial(graphs.graphs, sources=sources), dump.captured),
-        times=read("times", folder.times_of, dump) or Times((), None, None, 0, None),
+        barriers=read("barriers", meets, dump.plan("barriers")),
+        graphs=read("CUDA graphs", partial(plan_views.graphs, sources=sources), dump.captured),
+        times=read("times", folder.times_of, dump) or Times(),
         arguments=folder.arrays_of(dump.manifest.get("arguments")),
         results=folder.arrays_of(dump.manifest.get("results")),
         states=folder.states_of(dump),
         files=folder.files_of(dump),
         facts=folder.facts_of(dump.manifest),
         commands=folder.commands_of(dump),
-        missing=missing(),
+        missing=(),
     )
+    # Once everything has been looked at.
+    missing = dict.fromkeys((*unread, *dump.refused.values(), *folder.odd_ones(dump)))
+    return dataclasses.replace(found, missing=tuple(missing))
 
 
 def _modelled(dump: ModuleDump, memory: MemoryView, sources: Sources) -> MemoryView:
@@ -180,17 +165,7 @@ _SMALL_SHARE = 0.02
 
 @dataclass(frozen=True)
 class Report:
-    """What a dump tells.
-
-    Attributes:
-      path: the dump.
-      title: e.g. "Step 3".
-      started: when the step began, as the manifest has it; empty where not known.
-      command: what was running; empty where not known.
-      processes: those whose folders are there.
-      modules: the largest first.
-      missing: what is not there of the dump besides what its modules miss.
-    """
+    """What a dump tells, the largest module first; `missing` is besides what its modules miss."""
 
     path: Path
     title: str
@@ -206,37 +181,26 @@ def gather(dump: Dump) -> Report:
     groups = alike(dump.modules)
     groups.sort(key=lambda group: -_rough_bytes(group[0]))
     in_full = _to_show_in_full([group[0] for group in groups])
-    modules = [
-        report_module(group, number=number, in_full=number in in_full)
-        for number, group in enumerate(groups)
-    ]
+    modules = [_module(each, n, in_full=n in in_full) for n, each in enumerate(groups)]
     modules.sort(key=lambda module: (not module.in_full, -module.step_bytes))
-    manifest = dump.manifest
+    manifest, words = dump.manifest, dump.manifest.get("command")
     own = {(each.what, each.why) for module in dump.modules for each in module.missing}
     return Report(
         path=dump.path,
         title=f"Step {dump.step}" if dump.step is not None else "One compile",
         started=str(manifest.get("started") or ""),
-        command=_command(manifest.get("command")),
+        command=shlex.join(map(str, words)) if isinstance(words, list) else "",
         processes=dump.processes,
         modules=tuple(modules),
         missing=tuple(each for each in dump.missing if (each.what, each.why) not in own),
     )
 
 
-def _command(words: object) -> str:
-    return shlex.join(map(str, words)) if isinstance(words, list) else ""
-
-
 def _to_show_in_full(modules: Sequence[ModuleDump]) -> set[int]:
     """The numbers of those that matter, of modules with the largest first."""
     least_bytes = _SMALL_SHARE * max(map(_rough_bytes, modules), default=0)
-    matter = [
-        number
-        for number, module in enumerate(modules)
-        if _was_touched(module) or _rough_bytes(module) >= least_bytes
-    ]
-    return set(matter[:MOST_IN_FULL])
+    matter = [_was_touched(each) or _rough_bytes(each) >= least_bytes for each in modules]
+    return set([number for number, each in enumerate(matter) if each][:MOST_IN_FULL])
 
 
 def _was_touched(module: ModuleDump) -> bool:

@@ -4,31 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from jax.extend.mlir import ir
+
+from hloom._jax.modules import make_context
 from hloom.dumps.read.module import ModuleDump
+from hloom.passes.analysis.memory_model.profile import MemoryProfile, memory_profile
+from hloom.passes.framework.base import Target
 from hloom.passes.framework.errors import SpecError
 from hloom.passes.framework.options import Budget
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.tools.report import units
 from hloom.tools.report.sources import Json, Named, Sources, entries, number, whole, whole_or_none
 
-if TYPE_CHECKING:
-    from hloom.passes.analysis.memory_model.profile import MemoryProfile
-
-MOST_OWNERS = 8
+_MOST_OWNERS = 8
 """How many owners of the peak a table tells of."""
+
+_PREPARATION = "inline,cse,free-constants"
+"""What the model wants done before; a module that came out of `remat` has it behind it."""
 
 
 @dataclass(frozen=True)
 class StepBytes:
-    """What a step takes of a device, in bytes.
-
-    Attributes:
-      argument_bytes: what it is given.
-      output_bytes: what it returns and does not lie where an argument was.
-      temp_bytes: everything else while it runs.
-    """
+    """What a step takes of a device; results do not count that lie where an argument was."""
 
     argument_bytes: int
     output_bytes: int
@@ -42,13 +41,7 @@ class StepBytes:
 
 @dataclass(frozen=True)
 class Bound:
-    """The budget that a module was compiled for.
-
-    Attributes:
-      text: as the spec has it, e.g. "60GiB", "50%", "fit".
-      bytes: the bound; None where it is not known.
-      of_temp: it bounds the temporaries alone, not the whole step.
-    """
+    """The budget that a module was compiled for; `of_temp` bounds the temporaries alone."""
 
     text: str
     bytes: int | None
@@ -73,17 +66,15 @@ class OwnerRow:
     """Values of one line that are alive when most memory is in use.
 
     Attributes:
-      value: one of them.
-      count: how many there are.
       start, end: when the first begins and the last ends, from 0, the program's start, to 1.
       note: what else there is to say, e.g. "inside of a loop".
     """
 
     value: Named
-    count: int
     start: float
     end: float
-    note: str = ""
+    note: str
+    count: int = 1
 
     @property
     def size_bytes(self) -> int:
@@ -96,11 +87,8 @@ class PeakOwners:
     """Whose the memory is when most of it is in use.
 
     Attributes:
-      title: of what program, by whose count.
-      peak_bytes: what is in use then.
-      peak_at: when that is, from 0 to 1.
-      rows: the largest, in order.
-      others: how many more there are, and their bytes.
+      peak_bytes, peak_at: what is in use then, and when that is, from 0 to 1.
+      rows: the largest, in order; `others` with `others_bytes` are not among them.
       is_before: of the program as it was before the passes.
     """
 
@@ -110,7 +98,7 @@ class PeakOwners:
     rows: tuple[OwnerRow, ...]
     others: int
     others_bytes: int
-    is_before: bool = False
+    is_before: bool
 
 
 @dataclass(frozen=True)
@@ -118,21 +106,19 @@ class MemoryView:
     """A module's memory; what is not known is None.
 
     Attributes:
-      xla: XLA's figures for what runs.
-      xla_before: XLA's figures of the program as it was, where it was compiled that way too.
+      xla, xla_before: XLA's figures for what runs, and for the program as it was.
       before, after: by hloom's model of memory; `after` only where the passes changed something.
-      bound: the budget.
       live_ranges: what lives when in XLA's schedule, as the dump has it.
       owners: tables of the peak's owners, the one that tells most first.
     """
 
     xla: StepBytes | None
     xla_before: StepBytes | None
-    before: MemoryProfile | None
-    after: MemoryProfile | None
     bound: Bound | None
     live_ranges: Json | None
-    owners: tuple[PeakOwners, ...]
+    before: MemoryProfile | None = None
+    after: MemoryProfile | None = None
+    owners: tuple[PeakOwners, ...] = ()
 
     @property
     def ends(self) -> tuple[int, int] | None:
@@ -163,15 +149,8 @@ def _figures(curve: MemoryProfile) -> StepBytes:
 def memory_of(dump: ModuleDump) -> MemoryView:
     """XLA's figures and the budget, and of the rest what a module folder has as it is."""
     figures = _xla_figures(dump.memory)
-    return MemoryView(
-        xla=figures,
-        xla_before=None if figures is None else _unmodified(dump, figures),
-        before=None,
-        after=None,
-        bound=_bound(dump),
-        live_ranges=dump.live_ranges,
-        owners=(),
-    )
+    before = None if figures is None else _unmodified(dump, figures)
+    return MemoryView(figures, before, _bound(dump), dump.live_ranges)
 
 
 def _xla_figures(memory: Mapping[str, Any] | None) -> StepBytes | None:
@@ -188,9 +167,7 @@ def _xla_figures(memory: Mapping[str, Any] | None) -> StepBytes | None:
 def _unmodified(dump: ModuleDump, figures: StepBytes) -> StepBytes | None:
     """XLA's figures of the attempt in which nothing was recomputed, where there was one.
 
-    Args:
-      dump: the module.
-      figures: of what runs: recomputation changes neither arguments nor results.
+    `figures` are of what runs: recomputation changes neither arguments nor results.
     """
     for index, attempt in enumerate(dump.attempts, start=1):
         for file in sorted(dump.folder.glob(f"attempt-{index}/plan-*-remat.json")):
@@ -214,12 +191,8 @@ def _bound(dump: ModuleDump) -> Bound | None:
         passes = Pipeline.parse(dump.spec).passes
     except SpecError:
         return None
-    budgets = (getattr(each, "budget", None) for each in passes)
-    budget = next(filter(None, budgets), None)
-    if not isinstance(budget, Budget):
-        return None
-    target = entries(dump.manifest, "target")
-    if budget.least:
+    budget = next(filter(None, (getattr(each, "budget", None) for each in passes)), None)
+    if not isinstance(budget, Budget) or budget.least:
         return None
     if budget.percent is not None:
         temp_bytes = next((_known(each.get("temp_bytes")) for each in dump.attempts), None)
@@ -227,7 +200,8 @@ def _bound(dump: ModuleDump) -> Bound | None:
         return Bound(f"{budget.percent:g} % of its temporaries", limit, of_temp=True)
     if budget.size_bytes is not None:
         return Bound(units.size(budget.size_bytes), budget.size_bytes, of_temp=False)
-    return Bound("what fits the device", _known(target.get("usable_bytes")), of_temp=False)
+    usable_bytes = _known(entries(dump.manifest, "target").get("usable_bytes"))
+    return Bound("what fits the device", usable_bytes, of_temp=False)
 
 
 def xla_owners(ranges: Json, sources: Sources) -> PeakOwners:
@@ -237,7 +211,6 @@ def xla_owners(ranges: Json, sources: Sources) -> PeakOwners:
     """
     _check_curve(ranges)
     last = max(whole(ranges["instructions"]) - 1, 1)
-    values = ranges["values"]
     rows = [
         OwnerRow(
             value=Named(
@@ -246,12 +219,11 @@ def xla_owners(ranges: Json, sources: Sources) -> PeakOwners:
                 units.short_type(str(value["type"])),
                 whole(value["bytes"]),
             ),
-            count=1,
             start=number(value["start"]) / last,
             end=number(value["end"]) / last,
             note=str(value["name"]) if value["operation"] else "",
         )
-        for value in (values[index] for index in ranges["at_peak"])
+        for value in (ranges["values"][index] for index in ranges["at_peak"])
         # The peak is of temporaries; what is given and returned is there all the time.
         if value["kind"] == "temp"
     ]
@@ -269,6 +241,20 @@ def _check_curve(ranges: Json) -> None:
         place = time
 
 
+def curve_of_text(text: str) -> MemoryProfile:
+    """The memory of a module over its kernels by hloom's model, given the module's text.
+
+    Raises ValueError where the text is no module, and PassError where it cannot be prepared.
+    """
+    with make_context(), ir.Location.unknown():
+        try:
+            module = ir.Module.parse(text)
+        except ir.MLIRError as error:
+            raise ValueError(f"not a module of StableHLO: {error}") from error
+        Pipeline.parse(_PREPARATION, source="the report").run(module, target=Target())
+        return memory_profile(module)
+
+
 def model_owners(
     title: str, curve: MemoryProfile, sources: Sources, *, is_before: bool = False
 ) -> PeakOwners:
@@ -276,10 +262,7 @@ def model_owners(
     last = max(len(curve.points) - 1, 1)
     rows = [
         OwnerRow(
-            value=Named(
-                each.name, sources.place(each.line), units.short_type(each.type), each.bytes
-            ),
-            count=1,
+            Named(each.name, sources.place(each.line), units.short_type(each.type), each.bytes),
             start=each.start / last,
             end=each.end / last,
             note="inside of a loop" if each.in_loop else "",
@@ -287,39 +270,29 @@ def model_owners(
         for each in curve.owners
     ]
     peak_bytes = curve.points[curve.peak_at].bytes if curve.points else 0
-    found = _owners(title, rows, peak_bytes, curve.peak_at / last)
-    return replace(found, is_before=is_before)
+    return _owners(title, rows, peak_bytes, curve.peak_at / last, is_before=is_before)
 
 
-def _owners(title: str, values: list[OwnerRow], peak_bytes: int, peak_at: float) -> PeakOwners:
-    rows = sorted(_together(values), key=lambda row: -row.size_bytes)
-    shown, others = tuple(rows[:MOST_OWNERS]), rows[MOST_OWNERS:]
+def _owners(
+    title: str, values: list[OwnerRow], peak_bytes: int, peak_at: float, *, is_before: bool = False
+) -> PeakOwners:
+    # One row for the values of one line and type: each layer of a model has its own.
+    together: dict[tuple[object, ...], OwnerRow] = {}
+    for each in values:
+        value = each.value
+        same = (value.leaf, value.phase, value.place, value.type, value.size_bytes)
+        if (first := together.get(same)) is not None:
+            start, end = min(first.start, each.start), max(first.end, each.end)
+            each = replace(first, count=first.count + 1, start=start, end=end)
+        together[same] = each
+    rows = sorted(together.values(), key=lambda row: -row.size_bytes)
+    others = rows[_MOST_OWNERS:]
     return PeakOwners(
         title=title,
         peak_bytes=peak_bytes or sum(row.size_bytes for row in rows) or 1,
         peak_at=peak_at,
-        rows=shown,
+        rows=tuple(rows[:_MOST_OWNERS]),
         others=sum(row.count for row in others),
         others_bytes=sum(row.size_bytes for row in others),
+        is_before=is_before,
     )
-
-
-def _together(values: list[OwnerRow]) -> list[OwnerRow]:
-    """One owner for the values of one line and type: each layer of a model has its own."""
-    rows: dict[tuple[object, ...], OwnerRow] = {}
-    for each in values:
-        value = each.value
-        same = (value.leaf, value.phase, value.place, value.type, value.size_bytes)
-        first = rows.get(same)
-        rows[same] = (
-            each
-            if first is None
-            else OwnerRow(
-                value=first.value,
-                count=first.count + 1,
-                start=min(first.start, each.start),
-                end=max(first.end, each.end),
-                note=first.note,
-            )
-        )
-    return list(rows.values())

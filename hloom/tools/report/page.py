@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from importlib import resources
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
@@ -26,7 +25,7 @@ _T = TypeVar("_T")
 def page(report: Report, *, folder: Path) -> str:
     """The page, to be written into `folder`: links to files of the dump start there."""
     environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(_template),
+        loader=jinja2.PackageLoader(__package__),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         finalize=_shown,
@@ -34,27 +33,15 @@ def page(report: Report, *, folder: Path) -> str:
         lstrip_blocks=True,
     )
     environment.filters.update(_FILTERS)
-    environment.filters["link"] = lambda path: _link(path, folder)
+    # As a URL: names of modules are plain, but folders are the user's.
+    environment.filters["link"] = lambda path: quote(os.fsencode(os.path.relpath(path, folder)))
     environment.globals["inlined"] = _inlined
-    return environment.get_template("report.html.jinja").render(
-        report=report,
-        style=Markup(_template("style.css")),
-        version=__version__,
-    )
-
-
-def _template(name: str) -> str:
-    return resources.files(__package__).joinpath("templates", name).read_text(encoding="utf-8")
+    return environment.get_template("report.html.jinja").render(report=report, version=__version__)
 
 
 def _shown(value: object) -> object:
     """What stands for a value; of markup that was made here nothing is hidden."""
     return visible(value) if type(value) is str else value
-
-
-def _link(path: Path, folder: Path) -> str:
-    # As a URL: names of modules are plain, but folders are the user's.
-    return quote(os.fsencode(os.path.relpath(path, folder)))
 
 
 def _inlined(module: ModuleReport) -> Iterator[tuple[Figure, Markup, Markup]]:
@@ -66,7 +53,7 @@ def _inlined(module: ModuleReport) -> Iterator[tuple[Figure, Markup, Markup]]:
 
 def _sections(module: ModuleReport) -> list[tuple[str, str]]:
     """The anchors and titles of what a module has."""
-    memory, times = module.memory, module.times
+    memory = module.memory
     has_curve = module.in_full and (memory.before is not None or memory.live_ranges is not None)
     found = (
         ("memory", "Memory", True),
@@ -75,7 +62,7 @@ def _sections(module: ModuleReport) -> list[tuple[str, str]]:
         ("recomputed", "Recomputed", module.recomputation),
         ("barriers", "Barriers", module.barriers),
         ("graphs", "CUDA graphs", module.graphs),
-        ("times", "Passes and compile", times.passes or times.compile_s is not None),
+        ("times", "Passes and compile", module.times.known),
         ("missing", f"Missing ({len(module.missing)})", module.missing),
         ("next", "Replay and bisect", True),
         ("states", "Files", True),

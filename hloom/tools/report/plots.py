@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from hloom.passes.analysis.memory_model.profile import MemoryProfile
 from hloom.passes.framework.text import pluralize
 from hloom.tools.report import units
 from hloom.tools.report.drawing import COLORS, WIDTH_INCHES, Plot, Width
 from hloom.tools.report.memory import MemoryView
-
-if TYPE_CHECKING:
-    from hloom.passes.analysis.memory_model.profile import MemoryProfile
 
 _MOST_STEPS = 600
 """Of a curve: more are finer than a screen."""
@@ -21,14 +19,9 @@ _MOST_STEPS = 600
 
 @dataclass(frozen=True)
 class Figure:
-    """A plot.
+    """A plot for wide and narrow pages, with a file's name, a heading, and what it shows in words.
 
-    Attributes:
-      name: for a file of it.
-      title: for a heading.
-      wide, phone: the plot for a wide and for a narrow page.
-      caption: what to look at.
-      alternative: what it shows, for those who do not see it.
+    The caption says what to look at; the alternative is for those who do not see it.
     """
 
     name: str
@@ -43,12 +36,9 @@ def figures_of(memory: MemoryView) -> Iterator[Figure]:
     """Memory over the program by hloom's model, and over what XLA made of it."""
     before, after = memory.before, memory.after
     if before is not None and before.points:
-        bound = memory.bound
-        budget = None if bound is None or bound.of_temp else bound.bytes
-        wide, phone = (
-            memory_plot(before, after, width=width, budget_bytes=budget)
-            for width in ("wide", "phone")
-        )
+        budget = None if memory.bound is None or memory.bound.of_temp else memory.bound.bytes
+        wide = memory_plot(before, after, budget_bytes=budget)
+        phone = memory_plot(before, after, budget_bytes=budget, width="phone")
         text = f"The peak is {units.size(before.step_bytes)} before the passes"
         if after is not None:
             text += f" and {units.size(after.step_bytes)} after them"
@@ -57,27 +47,23 @@ def figures_of(memory: MemoryView) -> Iterator[Figure]:
             "A loop is shown by one turn of its body."
         )
         if memory.xla is not None:
-            caption += f" XLA's own count of the step is {_xla_count(memory)}."
-        yield Figure(
-            "memory", "By hloom's model", wide, phone, caption, f"{text}, by hloom's model."
-        )
+            count = units.size(memory.xla.step_bytes)
+            if memory.xla_before is not None:
+                was = units.size(memory.xla_before.step_bytes)
+                count = f"{was} before the passes and {count} after them"
+            caption += f" XLA's own count of the step is {count}."
+        text += ", by hloom's model."
+        yield Figure("memory", "By hloom's model", wide, phone, caption, text)
     ranges = memory.live_ranges
     if ranges is not None and ranges.get("curve"):
-        wide, phone = (xla_memory_plot(ranges, width=width) for width in ("wide", "phone"))
-        count, peak = int(ranges["instructions"]), int(ranges["peak_bytes"])
+        length, peak = int(ranges["instructions"]), int(ranges["peak_bytes"])
         caption = (
-            f"Temporaries in use over XLA's schedule of {pluralize(count, 'instruction')}: "
+            f"Temporaries in use over XLA's schedule of {pluralize(length, 'instruction')}: "
             "what really runs."
         )
         text = f"Temporaries take at most {units.size(peak)}, at instruction {ranges['peak_at']}."
+        wide, phone = xla_memory_plot(ranges), xla_memory_plot(ranges, width="phone")
         yield Figure("xla-memory", "What XLA made of it", wide, phone, caption, text)
-
-
-def _xla_count(memory: MemoryView) -> str:
-    after = units.size(memory.xla.step_bytes) if memory.xla else "not known"
-    if memory.xla_before is None:
-        return after
-    return f"{units.size(memory.xla_before.step_bytes)} before the passes and {after} after them"
 
 
 def memory_plot(
@@ -89,11 +75,7 @@ def memory_plot(
 ) -> Plot:
     """Memory over the program before and after the passes, by hloom's model, peaks marked.
 
-    Args:
-      before: of the program as JAX handed it over.
-      after: of what the passes made of it, where they changed it.
-      width: of the page.
-      budget_bytes: a bound on the whole step, drawn as a line.
+    A budget is a bound on the whole step, drawn as a line.
     """
     lines = [_Line("before" if after else "memory", "before", "o", *_steps(before))]
     if after is not None:
@@ -179,18 +161,10 @@ def _curves(
             axes.fill_between(places, sizes, ground, **filled)
             axes.step(places, sizes, where="post", color=color, linewidth=1.5)
             peak = max(range(len(line.sizes)), key=line.sizes.__getitem__)
-            axes.plot(
-                [line.places[peak] + 0.5],
-                [line.sizes[peak] / unit_bytes],
-                line.mark,
-                color=color,
-                markersize=7,
-                markeredgecolor=COLORS["surface"],
-                markeredgewidth=1.2,
-                clip_on=False,
-                zorder=4,
-                label=f"{line.label}: peak {units.size(line.sizes[peak])}",
-            )
+            at = [line.places[peak] + 0.5], [line.sizes[peak] / unit_bytes]
+            mark = {"markersize": 7, "markeredgecolor": COLORS["surface"], "markeredgewidth": 1.2}
+            label_ = f"{line.label}: peak {units.size(line.sizes[peak])}"
+            axes.plot(*at, line.mark, color=color, clip_on=False, zorder=4, label=label_, **mark)
         if base is not None and base[1]:
             quiet = {"color": COLORS["muted"], "alpha": 0.22, "linewidth": 0}
             axes.axhspan(0, ground, label=f"{base[0]}: {units.size(base[1])}", **quiet)
@@ -201,28 +175,16 @@ def _curves(
         axes.set_xlim(0, max([1, *(place for line in lines for place in line.places)]))
         axes.set_ylim(0, most / unit_bytes * 1.06)
         axes.set_xlabel(label, color=COLORS["muted"])
-        axes.yaxis.set_major_formatter(lambda value, _: _tick(value, unit_bytes))
+        unit = units.size(unit_bytes).rpartition(" ")[2]
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g} {unit}" if value else "0")
         axes.locator_params(axis="y", nbins=6)
         axes.locator_params(axis="x", integer=True, nbins=10 if width == "wide" else 5)
         if axes.get_legend_handles_labels()[0]:
-            columns = 4 if width == "wide" else 1
-            figure.legend(loc="outside upper left", ncols=columns, **_LEGEND)
+            shape = {"ncols": 4 if width == "wide" else 1, "columnspacing": 1.8}
+            looks = {"frameon": False, "labelcolor": COLORS["text"], "handletextpad": 0.5}
+            figure.legend(loc="outside upper left", **shape, **looks)
 
     return Plot(WIDTH_INCHES[width], 3.9 if width == "wide" else 3.7, draw)
-
-
-def _tick(value: float, unit_bytes: int) -> str:
-    """A size at a line across, as short as it can be."""
-    unit = units.size(unit_bytes).rpartition(" ")[2]
-    return f"{value:g} {unit}" if value else "0"
-
-
-_LEGEND = {
-    "frameon": False,
-    "labelcolor": COLORS["text"],
-    "handletextpad": 0.5,
-    "columnspacing": 1.8,
-}
 
 
 def _plain(axes: Any) -> None:

@@ -36,14 +36,14 @@ def whole_or_none(value: object) -> int | None:
     return None if value is None else whole(value)
 
 
+def number_or_none(value: object) -> float | None:
+    """A number of 0 or more; None for None. Raises TypeError for anything else."""
+    return None if value is None else number(value)
+
+
 @dataclass(frozen=True)
 class Place:
-    """A line of the user's program.
-
-    Attributes:
-      line: "/path/train.py:12"; empty where nobody knows.
-      code: what stands there; empty where the dump has not kept it.
-    """
+    """A line of the user's program, "/path/train.py:12", and its code; empty where not known."""
 
     line: str
     code: str = ""
@@ -56,14 +56,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Named:
-    """A value or an operation by what made it.
-
-    Attributes:
-      name: JAX's name of it.
-      place: the line it comes from.
-      type: of a value; empty for an operation.
-      size_bytes: of a value; 0 for an operation.
-    """
+    """A value or an operation by JAX's name and its line; an operation has no type and size."""
 
     name: str
     place: Place

@@ -12,12 +12,10 @@ from rich.text import Text
 from hloom.dumps.read.dump import Missing
 from hloom.passes.framework.text import pluralize
 from hloom.tools.report import units
-from hloom.tools.report.barriers_view import BarriersView
 from hloom.tools.report.folder import Times
 from hloom.tools.report.gather import ModuleReport, Report
-from hloom.tools.report.graphs_view import Graphs
-from hloom.tools.report.memory import Bound, MemoryView, PeakOwners, StepBytes
-from hloom.tools.report.remat_view import AttemptRow, Recomputation
+from hloom.tools.report.memory import Bound, MemoryView, PeakOwners
+from hloom.tools.report.plan_views import AttemptRow, BarriersView, Graphs, Recomputation
 from hloom.tools.report.sources import Named
 
 _MOST_ROWS = 8
@@ -33,7 +31,9 @@ def text(report: Report) -> RenderableType:
     if report.missing:
         parts += [_heading("Missing from this dump"), *_missing(report.missing)]
     if len(report.modules) > 1:
-        parts += [_heading("Modules"), _overview(report.modules)]
+        rows = map(_summary, report.modules)
+        columns = ("module", "step>", "by the passes>", "compile>", "passes")
+        parts += [_heading("Modules"), _table(columns, rows)]
     for module in report.modules:
         if module.in_full:
             parts += _module(module)
@@ -54,8 +54,9 @@ def _module(module: ModuleReport) -> Iterator[RenderableType]:
         yield from _barriers(module.barriers)
     if module.graphs is not None:
         yield from _graphs(module.graphs)
-    if module.times.passes or module.times.compile_s is not None:
-        yield from (_heading("Passes and compile"), _times(module.times))
+    if module.times.known:
+        yield _heading("Passes and compile")
+        yield _table(("pass", "what it did", "time>"), _times(module.times))
     if module.missing:
         yield from (_heading("Missing"), *_missing(module.missing))
     if module.commands:
@@ -64,18 +65,15 @@ def _module(module: ModuleReport) -> Iterator[RenderableType]:
             yield Text.assemble(f"{what}:\n  ", (command, "cyan"))
 
 
-def _overview(modules: Sequence[ModuleReport]) -> Table:
-    table = _table("module", "step>", "by the passes>", "compile>", "passes")
-    for module in modules:
-        ends, compile_s = module.memory.ends, module.times.compile_s
-        table.add_row(
-            module.name,
-            units.size(module.step_bytes) if module.step_bytes else "not known",
-            units.change(*ends) if ends else "",
-            "" if compile_s is None else units.seconds(compile_s),
-            module.spec or "",
-        )
-    return table
+def _summary(module: ModuleReport) -> Sequence[str]:
+    ends, compile_s = module.memory.ends, module.times.compile_s
+    return (
+        module.name,
+        units.size(module.step_bytes) if module.step_bytes else "not known",
+        units.change(*ends) if ends else "",
+        "" if compile_s is None else units.seconds(compile_s),
+        module.spec or "",
+    )
 
 
 def _memory(memory: MemoryView) -> Iterator[RenderableType]:
@@ -83,40 +81,35 @@ def _memory(memory: MemoryView) -> Iterator[RenderableType]:
     if not memory.bars:
         yield Text("not known")
         return
-    table = _table("", "step>", "arguments>", "results>", "temporaries>")
+    rows: list[Sequence[str | Text]] = []
     for when, by, figures in memory.bars:
         sizes = (figures.argument_bytes, figures.output_bytes, figures.temp_bytes)
         step = Text(units.size(figures.step_bytes), style="bold")
-        table.add_row(f"{when}, by {by}", step, *map(units.size, sizes))
-    yield table
+        rows.append((f"{when}, by {by}", step, *map(units.size, sizes)))
+    yield _table(("", "step>", "arguments>", "results>", "temporaries>"), rows)
     if memory.bound is not None:
-        yield _verdict(memory.bound, memory.xla)
+        holds = None if memory.xla is None else memory.bound.holds(memory.xla)
+        verdict, style = {
+            None: ("Budget:", ""),
+            True: ("Holds the budget of", "green"),
+            False: ("Over the budget of", "bold red"),
+        }[holds]
+        yield Text(f"{verdict} {memory.bound.described}.", style=style)
     for owners in memory.owners[:1]:
         if owners.rows:
             yield _heading(f"{owners.title}: {units.size(owners.peak_bytes)}")
-            yield _owners(owners)
+            yield _table(("bytes>", "of the peak>", "value", "line"), _owners(owners))
+        if owners.rows and owners.others:
+            more = f"and {pluralize(owners.others, 'smaller value')}"
+            yield Text(f"{more}, {units.size(owners.others_bytes)}", style="dim")
 
 
-def _verdict(bound: Bound, figures: StepBytes | None) -> Text:
-    holds = None if figures is None else bound.holds(figures)
-    if holds is None:
-        return Text(f"Budget: {bound.described}.")
-    if holds:
-        return Text(f"Holds the budget of {bound.described}.", style="green")
-    return Text(f"Over the budget of {bound.described}.", style="bold red")
-
-
-def _owners(owners: PeakOwners) -> RenderableType:
-    table = _table("bytes>", "of the peak>", "value", "line")
+def _owners(owners: PeakOwners) -> Iterator[Sequence[str]]:
     for row in owners.rows:
         count = f"{row.count} x " if row.count > 1 else ""
         share = units.percent(row.size_bytes / owners.peak_bytes)
         value = f"{count}{_called(row.value)} {row.value.type}"
-        table.add_row(units.size(row.size_bytes), share, value, _line(row.value))
-    if not owners.others:
-        return table
-    more = f"and {pluralize(owners.others, 'smaller value')}"
-    return Group(table, Text(f"{more}, {units.size(owners.others_bytes)}", style="dim"))
+        yield units.size(row.size_bytes), share, value, row.value.place.short
 
 
 def _recomputation(what: Recomputation, bound: Bound | None) -> Iterator[RenderableType]:
@@ -130,27 +123,28 @@ def _recomputation(what: Recomputation, bound: Bound | None) -> Iterator[Rendera
             f"{units.size(what.freed_bytes)} not kept, {units.size(what.added_bytes)} kept in "
             f"their place{cost}"
         )
-        table = _table("not kept>", "value", "line", "computed again for")
+        rows = []
         for row in what.values[:_MOST_ROWS]:
-            readers = [f"{_called(reader)} {_line(reader)}" for reader, _ in row.readers[:2]]
+            readers = [f"{_called(one)} {one.place.short}" for one, _ in row.readers[:2]]
             more = len(row.readers) - len(readers)
             readers += [f"and {more} more"] if more else []
             value = f"{_called(row.value)} {row.value.type}"
-            table.add_row(units.size(row.size_bytes), value, _line(row.value), "\n".join(readers))
-        yield table
+            place = row.value.place.short
+            rows.append((units.size(row.size_bytes), value, place, "\n".join(readers)))
+        yield _table(("not kept>", "value", "line", "computed again for"), rows)
         yield from _more(len(what.values))
     if what.attempts:
         yield _heading("Attempts: each prediction is corrected by XLA's figures before it")
-        yield _attempts(what.attempts, bound)
+        columns = ("", "predicted>", "XLA's figure>", "off by>", "added work>", "")
+        yield _table(columns, _attempts(what.attempts, bound))
 
 
-def _attempts(attempts: Sequence[AttemptRow], bound: Bound | None) -> Table:
-    table = _table("", "predicted>", "XLA's figure>", "off by>", "added work>", "")
+def _attempts(attempts: Sequence[AttemptRow], bound: Bound | None) -> Iterator[Sequence[str]]:
+    limit = None if bound is None or bound.of_temp else bound.bytes
     for number, attempt in enumerate(attempts, start=1):
         measured, error = attempt.measured_bytes, attempt.error
-        limit = None if bound is None or bound.of_temp else bound.bytes
         over = measured is not None and limit is not None and measured > limit
-        table.add_row(
+        yield (
             str(number),
             "" if attempt.predicted_bytes is None else units.size(attempt.predicted_bytes),
             "" if measured is None else units.size(measured),
@@ -158,14 +152,13 @@ def _attempts(attempts: Sequence[AttemptRow], bound: Bound | None) -> Table:
             units.flops(attempt.added_flops or 0),
             ", ".join(["over the budget"] * over + ["used"] * attempt.used),
         )
-    return table
 
 
 def _barriers(what: BarriersView) -> Iterator[RenderableType]:
     yield _heading(f"Where devices meet, in order: {pluralize(what.count, 'barrier')}")
     for each in what.order[:_MOST_PLACES]:
         details = ", ".join(filter(None, (each.groups, each.operation.place.short)))
-        style = "bold" if each.what == "barrier" else "dim" if each.is_around else ""
+        style = {"barrier": "bold", "around": "dim"}.get(each.kind, "")
         yield Text.assemble("  " * each.depth, (each.title, style), f"  {details}")
     yield from _more(len(what.order), _MOST_PLACES)
 
@@ -175,31 +168,32 @@ def _graphs(what: Graphs) -> Iterator[RenderableType]:
     if what.share is None or what.thunks is None or what.graphs is None:
         yield Text("not known")
     else:
-        thunks, graphs = (
-            pluralize(what.thunks, "thunk"),
-            pluralize(what.graphs, "graph"),
-        )
-        yield Text(f"{what.captured} of {thunks} in {graphs}, {units.percent(what.share)}")
+        graphs = pluralize(what.graphs, "graph")
+        thunks = f"{what.captured} of {pluralize(what.thunks, 'thunk')}"
+        yield Text(f"{thunks} in {graphs}, {units.percent(what.share)}")
     if what.left_out:
-        table = _table("thunks>", "operation", "line", "why not captured")
-        for row in what.left_out[:_MOST_ROWS]:
-            name = f"{row.kind} {_called(row.operation)}"
-            table.add_row(str(row.count), name, _line(row.operation), row.reason)
-        yield table
+        rows = (
+            (
+                str(each.count),
+                f"{each.kind} {_called(each.operation)}",
+                each.operation.place.short,
+                each.reason,
+            )
+            for each in what.left_out[:_MOST_ROWS]
+        )
+        yield _table(("thunks>", "operation", "line", "why not captured"), rows)
         yield from _more(len(what.left_out))
     yield from (Text(f"Note: {note}") for note in what.notes)
 
 
-def _times(times: Times) -> Table:
-    table = _table("pass", "what it did", "time>")
+def _times(times: Times) -> Iterator[Sequence[str | Text]]:
     for run in times.passes:
-        style = "dim" if run.empty else ""
-        table.add_row(run.spec, run.summary, units.seconds(run.seconds), style=style)
+        cells = (run.spec, run.summary, units.seconds(run.seconds))
+        yield [Text(cell, style="dim" if run.empty else "") for cell in cells]
     if times.compile_s is not None:
         did = "from JAX's persistent cache" if times.cache_hit else "compiled"
         did += f", {times.compiles} times" if times.compiles > 1 else ""
-        table.add_row("XLA", did, units.seconds(times.compile_s))
-    return table
+        yield "XLA", did, units.seconds(times.compile_s)
 
 
 def _missing(entries: Iterable[Missing]) -> Iterator[RenderableType]:
@@ -212,10 +206,6 @@ def _called(named: Named) -> str:
     return f"{named.leaf} ({named.phase})" if named.phase else named.leaf
 
 
-def _line(named: Named) -> str:
-    return named.place.short
-
-
 def _more(count: int, most: int = _MOST_ROWS) -> Iterator[RenderableType]:
     if count > most:
         yield Text(f"and {count - most} more", style="dim")
@@ -225,7 +215,7 @@ def _heading(title: str) -> RenderableType:
     return Padding(Text(title, style="bold"), (1, 0, 0, 0))
 
 
-def _table(*columns: str) -> Table:
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> Table:
     """A table without lines; ">" at the end of a column's name puts its numbers to the right."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     for column in columns:
@@ -236,4 +226,6 @@ def _table(*columns: str) -> Table:
             no_wrap=right,
             overflow="ellipsis" if right else "fold",
         )
+    for row in rows:
+        table.add_row(*row)
     return table

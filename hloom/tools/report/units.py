@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import PurePath
 
 _INSTALLED = re.compile(r"^.*/(?:site|dist)-packages/")
@@ -12,10 +13,7 @@ _TENSOR = re.compile(r"tensor<(?:([0-9?x]+)x)?([a-z]\w*)>")
 
 def size(size_bytes: float) -> str:
     """A size with three digits or so, e.g. "143 MiB", "1.50 GiB", "12 B"."""
-    for unit, scale in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if abs(size_bytes) >= scale:
-            return f"{_three_digits(size_bytes / scale)} {unit}"
-    return f"{size_bytes:.0f} B"
+    return _scaled(size_bytes, 1024, ("B", "KiB", "MiB", "GiB", "TiB"))
 
 
 def lower_first(text: str) -> str:
@@ -36,10 +34,7 @@ def seconds(time_s: float) -> str:
 
 def flops(count: float) -> str:
     """A number of floating-point operations, e.g. "8.12 GFLOP"."""
-    for unit, scale in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if count >= scale:
-            return f"{_three_digits(count / scale)} {unit}FLOP"
-    return f"{count:.0f} FLOP"
+    return _scaled(count, 1000, ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP"))
 
 
 def change(before: float, after: float) -> str:
@@ -85,6 +80,13 @@ def short_type(text: str) -> str:
         return text
     dimensions = (match[1] or "").replace("x", ",")
     return f"{match[2]}[{dimensions}]"
+
+
+def _scaled(number: float, step: int, units: Sequence[str]) -> str:
+    for power in range(len(units) - 1, 0, -1):
+        if abs(number) >= step**power:
+            return f"{_three_digits(number / step**power)} {units[power]}"
+    return f"{number:.0f} {units[0]}"
 
 
 def _three_digits(number: float) -> str:

@@ -48,7 +48,7 @@ def result_of(script: str, folder: Path, run_python: RunPython) -> list[str]:
 
 
 LOOK_UP = """
-from hloom.passes import registry
+from hloom.passes.framework import registry
 from hloom.passes.framework.spec import parse_spec, print_spec
 def tell(spec):
     try:
@@ -81,7 +81,7 @@ def test_a_pass_of_another_distribution_runs(tmp_path: Path, run_python: RunPyth
     install(tmp_path, "idle-passes", "idle = idle_passes:Idle")
     script = """
 import sys
-from hloom.passes import registry
+from hloom.passes.framework import registry
 print("idle" in registry.names(), "idle_passes" in sys.modules)
 import jax, jax.numpy as jnp
 with hloom.passes("cse"):

@@ -19,7 +19,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-import hloom_cli as cli
+import hloom_cli
 
 _touched: list[str] = []
 _watched: list[str] = []
@@ -52,7 +52,7 @@ def run(words: list[str], outside: list[str]) -> dict[str, object]:
     start_s = time.perf_counter()
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            status: object = cli.main(words)
+            status: object = hloom_cli.main(words)
     except SystemExit as end:
         status = end.code
     except BaseException:

@@ -295,14 +295,14 @@ def test_a_measured_plan_is_made_again(measured: Path) -> None:
     program = ReplayProgram.load(dump)
     steps = replayed(Pipeline.parse(dump.spec), dump)
     runnable = program.compile(Pipeline(tuple(step.whole() for step in steps)))
-    assert runnable.attempts == 1
-    assert other_plans(runnable.passes, dump) == ()
-    assert runnable.passes[-1].plan["setting"] == dump.plans["remat"]["setting"]
+    assert runnable.record.attempts == ()
+    assert other_plans(runnable.record.runs, dump) == ()
+    assert runnable.record.runs[-1].plan["setting"] == dump.plans["remat"]["setting"]
     assert steps[-1].decisions
     # Without the attempts it is another plan, and that is told.
     afresh = replayed(Pipeline.parse(dump.spec), None)
     first = program.compile(Pipeline(tuple(step.whole() for step in afresh)))
-    (other,) = other_plans(first.passes, dump)
+    (other,) = other_plans(first.record.runs, dump)
     assert other.startswith("'remat' (")
     assert "setting" in other
 

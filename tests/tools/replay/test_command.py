@@ -15,11 +15,11 @@ import pytest
 from support.dumps.samples import capture, execution
 from support.toy_passes import ReplaceTwo
 
-import hloom_cli as cli
 from hloom.dumps.collect.tracer import Execution
 from hloom.dumps.write.writer import write_step
 from hloom.passes.framework import registry
 from hloom.tools.replay import interpreter
+from hloom_cli import main
 
 Replay = Callable[..., tuple[int, str, str]]
 
@@ -43,7 +43,7 @@ def replay(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) 
     def run(*words: object, repeat: int = 0) -> tuple[int, str, str]:
         capsys.readouterr()
         try:
-            status = cli.main(["replay", "--repeat", str(repeat), *map(str, words)])
+            status = main(["replay", "--repeat", str(repeat), *map(str, words)])
         except SystemExit as end:
             status = int(end.code or 0)
         out, err = capsys.readouterr()

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from hloom.tools.replay import Tolerance, ValueComparison, compare, table
+from hloom.tools.replay import table
+from hloom.tools.replay.comparison import Tolerance, ValueComparison, compare
 
 pytestmark = pytest.mark.once
 

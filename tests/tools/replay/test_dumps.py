@@ -14,8 +14,11 @@ from support.dumps.replay_programs import MAIN, X, text_of
 from hloom.dumps.read.dump import open_dump
 from hloom.dumps.read.module import ModuleDump
 from hloom.passes.framework.base import Target
-from hloom.tools.replay import ReplayError, ReplayProgram, Value, compare
 from hloom.tools.replay import arguments as inputs
+from hloom.tools.replay.comparison import compare
+from hloom.tools.replay.errors import ReplayError
+from hloom.tools.replay.program import ReplayProgram
+from hloom.tools.replay.signature import Value
 
 
 def test_a_dump_tells_arguments_results_target_and_options(sample_module: ModuleDump) -> None:

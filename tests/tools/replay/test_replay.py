@@ -17,9 +17,10 @@ from support.toy_passes import Fail, ReplaceTwo
 from hloom.passes.framework import registry
 from hloom.passes.framework.errors import PassError, SpecError
 from hloom.passes.framework.pipeline import Pipeline
-from hloom.tools.replay import ReplayError, compare
 from hloom.tools.replay import arguments as inputs
-from hloom.tools.replay.interpret import interpret
+from hloom.tools.replay.comparison import compare
+from hloom.tools.replay.errors import ReplayError
+from hloom.tools.replay.interpreter import interpret
 
 
 def placed(mesh: jax.sharding.Mesh, value: Any, *spec: str | None) -> jax.Array:
@@ -81,10 +82,12 @@ def test_passes_change_memory_and_no_result() -> None:
     assert on.step_bytes is not None
     assert on.step_bytes < off.step_bytes
     assert off.memory.temp_bytes > on.memory.temp_bytes > 0
-    assert [run.name for run in on.passes][-1] == "remat"
+    assert [run.name for run in on.record.runs][-1] == "remat"
     assert compare(on.run(given), off.run(given), ["gradient"]).equal
     # A budget that cannot be met is no error here.
-    assert "cannot be held to 1.00 KiB" in (program.compile("remat{budget=1KiB}").complaint or "")
+    assert "cannot be held to 1.00 KiB" in (
+        program.compile("remat{budget=1KiB}").record.complaint or ""
+    )
 
 
 def test_a_wrong_pass_is_seen_and_a_failing_one_never_falls_back() -> None:
@@ -127,7 +130,7 @@ def test_a_fresh_process_has_the_devices_and_libraries_that_a_module_needs(
     (tmp_path / "m.mlir").write_text(text.replace("f32", "f64").replace("spotrf", "dpotrf"))
     script = f"""
 import numpy as np
-from hloom.tools.replay import ReplayProgram
+from hloom.tools.replay.program import ReplayProgram
 program = ReplayProgram.parse(open({str(tmp_path / "m.mlir")!r}).read(), source="m")
 root, more = program.compile("off").run([np.eye(4) * 4])
 print(len(program.devices), root.dtype, np.diag(root), more[0, 0])

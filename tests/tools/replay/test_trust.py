@@ -10,8 +10,10 @@ import pytest
 from support.dumps.replay_programs import MAIN, X, text_of
 
 from hloom.dumps.read.module import ModuleDump
-from hloom.tools.replay import ReplayError, ReplayProgram, manifest_target, xla_options
-from hloom.tools.replay.xla_options import taken_over
+from hloom.tools.replay import manifest as recorded
+from hloom.tools.replay.errors import ReplayError
+from hloom.tools.replay.manifest import taken_over
+from hloom.tools.replay.program import ReplayProgram
 
 VALUES = {
     "xla_gpu_enable_command_buffer": "FUSION,CUBLAS",
@@ -26,10 +28,10 @@ def a_value(name: str) -> str:
     if name in VALUES:
         return VALUES[name]
     tried = ("True", "1", "0.5")
-    return next(text for text in tried if xla_options._ALLOWED[name].fullmatch(text))
+    return next(text for text in tried if recorded._ALLOWED[name].fullmatch(text))
 
 
-@pytest.mark.parametrize("name", sorted(xla_options._ALLOWED))
+@pytest.mark.parametrize("name", sorted(recorded._ALLOWED))
 def test_options_of_the_list_are_applied(name: str) -> None:
     assert taken_over({name: a_value(name)}) == ({name: a_value(name)}, ())
     for value in ("/etc/passwd", "x" * 200, "-1", "1\n", [1], {}, "True False", "1" * 13):
@@ -40,13 +42,13 @@ def test_options_of_the_list_are_applied(name: str) -> None:
 def test_options_of_the_list_are_known_to_xla() -> None:
     """A misspelt one would never be applied. Some are gone from a later jaxlib."""
     refused = {}
-    for name in xla_options._ALLOWED:
+    for name in recorded._ALLOWED:
         try:
             jax.jit(jnp.sin).lower(X).compile(compiler_options={name: a_value(name)})
         except jax.errors.JaxRuntimeError as error:
             refused[name] = str(error)
     assert {name: text for name, text in refused.items() if "No such" not in text} == {}
-    assert len(refused) < 0.1 * len(xla_options._ALLOWED), refused
+    assert len(refused) < 0.1 * len(recorded._ALLOWED), refused
 
 
 @pytest.mark.parametrize(
@@ -86,13 +88,13 @@ def test_options_that_reach_out_end_the_replay(name: str, value: object) -> None
 def test_others_are_left_out_and_both_are_told() -> None:
     given = {"xla_cpu_enable_fast_math": True, "xla_dump_to": "/d", "xla_new": "1", "other": "a"}
     manifest = {"platform": "cpu", "compile_options": given}
-    found = manifest_target.options(manifest, "cpu")
-    assert dict(found.applied) == {"xla_cpu_enable_fast_math": "True"}
-    assert list(found.notes()) == [
+    applied, notes = recorded.options(manifest, "cpu")
+    assert applied == {"xla_cpu_enable_fast_math": "True"}
+    assert notes == [
         "with the dump's options of XLA: xla_cpu_enable_fast_math=True",
         "left out of the dump's options of XLA: other, xla_dump_to, xla_new",
     ]
-    assert manifest_target.options(manifest, "cuda") == manifest_target.NO_OPTIONS
+    assert recorded.options(manifest, "cuda") == ({}, [])
 
 
 def test_without_its_options_a_dump_is_replayed(sample_module: ModuleDump) -> None:
@@ -180,7 +182,7 @@ def test_counts_of_devices_are_bounded() -> None:
 
 def test_versions_in_commands_are_versions() -> None:
     for text in ("0.10.2", "0.12.0.dev20260101", "0.10.2+cuda13", "0.7rc1"):
-        assert manifest_target.version({"jax": text}, "jax") == text
+        assert recorded.version({"jax": text}, "jax") == text
     for odd in ("0.1; rm -rf ~", "$(x)", "1\n2", "", 3, None, ["0.1"]):
-        assert manifest_target.version({"jax": odd}, "jax") is None
-    assert manifest_target.version([], "jax") is None
+        assert recorded.version({"jax": odd}, "jax") is None
+    assert recorded.version([], "jax") is None

@@ -7,7 +7,6 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import resources
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from support.dumps.report_dumps import SMALL
 
 from hloom.dumps.read.dump import open_dump
 from hloom.tools.report.command import write_page
+from hloom.tools.report.drawing import COLORS, DARK
 from hloom.tools.report.gather import gather
 
 pytestmark = pytest.mark.once
@@ -180,10 +180,7 @@ def test_structure_serves_those_who_do_not_see_it(browser: Browser, file: Path) 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_stands_out_from_what_is_behind_it(scheme: str) -> None:
     """Contrast of at least 4.5 to 1, of drawings 3 to 1, as WCAG 2.2 asks for (level AA)."""
-    style = resources.files("hloom.tools.report").joinpath("templates", "style.css").read_text()
-    blocks = re.findall(r":root \{(.*?)\n\s*\}", style, re.DOTALL)
-    light, dark = (dict(re.findall(r"--([\w-]+): (#\w{6});", block)) for block in blocks[:2])
-    colors = light if scheme == "light" else light | dark
+    colors = COLORS if scheme == "light" else COLORS | DARK
     pairs = [(text, surface) for text in _TEXTS for surface in _SURFACES]
     pairs += [(each, f"{each}-soft") for each in ("error", "warning", "ok")]
     pairs += [("text", f"{each}-soft") for each in ("error", "warning", "after")]

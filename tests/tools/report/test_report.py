@@ -13,7 +13,7 @@ from rich.console import Console
 from support.dumps.report_dumps import ATTEMPTS, BARRIERS, CAPTURED, SMALL, edit_manifest
 
 from hloom.dumps.read.dump import open_dump
-from hloom.tools.report import barriers_view, graphs_view, units
+from hloom.tools.report import plan_views, units
 from hloom.tools.report.gather import MOST_IN_FULL, ModuleReport, Report, gather
 from hloom.tools.report.sources import Sources
 from hloom.tools.report.text import text
@@ -117,7 +117,7 @@ def test_what_is_recomputed_accounts_for_what_is_freed(module: ModuleReport) -> 
 
 @pytest.mark.once
 def test_barriers_stand_in_their_order() -> None:
-    what = barriers_view.barriers(BARRIERS, NO_SOURCES)
+    what = plan_views.barriers(BARRIERS, NO_SOURCES)
     assert [(each.depth, each.title) for each in what.order] == [
         (0, "in a loop"),
         (1, "entry barrier"),
@@ -133,7 +133,7 @@ def test_barriers_stand_in_their_order() -> None:
 def test_thunks_of_one_instruction_are_one_row() -> None:
     left_out = [CAPTURED["coverage"]["left_out"][0]] * 3
     coverage = CAPTURED["coverage"] | {"left_out": left_out}
-    what = graphs_view.graphs(CAPTURED | {"coverage": coverage}, NO_SOURCES)
+    what = plan_views.graphs(CAPTURED | {"coverage": coverage}, NO_SOURCES)
     assert [(row.count, row.kind, row.reason) for row in what.left_out] == [
         (3, "AllReduce", "a collective")
     ]
