@@ -161,7 +161,7 @@ def test_the_plan_names_values_and_source_lines() -> None:
     (scan,) = plan["scans"]
     assert scan["trips"] == 4
     assert scan["freed_bytes"] > scan["added_bytes"]
-    assert all("programs.py:" in value["source"] for value in scan["not_stored"])
+    assert all("scans.py:" in value["source"] for value in scan["not_stored"])
 
 
 def test_same_module_same_bytes() -> None:

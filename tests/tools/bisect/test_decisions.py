@@ -217,7 +217,7 @@ def test_decisions_tell_names_and_lines() -> None:
     with divided.prepared.context:
         plan = divided.remat.plan(divided.prepared, Target())
     descriptions = [decision.description for decision in plan.decisions()]
-    assert any("/tanh (" in text and "programs.py:" in text for text in descriptions)
+    assert any("/tanh (" in text and "scans.py:" in text for text in descriptions)
 
 
 @pytest.mark.parametrize("seed", range(8))
