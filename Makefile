@@ -44,7 +44,7 @@ lint: .venv/dev.stamp
 
 # LLVM's optimizations take most of XLA's time to compile for the CPU, and no test is about them:
 # they come after all that hloom decides or measures. test-wheel runs with them, as users do.
-test-oldest test-newest: export TESTS_XLA_FLAGS := --xla_backend_optimization_level=0
+test-oldest test-newest: export TESTS_XLA_FLAGS := --xla_backend_optimization_level=1
 
 test-oldest: .venv/dev.stamp
 	.venv/bin/python -m pytest $(PARALLEL) -q -rs -m 'not h100'
