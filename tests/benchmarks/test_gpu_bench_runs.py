@@ -150,7 +150,7 @@ def test_ranks_as_streams_on_the_fake_driver(fake_driver: Path, tmp_path: Path, 
     # Kernels that wait for a missing rank must not keep the process.
     script = f"""
 import json, os
-from benchmarks.gpu import streams
+from benchmarks.gpu.parts import streams
 print(json.dumps({called}), flush=True)
 os._exit(0)
 """
