@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import jax
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from jax.extend.mlir import ir
-from support.programs import normal, weights
-from support.random_programs import ROWS, WIDTH, Step, gradient, interpret, programs
+from support.random_programs import Step, interpreter_agrees, programs
 
 from hloom._jax.modules import make_context
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.errors import SpecError
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.ir import walk
-from hloom.passes.ir.clone import clone_module
 
 OPERATIONS, BYTES = 4096, 64 * 2**20
 
@@ -83,14 +79,7 @@ def test_loops_inside_loops_make_no_more_bytes_than_one_may(elements: int) -> No
 )
 @given(programs)
 def test_the_interpreter_agrees_and_no_short_loop_is_left(program: list[Step]) -> None:
-    arguments = (normal(ROWS, WIDTH), weights(1, WIDTH)[0])
-    original = jax.jit(gradient(program), keep_unused=True).lower(*arguments).compiler_ir()
-    changed = clone_module(original)
-    Pipeline.parse("unroll{loops=all}").run(changed, target=Target())
-    for got, wanted in zip(
-        interpret(changed, arguments), interpret(original, arguments), strict=True
-    ):
-        np.testing.assert_array_equal(got, wanted)
+    changed = interpreter_agrees("unroll{loops=all}", program)
     # The scans of these programs run three times at most.
     assert not [op for op in walk.operations(changed.operation) if op.name == "stablehlo.while"]
 

@@ -12,6 +12,11 @@ from hypothesis import strategies as st
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
+from hloom.passes.framework.base import Target
+from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.ir.clone import clone_module
+from support.programs import normal, weights
+
 WIDTH, ROWS = 4, 3
 
 # No chlo operations: the interpreter has none. No sort: its gradient is a scatter, which the
@@ -87,3 +92,15 @@ def interpret(module: ir.Module, arguments: tuple[jax.Array, ...]) -> list[np.nd
     with module.context:
         attributes = [ir.DenseElementsAttr.get(np.asarray(argument)) for argument in arguments]
         return [np.array(result) for result in stablehlo.eval_module(module, attributes)]
+
+
+def interpreter_agrees(spec: str, program: list[Step]) -> ir.Module:
+    """A program's gradient after a pipeline, which gave the same bits in the interpreter."""
+    arguments = (normal(ROWS, WIDTH), weights(1, WIDTH)[0])
+    original = jax.jit(gradient(program), keep_unused=True).lower(*arguments).compiler_ir()
+    changed = clone_module(original)
+    Pipeline.parse(spec).run(changed, target=Target())
+    pairs = zip(interpret(changed, arguments), interpret(original, arguments), strict=True)
+    for got, wanted in pairs:
+        np.testing.assert_array_equal(got, wanted)
+    return changed

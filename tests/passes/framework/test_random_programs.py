@@ -8,11 +8,7 @@ import jax
 import numpy as np
 from hypothesis import HealthCheck, given, settings
 from support.programs import normal, weights
-from support.random_programs import ROWS, WIDTH, Step, gradient, interpret, programs
-
-from hloom.passes.framework.base import Target
-from hloom.passes.framework.pipeline import Pipeline
-from hloom.passes.ir.clone import clone_module
+from support.random_programs import ROWS, WIDTH, Step, gradient, interpreter_agrees, programs
 
 SPEC = "remat{min_bytes=0},free-constants{min_bytes=1}"
 
@@ -25,14 +21,7 @@ SPEC = "remat{min_bytes=0},free-constants{min_bytes=1}"
 )
 @given(programs)
 def test_interpreter_agrees(program: list[Step]) -> None:
-    arguments = (normal(ROWS, WIDTH), weights(1, WIDTH)[0])
-    original = jax.jit(gradient(program), keep_unused=True).lower(*arguments).compiler_ir()
-    changed = clone_module(original)
-    Pipeline.parse(SPEC).run(changed, target=Target())
-    for got, wanted in zip(
-        interpret(changed, arguments), interpret(original, arguments), strict=True
-    ):
-        np.testing.assert_array_equal(got, wanted)
+    interpreter_agrees(SPEC, program)
 
 
 @settings(

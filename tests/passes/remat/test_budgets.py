@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from jax.extend.mlir import ir
-from support.programs import PROGRAMS, normal, weights
-from support.random_programs import ROWS, WIDTH, Step, gradient, interpret, programs
+from support.programs import PROGRAMS, normal
+from support.random_programs import Step, interpreter_agrees, programs
 from support.remat_runs import assert_same, count, transformed
 
 import hloom
@@ -57,14 +57,7 @@ def test_results_stay(name: str, budget: str, monkeypatch: pytest.MonkeyPatch) -
 )
 @given(programs)
 def test_interpreter_agrees_at_the_floor(program: list[Step]) -> None:
-    arguments = (normal(ROWS, WIDTH), weights(1, WIDTH)[0])
-    original = jax.jit(gradient(program), keep_unused=True).lower(*arguments).compiler_ir()
-    changed = clone_module(original)
-    Pipeline.parse(FLOOR).run(changed, target=Target())
-    for got, wanted in zip(
-        interpret(changed, arguments), interpret(original, arguments), strict=True
-    ):
-        np.testing.assert_array_equal(got, wanted)
+    interpreter_agrees(FLOOR, program)
 
 
 def deep_loss(w: jax.Array, x: jax.Array) -> jax.Array:
