@@ -174,7 +174,7 @@ class CompileRecord:
         if self.fell_back:
             return "compiled as it was, since a pass failed"
         if self.changed:
-            return ", ".join(run.effect for run in self.runs if run.effect)
+            return ", ".join(run.effect for run in self.runs if run.requested and run.effect)
         reasons = "; ".join(run.summary for run in self.runs if run.requested)
         return f"unchanged: {reasons}" if reasons else "unchanged"
 

@@ -83,6 +83,15 @@ def test_a_headline_has_memory_work_and_time() -> None:
 
 
 @pytest.mark.once
+def test_a_headline_leaves_out_what_was_done_for_another_pass() -> None:
+    prepared = dataclasses.replace(REMAT, effect="3 constants freed", requested=False)
+    assert made(runs=(prepared, REMAT)).headline == made().headline
+    reason = dataclasses.replace(REMAT, summary="nothing to recompute: why")
+    headline = made(runs=(prepared, reason), changed=False).headline
+    assert "unchanged: nothing to recompute: why, passes" in headline
+
+
+@pytest.mark.once
 def test_a_headline_names_what_is_not_sure_or_did_not_work() -> None:
     assert "about 24.0 → 12.0 MiB" in made(before_is_measured=False).headline
     assert "12.0 MiB temporaries, as before" in made(temp_bytes_before=12 * 2**20).headline
