@@ -148,7 +148,7 @@ class CompileRecord:
 
     def _facts(self) -> list[str]:
         work = ""
-        if self.added_work:
+        if self.changed and self.added_work:
             work = f" ({units.change(1, 1 + self.added_work) or '< +0.1 %'} FLOPs)"
         compiles = f"{self.compiles} compiles in {units.seconds(self.compile_s)}"
         return [
