@@ -88,7 +88,7 @@ def test_a_headline_leaves_out_what_was_done_for_another_pass() -> None:
     assert made(runs=(prepared, REMAT)).headline == made().headline
     reason = dataclasses.replace(REMAT, summary="nothing to recompute: why")
     headline = made(runs=(prepared, reason), changed=False).headline
-    assert "unchanged: nothing to recompute: why, passes" in headline
+    assert "12.0 MiB temporaries, unchanged: nothing to recompute: why, 3 compiles" in headline
 
 
 @pytest.mark.once
@@ -179,3 +179,21 @@ def test_two_sizes_share_a_unit_where_they_have_one() -> None:
     assert units.sizes(24.3 * 2**20, 12.6 * 2**20) == "24.3 → 12.6 MiB"
     assert units.sizes(1.2 * 2**30, 310 * 2**20) == "1.20 GiB → 310 MiB"
     assert units.sizes(5, 3) == "5 → 3 B"
+
+
+def test_the_effect_counts_what_is_recomputed_in_scans_inside_scans() -> None:
+    def outer_loss(weights: jax.Array, x: jax.Array) -> jax.Array:
+        def outer(x: jax.Array, weight: jax.Array) -> tuple[jax.Array, None]:
+            return jax.lax.scan(inner, x, jnp.stack([weight] * 4))[0], None
+
+        return jnp.sum(jax.lax.scan(outer, x, weights)[0])
+
+    def inner(x: jax.Array, weight: jax.Array) -> tuple[jax.Array, None]:
+        return jnp.sin(jnp.tanh(x @ weight)), None
+
+    step = jax.jit(jax.grad(outer_loss), compiler_options={"hloom": "remat"})
+    step(WEIGHTS, X)
+    of_step = hloom.records("outer_loss")[-1]
+    assert of_step.changed
+    assert "operations recomputed" in of_step.headline
+    assert " 0 operations" not in of_step.headline
