@@ -56,9 +56,16 @@ class Bound:
 
     def holds(self, figures: StepBytes) -> bool | None:
         """Whether a step keeps to it; None where that is not known."""
-        if self.bytes is None:
-            return None
-        return (figures.temp_bytes if self.of_temp else figures.step_bytes) <= self.bytes
+        return None if self.bytes is None else self._bounded(figures) <= self.bytes
+
+    def measured(self, figures: StepBytes) -> str:
+        """What it bounds against the bound: "temporaries 8.02 MiB of 9.38 MiB allowed"."""
+        what = "temporaries" if self.of_temp else "the step"
+        allowed = f" of {units.size(self.bytes)} allowed" if self.bytes is not None else ""
+        return f"{what} {units.size(self._bounded(figures))}{allowed}"
+
+    def _bounded(self, figures: StepBytes) -> int:
+        return figures.temp_bytes if self.of_temp else figures.step_bytes
 
 
 @dataclass(frozen=True)
@@ -130,14 +137,18 @@ class MemoryView:
         return None
 
     @property
-    def bars(self) -> tuple[tuple[str, str, StepBytes], ...]:
-        """What to show side by side: "before" or "after", who counted, and the figures."""
-        modelled = (("before", self.before), ("after", self.after))
-        bars = [(when, "hloom's model", _figures(c)) for when, c in modelled if c is not None]
-        if self.xla_before is not None:
-            bars.append(("before", "XLA", self.xla_before))
+    def bars(self) -> tuple[tuple[str, str, StepBytes | None], ...]:
+        """What to show side by side: "before" or "after", who counted, and the figures.
+
+        XLA's own come first; None where XLA did not compile the program as it was.
+        """
+        bars: list[tuple[str, str, StepBytes | None]] = []
         if self.xla is not None:
+            if self.xla_before is not None or self.after is not None:
+                bars.append(("before", "XLA", self.xla_before))
             bars.append(("after" if self.after or not self.before else "compiled", "XLA", self.xla))
+        modelled = (("before", self.before), ("after", self.after))
+        bars += [(when, "hloom's model", _figures(c)) for when, c in modelled if c is not None]
         return tuple(bars)
 
 

@@ -16,6 +16,7 @@ from hloom import __version__
 from hloom.passes.framework.text import pluralize
 from hloom.tools.report import units
 from hloom.tools.report.gather import ModuleReport, Report
+from hloom.tools.report.plan_views import HOW_PREDICTED
 from hloom.tools.report.plots import Figure, figures_of
 from hloom.visible import visible
 
@@ -35,7 +36,7 @@ def page(report: Report, *, folder: Path) -> str:
     environment.filters.update(_FILTERS)
     # As a URL: names of modules are plain, but folders are the user's.
     environment.filters["link"] = lambda path: quote(os.fsencode(os.path.relpath(path, folder)))
-    environment.globals["inlined"] = _inlined
+    environment.globals.update(inlined=_inlined, how_predicted=HOW_PREDICTED)
     return environment.get_template("report.html.jinja").render(report=report, version=__version__)
 
 

@@ -35,6 +35,13 @@ class RematRow:
         return self.value.size_bytes * self.count * self.trips
 
 
+HOW_PREDICTED = (
+    "Each plan was compiled. The first prediction is hloom's model alone; the later ones are "
+    "corrected by XLA's figures of the attempts before them."
+)
+"""What tells the two kinds of predictions of a budget apart."""
+
+
 @dataclass(frozen=True)
 class AttemptRow:
     """One compile of a plan: step bytes predicted and by XLA, where they are known."""

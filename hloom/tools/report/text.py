@@ -15,7 +15,13 @@ from hloom.tools.report import units
 from hloom.tools.report.folder import Times
 from hloom.tools.report.gather import ModuleReport, Report
 from hloom.tools.report.memory import Bound, MemoryView, PeakOwners
-from hloom.tools.report.plan_views import AttemptRow, BarriersView, Graphs, Recomputation
+from hloom.tools.report.plan_views import (
+    HOW_PREDICTED,
+    AttemptRow,
+    BarriersView,
+    Graphs,
+    Recomputation,
+)
 from hloom.tools.report.sources import Named
 
 _MOST_ROWS = 8
@@ -83,6 +89,9 @@ def _memory(memory: MemoryView) -> Iterator[RenderableType]:
         return
     rows: list[Sequence[str | Text]] = []
     for when, by, figures in memory.bars:
+        if figures is None:
+            rows.append((f"{when}, by {by}", Text("not compiled", style="dim")))
+            continue
         sizes = (figures.argument_bytes, figures.output_bytes, figures.temp_bytes)
         step = Text(units.size(figures.step_bytes), style="bold")
         rows.append((f"{when}, by {by}", step, *map(units.size, sizes)))
@@ -94,7 +103,8 @@ def _memory(memory: MemoryView) -> Iterator[RenderableType]:
             True: ("Holds the budget of", "green"),
             False: ("Over the budget of", "bold red"),
         }[holds]
-        yield Text(f"{verdict} {memory.bound.described}.", style=style)
+        measured = "" if memory.xla is None else f": {memory.bound.measured(memory.xla)}, by XLA"
+        yield Text(f"{verdict} {memory.bound.text}{measured}.", style=style)
     for owners in memory.owners[:1]:
         if owners.rows:
             yield _heading(f"{owners.title}: {units.size(owners.peak_bytes)}")
@@ -134,7 +144,8 @@ def _recomputation(what: Recomputation, bound: Bound | None) -> Iterator[Rendera
         yield _table(("not kept>", "value", "line", "computed again for"), rows)
         yield from _more(len(what.values))
     if what.attempts:
-        yield _heading("Attempts: each prediction is corrected by XLA's figures before it")
+        yield _heading("Attempts")
+        yield Text(HOW_PREDICTED, style="dim")
         columns = ("", "predicted>", "XLA's figure>", "off by>", "added work>", "")
         yield _table(columns, _attempts(what.attempts, bound))
 

@@ -15,10 +15,12 @@ from support.dumps.report_dumps import ATTEMPTS, BARRIERS, CAPTURED, SMALL, edit
 from hloom.dumps.read.dump import open_dump
 from hloom.tools.report import plan_views, units
 from hloom.tools.report.gather import MOST_IN_FULL, ModuleReport, Report, gather
+from hloom.tools.report.memory import StepBytes
 from hloom.tools.report.sources import Sources
 from hloom.tools.report.text import text
 
 NO_SOURCES = Sources({})
+MODELLED = [("before", "hloom's model"), ("after", "hloom's model")]
 
 
 @pytest.fixture
@@ -54,7 +56,7 @@ def test_modules_that_the_passes_changed_are_shown_in_full_up_to_a_number(own_st
     assert found[0].name == "jit_scanned_step"
 
 
-def test_memory_before_and_after_and_the_budget(module: ModuleReport) -> None:
+def test_memory_before_and_after_and_the_budget(report: Report, module: ModuleReport) -> None:
     memory = module.memory
     assert memory.before is not None
     assert memory.after is not None
@@ -65,7 +67,10 @@ def test_memory_before_and_after_and_the_budget(module: ModuleReport) -> None:
     assert (memory.bound.text, memory.bound.of_temp) == ("1000 KiB", False)
     assert memory.bound.holds(memory.xla) is (memory.xla.step_bytes <= 1000 * 1024)
     whens = [(when, by) for when, by, _ in memory.bars]
-    assert whens == [("before", "hloom's model"), ("after", "hloom's model"), ("after", "XLA")]
+    assert whens == [("before", "XLA"), ("after", "XLA"), *MODELLED]
+    assert memory.bars[0][2] is None
+    assert "before, by XLA" in _shown(report)
+    assert "not compiled" in _shown(report)
 
 
 def test_unmodified_attempt_is_what_xla_measured_before(own_step: Path) -> None:
@@ -79,7 +84,8 @@ def test_unmodified_attempt_is_what_xla_measured_before(own_step: Path) -> None:
     assert memory.xla_before.argument_bytes == memory.xla.argument_bytes
     assert memory.ends == (memory.xla_before.step_bytes, memory.xla.step_bytes)
     whens = [(when, by) for when, by, _ in memory.bars]
-    assert whens[2:] == [("before", "XLA"), ("after", "XLA")]
+    assert whens == [("before", "XLA"), ("after", "XLA"), *MODELLED]
+    assert memory.bars[0][2] == memory.xla_before
 
 
 def test_a_share_is_told_in_bytes_too(own_step: Path) -> None:
@@ -88,6 +94,7 @@ def test_a_share_is_told_in_bytes_too(own_step: Path) -> None:
     assert bound is not None
     limit = ATTEMPTS[0]["temp_bytes"] // 2
     assert bound.described == f"50 % of its temporaries, {units.size(limit)}"
+    assert bound.measured(StepBytes(1, 2, 3)) == f"temporaries 3 B of {units.size(limit)} allowed"
 
 
 def test_owners_of_the_peak_have_lines_and_code(module: ModuleReport) -> None:
