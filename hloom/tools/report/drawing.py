@@ -40,6 +40,17 @@ class PlotError(RuntimeError):
 
 
 @dataclass(frozen=True)
+class Drawing:
+    """A plot as an `<svg>` element, and where in it the axes begin and end, as shares of it."""
+
+    svg: str
+    left: float
+    right: float
+    top: float
+    bottom: float
+
+
+@dataclass(frozen=True)
 class Plot:
     """A plot that is drawn when it is asked for, by `draw` into a figure of that size."""
 
@@ -49,14 +60,22 @@ class Plot:
 
     def svg(self) -> str:
         """The plot as an `<svg>` element. Raises PlotError without matplotlib."""
-        return for_page(self._render("svg", metadata={"Date": None}).decode(), COLORS)
+        return self.drawing().svg
+
+    def drawing(self) -> Drawing:
+        """The plot for a page. Raises PlotError without matplotlib."""
+        content, figure = self._render("svg", metadata={"Date": None})
+        box = figure.axes[0].get_position()
+        svg = for_page(content.decode(), COLORS)
+        return Drawing(svg, left=box.x0, right=box.x1, top=1 - box.y1, bottom=1 - box.y0)
 
     def save_png(self, path: Path, title: str = "") -> None:
         """Writes the plot to a file, a title above it. Raises PlotError without matplotlib,
         and OSError."""
-        write_whole(path, self._render("png", title=title, dpi=_PNG_DOTS_PER_INCH))
+        write_whole(path, self._render("png", title=title, dpi=_PNG_DOTS_PER_INCH)[0])
 
-    def _render(self, format_: str, *, title: str = "", **options: Any) -> bytes:
+    def _render(self, format_: str, *, title: str = "", **options: Any) -> tuple[bytes, Any]:
+        """What was drawn, and the figure of matplotlib."""
         try:
             import matplotlib as mpl
             from matplotlib.figure import Figure
@@ -83,7 +102,7 @@ class Plot:
                 height_inches = self.height_inches + _TITLE_INCHES
                 options["bbox_inches"] = Bbox.from_extents(0, 0, self.width_inches, height_inches)
             figure.savefig(file, format=format_, **options)
-            return file.getvalue()
+            return file.getvalue(), figure
 
 
 _ELEMENT = re.compile(r"<svg\b.*</svg>", re.DOTALL)

@@ -25,6 +25,7 @@ from hloom.tools.report.memory import (
 )
 from hloom.tools.report.plan_views import BarriersView, Graphs, Recomputation
 from hloom.tools.report.sources import Sources
+from hloom.tools.report.tips.alive import tips_of_xla
 
 MOST_MODEL_BYTES = 64 * 2**20
 """A module with more text than that is not read to model its memory: it would take minutes."""
@@ -94,9 +95,13 @@ def _module(group: Sequence[ModuleDump], number: int, *, in_full: bool) -> Modul
 
     memory = memory_of(dump)
     of_xla = read("owners of XLA's peak", partial(xla_owners, sources=sources), dump.live_ranges)
-    known = {"live_ranges": None} if of_xla is None else {"owners": (of_xla,)}
-    memory = dataclasses.replace(memory, **known)
+    if of_xla is None:
+        memory = dataclasses.replace(memory, live_ranges=None)
+    else:
+        memory = dataclasses.replace(memory, owners=(of_xla,))
     if in_full:
+        tips = read("values over XLA's schedule", tips_of_xla, memory.live_ranges)
+        memory = dataclasses.replace(memory, xla_tips=tips or ())
         modelled = partial(_modelled, memory=memory, sources=sources)
         memory = read("memory before and after", modelled, dump) or memory
     recomputes = partial(plan_views.recomputation, attempts=dump.attempts, sources=sources)

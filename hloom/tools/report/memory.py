@@ -17,6 +17,7 @@ from hloom.passes.framework.options import Budget
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.tools.report import units
 from hloom.tools.report.sources import Json, Named, Sources, entries, number, whole, whole_or_none
+from hloom.tools.report.tips.alive import Tip
 
 _MOST_OWNERS = 8
 """How many owners of the peak a table tells of."""
@@ -117,6 +118,7 @@ class MemoryView:
       before, after: by hloom's model of memory; `after` only where the passes changed something.
       live_ranges: what lives when in XLA's schedule, as the dump has it.
       owners: tables of the peak's owners, the one that tells most first.
+      xla_tips: what lives in each stretch of XLA's schedule.
     """
 
     xla: StepBytes | None
@@ -126,6 +128,7 @@ class MemoryView:
     before: MemoryProfile | None = None
     after: MemoryProfile | None = None
     owners: tuple[PeakOwners, ...] = ()
+    xla_tips: tuple[Tip, ...] = ()
 
     @property
     def ends(self) -> tuple[int, int] | None:

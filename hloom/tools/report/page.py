@@ -15,9 +15,11 @@ from markupsafe import Markup, escape
 from hloom import __version__
 from hloom.passes.framework.text import pluralize
 from hloom.tools.report import units
+from hloom.tools.report.drawing import Drawing
 from hloom.tools.report.gather import ModuleReport, Report
 from hloom.tools.report.plan_views import HOW_PREDICTED
 from hloom.tools.report.plots import Figure, figures_of
+from hloom.tools.report.tips.alive import spikes
 from hloom.visible import visible
 
 _T = TypeVar("_T")
@@ -45,11 +47,11 @@ def _shown(value: object) -> object:
     return visible(value) if type(value) is str else value
 
 
-def _inlined(module: ModuleReport) -> Iterator[tuple[Figure, Markup, Markup]]:
-    """A module's figures, each with its two drawings, which are our own and not escaped."""
+def _inlined(module: ModuleReport) -> Iterator[tuple[Figure, Drawing, Drawing]]:
+    """A module's figures, each with its two drawings."""
     if module.in_full:
         for figure in figures_of(module.memory):
-            yield figure, Markup(figure.wide.svg()), Markup(figure.phone.svg())
+            yield figure, figure.wide.drawing(), figure.phone.drawing()
 
 
 def _sections(module: ModuleReport) -> list[tuple[str, str]]:
@@ -141,6 +143,8 @@ _FILTERS = {
     "sections": _sections,
     "sentence": _sentence,
     "size": units.size,
+    "spikes": spikes,
+    "svg": lambda drawing: Markup(drawing.svg),  # our own, and not escaped
     "ticked": _ticked,
     "size_or_dash": lambda size_bytes: "–" if size_bytes is None else units.size(size_bytes),  # noqa: RUF001
 }

@@ -12,6 +12,7 @@ from hloom.passes.framework.text import pluralize
 from hloom.tools.report import units
 from hloom.tools.report.drawing import COLORS, WIDTH_INCHES, Plot, Width
 from hloom.tools.report.memory import MemoryView
+from hloom.tools.report.tips.alive import Tip, tips_of_model
 
 _MOST_STEPS = 600
 """Of a curve: more are finer than a screen."""
@@ -21,7 +22,8 @@ _MOST_STEPS = 600
 class Figure:
     """A plot for wide and narrow pages, with a file's name, a heading, and what it shows in words.
 
-    The caption says what to look at; the alternative is for those who do not see it.
+    The caption says what to look at; the alternative is for those who do not see it. `tips` tell
+    what lives in each stretch of it.
     """
 
     name: str
@@ -30,30 +32,11 @@ class Figure:
     phone: Plot
     caption: str
     alternative: str
+    tips: tuple[Tip, ...]
 
 
 def figures_of(memory: MemoryView) -> Iterator[Figure]:
-    """Memory over the program by hloom's model, and over what XLA made of it."""
-    before, after = memory.before, memory.after
-    if before is not None and before.points:
-        budget = None if memory.bound is None or memory.bound.of_temp else memory.bound.bytes
-        wide = memory_plot(before, after, budget_bytes=budget)
-        phone = memory_plot(before, after, budget_bytes=budget, width="phone")
-        text = f"The peak is {units.size(before.step_bytes)} before the passes"
-        if after is not None:
-            text += f" and {units.size(after.step_bytes)} after them"
-        caption = (
-            "Memory in use from the first operation of the program to the last, by hloom's model. "
-            "A loop is shown by one turn of its body."
-        )
-        if memory.xla is not None:
-            count = units.size(memory.xla.step_bytes)
-            if memory.xla_before is not None:
-                was = units.size(memory.xla_before.step_bytes)
-                count = f"{was} before the passes and {count} after them"
-            caption += f" XLA's own count of the step is {count}."
-        text += ", by hloom's model."
-        yield Figure("memory", "By hloom's model", wide, phone, caption, text)
+    """Memory over what XLA made of a program, and over the program by hloom's model."""
     ranges = memory.live_ranges
     if ranges is not None and ranges.get("curve"):
         length, peak = int(ranges["instructions"]), int(ranges["peak_bytes"])
@@ -63,7 +46,30 @@ def figures_of(memory: MemoryView) -> Iterator[Figure]:
         )
         text = f"Temporaries take at most {units.size(peak)}, at instruction {ranges['peak_at']}."
         wide, phone = xla_memory_plot(ranges), xla_memory_plot(ranges, width="phone")
-        yield Figure("xla-memory", "What XLA made of it", wide, phone, caption, text)
+        title, tips = "By XLA: the temporaries of what runs", memory.xla_tips
+        yield Figure("xla-memory", title, wide, phone, caption, text, tips)
+    before, after = memory.before, memory.after
+    if before is not None and before.points:
+        budget = None if memory.bound is None or memory.bound.of_temp else memory.bound.bytes
+        wide = memory_plot(before, after, budget_bytes=budget)
+        phone = memory_plot(before, after, budget_bytes=budget, width="phone")
+        text = f"The peak is {units.size(before.step_bytes)} before the passes"
+        if after is not None:
+            text += f" and {units.size(after.step_bytes)} after them"
+        text += ", by hloom's model."
+        caption = (
+            "Memory in use from the first operation of the program to the last, as hloom's model "
+            "counts it before anything is compiled. A loop is shown by one turn of its body."
+        )
+        if memory.xla is not None:
+            count = units.size(memory.xla.step_bytes)
+            if memory.xla_before is not None:
+                was = units.size(memory.xla_before.step_bytes)
+                count = f"{was} before the passes and {count} after them"
+            caption += f" XLA's own count of the step is {count}."
+        title = "By hloom's model" + (": before the passes and after them" if after else "")
+        tips = tips_of_model(before, after)
+        yield Figure("memory", title, wide, phone, caption, text, tips)
 
 
 def memory_plot(

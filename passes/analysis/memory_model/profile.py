@@ -72,6 +72,7 @@ class MemoryProfile:
       argument_bytes: the step's arguments.
       output_bytes: its results.
       alias_bytes: results that lie in the memory of donated arguments.
+      buffers: all values, in the order in which they begin; the owners are among them.
     """
 
     points: tuple[Point, ...]
@@ -80,6 +81,7 @@ class MemoryProfile:
     argument_bytes: int
     output_bytes: int
     alias_bytes: int
+    buffers: tuple[LiveBuffer, ...] = ()
 
     @property
     def temp_bytes(self) -> int:
@@ -104,8 +106,11 @@ class MemoryProfile:
     def from_json(cls, values: Mapping[str, Any]) -> MemoryProfile:
         """What `to_json` gave."""
         points = tuple(Point(**point) for point in values["points"])
-        owners = tuple(LiveBuffer(**owner) for owner in values["owners"])
-        return cls(**{**values, "points": points, "owners": owners})
+        owners, buffers = (
+            tuple(LiveBuffer(**buffer) for buffer in values.get(name, ()))
+            for name in ("owners", "buffers")
+        )
+        return cls(**{**values, "points": points, "owners": owners, "buffers": buffers})
 
 
 def memory_profile(module: ir.Module, shards: Shards | None = None) -> MemoryProfile:
@@ -128,6 +133,7 @@ def memory_profile(module: ir.Module, shards: Shards | None = None) -> MemoryPro
         argument_bytes=prediction.argument_bytes,
         output_bytes=prediction.output_bytes,
         alias_bytes=prediction.alias_bytes,
+        buffers=tuple(sorted(stretch.owners, key=lambda buffer: (buffer.start, buffer.end))),
     )
 
 
