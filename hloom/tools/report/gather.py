@@ -43,6 +43,7 @@ class ModuleReport:
 
     Attributes:
       anchor: its name in links of the page.
+      input_sha256: of the program as JAX handed it over; empty where it is not known.
       spec: what ran on it; empty where hloom was off, None where nobody knows.
       in_full: it is one of the large ones: its states were read for its memory.
       commands: what to run next, each with what for.
@@ -50,6 +51,7 @@ class ModuleReport:
 
     anchor: str
     name: str
+    input_sha256: str
     folder: Path
     processes: tuple[int, ...]
     spec: str | None
@@ -109,6 +111,7 @@ def _module(group: Sequence[ModuleDump], number: int, *, in_full: bool) -> Modul
     found = ModuleReport(
         anchor=f"module-{number + 1}",
         name=dump.name,
+        input_sha256=str(dump.manifest.get("input_sha256") or ""),
         folder=dump.folder,
         processes=tuple(each.process for each in group),
         spec=dump.spec if dump.manifest else None,
@@ -164,7 +167,7 @@ def _may_change_memory(state: State) -> bool:
 MOST_IN_FULL = 12
 """Of how many modules a report shows all there is; of others the figures, folded."""
 
-_SMALL_SHARE = 0.02
+_SMALL_SHARE = 0.1
 """A module that takes less than this of what the largest takes is folded, if no pass touched it."""
 
 
@@ -185,7 +188,7 @@ def gather(dump: Dump) -> Report:
     """Reads a dump, and models the memory of its largest modules. Raises nothing for damage."""
     groups = alike(dump.modules)
     groups.sort(key=lambda group: -_rough_bytes(group[0]))
-    in_full = _to_show_in_full([group[0] for group in groups])
+    in_full = to_show_in_full([group[0] for group in groups])
     modules = [_module(each, n, in_full=n in in_full) for n, each in enumerate(groups)]
     modules.sort(key=lambda module: (not module.in_full, -module.step_bytes))
     manifest, words = dump.manifest, dump.manifest.get("command")
@@ -201,7 +204,7 @@ def gather(dump: Dump) -> Report:
     )
 
 
-def _to_show_in_full(modules: Sequence[ModuleDump]) -> set[int]:
+def to_show_in_full(modules: Sequence[ModuleDump]) -> set[int]:
     """The numbers of those that matter, of modules with the largest first."""
     least_bytes = _SMALL_SHARE * max(map(_rough_bytes, modules), default=0)
     matter = [_was_touched(each) or _rough_bytes(each) >= least_bytes for each in modules]

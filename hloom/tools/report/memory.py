@@ -96,7 +96,8 @@ class PeakOwners:
 
     Attributes:
       peak_bytes, peak_at: what is in use then, and when that is, from 0 to 1.
-      rows: the largest, in order; `others` with `others_bytes` are not among them.
+      rows: the largest, in order; `smaller` are the others of them, in the same order.
+      others, others_bytes: how many values are in `smaller`, and what these take.
       is_before: of the program as it was before the passes.
     """
 
@@ -107,6 +108,7 @@ class PeakOwners:
     others: int
     others_bytes: int
     is_before: bool
+    smaller: tuple[OwnerRow, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -309,4 +311,5 @@ def _owners(
         others=sum(row.count for row in others),
         others_bytes=sum(row.size_bytes for row in others),
         is_before=is_before,
+        smaller=tuple(others),
     )

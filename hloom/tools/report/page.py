@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
@@ -19,6 +19,8 @@ from hloom.tools.report.drawing import Drawing
 from hloom.tools.report.gather import ModuleReport, Report
 from hloom.tools.report.plan_views import HOW_PREDICTED
 from hloom.tools.report.plots import Figure, figures_of
+from hloom.tools.report.several.index import Index
+from hloom.tools.report.several.pair import TwoDumps, same_program
 from hloom.tools.report.tips.alive import spikes
 from hloom.visible import visible
 
@@ -27,6 +29,20 @@ _T = TypeVar("_T")
 
 def page(report: Report, *, folder: Path) -> str:
     """The page, to be written into `folder`: links to files of the dump start there."""
+    return _rendered("report", folder, title=report.title, report=report)
+
+
+def index_page(found: Index, pages: Mapping[Path, Path], *, folder: Path) -> str:
+    """The page of several dumps, given the pages of some of them."""
+    return _rendered("index", folder, title=found.path.name, index=found, pages=pages)
+
+
+def compare_page(both: TwoDumps, *, folder: Path) -> str:
+    """The page of two dumps side by side."""
+    return _rendered("compare", folder, title=both.title, both=both)
+
+
+def _rendered(template: str, folder: Path, **values: object) -> str:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader(__package__),
         autoescape=True,
@@ -38,8 +54,10 @@ def page(report: Report, *, folder: Path) -> str:
     environment.filters.update(_FILTERS)
     # As a URL: names of modules are plain, but folders are the user's.
     environment.filters["link"] = lambda path: quote(os.fsencode(os.path.relpath(path, folder)))
-    environment.globals.update(inlined=_inlined, how_predicted=HOW_PREDICTED)
-    return environment.get_template("report.html.jinja").render(report=report, version=__version__)
+    environment.globals.update(
+        inlined=_inlined, how_predicted=HOW_PREDICTED, same_program=same_program
+    )
+    return environment.get_template(f"{template}.html.jinja").render(values, version=__version__)
 
 
 def _shown(value: object) -> object:

@@ -82,6 +82,11 @@ class Named:
         """The operation's own name."""
         return units.split_name(self.name)[1] or self.type or "an argument"
 
+    @property
+    def called(self) -> str:
+        """The operation's own name and the part that it stands in: "mul (backward)"."""
+        return f"{self.leaf} ({self.phase})" if self.phase else self.leaf
+
 
 class Sources:
     """The lines of the user's program that a dump has kept, by "file:line"."""

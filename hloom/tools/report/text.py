@@ -22,7 +22,6 @@ from hloom.tools.report.plan_views import (
     Graphs,
     Recomputation,
 )
-from hloom.tools.report.sources import Named
 
 _MOST_ROWS = 8
 """Of a long table, how many rows a terminal gets; the page has all."""
@@ -35,11 +34,11 @@ def text(report: Report) -> RenderableType:
     """The report as tables of rich; the largest modules in full, of the others a line."""
     parts: list[RenderableType] = [Text(f"{report.title}  {report.path}", style="bold")]
     if report.missing:
-        parts += [_heading("Missing from this dump"), *_missing(report.missing)]
+        parts += [heading("Missing from this dump"), *_missing(report.missing)]
     if len(report.modules) > 1:
         rows = map(_summary, report.modules)
         columns = ("module", "step>", "by the passes>", "compile>", "passes")
-        parts += [_heading("Modules"), _table(columns, rows)]
+        parts += [heading("Modules"), table(columns, rows)]
     for module in report.modules:
         if module.in_full:
             parts += _module(module)
@@ -61,12 +60,12 @@ def _module(module: ModuleReport) -> Iterator[RenderableType]:
     if module.graphs is not None:
         yield from _graphs(module.graphs)
     if module.times.known:
-        yield _heading("Passes and compile")
-        yield _table(("pass", "what it did", "time>"), _times(module.times))
+        yield heading("Passes and compile")
+        yield table(("pass", "what it did", "time>"), _times(module.times))
     if module.missing:
-        yield from (_heading("Missing"), *_missing(module.missing))
+        yield from (heading("Missing"), *_missing(module.missing))
     if module.commands:
-        yield _heading("Next")
+        yield heading("Next")
         for what, command in module.commands:
             yield Text.assemble(f"{what}:\n  ", (command, "cyan"))
 
@@ -83,7 +82,7 @@ def _summary(module: ModuleReport) -> Sequence[str]:
 
 
 def _memory(memory: MemoryView) -> Iterator[RenderableType]:
-    yield _heading("Memory of a step, on each device")
+    yield heading("Memory of a step, on each device")
     if not memory.bars:
         yield Text("not known")
         return
@@ -95,7 +94,7 @@ def _memory(memory: MemoryView) -> Iterator[RenderableType]:
         sizes = (figures.argument_bytes, figures.output_bytes, figures.temp_bytes)
         step = Text(units.size(figures.step_bytes), style="bold")
         rows.append((f"{when}, by {by}", step, *map(units.size, sizes)))
-    yield _table(("", "step>", "arguments>", "results>", "temporaries>"), rows)
+    yield table(("", "step>", "arguments>", "results>", "temporaries>"), rows)
     if memory.bound is not None:
         holds = None if memory.xla is None else memory.bound.holds(memory.xla)
         verdict, style = {
@@ -107,8 +106,8 @@ def _memory(memory: MemoryView) -> Iterator[RenderableType]:
         yield Text(f"{verdict} {memory.bound.text}{measured}.", style=style)
     for owners in memory.owners[:1]:
         if owners.rows:
-            yield _heading(f"{owners.title}: {units.size(owners.peak_bytes)}")
-            yield _table(("bytes>", "of the peak>", "value", "line"), _owners(owners))
+            yield heading(f"{owners.title}: {units.size(owners.peak_bytes)}")
+            yield table(("bytes>", "of the peak>", "value", "line"), _owners(owners))
         if owners.rows and owners.others:
             more = f"and {pluralize(owners.others, 'smaller value')}"
             yield Text(f"{more}, {units.size(owners.others_bytes)}", style="dim")
@@ -118,12 +117,12 @@ def _owners(owners: PeakOwners) -> Iterator[Sequence[str]]:
     for row in owners.rows:
         count = f"{row.count} x " if row.count > 1 else ""
         share = units.percent(row.size_bytes / owners.peak_bytes)
-        value = f"{count}{_called(row.value)} {row.value.type}"
+        value = f"{count}{row.value.called} {row.value.type}"
         yield units.size(row.size_bytes), share, value, row.value.place.short
 
 
 def _recomputation(what: Recomputation, bound: Bound | None) -> Iterator[RenderableType]:
-    yield _heading("Recomputed rather than kept")
+    yield heading("Recomputed rather than kept")
     if what.empty:
         yield Text("nothing")
     else:
@@ -135,19 +134,19 @@ def _recomputation(what: Recomputation, bound: Bound | None) -> Iterator[Rendera
         )
         rows = []
         for row in what.values[:_MOST_ROWS]:
-            readers = [f"{_called(one)} {one.place.short}" for one, _ in row.readers[:2]]
+            readers = [f"{one.called} {one.place.short}" for one, _ in row.readers[:2]]
             more = len(row.readers) - len(readers)
             readers += [f"and {more} more"] if more else []
-            value = f"{_called(row.value)} {row.value.type}"
+            value = f"{row.value.called} {row.value.type}"
             place = row.value.place.short
             rows.append((units.size(row.size_bytes), value, place, "\n".join(readers)))
-        yield _table(("not kept>", "value", "line", "computed again for"), rows)
+        yield table(("not kept>", "value", "line", "computed again for"), rows)
         yield from _more(len(what.values))
     if what.attempts:
-        yield _heading("Attempts")
+        yield heading("Attempts")
         yield Text(HOW_PREDICTED, style="dim")
         columns = ("", "predicted>", "XLA's figure>", "off by>", "added work>", "")
-        yield _table(columns, _attempts(what.attempts, bound))
+        yield table(columns, _attempts(what.attempts, bound))
 
 
 def _attempts(attempts: Sequence[AttemptRow], bound: Bound | None) -> Iterator[Sequence[str]]:
@@ -166,7 +165,7 @@ def _attempts(attempts: Sequence[AttemptRow], bound: Bound | None) -> Iterator[S
 
 
 def _barriers(what: BarriersView) -> Iterator[RenderableType]:
-    yield _heading(f"Where devices meet, in order: {pluralize(what.count, 'barrier')}")
+    yield heading(f"Where devices meet, in order: {pluralize(what.count, 'barrier')}")
     for each in what.order[:_MOST_PLACES]:
         details = ", ".join(filter(None, (each.groups, each.operation.place.short)))
         style = {"barrier": "bold", "around": "dim"}.get(each.kind, "")
@@ -175,7 +174,7 @@ def _barriers(what: BarriersView) -> Iterator[RenderableType]:
 
 
 def _graphs(what: Graphs) -> Iterator[RenderableType]:
-    yield _heading("CUDA graphs")
+    yield heading("CUDA graphs")
     if what.share is None or what.thunks is None or what.graphs is None:
         yield Text("not known")
     else:
@@ -186,13 +185,13 @@ def _graphs(what: Graphs) -> Iterator[RenderableType]:
         rows = (
             (
                 str(each.count),
-                f"{each.kind} {_called(each.operation)}",
+                f"{each.kind} {each.operation.called}",
                 each.operation.place.short,
                 each.reason,
             )
             for each in what.left_out[:_MOST_ROWS]
         )
-        yield _table(("thunks>", "operation", "line", "why not captured"), rows)
+        yield table(("thunks>", "operation", "line", "why not captured"), rows)
         yield from _more(len(what.left_out))
     yield from (Text(f"Note: {note}") for note in what.notes)
 
@@ -213,20 +212,17 @@ def _missing(entries: Iterable[Missing]) -> Iterator[RenderableType]:
         yield Text.assemble((each.what, "bold"), f": {each.why}{remedy}")
 
 
-def _called(named: Named) -> str:
-    return f"{named.leaf} ({named.phase})" if named.phase else named.leaf
-
-
 def _more(count: int, most: int = _MOST_ROWS) -> Iterator[RenderableType]:
     if count > most:
         yield Text(f"and {count - most} more", style="dim")
 
 
-def _heading(title: str) -> RenderableType:
+def heading(title: str) -> RenderableType:
+    """A line above a table."""
     return Padding(Text(title, style="bold"), (1, 0, 0, 0))
 
 
-def _table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> Table:
+def table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> Table:
     """A table without lines; ">" at the end of a column's name puts its numbers to the right."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     for column in columns:

@@ -126,7 +126,7 @@ def test_owners_of_the_peak_show_their_lines(browser: Browser, file: Path, width
 @pytest.mark.parametrize(("width", "seen"), [(WIDE, "wide"), (PHONE, "narrow")])
 def test_one_drawing_of_a_plot_is_seen(browser: Browser, file: Path, width: int, seen: str) -> None:
     with opened(browser, file, width=width) as page:
-        images = page.get_by_role("img", name=re.compile("^The peak is .* before the passes"))
+        images = page.get_by_role("img", name=re.compile("^Temporaries take at most"))
         assert images.count() == 1
         assert seen in str(images.get_attribute("class"))
 
