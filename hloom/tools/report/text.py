@@ -11,6 +11,7 @@ from rich.text import Text
 
 from hloom.dumps.read.dump import Missing
 from hloom.passes.framework.text import pluralize
+from hloom.terminal import Breakable
 from hloom.tools.report import units
 from hloom.tools.report.folder import Times
 from hloom.tools.report.gather import ModuleReport, Report
@@ -36,9 +37,11 @@ def text(report: Report) -> RenderableType:
     if report.missing:
         parts += [heading("Missing from this dump"), *_missing(report.missing)]
     if len(report.modules) > 1:
-        rows = map(_summary, report.modules)
+        large = [module for module in report.modules if module.in_full]
+        shown = report.modules[: len(large) + _MOST_ROWS]
         columns = ("module", "step>", "by the passes>", "compile>", "passes")
-        parts += [heading("Modules"), table(columns, rows)]
+        parts += [heading("Modules"), table(columns, map(_summary, shown))]
+        parts += _more(len(report.modules), len(shown))
     for module in report.modules:
         if module.in_full:
             parts += _module(module)
@@ -54,9 +57,9 @@ def _module(module: ModuleReport) -> Iterator[RenderableType]:
         yield Text.assemble((f"{notice.title}: ", style), notice.text)
     yield from _memory(module.memory)
     if module.recomputation is not None:
-        yield from _recomputation(module.recomputation, module.memory.bound)
+        yield from recomputation(module.recomputation, module.memory.bound)
     if module.barriers is not None:
-        yield from _barriers(module.barriers)
+        yield from barriers(module.barriers)
     if module.graphs is not None:
         yield from _graphs(module.graphs)
     if module.times.known:
@@ -121,7 +124,7 @@ def _owners(owners: PeakOwners) -> Iterator[Sequence[str]]:
         yield units.size(row.size_bytes), share, value, row.value.place.short
 
 
-def _recomputation(what: Recomputation, bound: Bound | None) -> Iterator[RenderableType]:
+def recomputation(what: Recomputation, bound: Bound | None) -> Iterator[RenderableType]:
     yield heading("Recomputed rather than kept")
     if what.empty:
         yield Text("nothing")
@@ -164,7 +167,7 @@ def _attempts(attempts: Sequence[AttemptRow], bound: Bound | None) -> Iterator[S
         )
 
 
-def _barriers(what: BarriersView) -> Iterator[RenderableType]:
+def barriers(what: BarriersView) -> Iterator[RenderableType]:
     yield heading(f"Where devices meet, in order: {pluralize(what.count, 'barrier')}")
     for each in what.order[:_MOST_PLACES]:
         details = ", ".join(filter(None, (each.groups, each.operation.place.short)))
@@ -223,16 +226,19 @@ def heading(title: str) -> RenderableType:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> Table:
-    """A table without lines; ">" at the end of a column's name puts its numbers to the right."""
-    table = Table(box=None, pad_edge=False, header_style="dim")
+    """A table without lines; ">" at the end of a column's name puts its numbers to the right.
+
+    Names are broken behind their separators.
+    """
+    found = Table(box=None, pad_edge=False, header_style="dim")
     for column in columns:
         right = column.endswith(">")
-        table.add_column(
+        found.add_column(
             column.removesuffix(">"),
             justify="right" if right else "left",
             no_wrap=right,
             overflow="ellipsis" if right else "fold",
         )
     for row in rows:
-        table.add_row(*row)
-    return table
+        found.add_row(*(Breakable(cell) if isinstance(cell, str) else cell for cell in row))
+    return found

@@ -19,13 +19,15 @@ from typing import Any
 import jax.numpy as jnp
 import pytest
 from support import ROOT
-from support.dumps.hostile_edits import HOSTILE, MODULE, SECRET
+from support.dumps.hostile_edits import HOSTILE, MODULE, SECRET, Hostile
 from support.dumps.report_dumps import edit_manifest
 from support.dumps.samples import capture, execution
 
 from hloom.dumps.write.writer import write_step
 
 pytestmark = pytest.mark.once
+
+STEP = MODULE.split("/")[0]
 
 LIMIT_S = 240
 """For all dumps together, on a machine that is busy; most take less than a tenth of a second."""
@@ -81,6 +83,11 @@ def outcomes(
             if first == "replay":
                 words += ["--repeat", "0"]
             jobs.append({"words": words, "outside": [*watched, "/etc/passwd", "/dev/zero"]})
+        if beside(hostile):
+            # One that nobody has harmed: in an index with it, and side by side.
+            fine = Path(shutil.copytree(good / STEP, folder / "step-9"))
+            for words in ([str(folder)], [str(folder / STEP), str(fine)]):
+                jobs.append({"words": ["report", *words], "outside": jobs[-1]["outside"]})
     (to / "jobs.json").write_text(json.dumps(jobs))
     told = to / "outcomes.json"
     done = subprocess.run(
@@ -104,11 +111,21 @@ def outcomes(
             to / name,
             [
                 Outcome(command, row["status"], row["out"], row["err"], row["touched"])
-                for command, row in zip(hostile.commands, rows, strict=False)
+                for command, row in zip(commands_of(hostile), rows, strict=False)
             ],
         )
         for name, hostile in HOSTILE.items()
     }
+
+
+def beside(hostile: Hostile) -> bool:
+    """Whether it is reported with another dump, too."""
+    return "report" in hostile.commands and hostile.module == MODULE
+
+
+def commands_of(hostile: Hostile) -> list[str]:
+    """What is run on it, in order."""
+    return [*hostile.commands, *(["report index", "report two"] if beside(hostile) else [])]
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -134,9 +151,15 @@ def test_it_is_refused_in_a_line_or_harmless(
     left = {file.name for file in outside.iterdir()}
     assert left == {"secret", "victim"}
     assert (outside / "victim").read_text() == SECRET
-    page = folder / MODULE / "report.html"
-    if page.is_file() and not page.is_symlink():
+    written = (MODULE + "/report.html", "report.html", "step-9/comparison.html")
+    if beside(hostile):
+        assert [each.status for each in ran[-2:]] == [0, 0], ran[-2:]
+        assert all((folder / each).is_file() for each in written[1:])
+    for page in (folder / each for each in written):
+        if not page.is_file() or page.is_symlink():
+            continue
         html = page.read_text(encoding="utf-8")
+        assert "default-src 'none'" in html
         assert SECRET not in html
         assert not any(c in html for c in "\x1b\u202e\u2066\x9b")
 

@@ -220,6 +220,18 @@ def test_a_measured_pass_that_fails_is_an_error(run: Run) -> None:
 # What it shows of a run
 
 
+def test_plans_are_tables_where_they_are_asked_for_or_on_a_terminal(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = (write(ADD), "-p", "tell-target,cse")
+    _, _, err = run(*words, "--print-plan=table")
+    assert err == "tell-target: for cpu\ncse: 0 duplicate operations merged\n"
+    assert run(*words, "--print-plan=json")[2] == run(*words, "--print-plan")[2]
+    assert run(*words, "--print-plan", "--print-plan=table")[2] == err
+    _, _, err = run(*words, "--print-plan=plain")
+    assert "choose from" in err
+
+
 def test_plans_are_lines_of_json(run: Run) -> None:
     _, _, err = run(write(ADD), "-p", "tell-target,complain", "--print-plan")
     lines = [json.loads(line) for line in err.splitlines() if line.startswith("{")]

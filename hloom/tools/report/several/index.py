@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from hloom.dumps.read.dump import Dump, DumpError, alike, open_dump
+from hloom.dumps.read.dump import DumpError, alike, open_dump
 from hloom.dumps.read.module import ModuleDump
 from hloom.tools.report.gather import to_show_in_full
 from hloom.tools.report.memory import StepBytes, memory_of
