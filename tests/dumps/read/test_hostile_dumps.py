@@ -86,8 +86,10 @@ def outcomes(
         if beside(hostile):
             # One that nobody has harmed: in an index with it, and side by side.
             fine = Path(shutil.copytree(good / STEP, folder / "step-9"))
-            for words in ([str(folder)], [str(folder / STEP), str(fine)]):
-                jobs.append({"words": ["report", *words], "outside": jobs[-1]["outside"]})
+            # An index lists the folder in which they all lie.
+            jobs.append({"words": ["report", str(folder)], "outside": watched[1:]})
+            words = ["report", str(folder / STEP), str(fine)]
+            jobs.append({"words": words, "outside": watched})
     (to / "jobs.json").write_text(json.dumps(jobs))
     told = to / "outcomes.json"
     done = subprocess.run(
