@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from hloom.passes.analysis.memory_model.profile import MemoryProfile
@@ -45,7 +46,10 @@ def figures_of(memory: MemoryView) -> Iterator[Figure]:
             "what really runs."
         )
         text = f"Temporaries take at most {units.size(peak)}, at instruction {ranges['peak_at']}."
-        wide, phone = xla_memory_plot(ranges), xla_memory_plot(ranges, width="phone")
+        was = None if memory.xla_before is None else memory.xla_before.temp_bytes
+        bound = memory.bound.bytes if memory.bound is not None and memory.bound.of_temp else None
+        draw = partial(xla_memory_plot, ranges, before_bytes=was, budget_bytes=bound)
+        wide, phone = draw(), draw(width="phone")
         title, tips = "By XLA: the temporaries of what runs", memory.xla_tips
         yield Figure("xla-memory", title, wide, phone, caption, text, tips)
     before, after = memory.before, memory.after
@@ -92,8 +96,17 @@ def memory_plot(
     return _curves(lines, levels, label, width, base=("arguments and results", base_bytes))
 
 
-def xla_memory_plot(live_ranges: Mapping[str, Any], *, width: Width = "wide") -> Plot:
-    """Temporary memory over the schedule that XLA chose, from `xla/live_ranges.json`."""
+def xla_memory_plot(
+    live_ranges: Mapping[str, Any],
+    *,
+    width: Width = "wide",
+    before_bytes: int | None = None,
+    budget_bytes: int | None = None,
+) -> Plot:
+    """Temporary memory over the schedule that XLA chose, from `xla/live_ranges.json`.
+
+    Lines show what XLA set aside for the program as it was, and a budget of its temporaries.
+    """
     times = [time for time, _ in live_ranges["curve"]]
     sizes = [size for _, size in live_ranges["curve"]]
     count = int(live_ranges["instructions"])
@@ -101,6 +114,10 @@ def xla_memory_plot(live_ranges: Mapping[str, Any], *, width: Width = "wide") ->
     levels = []
     if live_ranges.get("temp_bytes") is not None:
         levels.append(_Level("set aside by XLA", "muted", int(live_ranges["temp_bytes"])))
+    if before_bytes is not None:
+        levels.append(_Level("set aside before the passes", "before", before_bytes))
+    if budget_bytes is not None:
+        levels.append(_Level("budget", "budget", budget_bytes))
     return _curves([line], levels, "instructions, in the order of XLA's schedule", width)
 
 
