@@ -20,6 +20,7 @@ from hloom.tools.report.units import change, seconds, size
 _MOST_ROWS = 20
 """Values that a table shows; the others are only counted."""
 
+
 @dataclass(frozen=True)
 class Run:
     """One way that the program was run, its title e.g. "remat", and seconds of each timed run."""

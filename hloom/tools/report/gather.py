@@ -72,6 +72,11 @@ class ModuleReport:
     commands: tuple[tuple[str, str], ...]
 
     @property
+    def is_troubled(self) -> bool:
+        """Something went wrong with it, or something of it is missing."""
+        return bool(self.notices or self.missing)
+
+    @property
     def step_bytes(self) -> int:
         """What it takes of a device; 0 where nobody knows."""
         if self.memory.xla is not None:
@@ -190,7 +195,8 @@ def gather(dump: Dump) -> Report:
     groups.sort(key=lambda group: -_rough_bytes(group[0]))
     in_full = to_show_in_full([group[0] for group in groups])
     modules = [_module(each, n, in_full=n in in_full) for n, each in enumerate(groups)]
-    modules.sort(key=lambda module: (not module.in_full, -module.step_bytes))
+    # Of those that are only told of in a line, first what somebody should know of.
+    modules.sort(key=lambda each: (not each.in_full, not each.is_troubled, -each.step_bytes))
     manifest, words = dump.manifest, dump.manifest.get("command")
     own = {(each.what, each.why) for module in dump.modules for each in module.missing}
     return Report(

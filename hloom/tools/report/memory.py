@@ -60,10 +60,10 @@ class Bound:
         return None if self.bytes is None else self._bounded(figures) <= self.bytes
 
     def measured(self, figures: StepBytes) -> str:
-        """What it bounds against the bound: "temporaries 8.02 MiB of 9.38 MiB allowed"."""
+        """What it bounds against the bound: "temporaries: 8.02 MiB of 9.38 MiB allowed"."""
         what = "temporaries" if self.of_temp else "the step"
         allowed = f" of {units.size(self.bytes)} allowed" if self.bytes is not None else ""
-        return f"{what} {units.size(self._bounded(figures))}{allowed}"
+        return f"{what}: {units.size(self._bounded(figures))}{allowed}"
 
     def _bounded(self, figures: StepBytes) -> int:
         return figures.temp_bytes if self.of_temp else figures.step_bytes

@@ -99,7 +99,8 @@ def recomputation(plan: Json, attempts: Sequence[Json], sources: Sources) -> Rec
         reading += [(site["reader"], site["reads"], trips) for site in scan["sites"]]
         cloning += scan["sites"]
     for reader, values, trips in reading:
-        operation = Named(str(reader["name"]), sources.place(str(reader["source"])))
+        name = str(reader["name"] or reader.get("operation") or "")
+        operation = Named(name, sources.place(str(reader["source"])))
         for value in values:
             readers[sources.named(value), trips][operation] += 1
     return Recomputation(

@@ -87,6 +87,11 @@ class Named:
         """The operation's own name and the part that it stands in: "mul (backward)"."""
         return f"{self.leaf} ({self.phase})" if self.phase else self.leaf
 
+    @property
+    def described(self) -> str:
+        """The same with the type, where it is not what stands for a name."""
+        return self.called if self.type in ("", self.leaf) else f"{self.called} {self.type}"
+
 
 class Sources:
     """The lines of the user's program that a dump has kept, by "file:line"."""

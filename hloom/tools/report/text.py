@@ -75,8 +75,10 @@ def _module(module: ModuleReport) -> Iterator[RenderableType]:
 
 def _summary(module: ModuleReport) -> Sequence[str]:
     ends, compile_s = module.memory.ends, module.times.compile_s
+    told = [notice.title for notice in module.notices]
+    told += [f"{pluralize(len(module.missing), 'thing')} missing"] * bool(module.missing)
     return (
-        module.name,
+        module.name + (f" ({', '.join(told)})" if told and not module.in_full else ""),
         units.size(module.step_bytes) if module.step_bytes else "not known",
         units.change(*ends) if ends else "",
         "" if compile_s is None else units.seconds(compile_s),
@@ -105,7 +107,7 @@ def _memory(memory: MemoryView) -> Iterator[RenderableType]:
             True: ("Holds the budget of", "green"),
             False: ("Over the budget of", "bold red"),
         }[holds]
-        measured = "" if memory.xla is None else f": {memory.bound.measured(memory.xla)}, by XLA"
+        measured = "" if memory.xla is None else f"; {memory.bound.measured(memory.xla)}, by XLA"
         yield Text(f"{verdict} {memory.bound.text}{measured}.", style=style)
     for owners in memory.owners[:1]:
         if owners.rows:
@@ -120,7 +122,7 @@ def _owners(owners: PeakOwners) -> Iterator[Sequence[str]]:
     for row in owners.rows:
         count = f"{row.count} x " if row.count > 1 else ""
         share = units.percent(row.size_bytes / owners.peak_bytes)
-        value = f"{count}{row.value.called} {row.value.type}"
+        value = count + row.value.described
         yield units.size(row.size_bytes), share, value, row.value.place.short
 
 
@@ -140,7 +142,7 @@ def recomputation(what: Recomputation, bound: Bound | None) -> Iterator[Renderab
             readers = [f"{one.called} {one.place.short}" for one, _ in row.readers[:2]]
             more = len(row.readers) - len(readers)
             readers += [f"and {more} more"] if more else []
-            value = f"{row.value.called} {row.value.type}"
+            value = row.value.described
             place = row.value.place.short
             rows.append((units.size(row.size_bytes), value, place, "\n".join(readers)))
         yield table(("not kept>", "value", "line", "computed again for"), rows)

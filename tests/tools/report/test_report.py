@@ -94,7 +94,7 @@ def test_a_share_is_told_in_bytes_too(own_step: Path) -> None:
     assert bound is not None
     limit = ATTEMPTS[0]["temp_bytes"] // 2
     assert bound.described == f"50 % of its temporaries, {units.size(limit)}"
-    assert bound.measured(StepBytes(1, 2, 3)) == f"temporaries 3 B of {units.size(limit)} allowed"
+    assert bound.measured(StepBytes(1, 2, 3)) == f"temporaries: 3 B of {units.size(limit)} allowed"
 
 
 def test_owners_of_the_peak_have_lines_and_code(module: ModuleReport) -> None:

@@ -113,5 +113,4 @@ def _peak(peak: PeakChange) -> Iterator[RenderableType]:
 
 def _owner(row: OwnerChange) -> Sequence[str]:
     sizes = (units.size(each) if each else "" for each in (row.first_bytes, row.second_bytes))
-    value = f"{row.value.called} {row.value.type}"
-    return row.what, *sizes, value, row.value.place.short
+    return row.what, *sizes, row.value.described, row.value.place.short
