@@ -75,7 +75,7 @@ def parse(argv: Sequence[str]) -> Arguments:
     Raises UsageError.
     """
     parser = _make_parser()
-    # Without a value these mean every pass, or what suits. argparse would take the next word for it.
+    # Without a value these mean every pass, or what suits. argparse would take the next word.
     bare = {
         "--print-ir-before": "--print-ir-before-all",
         "--print-ir-after": "--print-ir-after-all",

@@ -79,7 +79,8 @@ def _run(
     if png is not None and (len(dumps) > 1 or len(inside) > 1):
         raise ReportError("--png draws the plots of one dump: name one step or module.")
     if len(dumps) == 2:
-        both = compare(*(gather(opened(each)) for each in dumps), (dumps[0], dumps[1]))
+        first, second = (gather(opened(each)) for each in dumps)
+        both = compare(first, second, (dumps[0], dumps[1]))
         if as_text:
             PlainConsole().print(compare_text(both))
         if out is not None or not as_text:

@@ -18,6 +18,9 @@ from hloom.tools.report.tips.alive import Tip, tips_of_model
 _MOST_STEPS = 600
 """Of a curve: more are finer than a screen."""
 
+_HIGHEST_LEVEL = 3
+"""How many times as high as the curves a line across may be: they would be flat below it."""
+
 
 @dataclass(frozen=True)
 class Figure:
@@ -45,10 +48,13 @@ def figures_of(memory: MemoryView) -> Iterator[Figure]:
             f"Temporaries in use over XLA's schedule of {pluralize(length, 'instruction')}: "
             "what really runs."
         )
+        if memory.xla_before is not None:
+            was = units.size(memory.xla_before.temp_bytes)
+            caption += f" Before the passes XLA set {was} aside for temporaries."
         text = f"Temporaries take at most {units.size(peak)}, at instruction {ranges['peak_at']}."
-        was = None if memory.xla_before is None else memory.xla_before.temp_bytes
+        before_bytes = None if memory.xla_before is None else memory.xla_before.temp_bytes
         bound = memory.bound.bytes if memory.bound is not None and memory.bound.of_temp else None
-        draw = partial(xla_memory_plot, ranges, before_bytes=was, budget_bytes=bound)
+        draw = partial(xla_memory_plot, ranges, before_bytes=before_bytes, budget_bytes=bound)
         wide, phone = draw(), draw(width="phone")
         title, tips = "By XLA: the temporaries of what runs", memory.xla_tips
         yield Figure("xla-memory", title, wide, phone, caption, text, tips)
@@ -166,7 +172,9 @@ def _curves(
     width: Width,
     base: tuple[str, int] | None = None,
 ) -> Plot:
-    most = max([1, *(max(line.sizes, default=0) for line in lines), *(one.bytes for one in levels)])
+    highest = max([1, *(max(line.sizes, default=0) for line in lines)])
+    levels = [level for level in levels if level.bytes <= _HIGHEST_LEVEL * highest]
+    most = max([highest, *(level.bytes for level in levels)])
     unit_bytes = 1024 ** max(0, (most.bit_length() - 1) // 10)
 
     def draw(figure: Any) -> None:

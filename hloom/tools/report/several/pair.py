@@ -222,9 +222,9 @@ def _figures(first: ModuleReport, second: ModuleReport) -> Iterator[FigureRow]:
         one, other = read(first), read(second)
         if not one and not other:
             continue
-        shown = ("" if value is None else show(value) for value in (one, other))
-        known = one is not None and other is not None
-        yield FigureRow(name, *shown, units.change(one, other) if known else "")  # type: ignore[arg-type]
+        shown = ["" if value is None else show(value) for value in (one, other)]
+        change = "" if one is None or other is None else units.change(one, other)
+        yield FigureRow(name, shown[0], shown[1], change)
 
 
 def _peak_change(first: Sequence[PeakOwners], second: Sequence[PeakOwners]) -> PeakChange | None:
