@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Literal
 
@@ -139,7 +140,7 @@ def write_page(report: Report, file: Path) -> Path:
 def _write(file: Path, kind: str, *content: object) -> Path:
     """Writes the page that the function of this name makes of the content."""
     try:
-        from hloom.tools.report import page
+        page = import_module("hloom.tools.report.page")
     except ModuleNotFoundError as error:
         if error.name not in ("jinja2", "markupsafe"):
             raise
@@ -147,7 +148,7 @@ def _write(file: Path, kind: str, *content: object) -> Path:
             f"the page needs {error.name}, which is not installed: pip install 'hloom[report]'; "
             "--text does without"
         ) from error
-    html = getattr(page, kind)(*content, folder=file.parent)
+    html: str = getattr(page, kind)(*content, folder=file.parent)
     try:
         files.write_whole(file, html.encode())
     except files.FileError as error:

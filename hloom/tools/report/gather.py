@@ -196,7 +196,13 @@ def gather(dump: Dump) -> Report:
     in_full = to_show_in_full([group[0] for group in groups])
     modules = [_module(each, n, in_full=n in in_full) for n, each in enumerate(groups)]
     # Of those that are only told of in a line, first what somebody should know of.
-    modules.sort(key=lambda each: (not each.in_full, not each.is_troubled, -each.step_bytes))
+    modules.sort(
+        key=lambda each: (
+            not each.in_full,
+            not each.in_full and not each.is_troubled,
+            -each.step_bytes,
+        )
+    )
     manifest, words = dump.manifest, dump.manifest.get("command")
     own = {(each.what, each.why) for module in dump.modules for each in module.missing}
     return Report(

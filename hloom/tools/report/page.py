@@ -18,7 +18,7 @@ from hloom.tools.report import units
 from hloom.tools.report.drawing import Drawing
 from hloom.tools.report.gather import ModuleReport, Report
 from hloom.tools.report.plan_views import HOW_PREDICTED
-from hloom.tools.report.plots import Figure, figures_of
+from hloom.tools.report.plots import Figure, figure_of_two, figures_of
 from hloom.tools.report.several.index import Index
 from hloom.tools.report.several.pair import TwoDumps, same_program
 from hloom.tools.report.tips.alive import spikes
@@ -55,7 +55,10 @@ def _rendered(template: str, folder: Path, **values: object) -> str:
     # As a URL: names of modules are plain, but folders are the user's.
     environment.filters["link"] = lambda path: quote(os.fsencode(os.path.relpath(path, folder)))
     environment.globals.update(
-        inlined=_inlined, how_predicted=HOW_PREDICTED, same_program=same_program
+        inlined=_inlined,
+        figure_of_two=figure_of_two,
+        how_predicted=HOW_PREDICTED,
+        same_program=same_program,
     )
     return environment.get_template(f"{template}.html.jinja").render(values, version=__version__)
 

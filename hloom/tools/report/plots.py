@@ -13,10 +13,12 @@ from hloom.passes.framework.text import pluralize
 from hloom.tools.report import units
 from hloom.tools.report.drawing import COLORS, WIDTH_INCHES, Plot, Width
 from hloom.tools.report.memory import MemoryView
-from hloom.tools.report.tips.alive import Tip, tips_of_model
+from hloom.tools.report.tips.alive import Tip, tips_of_model, tips_of_two
 
 _MOST_STEPS = 600
 """Of a curve: more are finer than a screen."""
+
+_SCHEDULE = "instructions, in the order of XLA's schedule"
 
 _HIGHEST_LEVEL = 3
 """How many times as high as the curves a line across may be: they would be flat below it."""
@@ -82,6 +84,19 @@ def figures_of(memory: MemoryView) -> Iterator[Figure]:
         yield Figure("memory", title, wide, phone, caption, text, tips)
 
 
+def figure_of_two(first: MemoryView, second: MemoryView) -> Figure | None:
+    """The temporaries of two compiles over XLA's schedules; None where not both are known."""
+    ranges = first.live_ranges, second.live_ranges
+    if not (ranges[0] and ranges[1] and ranges[0].get("curve") and ranges[1].get("curve")):
+        return None
+    peaks = [units.size(int(each["peak_bytes"])) for each in (ranges[0], ranges[1])]
+    text = f"Temporaries take at most {peaks[0]} in A and {peaks[1]} in B."
+    draw = partial(two_memory_plot, ranges[0], ranges[1])
+    tips = tips_of_two(ranges[0], ranges[1]) if first.xla_tips and second.xla_tips else ()
+    caption = "Temporaries in use over XLA's schedules of both: what really runs."
+    return Figure("two", "By XLA", draw(), draw(width="phone"), caption, text, tips)
+
+
 def memory_plot(
     before: MemoryProfile,
     after: MemoryProfile | None = None,
@@ -113,10 +128,7 @@ def xla_memory_plot(
 
     Lines show what XLA set aside for the program as it was, and a budget of its temporaries.
     """
-    times = [time for time, _ in live_ranges["curve"]]
-    sizes = [size for _, size in live_ranges["curve"]]
-    count = int(live_ranges["instructions"])
-    line = _Line("temporaries", "after", "o", [*times, count], [*sizes, *sizes[-1:]])
+    line = _line_of_xla("temporaries", "after", "o", live_ranges)
     levels = []
     if live_ranges.get("temp_bytes") is not None:
         levels.append(_Level("set aside by XLA", "muted", int(live_ranges["temp_bytes"])))
@@ -124,7 +136,22 @@ def xla_memory_plot(
         levels.append(_Level("set aside before the passes", "before", before_bytes))
     if budget_bytes is not None:
         levels.append(_Level("budget", "budget", budget_bytes))
-    return _curves([line], levels, "instructions, in the order of XLA's schedule", width)
+    return _curves([line], levels, _SCHEDULE, width)
+
+
+def two_memory_plot(
+    first: Mapping[str, Any], second: Mapping[str, Any], *, width: Width = "wide"
+) -> Plot:
+    """Temporary memory over XLA's schedules of two compiles, "A" and "B"."""
+    lines = [_line_of_xla("A", "before", "o", first), _line_of_xla("B", "after", "D", second)]
+    return _curves(lines, [], _SCHEDULE, width)
+
+
+def _line_of_xla(label: str, color: str, mark: str, live_ranges: Mapping[str, Any]) -> _Line:
+    times = [time for time, _ in live_ranges["curve"]]
+    sizes = [size for _, size in live_ranges["curve"]]
+    count = int(live_ranges["instructions"])
+    return _Line(label, color, mark, [*times, count], [*sizes, *sizes[-1:]])
 
 
 @dataclass(frozen=True)

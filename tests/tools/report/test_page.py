@@ -123,6 +123,7 @@ def test_pages_of_several_dumps(browser: Browser, run: Path, name: str) -> None:
             assert page.get_by_text("<script>alert(1)</script>").count() > 0
             _assert_links_lead_somewhere(page, run / name)
             _assert_structure(page)
+            assert (page.locator(".stretch").count() > 20) is (name != "report.html")
 
 
 def test_sections_and_their_first_lines_are_seen(browser: Browser, file: Path) -> None:

@@ -41,6 +41,7 @@ PLOTS = {
     "unchanged": lambda width: plots.memory_plot(BEFORE, width=width),
     "empty": lambda width: plots.memory_plot(MemoryProfile((), 0, (), 0, 0, 0), width=width),
     "xla": lambda width: plots.xla_memory_plot(RANGES, width=width),
+    "two": lambda width: plots.two_memory_plot(RANGES, RANGES | {"instructions": 60}, width=width),
     "xla-empty": lambda width: plots.xla_memory_plot(
         {"instructions": 0, "temp_bytes": None, "curve": []}, width=width
     ),
@@ -121,6 +122,10 @@ def test_xlas_schedule_shows_what_is_set_aside(width: Width) -> None:
     assert texts(plots.xla_memory_plot(RANGES, width=width, **figures).svg()) == texts(
         svg_of("xla", width)
     )
+
+
+def test_two_schedules_are_told_apart(width: Width) -> None:
+    assert {"A: peak 2.77 MiB", "B: peak 2.77 MiB"} <= set(texts(svg_of("two", width)))
 
 
 def test_a_long_curve_stays_small_and_keeps_its_peak() -> None:

@@ -89,6 +89,12 @@ class ModulePair:
         for side, each in (("A", self.first), ("B", self.second)):
             yield from ((side, notice) for notice in (each.notices if each else ()))
 
+    @property
+    def missing(self) -> Iterator[tuple[str, Missing]]:
+        """What each has not, so that it cannot be compared."""
+        for side, each in (("A", self.first), ("B", self.second)):
+            yield from ((side, entry) for entry in (each.missing if each else ()))
+
 
 @dataclass(frozen=True)
 class TwoDumps:

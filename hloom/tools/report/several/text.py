@@ -92,6 +92,8 @@ def _pair(pair: ModulePair) -> Iterator[RenderableType]:
     if pair.settings:
         yield heading("Settings that differ")
         yield table(("", "A", "B"), ((row.name, row.first, row.second) for row in pair.settings))
+    for side, entry in pair.missing:
+        yield Text(f"Missing from {side}: {entry}", style="yellow")
 
 
 def _cells(rows: Iterable[FigureRow]) -> Iterator[Sequence[str]]:

@@ -95,12 +95,22 @@ def tips_of_xla(ranges: Json) -> tuple[Tip, ...]:
 
     Raises TypeError, LookupError or ValueError where the file has not what this needs.
     """
+    curve = _curve_of_xla("", ranges)
+    return tuple(_tips(curve.end, [curve], "instruction"))
+
+
+def tips_of_two(first: Json, second: Json) -> tuple[Tip, ...]:
+    """Of the temporaries in XLA's schedules of two compiles, "A" and "B"; raises as well."""
+    curves = [_curve_of_xla(name, each) for name, each in (("A", first), ("B", second))]
+    return tuple(_tips(max(each.end for each in curves), curves, "instruction"))
+
+
+def _curve_of_xla(name: str, ranges: Json) -> _Curve:
     temps = (each for each in ranges["values"] if each["kind"] == "temp")
     largest = heapq.nlargest(MAX_VALUES, temps, key=lambda each: whole(each["bytes"]))
     spans = [_Span(whole(e["start"]), whole(e["end"]), _named_by_xla(e)) for e in largest]
     changes = [(whole(time), whole(size)) for time, size in ranges["curve"]]
-    count = whole(ranges["instructions"])
-    return tuple(_tips(count, [_Curve("", count, changes, spans)], "instruction"))
+    return _Curve(name, whole(ranges["instructions"]), changes, spans)
 
 
 def tips_of_model(before: MemoryProfile, after: MemoryProfile | None) -> tuple[Tip, ...]:

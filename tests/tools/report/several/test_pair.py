@@ -89,6 +89,16 @@ def test_owners_that_are_gone_or_grew_come_first(pair: ModulePair) -> None:
     assert peak.unchanged > 0
 
 
+def test_what_cannot_be_compared_is_told(dumps: tuple[Path, Path], tmp_path: Path) -> None:
+    damaged = Path(shutil.copytree(dumps[1], tmp_path / "damaged"))
+    (damaged / MODULE / "xla" / "live_ranges.json").write_text("{")
+    one, other = (gather(open_dump(each)) for each in (dumps[0], damaged))
+    pair = compare(one, other, (dumps[0], damaged)).pairs[0]
+    assert {side for side, entry in pair.missing if "live_ranges" in str(entry)} == {"B"}
+    assert pair.peak is not None
+    assert "by hloom's model" in pair.peak.title
+
+
 def test_a_dump_against_itself_has_no_difference(dumps: tuple[Path, Path]) -> None:
     report = gather(open_dump(dumps[0]))
     same = compare(report, report, (dumps[0], dumps[0]))
