@@ -88,7 +88,8 @@ def split_name(name: str) -> tuple[str, str]:
 
 
 _TRANSFORM = re.compile(
-    r"(?:checkpoint|custom_jvp|custom_vjp|jvp|linearize|remat|transpose|vjp|vmap)\((.*)\)", re.DOTALL
+    r"(?:checkpoint|custom_jvp|custom_vjp|jvp|linearize|remat|transpose|vjp|vmap)\((.*)\)",
+    re.DOTALL,
 )
 _CALL = re.compile(r"(?:jit|pjit|pmap|shard_map)\(.*\)", re.DOTALL)
 _STRUCTURE = re.compile(
