@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hloom.passes.ir.names import SourceLine
 from hloom.xla.call_stacks import CallStacks
@@ -34,7 +34,7 @@ class HloInstruction:
     """
 
     operation: str = ""
-    source: SourceLine = SourceLine()
+    source: SourceLine = field(default_factory=SourceLine)
     target: str = ""
     is_typed: bool = False
     opcode: str = ""

@@ -72,6 +72,14 @@ class SourceLine:
     def __str__(self) -> str:
         return f"{self.line} ({short_line(self.library)})" if self.library else self.line
 
+    @property
+    def short(self) -> str:
+        """Both lines without the folders that say nothing."""
+        both = filter(
+            None, (short_line(self.line), self.library and f"({short_line(self.library)})")
+        )
+        return " ".join(both)
+
     def to_json(self, key: str = "source") -> dict[str, object]:
         """The line under `key`, and the library's, where there is one, under "library"."""
         return {key: self.line} | ({"library": self.library} if self.library else {})
@@ -93,28 +101,27 @@ _TRANSFORM = re.compile(
 )
 _CALL = re.compile(r"(?:jit|pjit|pmap|shard_map)\(.*\)", re.DOTALL)
 _STRUCTURE = re.compile(
-    r"body|branch_\d+_fun|checkpoint|closed_call|cond|custom_[jv]+p_call|hloom\.\w+|"
+    r"body|branch_\d+_fun|checkpoint|closed_call|cond|custom_[jv]+p_call|eval_jaxpr|hloom\.\w+|"
     r"rematted_computation|remat\d?|scan|shard_map|shmap_body|while|~|"
 )
-_NUMBER = re.compile(r"(?<=_)\d+$|(?<=\[)\d+(?=\]$)|^\d+$")
+_NUMBER = re.compile(r"_\d+$|^\d+$")
 
 
 def layer(name: str) -> tuple[str, ...]:
     """The layer that an operation belongs to: the scopes of its name stack, outermost first.
 
-    Transforms, calls, loops and branches are left out. The numbers of layers that are alike are "*":
-    "jit(f)/transpose(jvp(GPT))/block_3/while/body/dot_general" is of ("GPT", "block_*").
+    Transforms, calls, loops and branches are left out, and the numbers of layers that are alike:
+    "jit(f)/transpose(jvp(GPT))/block_3/while/body/dot_general" is of ("GPT", "block").
     """
     found: list[str] = []
-    path = split_name(name)[0]
+    # XLA joins the names of operations that it has made one of.
+    path = split_name(name.partition(";")[0])[0]
     while path:
         path, component = split_name(path.removesuffix("/"))
-        while inner := _TRANSFORM.fullmatch(component):
-            component = inner[1]
-        if "/" in component and not _CALL.fullmatch(component):
-            path += component + "/"  # scopes inside of a transform's parentheses
+        if inner := _TRANSFORM.fullmatch(component):
+            path += inner[1] + "/" if inner[1] else ""  # the scopes that it transforms
         elif not (_CALL.fullmatch(component) or _STRUCTURE.fullmatch(component)):
-            found.append(_NUMBER.sub("*", component))
+            found.append(_NUMBER.sub("", component) or "*")
     return tuple(reversed(found))
 
 

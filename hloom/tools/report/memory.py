@@ -17,6 +17,7 @@ from hloom.passes.framework.options import Budget
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.tools.report import units
 from hloom.tools.report.sources import Json, Named, Sources, entries, number, whole, whole_or_none
+from hloom.tools.report.totals import Total, by_argument, by_layer
 
 _MOST_OWNERS = 8
 """How many owners of the peak a table tells of."""
@@ -90,6 +91,7 @@ class PeakOwners:
       peak_bytes, peak_at: what is in use then, and when that is, from 0 to 1.
       rows: the largest, in order; `others` with `others_bytes` are not among them.
       is_before: of the program as it was before the passes.
+      totals: all of the values by layer.
     """
 
     title: str
@@ -99,6 +101,7 @@ class PeakOwners:
     others: int
     others_bytes: int
     is_before: bool
+    totals: tuple[Total, ...]
 
 
 @dataclass(frozen=True)
@@ -128,6 +131,11 @@ class MemoryView:
         if self.before is not None and self.after is not None:
             return self.before.step_bytes, self.after.step_bytes
         return None
+
+    @property
+    def arguments(self) -> tuple[Total, ...]:
+        """The program's arguments by what they are, on one device; empty where not known."""
+        return () if self.before is None else by_argument(self.before.arguments)
 
     @property
     def bars(self) -> tuple[tuple[str, str, StepBytes], ...]:
@@ -215,7 +223,7 @@ def xla_owners(ranges: Json, sources: Sources) -> PeakOwners:
         OwnerRow(
             value=Named(
                 str(value["operation"] or value["name"]),
-                sources.place(str(value["line"])),
+                sources.place_of(value),
                 units.short_type(str(value["type"])),
                 whole(value["bytes"]),
             ),
@@ -262,7 +270,7 @@ def model_owners(
     last = max(len(curve.points) - 1, 1)
     rows = [
         OwnerRow(
-            Named(each.name, sources.place(each.line), units.short_type(each.type), each.bytes),
+            Named(each.name, sources.place(each.source), units.short_type(each.type), each.bytes),
             start=each.start / last,
             end=each.end / last,
             note="inside of a loop" if each.in_loop else "",
@@ -295,4 +303,5 @@ def _owners(
         others=sum(row.count for row in others),
         others_bytes=sum(row.size_bytes for row in others),
         is_before=is_before,
+        totals=by_layer((each.value, each.size_bytes) for each in values),
     )

@@ -92,7 +92,7 @@ def recomputation(plan: Json, attempts: Sequence[Json], sources: Sources) -> Rec
         reading += [(site["reader"], site["reads"], trips) for site in scan["sites"]]
         cloning += scan["sites"]
     for reader, values, trips in reading:
-        operation = Named(str(reader["name"]), sources.place(str(reader["source"])))
+        operation = Named(str(reader["name"]), sources.place_of(reader))
         for value in values:
             readers[sources.named(value), trips][operation] += 1
     return Recomputation(
@@ -272,7 +272,7 @@ def graphs(found: Json, sources: Sources) -> Graphs:
     rows = Counter(
         (
             str(entry["kind"]).removeprefix("k"),
-            Named(str(entry["operation"]), sources.place(str(entry["line"]))),
+            Named(str(entry["operation"]), sources.place_of(entry)),
             str(entry["instruction"]),
             str(entry["reason"]),
         )

@@ -17,6 +17,7 @@ from hloom.tools.report.gather import ModuleReport, Report
 from hloom.tools.report.memory import Bound, MemoryView, PeakOwners
 from hloom.tools.report.plan_views import AttemptRow, BarriersView, Graphs, Recomputation
 from hloom.tools.report.sources import Named
+from hloom.tools.report.totals import Total
 
 _MOST_ROWS = 8
 """Of a long table, how many rows a terminal gets; the page has all."""
@@ -95,7 +96,16 @@ def _memory(memory: MemoryView) -> Iterator[RenderableType]:
             False: ("Over the budget of", "bold red"),
         }[holds]
         yield Text(f"{verdict} {memory.bound.described}.", style=style)
+    if memory.arguments:
+        whole_bytes = sum(total.size_bytes for total in memory.arguments)
+        yield _heading(f"Arguments: {units.size(whole_bytes)}")
+        columns = ("bytes>", "of the arguments>", "what", "arrays>")
+        yield _table(columns, _totals(memory.arguments, whole_bytes))
     for owners in memory.owners[:1]:
+        if len(owners.totals) > 1:
+            yield _heading(f"{owners.title}, by layer: {units.size(owners.peak_bytes)}")
+            columns = ("bytes>", "of the peak>", "layer", "values>")
+            yield _table(columns, _totals(owners.totals, owners.peak_bytes))
         if owners.rows:
             yield _heading(f"{owners.title}: {units.size(owners.peak_bytes)}")
             yield _table(("bytes>", "of the peak>", "value", "line"), _owners(owners))
@@ -104,12 +114,18 @@ def _memory(memory: MemoryView) -> Iterator[RenderableType]:
             yield Text(f"{more}, {units.size(owners.others_bytes)}", style="dim")
 
 
+def _totals(totals: Sequence[Total], whole_bytes: int) -> Iterator[Sequence[str]]:
+    for row in totals:
+        share = units.percent(row.size_bytes / whole_bytes) if whole_bytes else ""
+        yield units.size(row.size_bytes), share, row.name, str(row.count)
+
+
 def _owners(owners: PeakOwners) -> Iterator[Sequence[str]]:
     for row in owners.rows:
         count = f"{row.count} x " if row.count > 1 else ""
         share = units.percent(row.size_bytes / owners.peak_bytes)
         value = f"{count}{_called(row.value)} {row.value.type}"
-        yield units.size(row.size_bytes), share, value, row.value.place.short
+        yield units.size(row.size_bytes), share, value, str(row.value.place)
 
 
 def _recomputation(what: Recomputation, bound: Bound | None) -> Iterator[RenderableType]:
@@ -125,11 +141,11 @@ def _recomputation(what: Recomputation, bound: Bound | None) -> Iterator[Rendera
         )
         rows = []
         for row in what.values[:_MOST_ROWS]:
-            readers = [f"{_called(one)} {one.place.short}" for one, _ in row.readers[:2]]
+            readers = [f"{_called(one)} {one.place}" for one, _ in row.readers[:2]]
             more = len(row.readers) - len(readers)
             readers += [f"and {more} more"] if more else []
             value = f"{_called(row.value)} {row.value.type}"
-            place = row.value.place.short
+            place = str(row.value.place)
             rows.append((units.size(row.size_bytes), value, place, "\n".join(readers)))
         yield _table(("not kept>", "value", "line", "computed again for"), rows)
         yield from _more(len(what.values))
@@ -157,7 +173,7 @@ def _attempts(attempts: Sequence[AttemptRow], bound: Bound | None) -> Iterator[S
 def _barriers(what: BarriersView) -> Iterator[RenderableType]:
     yield _heading(f"Where devices meet, in order: {pluralize(what.count, 'barrier')}")
     for each in what.order[:_MOST_PLACES]:
-        details = ", ".join(filter(None, (each.groups, each.operation.place.short)))
+        details = ", ".join(filter(None, (each.groups, str(each.operation.place))))
         style = {"barrier": "bold", "around": "dim"}.get(each.kind, "")
         yield Text.assemble("  " * each.depth, (each.title, style), f"  {details}")
     yield from _more(len(what.order), _MOST_PLACES)
@@ -176,7 +192,7 @@ def _graphs(what: Graphs) -> Iterator[RenderableType]:
             (
                 str(each.count),
                 f"{each.kind} {_called(each.operation)}",
-                each.operation.place.short,
+                str(each.operation.place),
                 each.reason,
             )
             for each in what.left_out[:_MOST_ROWS]

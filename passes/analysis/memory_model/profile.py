@@ -83,6 +83,7 @@ class MemoryProfile:
       argument_bytes: the step's arguments.
       output_bytes: its results.
       alias_bytes: results that lie in the memory of donated arguments.
+      arguments: JAX's name of each argument, "" where it has none, and its bytes on one device.
     """
 
     points: tuple[Point, ...]
@@ -91,6 +92,7 @@ class MemoryProfile:
     argument_bytes: int
     output_bytes: int
     alias_bytes: int
+    arguments: tuple[tuple[str, int], ...] = ()
 
     @property
     def temp_bytes(self) -> int:
@@ -116,7 +118,8 @@ class MemoryProfile:
         """What `to_json` gave."""
         points = tuple(Point(**point) for point in values["points"])
         owners = tuple(map(LiveBuffer.from_json, values["owners"]))
-        return cls(**{**values, "points": points, "owners": owners})
+        arguments = tuple((name, size_bytes) for name, size_bytes in values["arguments"])
+        return cls(**{**values, "points": points, "owners": owners, "arguments": arguments})
 
 
 def memory_profile(module: ir.Module, shards: Shards | None = None) -> MemoryProfile:
@@ -139,6 +142,10 @@ def memory_profile(module: ir.Module, shards: Shards | None = None) -> MemoryPro
         argument_bytes=prediction.argument_bytes,
         output_bytes=prediction.output_bytes,
         alias_bytes=prediction.alias_bytes,
+        arguments=tuple(
+            (operation_name(argument.location), graph.size(number))
+            for number, argument in enumerate(graph.block.arguments)
+        ),
     )
 
 
