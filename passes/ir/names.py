@@ -6,6 +6,7 @@ Texts alone, so that whoever reads XLA's text, a dump, or the stack of Python us
 from __future__ import annotations
 
 import functools
+import os
 import re
 import sysconfig
 from collections.abc import Iterable
@@ -15,15 +16,18 @@ from typing import NamedTuple
 
 _PACKAGES = re.compile(r"^.*[\\/](?:site|dist)-packages[\\/]")
 _STANDARD_LIBRARY = re.compile(r"^.*[\\/]lib(?:64)?[\\/]python3\.\d+[\\/]")
-_STDLIB_HERE = tuple(filter(None, {sysconfig.get_path(n) for n in ("stdlib", "platstdlib")}))
+_INSTALLED_HERE = tuple(sysconfig.get_path(name) for name in ("platstdlib", "scripts", "stdlib"))
 
 
 @functools.cache
 def is_installed(file: str) -> bool:
-    """Whether a file is one of an installed package or of Python, here or on another machine."""
-    if _PACKAGES.match(file) or _STANDARD_LIBRARY.match(file):
+    """Whether a file is one of an installed package or of Python, here or on another machine.
+
+    So are the scripts that packages install, as `pytest`.
+    """
+    if _PACKAGES.match(file) or _STANDARD_LIBRARY.match(file) or file.startswith("<frozen "):
         return True
-    return file.startswith(("<frozen ", *_STDLIB_HERE))
+    return any(file.startswith(folder + os.sep) for folder in _INSTALLED_HERE)
 
 
 def short_line(line: str) -> str:
@@ -121,7 +125,8 @@ def layer(name: str) -> tuple[str, ...]:
         if inner := _TRANSFORM.fullmatch(component):
             path += inner[1] + "/" if inner[1] else ""  # the scopes that it transforms
         elif not (_CALL.fullmatch(component) or _STRUCTURE.fullmatch(component)):
-            found.append(_NUMBER.sub("", component) or "*")
+            scope = _NUMBER.sub("", component) or "*"
+            found += [scope] if found[-1:] != [scope] else []  # Flax names some modules twice
     return tuple(reversed(found))
 
 
@@ -147,6 +152,6 @@ def argument_groups(names: Iterable[str]) -> list[str]:
 
 
 def _end_of_states(path: list[str]) -> int:
-    """How long a path is up to the last component that names a tree of states; 0 for none."""
+    """How long a path is up to the first component that names a tree of states; 0 for none."""
     words = [component.strip(".[]'\"") for component in path]
-    return max((at for at, word in enumerate(words, start=1) if word in _STATES), default=0)
+    return next((at for at, word in enumerate(words, start=1) if word in _STATES), 0)
