@@ -11,16 +11,19 @@ from hloom.passes.framework.base import Target
 from hloom.passes.framework.text import pluralize
 from hloom.passes.inline import Inline
 from hloom.passes.ir.clone import clone_module
-from hloom.passes.ir.locations import operation_name, source_line
+from hloom.passes.ir.locations import operation_name, source_of
 from hloom.passes.ir.types import tensor_bytes
 
 
 def describe_value(value: ir.Value) -> dict[str, object]:
-    """A value as JSON: the name and source line of its producer, its type and size in bytes."""
+    """A value as JSON: the name and source line of its producer, its type and size in bytes.
+
+    "library" is there where the line, which is the user's own, calls into an installed package.
+    """
     location = value.location
     return {
         "name": operation_name(location),
-        "source": source_line(location),
+        **source_of(location).to_json(),
         "type": str(value.type),
         "bytes": tensor_bytes(value.type),
     }
@@ -31,7 +34,7 @@ def describe_operation(op: ir.Operation) -> dict[str, object]:
     return {
         "operation": op.name,
         "name": operation_name(op.location),
-        "source": source_line(op.location),
+        **source_of(op.location).to_json(),
     }
 
 
@@ -73,7 +76,8 @@ def describe_peak(module: ir.Module) -> str:
     groups: dict[tuple[str, str, bool], list[LiveBuffer]] = {}
     for owner in curve.owners:
         # Without a source line the name distinguishes values.
-        groups.setdefault((owner.type, owner.line or owner.name, owner.in_loop), []).append(owner)
+        where = str(owner.source) or owner.name
+        groups.setdefault((owner.type, where, owner.in_loop), []).append(owner)
     listed: list[str] = []
     told_bytes = 0
     for group in sorted(groups.values(), key=lambda group: -_bytes(group)):
@@ -107,7 +111,7 @@ def _group(group: Sequence[LiveBuffer]) -> str:
     first = group[0]
     times = f"{len(group)} x " if len(group) > 1 else ""
     inside = " inside of a loop" if first.in_loop else ""
-    line = f" ({first.line})" if first.line else ""
+    line = f" at {first.source}" if first.line else ""
     return f"{times}{first.type} of {first.name}{inside}{line}"
 
 

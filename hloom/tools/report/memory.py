@@ -18,6 +18,7 @@ from hloom.passes.framework.pipeline import Pipeline
 from hloom.tools.report import units
 from hloom.tools.report.sources import Json, Named, Sources, entries, number, whole, whole_or_none
 from hloom.tools.report.tips.alive import Tip
+from hloom.tools.report.totals import Total, by_argument, by_layer
 
 _MOST_OWNERS = 8
 """How many owners of the peak a table tells of."""
@@ -99,6 +100,7 @@ class PeakOwners:
       rows: the largest, in order; `smaller` are the others of them, in the same order.
       others, others_bytes: how many values are in `smaller`, and what these take.
       is_before: of the program as it was before the passes.
+      totals: all of the values by layer.
     """
 
     title: str
@@ -108,6 +110,7 @@ class PeakOwners:
     others: int
     others_bytes: int
     is_before: bool
+    totals: tuple[Total, ...]
     smaller: tuple[OwnerRow, ...] = ()
 
 
@@ -140,6 +143,11 @@ class MemoryView:
         if self.before is not None and self.after is not None:
             return self.before.step_bytes, self.after.step_bytes
         return None
+
+    @property
+    def arguments(self) -> tuple[Total, ...]:
+        """The program's arguments by what they are, on one device; empty where not known."""
+        return () if self.before is None else by_argument(self.before.arguments)
 
     @property
     def bars(self) -> tuple[tuple[str, str, StepBytes | None], ...]:
@@ -231,7 +239,7 @@ def xla_owners(ranges: Json, sources: Sources) -> PeakOwners:
         OwnerRow(
             value=Named(
                 str(value["operation"] or value["name"]),
-                sources.place(str(value["line"])),
+                sources.place_of(value),
                 units.short_type(str(value["type"])),
                 whole(value["bytes"]),
             ),
@@ -278,7 +286,7 @@ def model_owners(
     last = max(len(curve.points) - 1, 1)
     rows = [
         OwnerRow(
-            Named(each.name, sources.place(each.line), units.short_type(each.type), each.bytes),
+            Named(each.name, sources.place(each.source), units.short_type(each.type), each.bytes),
             start=each.start / last,
             end=each.end / last,
             note="inside of a loop" if each.in_loop else "",
@@ -312,4 +320,5 @@ def _owners(
         others_bytes=sum(row.size_bytes for row in others),
         is_before=is_before,
         smaller=tuple(others),
+        totals=by_layer((each.value, each.size_bytes) for each in values),
     )

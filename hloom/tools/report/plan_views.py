@@ -100,7 +100,7 @@ def recomputation(plan: Json, attempts: Sequence[Json], sources: Sources) -> Rec
         cloning += scan["sites"]
     for reader, values, trips in reading:
         name = str(reader["name"] or reader.get("operation") or "")
-        operation = Named(name, sources.place(str(reader["source"])))
+        operation = Named(name, sources.place_of(reader))
         for value in values:
             readers[sources.named(value), trips][operation] += 1
     return Recomputation(
@@ -280,7 +280,7 @@ def graphs(found: Json, sources: Sources) -> Graphs:
     rows = Counter(
         (
             str(entry["kind"]).removeprefix("k"),
-            Named(str(entry["operation"]), sources.place(str(entry["line"]))),
+            Named(str(entry["operation"]), sources.place_of(entry)),
             str(entry["instruction"]),
             str(entry["reason"]),
         )

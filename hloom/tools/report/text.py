@@ -23,6 +23,7 @@ from hloom.tools.report.plan_views import (
     Graphs,
     Recomputation,
 )
+from hloom.tools.report.totals import Total
 
 _MOST_ROWS = 8
 """Of a long table, how many rows a terminal gets; the page has all."""
@@ -109,7 +110,16 @@ def _memory(memory: MemoryView) -> Iterator[RenderableType]:
         }[holds]
         measured = "" if memory.xla is None else f"; {memory.bound.measured(memory.xla)}, by XLA"
         yield Text(f"{verdict} {memory.bound.text}{measured}.", style=style)
+    if memory.arguments:
+        whole_bytes = sum(total.size_bytes for total in memory.arguments)
+        yield heading(f"Arguments: {units.size(whole_bytes)}")
+        columns = ("bytes>", "of the arguments>", "what", "arrays>")
+        yield table(columns, _totals(memory.arguments, whole_bytes))
     for owners in memory.owners[:1]:
+        if len(owners.totals) > 1:
+            yield heading(f"{owners.title}, by layer: {units.size(owners.peak_bytes)}")
+            columns = ("bytes>", "of the peak>", "layer", "values>")
+            yield table(columns, _totals(owners.totals, owners.peak_bytes))
         if owners.rows:
             yield heading(f"{owners.title}: {units.size(owners.peak_bytes)}")
             yield table(("bytes>", "of the peak>", "value", "line"), _owners(owners))
@@ -118,12 +128,18 @@ def _memory(memory: MemoryView) -> Iterator[RenderableType]:
             yield Text(f"{more}, {units.size(owners.others_bytes)}", style="dim")
 
 
+def _totals(totals: Sequence[Total], whole_bytes: int) -> Iterator[Sequence[str]]:
+    for row in totals:
+        share = units.percent(row.size_bytes / whole_bytes) if whole_bytes else ""
+        yield units.size(row.size_bytes), share, row.name, str(row.count)
+
+
 def _owners(owners: PeakOwners) -> Iterator[Sequence[str]]:
     for row in owners.rows:
         count = f"{row.count} x " if row.count > 1 else ""
         share = units.percent(row.size_bytes / owners.peak_bytes)
         value = count + row.value.described
-        yield units.size(row.size_bytes), share, value, row.value.place.short
+        yield units.size(row.size_bytes), share, value, str(row.value.place)
 
 
 def recomputation(what: Recomputation, bound: Bound | None) -> Iterator[RenderableType]:
@@ -139,11 +155,11 @@ def recomputation(what: Recomputation, bound: Bound | None) -> Iterator[Renderab
         )
         rows = []
         for row in what.values[:_MOST_ROWS]:
-            readers = [f"{one.called} {one.place.short}" for one, _ in row.readers[:2]]
+            readers = [f"{one.called} {one.place}" for one, _ in row.readers[:2]]
             more = len(row.readers) - len(readers)
             readers += [f"and {more} more"] if more else []
             value = row.value.described
-            place = row.value.place.short
+            place = str(row.value.place)
             rows.append((units.size(row.size_bytes), value, place, "\n".join(readers)))
         yield table(("not kept>", "value", "line", "computed again for"), rows)
         yield from _more(len(what.values))
@@ -172,7 +188,7 @@ def _attempts(attempts: Sequence[AttemptRow], bound: Bound | None) -> Iterator[S
 def barriers(what: BarriersView) -> Iterator[RenderableType]:
     yield heading(f"Where devices meet, in order: {pluralize(what.count, 'barrier')}")
     for each in what.order[:_MOST_PLACES]:
-        details = ", ".join(filter(None, (each.groups, each.operation.place.short)))
+        details = ", ".join(filter(None, (each.groups, str(each.operation.place))))
         style = {"barrier": "bold", "around": "dim"}.get(each.kind, "")
         yield Text.assemble("  " * each.depth, (each.title, style), f"  {details}")
     yield from _more(len(what.order), _MOST_PLACES)
@@ -191,7 +207,7 @@ def _graphs(what: Graphs) -> Iterator[RenderableType]:
             (
                 str(each.count),
                 f"{each.kind} {each.operation.called}",
-                each.operation.place.short,
+                str(each.operation.place),
                 each.reason,
             )
             for each in what.left_out[:_MOST_ROWS]

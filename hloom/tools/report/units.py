@@ -1,13 +1,10 @@
-"""Formats numbers, names and source lines for people."""
+"""Formats numbers and types for people."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from pathlib import PurePath
 
-_INSTALLED = re.compile(r"^.*/(?:site|dist)-packages/")
-_STANDARD_LIBRARY = re.compile(r"^.*/lib/python3\.\d+/")
 _TENSOR = re.compile(r"tensor<(?:([0-9?x]+)x)?([a-z]\w*)>")
 
 
@@ -52,25 +49,6 @@ def percent(share: float) -> str:
     if shown in (0, 100) and share not in (0, 1):
         return "< 1 %" if share < 0.5 else "> 99 %"
     return f"{shown} %"
-
-
-def short_place(line: str) -> str:
-    """A source line without the folders that say nothing: "flax/nnx/nn/linear.py:422"."""
-    for folders in (_INSTALLED, _STANDARD_LIBRARY):
-        inside, found = folders.subn("", line)
-        if found:
-            return inside
-    return PurePath(line).name
-
-
-def split_name(name: str) -> tuple[str, str]:
-    """A name stack of JAX as what leads to an operation, with its "/", and the operation."""
-    depth = 0
-    for position in range(len(name) - 1, -1, -1):
-        depth += {")": 1, "(": -1}.get(name[position], 0)
-        if name[position] == "/" and depth == 0:
-            return name[: position + 1], name[position + 1 :]
-    return "", name
 
 
 def short_type(text: str) -> str:

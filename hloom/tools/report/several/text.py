@@ -115,4 +115,4 @@ def _peak(peak: PeakChange) -> Iterator[RenderableType]:
 
 def _owner(row: OwnerChange) -> Sequence[str]:
     sizes = (units.size(each) if each else "" for each in (row.first_bytes, row.second_bytes))
-    return row.what, *sizes, row.value.described, row.value.place.short
+    return row.what, *sizes, row.value.described, str(row.value.place)
