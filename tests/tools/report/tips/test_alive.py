@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from hloom.passes.analysis.memory_model.profile import LiveBuffer, MemoryProfile, Point
+from hloom.passes.ir.names import SourceLine
 from hloom.tools.report.tips.alive import MOST_STRETCHES, spikes, tips_of_model, tips_of_xla
 
 pytestmark = pytest.mark.once
@@ -74,7 +75,7 @@ def test_many_values_are_counted() -> None:
 
 def profile(sizes: list[int], name: str) -> MemoryProfile:
     points = tuple(Point(size, "jit(f)/add", "train.py:3") for size in sizes)
-    buffer = LiveBuffer(f"jit(f)/{name}", "train.py:5", "tensor<2xf32>", 4, 1, 1)
+    buffer = LiveBuffer(f"jit(f)/{name}", SourceLine("train.py:5"), "tensor<2xf32>", 4, 1, 1)
     return MemoryProfile(points, 0, (), 100, 0, 0, buffers=(buffer,))
 
 
