@@ -10,6 +10,7 @@ from typing import Literal
 
 from hloom import files
 from hloom.dumps.read.dump import Dump, DumpError, dumps_in, open_dump
+from hloom.passes.framework.text import pluralize
 from hloom.terminal import PlainConsole, complain
 from hloom.tools.report.drawing import PlotError
 from hloom.tools.report.folder import COMPARISON, PAGE
@@ -126,10 +127,12 @@ def _write_index(found: Index, file: Path) -> Iterator[str]:
     for path in found.to_write:
         try:
             pages[path] = write_page(gather(opened(path)), path / PAGE)
+            yield f"wrote {pages[path]}"
         except DumpError as error:
             yield f"left out: {error}"
     yield f"wrote {_write(file, 'index_page', found, pages)}"
-    yield f"and of {len(pages)} of {len(found.rows) + found.left_out} dumps their {PAGE}"
+    if (others := len(found.rows) + found.left_out - len(pages)) > 0:
+        yield f"{pluralize(others, 'dump')} without a report: hloom report writes it for one"
 
 
 def write_page(report: Report, file: Path) -> Path:

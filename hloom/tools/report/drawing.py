@@ -52,7 +52,10 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Plot:
-    """A plot that is drawn when it is asked for, by `draw` into a figure of that size."""
+    """A plot that is drawn when it is asked for, by `draw` into a figure of that size.
+
+    The figure, or the part of one, has matplotlib's constrained layout.
+    """
 
     width_inches: float
     height_inches: float
@@ -79,7 +82,6 @@ class Plot:
         try:
             import matplotlib as mpl
             from matplotlib.figure import Figure
-            from matplotlib.transforms import Bbox
         except ImportError as error:
             raise PlotError(
                 f"plots need {error.name}, which is not installed: pip install 'hloom[report]'"
@@ -92,15 +94,18 @@ class Plot:
             "text.parse_math": False,
         }
         with mpl.rc_context(settings), io.BytesIO() as file:
-            figure = Figure(figsize=(self.width_inches, self.height_inches))
+            height_inches = self.height_inches + (_TITLE_INCHES if title else 0)
+            figure = Figure(figsize=(self.width_inches, height_inches), layout="constrained")
             figure.patch.set_facecolor(COLORS["surface"] if format_ == "png" else "none")
-            self.draw(figure)
             if title:
                 # Above the drawing: a page has its own headings, a file alone has none.
-                place = (0.01, 1 + 0.1 / self.height_inches)
-                figure.text(*place, title, va="bottom", color=COLORS["text"], weight="bold")
-                height_inches = self.height_inches + _TITLE_INCHES
-                options["bbox_inches"] = Bbox.from_extents(0, 0, self.width_inches, height_inches)
+                heights = (_TITLE_INCHES, self.height_inches)
+                parts: Any = figure.subfigures(2, 1, height_ratios=heights)
+                style = {"va": "center", "color": COLORS["text"], "weight": "bold"}
+                parts[0].text(0.01, 0.5, title, **style)
+                self.draw(parts[1])
+            else:
+                self.draw(figure)
             figure.savefig(file, format=format_, **options)
             return file.getvalue(), figure
 

@@ -205,7 +205,6 @@ def _curves(
     unit_bytes = 1024 ** max(0, (most.bit_length() - 1) // 10)
 
     def draw(figure: Any) -> None:
-        figure.set_layout_engine("constrained")
         axes = figure.subplots()
         _plain(axes)
         ground = base[1] / unit_bytes if base else 0

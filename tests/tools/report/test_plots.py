@@ -156,6 +156,13 @@ def test_a_title_stands_above_what_is_drawn(tmp_path: Path, width: Width) -> Non
     plot.save_png(titled, "jit_step: the peak")
     heights = [struct.unpack(">I", file.read_bytes()[20:24])[0] for file in (plain, titled)]
     assert heights[1] == pytest.approx(heights[0] + 80, abs=1)
+    _, figure = plot._render("png", title="jit_step: the peak")
+    head, drawn = figure.subfigs
+    boxes = [head.texts[0], drawn.legends[0], drawn.axes[0]]
+    (title, *_), (legend, above), (_, axes) = (
+        (each.get_window_extent().y0, each.get_window_extent().y1) for each in boxes
+    )
+    assert title >= above > legend >= axes
 
 
 def test_without_matplotlib_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
