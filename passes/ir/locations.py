@@ -53,7 +53,7 @@ def _frames(location: ir.Location) -> Iterator[Frame]:
             waiting += [(place.caller, ""), (place.callee, "")]
         elif isinstance(place, ir.FusedLoc):
             parts = cast(list[ir.Location], place.locations)
-            waiting += [(part, "") for part in reversed(parts)]
+            waiting += [(_without_name(part), "") for part in reversed(parts)]
 
 
 def qualified(caller: str, location: ir.Location, call: ir.Location | None = None) -> ir.Location:

@@ -12,7 +12,11 @@ from hloom.tools.report.sources import Named, Place
 MOST_ROWS = 8
 """Of a table of totals; what is smaller is one row more."""
 
+_SMALL = 0.01
+"""A share of the whole; what is smaller is in that last row, too."""
+
 _Path = tuple[str, ...]
+"""Parts of a name, which is all of them together: ("GPT", "/Block", "/Dense")."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,7 @@ def by_layer(values: Iterable[tuple[Named, int]]) -> tuple[Total, ...]:
     sizes: Counter[_Path] = Counter()
     counts: Counter[_Path] = Counter()
     for value, size_bytes in values:
-        path = layer(value.name) or _without_scopes(value.place)
+        path = _scopes(value.name) or _without_scopes(value.place)
         sizes[path] += size_bytes
         counts[path] += 1
     rows = [_total(paths, prefix, sizes, counts) for prefix, paths in _divided(sizes)]
@@ -52,14 +56,21 @@ def by_argument(arguments: Sequence[tuple[str, int]]) -> tuple[Total, ...]:
     return _largest([Total(name, size, counts[name]) for name, size in sizes.items()])
 
 
+def _scopes(name: str) -> _Path:
+    return tuple(f"/{scope}" if at else scope for at, scope in enumerate(layer(name)))
+
+
 def _without_scopes(place: Place) -> _Path:
     if not place.line:
         return ("no source line",)
     file = place.short.rpartition(":")[0] or place.short
     function = place.function.rpartition("<locals>.")[2]
     function = "" if function == "<module>" else function
-    library = place.short_library.rpartition(":")[0]
-    return tuple(filter(None, (function or file, place.short, library)))
+    line = place.short
+    path = [function, f", {line}"] if function else [file, line.removeprefix(file)]
+    if library := place.short_library.rpartition(":")[0]:
+        path.append(f", in {library}")
+    return tuple(path)
 
 
 def _divided(sizes: Counter[_Path]) -> list[tuple[_Path, list[_Path]]]:
@@ -95,14 +106,16 @@ def _total(
     rest = paths == [prefix] and any(
         path != prefix and path[: len(prefix)] == prefix for path in sizes
     )
-    name = "/".join(prefix) + (", outside of these" if rest else "")
+    name = "".join(prefix) + (", outside of these" if rest else "")
     return Total(name, sum(sizes[path] for path in paths), sum(counts[path] for path in paths))
 
 
 def _largest(rows: Iterable[Total]) -> tuple[Total, ...]:
     ordered = sorted(rows, key=lambda row: (-row.size_bytes, row.name))
-    others = ordered[MOST_ROWS:]
-    if others:
+    least_bytes = _SMALL * sum(row.size_bytes for row in ordered)
+    most = min(MOST_ROWS, sum(row.size_bytes >= least_bytes for row in ordered))
+    others = ordered[most:]
+    if len(others) > 1:
         size_bytes, count = sum(row.size_bytes for row in others), sum(row.count for row in others)
-        ordered[MOST_ROWS:] = [Total(f"{len(others)} others", size_bytes, count)]
+        ordered[most:] = [Total(f"{len(others)} others", size_bytes, count)]
     return tuple(ordered)

@@ -111,6 +111,42 @@ def test_owners_of_the_peak_have_lines_and_code(module: ModuleReport) -> None:
     assert any(place.short.startswith("samples.py:") and place.code for place in places)
 
 
+def test_totals_account_for_every_owner(module: ModuleReport) -> None:
+    for owners in module.memory.owners:
+        shown_bytes = sum(row.size_bytes for row in owners.rows)
+        assert sum(row.size_bytes for row in owners.totals) == shown_bytes + owners.others_bytes
+        assert sum(row.count for row in owners.totals) == owners.others + sum(
+            row.count for row in owners.rows
+        )
+    # The program has no scopes: functions and lines tell.
+    names = [row.name for row in module.memory.owners[0].totals]
+    assert any(name.startswith("layer, samples.py:") for name in names), names
+
+
+def test_arguments_are_told_by_what_they_are(module: ModuleReport) -> None:
+    memory = module.memory
+    assert memory.before is not None
+    assert [(row.name, row.count) for row in memory.arguments] == [("batch", 1), ("state", 1)]
+    assert sum(row.size_bytes for row in memory.arguments) == memory.before.argument_bytes
+
+
+@pytest.mark.once
+def test_a_librarys_line_stands_behind_the_users_own() -> None:
+    library = "/v/lib/python3.12/site-packages/flax/nnx/linear.py"
+    kept = {
+        "/home/train.py": {"lines": {"41": "x = self.up(x)"}},
+        library: {"lines": {"4": "dot()"}},
+    }
+    entry = {"name": "jit(f)/dot", "source": "/home/train.py:41", "library": f"{library}:4"}
+    place = Sources({"sources": kept}).named(entry).place
+    assert (place.code, place.library_code) == ("x = self.up(x)", "dot()")
+    assert str(place) == "train.py:41 (flax/nnx/linear.py:4)"
+    # Older dumps have one line.
+    assert (
+        str(NO_SOURCES.named({"name": "", "line": f"{library}:4"}).place) == "flax/nnx/linear.py:4"
+    )
+
+
 def test_what_is_recomputed_accounts_for_what_is_freed(module: ModuleReport) -> None:
     what = module.recomputation
     assert what is not None
