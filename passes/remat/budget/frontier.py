@@ -146,7 +146,7 @@ class FrontierAnalysis:
         found.append(bottom)
         unit_bytes = 1 << max(0, (width // _ROUND).bit_length() - 1)
         gaps = [(bottom.temp_bytes / _CAUTION, float(top.temp_bytes))]
-        while gaps and len(found) < count and self._has_time():
+        while gaps and len(undominated(found)) < count and self._has_time():
             gaps.sort(key=lambda gap: gap[1] - gap[0])
             low, high = gaps.pop()
             step_bytes = int(low + high) // 2 + self.around_bytes
