@@ -138,7 +138,9 @@ def _cpu_seconds() -> float:
 
 
 def _errors(program: dict[str, Any]) -> list[float]:
-    return [abs(each["predicted_temp_bytes"] / each["temp_bytes"] - 1) for each in program["points"]]
+    return [
+        abs(each["predicted_temp_bytes"] / each["temp_bytes"] - 1) for each in program["points"]
+    ]
 
 
 def _markdown(report: Report) -> Iterator[str]:

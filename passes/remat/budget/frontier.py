@@ -1,33 +1,46 @@
 """The frontier of a program: the memory that a budget gives it, and the time that this adds.
 
-Each point is what `remat` plans first for a budget. Nothing is compiled and no IR is edited.
+Each point is what `remat` comes to for a budget, if XLA's figures are those that are predicted.
+Nothing is compiled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TypeVar
 
 from jax.extend.mlir import ir
 
 from hloom.passes.analysis.loops.counted import runs_of
+from hloom.passes.analysis.memory_model.scheduled import scheduled_temp_bytes
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.feedback import Attempt
 from hloom.passes.framework.options import Budget
+from hloom.passes.ir.clone import clone_module
+from hloom.passes.remat import Remat
 from hloom.passes.remat.budget.added_work import added_work
-from hloom.passes.remat.budget.closed_loop import decide
+from hloom.passes.remat.budget.closed_loop import best_of, decide, least
 from hloom.passes.remat.budget.estimate import Model
+from hloom.passes.remat.budget.price_grid import PRICES, STEPS, Candidate
 from hloom.passes.remat.budget.search import Search, corrected_bytes
 from hloom.passes.remat.obstacle import RematObstacle, obstacle_of
-from hloom.passes.remat.record import Estimate, RematRecord, measured
+from hloom.passes.remat.plan import RematPlan
+from hloom.passes.remat.record import Estimate, Measurement, RematRecord, measured
 
 _KINK = 0.05
 """A kink lies below the straight line between its neighbours by at least this share of the whole
 frontier's height."""
 
-_SMALLEST_GAP = 0.02
-"""Budgets are not tried between two that differ by less than this share of the frontier's width."""
+_CLOSE = 0.02
+"""Points closer to each other than this share of the frontier's width are one."""
+
+_TOP = PRICES * STEPS
+"""The price at which nothing is recomputed."""
+
+_LEAST = Budget(percent=0.0, least=True)
 
 _MOST_WORK = 3_000_000
 """Operations that may be simulated for budgets that nobody asked for, over all candidates: at 6 to
@@ -82,6 +95,7 @@ class FrontierAnalysis:
     target: Target
     min_bytes: int
     attempts: Sequence[Attempt[RematRecord]] = ()
+    _scheduled_bytes: dict[Candidate | None, int] = field(default_factory=dict, repr=False)
 
     @cached_property
     def model(self) -> Model:
@@ -122,8 +136,8 @@ class FrontierAnalysis:
 
     @cached_property
     def floor(self) -> FrontierPoint:
-        """The least memory that is known to be reached, with the budget that it holds."""
-        return self._within(Budget(percent=0.0, least=True), 0)
+        """The least memory that is known to be reached."""
+        return self._point(_LEAST, None, least(Search(self.model).lowest()))
 
     def at(self, budget: Budget) -> FrontierPoint | None:
         """What a budget gives; None where nothing is known that it bounds.
@@ -133,35 +147,97 @@ class FrontierAnalysis:
         limit_bytes = self._limit_bytes(budget)
         if limit_bytes is None:
             return None
-        return self._within(budget, limit_bytes)
+        return self.floor if budget.least else self._within(budget, limit_bytes)
 
     def along(self, count: int) -> list[FrontierPoint]:
-        """About ``count`` points from the program as it is down to the floor, without dominated
-        ones; fewer where the program has no more, or is very long."""
-        top, bottom = self.unmodified, self.floor
-        width = top.temp_bytes - bottom.temp_bytes
-        found = [top]
-        if width <= 0:
-            return found
-        found.append(bottom)
+        """At most ``count`` points from the program as it is down to the floor, evenly by memory.
+
+        Each budget is one that its point holds. A plan for it may add less time still, since it
+        tries more of the candidates around it. Very long programs have few points.
+        """
+        bottom = self.floor
+        chosen = _spread(_undominated(self._swept(count), _of_estimate), count)
+        points = [self._point(None, None, one) for one in chosen]
+        points = [one for one in points if one.temp_bytes > bottom.temp_bytes]
+        points = _undominated([self.unmodified, *points, bottom], _of_point)
+        width = points[0].temp_bytes - points[-1].temp_bytes
         unit_bytes = 1 << max(0, (width // _ROUND).bit_length() - 1)
-        gaps = [(bottom.temp_bytes / _CAUTION, float(top.temp_bytes))]
-        while gaps and len(undominated(found)) < count and self._has_time():
-            gaps.sort(key=lambda gap: gap[1] - gap[0])
-            low, high = gaps.pop()
-            step_bytes = int(low + high) // 2 + self.around_bytes
-            budget = Budget(size_bytes=-(-step_bytes // unit_bytes) * unit_bytes)
-            point = self.at(budget)
-            if point is None or point.limit_bytes is None or not low < point.limit_bytes < high:
-                continue
-            found.append(point)
-            rest = [(low, float(point.temp_bytes)), (float(point.limit_bytes), high)]
-            gaps += [gap for gap in rest if gap[1] - gap[0] > _SMALLEST_GAP * width]
-        return undominated(found)
+        return [self._with_budget(point, unit_bytes) for point in points]
+
+    def _swept(self, count: int) -> list[Estimate]:
+        """Estimates of candidates at prices that close the largest gaps in memory."""
+        known = {one.candidate: one for one in Search(self.model).lowest()}
+        lowest = self.floor.estimate.candidate
+        if lowest is None:
+            return list(known.values())
+        length = lowest.window_length
+        column = {
+            candidate.price: one
+            for candidate, one in known.items()
+            if candidate is not None and candidate.window_length == length
+        }
+        column[_TOP] = known[None]
+        enough = self.model.simulated + count - len(_undominated(known.values(), _of_estimate))
+        while self.model.simulated < enough and self._has_time():
+            prices = sorted(price for price in column if price >= lowest.price)
+            gaps = [
+                (_weight(column[low], column[high], low, high), low, high)
+                for low, high in itertools.pairwise(prices)
+            ]
+            weight, low, high = max(gaps, default=(0.0, 0, 0))
+            if not weight:
+                break
+            price = _between(low, high)
+            column[price] = self.model.estimate(Candidate(length, price))
+        return [*known.values(), *column.values()]
+
+    def _with_budget(self, point: FrontierPoint, unit_bytes: int) -> FrontierPoint:
+        """The point with a round budget that leaves a bit more than it takes."""
+        if point.estimate.candidate is None or point.budget is not None:
+            return point
+        step_bytes = int(point.temp_bytes / _CAUTION) + self.around_bytes
+        budget = Budget(size_bytes=-(-step_bytes // unit_bytes) * unit_bytes)
+        return replace(point, budget=budget, limit_bytes=self._limit_bytes(budget))
 
     def _within(self, budget: Budget, limit_bytes: int) -> FrontierPoint:
-        choice = decide(Search(self.model), limit_bytes, self.attempts)
-        return self._point(budget, None if budget.least else limit_bytes, choice.estimate)
+        """The best of the plans that the closed loop makes until one is predicted to hold."""
+        attempts = list(self.attempts)
+        for _ in range(Remat().compiles):
+            known = attempts[-1].record.considered if attempts else ()
+            choice = decide(Search(self.model, known), limit_bytes, attempts)
+            temp_bytes = self._expected_bytes(choice.estimate)
+            record = RematRecord(estimate=choice.estimate, considered=choice.known)
+            attempts.append(Attempt(record, temp_bytes + self.around_bytes, temp_bytes))
+            if temp_bytes <= limit_bytes or not self._has_scans:
+                break
+        estimate = attempts[best_of(attempts, limit_bytes)].record.estimate
+        assert estimate is not None
+        return self._point(budget, limit_bytes, estimate)
+
+    @cached_property
+    def _has_scans(self) -> bool:
+        """Whether XLA's order may be another than the model's: `scheduled` tells why."""
+        return bool(self.model.pairs)
+
+    def _expected_bytes(self, estimate: Estimate) -> int:
+        """The temporary memory of an estimate, corrected by the figures of the attempts."""
+        tried = [
+            Measurement(self._scheduled(one.estimate), one.real_bytes)
+            for one in measured(self.attempts)
+        ]
+        return int(corrected_bytes(self._scheduled(estimate), tried))
+
+    def _scheduled(self, estimate: Estimate) -> Estimate:
+        """The estimate with the memory in the order that XLA chooses."""
+        if not self._has_scans:
+            return estimate
+        if estimate.candidate not in self._scheduled_bytes:
+            rewritten = clone_module(self.module)
+            if estimate.candidate is not None:
+                plans = self.model.on(rewritten, self.model.plan(estimate.candidate))
+                Remat().apply(RematPlan(*plans))
+            self._scheduled_bytes[estimate.candidate] = scheduled_temp_bytes(rewritten)
+        return replace(estimate, temp_bytes=self._scheduled_bytes[estimate.candidate])
 
     def _has_time(self) -> bool:
         return self.model.simulated * len(self.model.operations) < _MOST_WORK
@@ -175,7 +251,7 @@ class FrontierAnalysis:
     def _point(
         self, budget: Budget | None, limit_bytes: int | None, estimate: Estimate
     ) -> FrontierPoint:
-        temp_bytes = int(corrected_bytes(estimate, measured(self.attempts)))
+        temp_bytes = self._expected_bytes(estimate)
         flops = 0.0
         if estimate.candidate is not None:
             flops, _ = added_work(*self.model.plan(estimate.candidate), self.model.pricing)
@@ -190,13 +266,52 @@ class FrontierAnalysis:
         )
 
 
-def undominated(points: Iterable[FrontierPoint]) -> list[FrontierPoint]:
-    """The points than which none takes less memory in as little time; most memory first."""
-    found: list[FrontierPoint] = []
-    for point in sorted(points, key=lambda one: (one.added_seconds, one.temp_bytes)):
-        if not found or point.temp_bytes < found[-1].temp_bytes:
-            found.append(point)
-    return found
+_T = TypeVar("_T")
+
+
+def _undominated(found: Iterable[_T], measure: Callable[[_T], tuple[int, float]]) -> list[_T]:
+    """Those than which none takes less memory in as little time; most memory first."""
+    kept: list[_T] = []
+    for one in sorted(found, key=lambda one: (measure(one)[1], measure(one)[0])):
+        if not kept or measure(one)[0] < measure(kept[-1])[0]:
+            kept.append(one)
+    return kept
+
+
+def _of_estimate(estimate: Estimate) -> tuple[int, float]:
+    return estimate.temp_bytes, estimate.seconds
+
+
+def _of_point(point: FrontierPoint) -> tuple[int, float]:
+    return point.temp_bytes, point.added_seconds
+
+
+def _spread(estimates: Sequence[Estimate], count: int) -> list[Estimate]:
+    """At most ``count`` of them, most memory first, without those that are close to another."""
+    width = estimates[0].temp_bytes - estimates[-1].temp_bytes
+    kept = [estimates[0]]
+    for one in estimates[1:]:
+        if kept[-1].temp_bytes - one.temp_bytes >= _CLOSE * width:
+            kept.append(one)
+    while len(kept) > max(count, 2):
+        sizes = [one.temp_bytes for one in kept]
+        del kept[min(range(1, len(kept) - 1), key=lambda n: sizes[n - 1] - sizes[n + 1])]
+    return kept
+
+
+def _weight(below: Estimate, above: Estimate, low: int, high: int) -> float:
+    """What is to be found between two prices: bytes, and ever less in smaller steps."""
+    gap_bytes = abs(above.temp_bytes - below.temp_bytes)
+    if high - low <= 1 or (high == _TOP and high - low <= STEPS):
+        return 0.0
+    return gap_bytes * min(1.0, (high - low) / STEPS) ** 2
+
+
+def _between(low: int, high: int) -> int:
+    """A price between two, one of the grid where there is one: those take the least to estimate."""
+    middle = (low + high) // 2
+    on_grid = round(middle / STEPS) * STEPS
+    return on_grid if low < on_grid < high else middle
 
 
 def kinks(points: Sequence[FrontierPoint]) -> tuple[int, ...]:
