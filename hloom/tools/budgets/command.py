@@ -94,7 +94,8 @@ def _frontier(arguments: argparse.Namespace) -> Frontier:
             )
         file = dump.input_file
         if target is None:
-            target, attempts = dumped.target_of(dump), dumped.attempts_of(dump)
+            target = dumped.target_of(dump)
+            attempts = tuple(each.attempt for each in dumped.compiled_plans(dump))
         if target is None:
             raise BudgetsError(
                 f"{dump.folder} does not tell what it was compiled for: name it with --target."

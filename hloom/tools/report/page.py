@@ -36,6 +36,7 @@ def page(report: Report, *, folder: Path) -> str:
     # As a URL: names of modules are plain, but folders are the user's.
     environment.filters["link"] = lambda path: quote(os.fsencode(os.path.relpath(path, folder)))
     environment.globals["inlined"] = _inlined
+    environment.filters["drawn"] = lambda plot: Markup(plot.svg())
     return environment.get_template("report.html.jinja").render(report=report, version=__version__)
 
 
@@ -60,6 +61,7 @@ def _sections(module: ModuleReport) -> list[tuple[str, str]]:
         ("curve", "Over the program", has_curve),
         ("owners", "The peak's owners", memory.owners),
         ("recomputed", "Recomputed", module.recomputation),
+        ("frontier", "Budgets", module.frontier),
         ("barriers", "Barriers", module.barriers),
         ("graphs", "CUDA graphs", module.graphs),
         ("times", "Passes and compile", module.times.known),

@@ -156,10 +156,10 @@ class FrontierAnalysis:
         tries more of the candidates around it. Very long programs have few points.
         """
         bottom = self.floor
-        chosen = _spread(_undominated(self._swept(count), _of_estimate), count)
+        chosen = _spread(undominated(self._swept(count), by_memory_and_time), count)
         points = [self._point(None, None, one) for one in chosen]
         points = [one for one in points if one.temp_bytes > bottom.temp_bytes]
-        points = _undominated([self.unmodified, *points, bottom], _of_point)
+        points = undominated([self.unmodified, *points, bottom], _of_point)
         width = points[0].temp_bytes - points[-1].temp_bytes
         unit_bytes = 1 << max(0, (width // _ROUND).bit_length() - 1)
         return [self._with_budget(point, unit_bytes) for point in points]
@@ -177,7 +177,7 @@ class FrontierAnalysis:
             if candidate is not None and candidate.window_length == length
         }
         column[_TOP] = known[None]
-        enough = self.model.simulated + count - len(_undominated(known.values(), _of_estimate))
+        enough = self.model.simulated + count - len(undominated(known.values(), by_memory_and_time))
         while self.model.simulated < enough and self._has_time():
             prices = sorted(price for price in column if price >= lowest.price)
             gaps = [
@@ -269,7 +269,7 @@ class FrontierAnalysis:
 _T = TypeVar("_T")
 
 
-def _undominated(found: Iterable[_T], measure: Callable[[_T], tuple[int, float]]) -> list[_T]:
+def undominated(found: Iterable[_T], measure: Callable[[_T], tuple[int, float]]) -> list[_T]:
     """Those than which none takes less memory in as little time; most memory first."""
     kept: list[_T] = []
     for one in sorted(found, key=lambda one: (measure(one)[1], measure(one)[0])):
@@ -278,7 +278,7 @@ def _undominated(found: Iterable[_T], measure: Callable[[_T], tuple[int, float]]
     return kept
 
 
-def _of_estimate(estimate: Estimate) -> tuple[int, float]:
+def by_memory_and_time(estimate: Estimate) -> tuple[int, float]:
     return estimate.temp_bytes, estimate.seconds
 
 
