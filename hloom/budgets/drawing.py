@@ -138,6 +138,8 @@ class Scene:
             right.yaxis.set_major_formatter(lambda value, _: f"{value:.1%}")
             right.tick_params(length=0, labelcolor=colors["muted"])
             right.spines["right"].set_visible(False)
+        if not axes.get_legend_handles_labels()[0]:
+            return
         looks = {"frameon": False, "labelcolor": colors["text"], "handletextpad": 0.5}
         figure.legend(loc="outside lower left", ncols=legend_columns, **looks)
 

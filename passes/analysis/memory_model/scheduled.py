@@ -20,13 +20,17 @@ from jax.extend.mlir import ir
 from hloom.passes.analysis.block_graph import BlockGraph
 from hloom.passes.analysis.memory_model.fusion import Kernels
 from hloom.passes.analysis.memory_model.peak import peak_in_order
-from hloom.passes.analysis.memory_model.schedulers import depth_first_order, greedy_order
+from hloom.passes.analysis.memory_model.schedulers import (
+    depth_first_order,
+    greedy_order,
+    post_order,
+)
 from hloom.passes.analysis.memory_model.trace import OpTrace
 from hloom.passes.analysis.memory_model.tracer import bytes_around, trace_block
 from hloom.passes.analysis.shards import Shards
 from hloom.passes.ir import walk
 
-_ORDERS = greedy_order, depth_first_order
+_ORDERS = greedy_order, depth_first_order, post_order
 
 
 def scheduled_temp_bytes(module: ir.Module, shards: Shards | None = None) -> int:
@@ -37,7 +41,7 @@ def scheduled_temp_bytes(module: ir.Module, shards: Shards | None = None) -> int
     main = walk.entry_function(module).regions[0].blocks[0]
     graph = BlockGraph.of(main, shards or Shards.of(module))
     trace, inner = _traced(graph)
-    list_bytes, depth_first_bytes = _peaks(trace, inner)
+    list_bytes, depth_first_bytes, post_bytes = _peaks(trace, inner)
     stacked = list(inner[0])
     for position, name in enumerate(graph.names[: len(trace.uses)]):
         if name == "stablehlo.while":
@@ -47,23 +51,27 @@ def scheduled_temp_bytes(module: ir.Module, shards: Shards | None = None) -> int
     if chosen_by_bytes <= list_bytes:
         return min(list_bytes, depth_first_bytes)
     # XLA has another order than the list's only where that promises less.
-    return min(depth_first_bytes, chosen_by_bytes)
+    return min(depth_first_bytes, post_bytes, chosen_by_bytes)
 
 
 def _traced(graph: BlockGraph) -> tuple[OpTrace, tuple[list[int], ...]]:
     """The trace of a block, and for each order the bytes inside its operations."""
     inside: dict[ir.Operation, tuple[int, ...]] = {}
+    numbers = range(len(_ORDERS))
 
     def look_inside(op: ir.Operation) -> int:
         blocks = [block for region in op.regions for block in region.blocks]
         peaks = {block: _peaks(*_traced(BlockGraph.of(block, graph.shards))) for block in blocks}
-        by_order = [{block: found[n] for block, found in peaks.items()} for n in (0, 1)]
+        by_order = [
+            {block: found[n] for block, found in peaks.items()} for n in range(len(_ORDERS))
+        ]
         inside[op] = tuple(bytes_around(op, one.__getitem__, graph.shards) for one in by_order)
         return 0
 
     trace = trace_block(graph, look_inside)
     ops = graph.ops[: len(trace.uses)]
-    return trace, tuple([inside.get(op, (0, 0))[n] for op in ops] for n in (0, 1))
+    none = (0,) * len(_ORDERS)
+    return trace, tuple([inside.get(op, none)[n] for op in ops] for n in numbers)
 
 
 def _peaks(trace: OpTrace, inner: Sequence[list[int]]) -> tuple[int, ...]:

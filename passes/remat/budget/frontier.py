@@ -20,6 +20,7 @@ from hloom.passes.framework.base import Target
 from hloom.passes.framework.feedback import Attempt
 from hloom.passes.framework.options import Budget
 from hloom.passes.ir.clone import clone_module
+from hloom.passes.ir.ops import facts_of
 from hloom.passes.remat import Remat
 from hloom.passes.remat.budget.added_work import added_work
 from hloom.passes.remat.budget.closed_loop import best_of, decide, least
@@ -123,10 +124,11 @@ class FrontierAnalysis:
     @cached_property
     def step_seconds(self) -> float:
         """The time of the step by rooflines, weighted as the added time is."""
-        pricing = self.model.pricing
+        pricing, blocks = self.model.pricing, set(self.model.blocks)
         return sum(
-            runs_of(block) * sum(pricing.seconds(op.operation) for op in block.operations)
-            for block in self.model.blocks
+            runs_of(op.block) * pricing.seconds(op)
+            for op in self.model.operations
+            if not facts_of(op.name).holds_code and op.block in blocks
         )
 
     @cached_property
