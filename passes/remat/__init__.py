@@ -95,6 +95,7 @@ _FOR_HELPERS = (
     "Where it is no program that the share is meant for, raise helper_bytes, or give the share to "
     "the training step alone, as its compiler_options."
 )
+_OTHERS = "hloom.estimate, or `hloom budgets` on a dump, tells what other budgets give."
 
 
 @dataclass(frozen=True)
@@ -187,6 +188,7 @@ class Remat(MeasuredPass[RematRecord]):
             obstacle.sentence if obstacle else "",
             _FOR_HELPERS if is_forward and percent is not None else "",
             describe_peak(module_of_best()),
+            _OTHERS if attempt.record.candidate is not None else "",
         ]
         return Complaint(" ".join(filter(None, sentences)), str(obstacle) if is_forward else "")
 

@@ -16,6 +16,7 @@ from hloom.passes.framework import registry
 from hloom.passes.framework.errors import PassError
 from hloom.tools.report import folder, plan_views
 from hloom.tools.report.folder import Facts, File, Notice, Times
+from hloom.tools.report.frontier import FrontierView, frontier_of
 from hloom.tools.report.memory import (
     MemoryView,
     curve_of_text,
@@ -60,6 +61,7 @@ class ModuleReport:
     notices: tuple[Notice, ...]
     memory: MemoryView
     recomputation: Recomputation | None
+    frontier: FrontierView | None
     barriers: BarriersView | None
     graphs: Graphs | None
     times: Times
@@ -125,6 +127,7 @@ def _module(group: Sequence[ModuleDump], number: int, *, in_full: bool) -> Modul
         notices=folder.notices_of(dump),
         memory=memory,
         recomputation=read("what is recomputed", recomputes, dump.plan("remat")),
+        frontier=read("budgets", partial(frontier_of, bound=memory.bound), dump),
         barriers=read("barriers", meets, dump.plan("barriers")),
         graphs=read("CUDA graphs", partial(plan_views.graphs, sources=sources), dump.captured),
         times=read("times", folder.times_of, dump) or Times(),

@@ -54,6 +54,7 @@ def _rendered(template: str, folder: Path, **values: object) -> str:
     environment.filters.update(_FILTERS)
     # As a URL: names of modules are plain, but folders are the user's.
     environment.filters["link"] = lambda path: quote(os.fsencode(os.path.relpath(path, folder)))
+    environment.filters["drawn"] = lambda plot: Markup(plot.svg())
     environment.globals.update(
         inlined=_inlined,
         figure_of_two=figure_of_two,
@@ -84,6 +85,7 @@ def _sections(module: ModuleReport) -> list[tuple[str, str]]:
         ("curve", "Over the program", has_curve),
         ("owners", "The peak's owners", memory.owners),
         ("recomputed", "Recomputed", module.recomputation),
+        ("frontier", "Budgets", module.frontier),
         ("barriers", "Barriers", module.barriers),
         ("graphs", "CUDA graphs", module.graphs),
         ("times", "Passes and compile", module.times.known),
