@@ -60,7 +60,7 @@ class Breakable:
         yield Text("\n".join(lines), style=self._style)
 
 
-_SEPARATORS = [re.compile(each) for each in (r"(?<= )", r"(?<=/)", r"(?<=[ /._])")]
+_SEPARATORS = [re.compile(each) for each in (r"(?<= )", r"(?<=/)", r"(?<=[ /._])|(?=\{)")]
 """Where a name may be broken, each only where the parts are still too long by those before it."""
 
 

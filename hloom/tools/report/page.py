@@ -34,7 +34,7 @@ def page(report: Report, *, folder: Path) -> str:
 
 def index_page(found: Index, pages: Mapping[Path, Path], *, folder: Path) -> str:
     """The page of several dumps, given the pages of some of them."""
-    return _rendered("index", folder, title=found.path.name, index=found, pages=pages)
+    return _rendered("index", folder, title=found.path.resolve().name, index=found, pages=pages)
 
 
 def compare_page(both: TwoDumps, *, folder: Path) -> str:

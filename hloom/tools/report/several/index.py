@@ -46,6 +46,7 @@ class IndexRow:
       modules: the largest, and `others` counts the rest.
       problems, missing: how many modules failed or complained, and what is missing, in numbers.
       like: the first dump with the same programs and passes; itself where it is the first.
+      is_step: it is of a step, and not of a compile.
       error: why the dump cannot be read; empty where it can.
     """
 
@@ -56,6 +57,7 @@ class IndexRow:
     problems: int
     missing: int
     like: Path
+    is_step: bool = False
     error: str = ""
 
 
@@ -79,8 +81,11 @@ class Index:
 def index(path: Path, dumps: Sequence[Path]) -> Index:
     """Reads the manifests and the figures of the dumps in a folder. Raises nothing for damage."""
     firsts: dict[object, Path] = {}
-    rows = tuple(_row(each, firsts) for each in dumps[:MOST_DUMPS])
-    return Index(path, rows, max(len(dumps) - MOST_DUMPS, 0))
+    rows = [_row(each, firsts) for each in dumps[:MOST_DUMPS]]
+    if not any(row.is_step for row in rows):
+        # Modules in the order of their names say nothing; the largest matter.
+        rows.sort(key=lambda row: min(map(_size, row.modules), default=1))
+    return Index(path, tuple(rows), max(len(dumps) - MOST_DUMPS, 0))
 
 
 def _row(path: Path, firsts: dict[object, Path]) -> IndexRow:
@@ -98,6 +103,7 @@ def _row(path: Path, firsts: dict[object, Path]) -> IndexRow:
             problems=sum(any(_problems(group[0])) for group in groups),
             missing=len(dump.missing),
             like=firsts.setdefault(content, path),
+            is_step=dump.step is not None,
         )
     except (DumpError, OSError) as error:
         return IndexRow(path, "", (), 0, 0, 0, path, error=str(error))

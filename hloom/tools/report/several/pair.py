@@ -107,9 +107,10 @@ class TwoDumps:
     @property
     def title(self) -> str:
         """Both, by as much of their paths as tells them apart."""
-        names = [path.name for path in self.paths]
+        paths = [path.resolve() for path in self.paths]
+        names = [path.name for path in paths]
         if names[0] == names[1]:
-            names = [f"{path.parent.name}/{path.name}" for path in self.paths]
+            names = [f"{path.parent.name}/{path.name}" for path in paths]
         return " against ".join(names)
 
     @property

@@ -68,6 +68,17 @@ def test_of_even_more_the_rest_is_counted(run: Path, monkeypatch: pytest.MonkeyP
     assert (len(found.rows), found.left_out) == (2, 1)
 
 
+def test_modules_of_compiles_stand_by_their_size(run: Path) -> None:
+    to = run / "compiles"
+    to.mkdir()
+    for step in (1, 2, 3):
+        module = to / f"jit_step-{step}"
+        (run / f"step-{step}" / "process-0" / "jit_step-0").rename(module)
+        edit_manifest(module, step=None)
+    found = index(to, dumps_in(to))
+    assert [row.path.name for row in found.rows] == ["jit_step-3", "jit_step-2", "jit_step-1"]
+
+
 def test_a_dump_that_cannot_be_read_has_a_row_that_says_why(run: Path) -> None:
     (run / "step-2" / "manifest.json").write_text('{"hloom_dump": 3, "kind": "step"}')
     with pytest.raises(DumpError):
