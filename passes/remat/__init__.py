@@ -187,7 +187,7 @@ class Remat(MeasuredPass[RematRecord]):
             describe_floor(percent, attempt.temp_bytes + around, limit + around),
             obstacle.sentence if obstacle else "",
             _FOR_HELPERS if is_forward and percent is not None else "",
-            describe_peak(module_of_best()),
+            describe_peak(module_of_best(), arguments=percent is None),
             _OTHERS if attempt.record.candidate is not None else "",
         ]
         return Complaint(" ".join(filter(None, sentences)), str(obstacle) if is_forward else "")

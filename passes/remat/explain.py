@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.memory_model.profile import LiveBuffer, memory_profile
+from hloom.passes.analysis.memory_model.profile import (
+    LiveBuffer,
+    MemoryProfile,
+    memory_profile,
+)
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.text import pluralize
 from hloom.passes.inline import Inline
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.ir.locations import operation_name, source_of
+from hloom.passes.ir.names import argument_groups
 from hloom.passes.ir.types import tensor_bytes
 
 
@@ -63,13 +69,19 @@ def describe_floor(percent: float | None, least_bytes: int, budget_bytes: int) -
     return f"{text}."
 
 
-def describe_peak(module: ir.Module) -> str:
+def describe_peak(module: ir.Module, *, arguments: bool = False) -> str:
     """A sentence on what is in temporary memory at the peak, by the model; "" if there is nothing.
 
-    Values of one type from one source line are one entry.
+    Values of one type from one source line are one entry. With `arguments` a second sentence tells
+    what the program's arguments are.
     """
     with module.context, ir.Location.unknown():
         curve = memory_profile(_inlined(module))
+    told = [_peak(curve), _arguments(curve) if arguments else ""]
+    return " ".join(filter(None, told))
+
+
+def _peak(curve: MemoryProfile) -> str:
     peak_bytes = curve.temp_bytes
     if not peak_bytes:
         return ""
@@ -91,6 +103,22 @@ def describe_peak(module: ir.Module) -> str:
         listed.append(f"and {_share(peak_bytes - told_bytes, peak_bytes)} other values")
     most = "most of it" if 2 * told_bytes > peak_bytes else "the largest"
     return f"At the peak, {size(peak_bytes)} by hloom's model, {most}: {'; '.join(listed)}."
+
+
+_PARTS = 3
+"""How many parts of a program's arguments are told of."""
+
+
+def _arguments(curve: MemoryProfile) -> str:
+    sizes: Counter[str] = Counter()
+    groups = argument_groups([name for name, _ in curve.arguments])
+    for group, (_, size_bytes) in zip(groups, curve.arguments, strict=True):
+        sizes[group or "some without a name"] += size_bytes
+    listed = [f"{name} {size(part)}" for name, part in sizes.most_common(_PARTS) if part]
+    more = ["..."] if len(sizes) > _PARTS else []
+    if not listed:
+        return ""
+    return f"The arguments take {size(curve.argument_bytes)}: {', '.join([*listed, *more])}."
 
 
 def _inlined(module: ir.Module) -> ir.Module:
