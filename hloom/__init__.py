@@ -20,6 +20,7 @@ The import is light: it loads none of the passes.
 
 from __future__ import annotations
 
+import importlib
 import types
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -45,6 +46,7 @@ __all__ = [
     "SyncRequirement",
     "declare_collective",
     "dump",
+    "estimate",
     "initialize",
     "passes",
     "records",
@@ -67,10 +69,15 @@ class _PassesPackage(types.ModuleType):
 
 _passes_package.__class__ = _PassesPackage
 
-_LAZY = {"SyncRequirement": "SyncRequirement", "declare_collective": "declare"}
-"""Public names of `hloom.passes.ir.collectives`, by their names there: it is no light import."""
+_LAZY = {
+    "SyncRequirement": ("hloom.passes.ir.collectives", "SyncRequirement"),
+    "declare_collective": ("hloom.passes.ir.collectives", "declare"),
+    "estimate": ("hloom.budgets.estimating", "estimate"),
+}
+"""Public names with their modules and their names there: these are no light imports."""
 
 if TYPE_CHECKING:
+    from hloom.budgets.estimating import estimate as estimate
     from hloom.passes.ir.collectives import SyncRequirement as SyncRequirement
     from hloom.passes.ir.collectives import declare as declare_collective
 else:
@@ -78,9 +85,8 @@ else:
     def __getattr__(name: str) -> object:
         if name not in _LAZY:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from hloom.passes.ir import collectives
-
-        return getattr(collectives, _LAZY[name])
+        module, attribute = _LAZY[name]
+        return getattr(importlib.import_module(module), attribute)
 
 
 def __dir__() -> list[str]:
