@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from support.programs import PROGRAMS, normal, weights
 from support.random_programs import Step, gradient, interpret, programs
+from support.remat_runs import plain
 
 import hloom
 from hloom import targets
@@ -52,13 +53,12 @@ def test_compiled_programs_agree(name: str, monkeypatch: pytest.MonkeyPatch) -> 
 
     as_if_on_cuda = dataclasses.replace(Target(), platform="cuda")
     monkeypatch.setattr(devices, "target_of", lambda *_: as_if_on_cuda)
-    function, arguments = PROGRAMS[name]()
-    wanted = jax.jit(function)(*arguments)
+    off = plain(PROGRAMS[name])
     got: Any = None
     for spec in ("capture{min_ops=1}", "unroll{loops=all},capture{min_ops=1 loops=off}"):
-        got = jax.jit(function, compiler_options={"hloom": spec})(*arguments)
+        got = off.lowered.compile(compiler_options={"hloom": spec})(*off.arguments)
         assert hloom.records()[-1].fell_back is None
-        for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
+        for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(off.results), strict=True):
             np.testing.assert_allclose(
                 np.asarray(one, "complex64"), np.asarray(other, "complex64"), rtol=1e-2, atol=1e-3
             )
