@@ -16,7 +16,7 @@ export PIP_NO_COMPILE := 1
 # mostly made once.
 PARALLEL := -n 2 --dist worksteal
 
-.PHONY: help demo test test-oldest test-newest test-h100 test-wheel lint bench wheel gpu clean
+.PHONY: help demo test test-oldest test-newest test-h100 test-wheel test-built-wheel lint bench wheel gpu clean
 
 help:
 	@echo 'make demo         train a small GPT twice, hloom off and on, and compare (2 minutes)'
@@ -89,6 +89,9 @@ wheel: .venv-wheel/tools.stamp
 	@ls build/wheels
 
 test-wheel: wheel
+	$(MAKE) --no-print-directory test-built-wheel
+
+test-built-wheel:
 	bash .ci/test-wheel '$(OLDEST_JAX)'
 
 # With the Python that has JAX for the GPU: GPU_PYTHON=... make gpu. It needs no network; where
