@@ -12,9 +12,10 @@ INSTALL = -m pip install --quiet --no-input --disable-pip-version-check
 export JAX_PLATFORMS := cpu
 # Of the packages little is ever imported: Python compiles that when it is.
 export PIP_NO_COMPILE := 1
-# Neighbours stay in one worker as far as both have work, so that what a module's tests share is
+# Neighbours stay in one worker as far as all have work, so that what a module's tests share is
 # mostly made once.
-PARALLEL := -n 2 --dist worksteal
+PARALLEL = -n $(WORKERS) --dist worksteal
+WORKERS := 2
 
 .PHONY: help demo test test-oldest test-newest test-h100 test-wheel test-built-wheel lint bench wheel gpu clean
 
@@ -45,6 +46,9 @@ lint: .venv/dev.stamp
 # LLVM's optimizations take most of XLA's time to compile for the CPU, and no test is about them:
 # they come after all that hloom decides or measures. test-wheel runs with them, as users do.
 test-oldest test-newest: export TESTS_XLA_FLAGS := --xla_backend_optimization_level=1
+# Many tests wait, for processes that they start or for a limit to pass: two cores have work for
+# three workers.
+test-oldest test-newest: WORKERS := 3
 
 test-oldest: .venv/dev.stamp
 	.venv/bin/python -m pytest $(PARALLEL) -q -rs -m 'not h100'
