@@ -75,13 +75,14 @@ bench: .venv/cuda13.stamp .venv-newest/cuda13.stamp
 
 # `build` makes the wheel from the sdist, so a file that the sdist lacks is missed here. The compiler
 # is Clang as zig brings it, which links against any glibc: that of this machine would make a wheel
-# for no older ones. The glibc is the one that jaxlib's own wheels ask for.
+# for no older ones. The glibc is the one that jaxlib's own wheels ask for. Without -O2 CMake's first
+# check has zig build its libraries for debugging, and the link would have it build them again.
 GLIBC := 2.27
 ARCHITECTURE := $(shell uname -m)
 WHEEL_TOOLS := .venv-wheel/bin
 wheel: .venv-wheel/tools.stamp
 	rm -rf build/dist build/wheels
-	CXX='$(CURDIR)/$(WHEEL_TOOLS)/python -m ziglang c++ -target $(ARCHITECTURE)-linux-gnu.$(GLIBC)' \
+	CXX='$(CURDIR)/$(WHEEL_TOOLS)/python -m ziglang c++ -target $(ARCHITECTURE)-linux-gnu.$(GLIBC) -O2' \
 	  ZIG_GLOBAL_CACHE_DIR='$(CURDIR)/build/zig' \
 	  $(WHEEL_TOOLS)/python -m build --outdir build/dist .
 	PATH="$(CURDIR)/$(WHEEL_TOOLS):$$PATH" $(WHEEL_TOOLS)/auditwheel repair --only-plat \
