@@ -46,7 +46,14 @@ def test_the_interpreter_agrees(spec: str, program: list[Step]) -> None:
         np.testing.assert_array_equal(got, wanted)
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        # On the newest version a third of them shows what depends on it: bindings, and XLA.
+        pytest.param(name, marks=[pytest.mark.once] * (number % 3 > 0))
+        for number, name in enumerate(PROGRAMS)
+    ],
+)
 def test_compiled_programs_agree(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Planned as if for a GPU, run on the CPU."""
     from hloom.targets import devices
