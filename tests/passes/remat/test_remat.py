@@ -17,8 +17,6 @@ from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.ir.locations import operation_name
 
-pytestmark = pytest.mark.wheel
-
 BARRIER = "stablehlo.optimization_barrier"
 FOLDABLE = {"stablehlo.constant", "stablehlo.iota", "stablehlo.broadcast_in_dim"}
 NOTHING_TO_RECOMPUTE = {
@@ -27,7 +25,14 @@ NOTHING_TO_RECOMPUTE = {
 }
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        # From the wheel, and so with all of XLA's optimizations, a third of them.
+        pytest.param(name, marks=[pytest.mark.wheel] * (number % 3 == 0))
+        for number, name in enumerate(PROGRAMS)
+    ],
+)
 def test_results_stay(name: str) -> None:
     off = plain(PROGRAMS[name])
     got = off.lowered.compile(compiler_options={"hloom": SMALL})(*off.arguments)
@@ -59,6 +64,7 @@ def test_never_repeats_expensive_work(name: str) -> None:
         assert count(after, f"stablehlo.{operation}") <= count(before, f"stablehlo.{operation}")
 
 
+@pytest.mark.wheel
 def test_a_scan_stores_less() -> None:
     function, arguments = PROGRAMS["attention_block"]()
     lowered = jax.jit(function).lower(*arguments)
