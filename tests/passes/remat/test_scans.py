@@ -136,6 +136,7 @@ def test_results_stay_at_other_prices(name: str) -> None:
             assert_close(name, got, off.results)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("name", [name for name in PROGRAMS if "scan" in name or "loop" in name])
 def test_results_of_other_programs_stay_where_nothing_has_a_price(name: str) -> None:
     off = plain(PROGRAMS[name])
@@ -143,7 +144,10 @@ def test_results_of_other_programs_stay_where_nothing_has_a_price(name: str) -> 
     assert_same(got, off.results)
 
 
-@pytest.mark.parametrize("seed", [0, 5, 11])
+@pytest.mark.parametrize(
+    "seed",
+    [0, pytest.param(5, marks=pytest.mark.once), pytest.param(11, marks=pytest.mark.once)],
+)
 def test_random_loops(seed: int) -> None:
     off = plain(lambda: random_loops(seed))
     for rate in (CHEAP, FREE):
@@ -151,6 +155,7 @@ def test_random_loops(seed: int) -> None:
         assert_same(got, off.results)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("rate", [CHEAP, FREE])
 @pytest.mark.parametrize("name", ["two_levels", "three_levels", "two_loops_inside"])
 def test_double_precision_stays_to_the_last_digits(name: str, rate: float) -> None:
