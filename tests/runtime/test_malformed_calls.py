@@ -48,7 +48,7 @@ def run_all(library: Path, chosen: Iterable[str], **environment: str) -> dict[st
             env=os.environ | environment,
             capture_output=True,
             text=True,
-            timeout=280,
+            timeout=800,
         )
         lines = [json.loads(line) for line in result.stdout.splitlines()]
         told |= {line.pop("case"): line for line in lines}
