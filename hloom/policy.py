@@ -67,9 +67,9 @@ def warn(text: str) -> None:
 
     A thread of hloom's own has none; then no line of code is quoted.
     """
-    frame = sys._getframe(1)
+    frame: types.FrameType | None = sys._getframe(1)
     while frame is not None and _is_foreign(frame):
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     if frame is None:
         warnings.warn_explicit(text, HloomWarning, "<hloom>", 0, "hloom")
         return

@@ -86,7 +86,8 @@ class SourceLine:
 
     def to_json(self, key: str = "source") -> dict[str, object]:
         """The line under `key`, and the library's, where there is one, under "library"."""
-        return {key: self.line} | ({"library": self.library} if self.library else {})
+        more = {"library": self.library} if self.library else {}
+        return {key: self.line, **more}
 
 
 def split_name(name: str) -> tuple[str, str]:
