@@ -86,8 +86,8 @@ class SourceLine:
 
     def to_json(self, key: str = "source") -> dict[str, object]:
         """The line under `key`, and the library's, where there is one, under "library"."""
-        lines: dict[str, object] = {key: self.line}
-        return lines | {"library": self.library} if self.library else lines
+        more = {"library": self.library} if self.library else {}
+        return {key: self.line, **more}
 
 
 def split_name(name: str) -> tuple[str, str]:

@@ -13,7 +13,7 @@ MOST_ROWS = 8
 """Of a table of totals; what is smaller is one row more."""
 
 _SMALL = 0.01
-"""A share of the whole; what is smaller is in that last row, too."""
+"""A share of the peak; a layer with less is in that last row, too."""
 
 _Path = tuple[str, ...]
 """Parts of a name, which is all of them together: ("GPT", "/Block", "/Dense")."""
@@ -42,7 +42,7 @@ def by_layer(values: Iterable[tuple[Named, int]]) -> tuple[Total, ...]:
         sizes[path] += size_bytes
         counts[path] += 1
     rows = [_total(paths, prefix, sizes, counts) for prefix, paths in _divided(sizes)]
-    return _largest(rows)
+    return _largest(rows, least_bytes=_SMALL * sum(row.size_bytes for row in rows))
 
 
 def by_argument(arguments: Sequence[tuple[str, int]]) -> tuple[Total, ...]:
@@ -110,9 +110,8 @@ def _total(
     return Total(name, sum(sizes[path] for path in paths), sum(counts[path] for path in paths))
 
 
-def _largest(rows: Iterable[Total]) -> tuple[Total, ...]:
+def _largest(rows: Iterable[Total], *, least_bytes: float = 0) -> tuple[Total, ...]:
     ordered = sorted(rows, key=lambda row: (-row.size_bytes, row.name))
-    least_bytes = _SMALL * sum(row.size_bytes for row in ordered)
     most = min(MOST_ROWS, sum(row.size_bytes >= least_bytes for row in ordered))
     others = ordered[most:]
     if len(others) > 1:
