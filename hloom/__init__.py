@@ -6,7 +6,7 @@ JAX has not looked for plugins then. Importing it gives the ways to set the pass
 and to ask what they did:
 
     with hloom.passes("remat"): ...          # also jax.config.update("jax_hloom", "remat")
-    hloom.records()[-1]
+    hloom.records("train_step")
 
 and to write what they did to the programs of chosen steps to disk:
 

@@ -6,9 +6,13 @@ import dataclasses
 import threading
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
+
+from hloom import units
 
 if TYPE_CHECKING:
     from hloom.passes.framework.pipeline import PassRun
@@ -38,15 +42,17 @@ class CompileAttempt:
       temp_bytes: of that, temp.
       compile_s: seconds in JAX's cache and XLA.
       cache_hit: whether JAX's persistent cache served it; None where the cache is off.
+      unmodified: the plan leaves the program as it is.
     """
 
-    plan: dict[str, object]
+    plan: dict[str, object] = field(repr=False, hash=False)
     predicted_step_bytes: int | None
     added_flops: int | None
     step_bytes: int | None
     temp_bytes: int | None
     compile_s: float
     cache_hit: bool | None
+    unmodified: bool = False
 
 
 @dataclass(frozen=True)
@@ -59,7 +65,7 @@ class Captured:
       notes: what stood in the way, sentences for people.
     """
 
-    options: Options
+    options: Options = field(hash=False)
     coverage: Coverage | None
     notes: tuple[str, ...]
 
@@ -68,9 +74,9 @@ class Captured:
         return dataclasses.asdict(self)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CompileRecord:
-    """One compile that hloom took part in.
+    """One compile that hloom took part in; `repr` gives it in one line, `summary()` as figures.
 
     Attributes:
       module: the module's name, "jit_" and the function's name.
@@ -92,6 +98,11 @@ class CompileRecord:
       complaint: what the spec asks for and the program does not have, e.g. a budget that cannot
         be met; None where all is well.
       captured: what of it runs in CUDA graphs; None without regions to capture.
+      temp_bytes_before: temporaries without the passes; None where nobody knows.
+      before_is_measured: that is XLA's figure. Otherwise it is `temp_bytes` in the proportion that
+        hloom's model of memory gives.
+      added_work: FLOPs that are done once more, as a share of the program's; None where nobody
+        knows.
     """
 
     module: str
@@ -113,15 +124,138 @@ class CompileRecord:
     best_attempt: int | None = None
     complaint: str | None = None
     captured: Captured | None = None
+    temp_bytes_before: int | None = None
+    before_is_measured: bool = False
+    added_work: float | None = None
+
+    @property
+    def step_bytes(self) -> int | None:
+        """What a step takes of one device: arguments, results not given back, and temporaries."""
+        known = (self.temp_bytes, self.argument_bytes, self.output_bytes, self.alias_bytes)
+        if None in known:
+            return None
+        temp, argument, output, alias = (each or 0 for each in known)
+        return temp + argument + output - alias
+
+    @property
+    def headline(self) -> str:
+        """What became of the program, in one line.
+
+        For example "jit_train_step: 24.3 → 12.6 MiB temporaries (-48 %), 103 operations recomputed
+        (+1.2 % FLOPs), 3 compiles in 31 s, passes 0.4 s".
+        """
+        return f"{self.module}: {', '.join(filter(None, self._facts()))}"
+
+    def _facts(self) -> list[str]:
+        work = ""
+        if self.added_work:
+            work = f" ({units.change(1, 1 + self.added_work) or '< +0.1 %'} FLOPs)"
+        compiles = f"{self.compiles} compiles in {units.seconds(self.compile_s)}"
+        return [
+            self._temporaries(),
+            f"{self._effects()}{work}",
+            "the budget does not hold" if self.complaint else "",
+            compiles if self.compiles > 1 else "",
+            f"passes {units.seconds(self.pass_s)}" if self.spec else "",
+        ]
+
+    def _temporaries(self) -> str:
+        after, before = self.temp_bytes, self.temp_bytes_before
+        if after is None:
+            return ""
+        if not self.changed or before is None:
+            return f"{units.size(after)} temporaries"
+        if not (change := units.change(before, after)):
+            return f"{units.size(after)} temporaries, as before"
+        about = "" if self.before_is_measured else "about "
+        return f"{about}{units.sizes(before, after)} temporaries ({change})"
+
+    def _effects(self) -> str:
+        if self.fell_back:
+            return "compiled as it was, since a pass failed"
+        if self.changed:
+            return ", ".join(run.effect for run in self.runs if run.effect)
+        reasons = "; ".join(run.summary for run in self.runs if run.requested)
+        return f"unchanged: {reasons}" if reasons else "unchanged"
+
+    def __repr__(self) -> str:
+        return f"<CompileRecord {self.headline} [{self.spec}]>"
+
+    def summary(self) -> dict[str, str | int | float | bool]:
+        """The figures as a flat dict, for wandb, TensorBoard or a table; what is unknown is absent.
+
+        Sizes are bytes of one device, times seconds, `added_work` a share of the program's FLOPs.
+        """
+        figures: dict[str, str | int | float | bool | None] = {
+            "module": self.module,
+            "spec": self.spec,
+            "platform": self.platform,
+            "changed": self.changed,
+            "effects": self._effects(),
+            "step_bytes": self.step_bytes,
+            "temp_bytes": self.temp_bytes,
+            "temp_bytes_before": self.temp_bytes_before,
+            "before_is_measured": self.before_is_measured,
+            "argument_bytes": self.argument_bytes,
+            "output_bytes": self.output_bytes,
+            "alias_bytes": self.alias_bytes,
+            "added_work": self.added_work,
+            "compiles": self.compiles,
+            "pass_s": self.pass_s,
+            "compile_s": self.compile_s,
+            "cache_hit": self.cache_hit,
+            "fell_back": self.fell_back,
+            "complaint": self.complaint,
+        }
+        return {name: value for name, value in figures.items() if value is not None}
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return Records((self,))._repr_html_()
 
 
-def records() -> tuple[CompileRecord, ...]:
+class Records(tuple[CompileRecord, ...]):
+    """Records in the order of their compiles: a tuple, which a notebook shows as a table."""
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        head = "".join(f"<th>{name}</th>" for name in _COLUMNS)
+        rows = "".join(
+            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in _cells(each)) + "</tr>"
+            for each in self
+        )
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+_COLUMNS = ("program", "passes", "temporaries", "what was done", "compiles", "seconds")
+
+
+def _cells(record: CompileRecord) -> tuple[str, ...]:
+    seconds = units.seconds(record.pass_s + record.compile_s)
+    effects = record._effects()
+    if record.complaint:
+        effects += f". {record.complaint}"
+    temporaries = record._temporaries().replace(" temporaries", "")
+    return record.module, record.spec, temporaries, effects, str(record.compiles), seconds
+
+
+def records(name: str | None = None) -> Records:
     """Every compile of this process that hloom took part in, newest last.
 
     At most the newest 1024. Compiles without a spec, or with "off", are not among them.
+
+    Args:
+      name: of a function, such as "train_step", or of its module, "jit_train_step"; either may be
+        a pattern, as "train*". Records of others are left out.
     """
     with _lock:
-        return tuple(_records)
+        found = tuple(_records)
+    return Records(each for each in found if name is None or _is_called(each, name))
+
+
+def _is_called(record: CompileRecord, name: str) -> bool:
+    function = record.module.partition("_")[2]
+    return fnmatchcase(record.module, name) or fnmatchcase(function, name)
 
 
 def add_record(record: CompileRecord) -> None:

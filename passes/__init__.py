@@ -1,8 +1,22 @@
-"""StableHLO to StableHLO: the passes of hloom, and what runs them.
+"""StableHLO to StableHLO: the passes of hloom. `hloom.passes(spec)` switches them on for a block.
 
-What the author of a pass needs is here, and loaded when it is asked for: `import hloom` loads this
-package, and a process that sets no flag must not pay for the MLIR bindings, numpy or scipy.
+    with hloom.passes("remat{budget=50%},barriers"):
+        step(state, batch)
+
+A spec names passes in the order in which they run, separated by commas, each with its options in
+braces, separated by spaces: `name{option=value option=value},name`. "default" stands for the
+recommended passes, "off" for none. `hloom passes` in a shell lists the passes and their options;
+docs/passes.md has the same list. A mistaken spec raises `hloom.SpecError` at once.
+
+The same spec goes into `JAX_HLOOM=...`, `jax.config.update("jax_hloom", ...)`, and
+`jax.jit(..., compiler_options={"hloom": ...})`, which wins over the others.
+
+What the author of a pass needs is here too, e.g. `hloom.passes.Pass` and `hloom.passes.option`:
+docs/write-a-pass.md makes one.
 """
+
+# Loaded when it is asked for: `import hloom` loads this package, and a process that sets no flag
+# must not pay for the MLIR bindings, numpy or scipy.
 
 from __future__ import annotations
 

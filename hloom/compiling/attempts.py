@@ -95,6 +95,7 @@ class Attempts:
                 temp_bytes=None if attempt is None else attempt.temp_bytes,
                 compile_s=compiled.compile_s,
                 cache_hit=compiled.cache_hit,
+                unmodified=run.empty,
             )
         )
         return attempt

@@ -10,6 +10,7 @@ from typing import Any
 from jax.extend.mlir import ir
 
 from hloom._jax.devices import ffi_targets
+from hloom.compiling.modelled import ChangeObserver, ModelledChange
 from hloom.compiling.request import CompileRequest
 from hloom.lowering.capture import compile_options
 from hloom.lowering.lower import Lowered, lower
@@ -31,6 +32,7 @@ class ModuleCandidate:
       runs: what each step did, in order.
       driven: of these, the measured pass's; None where the pipeline has none.
       options: options of XLA, by name, that its capture regions ask for.
+      modelled: what the measured pass changed by hloom's models; None where it changed nothing.
     """
 
     module: ir.Module
@@ -38,6 +40,7 @@ class ModuleCandidate:
     runs: tuple[PassRun, ...]
     driven: PassRun | None
     options: Mapping[str, str | int]
+    modelled: ModelledChange | None
 
 
 class Candidates:
@@ -55,6 +58,7 @@ class Candidates:
         self._driver = request.pipeline.driver()
         self._prepared: ir.Module | None = None
         self._planner: Planner[Any] | None = None
+        self._modelled = ChangeObserver(-1 if self._driver is None else self._driver[0])
         self._preparation = PipelineResult((), 0.0, changed=False, rewritten=False)
 
     def make(self, attempts: Sequence[Attempt[Any]] = ()) -> ModuleCandidate:
@@ -94,6 +98,7 @@ class Candidates:
             runs=runs,
             driven=None if self._driver is None else result.runs[0],
             options=options,
+            modelled=self._modelled.change,
         )
 
     def _run(
@@ -102,7 +107,7 @@ class Candidates:
         return self._request.pipeline.run(
             module,
             target=self._request.target,
-            observers=(self._request.observer,),
+            observers=(self._request.observer, self._modelled),
             start=start,
             stop=stop,
             attempts=attempts,

@@ -105,6 +105,14 @@ def _record(
     attempts: Attempts | None,
 ) -> CompileRecord:
     candidate = used.candidate
+    made = () if attempts is None else tuple(attempts.all)
+    modelled = None if candidate is None else candidate.modelled
+    unmodified = next((a.temp_bytes for a in made if a.unmodified), None)
+    before = used.figures.temp_bytes
+    if unmodified is not None:
+        before = unmodified
+    elif before is not None and modelled is not None:
+        before = modelled.temp_bytes_before(before)
     return CompileRecord(
         module=request.name,
         spec=str(request.pipeline),
@@ -118,8 +126,11 @@ def _record(
         fell_back=failures.fell_back,
         dump_dir=failures.dump_dir,
         compiles=compiler.compiles,
-        attempts=() if attempts is None else tuple(attempts.all),
+        attempts=made,
         best_attempt=None if attempts is None else attempts.best_index,
         complaint=failures.complaint,
         captured=used.captured,
+        temp_bytes_before=before,
+        before_is_measured=unmodified is not None or modelled is None,
+        added_work=None if modelled is None else modelled.added_work,
     )

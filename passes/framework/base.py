@@ -52,6 +52,14 @@ class Plan(Protocol):
         """The decisions as values that `json.dumps` takes; the same in every process."""
 
 
+@runtime_checkable
+class PlanWithEffect(Plan, Protocol):
+    """A plan that tells its effect in fewer words than its summary has."""
+
+    def effect(self) -> str:
+        """What it does to the program, e.g. "103 operations recomputed"."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Decision:
     """One thing that a plan does and could leave.

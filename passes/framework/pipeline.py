@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 from jax.extend.mlir import ir
 
-from hloom.passes.framework.base import Pass, Plan, Target
+from hloom.passes.framework.base import Pass, Plan, PlanWithEffect, Target
 from hloom.passes.framework.errors import PassError, reason_of
 from hloom.passes.framework.feedback import (
     Attempt,
@@ -32,22 +32,27 @@ class PassRun:
     Attributes:
       name: the pass.
       summary: its plan in one line.
+      effect: what it did to the program, in a few words; empty where that is nothing, or a mere
+        preparation for others.
       plan: its plan as `Plan.to_json` gives it.
       empty: it had nothing to do; `apply` and the verifier did not run.
       rewrites: it changed the program, and did not only ask for compile options.
       plan_s, apply_s, verify_s: seconds each took.
       record: what a measured pass needs of its plan later; None of others.
+      requested: the spec names it, and it does more than to normalise for others.
     """
 
     name: str
     summary: str
-    plan: dict[str, object]
+    effect: str
+    plan: dict[str, object] = dataclasses.field(repr=False, hash=False)
     empty: bool
     rewrites: bool
     plan_s: float
     apply_s: float
     verify_s: float
-    record: PlanRecord | None = None
+    record: PlanRecord | None = dataclasses.field(default=None, repr=False)
+    requested: bool = True
 
     @property
     def seconds(self) -> float:
@@ -155,7 +160,8 @@ class Pipeline:
                 if driver is not None and driver[0] == index:
                     planner = planner or driver[1].planner(module, target)
                     make_plan = partial(planner, module, attempts)
-                plan, run = _run_step(step, module, make_plan)
+                is_named = any(step is each for each in self.passes)
+                plan, run = _run_step(step, module, make_plan, requested=is_named)
                 runs.append(run)
                 acts = not (run.empty or step.preparation)
                 changed |= acts
@@ -179,6 +185,7 @@ class _ReadPlan:
 
     empty: bool
     rewrites: bool
+    effect: str
     _summary: str
     _decisions: dict[str, object]
     record: PlanRecord | None
@@ -190,7 +197,9 @@ class _ReadPlan:
         return self._decisions
 
 
-def _run_step(step: Pass, module: ir.Module, make_plan: Callable[[], Plan]) -> tuple[Plan, PassRun]:
+def _run_step(
+    step: Pass, module: ir.Module, make_plan: Callable[[], Plan], *, requested: bool
+) -> tuple[Plan, PassRun]:
     plan, plan_s = _timed(step, "plan", make_plan)
     # A plan's own methods are the pass's code as well, and may fail like the rest of it.
     read, _ = _timed(step, "plan", lambda: _read(step, plan))
@@ -201,6 +210,7 @@ def _run_step(step: Pass, module: ir.Module, make_plan: Callable[[], Plan]) -> t
     run = PassRun(
         name=step.name,
         summary=read.summary(),
+        effect=read.effect,
         plan=read.to_json(),
         empty=read.empty,
         rewrites=read.rewrites,
@@ -208,6 +218,7 @@ def _run_step(step: Pass, module: ir.Module, make_plan: Callable[[], Plan]) -> t
         apply_s=apply_s,
         verify_s=verify_s,
         record=read.record,
+        requested=requested and not step.preparation,
     )
     return read, run
 
@@ -216,7 +227,10 @@ def _read(step: Pass, plan: Plan) -> _ReadPlan:
     empty = plan.empty
     rewrites = not empty and step.rewrites(plan)
     record = plan.record if isinstance(plan, MeasuredPlan) else None
-    return _ReadPlan(empty, rewrites, plan.summary(), plan.to_json(), record)
+    summary, effect = plan.summary(), ""
+    if not (empty or step.preparation):
+        effect = plan.effect() if isinstance(plan, PlanWithEffect) else summary
+    return _ReadPlan(empty, rewrites, effect, summary, plan.to_json(), record)
 
 
 def _observe(step: Pass, calls: Iterable[Callable[[], None]]) -> None:

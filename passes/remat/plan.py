@@ -62,15 +62,18 @@ class RematPlan:
             obstacle = self.record.obstacle
             because = self.record.unplanned or (obstacle.reason if obstacle else "")
             return f"nothing to recompute: {because}" if because else "nothing to recompute"
-        clones = sum(len(group.cloned) for block in self.blocks for group in block.groups)
-        clones += sum(len(site.cloned) for scan in self.scans for site in scan.sites)
         text = (
-            f"{pluralize(clones, 'operation')} recomputed, {self.freed_bytes / 2**20:.1f} MiB of "
+            f"{self.effect()}, {self.freed_bytes / 2**20:.1f} MiB of "
             f"residuals not kept, {self.added_bytes / 2**20:.1f} MiB kept in their place"
         )
         if (prediction := self.record.prediction) is not None:
             text += f", {prediction.step_bytes / 2**20:.1f} MiB predicted for the step"
         return text
+
+    def effect(self) -> str:
+        clones = sum(len(group.cloned) for block in self.blocks for group in block.groups)
+        clones += sum(len(site.cloned) for scan in self.scans for site in scan.sites)
+        return f"{pluralize(clones, 'operation')} recomputed"
 
     def to_json(self) -> dict[str, object]:
         return {

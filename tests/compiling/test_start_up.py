@@ -44,6 +44,7 @@ print(hasattr(compiler.compile_or_get_cached, "__wrapped__"))
         "hloom.plugin",
         "hloom.policy",
         "hloom.record",
+        "hloom.units",
     ]
     assert hook == "True"
 

@@ -63,7 +63,10 @@ def _dumped(devices: tuple[Any, ...]) -> list[dict[str, object]]:
 
 def compile_entry(record: CompileRecord) -> dict[str, object]:
     """The manifest's "compile"."""
-    names = ("cache_hit", "pass_s", "compile_s", "compiles", "fell_back", "complaint", "changed")
+    names = (
+        "cache_hit", "pass_s", "compile_s", "compiles", "fell_back", "complaint", "changed",
+        "temp_bytes_before", "before_is_measured", "added_work",
+    )  # fmt: skip
     entry = {name: getattr(record, name) for name in (*names, "best_attempt")}
     left_out = {"plan", "rewrites", "record"}
     runs = [asdict(run) for run in record.runs]

@@ -1,57 +1,24 @@
-"""Formats numbers, names and source lines for people."""
+"""Formats names, types and source lines for people, beside sizes and times."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from pathlib import PurePath
+
+from hloom.units import change as change
+from hloom.units import flops as flops
+from hloom.units import percent as percent
+from hloom.units import seconds as seconds
+from hloom.units import size as size
 
 _INSTALLED = re.compile(r"^.*/(?:site|dist)-packages/")
 _STANDARD_LIBRARY = re.compile(r"^.*/lib/python3\.\d+/")
 _TENSOR = re.compile(r"tensor<(?:([0-9?x]+)x)?([a-z]\w*)>")
 
 
-def size(size_bytes: float) -> str:
-    """A size with three digits or so, e.g. "143 MiB", "1.50 GiB", "12 B"."""
-    return _scaled(size_bytes, 1024, ("B", "KiB", "MiB", "GiB", "TiB"))
-
-
 def lower_first(text: str) -> str:
     """A sentence's beginning as it is within another sentence."""
     return text[:1].lower() + text[1:]
-
-
-def seconds(time_s: float) -> str:
-    """A time with three digits or so, e.g. "43 ms", "1.32 s", "4 min 10 s"."""
-    if time_s >= 99.5:
-        return f"{round(time_s) // 60} min {round(time_s) % 60} s"
-    if time_s >= 1:
-        return f"{_three_digits(time_s)} s"
-    if time_s >= 1e-3:
-        return f"{_three_digits(time_s * 1e3)} ms"
-    return f"{time_s * 1e6:.0f} µs"
-
-
-def flops(count: float) -> str:
-    """A number of floating-point operations, e.g. "8.12 GFLOP"."""
-    return _scaled(count, 1000, ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP"))
-
-
-def change(before: float, after: float) -> str:
-    """A change in percent with its sign, e.g. "-73 %"; empty where there is none to tell."""
-    percent = (after - before) / before * 100 if before else 0.0
-    if abs(percent) < 0.05:
-        return ""
-    digits = 0 if abs(percent) >= 10 else 1
-    return f"{percent:+.{digits}f} %"
-
-
-def percent(share: float) -> str:
-    """A share of 1, e.g. "91 %"; only all of it is "100 %", and only nothing "0 %"."""
-    shown = round(share * 100)
-    if shown in (0, 100) and share not in (0, 1):
-        return "< 1 %" if share < 0.5 else "> 99 %"
-    return f"{shown} %"
 
 
 def short_place(line: str) -> str:
@@ -80,15 +47,3 @@ def short_type(text: str) -> str:
         return text
     dimensions = (match[1] or "").replace("x", ",")
     return f"{match[2]}[{dimensions}]"
-
-
-def _scaled(number: float, step: int, units: Sequence[str]) -> str:
-    for power in range(len(units) - 1, 0, -1):
-        if abs(number) >= step**power:
-            return f"{_three_digits(number / step**power)} {units[power]}"
-    return f"{number:.0f} {units[0]}"
-
-
-def _three_digits(number: float) -> str:
-    digits = max(0, 2 - len(str(int(abs(number)))) + 1) if abs(number) < 99.5 else 0
-    return f"{number:.{digits}f}"

@@ -1,0 +1,94 @@
+"""What a measured pass changes by hloom's models of memory and of work.
+
+XLA tells what the program takes that it compiled. What the program would have taken without the
+pass is known where an attempt compiled it so; elsewhere the models give the proportion.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jax.extend.mlir import ir
+
+from hloom.passes.analysis.cost import all_flops
+from hloom.passes.analysis.memory_model.tracer import predict
+from hloom.passes.framework.base import Pass, Plan
+from hloom.passes.framework.pipeline import Observer
+from hloom.passes.ir import walk
+from hloom.passes.ir.types import TensorSizes
+from hloom.policy import is_strict
+
+
+@dataclass(frozen=True)
+class ModelledProgram:
+    """A program by the models.
+
+    Attributes:
+      temp_bytes: temporary memory at the peak, on one device.
+      flops: floating-point operations of one run, on all devices.
+    """
+
+    temp_bytes: int
+    flops: float
+
+    @classmethod
+    def of(cls, module: ir.Module) -> ModelledProgram | None:
+        """The program of a module whose calls are inlined; None where it cannot be modelled."""
+        try:
+            main = walk.entry_function(module).regions[0].blocks[0]
+            sizes = TensorSizes()
+            flops = sum(all_flops(op, sizes) for op in main.operations)
+            return cls(predict(module).temp_bytes, flops)
+        except walk.NoEntryError:
+            return None
+        except Exception:
+            # It is a figure to show: no program shall go without its passes for it.
+            if is_strict():
+                raise
+            return None
+
+
+@dataclass(frozen=True)
+class ModelledChange:
+    """A program before a measured pass and after it."""
+
+    before: ModelledProgram
+    after: ModelledProgram
+
+    def temp_bytes_before(self, temp_bytes: int) -> int:
+        """Temporaries without the pass, where XLA says `temp_bytes` with it."""
+        return round(temp_bytes * self.before.temp_bytes / max(self.after.temp_bytes, 1))
+
+    @property
+    def added_work(self) -> float | None:
+        """FLOPs that are done once more, as a share of the program's; None where it has none."""
+        if not self.before.flops:
+            return None
+        return max(self.after.flops - self.before.flops, 0.0) / self.before.flops
+
+
+class ChangeObserver(Observer):
+    """Models the program before one step of a pipeline and after it, where that does anything.
+
+    Attributes:
+      change: None until then, and where the program cannot be modelled.
+    """
+
+    def __init__(self, index: int) -> None:
+        self.change: ModelledChange | None = None
+        self._index = index
+        self._before: ModelledProgram | None = None
+
+    def before(self, index: int, step: Pass, module: ir.Module) -> None:
+        """Models the program that the step is given; once, for all clones of it."""
+        if index == self._index and self._before is None:
+            self._before = ModelledProgram.of(module)
+
+    def after(self, index: int, step: Pass, plan: Plan, module: ir.Module) -> None:
+        """Models what the step made of it."""
+        if index != self._index:
+            return
+        after = None if plan.empty or self._before is None else ModelledProgram.of(module)
+        self.change = None
+        if self._before is not None and after is not None:
+            self.change = ModelledChange(self._before, after)

@@ -1,0 +1,172 @@
+"""Records: one line for a prompt, figures for a logger, a table for a notebook."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import hloom
+from hloom import record, units
+from hloom.compiling.modelled import ModelledProgram
+from hloom.passes.framework.base import Target
+from hloom.passes.framework.pipeline import PassRun, Pipeline
+from hloom.record import CompileRecord, Records
+
+LAYERS, ROWS, WIDTH = 6, 256, 32
+
+
+REMAT = PassRun(
+    name="remat",
+    summary="103 operations recomputed, 12.0 MiB of residuals not kept",
+    effect="103 operations recomputed",
+    plan={"blocks": ["long"] * 1000},
+    empty=False,
+    rewrites=True,
+    plan_s=0.3,
+    apply_s=0.1,
+    verify_s=0.0,
+)
+
+
+def made(**facts: object) -> CompileRecord:
+    base = CompileRecord(
+        module="jit_train_step",
+        spec="remat{budget=50%}",
+        platform="cpu",
+        changed=True,
+        runs=(REMAT,),
+        pass_s=0.42,
+        compile_s=31.0,
+        cache_hit=None,
+        temp_bytes=12 * 2**20,
+        argument_bytes=2**20,
+        output_bytes=2**20,
+        alias_bytes=2**19,
+        fell_back=None,
+        dump_dir=None,
+        compiles=3,
+        temp_bytes_before=24 * 2**20,
+        before_is_measured=True,
+        added_work=0.012,
+    )
+    return dataclasses.replace(base, **facts)  # type: ignore[arg-type]
+
+
+def scanned_loss(weights: jax.Array, x: jax.Array) -> jax.Array:
+    def layer(x: jax.Array, weight: jax.Array) -> tuple[jax.Array, None]:
+        return jnp.sin(jnp.tanh(x @ weight)), None
+
+    return jnp.sum(jax.lax.scan(layer, x, weights)[0])
+
+
+WEIGHTS, X = jnp.ones((LAYERS, WIDTH, WIDTH)) / WIDTH, jnp.ones((ROWS, WIDTH))
+
+
+def recorded(spec: str) -> CompileRecord:
+    def step(weights: jax.Array, x: jax.Array) -> jax.Array:
+        return jax.grad(scanned_loss)(weights, x)
+
+    jax.jit(step, compiler_options={"hloom": spec})(WEIGHTS, X)
+    return hloom.records("step")[-1]
+
+
+@pytest.mark.once
+def test_a_headline_has_memory_work_and_time() -> None:
+    assert made().headline == (
+        "jit_train_step: 24.0 → 12.0 MiB temporaries (-50 %), 103 operations recomputed "
+        "(+1.2 % FLOPs), 3 compiles in 31.0 s, passes 420 ms"
+    )
+
+
+@pytest.mark.once
+def test_a_headline_names_what_is_not_sure_or_did_not_work() -> None:
+    assert "about 24.0 → 12.0 MiB" in made(before_is_measured=False).headline
+    assert "12.0 MiB temporaries, as before" in made(temp_bytes_before=12 * 2**20).headline
+    assert "the budget does not hold" in made(complaint="it cannot").headline
+    assert "compiled as it was, since a pass failed" in made(fell_back="why").headline
+    assert "unchanged" in made(changed=False).headline
+    assert "temporaries" not in made(temp_bytes=None).headline
+
+
+def test_a_record_of_a_budget_is_one_line_and_a_key() -> None:
+    of_budget = recorded("remat{budget=50%}")
+    assert "\n" not in repr(of_budget)
+    assert len(repr(of_budget)) < 300
+    assert "operations recomputed (+" in repr(of_budget)
+    assert of_budget in {of_budget}
+    assert len(str(of_budget.runs)) + len(str(of_budget.attempts)) < 5000
+
+
+def test_before_is_what_the_program_takes_without_the_passes() -> None:
+    without = recorded("cse")
+    budget = recorded("remat{budget=50%}")
+    assert budget.before_is_measured
+    assert budget.temp_bytes_before == without.temp_bytes == without.temp_bytes_before
+    cheap = recorded("remat")
+    assert cheap.changed
+    assert not cheap.before_is_measured
+    assert cheap.temp_bytes_before is not None
+    assert without.temp_bytes is not None
+    assert cheap.temp_bytes_before == pytest.approx(without.temp_bytes, rel=0.15)
+
+
+def test_added_work_is_what_the_plan_adds() -> None:
+    """What the plan recomputes, less what only the residuals needed that are not saved any more."""
+    of_budget = recorded("remat{budget=min}")
+    best = of_budget.attempts[of_budget.best_attempt or 0]
+    module = jax.jit(jax.grad(scanned_loss)).lower(WEIGHTS, X).compiler_ir()
+    Pipeline.parse("inline,cse,free-constants").run(module, target=Target())
+    with module.context:
+        program = ModelledProgram.of(module)
+    assert program is not None
+    assert of_budget.added_work is not None
+    assert best.added_flops
+    # The forward pass does not compute the cosine any more.
+    assert 0.8 * best.added_flops < of_budget.added_work * program.flops < best.added_flops
+
+
+def test_a_summary_is_flat_and_json() -> None:
+    summary = recorded("remat{budget=50%}").summary()
+    assert json.loads(json.dumps(summary)) == summary
+    assert all(isinstance(value, str | int | float) for value in summary.values())
+    assert summary["module"] == "jit_step"
+    assert "fell_back" not in summary
+
+
+@pytest.mark.once
+def test_step_bytes_are_known_where_all_parts_are() -> None:
+    assert made().step_bytes == 13 * 2**20 + 2**19
+    assert made(alias_bytes=None).step_bytes is None
+
+
+@pytest.mark.once
+def test_records_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record, "_records", record._records.__class__(maxlen=9))
+    for module in ("jit_train_step", "jit_iota", "jit_train_step", "pmap_train"):
+        record.add_record(made(module=module))
+    assert [each.module for each in hloom.records("train_step")] == ["jit_train_step"] * 2
+    assert len(hloom.records("jit_train_step")) == 2
+    assert len(hloom.records("train*")) == 3
+    assert len(hloom.records("step")) == 0
+    assert len(hloom.records()) == 4
+
+
+@pytest.mark.once
+def test_a_notebook_shows_a_table_in_which_text_is_text() -> None:
+    html = Records((made(module="jit_<script>", complaint="a & b"), made()))._repr_html_()
+    assert html.count("<tr>") == 3
+    assert "<script>" not in html
+    assert "jit_&lt;script&gt;" in html
+    assert "a &amp; b" in html
+    assert made()._repr_html_().count("<tr>") == 2
+
+
+@pytest.mark.once
+def test_two_sizes_share_a_unit_where_they_have_one() -> None:
+    assert units.sizes(24.3 * 2**20, 12.6 * 2**20) == "24.3 → 12.6 MiB"
+    assert units.sizes(1.2 * 2**30, 310 * 2**20) == "1.20 GiB → 310 MiB"
+    assert units.sizes(5, 3) == "5 → 3 B"
