@@ -48,12 +48,12 @@ _FLAG_DOC = (
     "for the recommended ones. `hloom passes` lists them."
 )
 _MODULES_DOC = (
-    "Patterns of names, e.g. 'jit_train*,jit_loss': the passes of jax_hloom run on modules with such "
-    "names alone. Without them on all."
+    "Patterns of names, e.g. 'jit_train*,jit_loss': the passes of jax_hloom run on modules with "
+    "such names alone. Without them on all."
 )
 _MIN_SIZE_DOC = (
-    "A size, by default 1MiB: passes of jax_hloom that only save memory leave a program alone whose "
-    "values all together take less. 0 for none."
+    "A size, by default 1MiB: passes of jax_hloom that only save memory do not run on a program "
+    "whose values all together take less. 0 for every program."
 )
 
 
@@ -191,9 +191,7 @@ def _compile(
 
     origin = Origin(module, backend, devices, options)
     if _flags is not None and pipeline is not None and not is_own:
-        pipeline = programs.chosen(
-            pipeline, origin, _flags.modules.value, _flags.min_size.value
-        )
+        pipeline = programs.chosen(pipeline, origin, _flags.modules.value, _flags.min_size.value)
     is_on = _acts(pipeline)
     if dumped is not None and not waits_for_steps:
         from hloom.dumps.collect.reminder import note_program
@@ -222,13 +220,18 @@ def _compile(
 
 def _log_of(origin: Origin) -> Iterator[CompileObserver]:
     """What tells the user of a program: in one of the processes that compile it."""
-    from hloom.log.observer import ProgramLog
     from hloom.log.settings import LogLevel, log_level
 
-    process = origin.backend.process_index()
-    first = min(processes_of(origin.backend, origin.devices))
-    if log_level() is not LogLevel.OFF and process == first:
-        yield ProgramLog(f"process {process}: {origin.name}" if process else origin.name)
+    level, process = log_level(), origin.backend.process_index()
+    if level is LogLevel.OFF or process != min(processes_of(origin.backend, origin.devices)):
+        return
+    from hloom.log.observer import ProgramLog
+
+    if level is LogLevel.SUMMARY and not process:
+        from hloom.log.summary import print_at_exit
+
+        print_at_exit()
+    yield ProgramLog(origin.name, process)
 
 
 def _acts(pipeline: Pipeline | None) -> bool:

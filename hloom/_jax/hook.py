@@ -88,9 +88,7 @@ def _with_checked(options: Any, check: Callable[[Any], str]) -> Any:
     return {**options, OPTION: check(options[OPTION])} if options and OPTION in options else options
 
 
-def keep_executables_apart(
-    flag: Flag, others: Sequence[Flag], check: Callable[[Any], str]
-) -> None:
+def keep_executables_apart(flag: Flag, others: Sequence[Flag], check: Callable[[Any], str]) -> None:
     """Gives each lowered computation one executable for each value of `flag` and of the others.
 
     Where `flag` has no value the others mean nothing. JAX keeps the first executable in the

@@ -65,8 +65,7 @@ class Compiler:
         run = None if candidate is None else candidate.driven
         number = self.compiles
         if run is not None:
-            prediction = None if run.record is None else run.record.prediction
-            request.observer.attempt(number, self._most, prediction)
+            request.observer.attempt(number, self._most, run.record)
         start_s = time.perf_counter()
         try:
             with watch_cache() as cache:

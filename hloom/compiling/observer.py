@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from hloom._jax.executables import MemoryFigures
     from hloom.passes.framework.base import Pass, Plan, Target
     from hloom.passes.framework.errors import PassError
-    from hloom.passes.framework.feedback import Prediction
+    from hloom.passes.framework.feedback import PlanRecord
     from hloom.passes.framework.pipeline import Pipeline
     from hloom.record import CompileRecord
 
@@ -32,17 +32,20 @@ class CompileObserver:
     def lowered(self, index: int, module: ir.Module) -> None:
         """Called where lowering replaced marks, as the step with this index."""
 
-    def attempt(self, number: int, most: int, prediction: Prediction | None) -> None:
+    def attempt(self, number: int, most: int, record: PlanRecord | None) -> None:
         """Called before a plan of a measured pass is compiled.
 
         Args:
           number: which attempt it is; the first is 1.
           most: how many there may be.
-          prediction: what the plan is to give; None where it predicts nothing.
+          record: of the plan, with what it predicts.
         """
 
     def attempted(self, number: int, figures: MemoryFigures, seconds: float) -> None:
         """Called with XLA's figures of an attempt, of this process; not where XLA refused it."""
+
+    def settled(self) -> None:
+        """Called when no attempt follows, before anybody is warned of what the best one lacks."""
 
     def failed(self, pipeline: Pipeline, target: Target, failure: PassError) -> Path | None:
         """Called with what the user is warned of; gives the folder that shows more of it."""
@@ -78,13 +81,17 @@ class Observers(CompileObserver):
         for each in self._all:
             each.lowered(index, module)
 
-    def attempt(self, number: int, most: int, prediction: Prediction | None) -> None:
+    def attempt(self, number: int, most: int, record: PlanRecord | None) -> None:
         for each in self._all:
-            each.attempt(number, most, prediction)
+            each.attempt(number, most, record)
 
     def attempted(self, number: int, figures: MemoryFigures, seconds: float) -> None:
         for each in self._all:
             each.attempted(number, figures, seconds)
+
+    def settled(self) -> None:
+        for each in self._all:
+            each.settled()
 
     def failed(self, pipeline: Pipeline, target: Target, failure: PassError) -> Path | None:
         """As that of one; the folder is the first that one gives."""

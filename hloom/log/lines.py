@@ -1,4 +1,4 @@
-"""Says lines: by the program's own `logging` where it has any, else on stderr or in the notebook."""
+"""Says lines: through `logging` where the program uses it, else on stderr or in the notebook."""
 
 from __future__ import annotations
 
@@ -38,15 +38,20 @@ def outlet() -> Outlet:
         if logger.hasHandlers():
             return Outlet.LOGGING
         # Without handlers the root's level says nothing: it is WARNING where nobody has set it.
-        if logger.disabled or logging.INFO <= logger.manager.disable or logging.INFO < logger.level:
+        wanted = max(logger.level, logger.manager.disable + 1)
+        if logger.disabled or wanted > logging.INFO:
             return Outlet.NOWHERE
     return Outlet.NOTEBOOK if notebook.is_here() else Outlet.STDERR
 
 
+def prefixed(line: str) -> str:
+    """The line as it is shown: with hloom's name, to be found in a long log, and as text alone."""
+    return f"hloom: {visible(line)}"
+
+
 def tell(line: str) -> None:
     """Says a line, from any thread."""
-    text = f"hloom: {visible(line)}"
-    where = outlet()
+    text, where = prefixed(line), outlet()
     if where is Outlet.LOGGING:
         logging.getLogger(LOGGER).info("%s", text)
     elif where is Outlet.NOTEBOOK:

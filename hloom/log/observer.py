@@ -2,90 +2,120 @@
 
 from __future__ import annotations
 
+import os
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hloom.compiling.observer import CompileObserver
-from hloom.log import texts
-from hloom.log.lines import Outlet, outlet, tell
+from hloom.log.lines import Outlet, outlet, prefixed, tell
 from hloom.log.notebook import Output
-from hloom.log.settings import min_bytes
+from hloom.log.settings import has_weight, min_bytes
 from hloom.log.terminal import board, is_interactive
-from hloom.tools.report.units import seconds as shown_seconds
-from hloom.visible import visible
+from hloom.policy import first_time
+from hloom.units import seconds as shown_seconds
+from hloom.units import size
 
 if TYPE_CHECKING:
     from hloom._jax.executables import MemoryFigures
     from hloom.passes.framework.base import Target
-    from hloom.passes.framework.feedback import Prediction
+    from hloom.passes.framework.errors import PassError
+    from hloom.passes.framework.feedback import PlanRecord
     from hloom.passes.framework.pipeline import Pipeline
     from hloom.record import CompileRecord
 
 
 class ProgramLog(CompileObserver):
-    """Tells of a program whose memory, as XLA or a prediction has it, is worth a line.
+    """Tells of a program whose memory, as a prediction or XLA has it, is worth a line.
 
-    On a terminal the attempts are a live line, in a notebook one output that ends as the line on
-    the whole, and elsewhere a line each.
+    On a terminal the attempts are a live line, in a notebook one output, which ends as the
+    program's line, and elsewhere a line each.
     """
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, name: str, process: int = 0) -> None:
+        self._process = f"process {process}: " if process else ""
+        self._name = f"{self._process}{name}"
         self._start_s = time.monotonic()
-        self._most = 0
+        self._attempt = ""
         self._output: Output | None = None
 
-    def attempt(self, number: int, most: int, prediction: Prediction | None) -> None:
-        # A pass that predicts nothing has one attempt: the line on the whole tells of it.
-        if prediction is None or prediction.step_bytes < min_bytes():
+    def attempt(self, number: int, most: int, record: PlanRecord | None) -> None:
+        # A plan that predicts nothing, or that none can follow, is the only one: what comes of it
+        # is in the program's line.
+        if record is None or record.prediction is None or record.is_final:
             return
-        self._most = most
-        line = f"{self._name}: {texts.attempt_line(number, most, prediction)}"
+        if record.prediction.step_bytes < min_bytes():
+            return
+        self._attempt = f"{self._name}: attempt {number} of {most}"
+        predicted = size(record.prediction.temp_bytes)
+        line = f"{self._attempt}, predicted {predicted}, compiling"
         if not self._show(line):
-            so_far = f", {self._elapsed} so far" if number > 1 else ""
-            tell(line + so_far)
+            tell(f"{line}, {self._elapsed} so far" if number > 1 else line)
 
     def attempted(self, number: int, figures: MemoryFigures, seconds: float) -> None:
-        if self._most:
-            self._show(f"{self._name}: {texts.attempted_line(number, self._most, figures.temp_bytes)}")
+        if self._attempt and figures.temp_bytes is not None:
+            self._show(f"{self._attempt} has {size(figures.temp_bytes)}, planning")
+
+    def settled(self) -> None:
+        board.drop(self)
+
+    def failed(self, pipeline: Pipeline, target: Target, failure: PassError) -> None:
+        board.drop(self)
 
     def compiled(
         self, pipeline: Pipeline, target: Target, record: CompileRecord, executable: Any
     ) -> None:
         board.drop(self)
-        if (texts.step_bytes(record) or 0) >= min_bytes():
-            line = self._line(pipeline, record)
-            if line and self._output is not None:
-                self._output.show(f"hloom: {visible(line)}")
-            elif line:
-                tell(line)
+        if _is_news(pipeline, record):
+            self._finish(f"{self._process}{record.headline}")
         if record.dump_dir is not None and record.fell_back is None:
-            tell(f"{self._name}: wrote {texts.shown_path(record.dump_dir)}")
+            tell(f"{self._name}: wrote {shown_path(record.dump_dir)}")
 
     def close(self) -> None:
         board.drop(self)
-
-    def _line(self, pipeline: Pipeline, record: CompileRecord) -> str:
-        if record.changed:
-            return texts.headline(record)
-        # There was a warning where something is amiss.
-        if record.fell_back is not None or record.complaint is not None:
-            return ""
-        why = texts.unchanged_line(pipeline.steps(), record.runs)
-        return f"{self._name}: {why}" if why else ""
 
     @property
     def _elapsed(self) -> str:
         return shown_seconds(time.monotonic() - self._start_s)
 
+    def _finish(self, line: str) -> None:
+        if self._output is None:
+            tell(line)
+        else:
+            self._output.show(prefixed(line))
+
     def _show(self, line: str) -> bool:
-        """Shows a line in the place of the last one; False where lines only follow each other."""
+        """Shows a line in the place of the last one; False where lines follow each other."""
         where = outlet()
         if where is Outlet.NOTEBOOK:
             self._output = self._output or Output()
-            self._output.show(f"hloom: {visible(line)} ({self._elapsed})")
+            self._output.show(prefixed(f"{line}, {self._elapsed} so far"))
             return True
         if where is Outlet.STDERR and is_interactive():
-            board.show(self, f"hloom: {visible(line)}")
+            board.show(self, prefixed(line))
             return True
         return False
+
+
+def _is_news(pipeline: Pipeline, record: CompileRecord) -> bool:
+    """Whether a program is worth its line.
+
+    One that is as it was is where memory was to be saved; of several that are called alike, as
+    JAX's own are, the first is.
+    """
+    if not has_weight(record):
+        return False
+    if record.changed:
+        return True
+    if not any(step.saves_memory for step in pipeline.passes):
+        return False
+    reasons = "; ".join(run.summary for run in record.runs)
+    return first_time(f"{record.module} is as it was: {reasons}")
+
+
+def shown_path(path: Path) -> str:
+    """A path as one types it: from the folder that the program runs in, if it is inside."""
+    try:
+        return str(path.relative_to(os.getcwd()))
+    except (ValueError, OSError):
+        return str(path)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import enum
 import os
+from typing import TYPE_CHECKING
 
 from hloom.passes.framework.errors import echo
 from hloom.passes.framework.options import SpellingError, parse_bytes, print_bytes
 from hloom.policy import first_time, warn
+
+if TYPE_CHECKING:
+    from hloom.record import CompileRecord
 
 LOG = "HLOOM_LOG"
 MIN_SIZE = "HLOOM_LOG_MIN_SIZE"
@@ -47,8 +51,17 @@ def log_level() -> LogLevel:
         return LogLevel.DEFAULT
 
 
+def has_weight(record: CompileRecord) -> bool:
+    """Whether a program takes so much memory that there is something to say of it.
+
+    Of one that is as it was, its temporaries count: no pass saves anything else.
+    """
+    of_it = record.step_bytes if record.changed else record.temp_bytes
+    return (of_it or 0) >= min_bytes()
+
+
 def min_bytes() -> int:
-    """The least memory of a program that has a line; of a value that is no size it warns once."""
+    """What `HLOOM_LOG_MIN_SIZE` asks for; of a value that is no size it warns once."""
     value = os.environ.get(MIN_SIZE, "")
     if not value:
         return DEFAULT_MIN_BYTES

@@ -103,11 +103,15 @@ class Board:
 
     def _render(self) -> RenderableType:
         """Called by the thread that redraws: without the lock, which `stop` is called under."""
-        from rich.text import Text
+        from rich.table import Table
 
         now_s = time.monotonic()
-        lines = [f"{row.text}  {now_s - row.start_s:.0f} s" for row in list(self._rows.values())]
-        return Text("\n".join(lines), style="dim", no_wrap=True, overflow="ellipsis")
+        lines = Table.grid(padding=(0, 2))
+        lines.add_column(no_wrap=True, overflow="ellipsis", style="dim")
+        lines.add_column(no_wrap=True, style="dim")
+        for row in list(self._rows.values()):
+            lines.add_row(row.text, f"{now_s - row.start_s:.0f} s")
+        return lines
 
 
 def _console() -> Console:
