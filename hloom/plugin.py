@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from hloom import environment, programs
+from hloom import environment
 from hloom._jax.devices import device_facts, platform_of, processes_of, takes_part
 from hloom._jax.distributed import ProcessStore
 from hloom._jax.flags import FLAG, MIN_SIZE_FLAG, MODULES_FLAG, Flag, declare_flag
@@ -109,16 +109,8 @@ def _declare_flags() -> _Flags | None:
     if is_tested_version():
         return _Flags(
             declare_flag(FLAG, _FLAG_DOC, lambda spec: _check(spec, source=FLAG)),
-            declare_flag(
-                MODULES_FLAG,
-                _MODULES_DOC,
-                lambda value: programs.parse_modules(value, source=MODULES_FLAG),
-            ),
-            declare_flag(
-                MIN_SIZE_FLAG,
-                _MIN_SIZE_DOC,
-                lambda value: programs.parse_min_size(value, source=MIN_SIZE_FLAG),
-            ),
+            declare_flag(MODULES_FLAG, _MODULES_DOC, _check_modules),
+            declare_flag(MIN_SIZE_FLAG, _MIN_SIZE_DOC, _check_min_size),
         )
     oldest, untested = (".".join(map(str, version)) for version in (OLDEST_TESTED, FIRST_UNTESTED))
     warn(
@@ -132,6 +124,18 @@ def _check(spec: Any, *, source: str) -> None:
     """Raises SpecError where the spec is mistaken; None and the empty string are not set."""
     if not _is_unset(spec):
         _parse(spec, source=source)
+
+
+def _check_modules(value: Any) -> None:
+    from hloom.programs import parse_modules
+
+    parse_modules(value, source=MODULES_FLAG)
+
+
+def _check_min_size(value: Any) -> None:
+    from hloom.programs import parse_min_size
+
+    parse_min_size(value, source=MIN_SIZE_FLAG)
 
 
 def _is_unset(spec: Any) -> bool:
@@ -191,7 +195,9 @@ def _compile(
 
     origin = Origin(module, backend, devices, options)
     if _flags is not None and pipeline is not None and not is_own:
-        pipeline = programs.chosen(pipeline, origin, _flags.modules.value, _flags.min_size.value)
+        from hloom.programs import chosen
+
+        pipeline = chosen(pipeline, origin, _flags.modules.value, _flags.min_size.value)
     is_on = _acts(pipeline)
     if dumped is not None and not waits_for_steps:
         from hloom.dumps.collect.reminder import note_program

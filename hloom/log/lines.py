@@ -59,7 +59,8 @@ def tell(line: str) -> None:
     elif where is Outlet.STDERR:
         # Where nobody reads any more, nobody misses it.
         with suppress(OSError, ValueError):
-            terminal.board.print(text) or _print(text)
+            if not terminal.board.print(text):
+                _print(text)
 
 
 def _print(text: str) -> None:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TextIO
 
 from hloom import units
-from hloom.log.settings import min_bytes
+from hloom.log.settings import has_weight
 from hloom.passes.framework.text import pluralize
 from hloom.record import CompileRecord, records
 
@@ -28,17 +28,17 @@ def print_summary(file: TextIO | None = None) -> None:
 
     from hloom.terminal import PlainConsole
 
-    least_bytes, found = min_bytes(), records()
-    heavy = [each for each in found if (each.step_bytes or 0) >= least_bytes]
-    light = [each for each in found if (each.step_bytes or 0) < least_bytes]
+    found = records()
+    heavy = list(filter(has_weight, found))
+    light = [each for each in found if not has_weight(each)]
     console = PlainConsole(file=file or sys.stderr)
     if not found:
         console.print("hloom: no program was compiled with passes.")
         return
     table = Table(title="hloom", title_justify="left", box=None, pad_edge=False)
-    table.add_column("program", overflow="fold")
+    table.add_column("program", overflow="fold", min_width=16)
     for name in ("temporaries", "compiles", "passes", "XLA"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     table.add_column("", overflow="fold")
     for each in heavy:
         table.add_row(each.module, _memory(each), *_effort([each]), _remark(each))
@@ -81,5 +81,5 @@ def _remark(record: CompileRecord) -> str:
     if record.fell_back:
         return f"as it was: {record.fell_back}"
     if record.complaint:
-        return "the budget does not hold"
+        return "budget not held"
     return "" if record.changed else "unchanged"

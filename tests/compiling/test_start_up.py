@@ -41,6 +41,7 @@ print(hasattr(compiler.compile_or_get_cached, "__wrapped__"))
         "hloom.passes.framework",
         "hloom.passes.framework.errors",
         "hloom.passes.framework.text",
+        "hloom.patterns",
         "hloom.plugin",
         "hloom.policy",
         "hloom.record",
