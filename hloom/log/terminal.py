@@ -8,7 +8,7 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -21,7 +21,7 @@ def is_interactive() -> bool:
     A stream in the place of the process's own is somebody's: a bar of rich, a capture, a log. A
     process that another one has started, and one in the background, leave the terminal alone.
     """
-    stream: TextIO | None = sys.stderr
+    stream: Any = sys.stderr
     if stream is None or stream is not sys.__stderr__ or os.environ.get("TERM", "dumb") == "dumb":
         return False
     from multiprocessing import parent_process
