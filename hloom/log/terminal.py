@@ -57,6 +57,7 @@ class Board:
         self._lock = threading.Lock()
         self._rows: dict[object, _Row] = {}
         self._live: Live | None = None
+        self._console: Console | None = None
 
     def show(self, owner: object, text: str) -> None:
         """Shows a line of an owner in the place of its last one, and how long it is there."""
@@ -90,8 +91,9 @@ class Board:
     def _start(self) -> Live:
         from rich.live import Live
 
+        self._console = _console()
         live = Live(
-            console=_console(),
+            console=self._console,
             get_renderable=self._render,
             transient=True,
             # What the program prints goes where it sends it.
@@ -103,15 +105,16 @@ class Board:
 
     def _render(self) -> RenderableType:
         """Called by the thread that redraws: without the lock, which `stop` is called under."""
-        from rich.table import Table
+        from rich.text import Text
 
-        now_s = time.monotonic()
-        lines = Table.grid(padding=(0, 2))
-        lines.add_column(no_wrap=True, overflow="ellipsis", style="dim")
-        lines.add_column(no_wrap=True, style="dim")
+        assert self._console is not None
+        lines = []
         for row in list(self._rows.values()):
-            lines.add_row(row.text, f"{now_s - row.start_s:.0f} s")
-        return lines
+            since = f"  {time.monotonic() - row.start_s:.0f} s"
+            line = Text(row.text, style="dim")
+            line.truncate(self._console.width - len(since), overflow="ellipsis")
+            lines.append(line.append(since))
+        return Text("\n").join(lines)
 
 
 def _console() -> Console:

@@ -17,14 +17,20 @@ class FakeTerminal(io.StringIO):
 
 
 def without_handlers(monkeypatch: pytest.MonkeyPatch) -> logging.Logger:
-    """The logger "hloom" as in a program without a configuration of `logging`; pytest has one."""
+    """The logger "hloom" as in a program without a configuration of `logging`.
+
+    Called in a test itself: between a fixture and the test pytest adds handlers of its own.
+    """
     logger = logging.getLogger("hloom")
     monkeypatch.setattr(logger, "propagate", False)
     return logger
 
 
 def shown_on(stream: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
-    """Has `stream` be stderr, 80 columns wide, of a program without a configuration."""
+    """Has `stream` be stderr, 80 columns wide, of a program without a configuration.
+
+    As `without_handlers`, called in a test itself.
+    """
     without_handlers(monkeypatch)
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("TERM", "xterm")
