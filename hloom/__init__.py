@@ -20,6 +20,7 @@ The import is light: it loads none of the passes.
 
 from __future__ import annotations
 
+import importlib
 import types
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -47,6 +48,7 @@ __all__ = [
     "dump",
     "initialize",
     "passes",
+    "print_summary",
     "records",
     "step",
     "strict",
@@ -67,10 +69,15 @@ class _PassesPackage(types.ModuleType):
 
 _passes_package.__class__ = _PassesPackage
 
-_LAZY = {"SyncRequirement": "SyncRequirement", "declare_collective": "declare"}
-"""Public names of `hloom.passes.ir.collectives`, by their names there: it is no light import."""
+_LAZY = {
+    "SyncRequirement": ("hloom.passes.ir.collectives", "SyncRequirement"),
+    "declare_collective": ("hloom.passes.ir.collectives", "declare"),
+    "print_summary": ("hloom.log.summary", "print_summary"),
+}
+"""Public names of modules that are no light imports: which module, and the name there."""
 
 if TYPE_CHECKING:
+    from hloom.log.summary import print_summary as print_summary
     from hloom.passes.ir.collectives import SyncRequirement as SyncRequirement
     from hloom.passes.ir.collectives import declare as declare_collective
 else:
@@ -78,9 +85,8 @@ else:
     def __getattr__(name: str) -> object:
         if name not in _LAZY:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from hloom.passes.ir import collectives
-
-        return getattr(collectives, _LAZY[name])
+        module, attribute = _LAZY[name]
+        return getattr(importlib.import_module(module), attribute)
 
 
 def __dir__() -> list[str]:

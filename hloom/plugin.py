@@ -189,7 +189,8 @@ def _compile(
         spec, source = _flag_value(), "JAX_HLOOM"
     pipeline = None if _is_unset(spec) else _parse(spec, source=source)
     waits_for_steps = dumped is not None and dumped.steps is not None
-    if not (_acts(pipeline) or dumped is not None) or not takes_part(backend, devices):
+    is_on = _acts(pipeline)
+    if not (is_on or dumped is not None) or not takes_part(backend, devices):
         return compile_(module, options)
     from hloom.compiling.origin import Origin
 
@@ -198,11 +199,12 @@ def _compile(
         from hloom.programs import chosen
 
         pipeline = chosen(pipeline, origin, _flags.modules.value, _flags.min_size.value)
-    is_on = _acts(pipeline)
+    was_on, is_on = is_on, _acts(pipeline)
     if dumped is not None and not waits_for_steps:
         from hloom.dumps.collect.reminder import note_program
 
-        note_program(dumped, origin.name, has_passes=is_on)
+        is_left_out = was_on and not is_on
+        note_program(dumped, origin.name, has_passes=is_on, is_left_out=is_left_out)
     if not (is_on or waits_for_steps):
         return compile_(module, options)
     # Imported where a pass runs or a dump waits for steps.

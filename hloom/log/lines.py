@@ -6,6 +6,7 @@ import enum
 import logging
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from hloom.log import notebook, terminal
@@ -61,6 +62,18 @@ def tell(line: str) -> None:
         with suppress(OSError, ValueError):
             if not terminal.board.print(text):
                 _print(text)
+
+
+def tell_written(folder: Path, name: str = "") -> None:
+    """Says that a dump was written, with its folder as one types it where the program runs.
+
+    Args:
+      folder: of the dump.
+      name: of the program that it has; empty for a step's.
+    """
+    with suppress(OSError, ValueError):
+        folder = folder.relative_to(Path.cwd())
+    tell(f"{name}: wrote {folder}" if name else f"wrote {folder}")
 
 
 def _print(text: str) -> None:

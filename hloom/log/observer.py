@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hloom.compiling.observer import CompileObserver
-from hloom.log.lines import Outlet, outlet, prefixed, tell
+from hloom.log.lines import Outlet, outlet, prefixed, tell, tell_written
 from hloom.log.notebook import Output
 from hloom.log.settings import has_weight, min_bytes
 from hloom.log.terminal import board, is_interactive
@@ -69,7 +67,7 @@ class ProgramLog(CompileObserver):
         if _is_news(pipeline, record):
             self._finish(f"{self._process}{record.headline}")
         if record.dump_dir is not None and record.fell_back is None:
-            tell(f"{self._name}: wrote {shown_path(record.dump_dir)}")
+            tell_written(record.dump_dir, self._name)
 
     def close(self) -> None:
         board.drop(self)
@@ -111,11 +109,3 @@ def _is_news(pipeline: Pipeline, record: CompileRecord) -> bool:
         return False
     reasons = "; ".join(run.summary for run in record.runs)
     return first_time(f"{record.module} is as it was: {reasons}")
-
-
-def shown_path(path: Path) -> str:
-    """A path as one types it: from the folder that the program runs in, if it is inside."""
-    try:
-        return str(path.relative_to(os.getcwd()))
-    except (ValueError, OSError):
-        return str(path)

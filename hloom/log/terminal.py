@@ -22,7 +22,8 @@ def is_interactive() -> bool:
     process that another one has started, and one in the background, leave the terminal alone.
     """
     stream: Any = sys.stderr
-    if stream is None or stream is not sys.__stderr__ or os.environ.get("TERM", "dumb") == "dumb":
+    own: Any = sys.__stderr__
+    if stream is None or stream is not own or os.environ.get("TERM", "dumb") == "dumb":
         return False
     from multiprocessing import parent_process
 

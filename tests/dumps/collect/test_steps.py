@@ -337,6 +337,11 @@ jax.jit(lambda x: x * 2.0)(np.ones(3))
         ),
         ({}, "no pass ran: set JAX_HLOOM, or a jit's own option."),
         (
+            {"JAX_HLOOM": "remat"},
+            "no pass ran: of the programs compiled JAX_HLOOM_MODULES or JAX_HLOOM_MIN_SIZE leaves "
+            "out every one.",
+        ),
+        (
             {"JAX_HLOOM": "cse", "HLOOM_DUMP_MODULES": "jit_train*,x"},
             "no module that a pass ran on has a name that HLOOM_DUMP_MODULES=jit_train*,x matches.",
         ),
