@@ -215,5 +215,9 @@ def test_a_dump_that_was_written_is_told_of(
     with hloom.dump(to="dumps"):
         run("replace-two", lambda x: x * 2.0)
     assert log.getvalue().splitlines()[-1] == "hloom: jit__lambda: wrote dumps/jit__lambda-0"
+    function = jax.jit(lambda x: x * 2.0)
+    with hloom.dump(to="dumps", steps=3), hloom.step(3):
+        function(X)
+    assert log.getvalue().splitlines()[-1] == "hloom: wrote dumps/step-3"
     tell_written(Path("/elsewhere/dumps"))
     assert log.getvalue().splitlines()[-1] == "hloom: wrote /elsewhere/dumps"
