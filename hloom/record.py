@@ -148,7 +148,7 @@ class CompileRecord:
 
     def _facts(self) -> list[str]:
         work = ""
-        if self.added_work:
+        if self.changed and self.added_work:
             work = f" ({units.change(1, 1 + self.added_work) or '< +0.1 %'} FLOPs)"
         compiles = f"{self.compiles} compiles in {units.seconds(self.compile_s)}"
         return [
@@ -174,7 +174,7 @@ class CompileRecord:
         if self.fell_back:
             return "compiled as it was, since a pass failed"
         if self.changed:
-            return ", ".join(run.effect for run in self.runs if run.effect)
+            return ", ".join(run.effect for run in self.runs if run.requested and run.effect)
         reasons = "; ".join(run.summary for run in self.runs if run.requested)
         return f"unchanged: {reasons}" if reasons else "unchanged"
 

@@ -72,7 +72,7 @@ class RematPlan:
 
     def effect(self) -> str:
         clones = sum(len(group.cloned) for block in self.blocks for group in block.groups)
-        clones += sum(len(site.cloned) for scan in self.scans for site in scan.sites)
+        clones += sum(len(scan.runs) for scan in self.scans)
         return f"{pluralize(clones, 'operation')} recomputed"
 
     def to_json(self) -> dict[str, object]:

@@ -83,6 +83,15 @@ def test_a_headline_has_memory_work_and_time() -> None:
 
 
 @pytest.mark.once
+def test_a_headline_leaves_out_what_was_done_for_another_pass() -> None:
+    prepared = dataclasses.replace(REMAT, effect="3 constants freed", requested=False)
+    assert made(runs=(prepared, REMAT)).headline == made().headline
+    reason = dataclasses.replace(REMAT, summary="nothing to recompute: why")
+    headline = made(runs=(prepared, reason), changed=False).headline
+    assert "12.0 MiB temporaries, unchanged: nothing to recompute: why, 3 compiles" in headline
+
+
+@pytest.mark.once
 def test_a_headline_names_what_is_not_sure_or_did_not_work() -> None:
     assert "about 24.0 → 12.0 MiB" in made(before_is_measured=False).headline
     assert "12.0 MiB temporaries, as before" in made(temp_bytes_before=12 * 2**20).headline
@@ -170,3 +179,20 @@ def test_two_sizes_share_a_unit_where_they_have_one() -> None:
     assert units.sizes(24.3 * 2**20, 12.6 * 2**20) == "24.3 → 12.6 MiB"
     assert units.sizes(1.2 * 2**30, 310 * 2**20) == "1.20 GiB → 310 MiB"
     assert units.sizes(5, 3) == "5 → 3 B"
+
+
+def test_the_effect_counts_what_is_recomputed_in_scans_inside_scans() -> None:
+    def layer(x: jax.Array, weight: jax.Array) -> tuple[jax.Array, None]:
+        return jax.nn.gelu(x @ weight) + x, None
+
+    def group(x: jax.Array, weights: jax.Array) -> tuple[jax.Array, None]:
+        return jax.lax.scan(layer, x, weights)[0], None
+
+    def nested_loss(weights: jax.Array, x: jax.Array) -> jax.Array:
+        return jnp.sum(jax.lax.scan(group, x, weights)[0])
+
+    step = jax.jit(jax.grad(nested_loss), compiler_options={"hloom": "remat"})
+    step(WEIGHTS.reshape(2, LAYERS // 2, WIDTH, WIDTH), X)
+    headline = hloom.records("nested_loss")[-1].headline
+    assert "operations recomputed" in headline
+    assert " 0 operations" not in headline
