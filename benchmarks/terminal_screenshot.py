@@ -29,7 +29,7 @@ SCRIPT = "examples/flax_train.py"
 SPEC = "remat{budget=60%}"
 
 _COLUMNS, _LINES = 80, 40
-_LIVE = "attempt 2 of"
+_LIVE = "attempt 2 of 3, predicted"
 """What the picture shows while the program is compiled."""
 
 _FONT = re.compile(r"@font-face \{.*?\}", re.DOTALL)
@@ -44,8 +44,11 @@ def main() -> None:
     for title, lines in (("while it compiles", during), ("at the end", after)):
         console.print(Rule(title, style="dim"))
         console.print(command)
+        style, is_wrapped = "", False
         for line in lines:
-            style = "cyan" if line.startswith("hloom: ") else ""
+            if not is_wrapped:
+                style = "cyan" if line.startswith("hloom: ") else ""
+            is_wrapped = len(line) == _COLUMNS
             console.print(Text(line, style=style), soft_wrap=True)
     picture = console.export_svg(title="", theme=MONOKAI, unique_id="hloom")
     OUT.write_text(_FONT.sub("", picture), encoding="utf-8")
