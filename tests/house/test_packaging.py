@@ -196,6 +196,7 @@ def test_the_pure_wheel_works_until_a_kernel_is_used(
         FROM_WHEEL.format(folder=str(tmp_path))
         + """
 import jax, jax.numpy as jnp
+jax.config.update("jax_hloom_min_size", "0")
 with hloom.passes("remat"):
     print(jax.jit(jax.grad(lambda x: jnp.sin(jnp.sin(x))))(0.0))
 try:
