@@ -1,6 +1,6 @@
 """The picture of a terminal in docs/log.md: a training script that never mentions hloom.
 
-    python -m benchmarks.terminal_screenshot      (needs the extras demo and test)
+    python -m benchmarks.pictures.terminal      (needs the extras demo and test)
 
 Runs examples/flax_train.py under a memory budget in a terminal of 80 columns, and writes
 docs/terminal.svg: what the terminal shows while the program is compiled, and at the end.
@@ -23,7 +23,7 @@ from rich.rule import Rule
 from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 OUT = ROOT / "docs" / "terminal.svg"
 SCRIPT = "examples/flax_train.py"
 SPEC = "remat{budget=60%}"
