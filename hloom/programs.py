@@ -66,6 +66,8 @@ def parse_min_size(value: object, *, source: str) -> int:
     """A size in bytes; the default where the value is not set. Raises SpecError."""
     if value is None or value == "":
         return DEFAULT_MIN_BYTES
+    if type(value) is int and value >= 0:
+        return value
     from hloom.passes.framework.options import SpellingError, parse_bytes
 
     try:

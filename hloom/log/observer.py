@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 from hloom.compiling.observer import CompileObserver
-from hloom.log.lines import Outlet, outlet, prefixed, tell, tell_written
+from hloom.log.lines import LOGGER, Outlet, outlet, prefixed, tell, tell_written
 from hloom.log.notebook import Output
 from hloom.log.settings import has_weight, min_bytes
 from hloom.log.terminal import board, is_interactive
@@ -23,6 +26,24 @@ if TYPE_CHECKING:
     from hloom.record import CompileRecord
 
 
+_log = logging.getLogger(f"{LOGGER}.log")
+
+_P = ParamSpec("_P")
+
+
+def _harmless(say: Callable[_P, None]) -> Callable[_P, None]:
+    """The same function, which never raises: no compile fails because of what is said of it."""
+
+    @functools.wraps(say)
+    def guarded(*args: _P.args, **kwargs: _P.kwargs) -> None:
+        try:
+            say(*args, **kwargs)
+        except Exception:
+            _log.debug("what was to be said could not be", exc_info=True)
+
+    return guarded
+
+
 class ProgramLog(CompileObserver):
     """Tells of a program whose memory, as a prediction or XLA has it, is worth a line.
 
@@ -37,6 +58,7 @@ class ProgramLog(CompileObserver):
         self._attempt = ""
         self._output: Output | None = None
 
+    @_harmless
     def attempt(self, number: int, most: int, record: PlanRecord | None) -> None:
         # A plan that predicts nothing, or that none can follow, is the only one: what comes of it
         # is in the program's line.
@@ -50,16 +72,20 @@ class ProgramLog(CompileObserver):
         if not self._show(line):
             tell(f"{line}, {self._elapsed} so far" if number > 1 else line)
 
+    @_harmless
     def attempted(self, number: int, figures: MemoryFigures, seconds: float) -> None:
         if self._attempt and figures.temp_bytes is not None:
             self._show(f"{self._attempt} has {size(figures.temp_bytes)}, planning")
 
+    @_harmless
     def settled(self) -> None:
         board.drop(self)
 
+    @_harmless
     def failed(self, pipeline: Pipeline, target: Target, failure: PassError) -> None:
         board.drop(self)
 
+    @_harmless
     def compiled(
         self, pipeline: Pipeline, target: Target, record: CompileRecord, executable: Any
     ) -> None:
@@ -69,6 +95,7 @@ class ProgramLog(CompileObserver):
         if record.dump_dir is not None and record.fell_back is None:
             tell_written(record.dump_dir, self._name)
 
+    @_harmless
     def close(self) -> None:
         board.drop(self)
 

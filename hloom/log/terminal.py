@@ -113,7 +113,7 @@ class Board:
         for row in list(self._rows.values()):
             since = f"  {time.monotonic() - row.start_s:.0f} s"
             line = Text(row.text, style="dim")
-            line.truncate(self._console.width - len(since), overflow="ellipsis")
+            line.truncate(max(1, self._console.width - len(since)), overflow="ellipsis")
             lines.append(line.append(since))
         return Text("\n").join(lines)
 

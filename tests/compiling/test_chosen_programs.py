@@ -162,7 +162,13 @@ def test_a_program_that_is_too_small_is_left_alone(new_records: NewRecords) -> N
 
 def test_the_least_size(new_records: NewRecords) -> None:
     with hloom.passes("remat{budget=50%}"):
-        for size, ran in (("1KiB", True), ("1MiB", False), ("0", True), ("2GiB", False)):
+        for size, ran in (
+            ("1KiB", True),
+            ("1MiB", False),
+            ("0", True),
+            ("2GiB", False),
+            (4096, True),
+        ):
             jax.config.update("jax_hloom_min_size", size)
             before = len(new_records())
             function, x = gradient(2**10)
@@ -185,7 +191,7 @@ def test_a_jits_own_option_has_no_least_size(new_records: NewRecords) -> None:
     assert record.spec == "remat"
 
 
-@pytest.mark.parametrize("value", [3, "-1", "1 MiB", "much"])
+@pytest.mark.parametrize("value", [-1, True, 1.5, "-1", "1 MiB", "much"])
 def test_a_mistaken_size(value: object) -> None:
     with pytest.raises(hloom.SpecError, match="^jax_hloom_min_size=.*: wanted a size such as 1MiB"):
         jax.config.update("jax_hloom_min_size", value)

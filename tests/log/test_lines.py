@@ -8,6 +8,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from support import RunPython
 from support.log_streams import FakeTerminal, shown_on, without_handlers
 
 import hloom
@@ -189,3 +190,25 @@ def test_beside_a_progress_bar_the_bar_has_the_line_printed(
     tell(LINE)
     assert written == [(f"hloom: {LINE}", stream)]
     assert stream.getvalue() == ""
+
+
+SCRIPT = """
+import os, sys
+import jax, jax.numpy as jnp, numpy as np
+
+def loaded():
+    return sorted({"hloom.log.observer", "IPython", "rich"} & set(sys.modules))
+
+f = jax.jit(jax.grad(lambda x: jnp.tanh(jnp.sin(x)).sum()))
+for size, log in ((2**10, ""), (2**18, "off"), (2**19, "")):
+    os.environ["HLOOM_LOG"] = log
+    f(np.ones(size, np.float32))
+    print(loaded())
+"""
+
+
+def test_only_what_is_shown_is_loaded(run_python: RunPython) -> None:
+    result = run_python(SCRIPT, JAX_HLOOM="remat", HLOOM_LOG_MIN_SIZE="0")
+    assert result.stdout.splitlines() == ["[]", "[]", "['hloom.log.observer']"]
+    [line] = result.stderr.splitlines()
+    assert line.startswith("hloom: jit__lambda: ")

@@ -169,6 +169,21 @@ def test_an_attempt_that_none_can_follow_has_no_line(
     assert log.getvalue() == ""
 
 
+def test_what_cannot_be_said_does_no_harm(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: Any) -> None:
+        raise RuntimeError("no display")
+
+    caplog.set_level("DEBUG", "hloom.log")
+    monkeypatch.setattr(observer, "tell", broken)
+    run(bound(3))
+    assert {record.getMessage() for record in caplog.records} == {
+        "what was to be said could not be"
+    }
+    assert "no display" in caplog.text
+
+
 # Which programs.
 
 
