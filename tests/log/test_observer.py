@@ -7,6 +7,7 @@ import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -17,8 +18,9 @@ from support import toy_passes as toy
 from support.log_streams import FakeTerminal, shown_on
 
 import hloom
-from hloom import policy
+from hloom import plugin, policy
 from hloom._jax.executables import MemoryFigures
+from hloom.compiling.origin import Origin
 from hloom.log import observer, terminal
 from hloom.log.lines import tell_written
 from hloom.log.observer import ProgramLog
@@ -156,6 +158,19 @@ def test_another_process_than_the_first_says_which_it_is(monkeypatch: pytest.Mon
     assert without_times(log.getvalue()) == (
         "hloom: process 2: jit_step: attempt 2 of 3, predicted 17.0 MiB, compiling, T so far\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("me", "compiling", "tells"), [(0, [0, 1], 1), (1, [0, 1], 0), (2, [3, 2], 1), (3, [3, 2], 0)]
+)
+def test_one_of_the_processes_tells(me: int, compiling: list[int], tells: int) -> None:
+    origin = Origin(
+        module=jax.jit(four_products).lower(X).compiler_ir(),
+        backend=SimpleNamespace(process_index=lambda: me),
+        devices=np.array([SimpleNamespace(process_index=p) for p in compiling], dtype=object),
+        options=None,
+    )
+    assert len(list(plugin._log_of(origin))) == tells
 
 
 @pytest.mark.parametrize(
