@@ -27,7 +27,7 @@ from hloom.tools.report.command import write_page
 from hloom.tools.report.gather import gather
 
 OUT = Path(__file__).parents[1] / "docs" / "report.png"
-SPEC = "remat{budget=150MiB}"
+SPEC = "remat{budget=40%}"
 STEPS, DUMPED = 4, 3
 
 _WIDTH, _DOTS_PER_PIXEL = 1180, 1.5

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 import threading
+import types
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -56,10 +58,37 @@ def check_variable() -> None:
         )
 
 
+_OWN = frozenset({"hloom", "hloom_cli", "jax", "jaxlib"})
+"""Packages that are never the user's program, wherever they are installed."""
+
+
 def warn(text: str) -> None:
-    """Warns with `text`."""
-    # No stack level is the user's own line for sure: what compiles is JAX, deep below it.
-    warnings.warn(text, HloomWarning, stacklevel=2)
+    """Warns with `text` at the user's own line, which called what compiles.
+
+    A thread of hloom's own has none; then no line of code is quoted.
+    """
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None and _is_foreign(frame):
+        frame = frame.f_back
+    if frame is None:
+        warnings.warn_explicit(text, HloomWarning, "<hloom>", 0, "hloom")
+        return
+    names = frame.f_globals
+    warnings.warn_explicit(
+        text,
+        HloomWarning,
+        frame.f_code.co_filename,
+        frame.f_lineno,
+        module=names.get("__name__"),
+        registry=names.setdefault("__warningregistry__", {}),
+    )
+
+
+def _is_foreign(frame: types.FrameType) -> bool:
+    from hloom.passes.ir.names import is_installed  # a process that is not warned needs none
+
+    package = str(frame.f_globals.get("__name__")).partition(".")[0]
+    return package in _OWN or is_installed(frame.f_code.co_filename)
 
 
 def first_time(key: str) -> bool:

@@ -5,11 +5,14 @@ Neither control characters in it reach the terminal nor is any of it taken for r
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.segment import Segment
 from rich.text import Text
 
@@ -35,6 +38,43 @@ class PlainConsole(Console):
                 yield segment
             else:
                 yield Segment(visible(segment.text), segment.style)
+
+
+class Breakable:
+    """A path, a name or a source line, which is broken behind its separators where it must be."""
+
+    def __init__(self, text: str, style: str = "") -> None:
+        self._text, self._style = visible(text), style
+
+    def __rich_measure__(self, _console: Console, options: ConsoleOptions) -> Measurement:
+        longest = max((cell_len(piece) for piece in _SEPARATORS[-1].split(self._text)), default=0)
+        whole = max(map(cell_len, self._text.splitlines()), default=0)
+        return Measurement(min(longest, options.max_width), min(whole, options.max_width))
+
+    def __rich_console__(self, _console: Console, options: ConsoleOptions) -> RenderResult:
+        lines = [
+            line.rstrip()
+            for each in self._text.splitlines()
+            for line in _packed(each, options.max_width, _SEPARATORS)
+        ]
+        yield Text("\n".join(lines), style=self._style)
+
+
+_SEPARATORS = [re.compile(each) for each in (r"(?<= )", r"(?<=/)", r"(?<=[ /._])|(?=\{)")]
+"""Where a name may be broken, each only where the parts are still too long by those before it."""
+
+
+def _packed(text: str, width: int, separators: Sequence[re.Pattern[str]]) -> list[str]:
+    """The text as lines of at most a width, if its parts are no longer."""
+    lines: list[str] = []
+    for piece in separators[0].split(text) if separators else [text]:
+        if lines and cell_len(lines[-1] + piece.rstrip()) <= width:
+            lines[-1] += piece
+        elif separators and cell_len(piece.rstrip()) > width:
+            lines += _packed(piece, width, separators[1:])
+        else:
+            lines.append(piece)
+    return lines
 
 
 def complain(program: str, error: object) -> int:

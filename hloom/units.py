@@ -1,11 +1,13 @@
-"""Formats sizes, times, operations and changes for people."""
+"""Formats sizes, times, types and changes for people."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB")
 _FLOPS = ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP")
+_TENSOR = re.compile(r"tensor<(?:([0-9?x]+)x)?([a-z]\w*)>")
 
 
 def size(size_bytes: float) -> str:
@@ -51,6 +53,20 @@ def percent(share: float) -> str:
     if shown in (0, 100) and share not in (0, 1):
         return "< 1 %" if share < 0.5 else "> 99 %"
     return f"{shown} %"
+
+
+def lower_first(text: str) -> str:
+    """A sentence's beginning as it is within another sentence."""
+    return text[:1].lower() + text[1:]
+
+
+def short_type(text: str) -> str:
+    """A type as JAX prints it: "f32[8,256]" for "tensor<8x256xf32>"; others as they are."""
+    match = _TENSOR.fullmatch(text)
+    if match is None:
+        return text
+    dimensions = (match[1] or "").replace("x", ",")
+    return f"{match[2]}[{dimensions}]"
 
 
 def _scaled(number: float, step: int, units: Sequence[str]) -> str:

@@ -40,6 +40,10 @@ see also:
 
 _COMMANDS = {
     "passes": ("hloom.tools.passes_doc", "list the passes, or tell all about one"),
+    "budgets": (
+        "hloom.tools.budgets.command",
+        "show what budgets of memory a program can have, and the time that each adds",
+    ),
     "capture": (
         "hloom.tools.capture.command",
         "show what of a program runs in CUDA graphs, and why not the rest",

@@ -27,8 +27,8 @@ After::
 A call stays if it has attributes beside the callee (``mhlo.frontend_attributes`` such as
 ``inlineable = "false"``), or if its callee has attributes of its own (``no_inline``, a sharding on
 an argument), is a declaration, has several blocks, or takes part in a recursion.
-The name of an inlined operation is the name of the call followed by its own name, as XLA's inliner
-names it.
+The name of an inlined operation is the name of the call followed by its own name, and its call stack
+goes on with that of the call, as XLA's inliner has both.
 Source: XLA's ``CallInliner`` inlines the same calls in the HLO, so XLA loses no information.
 """
 

@@ -18,8 +18,9 @@ class LeftOut:
       kind: XLA's name of its kind, e.g. "kCustomCall".
       instruction: the HLO instruction it was made of.
       operation: JAX's name of the operation; empty where the instruction does not tell.
-      line: "file:line" in the user's program; empty where not known.
+      line: "file:line" of the user's own program; empty where not known.
       reason: why, for people.
+      library: "file:line" in an installed package that `line` calls; empty where there is none.
     """
 
     kind: str
@@ -27,6 +28,7 @@ class LeftOut:
     operation: str
     line: str
     reason: str
+    library: str = ""
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,8 @@ class _LeftOuts:
     def _left_out(self, thunk: Thunk, reason: str) -> LeftOut:
         name = self._names.get(thunk.number, "")
         found = self._hlo.get(name)
-        return LeftOut(thunk.kind, name, found.operation, found.line, reason)
+        source = found.source
+        return LeftOut(thunk.kind, name, found.operation, source.line, reason, source.library)
 
     def _reason(self, thunk: Thunk) -> str:
         if thunk.kind in _BRANCHING:

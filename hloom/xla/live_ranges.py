@@ -72,7 +72,8 @@ def live_ranges(assignment: str, ranges: str, module: str) -> dict[str, object]:
       temp_bytes: the temporary memory that XLA allocates.
       at_peak: indices of the values in use then, largest first.
       values: name, operation, line, type, bytes, start, end (included) and kind of each value; of
-        very many the largest.
+        very many the largest. Line is the user's own; where known also "library", the line in an
+        installed package that it calls, and "function", what the user's line stands in.
       values_left_out: how many are not listed.
       curve: pairs of a time and the temporary memory in use from then on.
 
@@ -101,15 +102,18 @@ def live_ranges(assignment: str, ranges: str, module: str) -> dict[str, object]:
 
 
 def _to_json(value: HloValue, origin: HloInstruction) -> dict[str, object]:
+    source = origin.source
+    more = {"library": source.library, "function": source.function}
     return {
         "name": value.instruction + value.index,
         "operation": origin.operation,
-        "line": origin.line,
+        "line": source.line,
         "type": value.type,
         "bytes": value.bytes,
         "start": value.start,
         "end": value.end,
         "kind": value.kind,
+        **{name: text for name, text in more.items() if text},
     }
 
 
@@ -199,9 +203,9 @@ class _Origins:
         """The instruction with the operation and the line of a value."""
         own = self._instructions.get(value.instruction)
         is_argument = own.opcode == "parameter" and not value.start
-        if is_argument or (own.line and own.opcode not in _FORWARDING):
+        if is_argument or (own.source.line and own.opcode not in _FORWARDING):
             return own
-        found = next((each for each in self._candidates(value, own) if each.line), own)
+        found = next((each for each in self._candidates(value, own) if each.source.line), own)
         return found if found.operation or not own.operation else own
 
     def _candidates(self, value: HloValue, own: HloInstruction) -> Iterator[HloInstruction]:

@@ -20,7 +20,7 @@ from hloom.passes.barriers.collect import (
 )
 from hloom.passes.framework.text import pluralize
 from hloom.passes.ir.custom_calls import target_of
-from hloom.passes.ir.locations import operation_name, source_line
+from hloom.passes.ir.locations import operation_name, source_of
 from hloom.passes.ir.marks import BarrierKind, Rendezvous
 
 _MOST_LISTED = 1000
@@ -174,7 +174,7 @@ def _order_of(
 
 
 def _where(location: ir.Location) -> dict[str, object]:
-    return {"name": operation_name(location), "source": source_line(location)}
+    return {"name": operation_name(location), **source_of(location).to_json()}
 
 
 def _name(member: Member) -> str:

@@ -15,7 +15,7 @@ from hloom.passes.framework.text import pluralize
 from hloom.passes.ir import mesh, walk
 from hloom.passes.ir.collectives import is_collective
 from hloom.passes.ir.custom_calls import CUSTOM_CALL
-from hloom.passes.ir.locations import operation_name, source_line
+from hloom.passes.ir.locations import operation_name, source_of
 
 _MOST_ANCHORS = 32
 """The most values that a graph break waits for: one kernel reads an element of each. The latest
@@ -157,6 +157,6 @@ def _left_out(obstacle: CaptureObstacle) -> dict[str, object]:
     return {
         "operation": op.name,
         "name": operation_name(op.location),
-        "line": source_line(op.location),
+        **source_of(op.location).to_json("line"),
         "reason": obstacle.reason,
     }

@@ -24,7 +24,7 @@ from jax.extend.mlir import ir
 
 from hloom.passes.ir import walk
 from hloom.passes.ir.custom_calls import target_of
-from hloom.passes.ir.locations import source_line
+from hloom.passes.ir.locations import source_of
 from hloom.passes.ir.mark_decompositions import Groups, can_carry_dependency
 from hloom.passes.ir.ops import facts_of
 from hloom.passes.ir.replica_groups import replica_groups
@@ -111,8 +111,8 @@ def described(op: ir.Operation) -> str:
     """An operation for people: what it is, and where in the user's program."""
     target = target_of(op)
     name = op.name if target is None else f"@{target}"
-    line = source_line(op.location)
-    return f"{name} at {line}" if line else name
+    source = source_of(op.location)
+    return f"{name} at {source}" if source.line else name
 
 
 _WORD = re.compile(

@@ -1,4 +1,4 @@
-"""The names JAX gives operations: the name stack in an operation's location.
+"""An operation's location: the name stack that JAX gives it, and the line that the user wrote.
 
 JAX records which transformation made an operation: ``jit(step)/jvp()/mul`` in the forward pass,
 ``jit(step)/transpose(jvp())/mul`` in the backward pass. Operations of a called function carry only
@@ -7,9 +7,12 @@ their own part; XLA's inliner and ours put the call's name before it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import cast
 
 from jax.extend.mlir import ir
+
+from hloom.passes.ir.names import Frame, SourceLine
 
 REMAT_SCOPE = "hloom.remat"
 """Name-stack component of every operation that rematerialization added."""
@@ -25,39 +28,61 @@ def operation_name(location: ir.Location) -> str:
     return ""
 
 
+def source_of(location: ir.Location) -> SourceLine:
+    """The line of the user's own program that a location tells of, and the library's behind it."""
+    return SourceLine.of(_frames(location))
+
+
 def source_line(location: ir.Location) -> str:
-    """``file:line`` of the innermost frame of the user's program, or the empty string."""
-    if isinstance(location, ir.FileLineColLoc):
-        return f"{location.filename}:{location.start_line}"
-    if isinstance(location, ir.NameLoc):
-        return source_line(location.child_loc)
-    if isinstance(location, ir.CallSiteLoc):
-        return source_line(location.callee)
-    if isinstance(location, ir.FusedLoc):
-        parts = cast(list[ir.Location], location.locations)
-        return next((line for part in parts if (line := source_line(part))), "")
-    return ""
+    """``file:line`` of the user's own program, or the empty string."""
+    return source_of(location).line
+
+
+def _frames(location: ir.Location) -> Iterator[Frame]:
+    """The call stack in a location, the innermost call first."""
+    waiting: list[tuple[ir.Location, str]] = [(location, "")]
+    while waiting:
+        place, name = waiting.pop()
+        if isinstance(place, ir.FileLineColLoc):
+            file = place.filename
+            # A name around a line is the function's. Without call stacks it is the operation's.
+            yield Frame(f"{file}:{place.start_line}", file, "" if "/" in name else name)
+        elif isinstance(place, ir.NameLoc):
+            waiting.append((place.child_loc, "" if place is location else place.name_str))
+        elif isinstance(place, ir.CallSiteLoc):
+            waiting += [(place.caller, ""), (place.callee, "")]
+        elif isinstance(place, ir.FusedLoc):
+            parts = cast(list[ir.Location], place.locations)
+            waiting += [(_without_name(part), "") for part in reversed(parts)]
 
 
 def qualified(caller: str, location: ir.Location, call: ir.Location | None = None) -> ir.Location:
-    """``location`` with the caller's name stack put before its own, source position kept.
+    """``location`` with the caller's name stack put before its own.
 
-    Where it has none, as in the functions of JAX itself, that of ``call`` takes its place.
+    Its call stack goes on with that of ``call``, as XLA's inliner has it; where it has none, as in
+    the functions of JAX itself, that of ``call`` takes its place.
     """
     own = operation_name(location)
     if not caller:
         return location
-    child = location.child_loc if isinstance(location, ir.NameLoc) else location
-    if call is not None and not source_line(child):
-        child = call.child_loc if isinstance(call, ir.NameLoc) else call
+    child = _without_name(location)
+    if call is not None:
+        outer = _without_name(call)
+        if next(_frames(child), None) is None:
+            child = outer
+        elif next(_frames(outer), None) is not None:
+            child = ir.Location.callsite(child, [outer])
     return ir.Location.name(f"{caller}/{own}" if own else caller, child)
+
+
+def _without_name(location: ir.Location) -> ir.Location:
+    return location.child_loc if isinstance(location, ir.NameLoc) else location
 
 
 def scoped(location: ir.Location, scope: str) -> ir.Location:
     """``location`` with ``scope`` before the last component of its name stack."""
     outer, _, leaf = operation_name(location).rpartition("/")
-    child = location.child_loc if isinstance(location, ir.NameLoc) else location
-    return ir.Location.name("/".join(filter(None, (outer, scope, leaf))), child)
+    return ir.Location.name("/".join(filter(None, (outer, scope, leaf))), _without_name(location))
 
 
 def rematerialized(location: ir.Location) -> ir.Location:

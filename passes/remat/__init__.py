@@ -95,6 +95,7 @@ _FOR_HELPERS = (
     "Where it is no program that the share is meant for, raise helper_bytes, or give the share to "
     "the training step alone, as its compiler_options."
 )
+_OTHERS = "hloom.estimate, or `hloom budgets` on a dump, tells what other budgets give."
 
 
 @dataclass(frozen=True)
@@ -187,7 +188,8 @@ class Remat(MeasuredPass[RematRecord]):
             describe_floor(percent, attempt.temp_bytes + around, limit + around),
             obstacle.sentence if obstacle else "",
             _FOR_HELPERS if is_forward and percent is not None else "",
-            describe_peak(module_of_best()),
+            describe_peak(module_of_best(), arguments=percent is None),
+            _OTHERS if attempt.record.candidate is not None else "",
         ]
         return Complaint(" ".join(filter(None, sentences)), str(obstacle) if is_forward else "")
 

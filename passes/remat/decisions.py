@@ -16,7 +16,7 @@ from jax.extend.mlir import ir
 from hloom.passes.analysis.block_graph import BlockGraph
 from hloom.passes.analysis.loops.pairs import Residual
 from hloom.passes.framework.base import Decision
-from hloom.passes.ir.locations import operation_name, source_line
+from hloom.passes.ir.locations import operation_name, source_of
 from hloom.passes.remat.block.plan import BlockPlan, CloneGroup, WindowPlan
 from hloom.passes.remat.block.values import ForwardValues
 from hloom.passes.remat.scan.bodies import ScanBody
@@ -278,5 +278,5 @@ def _named(what: ir.Operation | ir.Value) -> str:
     name = operation_name(what.location)
     if not name:
         name = what.name if isinstance(what, ir.Operation) else "an argument"
-    line = source_line(what.location)
-    return f"{name} ({line})" if line else name
+    source = source_of(what.location)
+    return f"{name} ({source})" if source.line else name

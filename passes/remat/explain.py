@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.memory_model.profile import LiveBuffer, memory_profile
+from hloom.passes.analysis.memory_model.profile import (
+    LiveBuffer,
+    MemoryProfile,
+    memory_profile,
+)
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.text import pluralize
 from hloom.passes.inline import Inline
 from hloom.passes.ir.clone import clone_module
-from hloom.passes.ir.locations import operation_name, source_line
+from hloom.passes.ir.locations import operation_name, source_of
+from hloom.passes.ir.names import argument_groups
 from hloom.passes.ir.types import tensor_bytes
 
 
 def describe_value(value: ir.Value) -> dict[str, object]:
-    """A value as JSON: the name and source line of its producer, its type and size in bytes."""
+    """A value as JSON: the name and source line of its producer, its type and size in bytes.
+
+    "library" is there where the line, which is the user's own, calls into an installed package.
+    """
     location = value.location
     return {
         "name": operation_name(location),
-        "source": source_line(location),
+        **source_of(location).to_json(),
         "type": str(value.type),
         "bytes": tensor_bytes(value.type),
     }
@@ -31,7 +40,7 @@ def describe_operation(op: ir.Operation) -> dict[str, object]:
     return {
         "operation": op.name,
         "name": operation_name(op.location),
-        "source": source_line(op.location),
+        **source_of(op.location).to_json(),
     }
 
 
@@ -60,20 +69,27 @@ def describe_floor(percent: float | None, least_bytes: int, budget_bytes: int) -
     return f"{text}."
 
 
-def describe_peak(module: ir.Module) -> str:
+def describe_peak(module: ir.Module, *, arguments: bool = False) -> str:
     """A sentence on what is in temporary memory at the peak, by the model; "" if there is nothing.
 
-    Values of one type from one source line are one entry.
+    Values of one type from one source line are one entry. With `arguments` a second sentence tells
+    what the program's arguments are.
     """
     with module.context, ir.Location.unknown():
         curve = memory_profile(_inlined(module))
+    told = [_peak(curve), _arguments(curve) if arguments else ""]
+    return " ".join(filter(None, told))
+
+
+def _peak(curve: MemoryProfile) -> str:
     peak_bytes = curve.temp_bytes
     if not peak_bytes:
         return ""
     groups: dict[tuple[str, str, bool], list[LiveBuffer]] = {}
     for owner in curve.owners:
         # Without a source line the name distinguishes values.
-        groups.setdefault((owner.type, owner.line or owner.name, owner.in_loop), []).append(owner)
+        where = str(owner.source) or owner.name
+        groups.setdefault((owner.type, where, owner.in_loop), []).append(owner)
     listed: list[str] = []
     told_bytes = 0
     for group in sorted(groups.values(), key=lambda group: -_bytes(group)):
@@ -87,6 +103,22 @@ def describe_peak(module: ir.Module) -> str:
         listed.append(f"and {_share(peak_bytes - told_bytes, peak_bytes)} other values")
     most = "most of it" if 2 * told_bytes > peak_bytes else "the largest"
     return f"At the peak, {size(peak_bytes)} by hloom's model, {most}: {'; '.join(listed)}."
+
+
+_PARTS = 3
+"""How many parts of a program's arguments are told of."""
+
+
+def _arguments(curve: MemoryProfile) -> str:
+    sizes: Counter[str] = Counter()
+    groups = argument_groups([name for name, _ in curve.arguments])
+    for group, (_, size_bytes) in zip(groups, curve.arguments, strict=True):
+        sizes[group or "some without a name"] += size_bytes
+    listed = [f"{name} {size(part)}" for name, part in sizes.most_common(_PARTS) if part]
+    more = ["..."] if len(sizes) > _PARTS else []
+    if not listed:
+        return ""
+    return f"The arguments take {size(curve.argument_bytes)}: {', '.join([*listed, *more])}."
 
 
 def _inlined(module: ir.Module) -> ir.Module:
@@ -107,7 +139,7 @@ def _group(group: Sequence[LiveBuffer]) -> str:
     first = group[0]
     times = f"{len(group)} x " if len(group) > 1 else ""
     inside = " inside of a loop" if first.in_loop else ""
-    line = f" ({first.line})" if first.line else ""
+    line = f" at {first.source}" if first.line else ""
     return f"{times}{first.type} of {first.name}{inside}{line}"
 
 

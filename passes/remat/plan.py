@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import functools
-from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from jax.extend.mlir import ir
 
 from hloom.passes.analysis.autodiff import has_remat_name
-from hloom.passes.analysis.cost import all_flops
-from hloom.passes.analysis.loops.counted import runs_of
 from hloom.passes.framework import base
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.feedback import Attempt, Prediction
 from hloom.passes.framework.options import Budget
 from hloom.passes.framework.text import pluralize
 from hloom.passes.ir import walk
-from hloom.passes.ir.types import TensorSizes
 from hloom.passes.remat.block.plan import BlockPlan, plan_block
+from hloom.passes.remat.budget.added_work import added_work
 from hloom.passes.remat.budget.closed_loop import Choice, decide, temp_budget
 from hloom.passes.remat.budget.estimate import Model
-from hloom.passes.remat.budget.pricing import Pricing
 from hloom.passes.remat.budget.search import Search
 from hloom.passes.remat.decisions import BlockDecisions, ScanDecisions
 from hloom.passes.remat.obstacle import RematObstacle, obstacle_of
@@ -161,7 +157,7 @@ class BudgetPlanner:
         candidate = choice.estimate.candidate
         plans = ((), ()) if candidate is None else model.plan(candidate)
         around_bytes = first[0].step_bytes - first[0].temp_bytes
-        added_flops, added_seconds = _added_work(*plans, model.pricing)
+        added_flops, added_seconds = added_work(*plans, model.pricing)
         record = RematRecord(
             prediction=Prediction(
                 step_bytes=around_bytes + choice.expected_bytes,
@@ -184,27 +180,3 @@ def _predicted(model: Model) -> Attempt[RematRecord]:
     memory = model.unmodified()
     around_bytes = memory.argument_bytes + memory.output_bytes - memory.alias_bytes
     return Attempt(RematRecord(), around_bytes, 0)
-
-
-def _added_work(
-    blocks: Sequence[BlockPlan], scans: Sequence[ScanPlan], pricing: Pricing
-) -> tuple[float, float]:
-    """FLOPs and seconds of the recomputed operations."""
-    again: Counter[ir.Operation] = Counter()
-    for op, runs in _again(blocks, scans):
-        again[op] += runs
-    sizes = TensorSizes()
-    flops = sum(all_flops(op, sizes) * runs for op, runs in again.items())
-    return flops, sum(pricing.repeat_seconds(op) * runs for op, runs in again.items())
-
-
-def _again(
-    blocks: Sequence[BlockPlan], scans: Sequence[ScanPlan]
-) -> Iterator[tuple[ir.Operation, int]]:
-    """The recomputed operations, and how often each runs."""
-    for block in blocks:
-        runs = runs_of(block.groups[0].before.block) if block.groups else 0
-        yield from ((op, runs) for group in block.groups for op in group.cloned)
-    for scan in scans:
-        runs = runs_of(scan.pair.backward.op.block)
-        yield from ((op, times * runs) for op, times in scan.runs)

@@ -69,7 +69,7 @@ jax.jit(jax.value_and_grad(loss)).lower(jnp.ones((3, 128, 128)), jnp.ones((128, 
 
 def test_every_process_makes_the_same_bytes(run_python: RunPython, tmp_path: Path) -> None:
     digests = []
-    for seed in ("0", "1", "4242"):
+    for seed in ("0", "4242"):
         folder = tmp_path / seed
         run_python(
             TRAINING_STEP, JAX_HLOOM="default", HLOOM_DUMP_TO=str(folder), PYTHONHASHSEED=seed
@@ -85,7 +85,7 @@ def test_every_process_makes_the_same_bytes(run_python: RunPython, tmp_path: Pat
                 for file in files
             }
         )
-    assert digests[0] == digests[1] == digests[2]
+    assert digests[0] == digests[1]
 
 
 MEMBER = """

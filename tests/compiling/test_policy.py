@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import linecache
+import threading
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -49,6 +52,37 @@ def run(spec: str, *, name: str = "step", **options: Any) -> float:
     f.__name__ = name
     compiled = jax.jit(f, compiler_options={"hloom": spec, **options})
     return float(np.asarray(compiled(X))[0])
+
+
+# Where a warning points.
+
+
+def test_a_warning_points_at_the_users_own_line(lenient: None) -> None:
+    with pytest.warns(hloom.HloomWarning) as caught:
+        run("fail{phase=plan}", name="points_here")
+    [told] = caught
+    assert told.filename == __file__
+    # The call of what JAX compiles, in `run`.
+    assert "compiled(X)" in linecache.getline(__file__, told.lineno)
+
+
+def test_a_warning_is_told_once_for_a_place() -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        for text in ("told once", "told once", "another"):
+            policy.warn(text)
+    assert [str(each.message) for each in caught] == ["told once", "another"]
+
+
+def test_a_warning_of_hlooms_own_thread_quotes_no_code() -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        thread = threading.Thread(target=policy.warn, args=("from a thread",))
+        thread.start()
+        thread.join()
+    [told] = caught
+    text = warnings.formatwarning(told.message, told.category, told.filename, told.lineno)
+    assert text == "<hloom>:0: HloomWarning: from a thread\n"
 
 
 # Strict.

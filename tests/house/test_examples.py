@@ -34,6 +34,8 @@ def run_example(name: str, **environment: str) -> Output:
     return Output(losses, float(memory))
 
 
+# On the newest version tests of the demo train a model of Flax with and without hloom.
+@pytest.mark.once
 def test_flax_train() -> None:
     script = EXAMPLES / "flax_train.py"
     lines = script.read_text(encoding="utf-8").splitlines()

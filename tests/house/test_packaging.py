@@ -95,6 +95,7 @@ def packed_files(wheel: zipfile.ZipFile) -> set[str]:
     return {name for name in wheel.namelist() if not name.startswith("hloom-0.1.0.dist-info/")}
 
 
+@pytest.mark.once
 def test_the_wheel_holds_every_file_under_its_import_name(wheel: zipfile.ZipFile) -> None:
     assert packed_files(wheel) == expected_files() | {LIBRARY}
     assert "hloom-0.1.0.dist-info/licenses/LICENSE" in wheel.namelist()
@@ -134,6 +135,7 @@ def test_the_sdist_holds_the_sources_and_nothing_that_was_built(tmp_path: Path) 
     assert not {"build", "dist", ".git"} & {file.parts[0] for file in packed}
 
 
+@pytest.mark.once
 def test_the_pure_wheel_lacks_the_library_alone(pure_wheel: zipfile.ZipFile) -> None:
     assert packed_files(pure_wheel) == expected_files()
 
@@ -151,6 +153,7 @@ print(hloom.passes.framework.pipeline.Pipeline.parse("default"))
 """
 
 
+@pytest.mark.once
 def test_the_wheel_works(wheel: zipfile.ZipFile, run_python: RunPython, tmp_path: Path) -> None:
     wheel.extractall(tmp_path)
     script = (
@@ -188,6 +191,7 @@ def test_the_tree_is_importable_as_it_is(run_python: RunPython) -> None:
     assert has_library == str(compiler() is not None)
 
 
+@pytest.mark.once
 def test_the_pure_wheel_works_until_a_kernel_is_used(
     pure_wheel: zipfile.ZipFile, run_python: RunPython, tmp_path: Path
 ) -> None:
@@ -228,6 +232,7 @@ def configure(folder: Path, *definitions: str) -> subprocess.CompletedProcess[st
     )
 
 
+@pytest.mark.once
 def test_other_headers_are_refused(tmp_path: Path) -> None:
     header = tmp_path / "include/xla/ffi/api/c_api.h"
     header.parent.mkdir(parents=True)
@@ -239,6 +244,7 @@ def test_other_headers_are_refused(tmp_path: Path) -> None:
     assert "has XLA FFI 0.77, and hloom's runtime is built against 0.3 (jaxlib 0.10.2)" in message
 
 
+@pytest.mark.once
 def test_a_folder_without_headers_is_refused(tmp_path: Path) -> None:
     result = configure(tmp_path / "build", f"-DHLOOM_JAXLIB_INCLUDE={tmp_path}")
     assert result.returncode != 0

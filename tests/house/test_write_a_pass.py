@@ -88,6 +88,8 @@ def shows(expected: str, output: str) -> bool:
     return re.fullmatch(r"\s*.*?\s*".join(parts), " ".join(output.split()), re.S) is not None
 
 
+# Passes of other distributions run on every version in tests/passes/framework/test_registry.py.
+@pytest.mark.once
 def test_the_page_works_as_it_is_written(tmp_path: Path) -> None:
     for name, text in files().items():
         (tmp_path / name).write_text(text, encoding="utf-8")

@@ -279,6 +279,7 @@ def test_gathered_between_processes(slices_each: int, groups: Groups | None) -> 
             np.testing.assert_array_equal(result, wanted)
 
 
+@pytest.mark.once
 @pytest.mark.usefixtures("_between_processes")
 @pytest.mark.parametrize("trailing", [(), (3,), (2, 4), (0,)], ids=str)
 @pytest.mark.parametrize("dtype", TYPES, ids=lambda dtype: np.dtype(dtype).name)

@@ -159,12 +159,12 @@ def all_are_equal(
         assert output.endswith("equal\n")
 
 
-@pytest.mark.parametrize("processes", [2, 4])
+@pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.once)])
 def test_equals_numpy_with_gradients(processes: int) -> None:
     all_are_equal(start(EQUAL, processes))
 
 
-@pytest.mark.parametrize("processes", [2, 4])
+@pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.once)])
 def test_a_process_that_is_killed_is_an_error_in_the_others(processes: int) -> None:
     """Killed when the others wait for its rows, and for nothing else of it."""
     dead = 1

@@ -43,6 +43,7 @@ def run(command: list[str], **environment: str) -> subprocess.CompletedProcess[s
     )
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("check", RUNS_CHECKS)
 def test_runs(runs_program: Path, check: str) -> None:
     result = run([str(runs_program), check])

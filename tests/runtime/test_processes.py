@@ -79,7 +79,9 @@ def run(
     ]
 
 
-@pytest.mark.parametrize(("processes", "devices"), [(2, 2), (4, 1)])
+@pytest.mark.parametrize(
+    ("processes", "devices"), [(2, 2), pytest.param(4, 1, marks=pytest.mark.once)]
+)
 def test_barriers_hold(library: Path, processes: int, devices: int) -> None:
     runs = 10
     happened = run(library, processes, devices, "--runs", str(runs))
@@ -92,6 +94,7 @@ def test_barriers_hold(library: Path, processes: int, devices: int) -> None:
     assert {each["violations"] for each in happened if each} == {0}
 
 
+@pytest.mark.once
 def test_each_process_can_have_barriers_of_its_own(library: Path) -> None:
     happened = run(library, 2, 2, "--runs", "10", "--alone")
     calls = 10 * SITES * STEPS_OF_A_SITE * 2
@@ -105,12 +108,15 @@ def test_barriers_hold_between_collectives(library: Path) -> None:
     assert [each and each["violations"] for each in happened] == [0, 0]
 
 
+@pytest.mark.once
 def test_without_the_pass_processes_are_early(library: Path) -> None:
     happened = run(library, 2, 2, "--runs", "10", "--spec", "off")
     assert max(each["violations"] for each in happened if each) > 0
 
 
-@pytest.mark.parametrize(("processes", "devices"), [(2, 2), (4, 2)])
+@pytest.mark.parametrize(
+    ("processes", "devices"), [(2, 2), pytest.param(4, 2, marks=pytest.mark.once)]
+)
 def test_a_process_that_is_killed_is_an_error_in_the_others(
     library: Path, processes: int, devices: int
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -12,8 +14,26 @@ from jax.extend.mlir import ir
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.ir.clone import clone_module
+from support.programs import Program
 
 SMALL = "remat{min_bytes=0}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Plain:
+    """A program lowered, its arguments, and what it gives with hloom off."""
+
+    lowered: Any
+    arguments: tuple[Any, ...]
+    results: Any
+
+
+@functools.cache
+def plain(make: Program) -> Plain:
+    """Lowers, compiles and runs the program once for all tests of the process."""
+    function, arguments = make()
+    lowered = jax.jit(function).lower(*arguments)
+    return Plain(lowered, arguments, lowered.compile(compiler_options={"hloom": "off"})(*arguments))
 
 
 def transformed(lowered: Any, spec: str = SMALL) -> tuple[ir.Module, dict[str, Any]]:

@@ -23,6 +23,9 @@ from hloom.tools.demo.model import Sizes
 from hloom.tools.demo.train import TrainStep, compile_step, largest_difference, train
 
 TINY = "--layers 3 --width 16 --heads 2 --batch 4 --sequence 64 --steps 3".split()
+SMALLER = ("--layers", "1")
+"""For what does not depend on the model: most of the time goes into compiling it."""
+
 SIZES = Sizes(layers=3, width=16, heads=2, batch=4, sequence=64)
 EVERYTHING = "remat{min_bytes=0}"
 
@@ -101,12 +104,13 @@ def test_chosen_steps_are_dumped_and_nothing_else(ran: Outcome, tmp_path: Path) 
 
 
 def test_it_runs_with_nothing_on(tmp_path: Path) -> None:
-    nothing = demo(tmp_path, "--spec", "off")
+    nothing = demo(tmp_path, "--spec", "off", *SMALLER)
     assert nothing.status == 0
     assert nothing.numbers["off"]["losses"] == nothing.numbers["on"]["losses"]
     assert "'off' changed nothing in the step" in nothing.printed
 
 
+@pytest.mark.once
 def test_dropout_draws_the_same_with_and_without(ran: Outcome, tmp_path: Path) -> None:
     dropped = demo(tmp_path, "--spec", EVERYTHING, "--dropout", "0.2")
     assert dropped.status == 0
@@ -116,7 +120,7 @@ def test_dropout_draws_the_same_with_and_without(ran: Outcome, tmp_path: Path) -
 @pytest.mark.once
 def test_disagreeing_losses_are_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hloom.tools.demo.main.largest_difference", lambda one, other: 0.5)
-    outcome = demo(tmp_path)
+    outcome = demo(tmp_path, *SMALLER)
     assert outcome.status == 1
     assert "THE LOSSES DISAGREE" in outcome.printed
 
@@ -148,7 +152,7 @@ def test_a_missing_compiler_is_told_and_the_rest_runs(
         raise deviceless.MissingCompilerError(f"no compiler for {target}: pip install it")
 
     monkeypatch.setattr(deviceless, "placement", missing)
-    outcome = demo(tmp_path, "--target", "h100_sxm")
+    outcome = demo(tmp_path, "--target", "h100_sxm", *SMALLER)
     assert outcome.status == 0
     assert outcome.numbers["h100_sxm"] == {"skipped": "no compiler for h100_sxm: pip install it"}
     assert "Skipped: no compiler for h100_sxm" in outcome.printed

@@ -5,10 +5,11 @@ from __future__ import annotations
 import io
 
 import pytest
+from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
-from hloom.terminal import PlainConsole, complain
+from hloom.terminal import Breakable, PlainConsole, complain
 from hloom.visible import in_columns, visible
 
 pytestmark = pytest.mark.once
@@ -43,6 +44,30 @@ def test_styles_still_reach_a_terminal() -> None:
     console = PlainConsole(file=stream, force_terminal=True, color_system="standard")
     console.print(Text("a\x1b[32mb", style="red"))
     assert stream.getvalue() == "\x1b[31ma\\x1b[32mb\x1b[0m\n"
+
+
+@pytest.mark.parametrize(
+    ("width", "lines"),
+    [
+        (40, ["mul (backward) flax/nnx/_attention.py:40"]),
+        (30, ["mul (backward)", "flax/nnx/_attention.py:40"]),
+        (18, ["mul (backward)", "flax/nnx/", "_attention.py:40"]),
+        (14, ["mul (backward)", "flax/nnx/", "_attention.", "py:40"]),
+    ],
+)
+def test_names_are_broken_behind_their_separators(width: int, lines: list[str]) -> None:
+    stream = io.StringIO()
+    name = Breakable("mul (backward) flax/nnx/_attention.py:40")
+    PlainConsole(file=stream, width=width).print(name)
+    assert stream.getvalue().splitlines() == lines
+
+
+def test_a_name_without_separators_is_broken_anyhow_and_is_text() -> None:
+    stream = io.StringIO()
+    PlainConsole(file=stream, width=12).print(Breakable("[red]" + "漢" * 8 + "\x1b[0m"))
+    shown = stream.getvalue()
+    assert all(cell_len(line) <= 12 for line in shown.splitlines())
+    assert "".join(shown.split()) == "[red]" + "漢" * 8 + "\\x1b[0m"
 
 
 def test_errors_are_text(capsys: pytest.CaptureFixture[str]) -> None:

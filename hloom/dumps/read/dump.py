@@ -69,15 +69,39 @@ def open_dump(path: str | Path) -> Dump:
 
     Raises DumpError where there is no dump, or more than one.
     """
+    inside = dumps_in(path)
+    if len(inside) > 1:
+        listed = _listed(inside)
+        raise DumpError(f"{path} holds {len(inside)} dumps; give one of them: {listed}.")
+    try:
+        return _open(inside[0])
+    except OSError as error:
+        raise DumpError(f"{path} cannot be read: {error.strerror or error}.") from error
+
+
+def dumps_in(path: str | Path) -> list[Path]:
+    """The folders of the steps or modules in what `to` named; one of these is itself a dump.
+
+    Raises DumpError where there is none.
+    """
     path = Path(path)
     try:
         if not path.exists():
             raise DumpError(f"{path} does not exist. {_REMEDY}")
         if not path.is_dir():
             raise DumpError(f"{path} is a file. Give the folder that it lies in.")
-        return _open(path)
+        if _kind(path) is not None:
+            return [path]
+        folders = folders_in(path)
+        # What a name begins with a dot of is half a folder, which has no name yet.
+        inside = [each for each in folders if not each.name.startswith(".") and _is_dump(each)]
     except OSError as error:
         raise DumpError(f"{path} cannot be read: {error.strerror or error}.") from error
+    if inside:
+        return inside
+    cut_off = ", ".join(child.name for child in folders if child.name.endswith(".partial"))
+    why = f" Writing {cut_off} was cut off." if cut_off else ""
+    raise DumpError(f"{path} holds no dump.{why} {_REMEDY}")
 
 
 _REMEDY = "A dump is a folder that hloom.dump(to=...) or HLOOM_DUMP_TO named, or one inside it."
@@ -85,22 +109,13 @@ _REMEDY = "A dump is a folder that hloom.dump(to=...) or HLOOM_DUMP_TO named, or
 
 def _open(path: Path) -> Dump:
     kind = _kind(path)
-    if kind == "module":
-        module = _module(path, "")
-        processes = (module.process,)
-        return Dump(path, kind, module.step, processes, (module,), module.missing, {})
-    if kind is not None:
-        return _open_process(path) if kind == "process" else _open_step(path)
-    folders = folders_in(path)
-    # What a name begins with a dot of is half a folder, which has no name yet.
-    inside = [child for child in folders if not child.name.startswith(".") and _is_dump(child)]
-    if len(inside) == 1:
-        return _open(inside[0])
-    if inside:
-        raise DumpError(f"{path} holds {len(inside)} dumps; give one of them: {_listed(inside)}.")
-    cut_off = ", ".join(child.name for child in folders if child.name.endswith(".partial"))
-    why = f" Writing {cut_off} was cut off." if cut_off else ""
-    raise DumpError(f"{path} holds no dump.{why} {_REMEDY}")
+    if kind == "step":
+        return _open_step(path)
+    if kind == "process":
+        return _open_process(path)
+    module = _module(path, "")
+    processes = (module.process,)
+    return Dump(path, "module", module.step, processes, (module,), module.missing, {})
 
 
 def alike(modules: Iterable[ModuleDump]) -> list[list[ModuleDump]]:

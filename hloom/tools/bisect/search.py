@@ -22,7 +22,7 @@ from hloom.tools.replay.decisions import Replayed
 from hloom.tools.replay.errors import ReplayError
 from hloom.tools.replay.program import ReplayProgram
 from hloom.tools.replay.run import Runnable
-from hloom.tools.report.units import size
+from hloom.units import size
 
 Array = NDArray[Any]
 

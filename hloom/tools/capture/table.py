@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from pathlib import PurePath
 
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from hloom.passes.ir.names import SourceLine
 from hloom.xla.coverage import Coverage, LeftOut
 
 
@@ -30,7 +30,9 @@ def coverages(rows: Mapping[str, Coverage | None]) -> RenderableType:
 
 def left_out(found: Iterable[LeftOut]) -> RenderableType:
     """One row for each operation that is left out: how many thunks it has, where it is, and why."""
-    counts = Counter((_name(each), _place(each.line), each.reason) for each in found)
+    counts = Counter(
+        (_name(each), SourceLine(each.line, each.library).short, each.reason) for each in found
+    )
     if not counts:
         return Text("Everything is captured.")
     table = Table(box=None, pad_edge=False)
@@ -54,8 +56,3 @@ def plan_of(plan: Mapping[str, object]) -> RenderableType:
 def _name(each: LeftOut) -> str:
     kind = each.kind.removeprefix("k")
     return f"{kind} {each.operation or each.instruction}".rstrip()
-
-
-def _place(line: str) -> str:
-    """A source line without the folders of its file."""
-    return PurePath(line).name

@@ -22,7 +22,7 @@ _EPILOG = """\
 examples:
   hloom-opt step.mlir -p remat                         the module after remat, on stdout
   hloom-opt step.mlir -p remat --print-ir-before-all   and on stderr what each pass was given
-  hloom-opt step.mlir -p remat --print-plan -o out.mlir    what remat decided, as JSON on stderr
+  hloom-opt step.mlir -p remat --print-plan -o out.mlir    what remat decided, on stderr
   hloom-opt step.mlir -p 'remat{min_bytes=4KiB}' --target h100_sxm --timing
   hloom-opt step.mlir -p barriers --lower --target h100_sxm
   hloom-opt tests.mlir -p remat --split-input-file --verify-diagnostics
@@ -31,6 +31,9 @@ A spec is 'name{option=value option=value},name'; `hloom passes` lists the passe
 options. Exit status: 0, or 1 for a mistake in the input or on the command line, or a pass that
 failed."""
 
+
+PLAN_FORMATS = ("auto", "table", "json")
+"""How plans are shown; the first looks at where they go."""
 
 _SEE_HELP = " `hloom-opt --help` lists the options."
 
@@ -50,7 +53,7 @@ class Arguments(argparse.Namespace):
     print_ir_after: list[str]
     print_ir_before_all: bool
     print_ir_after_all: bool
-    print_plan: bool
+    print_plan: str | None
     timing: bool
     split_input_file: bool
     verify_diagnostics: bool
@@ -72,10 +75,11 @@ def parse(argv: Sequence[str]) -> Arguments:
     Raises UsageError.
     """
     parser = _make_parser()
-    # Without "=PASS" these mean every pass. argparse would take the next word for the value.
+    # Without a value these mean every pass, or what suits. argparse would take the next word.
     bare = {
         "--print-ir-before": "--print-ir-before-all",
         "--print-ir-after": "--print-ir-after-all",
+        "--print-plan": f"--print-plan={PLAN_FORMATS[0]}",
     }
     arguments, unknown = parser.parse_known_args(
         [bare.get(word, word) for word in argv], Arguments()
@@ -144,7 +148,13 @@ def _make_parser() -> _Parser:
             help=f"print the module {when} these passes, or {when} every pass",
         )
         _flag(shown, f"--print-ir-{when}-all", f"print the module {when} every pass")
-    _flag(shown, "--print-plan", "print what each pass decided, a line of JSON each")
+    shown.add_argument(
+        "--print-plan",
+        choices=PLAN_FORMATS,
+        metavar="[=table|json]",
+        help="print what each pass decided: as tables, or as a line of JSON each; by itself tables "
+        "on a terminal, and JSON where stderr is piped or goes to a file",
+    )
     _flag(shown, "--timing", "print how long each pass took")
     _flag(shown, "--traceback", "show where in its code a pass failed")
     tests = parser.add_argument_group("for tests")

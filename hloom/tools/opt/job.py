@@ -123,8 +123,10 @@ class Job:
                 debug_info=arguments.debug_info,
             )
         ]
-        if arguments.print_plan:
-            observers.append(printing.PlanPrinter(sys.stderr))
+        if arguments.print_plan is not None:
+            fits = "table" if sys.stderr.isatty() else "json"
+            wanted = fits if arguments.print_plan == "auto" else arguments.print_plan
+            observers.append(printing.PlanPrinter(sys.stderr, as_tables=wanted == "table"))
         return observers
 
     def _tell_failure(self, error: PassError, chunk: source.Chunk, said: list[Diagnostic]) -> None:

@@ -11,6 +11,7 @@ from jax.extend.mlir import ir
 
 from hloom.passes.framework.base import Pass, Plan
 from hloom.passes.framework.pipeline import PipelineResult
+from hloom.terminal import PlainConsole
 
 
 @dataclass(frozen=True)
@@ -44,14 +45,21 @@ class IrPrinter:
 
 @dataclass(frozen=True)
 class PlanPrinter:
-    """Prints each step's plan as one line of JSON."""
+    """Prints each step's plan: as one line of JSON, or as tables for people."""
 
     stream: TextIO
+    as_tables: bool = False
 
     def before(self, index: int, step: Pass, module: ir.Module) -> None:
         pass
 
     def after(self, index: int, step: Pass, plan: Plan, module: ir.Module) -> None:
+        if self.as_tables:
+            # A report's tables, which JSON does not need.
+            from hloom.tools.opt.plan_tables import plan_tables
+
+            PlainConsole(file=self.stream).print(plan_tables(step, plan))
+            return
         shown = {
             "step": index,
             "pass": str(step),

@@ -19,7 +19,7 @@ from hloom.tools.replay.comparison import finfo, is_inexact
 from hloom.tools.replay.errors import ReplayError
 from hloom.tools.replay.program import ReplayProgram
 from hloom.tools.replay.signature import Value
-from hloom.tools.report.units import size
+from hloom.units import size
 
 Array = NDArray[Any]
 

@@ -26,7 +26,7 @@ from hloom.tools.replay.errors import ReplayError
 from hloom.tools.replay.interpreter import interpret
 from hloom.tools.replay.program import ReplayProgram
 from hloom.tools.replay.table import Run, Verdict
-from hloom.tools.report.units import size
+from hloom.units import size
 
 Array = NDArray[Any]
 

@@ -22,7 +22,7 @@ from hloom.record import CompileRecord
 from hloom.targets.devices import machine_bytes
 from hloom.tools.replay.errors import ReplayError
 from hloom.tools.replay.signature import Value
-from hloom.tools.report.units import size
+from hloom.units import size
 
 if TYPE_CHECKING:
     from hloom.tools.replay.program import ReplayProgram

@@ -12,15 +12,13 @@ from rich.table import Table
 from rich.text import Text
 
 from hloom.passes.framework.text import pluralize
+from hloom.terminal import Breakable
 from hloom.tools.replay.comparison import Comparison, ValueComparison
 from hloom.tools.replay.run import Runnable
-from hloom.tools.report.units import change, seconds, size
+from hloom.units import change, seconds, size
 
 _MOST_ROWS = 20
 """Values that a table shows; the others are only counted."""
-
-_LEAST_NAME_COLUMNS = 24
-"""Of a terminal, for a result's path in the pytree: fewer break it letter by letter."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +80,13 @@ def opinion(found: Verdict) -> RenderableType:
             f": {pair} agree in {pluralize(len(values), 'result')} within tolerance, {same} of "
             f"them bit for bit.{none}",
         )
-        worst = (Text(f"The largest error is in {_described(one)}") for one in unequal[:1])
+        worst = (
+            Text(
+                f"The largest error is in {one.name} {one.type}: {one.max_absolute:.3g} absolute, "
+                f"{one.max_relative:.3g} relative of {one.tolerance:.2g} allowed."
+            )
+            for one in unequal[:1]
+        )
         return Group(verdict, *worst)
     count = sum(not value.equal for value in values)
     verdict = Text.assemble(
@@ -90,7 +94,10 @@ def opinion(found: Verdict) -> RenderableType:
         f": {pair} part in {count} of {pluralize(len(values), 'result')}. The first is "
         f"{_described(first)}",
     )
-    return Group(_differences(found, unequal), verdict)
+    differing = [value for value in unequal if not value.equal]
+    near = len(unequal) - count
+    others = [Text(f"{pluralize(near, 'other')} agree within tolerance, not bit for bit.")]
+    return Group(_differences(found, differing), *others[: bool(near)], verdict)
 
 
 def _described(value: ValueComparison) -> str:
@@ -107,14 +114,12 @@ def _described(value: ValueComparison) -> str:
 
 
 def _differences(found: Verdict, ranked: Sequence[ValueComparison]) -> Table:
-    table = Table(
-        title=f"Results of {found.got} that are not bit for bit those of {found.wanted}",
-        title_justify="left",
-    )
-    table.add_column("result", overflow="fold", min_width=_LEAST_NAME_COLUMNS)
-    table.add_column("type", overflow="fold")
+    title = f"Results of {found.got} that are not those of {found.wanted}, the worst first"
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="dim")
+    table.add_column("result")
     heads = ["max abs", "max rel", "tolerance", "beyond"]
-    for name in heads + ["NaN in one"] * any(value.nan_one for value in ranked):
+    heads += ["NaN in one"] * any(value.nan_one for value in ranked)
+    for name in heads:
         table.add_column(name, justify="right", no_wrap=True)
     for value in ranked[:_MOST_ROWS]:
         numbers = [
@@ -124,8 +129,8 @@ def _differences(found: Verdict, ranked: Sequence[ValueComparison]) -> Table:
             str(value.differing),
             str(value.nan_one or ""),
         ]
-        cells = [value.mismatch] if value.mismatch else numbers[: len(table.columns) - 2]
-        table.add_row(value.name, value.type, *cells, style="" if value.equal else "bold red")
+        cells = [value.mismatch] if value.mismatch else numbers[: len(heads)]
+        table.add_row(Breakable(f"{value.name} {value.type}"), *cells)
     if len(ranked) > _MOST_ROWS:
         table.add_row(f"… and {len(ranked) - _MOST_ROWS} more")
     return table

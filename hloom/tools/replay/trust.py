@@ -15,7 +15,7 @@ from jax.extend.mlir import ir
 from hloom.passes.framework.text import pluralize
 from hloom.passes.ir import walk
 from hloom.passes.ir.custom_calls import OWN, is_host_callback, is_python_callback, target_of
-from hloom.passes.ir.locations import operation_name, source_line
+from hloom.passes.ir.locations import operation_name, source_of
 from hloom.passes.ir.op_facts import Category
 from hloom.passes.ir.ops import facts_of
 from hloom.tools.replay.errors import ReplayError
@@ -53,8 +53,8 @@ def require_trust(module: ir.Module) -> None:
     for op in walk.operations(module.operation):
         what = _foreign(op)
         if what is not None:
-            line = source_line(op.location)
-            at = f" at {line}" if line else ""
+            source = source_of(op.location)
+            at = f" at {source}" if source.line else ""
             raise ReplayError(
                 f"{visible(what)}{at}. If you trust whoever made this dump with everything that "
                 "you can do on this machine, replay it with --trust."
@@ -128,6 +128,6 @@ def _described(op: ir.Operation) -> str:
     target = target_of(op)
     what = op.name if target is None else f"custom call '{target}'"
     # JAX puts a colon behind the name of a callback.
-    name, line = operation_name(op.location).rstrip(":"), source_line(op.location)
+    name, source = operation_name(op.location).rstrip(":"), source_of(op.location)
     of = f" of '{name}'" if name else ""
-    return f"{what}{of}" + (f" at {line}" if line else "")
+    return f"{what}{of}" + (f" at {source}" if source.line else "")

@@ -40,8 +40,22 @@ class PlotError(RuntimeError):
 
 
 @dataclass(frozen=True)
+class Drawing:
+    """A plot as an `<svg>` element, and where in it the axes begin and end, as shares of it."""
+
+    svg: str
+    left: float
+    right: float
+    top: float
+    bottom: float
+
+
+@dataclass(frozen=True)
 class Plot:
-    """A plot that is drawn when it is asked for, by `draw` into a figure of that size."""
+    """A plot that is drawn when it is asked for, by `draw` into a figure of that size.
+
+    The figure, or the part of one, has matplotlib's constrained layout.
+    """
 
     width_inches: float
     height_inches: float
@@ -49,18 +63,25 @@ class Plot:
 
     def svg(self) -> str:
         """The plot as an `<svg>` element. Raises PlotError without matplotlib."""
-        return for_page(self._render("svg", metadata={"Date": None}).decode(), COLORS)
+        return self.drawing().svg
+
+    def drawing(self) -> Drawing:
+        """The plot for a page. Raises PlotError without matplotlib."""
+        content, figure = self._render("svg", metadata={"Date": None})
+        box = figure.axes[0].get_position()
+        svg = for_page(content.decode(), COLORS)
+        return Drawing(svg, left=box.x0, right=box.x1, top=1 - box.y1, bottom=1 - box.y0)
 
     def save_png(self, path: Path, title: str = "") -> None:
         """Writes the plot to a file, a title above it. Raises PlotError without matplotlib,
         and OSError."""
-        write_whole(path, self._render("png", title=title, dpi=_PNG_DOTS_PER_INCH))
+        write_whole(path, self._render("png", title=title, dpi=_PNG_DOTS_PER_INCH)[0])
 
-    def _render(self, format_: str, *, title: str = "", **options: Any) -> bytes:
+    def _render(self, format_: str, *, title: str = "", **options: Any) -> tuple[bytes, Any]:
+        """What was drawn, and the figure of matplotlib."""
         try:
             import matplotlib as mpl
             from matplotlib.figure import Figure
-            from matplotlib.transforms import Bbox
         except ImportError as error:
             raise PlotError(
                 f"plots need {error.name}, which is not installed: pip install 'hloom[report]'"
@@ -73,17 +94,20 @@ class Plot:
             "text.parse_math": False,
         }
         with mpl.rc_context(settings), io.BytesIO() as file:
-            figure = Figure(figsize=(self.width_inches, self.height_inches))
+            height_inches = self.height_inches + (_TITLE_INCHES if title else 0)
+            figure = Figure(figsize=(self.width_inches, height_inches), layout="constrained")
             figure.patch.set_facecolor(COLORS["surface"] if format_ == "png" else "none")
-            self.draw(figure)
             if title:
                 # Above the drawing: a page has its own headings, a file alone has none.
-                place = (0.01, 1 + 0.1 / self.height_inches)
-                figure.text(*place, title, va="bottom", color=COLORS["text"], weight="bold")
-                height_inches = self.height_inches + _TITLE_INCHES
-                options["bbox_inches"] = Bbox.from_extents(0, 0, self.width_inches, height_inches)
+                heights = (_TITLE_INCHES, self.height_inches)
+                parts: Any = figure.subfigures(2, 1, height_ratios=heights)
+                style = {"va": "center", "color": COLORS["text"], "weight": "bold"}
+                parts[0].text(0.01, 0.5, title, **style)
+                self.draw(parts[1])
+            else:
+                self.draw(figure)
             figure.savefig(file, format=format_, **options)
-            return file.getvalue()
+            return file.getvalue(), figure
 
 
 _ELEMENT = re.compile(r"<svg\b.*</svg>", re.DOTALL)

@@ -10,14 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hloom import files, targets
+from hloom import files, targets, units
 from hloom.dumps.read.module import Missing, ModuleDump
 from hloom.passes.framework.text import pluralize
-from hloom.tools.report import units
 from hloom.tools.report.sources import Json, entries, number, number_or_none, whole
 
 PAGE = "report.html"
-"""What a report is called in the dump's folder."""
+"""What a report is called in the dump's folder, and an index in that of several."""
+
+COMPARISON = "comparison.html"
+"""What differs from another dump, in the folder of the second one."""
 
 _MOST_ARRAYS = 5000
 """Arguments or results that a page tells of."""
@@ -155,7 +157,7 @@ def states_of(dump: ModuleDump) -> tuple[File, ...]:
 
 def files_of(dump: ModuleDump) -> tuple[File, ...]:
     """Everything else in the folder, arrays left out."""
-    others = {PAGE, *(state.file.name for state in dump.states)}
+    others = {PAGE, COMPARISON, *(state.file.name for state in dump.states)}
     found = [
         File(name, dump.folder / name, "", facts.st_size)
         for name, facts in _beside_arrays(dump)

@@ -16,6 +16,7 @@ from hloom.passes.framework import registry
 from hloom.passes.framework.errors import PassError
 from hloom.tools.report import folder, plan_views
 from hloom.tools.report.folder import Facts, File, Notice, Times
+from hloom.tools.report.frontier import FrontierView, frontier_of
 from hloom.tools.report.memory import (
     MemoryView,
     curve_of_text,
@@ -25,6 +26,7 @@ from hloom.tools.report.memory import (
 )
 from hloom.tools.report.plan_views import BarriersView, Graphs, Recomputation
 from hloom.tools.report.sources import Sources
+from hloom.tools.report.tips.alive import tips_of_xla
 
 MOST_MODEL_BYTES = 64 * 2**20
 """A module with more text than that is not read to model its memory: it would take minutes."""
@@ -42,6 +44,7 @@ class ModuleReport:
 
     Attributes:
       anchor: its name in links of the page.
+      input_sha256: of the program as JAX handed it over; empty where it is not known.
       spec: what ran on it; empty where hloom was off, None where nobody knows.
       in_full: it is one of the large ones: its states were read for its memory.
       commands: what to run next, each with what for.
@@ -49,6 +52,7 @@ class ModuleReport:
 
     anchor: str
     name: str
+    input_sha256: str
     folder: Path
     processes: tuple[int, ...]
     spec: str | None
@@ -57,6 +61,7 @@ class ModuleReport:
     notices: tuple[Notice, ...]
     memory: MemoryView
     recomputation: Recomputation | None
+    frontier: FrontierView | None
     barriers: BarriersView | None
     graphs: Graphs | None
     times: Times
@@ -67,6 +72,11 @@ class ModuleReport:
     files: tuple[File, ...]
     facts: Facts
     commands: tuple[tuple[str, str], ...]
+
+    @property
+    def is_troubled(self) -> bool:
+        """Something went wrong with it, or something of it is missing."""
+        return bool(self.notices or self.missing)
 
     @property
     def step_bytes(self) -> int:
@@ -94,9 +104,13 @@ def _module(group: Sequence[ModuleDump], number: int, *, in_full: bool) -> Modul
 
     memory = memory_of(dump)
     of_xla = read("owners of XLA's peak", partial(xla_owners, sources=sources), dump.live_ranges)
-    known = {"live_ranges": None} if of_xla is None else {"owners": (of_xla,)}
-    memory = dataclasses.replace(memory, **known)
+    if of_xla is None:
+        memory = dataclasses.replace(memory, live_ranges=None)
+    else:
+        memory = dataclasses.replace(memory, owners=(of_xla,))
     if in_full:
+        tips = read("values over XLA's schedule", tips_of_xla, memory.live_ranges)
+        memory = dataclasses.replace(memory, xla_tips=tips or ())
         modelled = partial(_modelled, memory=memory, sources=sources)
         memory = read("memory before and after", modelled, dump) or memory
     recomputes = partial(plan_views.recomputation, attempts=dump.attempts, sources=sources)
@@ -104,6 +118,7 @@ def _module(group: Sequence[ModuleDump], number: int, *, in_full: bool) -> Modul
     found = ModuleReport(
         anchor=f"module-{number + 1}",
         name=dump.name,
+        input_sha256=str(dump.manifest.get("input_sha256") or ""),
         folder=dump.folder,
         processes=tuple(each.process for each in group),
         spec=dump.spec if dump.manifest else None,
@@ -112,6 +127,7 @@ def _module(group: Sequence[ModuleDump], number: int, *, in_full: bool) -> Modul
         notices=folder.notices_of(dump),
         memory=memory,
         recomputation=read("what is recomputed", recomputes, dump.plan("remat")),
+        frontier=read("budgets", partial(frontier_of, bound=memory.bound), dump),
         barriers=read("barriers", meets, dump.plan("barriers")),
         graphs=read("CUDA graphs", partial(plan_views.graphs, sources=sources), dump.captured),
         times=read("times", folder.times_of, dump) or Times(),
@@ -159,7 +175,7 @@ def _may_change_memory(state: State) -> bool:
 MOST_IN_FULL = 12
 """Of how many modules a report shows all there is; of others the figures, folded."""
 
-_SMALL_SHARE = 0.02
+_SMALL_SHARE = 0.1
 """A module that takes less than this of what the largest takes is folded, if no pass touched it."""
 
 
@@ -180,9 +196,16 @@ def gather(dump: Dump) -> Report:
     """Reads a dump, and models the memory of its largest modules. Raises nothing for damage."""
     groups = alike(dump.modules)
     groups.sort(key=lambda group: -_rough_bytes(group[0]))
-    in_full = _to_show_in_full([group[0] for group in groups])
+    in_full = to_show_in_full([group[0] for group in groups])
     modules = [_module(each, n, in_full=n in in_full) for n, each in enumerate(groups)]
-    modules.sort(key=lambda module: (not module.in_full, -module.step_bytes))
+    # Of those that are only told of in a line, first what somebody should know of.
+    modules.sort(
+        key=lambda each: (
+            not each.in_full,
+            not each.in_full and not each.is_troubled,
+            -each.step_bytes,
+        )
+    )
     manifest, words = dump.manifest, dump.manifest.get("command")
     own = {(each.what, each.why) for module in dump.modules for each in module.missing}
     return Report(
@@ -196,7 +219,7 @@ def gather(dump: Dump) -> Report:
     )
 
 
-def _to_show_in_full(modules: Sequence[ModuleDump]) -> set[int]:
+def to_show_in_full(modules: Sequence[ModuleDump]) -> set[int]:
     """The numbers of those that matter, of modules with the largest first."""
     least_bytes = _SMALL_SHARE * max(map(_rough_bytes, modules), default=0)
     matter = [_was_touched(each) or _rough_bytes(each) >= least_bytes for each in modules]

@@ -8,6 +8,7 @@ from typing import Any
 
 from jax.extend.mlir import ir
 
+from hloom import units
 from hloom._jax.modules import make_context
 from hloom.dumps.read.module import ModuleDump
 from hloom.passes.analysis.memory_model.profile import MemoryProfile, memory_profile
@@ -15,8 +16,9 @@ from hloom.passes.framework.base import Target
 from hloom.passes.framework.errors import SpecError
 from hloom.passes.framework.options import Budget
 from hloom.passes.framework.pipeline import Pipeline
-from hloom.tools.report import units
 from hloom.tools.report.sources import Json, Named, Sources, entries, number, whole, whole_or_none
+from hloom.tools.report.tips.alive import Tip
+from hloom.tools.report.totals import Total, by_argument, by_layer
 
 _MOST_OWNERS = 8
 """How many owners of the peak a table tells of."""
@@ -56,9 +58,16 @@ class Bound:
 
     def holds(self, figures: StepBytes) -> bool | None:
         """Whether a step keeps to it; None where that is not known."""
-        if self.bytes is None:
-            return None
-        return (figures.temp_bytes if self.of_temp else figures.step_bytes) <= self.bytes
+        return None if self.bytes is None else self._bounded(figures) <= self.bytes
+
+    def measured(self, figures: StepBytes) -> str:
+        """What it bounds against the bound: "temporaries: 8.02 MiB of 9.38 MiB allowed"."""
+        what = "temporaries" if self.of_temp else "the step"
+        allowed = f" of {units.size(self.bytes)} allowed" if self.bytes is not None else ""
+        return f"{what}: {units.size(self._bounded(figures))}{allowed}"
+
+    def _bounded(self, figures: StepBytes) -> int:
+        return figures.temp_bytes if self.of_temp else figures.step_bytes
 
 
 @dataclass(frozen=True)
@@ -88,8 +97,10 @@ class PeakOwners:
 
     Attributes:
       peak_bytes, peak_at: what is in use then, and when that is, from 0 to 1.
-      rows: the largest, in order; `others` with `others_bytes` are not among them.
+      rows: the largest, in order; `smaller` are the others of them, in the same order.
+      others, others_bytes: how many values are in `smaller`, and what these take.
       is_before: of the program as it was before the passes.
+      totals: all of the values by layer.
     """
 
     title: str
@@ -99,6 +110,8 @@ class PeakOwners:
     others: int
     others_bytes: int
     is_before: bool
+    totals: tuple[Total, ...]
+    smaller: tuple[OwnerRow, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -110,6 +123,7 @@ class MemoryView:
       before, after: by hloom's model of memory; `after` only where the passes changed something.
       live_ranges: what lives when in XLA's schedule, as the dump has it.
       owners: tables of the peak's owners, the one that tells most first.
+      xla_tips: what lives in each stretch of XLA's schedule.
     """
 
     xla: StepBytes | None
@@ -119,6 +133,7 @@ class MemoryView:
     before: MemoryProfile | None = None
     after: MemoryProfile | None = None
     owners: tuple[PeakOwners, ...] = ()
+    xla_tips: tuple[Tip, ...] = ()
 
     @property
     def ends(self) -> tuple[int, int] | None:
@@ -130,14 +145,23 @@ class MemoryView:
         return None
 
     @property
-    def bars(self) -> tuple[tuple[str, str, StepBytes], ...]:
-        """What to show side by side: "before" or "after", who counted, and the figures."""
-        modelled = (("before", self.before), ("after", self.after))
-        bars = [(when, "hloom's model", _figures(c)) for when, c in modelled if c is not None]
-        if self.xla_before is not None:
-            bars.append(("before", "XLA", self.xla_before))
+    def arguments(self) -> tuple[Total, ...]:
+        """The program's arguments by what they are, on one device; empty where not known."""
+        return () if self.before is None else by_argument(self.before.arguments)
+
+    @property
+    def bars(self) -> tuple[tuple[str, str, StepBytes | None], ...]:
+        """What to show side by side: "before" or "after", who counted, and the figures.
+
+        XLA's own come first; None where XLA did not compile the program as it was.
+        """
+        bars: list[tuple[str, str, StepBytes | None]] = []
         if self.xla is not None:
+            if self.xla_before is not None or self.after is not None:
+                bars.append(("before", "XLA", self.xla_before))
             bars.append(("after" if self.after or not self.before else "compiled", "XLA", self.xla))
+        modelled = (("before", self.before), ("after", self.after))
+        bars += [(when, "hloom's model", _figures(c)) for when, c in modelled if c is not None]
         return tuple(bars)
 
 
@@ -215,7 +239,7 @@ def xla_owners(ranges: Json, sources: Sources) -> PeakOwners:
         OwnerRow(
             value=Named(
                 str(value["operation"] or value["name"]),
-                sources.place(str(value["line"])),
+                sources.place_of(value),
                 units.short_type(str(value["type"])),
                 whole(value["bytes"]),
             ),
@@ -262,7 +286,7 @@ def model_owners(
     last = max(len(curve.points) - 1, 1)
     rows = [
         OwnerRow(
-            Named(each.name, sources.place(each.line), units.short_type(each.type), each.bytes),
+            Named(each.name, sources.place(each.source), units.short_type(each.type), each.bytes),
             start=each.start / last,
             end=each.end / last,
             note="inside of a loop" if each.in_loop else "",
@@ -295,4 +319,6 @@ def _owners(
         others=sum(row.count for row in others),
         others_bytes=sum(row.size_bytes for row in others),
         is_before=is_before,
+        smaller=tuple(others),
+        totals=by_layer((each.value, each.size_bytes) for each in values),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
@@ -12,11 +12,15 @@ from urllib.parse import quote
 import jinja2
 from markupsafe import Markup, escape
 
-from hloom import __version__
+from hloom import __version__, units
 from hloom.passes.framework.text import pluralize
-from hloom.tools.report import units
+from hloom.tools.report.drawing import Drawing
 from hloom.tools.report.gather import ModuleReport, Report
-from hloom.tools.report.plots import Figure, figures_of
+from hloom.tools.report.plan_views import HOW_PREDICTED
+from hloom.tools.report.plots import Figure, figure_of_two, figures_of
+from hloom.tools.report.several.index import Index
+from hloom.tools.report.several.pair import TwoDumps, same_program
+from hloom.tools.report.tips.alive import spikes
 from hloom.visible import visible
 
 _T = TypeVar("_T")
@@ -24,6 +28,20 @@ _T = TypeVar("_T")
 
 def page(report: Report, *, folder: Path) -> str:
     """The page, to be written into `folder`: links to files of the dump start there."""
+    return _rendered("report", folder, title=report.title, report=report)
+
+
+def index_page(found: Index, pages: Mapping[Path, Path], *, folder: Path) -> str:
+    """The page of several dumps, given the pages of some of them."""
+    return _rendered("index", folder, title=found.path.resolve().name, index=found, pages=pages)
+
+
+def compare_page(both: TwoDumps, *, folder: Path) -> str:
+    """The page of two dumps side by side."""
+    return _rendered("compare", folder, title=both.title, both=both)
+
+
+def _rendered(template: str, folder: Path, **values: object) -> str:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader(__package__),
         autoescape=True,
@@ -35,8 +53,14 @@ def page(report: Report, *, folder: Path) -> str:
     environment.filters.update(_FILTERS)
     # As a URL: names of modules are plain, but folders are the user's.
     environment.filters["link"] = lambda path: quote(os.fsencode(os.path.relpath(path, folder)))
-    environment.globals["inlined"] = _inlined
-    return environment.get_template("report.html.jinja").render(report=report, version=__version__)
+    environment.filters["drawn"] = lambda plot: Markup(plot.svg())
+    environment.globals.update(
+        inlined=_inlined,
+        figure_of_two=figure_of_two,
+        how_predicted=HOW_PREDICTED,
+        same_program=same_program,
+    )
+    return environment.get_template(f"{template}.html.jinja").render(values, version=__version__)
 
 
 def _shown(value: object) -> object:
@@ -44,11 +68,11 @@ def _shown(value: object) -> object:
     return visible(value) if type(value) is str else value
 
 
-def _inlined(module: ModuleReport) -> Iterator[tuple[Figure, Markup, Markup]]:
-    """A module's figures, each with its two drawings, which are our own and not escaped."""
+def _inlined(module: ModuleReport) -> Iterator[tuple[Figure, Drawing, Drawing]]:
+    """A module's figures, each with its two drawings."""
     if module.in_full:
         for figure in figures_of(module.memory):
-            yield figure, Markup(figure.wide.svg()), Markup(figure.phone.svg())
+            yield figure, figure.wide.drawing(), figure.phone.drawing()
 
 
 def _sections(module: ModuleReport) -> list[tuple[str, str]]:
@@ -60,6 +84,7 @@ def _sections(module: ModuleReport) -> list[tuple[str, str]]:
         ("curve", "Over the program", has_curve),
         ("owners", "The peak's owners", memory.owners),
         ("recomputed", "Recomputed", module.recomputation),
+        ("frontier", "Budgets", module.frontier),
         ("barriers", "Barriers", module.barriers),
         ("graphs", "CUDA graphs", module.graphs),
         ("times", "Passes and compile", module.times.known),
@@ -140,6 +165,8 @@ _FILTERS = {
     "sections": _sections,
     "sentence": _sentence,
     "size": units.size,
+    "spikes": spikes,
+    "svg": lambda drawing: Markup(drawing.svg),  # our own, and not escaped
     "ticked": _ticked,
     "size_or_dash": lambda size_bytes: "–" if size_bytes is None else units.size(size_bytes),  # noqa: RUF001
 }

@@ -35,6 +35,13 @@ class RematRow:
         return self.value.size_bytes * self.count * self.trips
 
 
+HOW_PREDICTED = (
+    "Each plan was compiled. The first prediction is hloom's model alone; the later ones are "
+    "corrected by XLA's figures of the attempts before them."
+)
+"""What tells the two kinds of predictions of a budget apart."""
+
+
 @dataclass(frozen=True)
 class AttemptRow:
     """One compile of a plan: step bytes predicted and by XLA, where they are known."""
@@ -92,7 +99,8 @@ def recomputation(plan: Json, attempts: Sequence[Json], sources: Sources) -> Rec
         reading += [(site["reader"], site["reads"], trips) for site in scan["sites"]]
         cloning += scan["sites"]
     for reader, values, trips in reading:
-        operation = Named(str(reader["name"]), sources.place(str(reader["source"])))
+        name = str(reader["name"] or reader.get("operation") or "")
+        operation = Named(name, sources.place_of(reader))
         for value in values:
             readers[sources.named(value), trips][operation] += 1
     return Recomputation(
@@ -272,7 +280,7 @@ def graphs(found: Json, sources: Sources) -> Graphs:
     rows = Counter(
         (
             str(entry["kind"]).removeprefix("k"),
-            Named(str(entry["operation"]), sources.place(str(entry["line"]))),
+            Named(str(entry["operation"]), sources.place_of(entry)),
             str(entry["instruction"]),
             str(entry["reason"]),
         )

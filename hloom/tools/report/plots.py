@@ -5,23 +5,31 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from hloom import units
 from hloom.passes.analysis.memory_model.profile import MemoryProfile
 from hloom.passes.framework.text import pluralize
-from hloom.tools.report import units
 from hloom.tools.report.drawing import COLORS, WIDTH_INCHES, Plot, Width
 from hloom.tools.report.memory import MemoryView
+from hloom.tools.report.tips.alive import Tip, tips_of_model, tips_of_two
 
 _MOST_STEPS = 600
 """Of a curve: more are finer than a screen."""
+
+_SCHEDULE = "instructions, in the order of XLA's schedule"
+
+_HIGHEST_LEVEL = 3
+"""How many times as high as the curves a line across may be: they would be flat below it."""
 
 
 @dataclass(frozen=True)
 class Figure:
     """A plot for wide and narrow pages, with a file's name, a heading, and what it shows in words.
 
-    The caption says what to look at; the alternative is for those who do not see it.
+    The caption says what to look at; the alternative is for those who do not see it. `tips` tell
+    what lives in each stretch of it.
     """
 
     name: str
@@ -30,10 +38,28 @@ class Figure:
     phone: Plot
     caption: str
     alternative: str
+    tips: tuple[Tip, ...]
 
 
 def figures_of(memory: MemoryView) -> Iterator[Figure]:
-    """Memory over the program by hloom's model, and over what XLA made of it."""
+    """Memory over what XLA made of a program, and over the program by hloom's model."""
+    ranges = memory.live_ranges
+    if ranges is not None and ranges.get("curve"):
+        length, peak = int(ranges["instructions"]), int(ranges["peak_bytes"])
+        caption = (
+            f"Temporaries in use over XLA's schedule of {pluralize(length, 'instruction')}: "
+            "what really runs."
+        )
+        if memory.xla_before is not None:
+            was = units.size(memory.xla_before.temp_bytes)
+            caption += f" Before the passes XLA set {was} aside for temporaries."
+        text = f"Temporaries take at most {units.size(peak)}, at instruction {ranges['peak_at']}."
+        before_bytes = None if memory.xla_before is None else memory.xla_before.temp_bytes
+        bound = memory.bound.bytes if memory.bound is not None and memory.bound.of_temp else None
+        draw = partial(xla_memory_plot, ranges, before_bytes=before_bytes, budget_bytes=bound)
+        wide, phone = draw(), draw(width="phone")
+        title, tips = "By XLA: the temporaries of what runs", memory.xla_tips
+        yield Figure("xla-memory", title, wide, phone, caption, text, tips)
     before, after = memory.before, memory.after
     if before is not None and before.points:
         budget = None if memory.bound is None or memory.bound.of_temp else memory.bound.bytes
@@ -42,9 +68,10 @@ def figures_of(memory: MemoryView) -> Iterator[Figure]:
         text = f"The peak is {units.size(before.step_bytes)} before the passes"
         if after is not None:
             text += f" and {units.size(after.step_bytes)} after them"
+        text += ", by hloom's model."
         caption = (
-            "Memory in use from the first operation of the program to the last, by hloom's model. "
-            "A loop is shown by one turn of its body."
+            "Memory in use from the first operation of the program to the last, as hloom's model "
+            "counts it before anything is compiled. A loop is shown by one turn of its body."
         )
         if memory.xla is not None:
             count = units.size(memory.xla.step_bytes)
@@ -52,18 +79,22 @@ def figures_of(memory: MemoryView) -> Iterator[Figure]:
                 was = units.size(memory.xla_before.step_bytes)
                 count = f"{was} before the passes and {count} after them"
             caption += f" XLA's own count of the step is {count}."
-        text += ", by hloom's model."
-        yield Figure("memory", "By hloom's model", wide, phone, caption, text)
-    ranges = memory.live_ranges
-    if ranges is not None and ranges.get("curve"):
-        length, peak = int(ranges["instructions"]), int(ranges["peak_bytes"])
-        caption = (
-            f"Temporaries in use over XLA's schedule of {pluralize(length, 'instruction')}: "
-            "what really runs."
-        )
-        text = f"Temporaries take at most {units.size(peak)}, at instruction {ranges['peak_at']}."
-        wide, phone = xla_memory_plot(ranges), xla_memory_plot(ranges, width="phone")
-        yield Figure("xla-memory", "What XLA made of it", wide, phone, caption, text)
+        title = "By hloom's model" + (": before the passes and after them" if after else "")
+        tips = tips_of_model(before, after)
+        yield Figure("memory", title, wide, phone, caption, text, tips)
+
+
+def figure_of_two(first: MemoryView, second: MemoryView) -> Figure | None:
+    """The temporaries of two compiles over XLA's schedules; None where not both are known."""
+    ranges = first.live_ranges, second.live_ranges
+    if not (ranges[0] and ranges[1] and ranges[0].get("curve") and ranges[1].get("curve")):
+        return None
+    peaks = [units.size(int(each["peak_bytes"])) for each in (ranges[0], ranges[1])]
+    text = f"Temporaries take at most {peaks[0]} in A and {peaks[1]} in B."
+    draw = partial(two_memory_plot, ranges[0], ranges[1])
+    tips = tips_of_two(ranges[0], ranges[1]) if first.xla_tips and second.xla_tips else ()
+    caption = "Temporaries in use over XLA's schedules of both: what really runs."
+    return Figure("two", "By XLA", draw(), draw(width="phone"), caption, text, tips)
 
 
 def memory_plot(
@@ -86,16 +117,41 @@ def memory_plot(
     return _curves(lines, levels, label, width, base=("arguments and results", base_bytes))
 
 
-def xla_memory_plot(live_ranges: Mapping[str, Any], *, width: Width = "wide") -> Plot:
-    """Temporary memory over the schedule that XLA chose, from `xla/live_ranges.json`."""
-    times = [time for time, _ in live_ranges["curve"]]
-    sizes = [size for _, size in live_ranges["curve"]]
-    count = int(live_ranges["instructions"])
-    line = _Line("temporaries", "after", "o", [*times, count], [*sizes, *sizes[-1:]])
+def xla_memory_plot(
+    live_ranges: Mapping[str, Any],
+    *,
+    width: Width = "wide",
+    before_bytes: int | None = None,
+    budget_bytes: int | None = None,
+) -> Plot:
+    """Temporary memory over the schedule that XLA chose, from `xla/live_ranges.json`.
+
+    Lines show what XLA set aside for the program as it was, and a budget of its temporaries.
+    """
+    line = _line_of_xla("temporaries", "after", "o", live_ranges)
     levels = []
     if live_ranges.get("temp_bytes") is not None:
         levels.append(_Level("set aside by XLA", "muted", int(live_ranges["temp_bytes"])))
-    return _curves([line], levels, "instructions, in the order of XLA's schedule", width)
+    if before_bytes is not None:
+        levels.append(_Level("set aside before the passes", "before", before_bytes))
+    if budget_bytes is not None:
+        levels.append(_Level("budget", "budget", budget_bytes))
+    return _curves([line], levels, _SCHEDULE, width)
+
+
+def two_memory_plot(
+    first: Mapping[str, Any], second: Mapping[str, Any], *, width: Width = "wide"
+) -> Plot:
+    """Temporary memory over XLA's schedules of two compiles, "A" and "B"."""
+    lines = [_line_of_xla("A", "before", "o", first), _line_of_xla("B", "after", "D", second)]
+    return _curves(lines, [], _SCHEDULE, width)
+
+
+def _line_of_xla(label: str, color: str, mark: str, live_ranges: Mapping[str, Any]) -> _Line:
+    times = [time for time, _ in live_ranges["curve"]]
+    sizes = [size for _, size in live_ranges["curve"]]
+    count = int(live_ranges["instructions"])
+    return _Line(label, color, mark, [*times, count], [*sizes, *sizes[-1:]])
 
 
 @dataclass(frozen=True)
@@ -143,11 +199,12 @@ def _curves(
     width: Width,
     base: tuple[str, int] | None = None,
 ) -> Plot:
-    most = max([1, *(max(line.sizes, default=0) for line in lines), *(one.bytes for one in levels)])
+    highest = max([1, *(max(line.sizes, default=0) for line in lines)])
+    levels = [level for level in levels if level.bytes <= _HIGHEST_LEVEL * highest]
+    most = max([highest, *(level.bytes for level in levels)])
     unit_bytes = 1024 ** max(0, (most.bit_length() - 1) // 10)
 
     def draw(figure: Any) -> None:
-        figure.set_layout_engine("constrained")
         axes = figure.subplots()
         _plain(axes)
         ground = base[1] / unit_bytes if base else 0

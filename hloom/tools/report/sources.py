@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from hloom.tools.report import units
+from hloom import units
+from hloom.passes.ir.names import SourceLine, short_line, split_name
 
 Json: TypeAlias = Mapping[str, Any]
 
@@ -43,15 +44,30 @@ def number_or_none(value: object) -> float | None:
 
 @dataclass(frozen=True)
 class Place:
-    """A line of the user's program, "/path/train.py:12", and its code; empty where not known."""
+    """A line of the user's program, "/path/train.py:12", and its code; empty where not known.
+
+    `library` and its code are of the line in an installed package that it calls, where it does;
+    `function` is what the user's line stands in.
+    """
 
     line: str
     code: str = ""
+    library: str = ""
+    library_code: str = ""
+    function: str = field(default="", compare=False)
 
     @property
     def short(self) -> str:
         """The line without the folders that say nothing."""
-        return units.short_place(self.line)
+        return short_line(self.line)
+
+    @property
+    def short_library(self) -> str:
+        """The library's line: "flax/nnx/nn/linear.py:422"."""
+        return short_line(self.library)
+
+    def __str__(self) -> str:
+        return SourceLine(self.line, self.library).short
 
 
 @dataclass(frozen=True)
@@ -66,7 +82,7 @@ class Named:
     @property
     def path(self) -> str:
         """What of the name leads to the operation."""
-        return units.split_name(self.name)[0]
+        return split_name(self.name)[0]
 
     @property
     def phase(self) -> str:
@@ -80,7 +96,17 @@ class Named:
     @property
     def leaf(self) -> str:
         """The operation's own name."""
-        return units.split_name(self.name)[1] or self.type or "an argument"
+        return split_name(self.name)[1] or self.type or "an argument"
+
+    @property
+    def called(self) -> str:
+        """The operation's own name and the part that it stands in: "mul (backward)"."""
+        return f"{self.leaf} ({self.phase})" if self.phase else self.leaf
+
+    @property
+    def described(self) -> str:
+        """The same with the type, where it is not what stands for a name."""
+        return self.called if self.type in ("", self.leaf) else f"{self.called} {self.type}"
 
 
 class Sources:
@@ -94,15 +120,27 @@ class Sources:
             for number, code in entries(entries(files, file), "lines").items()
         }
 
-    def place(self, line: str) -> Place:
+    def place(self, source: SourceLine) -> Place:
         """A line with what stands there."""
-        return Place(line, self._lines.get(line, ""))
+        return Place(
+            source.line,
+            self._lines.get(source.line, ""),
+            source.library,
+            self._lines.get(source.library, ""),
+            source.function,
+        )
+
+    def place_of(self, entry: Json) -> Place:
+        """The line of a plan's or a live range's entry; older dumps have no "library"."""
+        line = entry.get("source") or entry.get("line")
+        texts = (str(text or "") for text in (line, entry.get("library"), entry.get("function")))
+        return self.place(SourceLine(*texts))
 
     def named(self, entry: Json) -> Named:
         """A value or an operation of a plan."""
         return Named(
             name=str(entry.get("name") or ""),
-            place=self.place(str(entry.get("source") or entry.get("line") or "")),
+            place=self.place_of(entry),
             type=units.short_type(str(entry.get("type") or "")),
             size_bytes=whole(entry.get("bytes") or 0),
         )

@@ -9,14 +9,21 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from hloom import units
 from hloom.dumps.read.dump import Missing
 from hloom.passes.framework.text import pluralize
-from hloom.tools.report import units
+from hloom.terminal import Breakable
 from hloom.tools.report.folder import Times
 from hloom.tools.report.gather import ModuleReport, Report
 from hloom.tools.report.memory import Bound, MemoryView, PeakOwners
-from hloom.tools.report.plan_views import AttemptRow, BarriersView, Graphs, Recomputation
-from hloom.tools.report.sources import Named
+from hloom.tools.report.plan_views import (
+    HOW_PREDICTED,
+    AttemptRow,
+    BarriersView,
+    Graphs,
+    Recomputation,
+)
+from hloom.tools.report.totals import Total
 
 _MOST_ROWS = 8
 """Of a long table, how many rows a terminal gets; the page has all."""
@@ -29,11 +36,13 @@ def text(report: Report) -> RenderableType:
     """The report as tables of rich; the largest modules in full, of the others a line."""
     parts: list[RenderableType] = [Text(f"{report.title}  {report.path}", style="bold")]
     if report.missing:
-        parts += [_heading("Missing from this dump"), *_missing(report.missing)]
+        parts += [heading("Missing from this dump"), *_missing(report.missing)]
     if len(report.modules) > 1:
-        rows = map(_summary, report.modules)
+        large = [module for module in report.modules if module.in_full]
+        shown = report.modules[: len(large) + _MOST_ROWS]
         columns = ("module", "step>", "by the passes>", "compile>", "passes")
-        parts += [_heading("Modules"), _table(columns, rows)]
+        parts += [heading("Modules"), table(columns, map(_summary, shown))]
+        parts += _more(len(report.modules), len(shown))
     for module in report.modules:
         if module.in_full:
             parts += _module(module)
@@ -49,26 +58,28 @@ def _module(module: ModuleReport) -> Iterator[RenderableType]:
         yield Text.assemble((f"{notice.title}: ", style), notice.text)
     yield from _memory(module.memory)
     if module.recomputation is not None:
-        yield from _recomputation(module.recomputation, module.memory.bound)
+        yield from recomputation(module.recomputation, module.memory.bound)
     if module.barriers is not None:
-        yield from _barriers(module.barriers)
+        yield from barriers(module.barriers)
     if module.graphs is not None:
         yield from _graphs(module.graphs)
     if module.times.known:
-        yield _heading("Passes and compile")
-        yield _table(("pass", "what it did", "time>"), _times(module.times))
+        yield heading("Passes and compile")
+        yield table(("pass", "what it did", "time>"), _times(module.times))
     if module.missing:
-        yield from (_heading("Missing"), *_missing(module.missing))
+        yield from (heading("Missing"), *_missing(module.missing))
     if module.commands:
-        yield _heading("Next")
+        yield heading("Next")
         for what, command in module.commands:
             yield Text.assemble(f"{what}:\n  ", (command, "cyan"))
 
 
 def _summary(module: ModuleReport) -> Sequence[str]:
     ends, compile_s = module.memory.ends, module.times.compile_s
+    told = [notice.title for notice in module.notices]
+    told += [f"{pluralize(len(module.missing), 'thing')} missing"] * bool(module.missing)
     return (
-        module.name,
+        module.name + (f" ({', '.join(told)})" if told and not module.in_full else ""),
         units.size(module.step_bytes) if module.step_bytes else "not known",
         units.change(*ends) if ends else "",
         "" if compile_s is None else units.seconds(compile_s),
@@ -77,16 +88,19 @@ def _summary(module: ModuleReport) -> Sequence[str]:
 
 
 def _memory(memory: MemoryView) -> Iterator[RenderableType]:
-    yield _heading("Memory of a step, on each device")
+    yield heading("Memory of a step, on each device")
     if not memory.bars:
         yield Text("not known")
         return
     rows: list[Sequence[str | Text]] = []
     for when, by, figures in memory.bars:
+        if figures is None:
+            rows.append((f"{when}, by {by}", Text("not compiled", style="dim")))
+            continue
         sizes = (figures.argument_bytes, figures.output_bytes, figures.temp_bytes)
         step = Text(units.size(figures.step_bytes), style="bold")
         rows.append((f"{when}, by {by}", step, *map(units.size, sizes)))
-    yield _table(("", "step>", "arguments>", "results>", "temporaries>"), rows)
+    yield table(("", "step>", "arguments>", "results>", "temporaries>"), rows)
     if memory.bound is not None:
         holds = None if memory.xla is None else memory.bound.holds(memory.xla)
         verdict, style = {
@@ -94,26 +108,42 @@ def _memory(memory: MemoryView) -> Iterator[RenderableType]:
             True: ("Holds the budget of", "green"),
             False: ("Over the budget of", "bold red"),
         }[holds]
-        yield Text(f"{verdict} {memory.bound.described}.", style=style)
+        measured = "" if memory.xla is None else f"; {memory.bound.measured(memory.xla)}, by XLA"
+        yield Text(f"{verdict} {memory.bound.text}{measured}.", style=style)
+    if memory.arguments:
+        whole_bytes = sum(total.size_bytes for total in memory.arguments)
+        yield heading(f"Arguments: {units.size(whole_bytes)}")
+        columns = ("bytes>", "of the arguments>", "what", "arrays>")
+        yield table(columns, _totals(memory.arguments, whole_bytes))
     for owners in memory.owners[:1]:
+        if len(owners.totals) > 1:
+            yield heading(f"{owners.title}, by layer: {units.size(owners.peak_bytes)}")
+            columns = ("bytes>", "of the peak>", "layer", "values>")
+            yield table(columns, _totals(owners.totals, owners.peak_bytes))
         if owners.rows:
-            yield _heading(f"{owners.title}: {units.size(owners.peak_bytes)}")
-            yield _table(("bytes>", "of the peak>", "value", "line"), _owners(owners))
+            yield heading(f"{owners.title}: {units.size(owners.peak_bytes)}")
+            yield table(("bytes>", "of the peak>", "value", "line"), _owners(owners))
         if owners.rows and owners.others:
             more = f"and {pluralize(owners.others, 'smaller value')}"
             yield Text(f"{more}, {units.size(owners.others_bytes)}", style="dim")
+
+
+def _totals(totals: Sequence[Total], whole_bytes: int) -> Iterator[Sequence[str]]:
+    for row in totals:
+        share = units.percent(row.size_bytes / whole_bytes) if whole_bytes else ""
+        yield units.size(row.size_bytes), share, row.name, str(row.count)
 
 
 def _owners(owners: PeakOwners) -> Iterator[Sequence[str]]:
     for row in owners.rows:
         count = f"{row.count} x " if row.count > 1 else ""
         share = units.percent(row.size_bytes / owners.peak_bytes)
-        value = f"{count}{_called(row.value)} {row.value.type}"
-        yield units.size(row.size_bytes), share, value, row.value.place.short
+        value = count + row.value.described
+        yield units.size(row.size_bytes), share, value, str(row.value.place)
 
 
-def _recomputation(what: Recomputation, bound: Bound | None) -> Iterator[RenderableType]:
-    yield _heading("Recomputed rather than kept")
+def recomputation(what: Recomputation, bound: Bound | None) -> Iterator[RenderableType]:
+    yield heading("Recomputed rather than kept")
     if what.empty:
         yield Text("nothing")
     else:
@@ -125,18 +155,19 @@ def _recomputation(what: Recomputation, bound: Bound | None) -> Iterator[Rendera
         )
         rows = []
         for row in what.values[:_MOST_ROWS]:
-            readers = [f"{_called(one)} {one.place.short}" for one, _ in row.readers[:2]]
+            readers = [f"{one.called} {one.place}" for one, _ in row.readers[:2]]
             more = len(row.readers) - len(readers)
             readers += [f"and {more} more"] if more else []
-            value = f"{_called(row.value)} {row.value.type}"
-            place = row.value.place.short
+            value = row.value.described
+            place = str(row.value.place)
             rows.append((units.size(row.size_bytes), value, place, "\n".join(readers)))
-        yield _table(("not kept>", "value", "line", "computed again for"), rows)
+        yield table(("not kept>", "value", "line", "computed again for"), rows)
         yield from _more(len(what.values))
     if what.attempts:
-        yield _heading("Attempts: each prediction is corrected by XLA's figures before it")
+        yield heading("Attempts")
+        yield Text(HOW_PREDICTED, style="dim")
         columns = ("", "predicted>", "XLA's figure>", "off by>", "added work>", "")
-        yield _table(columns, _attempts(what.attempts, bound))
+        yield table(columns, _attempts(what.attempts, bound))
 
 
 def _attempts(attempts: Sequence[AttemptRow], bound: Bound | None) -> Iterator[Sequence[str]]:
@@ -154,17 +185,17 @@ def _attempts(attempts: Sequence[AttemptRow], bound: Bound | None) -> Iterator[S
         )
 
 
-def _barriers(what: BarriersView) -> Iterator[RenderableType]:
-    yield _heading(f"Where devices meet, in order: {pluralize(what.count, 'barrier')}")
+def barriers(what: BarriersView) -> Iterator[RenderableType]:
+    yield heading(f"Where devices meet, in order: {pluralize(what.count, 'barrier')}")
     for each in what.order[:_MOST_PLACES]:
-        details = ", ".join(filter(None, (each.groups, each.operation.place.short)))
+        details = ", ".join(filter(None, (each.groups, str(each.operation.place))))
         style = {"barrier": "bold", "around": "dim"}.get(each.kind, "")
         yield Text.assemble("  " * each.depth, (each.title, style), f"  {details}")
     yield from _more(len(what.order), _MOST_PLACES)
 
 
 def _graphs(what: Graphs) -> Iterator[RenderableType]:
-    yield _heading("CUDA graphs")
+    yield heading("CUDA graphs")
     if what.share is None or what.thunks is None or what.graphs is None:
         yield Text("not known")
     else:
@@ -175,13 +206,13 @@ def _graphs(what: Graphs) -> Iterator[RenderableType]:
         rows = (
             (
                 str(each.count),
-                f"{each.kind} {_called(each.operation)}",
-                each.operation.place.short,
+                f"{each.kind} {each.operation.called}",
+                str(each.operation.place),
                 each.reason,
             )
             for each in what.left_out[:_MOST_ROWS]
         )
-        yield _table(("thunks>", "operation", "line", "why not captured"), rows)
+        yield table(("thunks>", "operation", "line", "why not captured"), rows)
         yield from _more(len(what.left_out))
     yield from (Text(f"Note: {note}") for note in what.notes)
 
@@ -202,30 +233,30 @@ def _missing(entries: Iterable[Missing]) -> Iterator[RenderableType]:
         yield Text.assemble((each.what, "bold"), f": {each.why}{remedy}")
 
 
-def _called(named: Named) -> str:
-    return f"{named.leaf} ({named.phase})" if named.phase else named.leaf
-
-
 def _more(count: int, most: int = _MOST_ROWS) -> Iterator[RenderableType]:
     if count > most:
         yield Text(f"and {count - most} more", style="dim")
 
 
-def _heading(title: str) -> RenderableType:
+def heading(title: str) -> RenderableType:
+    """A line above a table."""
     return Padding(Text(title, style="bold"), (1, 0, 0, 0))
 
 
-def _table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> Table:
-    """A table without lines; ">" at the end of a column's name puts its numbers to the right."""
-    table = Table(box=None, pad_edge=False, header_style="dim")
+def table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> Table:
+    """A table without lines; ">" at the end of a column's name puts its numbers to the right.
+
+    Names are broken behind their separators.
+    """
+    found = Table(box=None, pad_edge=False, header_style="dim")
     for column in columns:
         right = column.endswith(">")
-        table.add_column(
+        found.add_column(
             column.removesuffix(">"),
             justify="right" if right else "left",
             no_wrap=right,
             overflow="ellipsis" if right else "fold",
         )
     for row in rows:
-        table.add_row(*row)
-    return table
+        found.add_row(*(Breakable(cell) if isinstance(cell, str) else cell for cell in row))
+    return found

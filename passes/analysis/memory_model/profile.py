@@ -18,7 +18,8 @@ from hloom.passes.analysis.memory_model.peak import buffer_timeline, simulate
 from hloom.passes.analysis.memory_model.tracer import prediction_of, trace_block
 from hloom.passes.analysis.shards import Shards
 from hloom.passes.ir import walk
-from hloom.passes.ir.locations import operation_name, source_line
+from hloom.passes.ir.locations import operation_name, source_line, source_of
+from hloom.passes.ir.names import SourceLine
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class LiveBuffer:
 
     Attributes:
       name: JAX's name of the operation that makes it.
-      line: "file:line" of the user's program; empty where it is not known.
+      source: where in the user's program that was written.
       type: in StableHLO, of the whole value over all devices.
       bytes: on one device.
       start: the first point at which it is there.
@@ -53,12 +54,22 @@ class LiveBuffer:
     """
 
     name: str
-    line: str
+    source: SourceLine
     type: str
     bytes: int
     start: int
     end: int
     in_loop: bool = False
+
+    @property
+    def line(self) -> str:
+        """ "file:line" of the user's program; empty where it is not known."""
+        return self.source.line
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> LiveBuffer:
+        """What `dataclasses.asdict` gave."""
+        return cls(**{**values, "source": SourceLine(**values["source"])})
 
 
 @dataclass(frozen=True)
@@ -72,6 +83,8 @@ class MemoryProfile:
       argument_bytes: the step's arguments.
       output_bytes: its results.
       alias_bytes: results that lie in the memory of donated arguments.
+      arguments: JAX's name of each argument, "" where it has none, and its bytes on one device.
+      buffers: all values, in the order in which they begin; the owners are among them.
     """
 
     points: tuple[Point, ...]
@@ -80,6 +93,8 @@ class MemoryProfile:
     argument_bytes: int
     output_bytes: int
     alias_bytes: int
+    arguments: tuple[tuple[str, int], ...] = ()
+    buffers: tuple[LiveBuffer, ...] = ()
 
     @property
     def temp_bytes(self) -> int:
@@ -104,8 +119,12 @@ class MemoryProfile:
     def from_json(cls, values: Mapping[str, Any]) -> MemoryProfile:
         """What `to_json` gave."""
         points = tuple(Point(**point) for point in values["points"])
-        owners = tuple(LiveBuffer(**owner) for owner in values["owners"])
-        return cls(**{**values, "points": points, "owners": owners})
+        owners, buffers = (
+            tuple(map(LiveBuffer.from_json, values.get(name, ()))) for name in ("owners", "buffers")
+        )
+        arguments = tuple((name, size_bytes) for name, size_bytes in values["arguments"])
+        read = {"points": points, "owners": owners, "arguments": arguments, "buffers": buffers}
+        return cls(**{**values, **read})
 
 
 def memory_profile(module: ir.Module, shards: Shards | None = None) -> MemoryProfile:
@@ -128,6 +147,11 @@ def memory_profile(module: ir.Module, shards: Shards | None = None) -> MemoryPro
         argument_bytes=prediction.argument_bytes,
         output_bytes=prediction.output_bytes,
         alias_bytes=prediction.alias_bytes,
+        arguments=tuple(
+            (operation_name(argument.location), graph.size(number))
+            for number, argument in enumerate(graph.block.arguments)
+        ),
+        buffers=tuple(sorted(stretch.owners, key=lambda buffer: (buffer.start, buffer.end))),
     )
 
 
@@ -198,7 +222,7 @@ def _inside(op: ir.Operation, shards: Shards, *, in_loop: bool) -> _Stretch | No
     before = _Stretch([_point(op, transposed_bytes, in_loop=in_loop)])
     name = f"{before.points[0].name} (operands in another layout)"
     before.owners.append(
-        LiveBuffer(name, before.points[0].line, "", transposed_bytes, 0, 0, in_loop)
+        LiveBuffer(name, source_of(op.location), "", transposed_bytes, 0, 0, in_loop)
     )
     before.append(largest, 0)
     return before
@@ -217,7 +241,7 @@ def _owner(value: ir.Value, bytes_: int, start: int, end: int, *, in_loop: bool)
     made_by = _maker(value)
     return LiveBuffer(
         name=_name(made_by),
-        line=source_line(made_by.location),
+        source=source_of(made_by.location),
         type=str(value.type),
         bytes=bytes_,
         start=start,

@@ -1,11 +1,11 @@
 """Schedulers: the orders that XLA runs kernels in.
 
 XLA tries several and takes the one that needs the least memory; the order of the text is none of
-them. These are the two it takes in practice.
+them. It rarely takes the post-order but for modules with loops (`scheduled`).
 
-Source: ListScheduler and DFSMemoryScheduler in XLA's hlo_memory_scheduler.cc, without what kernels
-of one size on one device have no use for. XLA breaks ties by name, this model by the order of the
-text.
+Source: ListScheduler, DFSMemoryScheduler and PostOrderScheduler in XLA's hlo_memory_scheduler.cc,
+without what kernels of one size on one device have no use for. XLA breaks ties by name, this model
+by the order of the text.
 """
 
 from __future__ import annotations
@@ -58,6 +58,28 @@ def depth_first_order(kernels: Kernels) -> list[int]:
         if len(waiting) > 1:
             waiting.sort(key=rank, reverse=True)
         stack += waiting
+    return order
+
+
+def post_order(kernels: Kernels) -> list[int]:
+    """Each kernel right after its operands, those in the order in which it reads them."""
+    makers = [kernels.maker[buffer] for buffer in kernels.returned()]
+    last_ones = [number for number, users in enumerate(kernels.users) if not users]
+    returned = [number for number in makers if number >= 0]
+    order: list[int] = []
+    expanded = [False] * len(kernels.positions)
+    visited = [False] * len(kernels.positions)
+    stack = [*returned, *last_ones][::-1]
+    while stack:
+        number = stack[-1]
+        if not expanded[number]:
+            expanded[number] = True
+            stack += [each for each in kernels.operands[number][::-1] if not expanded[each]]
+            continue
+        stack.pop()
+        if not visited[number]:
+            visited[number] = True
+            order.append(number)
     return order
 
 

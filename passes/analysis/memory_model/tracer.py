@@ -80,6 +80,7 @@ def trace_block(
     """
     trace = OpTrace(sizes=[graph.size(value) for value in range(len(graph.values))])
     ends = bool(graph.ops) and graph.names[-1].endswith("return")
+    unchanged: dict[int, int] = {}
     for position, name in enumerate(graph.names[:-1] if ends else graph.names):
         reads, makes = graph.operands[position], graph.results[position]
         use, inner = buffer_use_of(name, len(makes)), 0
@@ -87,7 +88,7 @@ def trace_block(
             op = graph.ops[position]
             inner = inner_of(op) if inner_of else inner_bytes(op, graph.shards)
         if name == "stablehlo.while":
-            reads, makes = _carries(graph, position)
+            reads, makes = _carries(graph, position, unchanged)
         elif use in (BufferUse.ALIAS, BufferUse.VIEW, BufferUse.IN_PLACE):
             first = [graph.index[value] for value in graph.ops[position].operands]
             named = set(first)
@@ -96,6 +97,8 @@ def trace_block(
         trace.reads.append(reads)
         trace.makes.append(makes)
         trace.inner.append(inner)
+    if unchanged:
+        trace.reads = [[unchanged.get(value, value) for value in reads] for reads in trace.reads]
     _mark_narrowed(graph, trace)
     _mark_shifts(graph, trace)
     trace.inputs = frozenset(
@@ -124,11 +127,13 @@ def bytes_around(
     return max(most, transposing_bytes(op, shards))
 
 
-def _carries(graph: BlockGraph, position: int) -> tuple[list[int], list[int]]:
+def _carries(
+    graph: BlockGraph, position: int, unchanged: dict[int, int]
+) -> tuple[list[int], list[int]]:
     """The carries that a loop changes, then all else that it reads; and the results of the first.
 
-    The result of a carry that the loop does not change takes no memory, and nothing that JAX writes
-    reads it.
+    The result of a carry that the loop does not change takes no memory: who reads it, as Equinox's
+    loops do, reads what went in. `unchanged` gets these pairs.
     """
     op = graph.ops[position]
     body = op.regions[1].blocks[0]
@@ -139,6 +144,9 @@ def _carries(graph: BlockGraph, position: int) -> tuple[list[int], list[int]]:
         if returned[number] != body.arguments[number]:
             changed.append(graph.index[operand])
             makes.append(graph.results[position][number])
+        else:
+            before = graph.index[operand]
+            unchanged[graph.results[position][number]] = unchanged.get(before, before)
     named = set(changed)
     others = [value for value in graph.operands[position] if value not in named]
     return changed + others, makes

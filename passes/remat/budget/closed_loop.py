@@ -65,7 +65,7 @@ def decide(search: Search, limit_bytes: int, attempts: Sequence[Attempt[RematRec
         lowest = search.lowest()
         real_bytes = min((one.real_bytes for one in tried), default=math.inf)
         # Where nothing promises less than what was reached, that once more.
-        chosen = _least(
+        chosen = least(
             [
                 estimate
                 for estimate in _untried(lowest, tried)
@@ -117,11 +117,11 @@ def best_of(attempts: Sequence[Attempt[RematRecord]], limit_bytes: int | None) -
     return min(numbers, key=lambda n: (attempts[n].temp_bytes, n))
 
 
-def _least(estimates: Sequence[Estimate], tried: Sequence[Measurement]) -> Estimate:
+def least(estimates: Sequence[Estimate], tried: Sequence[Measurement] = ()) -> Estimate:
     """The estimate of least memory; of those that the model cannot tell apart, what keeps least."""
-    least = min(corrected_bytes(estimate, tried) for estimate in estimates)
+    least_bytes = min(corrected_bytes(estimate, tried) for estimate in estimates)
     return min(
-        (one for one in estimates if corrected_bytes(one, tried) <= least * _INDISTINCT),
+        (one for one in estimates if corrected_bytes(one, tried) <= least_bytes * _INDISTINCT),
         key=lambda one: (
             (0, 0) if one.candidate is None else (one.candidate.price, one.candidate.window_length)
         ),

@@ -118,6 +118,11 @@ class Model:
         """Whether the module has so many operations that only few candidates can be estimated."""
         return len(self.operations) > _LONG
 
+    @property
+    def simulated(self) -> int:
+        """How many different candidates have been simulated by now."""
+        return len(self._alike)
+
     def lengths(self) -> tuple[int, ...]:
         """The window lengths to try; 0 to rewrite loops alone."""
         longest = self.block_plans.longest

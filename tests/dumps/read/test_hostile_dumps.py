@@ -27,6 +27,8 @@ from hloom.dumps.write.writer import write_step
 
 pytestmark = pytest.mark.once
 
+STEP = MODULE.split("/")[0]
+
 LIMIT_S = 240
 """For all dumps together, on a machine that is busy; most take less than a tenth of a second."""
 
@@ -41,6 +43,19 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     to = tmp_path_factory.mktemp("good")
     write_step(capture(to, [execution(small, (jnp.arange(3.0),), spec="cse")]))
     return to
+
+
+BESIDE = (
+    "controls",
+    "half_a_character",
+    "huge_curve",
+    "huge_numbers",
+    "manifest_is_a_link",
+    "names_outside",
+    "report_is_a_link",
+    "state_is_a_fifo",
+)
+"""What is also reported beside another dump, which reads no file that a report does not read."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +96,13 @@ def outcomes(
             if first == "replay":
                 words += ["--repeat", "0"]
             jobs.append({"words": words, "outside": [*watched, "/etc/passwd", "/dev/zero"]})
+        if name in BESIDE:
+            # One that nobody has harmed: in an index with it, and side by side.
+            fine = Path(shutil.copytree(good / STEP, folder / "step-9"))
+            # An index lists the folder in which they all lie.
+            jobs.append({"words": ["report", str(folder)], "outside": watched[1:]})
+            words = ["report", str(folder / STEP), str(fine)]
+            jobs.append({"words": words, "outside": watched})
     (to / "jobs.json").write_text(json.dumps(jobs))
     told = to / "outcomes.json"
     done = subprocess.run(
@@ -104,11 +126,16 @@ def outcomes(
             to / name,
             [
                 Outcome(command, row["status"], row["out"], row["err"], row["touched"])
-                for command, row in zip(hostile.commands, rows, strict=False)
+                for command, row in zip(commands_of(name), rows, strict=False)
             ],
         )
-        for name, hostile in HOSTILE.items()
+        for name in HOSTILE
     }
+
+
+def commands_of(name: str) -> list[str]:
+    """What is run on it, in order."""
+    return [*HOSTILE[name].commands, *(["report index", "report two"] if name in BESIDE else [])]
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -134,9 +161,15 @@ def test_it_is_refused_in_a_line_or_harmless(
     left = {file.name for file in outside.iterdir()}
     assert left == {"secret", "victim"}
     assert (outside / "victim").read_text() == SECRET
-    page = folder / MODULE / "report.html"
-    if page.is_file() and not page.is_symlink():
+    written = (MODULE + "/report.html", "report.html", "step-9/comparison.html")
+    if name in BESIDE:
+        assert [each.status for each in ran[-2:]] == [0, 0], ran[-2:]
+        assert all((folder / each).is_file() for each in written[1:])
+    for page in (folder / each for each in written):
+        if not page.is_file() or page.is_symlink():
+            continue
         html = page.read_text(encoding="utf-8")
+        assert "default-src 'none'" in html
         assert SECRET not in html
         assert not any(c in html for c in "\x1b\u202e\u2066\x9b")
 

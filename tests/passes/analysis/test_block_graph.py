@@ -10,7 +10,14 @@ from hloom.passes.analysis.autodiff import is_backward, is_rematerialized
 from hloom.passes.analysis.block_graph import FROM_OUTSIDE, BlockGraph
 from hloom.passes.analysis.purity import is_cheap, kind_of, may_go
 from hloom.passes.ir import walk
-from hloom.passes.ir.locations import operation_name, qualified, rematerialized, source_line
+from hloom.passes.ir.locations import (
+    operation_name,
+    qualified,
+    rematerialized,
+    source_line,
+    source_of,
+)
+from hloom.passes.ir.names import SourceLine
 from hloom.passes.ir.op_facts import Kind
 from hloom.passes.ir.types import tensor_bytes
 
@@ -106,6 +113,39 @@ def test_a_callers_name_goes_before(context: ir.Context, caller: str, own: str, 
     location = qualified(caller, location_of(own))
     assert operation_name(location) == name
     assert source_line(location) == "a.py:3"
+
+
+LIBRARY = '"/v/site-packages/a.py":3:1'
+STACKS = [
+    (
+        f'"mul"(callsite("g"({LIBRARY}) at "f"("b.py":7:1)))',
+        "b.py:7",
+        "/v/site-packages/a.py:3",
+        "f",
+    ),
+    (f'"mul"("g"({LIBRARY}))', "/v/site-packages/a.py:3", "", "g"),
+    ('"mul"("g"("b.py":7:1))', "b.py:7", "", "g"),
+    ('"jit(f)/mul"("b.py":7:1)', "b.py:7", "", ""),
+    ('"mul:"("jit(f)/mul"("b.py":7:1))', "b.py:7", "", ""),
+    (f'fused[{LIBRARY}, "add"("b.py":7:1)]', "b.py:7", "/v/site-packages/a.py:3", ""),
+]
+
+
+@pytest.mark.parametrize(("text", "line", "library", "function"), STACKS)
+def test_the_users_line_and_the_librarys(
+    context: ir.Context, text: str, line: str, library: str, function: str
+) -> None:
+    assert source_of(location_of(text)) == SourceLine(line, library, function)
+
+
+def test_a_call_stack_goes_on_with_the_callers(context: ir.Context) -> None:
+    call = location_of('"jit(f)/jit(g)"("main"("train.py":9:1))')
+    inside = qualified("jit(f)/jit(g)", location_of(f'"mul"({LIBRARY})'), call)
+    assert operation_name(inside) == "jit(f)/jit(g)/mul"
+    assert source_of(inside) == SourceLine("train.py:9", "/v/site-packages/a.py:3", "main")
+    outer = location_of('"jit(e)"("run"("run.py":1:1))')
+    assert source_line(qualified("jit(e)", inside, outer)) == "train.py:9"
+    assert qualified("jit(e)", inside, location_of('"jit(e)"')) == qualified("jit(e)", inside)
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,7 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Work:
     return Work(monkeypatch)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("program", [carries.reinforcement, carries.neighbours])
 @pytest.mark.parametrize("spec", ["remat", "remat{budget=1KiB}"])
 def test_planning_is_linear_in_carries(program: Program, spec: str, work: Work) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import re
 from collections.abc import Callable
 
@@ -69,6 +70,11 @@ MESHES = [
 ]
 
 
+@functools.cache
+def with_barriers(mesh: Callable[[], Mesh]) -> str:
+    return compiled_text(mesh(), "barriers")
+
+
 def compiled_text(mesh: Mesh, spec: str) -> str:
     """The program after all of XLA's passes."""
     rows, whole = PartitionSpec("x"), PartitionSpec()
@@ -111,14 +117,14 @@ def unordered(text: str) -> list[str]:
 
 @pytest.mark.parametrize("mesh", MESHES)
 def test_the_order_is_kept(mesh: Callable[[], Mesh]) -> None:
-    text = compiled_text(mesh(), "barriers")
+    text = with_barriers(mesh)
     assert text.count("hloom.barrier.v1") > 3
     assert unordered(text) == []
 
 
 @pytest.mark.parametrize("mesh", MESHES)
 def test_what_peers_read_is_not_copied_behind_the_barrier(mesh: Callable[[], Mesh]) -> None:
-    text = compiled_text(mesh(), "barriers")
+    text = with_barriers(mesh)
     made_by = {}
     for line in text.splitlines():
         if match := INSTRUCTION.match(line):

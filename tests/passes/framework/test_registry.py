@@ -109,6 +109,7 @@ BROKEN = [
 ]
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(("value", "reason"), BROKEN)
 def test_a_broken_registration_is_told_and_breaks_no_other_spec(
     tmp_path: Path, run_python: RunPython, value: str, reason: str
@@ -123,6 +124,7 @@ def test_a_broken_registration_is_told_and_breaks_no_other_spec(
     assert second.startswith("pass 'idle2' of idle-passes 1.2 (idle_passes:Idle): the class calls")
 
 
+@pytest.mark.once
 def test_what_is_registered_twice_is_not_chosen_from(tmp_path: Path, run_python: RunPython) -> None:
     install(tmp_path, "idle-passes", "idle = idle_passes:Idle")
     install(tmp_path, "more-passes", "idle = more_passes:Idle")
@@ -137,6 +139,7 @@ def test_what_is_registered_twice_is_not_chosen_from(tmp_path: Path, run_python:
     assert problem == expected
 
 
+@pytest.mark.once
 def test_names_that_no_spec_can_mean_are_told(tmp_path: Path, run_python: RunPython) -> None:
     entry_points = """\
         remat = idle_passes:Idle
@@ -157,6 +160,7 @@ def test_names_that_no_spec_can_mean_are_told(tmp_path: Path, run_python: RunPyt
     ]
 
 
+@pytest.mark.once
 def test_the_list_of_passes_ends_with_what_cannot_be_used(
     tmp_path: Path, run_python: RunPython
 ) -> None:

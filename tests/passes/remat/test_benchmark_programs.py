@@ -22,8 +22,8 @@ from benchmarks.programs.common import checkpoint_with
 from benchmarks.programs.gpt import Gpt
 from hloom._jax.devices import keeps_barriers
 
-BUDGETS = ("80%", "50%", "1B")
-"""Two shares of what the program takes, and its floor."""
+BUDGETS = ("60%", "1B")
+"""A share of what the program takes, and its floor."""
 
 SMALL: dict[str, tuple[Any, dict[str, Any]]] = {
     "mixture_of_experts": (
@@ -63,7 +63,17 @@ def made_up(shapes: Any) -> Any:
     return jax.tree.map(leaf, shapes, is_leaf=lambda node: hasattr(node, "shape"))
 
 
-@pytest.mark.parametrize("name", ["gpt_unrolled", "gpt_scanned", *SMALL])
+@pytest.mark.parametrize(
+    "name",
+    [
+        # What depends on the version of JAX is whether barriers are kept, and loops or none.
+        "gpt_unrolled",
+        pytest.param("gpt_scanned", marks=pytest.mark.once),
+        pytest.param("mixture_of_experts", marks=pytest.mark.once),
+        pytest.param("lstm", marks=pytest.mark.once),
+        "two_level_scan",
+    ],
+)
 def test_losses_and_gradients_stay(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HLOOM_STRICT", "0")
     function, arguments = small(name, monkeypatch)

@@ -1,4 +1,4 @@
-"""Runs calls of calls.py: `python worker.py LIBRARY KIND < names`.
+"""Runs calls of calls.py: `python worker.py LIBRARY < cases`, lines of a kind, a tab and a name.
 
 Prints a line of JSON for each, with what became of it. A call that crashes ends the process: the
 caller starts another one for the names that are left.
@@ -6,6 +6,7 @@ caller starts another one for the names that are left.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sys
@@ -62,9 +63,10 @@ def _numbers(array: Any) -> Any:
 def main() -> None:
     library.find_library = lambda: Path(sys.argv[1])
     registration.register(targets("cpu"), "cpu")
-    every = cases(sys.argv[2])
-    for name in sys.stdin.read().splitlines():
-        print(json.dumps({"name": name, **run(every[name].module)}), flush=True)
+    every = functools.cache(cases)
+    for line in sys.stdin.read().splitlines():
+        kind, _, name = line.partition("\t")
+        print(json.dumps({"case": line, **run(every(kind)[name].module)}), flush=True)
     # Runs that failed may still hold threads of XLA's.
     os._exit(0)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import jax
 import pytest
 from jax.extend import mlir
+from support import ROOT
 from support import toy_passes as toy
 from support.opt_runs import ADD, EMPTY, OPT_MARKS, Run, bytecode, fresh, write
 
@@ -218,6 +219,23 @@ def test_a_measured_pass_that_fails_is_an_error(run: Run) -> None:
 
 
 # What it shows of a run
+
+
+def test_plans_are_tables_where_they_are_asked_for(run: Run) -> None:
+    words = (write(ADD), "-p", "tell-target,cse")
+    _, _, err = run(*words, "--print-plan=table")
+    assert err == "tell-target: for cpu\ncse: 0 duplicate operations merged\n"
+    assert run(*words, "--print-plan=json")[2] == run(*words, "--print-plan")[2]
+    assert run(*words, "--print-plan", "--print-plan=table")[2] == err
+    _, _, err = run(*words, "--print-plan=plain")
+    assert "choose from" in err
+    for name, spec, shown in (
+        ("remat/straight_line.mlir", "remat{min_bytes=0}", "Recomputed rather than kept"),
+        ("barriers/insertion.mlir", "barriers", "Where devices meet, in order"),
+    ):
+        _, _, err = run(str(ROOT / "lit_tests" / name), "-p", spec, "--print-plan=table")
+        assert f"\n{shown}" in err
+        assert '{"' not in err
 
 
 def test_plans_are_lines_of_json(run: Run) -> None:

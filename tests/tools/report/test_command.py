@@ -129,15 +129,3 @@ def test_plots_are_not_written_through_links(
     assert main(["report", str(step), "--png", str(plots)]) == 1
     assert "jit_scanned_step-0-memory.png: it is a link" in capsys.readouterr().err
     assert victim.read_text() == "mine"
-
-
-@pytest.mark.once
-def test_several_dumps_are_listed(
-    step: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name in ("step-3", "step-7"):
-        shutil.copytree(step, tmp_path / name)
-    assert main(["report", str(tmp_path)]) == 1
-    error = capsys.readouterr().err
-    assert f"{tmp_path} holds 2 dumps; give one of them" in error
-    assert str(tmp_path / "step-7") in error

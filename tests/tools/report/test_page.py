@@ -10,15 +10,17 @@ from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
-from support.dumps.report_dumps import SMALL
+from support.dumps.report_dumps import HOSTILE, SMALL, edit_manifest
 
 from hloom.dumps.read.dump import open_dump
 from hloom.tools.report.command import write_page
 from hloom.tools.report.drawing import COLORS, DARK
 from hloom.tools.report.gather import gather
+from hloom_cli import main
 
 pytestmark = pytest.mark.once
 
@@ -36,6 +38,23 @@ def file(report_step: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def run(report_step: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two steps, its index, their reports, and what differs between them."""
+    folder = tmp_path_factory.mktemp("run <b>")
+    steps = [shutil.copytree(report_step, folder / name) for name in ("step-3", "step-7")]
+    edit_manifest(
+        steps[1] / "process-0" / "jit_scanned_step-0",
+        spec="remat{min_bytes=1KiB}",
+        options={"xla_of_a_very_long_name_that_does_not_fit_a_phone": HOSTILE * 9},
+        error=HOSTILE,
+    )
+    edit_manifest(steps[1], started=HOSTILE)
+    for words in ([folder], steps):
+        assert main(["report", *map(str, words)]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     chromium = os.environ.get("CHROMIUM") or shutil.which("chromium")
     if chromium is None:
@@ -48,9 +67,18 @@ def browser() -> Iterator[Browser]:
 
 
 @contextmanager
-def opened(browser: Browser, file: Path, *, width: int, scheme: Any = "light") -> Iterator[Page]:
+def opened(
+    browser: Browser,
+    file: Path,
+    *,
+    width: int,
+    scheme: Any = "light",
+    has_touch: bool = False,
+) -> Iterator[Page]:
     """The page in a window; at its end fails where it complained or asked for anything else."""
-    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    page = browser.new_page(
+        viewport={"width": width, "height": 900}, color_scheme=scheme, has_touch=has_touch
+    )
     complaints: list[str] = []
     requests: list[str] = []
     page.on("console", lambda message: complaints.append(message.text))
@@ -83,6 +111,19 @@ def test_nothing_sticks_out(browser: Browser, file: Path, width: int, scheme: st
             width,
         )
         assert outside == []
+
+
+@pytest.mark.parametrize("name", ["report.html", "step-7/comparison.html"])
+def test_pages_of_several_dumps(browser: Browser, run: Path, name: str) -> None:
+    for width, scheme in ((WIDE, "light"), (PHONE, "dark"), (320, "light")):
+        with opened(browser, run / name, width=width, scheme=scheme) as page:
+            _open_everything(page)
+            assert page.evaluate("document.documentElement.scrollWidth") == width
+            assert page.locator("script").count() == 0
+            assert page.get_by_text("<script>alert(1)</script>").count() > 0
+            _assert_links_lead_somewhere(page, run / name)
+            _assert_structure(page)
+            assert (page.locator(".stretch").count() > 20) is (name != "report.html")
 
 
 def test_sections_and_their_first_lines_are_seen(browser: Browser, file: Path) -> None:
@@ -126,17 +167,54 @@ def test_owners_of_the_peak_show_their_lines(browser: Browser, file: Path, width
 @pytest.mark.parametrize(("width", "seen"), [(WIDE, "wide"), (PHONE, "narrow")])
 def test_one_drawing_of_a_plot_is_seen(browser: Browser, file: Path, width: int, seen: str) -> None:
     with opened(browser, file, width=width) as page:
-        images = page.get_by_role("img", name=re.compile("^The peak is .* before the passes"))
+        images = page.get_by_role("img", name=re.compile("^Temporaries take at most"))
         assert images.count() == 1
         assert seen in str(images.get_attribute("class"))
 
 
-def test_small_modules_are_folded(browser: Browser, file: Path) -> None:
+def test_small_modules_are_rows_of_one_table(browser: Browser, file: Path) -> None:
     with opened(browser, file, width=WIDE) as page:
-        folded = page.locator("details.fold")
-        assert folded.count() == SMALL
-        assert not folded.first.locator("h2").is_visible()
-        assert page.locator("body").evaluate("each => each.scrollHeight") < 25_000
+        assert page.locator("section.module:has(> nav)").count() == 1
+        rows = page.locator("section.module tr:has(> th[id])")
+        assert rows.count() == SMALL
+        assert [row.is_visible() for row in rows.all()].count(True) == 8
+        assert page.locator("body").evaluate("each => each.scrollHeight") < 8_000
+        page.get_by_role("link", name=f"of them {SMALL} small").click()
+        assert page.get_by_role("heading", name=f"{SMALL} smaller modules").is_visible()
+
+
+@pytest.mark.parametrize(("width", "touch"), [(WIDE, False), (PHONE, True)])
+def test_a_place_of_a_curve_tells_what_lives_there(
+    browser: Browser, file: Path, width: int, touch: bool
+) -> None:
+    with opened(browser, file, width=width, has_touch=touch) as page:
+        plot = page.locator("figure.plot").first
+        stretches, tips = plot.locator(".stretch"), plot.locator(".tip")
+        assert stretches.count() == tips.count() > 20
+        assert not any(tip.is_visible() for tip in tips.all())
+        number = stretches.count() // 2
+        for at in (number, number + 1):
+            stretch = stretches.nth(at)
+            stretch.tap() if touch else stretch.hover()
+            seen = [tip.inner_text() for tip in tips.all() if tip.is_visible()]
+            assert len(seen) == 1
+            assert re.match(r"instructions? \d+( to \d+)? of \d+\n[\d.]+ \S*B\n", seen[0])
+            assert ".py:" in seen[0]
+            box, drawn = tips.nth(at).bounding_box(), plot.bounding_box()
+            assert box is not None
+            assert drawn is not None
+            assert drawn["x"] <= box["x"]
+            assert box["x"] + box["width"] <= drawn["x"] + drawn["width"]
+        # The stretches lie over the axes of the drawing that is seen.
+        axes = plot.locator(".tips").bounding_box()
+        image = plot.locator("[role=img]:visible").bounding_box()
+        assert axes is not None
+        assert image is not None
+        assert image["x"] < axes["x"] < axes["x"] + axes["width"] < image["x"] + image["width"]
+        assert image["y"] < axes["y"] < axes["y"] + axes["height"] < image["y"] + image["height"]
+        # For the keyboard, the highest places as text.
+        plot.get_by_text(re.compile("^What lives at the")).press("Enter")
+        assert plot.locator("dl.alive dt").first.is_visible()
 
 
 def test_names_are_text_and_never_a_script(browser: Browser, file: Path) -> None:
@@ -147,34 +225,44 @@ def test_names_are_text_and_never_a_script(browser: Browser, file: Path) -> None
 
 def test_links_lead_somewhere(browser: Browser, file: Path) -> None:
     with opened(browser, file, width=WIDE) as page:
-        links = page.evaluate(
-            "[...document.querySelectorAll('a')].map(each => each.getAttribute('href'))"
-        )
-        ids = page.evaluate("[...document.querySelectorAll('[id]')].map(each => each.id)")
+        assert _assert_links_lead_somewhere(page, file)
+
+
+def _assert_links_lead_somewhere(page: Page, file: Path) -> list[str]:
+    """Gives the links to files."""
+    links: list[str] = page.evaluate(
+        "[...document.querySelectorAll('a')].map(each => each.getAttribute('href'))"
+    )
+    ids = page.evaluate("[...document.querySelectorAll('[id]')].map(each => each.id)")
     assert len(ids) == len(set(ids))
     assert {link[1:] for link in links if link.startswith("#")} <= set(ids)
     files = [link for link in links if not link.startswith("#")]
-    assert files
-    assert all((file.parent / link).is_file() for link in files)
+    assert all((file.parent / unquote(link)).is_file() for link in files)
+    return files
 
 
 def test_structure_serves_those_who_do_not_see_it(browser: Browser, file: Path) -> None:
     with opened(browser, file, width=WIDE) as page:
-        levels = page.evaluate(
-            "[...document.querySelectorAll('h1,h2,h3,h4')].map(each => +each.tagName[1])"
-        )
-        assert levels[0] == 1
-        assert levels.count(1) == 1
-        assert all(after - before <= 1 for before, after in pairwise(levels))
-        assert page.locator("html").get_attribute("lang") == "en"
-        for wrong in (
-            "table:not(:has(caption))",
-            "th:not([scope])",
-            "[role=img]:not([aria-label])",
-            "nav:not([aria-label])",
-            "section:not([aria-labelledby])",
-        ):
-            assert page.locator(wrong).count() == 0, wrong
+        _assert_structure(page)
+
+
+def _assert_structure(page: Page) -> None:
+    levels = page.evaluate(
+        "[...document.querySelectorAll('h1,h2,h3,h4')].map(each => +each.tagName[1])"
+    )
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(after - before <= 1 for before, after in pairwise(levels))
+    assert page.locator("html").get_attribute("lang") == "en"
+    for wrong in (
+        "table:not(:has(caption))",
+        "th:not([scope])",
+        "[role=img]:not([aria-label])",
+        "nav:not([aria-label])",
+        "section:not([aria-labelledby])",
+        "[aria-hidden] :is(a, button, summary, [tabindex='0'])",
+    ):
+        assert page.locator(wrong).count() == 0, wrong
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

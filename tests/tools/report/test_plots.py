@@ -41,6 +41,7 @@ PLOTS = {
     "unchanged": lambda width: plots.memory_plot(BEFORE, width=width),
     "empty": lambda width: plots.memory_plot(MemoryProfile((), 0, (), 0, 0, 0), width=width),
     "xla": lambda width: plots.xla_memory_plot(RANGES, width=width),
+    "two": lambda width: plots.two_memory_plot(RANGES, RANGES | {"instructions": 60}, width=width),
     "xla-empty": lambda width: plots.xla_memory_plot(
         {"instructions": 0, "temp_bytes": None, "curve": []}, width=width
     ),
@@ -112,6 +113,19 @@ def test_the_peaks_are_written_out(width: Width) -> None:
 def test_xlas_schedule_shows_what_is_set_aside(width: Width) -> None:
     written = texts(svg_of("xla", width))
     assert {"temporaries: peak 2.77 MiB", "set aside by XLA: 3.00 MiB"} <= set(written)
+    assert not any("budget" in text or "before" in text for text in written)
+    figures = {"before_bytes": 8 * MEBI_BYTES, "budget_bytes": 4 * MEBI_BYTES}
+    written = texts(plots.xla_memory_plot(RANGES, width=width, **figures).svg())
+    assert {"set aside before the passes: 8.00 MiB", "budget: 4.00 MiB"} <= set(written)
+    # Lines far above the curve would leave no room for it.
+    figures = {"before_bytes": 9 * MEBI_BYTES, "budget_bytes": 2**30}
+    assert texts(plots.xla_memory_plot(RANGES, width=width, **figures).svg()) == texts(
+        svg_of("xla", width)
+    )
+
+
+def test_two_schedules_are_told_apart(width: Width) -> None:
+    assert {"A: peak 2.77 MiB", "B: peak 2.77 MiB"} <= set(texts(svg_of("two", width)))
 
 
 def test_a_long_curve_stays_small_and_keeps_its_peak() -> None:
@@ -142,6 +156,13 @@ def test_a_title_stands_above_what_is_drawn(tmp_path: Path, width: Width) -> Non
     plot.save_png(titled, "jit_step: the peak")
     heights = [struct.unpack(">I", file.read_bytes()[20:24])[0] for file in (plain, titled)]
     assert heights[1] == pytest.approx(heights[0] + 80, abs=1)
+    _, figure = plot._render("png", title="jit_step: the peak")
+    head, drawn = figure.subfigs
+    boxes = [head.texts[0], drawn.legends[0], drawn.axes[0]]
+    (title, *_), (legend, above), (_, axes) = (
+        (each.get_window_extent().y0, each.get_window_extent().y1) for each in boxes
+    )
+    assert title >= above > legend >= axes
 
 
 def test_without_matplotlib_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

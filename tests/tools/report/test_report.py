@@ -15,10 +15,12 @@ from support.dumps.report_dumps import ATTEMPTS, BARRIERS, CAPTURED, SMALL, edit
 from hloom.dumps.read.dump import open_dump
 from hloom.tools.report import plan_views, units
 from hloom.tools.report.gather import MOST_IN_FULL, ModuleReport, Report, gather
+from hloom.tools.report.memory import StepBytes
 from hloom.tools.report.sources import Sources
 from hloom.tools.report.text import text
 
 NO_SOURCES = Sources({})
+MODELLED = [("before", "hloom's model"), ("after", "hloom's model")]
 
 
 @pytest.fixture
@@ -54,7 +56,7 @@ def test_modules_that_the_passes_changed_are_shown_in_full_up_to_a_number(own_st
     assert found[0].name == "jit_scanned_step"
 
 
-def test_memory_before_and_after_and_the_budget(module: ModuleReport) -> None:
+def test_memory_before_and_after_and_the_budget(report: Report, module: ModuleReport) -> None:
     memory = module.memory
     assert memory.before is not None
     assert memory.after is not None
@@ -65,7 +67,10 @@ def test_memory_before_and_after_and_the_budget(module: ModuleReport) -> None:
     assert (memory.bound.text, memory.bound.of_temp) == ("1000 KiB", False)
     assert memory.bound.holds(memory.xla) is (memory.xla.step_bytes <= 1000 * 1024)
     whens = [(when, by) for when, by, _ in memory.bars]
-    assert whens == [("before", "hloom's model"), ("after", "hloom's model"), ("after", "XLA")]
+    assert whens == [("before", "XLA"), ("after", "XLA"), *MODELLED]
+    assert memory.bars[0][2] is None
+    assert "before, by XLA" in _shown(report)
+    assert "not compiled" in _shown(report)
 
 
 def test_unmodified_attempt_is_what_xla_measured_before(own_step: Path) -> None:
@@ -79,7 +84,8 @@ def test_unmodified_attempt_is_what_xla_measured_before(own_step: Path) -> None:
     assert memory.xla_before.argument_bytes == memory.xla.argument_bytes
     assert memory.ends == (memory.xla_before.step_bytes, memory.xla.step_bytes)
     whens = [(when, by) for when, by, _ in memory.bars]
-    assert whens[2:] == [("before", "XLA"), ("after", "XLA")]
+    assert whens == [("before", "XLA"), ("after", "XLA"), *MODELLED]
+    assert memory.bars[0][2] == memory.xla_before
 
 
 def test_a_share_is_told_in_bytes_too(own_step: Path) -> None:
@@ -88,6 +94,7 @@ def test_a_share_is_told_in_bytes_too(own_step: Path) -> None:
     assert bound is not None
     limit = ATTEMPTS[0]["temp_bytes"] // 2
     assert bound.described == f"50 % of its temporaries, {units.size(limit)}"
+    assert bound.measured(StepBytes(1, 2, 3)) == f"temporaries: 3 B of {units.size(limit)} allowed"
 
 
 def test_owners_of_the_peak_have_lines_and_code(module: ModuleReport) -> None:
@@ -102,6 +109,42 @@ def test_owners_of_the_peak_have_lines_and_code(module: ModuleReport) -> None:
         assert all(0 <= row.start <= owners.peak_at <= row.end <= 1 for row in owners.rows)
     places = [row.value.place for row in module.memory.owners[-1].rows]
     assert any(place.short.startswith("samples.py:") and place.code for place in places)
+
+
+def test_totals_account_for_every_owner(module: ModuleReport) -> None:
+    for owners in module.memory.owners:
+        shown_bytes = sum(row.size_bytes for row in owners.rows)
+        assert sum(row.size_bytes for row in owners.totals) == shown_bytes + owners.others_bytes
+        assert sum(row.count for row in owners.totals) == owners.others + sum(
+            row.count for row in owners.rows
+        )
+    # The program has no scopes: functions and lines tell.
+    names = [row.name for row in module.memory.owners[0].totals]
+    assert any(name.startswith("layer, samples.py:") for name in names), names
+
+
+def test_arguments_are_told_by_what_they_are(module: ModuleReport) -> None:
+    memory = module.memory
+    assert memory.before is not None
+    assert [(row.name, row.count) for row in memory.arguments] == [("batch", 1), ("state", 1)]
+    assert sum(row.size_bytes for row in memory.arguments) == memory.before.argument_bytes
+
+
+@pytest.mark.once
+def test_a_librarys_line_stands_behind_the_users_own() -> None:
+    library = "/v/lib/python3.12/site-packages/flax/nnx/linear.py"
+    kept = {
+        "/home/train.py": {"lines": {"41": "x = self.up(x)"}},
+        library: {"lines": {"4": "dot()"}},
+    }
+    entry = {"name": "jit(f)/dot", "source": "/home/train.py:41", "library": f"{library}:4"}
+    place = Sources({"sources": kept}).named(entry).place
+    assert (place.code, place.library_code) == ("x = self.up(x)", "dot()")
+    assert str(place) == "train.py:41 (flax/nnx/linear.py:4)"
+    # Older dumps have one line.
+    assert (
+        str(NO_SOURCES.named({"name": "", "line": f"{library}:4"}).place) == "flax/nnx/linear.py:4"
+    )
 
 
 def test_what_is_recomputed_accounts_for_what_is_freed(module: ModuleReport) -> None:
@@ -236,12 +279,7 @@ def test_times(time_s: float, shown: str) -> None:
 
 
 @pytest.mark.once
-def test_places_and_names_in_short() -> None:
-    installed = "/usr/lib/python3.11/site-packages/flax/nnx/linear.py:4"
-    assert units.short_place(installed) == "flax/nnx/linear.py:4"
-    assert units.short_place("/home/user/train.py:7") == "train.py:7"
-    assert units.split_name("jit(step)/jvp(a/b)/mul") == ("jit(step)/jvp(a/b)/", "mul")
-    assert units.split_name("jit(a/b)") == ("", "jit(a/b)")
+def test_types_and_changes_in_short() -> None:
     assert units.short_type("tensor<8x256xf32>") == "f32[8,256]"
     assert units.short_type("tensor<f32>") == "f32[]"
     assert units.change(400, 100) == "-75 %"

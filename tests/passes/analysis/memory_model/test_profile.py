@@ -174,6 +174,32 @@ def test_what_jax_makes_itself_has_the_line_of_the_call() -> None:
     assert (owner.name, owner.line, owner.bytes) == ("jit(f)/jit(relu)/tanh", "model.py:31", 256)
 
 
+def test_who_reads_an_unchanged_carry_reads_what_went_into_the_loop() -> None:
+    curve = curve_of_text(
+        """
+        func.func public @main(%x: tensor<64xf32>, %n: tensor<i32>) -> tensor<64xf32> {
+          %kept = stablehlo.cosine %x : tensor<64xf32>
+          %two:2 = stablehlo.while(%i = %n, %carry = %kept) : tensor<i32>, tensor<64xf32>
+            cond {
+              %least = stablehlo.constant dense<3> : tensor<i32>
+              %more = stablehlo.compare LT, %i, %least : (tensor<i32>, tensor<i32>) -> tensor<i1>
+              stablehlo.return %more : tensor<i1>
+            } do {
+              %next = stablehlo.add %i, %i : tensor<i32>
+              stablehlo.return %next, %carry : tensor<i32>, tensor<64xf32>
+            }
+          %one = stablehlo.constant dense<1.0> : tensor<1xf32>
+          %out = stablehlo.dynamic_update_slice %two#1, %one, %two#0
+            : (tensor<64xf32>, tensor<1xf32>, tensor<i32>) -> tensor<64xf32>
+          %sum = stablehlo.add %out, %kept : tensor<64xf32>
+          return %sum : tensor<64xf32>
+        }
+        """
+    )
+    # Both its copy to be written over and what is read afterwards.
+    assert [owner.bytes for owner in curve.owners if owner.bytes > 4] == [256, 256]
+
+
 def test_a_text_that_is_no_module_is_refused() -> None:
     with pytest.raises(ValueError, match="not a module of StableHLO"):
         curve_of_text("func.func @main(")

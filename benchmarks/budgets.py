@@ -1,0 +1,194 @@
+"""How far a predicted frontier is from XLA, and what it costs beside one compile.
+
+    python -m benchmarks.budgets         (needs the extras cuda13 and demo; no GPU; about an hour on
+                                          a small machine; --program NAME does one program)
+
+Each program's frontier is estimated for an H100, and the plan of each of its points is compiled for
+one. Writes benchmarks/results/budgets_h100.json, which keeps one entry for each version of JAX it
+was run with, and .md, the same as tables; with --picture the demo's frontier into docs/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.extend.mlir import ir
+
+import hloom
+from benchmarks.common.h100 import MEBI_BYTES, TARGET, placement
+from benchmarks.common.subjects import SUBJECTS
+from benchmarks.common.tables import RESULTS, Report, table, update_report
+from hloom import targets
+from hloom._jax.executables import memory_figures
+from hloom._jax.execution import compile_module
+from hloom._jax.options import OPTION
+from hloom.budgets.estimating import frontier_of
+from hloom.passes.framework.options import Budget
+from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.ir.clone import clone_module
+from hloom.passes.remat import Remat
+from hloom.passes.remat.budget.frontier import FrontierAnalysis, FrontierPoint
+from hloom.passes.remat.plan import RematPlan
+
+NAME = "budgets_h100"
+POINTS, TIMED_BUDGETS = 8, 10
+DEMO = "demo"
+PROGRAMS = (DEMO, "gpt_scanned", "gpt_unrolled", "llama", "unet", "lstm")
+
+_PICTURE = Path(__file__).resolve().parents[1] / "docs" / "budgets.svg"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measures with the JAX that runs this, and writes the files."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.budgets")
+    parser.add_argument("--program", choices=PROGRAMS, action="append")
+    parser.add_argument("--picture", action="store_true", help="draw the demo's frontier")
+    chosen = parser.parse_args(arguments)
+    sharding = placement()
+    jax.config.update("jax_enable_compilation_cache", False)
+    if chosen.picture:
+        module = _lower(DEMO, sharding).compiler_ir()
+        found = frontier_of(module, targets.load(TARGET), TIMED_BUDGETS)
+        _PICTURE.write_text(found.svg(), encoding="utf-8")
+        return
+    file = RESULTS / f"{NAME}.json"
+    report: Report = json.loads(file.read_text("utf-8")) if file.exists() else {}
+    programs: dict[str, Any] = report.get(jax.__version__, {}).get("programs", {})
+    for name in chosen.program or PROGRAMS:
+        programs[name] = _measure(name, sharding)
+        entry = {
+            "hloom": hloom.__version__,
+            "python": platform.python_version(),
+            "programs": {name: programs[name] for name in PROGRAMS if name in programs},
+        }
+        text = update_report(NAME, entry, _markdown)
+    print(text)
+
+
+def _lower(name: str, sharding: Any) -> Any:
+    if name != DEMO:
+        return SUBJECTS[name].lower(None, sharding)
+    from hloom.tools.demo.model import Sizes
+    from hloom.tools.demo.train import TrainStep
+
+    return TrainStep(Sizes(), seed=0).lower(sharding)
+
+
+def _measure(name: str, sharding: Any) -> dict[str, Any]:
+    module = _lower(name, sharding).compiler_ir()
+    devices = list(sharding.device_set)
+    # Once for what the process does once, such as importing scipy's solvers.
+    frontier_of(module, targets.load(TARGET), TIMED_BUDGETS)
+    start_s = _cpu_seconds()
+    frontier_of(module, targets.load(TARGET), TIMED_BUDGETS)
+    estimate_s = _cpu_seconds() - start_s
+    start_s = _cpu_seconds()
+    compile_module(clone_module(module), devices, {OPTION: "off"})
+    compile_s = _cpu_seconds() - start_s
+    prepared = clone_module(module)
+    pipeline = Pipeline((Remat(budget=Budget()),))
+    driver = pipeline.driver()
+    assert driver is not None
+    pipeline.run(prepared, target=targets.load(TARGET), stop=driver[0])
+    rows: list[dict[str, Any]] = []
+    with prepared.context, ir.Location.unknown():
+        analysis = FrontierAnalysis(prepared, targets.load(TARGET), Remat().min_bytes)
+        for point in analysis.along(POINTS):
+            temp_bytes = _compiled_bytes(analysis, point, devices)
+            print(f"{name}: {point.temp_bytes / temp_bytes - 1:+.1%}", flush=True)
+            rows.append(
+                {
+                    "spec": "off" if point.budget is None else str(Remat(budget=point.budget)),
+                    "predicted_temp_bytes": point.temp_bytes,
+                    "temp_bytes": temp_bytes,
+                    "added_seconds": point.added_seconds,
+                    "added_flops": point.added_flops,
+                }
+            )
+    return {
+        "points": rows,
+        "operations": len(analysis.model.operations),
+        "estimate_cpu_s": round(estimate_s, 3),
+        "compile_cpu_s": round(compile_s, 3),
+    }
+
+
+def _compiled_bytes(analysis: FrontierAnalysis, point: FrontierPoint, devices: list[Any]) -> int:
+    """XLA's temporary memory for the plan of a point."""
+    rewritten = clone_module(analysis.module)
+    if point.estimate.candidate is not None:
+        plans = analysis.model.on(rewritten, analysis.model.plan(point.estimate.candidate))
+        Remat().apply(RematPlan(*plans))
+    found = memory_figures(compile_module(rewritten, devices, {OPTION: "off"})).temp_bytes
+    assert found is not None
+    return found
+
+
+def _cpu_seconds() -> float:
+    """Of this process and of what it started, such as ptxas."""
+    return sum(os.times()[:4])
+
+
+def _errors(program: dict[str, Any]) -> list[float]:
+    return [
+        abs(each["predicted_temp_bytes"] / each["temp_bytes"] - 1) for each in program["points"]
+    ]
+
+
+def _markdown(report: Report) -> Iterator[str]:
+    yield "# Predicted frontiers beside XLA"
+    yield ""
+    yield "<!-- Written by `python -m benchmarks.budgets`. -->"
+    yield ""
+    yield (
+        f"Up to {POINTS} points along each program's frontier, compiled for an H100: how far the "
+        f"predicted temporary memory is from XLA's. The time is that of {TIMED_BUDGETS} budgets, "
+        "in CPU seconds beside one compile of the program as it is, in one run."
+    )
+    for version, entry in report.items():
+        yield ""
+        yield f"## jax {version}, Python {entry['python']}"
+        yield ""
+        rows = [
+            [
+                name,
+                f"{program['operations']}",
+                f"{len(program['points'])}",
+                f"{statistics.median(_errors(program)):.1%}",
+                f"{max(_errors(program)):.1%}",
+                f"{program['estimate_cpu_s']:.2f}",
+                f"{program['compile_cpu_s']:.2f}",
+                f"{program['estimate_cpu_s'] / program['compile_cpu_s']:.0%}",
+            ]
+            for name, program in entry["programs"].items()
+        ]
+        columns = ["program", "operations", "points", "median error", "largest"]
+        columns += ["estimate, s", "compile, s", "share"]
+        yield from table(columns, rows)
+        for name, program in entry["programs"].items():
+            yield ""
+            yield f"### {name}"
+            yield ""
+            points = [
+                [
+                    f"`{each['spec']}`",
+                    f"{each['predicted_temp_bytes'] / MEBI_BYTES:.1f}",
+                    f"{each['temp_bytes'] / MEBI_BYTES:.1f}",
+                    f"{each['predicted_temp_bytes'] / each['temp_bytes'] - 1:+.1%}",
+                    f"{1e3 * each['added_seconds']:.3f}",
+                ]
+                for each in program["points"]
+            ]
+            yield from table(["budget", "predicted, MiB", "XLA, MiB", "error", "added, ms"], points)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,23 @@
+"""What a lowered program tells of itself: the devices that it is for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+
+def devices_of(lowered: Any) -> tuple[Any, Any]:
+    """The backend that a `jax.stages.Lowered` is for, and an array of its devices.
+
+    Those of its shardings, which may only be described; else the first of the default backend.
+    """
+    described = lowered._lowering.compile_args
+    backend = described["backend"]
+    for sharding in (*described["in_shardings"], *described["out_shardings"]):
+        devices = getattr(sharding, "device_set", ())
+        if devices:
+            ordered = sorted(devices, key=lambda device: int(device.id))
+            return ordered[0].client, np.array(ordered, dtype=object)
+    devices = backend.local_devices()[: described["num_devices"]]
+    return backend, np.array(devices, dtype=object)

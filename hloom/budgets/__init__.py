@@ -1,0 +1,1 @@
+"""What each budget gives a program, before anything is compiled: `hloom.estimate`."""

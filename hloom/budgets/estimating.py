@@ -1,0 +1,179 @@
+"""Estimates what budgets give a program: traced and lowered, but never compiled or run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax.extend.mlir import ir
+
+from hloom import targets
+from hloom._jax import devices as jax_devices
+from hloom._jax.lowered import devices_of
+from hloom.budgets.frontier import BudgetPoint, Frontier
+from hloom.compiling.origin import module_name
+from hloom.passes.framework.base import Target
+from hloom.passes.framework.errors import SpecError
+from hloom.passes.framework.feedback import Attempt
+from hloom.passes.framework.gc_pause import gc_paused
+from hloom.passes.framework.options import Budget, SpellingError, options_of
+from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.ir import walk
+from hloom.passes.ir.clone import clone_module
+from hloom.passes.remat import Remat
+from hloom.passes.remat.budget.frontier import FrontierAnalysis, FrontierPoint, kinks
+from hloom.passes.remat.obstacle import RematObstacle
+from hloom.passes.remat.record import RematRecord
+from hloom.targets.devices import target_of
+
+POINTS = 10
+"""The points along a frontier where no budgets are asked for."""
+
+_SPELLING = next(option for option in options_of(Remat) if option.name == "budget")
+
+
+def estimate(
+    jitted: Any,
+    *args: Any,
+    budgets: Sequence[str] | int | None = None,
+    target: str | Target | None = None,
+    **kwargs: Any,
+) -> Frontier:
+    """What budgets of memory would give a program: its memory against the time they add.
+
+    The program is traced and lowered; XLA compiles nothing and nothing runs. What hloom is set to
+    do with the program does not matter.
+
+    Args:
+      jitted: what `jax.jit` gave, or a `jax.stages.Lowered`, which takes no further arguments.
+      *args, **kwargs: its arguments; `jax.ShapeDtypeStruct`s do in the place of arrays, and their
+        shardings count.
+      budgets: as in a spec, e.g. ["60GiB", "50%", "min"]; or how many points to find along the
+        frontier, 10 where not given.
+      target: what it is to run on, e.g. "h100_sxm"; by default what it was lowered for.
+
+    Raises SpecError for a mistaken budget, hloom.targets.TargetError for an unknown target, and
+    TypeError for what cannot be lowered.
+    """
+    wanted = parse_budgets(budgets, source="hloom.estimate")
+    lowered = _lowered(jitted, args, kwargs)
+    if target is None:
+        backend, devices = devices_of(lowered)
+        found = target_of(
+            jax_devices.platform_of(backend), jax_devices.device_facts(backend, devices)
+        )
+    else:
+        found = targets.load(target) if isinstance(target, str) else target
+    return frontier_of(lowered.compiler_ir(), found, wanted)
+
+
+def _lowered(jitted: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if isinstance(jitted, jax.stages.Lowered):
+        if args or kwargs:
+            raise TypeError("hloom.estimate: a Lowered has its arguments: give no others.")
+        return jitted
+    if not hasattr(jitted, "lower"):
+        raise TypeError(
+            f"hloom.estimate: wanted what jax.jit gives, or a Lowered; got "
+            f"{type(jitted).__name__}. Use jax.jit(f)."
+        )
+    return jitted.lower(*args, **kwargs)
+
+
+def parse_budgets(budgets: Sequence[str] | int | None, *, source: str) -> tuple[Budget, ...] | int:
+    """Budgets as a spec spells them, or a number of points. Raises SpecError."""
+    if budgets is None:
+        return POINTS
+    if isinstance(budgets, int) and not isinstance(budgets, bool):
+        if budgets < 2:
+            raise SpecError(f"{source}: budgets={budgets}: of points there are at least 2.")
+        return budgets
+    listed = (budgets,) if isinstance(budgets, str | bool) else tuple(budgets)
+    return tuple(_budget(each, source) for each in listed)
+
+
+def _budget(text: Any, source: str) -> Budget:
+    hint = ""
+    if isinstance(text, str):
+        try:
+            budget: Budget = _SPELLING.parse(text)
+        except SpellingError as error:
+            hint = str(error)
+        else:
+            return budget
+    raise SpecError(f"{source}: a budget is {_SPELLING.wants}, got {text!r}.{hint}")
+
+
+def frontier_of(
+    module: ir.Module,
+    target: Target,
+    budgets: tuple[Budget, ...] | int,
+    attempts: Sequence[Attempt[RematRecord]] = (),
+) -> Frontier:
+    """The frontier of a module as JAX made it, which is not edited.
+
+    Args:
+      module: as it goes to the passes.
+      target: what it is to run on.
+      budgets: those to estimate, or how many points to find.
+      attempts: earlier compiles of it for that target, with XLA's figures, which correct the model.
+
+    Raises PassError where a pass before `remat` fails.
+    """
+    pipeline = Pipeline((Remat(budget=Budget()),))
+    driver = pipeline.driver()
+    assert driver is not None
+    prepared = clone_module(module)
+    pipeline.run(prepared, target=target, stop=driver[0])
+    with prepared.context, ir.Location.unknown(), gc_paused():
+        analysis = FrontierAnalysis(prepared, target, Remat().min_bytes, attempts)
+        try:
+            return _frontier(module_name(module), analysis, budgets)
+        except walk.NoEntryError as error:
+            why = f"No budget can be held: {error}."
+            return Frontier(module_name(module), target.name, (), 0.0, 0, 0, None, why)
+
+
+def _frontier(name: str, analysis: FrontierAnalysis, budgets: tuple[Budget, ...] | int) -> Frontier:
+    unmodified, floor = analysis.unmodified, analysis.floor
+    target, note = analysis.target, ""
+    if isinstance(budgets, int):
+        found = analysis.along(budgets)
+    else:
+        given = [(each, analysis.at(each)) for each in budgets]
+        found = [unmodified, *(point for _, point in given if point is not None)]
+        if any(point is None for _, point in given):
+            note = f"fit: the memory of {target.name} is not known. "
+        found.sort(key=lambda point: -point.temp_bytes)
+    marked = kinks(found) if isinstance(budgets, int) else ()
+    if analysis.obstacle is not None:
+        note += analysis.obstacle.sentence
+    elif floor.temp_bytes >= unmodified.temp_bytes:
+        note += RematObstacle.NO_GAIN.sentence
+    return Frontier(
+        module=name,
+        target=target.name,
+        points=tuple(
+            _shown(point, analysis.step_seconds, knee=number in marked)
+            for number, point in enumerate(found)
+        ),
+        step_seconds=analysis.step_seconds,
+        unmodified_bytes=unmodified.step_bytes,
+        floor_bytes=floor.step_bytes,
+        device_bytes=target.usable_bytes,
+        note=note.strip(),
+    )
+
+
+def _shown(point: FrontierPoint, step_seconds: float, *, knee: bool) -> BudgetPoint:
+    return BudgetPoint(
+        spec="off" if point.budget is None else str(Remat(budget=point.budget)),
+        step_bytes=point.step_bytes,
+        temp_bytes=point.temp_bytes,
+        added_seconds=point.added_seconds,
+        added_share=point.added_seconds / step_seconds if step_seconds else 0.0,
+        added_flops=point.added_flops,
+        holds=point.holds,
+        knee=knee,
+    )

@@ -1,0 +1,199 @@
+"""The frontier of a program, for people: as a table, as a picture, as JSON."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from html import escape
+
+from rich.table import Table
+
+from hloom.budgets.drawing import Level, Mark, PictureError, Scene
+from hloom.passes.remat.explain import size
+from hloom.terminal import PlainConsole
+from hloom.visible import visible
+
+COLUMNS = (
+    ("step", True),
+    ("temporaries", True),
+    ("added time", True),
+    ("of step", True),
+    ("recomputed", True),
+    ("", False),
+    ("spec", False),
+)
+"""The columns of a table, and which of them are figures."""
+
+
+@dataclass(frozen=True)
+class BudgetPoint:
+    """What one budget is predicted to give on each device.
+
+    Attributes:
+      spec: the spec to use, e.g. "remat{budget=60GiB}"; "off" for the program as it is.
+      step_bytes: arguments, results and temporary memory.
+      temp_bytes: of that, temporary memory.
+      added_seconds: the time that the recomputation adds to a step.
+      added_share: the same as a share of the step's own time.
+      added_flops: floating-point operations that are done once more.
+      holds: whether the budget is predicted to hold.
+      knee: below this much memory each byte costs more time than above.
+    """
+
+    spec: str
+    step_bytes: int
+    temp_bytes: int
+    added_seconds: float
+    added_share: float
+    added_flops: float
+    holds: bool = True
+    knee: bool = False
+
+    def to_json(self) -> dict[str, object]:
+        """Its fields, as values that `json.dumps` takes."""
+        return dict(vars(self))
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """A program's memory against added time, predicted; most memory first.
+
+    Attributes:
+      module: the program's name.
+      target: what it is to run on.
+      points: one for each budget that was asked for; or some along the whole frontier.
+      step_seconds: the time of the step as it is, by rooflines.
+      unmodified_bytes, floor_bytes: the memory of the step as it is, and the least that a budget
+        can reach.
+      device_bytes: what a step may take of a device of the target; None where it is not known.
+      note: why there is nothing to choose, or not all; empty where there is nothing to say.
+    """
+
+    module: str
+    target: str
+    points: tuple[BudgetPoint, ...]
+    step_seconds: float
+    unmodified_bytes: int
+    floor_bytes: int
+    device_bytes: int | None
+    note: str = ""
+
+    @property
+    def knees(self) -> tuple[BudgetPoint, ...]:
+        """The points below which memory becomes dearer."""
+        return tuple(point for point in self.points if point.knee)
+
+    def to_json(self) -> dict[str, object]:
+        """Everything, as values that `json.dumps` takes."""
+        return dict(vars(self)) | {"points": [point.to_json() for point in self.points]}
+
+    def rows(self) -> Iterator[tuple[str, ...]]:
+        """The points as texts for people, in the order of `COLUMNS`."""
+        for point in self.points:
+            added = ("", "", "")
+            if point.spec != "off":
+                added = (
+                    f"{1e3 * point.added_seconds:.3g} ms",
+                    f"{point.added_share:+.1%}".replace("%", " %"),
+                    _flops(point.added_flops),
+                )
+            mark = "◆" if point.knee else "" if point.holds else "✗"
+            yield size(point.step_bytes), size(point.temp_bytes), *added, mark, point.spec
+
+    def table(self) -> Table:
+        """The points as a table of rich."""
+        table = Table(box=None, pad_edge=False)
+        for name, is_number in COLUMNS:
+            table.add_column(name, justify="right" if is_number else "left", no_wrap=True)
+        for row in self.rows():
+            table.add_row(*row)
+        return table
+
+    @property
+    def title(self) -> str:
+        """What it is of, in a line."""
+        return f"{self.module} on {self.target}: memory of a step against added time, predicted"
+
+    def sentences(self) -> Iterator[str]:
+        """What there is to say below the table."""
+        if self.note:
+            yield self.note
+        missed = [point for point in self.points if not point.holds]
+        if missed:
+            specs = ", ".join(point.spec for point in missed)
+            yield f"✗ {specs}: the least that a step can be held to is {size(self.floor_bytes)}."
+        if self.device_bytes is not None:
+            fits = "fits in" if self.unmodified_bytes <= self.device_bytes else "is more than"
+            yield (
+                f"As it is the step takes {size(self.unmodified_bytes)}, which {fits} the "
+                f"{size(self.device_bytes)} that {self.target} has for it."
+            )
+        if self.knees:
+            yield "◆ A kink: below this, each byte costs more time than above it."
+
+    def __str__(self) -> str:
+        with io.StringIO() as file:
+            console = PlainConsole(file=file, width=120, color_system=None)
+            console.print(self.title, soft_wrap=True)
+            console.print(self.table())
+            for sentence in self.sentences():
+                console.print(sentence, soft_wrap=True)
+            return file.getvalue().rstrip()
+
+    __repr__ = __str__
+
+    def svg(self) -> str:
+        """The picture as SVG. Raises PictureError without matplotlib."""
+        return self._scene().picture("svg").decode()
+
+    def png(self) -> bytes:
+        """The picture as PNG. Raises PictureError without matplotlib."""
+        return self._scene().picture("png")
+
+    def _repr_html_(self) -> str:
+        """For a notebook the picture, where matplotlib is installed, and the table."""
+        try:
+            picture = base64.b64encode(self.svg().encode()).decode()
+        except PictureError:
+            picture = ""
+        head = "".join(f"<th>{name}</th>" for name, _ in COLUMNS)
+        cells = (
+            "".join(f"<td>{escape(visible(cell))}</td>" for cell in row) for row in self.rows()
+        )
+        body = "".join(f"<tr>{row}</tr>" for row in cells)
+        notes = "".join(f"<p>{escape(visible(each))}</p>" for each in self.sentences())
+        title = escape(visible(self.title))
+        image = f'<img alt="{title}" src="data:image/svg+xml;base64,{picture}">' if picture else ""
+        return (
+            f"<div>{image}<table><caption>{title}</caption><thead><tr>{head}</tr></thead>"
+            f"<tbody>{body}</tbody></table>{notes}</div>"
+        )
+
+    def _scene(self) -> Scene:
+        return Scene(
+            title=self.title,
+            line=tuple((point.step_bytes, point.added_seconds) for point in self.points),
+            marks=tuple(
+                Mark(
+                    point.step_bytes,
+                    point.added_seconds,
+                    "kink" if point.knee else "budget",
+                    point.spec if point.knee else "",
+                )
+                for point in self.points
+            ),
+            levels=()
+            if self.device_bytes is None
+            else (Level(self.device_bytes, f"usable memory of {self.target}"),),
+            step_seconds=self.step_seconds,
+        )
+
+
+def _flops(count: float) -> str:
+    """A number of floating-point operations, e.g. "8.1 GFLOP"."""
+    for unit, scale in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if count >= scale:
+            return f"{count / scale:.3g} {unit}FLOP"
+    return f"{count:.0f} FLOP"

@@ -1,0 +1,1 @@
+"""`hloom budgets`: what each budget gives a program: memory against added time."""

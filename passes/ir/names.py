@@ -1,0 +1,158 @@
+"""What JAX's names and call stacks tell people: the user's own line, the layer, the argument.
+
+Texts alone, so that whoever reads XLA's text, a dump, or the stack of Python uses the same rules.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import sysconfig
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import NamedTuple
+
+_PACKAGES = re.compile(r"^.*[\\/](?:site|dist)-packages[\\/]")
+_STANDARD_LIBRARY = re.compile(r"^.*[\\/]lib(?:64)?[\\/]python3\.\d+[\\/]")
+_INSTALLED_HERE = tuple(sysconfig.get_path(name) for name in ("platstdlib", "scripts", "stdlib"))
+
+
+@functools.cache
+def is_installed(file: str) -> bool:
+    """Whether a file is one of an installed package or of Python, here or on another machine.
+
+    So are the scripts that packages install, as `pytest`.
+    """
+    if _PACKAGES.match(file) or _STANDARD_LIBRARY.match(file) or file.startswith("<frozen "):
+        return True
+    return any(file.startswith(folder + os.sep) for folder in _INSTALLED_HERE)
+
+
+def short_line(line: str) -> str:
+    """A source line without the folders that say nothing: "flax/nnx/nn/linear.py:422"."""
+    for folders in (_PACKAGES, _STANDARD_LIBRARY):
+        inside, found = folders.subn("", line)
+        if found:
+            return inside
+    return PurePath(line).name
+
+
+class Frame(NamedTuple):
+    """One call on a stack of Python: "file:line", its file, and the function it stands in."""
+
+    line: str
+    file: str
+    function: str = ""
+
+
+@dataclass(frozen=True)
+class SourceLine:
+    """Where in the user's program an operation was written.
+
+    Attributes:
+      line: "file:line" of the innermost call outside of installed packages; where there is none,
+        of the innermost call at all. Empty where nothing is known.
+      library: "file:line" of the innermost call, where that is in a package which `line` calls.
+      function: the function that `line` stands in; empty where it is not known.
+    """
+
+    line: str = ""
+    library: str = ""
+    function: str = ""
+
+    @classmethod
+    def of(cls, frames: Iterable[Frame]) -> SourceLine:
+        """The line that a call stack, the innermost call first, tells of."""
+        innermost = None
+        for frame in frames:
+            innermost = innermost or frame
+            if not is_installed(frame.file):
+                library = "" if frame is innermost else innermost.line
+                return cls(frame.line, library, frame.function)
+        return cls() if innermost is None else cls(innermost.line, "", innermost.function)
+
+    def __str__(self) -> str:
+        return f"{self.line} ({short_line(self.library)})" if self.library else self.line
+
+    @property
+    def short(self) -> str:
+        """Both lines without the folders that say nothing."""
+        both = filter(
+            None, (short_line(self.line), self.library and f"({short_line(self.library)})")
+        )
+        return " ".join(both)
+
+    def to_json(self, key: str = "source") -> dict[str, object]:
+        """The line under `key`, and the library's, where there is one, under "library"."""
+        lines: dict[str, object] = {key: self.line}
+        return lines | {"library": self.library} if self.library else lines
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """A name stack of JAX as what leads to an operation, with its "/", and the operation."""
+    depth = 0
+    for position in range(len(name) - 1, -1, -1):
+        depth += {")": 1, "(": -1}.get(name[position], 0)
+        if name[position] == "/" and depth == 0:
+            return name[: position + 1], name[position + 1 :]
+    return "", name
+
+
+_TRANSFORM = re.compile(
+    r"(?:checkpoint|custom_jvp|custom_vjp|jvp|linearize|remat|transpose|vjp|vmap)\((.*)\)",
+    re.DOTALL,
+)
+_CALL = re.compile(r"(?:jit|pjit|pmap|shard_map)\(.*\)", re.DOTALL)
+_STRUCTURE = re.compile(
+    r"body|branch_\d+_fun|checkpoint|closed_call|cond|custom_[jv]+p_call|eval_jaxpr|hloom\.\w+|"
+    r"rematted_computation|remat\d?|scan|shard_map|shmap_body|while|~|"
+)
+_NUMBER = re.compile(r"_\d+$|^\d+$")
+
+
+def layer(name: str) -> tuple[str, ...]:
+    """The layer that an operation belongs to: the scopes of its name stack, outermost first.
+
+    Transforms, calls, loops and branches are left out, and the numbers of layers that are alike:
+    "jit(f)/transpose(jvp(GPT))/block_3/while/body/dot_general" is of ("GPT", "block").
+    """
+    found: list[str] = []
+    # XLA joins the names of operations that it has made one of.
+    path = split_name(name.partition(";")[0])[0]
+    while path:
+        path, component = split_name(path.removesuffix("/"))
+        if inner := _TRANSFORM.fullmatch(component):
+            path += inner[1] + "/" if inner[1] else ""  # the scopes that it transforms
+        elif not (_CALL.fullmatch(component) or _STRUCTURE.fullmatch(component)):
+            scope = _NUMBER.sub("", component) or "*"
+            found += [scope] if found[-1:] != [scope] else []  # Flax names some modules twice
+    return tuple(reversed(found))
+
+
+_COMPONENT = re.compile(r"\[[^\[\]]*\]|\.?[^.\[\]]+")
+_STATES = frozenset({"mu", "nu", "params", "trace"})
+"""What optax, Flax and Haiku call a tree that has an array for each parameter, or is them."""
+
+
+def argument_groups(names: Iterable[str]) -> list[str]:
+    """For each argument of a program, by its path in the tree of arguments, what it is part of.
+
+    The path up to a tree of parameters or of an optimizer's state, "state.opt_state[0].mu" of
+    "state.opt_state[0].mu['w']"; beside such trees its first two components, "state.step"; else
+    the argument that the function has, "batch" of "batch['tokens']".
+    """
+    paths = [_COMPONENT.findall(name) or [name] for name in names]
+    ends = [_end_of_states(path) for path in paths]
+    mixed = {path[0] for path, end in zip(paths, ends, strict=True) if end > 1}
+    return [
+        "".join(path[: end or (2 if path[0] in mixed else 1)])
+        for path, end in zip(paths, ends, strict=True)
+    ]
+
+
+def _end_of_states(path: list[str]) -> int:
+    """How long a path is up to the first component that names a tree of states; 0 for none."""
+    words = [component.strip(".[]'\"") for component in path]
+    return next((at for at, word in enumerate(words, start=1) if word in _STATES), 0)

@@ -1,0 +1,100 @@
+"""A frontier as a picture: in a notebook, as SVG and PNG, and without matplotlib."""
+
+from __future__ import annotations
+
+import base64
+import builtins
+import re
+from typing import Any
+
+import pytest
+
+from hloom.budgets.drawing import Level, Mark, PictureError, Scene
+from hloom.budgets.frontier import BudgetPoint, Frontier
+
+pytestmark = pytest.mark.once
+
+MIB = 2**20
+
+
+def point(step_mib: int, seconds: float, spec: str, **more: Any) -> BudgetPoint:
+    return BudgetPoint(spec, step_mib * MIB, step_mib * MIB // 2, seconds, seconds, 1e9, **more)
+
+
+FRONTIER = Frontier(
+    module="jit_step",
+    target="a<b>$x_1$",
+    points=(
+        point(100, 0.0, "off"),
+        point(60, 0.001, "remat{budget=60MiB}", knee=True),
+        point(40, 0.01, "remat{budget=min}"),
+    ),
+    step_seconds=1.0,
+    unmodified_bytes=100 * MIB,
+    floor_bytes=40 * MIB,
+    device_bytes=80 * MIB,
+)
+
+
+def test_a_picture_says_what_it_shows_and_marks_kinks() -> None:
+    picture = FRONTIER.svg()
+    assert "jit_step on a&lt;b&gt;$x_1$" in picture  # no formula, no tag
+    assert picture == FRONTIER.svg()
+    assert FRONTIER.png().startswith(b"\x89PNG")
+
+
+def scene_texts(scene: Scene) -> list[str]:
+    from matplotlib.figure import Figure
+
+    from hloom.budgets.drawing import LIGHT
+
+    figure = Figure()
+    scene.draw(figure, LIGHT)
+    [axes] = figure.axes
+    return [
+        *(text.get_text() for text in axes.texts if text.get_text()),
+        *(text.get_text() for legend in figure.legends for text in legend.get_texts()),
+    ]
+
+
+def test_a_bound_is_shown_where_it_is_near() -> None:
+    marks = (Mark(100, 1.0, "used", "3"), Mark(80, 2.0, "attempt", "1"))
+    near, far = Level(110, "budget"), Level(1000, "device")
+    shown = scene_texts(Scene("", ((100, 1.0), (80, 2.0)), marks, (near, far)))
+    assert shown == ["1", "3", "compiled: XLA's figure", "the one used", "budget: 110 bytes"]
+
+
+@pytest.mark.parametrize("line", [(), ((0, 0.0),), ((5, 0.0), (5, 0.0))])
+def test_little_to_draw_is_drawn(line: tuple[tuple[int, float], ...]) -> None:
+    assert Scene("t", line, ()).picture("svg").startswith(b"<?xml")
+
+
+def test_a_notebook_shows_the_picture_and_the_table() -> None:
+    html = FRONTIER._repr_html_()
+    [data] = re.findall(r'src="data:image/svg\+xml;base64,([^"]+)"', html)
+    assert base64.b64decode(data).decode() == FRONTIER.svg()
+    assert html.count("<tr>") == 1 + len(FRONTIER.points)
+    assert "a&lt;b&gt;" in html
+    assert "<b>" not in html
+    assert "is more than the 80.0 MiB" in html
+
+
+@pytest.fixture
+def no_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *more: Any, **others: Any) -> Any:
+        if name.split(".")[0] == "matplotlib":
+            raise ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib")
+        return real(name, *more, **others)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+
+
+@pytest.mark.usefixtures("no_matplotlib")
+def test_without_matplotlib_there_is_the_table() -> None:
+    html = FRONTIER._repr_html_()
+    assert "<img" not in html
+    assert "remat{budget=60MiB}" in html
+    with pytest.raises(PictureError, match=r"needs matplotlib.*pip install 'hloom\[report\]'"):
+        FRONTIER.svg()

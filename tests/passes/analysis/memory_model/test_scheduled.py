@@ -1,0 +1,89 @@
+"""Memory in the order that XLA chooses for a whole module, and the post-order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.extend.mlir import ir
+
+from hloom.passes.analysis.block_graph import BlockGraph
+from hloom.passes.analysis.memory_model.fusion import Kernels
+from hloom.passes.analysis.memory_model.scheduled import scheduled_temp_bytes
+from hloom.passes.analysis.memory_model.schedulers import (
+    depth_first_order,
+    greedy_order,
+    post_order,
+)
+from hloom.passes.analysis.memory_model.tracer import predict, trace_block
+from hloom.passes.framework.base import Target
+from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.ir import walk
+from hloom.passes.ir.clone import clone_module
+
+LAYERS, ROWS, WIDTH = 6, 256, 64
+
+
+def layer(x: Any, w: Any) -> Any:
+    return x + jnp.tanh(jnp.tanh(x @ w) @ w)
+
+
+def unrolled(w: Any, x: Any) -> Any:
+    for each in range(LAYERS):
+        x = layer(x, w[each])
+    return (x**2).mean()
+
+
+def scanned(w: Any, x: Any) -> Any:
+    return (jax.lax.scan(lambda x, w: (layer(x, w), None), x, w)[0] ** 2).mean()
+
+
+@contextmanager
+def inlined(function: Any) -> Iterator[ir.Module]:
+    shapes = [(LAYERS, WIDTH, WIDTH), (ROWS, WIDTH)]
+    arguments = [jax.ShapeDtypeStruct(each, "float32") for each in shapes]
+    module = clone_module(jax.jit(function).lower(*arguments).compiler_ir())
+    Pipeline.parse("inline,cse,free-constants").run(module, target=Target())
+    with module.context, ir.Location.unknown():
+        yield module
+
+
+@pytest.mark.parametrize("function", [unrolled, jax.grad(unrolled), scanned])
+def test_without_stacks_it_is_what_the_model_predicts(function: Any) -> None:
+    with inlined(function) as module:
+        assert scheduled_temp_bytes(module) == predict(module).temp_bytes
+
+
+def test_stacks_that_count_twice_decide_on_the_order() -> None:
+    with inlined(jax.grad(scanned)) as module:
+        found = scheduled_temp_bytes(module)
+        assert found == scheduled_temp_bytes(module)
+        assert found >= predict(module).temp_bytes
+        # All that the forward loop stacks is there while the backward loop runs.
+        assert found > 3 * LAYERS * ROWS * WIDTH * 4
+
+
+def test_a_module_without_an_entry_is_told() -> None:
+    with inlined(scanned) as module:
+        entry = walk.entry_function(module)
+        entry.attributes["sym_name"] = ir.StringAttr.get("other")
+        entry.attributes["sym_visibility"] = ir.StringAttr.get("private")
+        with pytest.raises(walk.NoEntryError):
+            scheduled_temp_bytes(module)
+
+
+@pytest.mark.parametrize("function", [unrolled, jax.grad(unrolled), jax.grad(scanned)])
+@pytest.mark.parametrize("order_of", [post_order, depth_first_order, greedy_order])
+def test_every_kernel_runs_once_and_after_its_operands(function: Any, order_of: Any) -> None:
+    with inlined(function) as module:
+        block = walk.entry_function(module).regions[0].blocks[0]
+        kernels = Kernels(trace_block(BlockGraph.of(block)))
+    order = order_of(kernels)
+    time = {number: at for at, number in enumerate(order)}
+    assert sorted(order) == list(range(len(kernels.positions)))
+    for number, operands in enumerate(kernels.operands):
+        assert all(time[operand] < time[number] for operand in operands)

@@ -1,0 +1,238 @@
+"""The frontier: more memory is never slower, its points are what plans reach, kinks are found."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.extend.mlir import ir
+
+from hloom.passes.framework.base import Target
+from hloom.passes.framework.feedback import Attempt
+from hloom.passes.framework.options import Budget
+from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.ir.clone import clone_module
+from hloom.passes.remat import Remat
+from hloom.passes.remat.budget.frontier import (
+    FrontierAnalysis,
+    FrontierPoint,
+    kinks,
+    undominated,
+)
+from hloom.passes.remat.plan import BudgetPlanner
+from hloom.passes.remat.record import Estimate, RematRecord
+
+LAYERS, ROWS, WIDTH = 16, 512, 64
+GPU = Target("cuda", "gpu", memory_bytes=2**30, usable_bytes=2**29)
+
+
+def layer(x: Any, w: Any) -> Any:
+    return x + jnp.tanh(jnp.tanh(x @ w) @ w)
+
+
+def unrolled(w: Any, x: Any) -> Any:
+    for each in range(LAYERS):
+        x = layer(x, w[each])
+    return (x**2).mean()
+
+
+def scanned(w: Any, x: Any) -> Any:
+    return (jax.lax.scan(lambda x, w: (layer(x, w), None), x, w)[0] ** 2).mean()
+
+
+FORMS = {"unrolled": unrolled, "scanned": scanned}
+
+
+def shape(*sizes: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(sizes, "float32")
+
+
+@contextmanager
+def analysis_of(function: Any, target: Target = GPU, **more: Any) -> Iterator[FrontierAnalysis]:
+    lowered = jax.jit(function).lower(shape(LAYERS, WIDTH, WIDTH), shape(ROWS, WIDTH))
+    module = clone_module(lowered.compiler_ir())
+    Pipeline.parse("inline,cse,free-constants").run(module, target=target)
+    with module.context, ir.Location.unknown():
+        yield FrontierAnalysis(module, target, 0, **more)
+
+
+@pytest.fixture(params=FORMS, scope="module")
+def analysis(request: pytest.FixtureRequest) -> Iterator[FrontierAnalysis]:
+    with analysis_of(jax.grad(FORMS[request.param])) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def along(analysis: FrontierAnalysis) -> list[FrontierPoint]:
+    return analysis.along(8)
+
+
+def test_less_memory_takes_more_time(along: list[FrontierPoint]) -> None:
+    assert 4 <= len(along) <= 9
+    for more, less in itertools.pairwise(along):
+        assert more.temp_bytes > less.temp_bytes
+        assert more.added_seconds < less.added_seconds
+    assert along[0].budget is None
+    assert along[0].added_flops == 0
+    assert along[-1].budget == Budget(percent=0.0, least=True)
+    assert along[-1].added_flops > 0
+
+
+def test_a_plan_for_the_budget_of_a_point_takes_no_more_time_nor_memory(
+    analysis: FrontierAnalysis, along: list[FrontierPoint]
+) -> None:
+    for point in along[1:-1]:
+        assert point.budget is not None
+        assert point.holds
+        reached = analysis.at(point.budget)
+        assert reached is not None
+        assert reached.holds
+        assert reached.added_seconds <= point.added_seconds * 1.001
+
+
+def first_plan(analysis: FrontierAnalysis, budget: Budget) -> RematRecord:
+    planner = BudgetPlanner(analysis.module, analysis.target, budget, analysis.min_bytes)
+    attempts: list[Attempt[RematRecord]] = []
+    if budget.percent is not None:
+        # A share is of what the program takes as it is, which is compiled first.
+        record = planner(analysis.module, attempts).record
+        attempts.append(
+            Attempt(record, analysis.unmodified.step_bytes, analysis.unmodified.temp_bytes)
+        )
+    return planner(analysis.module, attempts).record
+
+
+@pytest.mark.parametrize("share", [0.4, 0.6, 0.8])
+def test_a_size_gives_what_the_pass_plans_for_it(share: float) -> None:
+    with analysis_of(jax.grad(unrolled)) as analysis:
+        budget = Budget(size_bytes=int(analysis.unmodified.step_bytes * share))
+        point = analysis.at(budget)
+        record = first_plan(analysis, budget)
+    assert point is not None
+    assert point.estimate == record.estimate
+    assert record.prediction is not None
+    assert point.step_bytes == record.prediction.step_bytes
+    assert point.added_flops == record.prediction.added_flops
+
+
+@pytest.mark.parametrize("percent", [50.0, 70.0])
+def test_a_share_gives_what_the_pass_plans_for_it(percent: float) -> None:
+    with analysis_of(jax.grad(unrolled)) as analysis:
+        point = analysis.at(Budget(percent=percent))
+        record = first_plan(analysis, Budget(percent=percent))
+    assert point is not None
+    assert point.estimate == record.estimate
+    assert point.temp_bytes <= analysis.unmodified.temp_bytes * percent / 100
+
+
+def test_below_the_floor_there_is_the_floor(analysis: FrontierAnalysis) -> None:
+    point = analysis.at(Budget(size_bytes=1))
+    assert point is not None
+    assert not point.holds
+    assert point.estimate == analysis.floor.estimate
+    assert analysis.at(Budget(percent=0.0, least=True)) == analysis.floor
+
+
+def test_fit_is_the_memory_of_the_target(analysis: FrontierAnalysis) -> None:
+    point = analysis.at(Budget())
+    assert point is not None
+    assert point.limit_bytes == 2**29 - analysis.around_bytes
+    assert point.estimate.candidate is None  # it fits as it is
+
+
+def test_fit_without_a_known_memory_is_nothing() -> None:
+    with analysis_of(jax.grad(unrolled), Target("cuda", "gpu")) as analysis:
+        assert analysis.at(Budget()) is None
+
+
+def test_the_same_module_gives_the_same_points(analysis: FrontierAnalysis) -> None:
+    again = FrontierAnalysis(analysis.module, analysis.target, analysis.min_bytes)
+    assert again.along(8) == analysis.along(8)
+
+
+def test_it_edits_nothing(analysis: FrontierAnalysis, along: list[FrontierPoint]) -> None:
+    before = str(analysis.module)
+    FrontierAnalysis(analysis.module, analysis.target, 0).along(4)
+    assert along
+    assert str(analysis.module) == before
+
+
+def test_the_figures_of_compiles_correct_the_model() -> None:
+    with analysis_of(jax.grad(unrolled)) as analysis:
+        plain = analysis.at(Budget(percent=50.0))
+        model = analysis.unmodified.estimate
+        assert plain is not None
+    tried = Attempt(RematRecord(estimate=model), 5 * model.temp_bytes, 2 * model.temp_bytes)
+    with analysis_of(jax.grad(unrolled), attempts=(tried,)) as analysis:
+        assert analysis.unmodified.temp_bytes == 2 * model.temp_bytes
+        assert analysis.around_bytes == 3 * model.temp_bytes
+        point = analysis.at(Budget(percent=50.0))
+        assert point is not None
+        assert point.estimate.candidate == plain.estimate.candidate
+        assert point.temp_bytes == 2 * plain.temp_bytes
+
+
+def test_without_a_backward_pass_there_is_one_point() -> None:
+    with analysis_of(unrolled) as analysis:
+        assert [point.budget for point in analysis.along(10)] == [None]
+        assert analysis.obstacle is not None
+        assert "no backward pass" in analysis.obstacle.sentence
+
+
+def test_a_long_program_has_few_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hloom.passes.remat.budget.frontier._MOST_WORK", 1)
+    with analysis_of(jax.grad(unrolled)) as analysis:
+        analysis.floor  # noqa: B018 # what it takes is there in any case
+        known = analysis.model.simulated
+        assert len(analysis.along(50)) >= 2
+        assert analysis.model.simulated == known
+
+
+def test_the_step_takes_the_time_of_all_its_layers() -> None:
+    with analysis_of(jax.grad(unrolled)) as one, analysis_of(jax.grad(scanned)) as other:
+        # A scan also writes and reads what it stacks.
+        assert 0 < one.step_seconds < other.step_seconds < 2 * one.step_seconds
+
+
+def points(*pairs: tuple[int, float]) -> list[FrontierPoint]:
+    return [
+        FrontierPoint(None, None, bytes_, bytes_, seconds, 0.0, Estimate(None, bytes_, seconds))
+        for bytes_, seconds in pairs
+    ]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "expected"),
+    [
+        ([(100, 0.0), (50, 1.0), (0, 2.0)], ()),
+        ([(100, 0.0), (40, 0.1), (0, 2.0)], (1,)),
+        ([(100, 0.0), (70, 0.0), (60, 0.5), (30, 0.6), (0, 2.0)], (1, 3)),
+        ([(100, 0.0), (90, 1.9), (0, 2.0)], ()),
+        ([(100, 0.0), (0, 2.0)], ()),
+        ([(100, 0.0)], ()),
+        ([], ()),
+        ([(5, 0.0), (5, 0.0), (5, 0.0)], ()),
+    ],
+)
+def test_kinks_are_corners_below_the_line(
+    pairs: list[tuple[int, float]], expected: tuple[int, ...]
+) -> None:
+    assert kinks(points(*pairs)) == expected
+
+
+def test_what_another_beats_in_both_is_left_out() -> None:
+    pairs = [(10, 5.0), (30, 1.0), (20, 1.0), (20, 3.0), (40, 0.0), (50, 0.0)]
+    assert undominated(pairs, lambda pair: pair) == [(40, 0.0), (20, 1.0), (10, 5.0)]
+
+
+def test_the_shown_specs_are_specs() -> None:
+    with analysis_of(jax.grad(unrolled)) as analysis:
+        for point in analysis.along(5)[1:]:
+            [step] = Pipeline.parse(str(Remat(budget=point.budget))).passes
+            assert isinstance(step, Remat)
+            assert step.budget == point.budget

@@ -1,0 +1,253 @@
+"""`hloom budgets`: on a dump, on files of all kinds, and on what is none of these."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import hloom_cli as cli
+from hloom.budgets.estimating import frontier_of
+from hloom.passes.framework.options import Budget
+from hloom.passes.ir.clone import clone_module
+from hloom.targets import load
+
+Run = Callable[..., tuple[int, str, str]]
+
+LAYERS, ROWS, WIDTH = 12, 512, 64
+
+
+def loss(w: Any, x: Any) -> Any:
+    def layer(x: Any, w: Any) -> tuple[Any, None]:
+        return x + jnp.tanh(jnp.tanh(x @ w) @ w), None
+
+    return (jax.lax.scan(layer, x, w)[0] ** 2).mean()
+
+
+@pytest.fixture(scope="module")
+def module() -> Any:
+    shapes = [(LAYERS, WIDTH, WIDTH), (ROWS, WIDTH)]
+    arguments = [jax.ShapeDtypeStruct(each, "float32") for each in shapes]
+    return jax.jit(jax.grad(loss)).lower(*arguments).compiler_ir()
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def run_main(*words: object) -> tuple[int, str, str]:
+        status = cli.main(["budgets", *map(str, words)])
+        out, err = capsys.readouterr()
+        return status, out, err
+
+    return run_main
+
+
+@pytest.fixture
+def file(module: Any, tmp_path: Path) -> Path:
+    written = tmp_path / "step.mlir"
+    written.write_text(str(module))
+    return written
+
+
+def test_a_file_as_text_and_as_bytecode(run: Run, module: Any, file: Path, tmp_path: Path) -> None:
+    status, out, err = run(file, "--budget", "50%", "--budget", "min")
+    assert (status, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[0].startswith("jit_loss on h100_sxm: ")
+    assert [line.split()[-1] for line in lines[2:5]] == [
+        "off",
+        "remat{budget=50%}",
+        "remat{budget=min}",
+    ]
+    data = io.BytesIO()
+    module.operation.write_bytecode(data)
+    bytecode = tmp_path / "step.mlirbc"
+    bytecode.write_bytes(data.getvalue())
+    assert run(bytecode, "--budget", "50%", "--budget", "min") == (0, out, "")
+
+
+def test_everything_is_written(run: Run, module: Any, file: Path, tmp_path: Path) -> None:
+    outs = {kind: tmp_path / f"out.{kind}" for kind in ("png", "svg", "json")}
+    options = [word for kind, out in outs.items() for word in (f"--{kind}", out)]
+    status, out, err = run(file, "--target", "cpu", "--budget", "60%", *options)
+    assert (status, err) == (0, "")
+    assert all(f"wrote {each}" in out for each in outs.values())
+    assert outs["png"].read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in outs["svg"].read_text()
+    found = json.loads(outs["json"].read_text())
+    same = frontier_of(clone_module(module), load("cpu"), (Budget(percent=60.0),))
+    assert found == json.loads(json.dumps(same.to_json()))
+
+
+BROKEN: dict[str, tuple[str | bytes, str]] = {
+    "empty": ("", "the input is empty: expected an MLIR module"),
+    "no module": ("module {\n  func.func @main(", ":2:18: expected"),
+    "binary": (b"\0\1\2", "binary data: neither MLIR text nor bytecode"),
+    "cut bytecode": (b"ML\xefR\x0d", ":"),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_a_broken_file_is_told_in_a_line(run: Run, tmp_path: Path, kind: str) -> None:
+    content, said = BROKEN[kind]
+    broken = tmp_path / "broken.mlir"
+    broken.write_bytes(content if isinstance(content, bytes) else content.encode())
+    status, out, err = run(broken)
+    assert (status, out) == (1, "")
+    assert err.startswith(f"hloom budgets: error: {broken}")
+    assert said in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nothing"], "nothing does not exist. A dump is a folder that hloom.dump(to=...)"),
+        (["nothing.mlir"], "nothing.mlir: cannot read: No such file or directory"),
+        (["."], "holds no dump."),
+        (["step.mlir", "--budget", "60G"], "--budget: a budget is a size such as 60GiB"),
+        (["step.mlir", "--target", "h200"], "--target: unknown target 'h200'."),
+        (["step.mlir", "--json", "none/out.json"], "none/out.json cannot be written: No such"),
+    ],
+)
+def test_a_mistake_is_told_in_a_line(
+    run: Run, file: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], said: str
+) -> None:
+    monkeypatch.chdir(file.parent)
+    status, _, err = run(*words)
+    assert status == 1
+    assert err.startswith("hloom budgets: error: ")
+    assert said in err
+    assert err.count("\n") == 1
+
+
+def test_a_module_without_an_entry_says_so(run: Run, tmp_path: Path) -> None:
+    library = tmp_path / "library.mlir"
+    library.write_text("module {\n  func.func private @f(%x: tensor<4xf32>) -> tensor<4xf32>\n}\n")
+    status, out, err = run(library)
+    assert (status, err) == (0, "")
+    assert "No budget can be held: " in out
+
+
+# Dumps.
+
+
+@pytest.fixture
+def dump(module: Any, tmp_path: Path) -> Path:
+    """A dump of two attempts, in which XLA took twice what the model had predicted."""
+    folder = tmp_path / "dump" / "jit_loss-0"
+    (folder / "attempt-1").mkdir(parents=True)
+    (folder / "00-input.mlir").write_text(str(module))
+    target = load("h100_sxm")
+    found = frontier_of(clone_module(module), target, (Budget(percent=50.0),))
+    off, half = (
+        {
+            "setting": None if point.spec == "off" else [0, 512, 0],
+            "model_temp_bytes": point.temp_bytes,
+            "predicted_temp_bytes": point.temp_bytes,
+            "predicted_step_bytes": point.step_bytes,
+            "weighted_seconds": point.added_seconds,
+            "added_flops": point.added_flops,
+            "considered": [],
+        }
+        for point in found.points
+    )
+    (folder / "attempt-1" / "plan-04-remat.json").write_text(json.dumps(off))
+    (folder / "plan-04-remat.json").write_text(json.dumps(half))
+    around_bytes = found.points[0].step_bytes - found.points[0].temp_bytes
+    attempts = [
+        {
+            "used": plan is half,
+            "temp_bytes": 2 * plan["model_temp_bytes"],
+            "step_bytes": 2 * plan["model_temp_bytes"] + around_bytes,
+        }
+        for plan in (off, half)
+    ]
+    (folder / "attempts.json").write_text(json.dumps(attempts))
+    manifest = {
+        "hloom_dump": 2,
+        "platform": "cuda",
+        "spec": "remat{budget=50%}",
+        "target": {
+            "name": target.name,
+            "memory_bytes": target.memory_bytes,
+            "usable_bytes": target.usable_bytes,
+            "keeps_barriers": True,
+            "speed": {
+                "matrix_flops_per_s": [list(each) for each in target.speed.matrix_flops_per_s],
+                "vector_flops_per_s": target.speed.vector_flops_per_s,
+                "bytes_per_s": target.speed.bytes_per_s,
+                "kernel_s": target.speed.kernel_s,
+            },
+        },
+    }
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return folder
+
+
+def temp_bytes(run: Run, tmp_path: Path, *words: object) -> list[int]:
+    out = tmp_path / "out.json"
+    status, _, err = run(*words, "--budget", "100%", "--json", out)
+    assert (status, err) == (0, "")
+    found = json.loads(out.read_text())
+    assert found["target"] == "h100_sxm"
+    return [point["temp_bytes"] for point in found["points"]]
+
+
+def test_a_dump_has_its_target_and_the_figures_that_correct_the_model(
+    run: Run, dump: Path, file: Path, tmp_path: Path
+) -> None:
+    by_model = temp_bytes(run, tmp_path, file)
+    corrected = temp_bytes(run, tmp_path, dump.parent)
+    assert corrected[0] == pytest.approx(2 * by_model[0], rel=0.01)
+    # The figures are of the dump's target and say nothing of another one.
+    assert temp_bytes(run, tmp_path, dump, "--target", "h100_sxm") == by_model
+
+
+DAMAGE: dict[str, tuple[str, str]] = {
+    "no JSON": ("attempts.json", "{"),
+    "no list": ("attempts.json", "{}"),
+    "no attempts": ("attempts.json", "[1, null, {}]"),
+    "no number": ("attempts.json", '[{"temp_bytes": "x", "step_bytes": 3}]'),
+    "negative": ("attempts.json", '[{"temp_bytes": -5, "step_bytes": 3}]'),
+    "plan without figures": ("attempt-1/plan-04-remat.json", "{}"),
+    "plan with others": ("attempt-1/plan-04-remat.json", '{"model_temp_bytes": [], "setting": 3}'),
+    "plan that is a list": ("attempt-1/plan-04-remat.json", "[]"),
+    "plan beyond all": (
+        "attempt-1/plan-04-remat.json",
+        '{"model_temp_bytes": 1e400, "setting": null, "weighted_seconds": NaN}',
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_damaged_figures_are_left_out(run: Run, dump: Path, kind: str) -> None:
+    name, content = DAMAGE[kind]
+    (dump / name).write_text(content)
+    status, out, err = run(dump, "--budget", "50%")
+    assert (status, err) == (0, "")
+    assert "remat{budget=50%}" in out
+
+
+def test_without_a_target_it_is_asked_for(run: Run, dump: Path) -> None:
+    manifest = json.loads((dump / "manifest.json").read_text())
+    (dump / "manifest.json").write_text(json.dumps({**manifest, "target": {"name": 3}}))
+    status, _, err = run(dump)
+    assert status == 1
+    assert "does not tell what it was compiled for: name it with --target." in err
+    assert run(dump, "--target", "cpu", "--budget", "50%")[0] == 0
+
+
+def test_without_its_input_a_dump_is_of_no_use(run: Run, dump: Path) -> None:
+    # A dump that did not want the input has other states alone.
+    (dump / "00-input.mlir").rename(dump / "04-after-remat.mlir")
+    status, _, err = run(dump)
+    assert status == 1
+    assert "has no 00-input.mlir, the module as it was: dump it again." in err

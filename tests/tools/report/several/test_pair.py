@@ -1,0 +1,128 @@
+"""Two dumps side by side: what is paired, and what differs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from support.dumps.report_dumps import edit_manifest
+
+from hloom.dumps.read.dump import open_dump
+from hloom.tools.report.gather import gather
+from hloom.tools.report.several.pair import ModulePair, TwoDumps, compare, same_program
+from hloom_cli import main
+
+pytestmark = pytest.mark.once
+
+MODULE = Path("process-0") / "jit_scanned_step-0"
+
+
+@pytest.fixture(scope="module")
+def dumps(report_step: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """One dump twice; in the second the module has another spec, more memory, another version."""
+    folder = tmp_path_factory.mktemp("two")
+    one, other = (
+        Path(shutil.copytree(report_step, folder / name)) for name in ("step-3", "step-7")
+    )
+    manifest = json.loads((one / MODULE / "manifest.json").read_text(encoding="utf-8"))
+    versions = manifest["versions"] | {"jax": "9.9.9"}
+    edit_manifest(other / MODULE, spec="remat", versions=versions)
+    memory = json.loads((one / MODULE / "xla" / "memory.json").read_text())
+    memory["temp_bytes"] *= 2
+    (other / MODULE / "xla" / "memory.json").write_text(json.dumps(memory))
+    file = other / MODULE / "xla" / "live_ranges.json"
+    ranges = json.loads(file.read_text())
+    first, second, *_ = ranges["at_peak"]
+    ranges["values"][first]["bytes"] *= 3
+    ranges["at_peak"].remove(second)
+    file.write_text(json.dumps(ranges))
+    shutil.rmtree(other / "process-0" / "jit_small-4")
+    edit_manifest(other / "process-0" / "jit_small-5", input_sha256="another")
+    edit_manifest(one / "process-0" / "jit_small-5", input_sha256="one")
+    return one, other
+
+
+@pytest.fixture(scope="module")
+def both(dumps: tuple[Path, Path]) -> TwoDumps:
+    one, other = (gather(open_dump(each)) for each in dumps)
+    return compare(one, other, dumps)
+
+
+@pytest.fixture
+def pair(both: TwoDumps) -> ModulePair:
+    return both.pairs[0]
+
+
+def test_modules_are_paired_by_name_and_by_what_they_were_given(both: TwoDumps) -> None:
+    assert both.title == "step-3 against step-7"
+    first = both.pairs[0]
+    assert (first.either.name, first.same_input) == ("jit_scanned_step", True)
+    assert [pair.in_full for pair in both.pairs].count(True) == 1
+    alone = [pair for pair in both.pairs if pair.second is None]
+    assert ["jit_small_4" in pair.either.name for pair in alone] == [True]
+    assert same_program(alone[0]) == "only in A"
+    (changed,) = (pair for pair in both.pairs if "jit_small_5_" in pair.either.name)
+    assert changed.same_input is False
+    assert same_program(changed).startswith("another program")
+
+
+def test_figures_and_settings_that_differ_are_told(pair: ModulePair) -> None:
+    figures = {row.name: row for row in pair.figures}
+    assert figures["temporaries"].change == "+100 %"
+    assert figures["arguments"].change == ""
+    assert figures["operations recomputed"].first == figures["operations recomputed"].second
+    settings = {row.name: (row.first, row.second) for row in pair.settings}
+    assert settings["passes"] == ("remat{budget=1000KiB},barriers,capture", "remat")
+    assert settings["Versions: jax"][1] == "9.9.9"
+    assert len(settings) == 2
+
+
+def test_owners_that_are_gone_or_grew_come_first(pair: ModulePair) -> None:
+    peak = pair.peak
+    assert peak is not None
+    assert {row.what for row in peak.rows} <= {"gone", "grew", "shrank"}
+    assert "grew" in {row.what for row in peak.rows}
+    moved = [abs(row.second_bytes - row.first_bytes) for row in peak.rows]
+    assert moved == sorted(moved, reverse=True)
+    assert peak.unchanged > 0
+
+
+def test_what_cannot_be_compared_is_told(dumps: tuple[Path, Path], tmp_path: Path) -> None:
+    damaged = Path(shutil.copytree(dumps[1], tmp_path / "damaged"))
+    (damaged / MODULE / "xla" / "live_ranges.json").write_text("{")
+    one, other = (gather(open_dump(each)) for each in (dumps[0], damaged))
+    pair = compare(one, other, (dumps[0], damaged)).pairs[0]
+    assert {side for side, entry in pair.missing if "live_ranges" in str(entry)} == {"B"}
+    assert pair.peak is not None
+    assert "by hloom's model" in pair.peak.title
+
+
+def test_a_dump_against_itself_has_no_difference(dumps: tuple[Path, Path]) -> None:
+    report = gather(open_dump(dumps[0]))
+    same = compare(report, report, (dumps[0], dumps[0]))
+    assert all(pair.first is pair.second for pair in same.pairs)
+    assert all(row.change == "" for pair in same.pairs for row in pair.figures)
+    assert same.pairs[0].peak is not None
+    assert same.pairs[0].peak.rows == ()
+    assert same.pairs[0].settings == ()
+
+
+def test_the_command_writes_a_page_and_text(
+    dumps: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["report", *map(str, dumps)]
+    assert main(words) == 0
+    file = dumps[1] / "comparison.html"
+    assert capsys.readouterr().out == f"wrote {file}\n"
+    page = file.read_text(encoding="utf-8")
+    assert "step-3 against step-7" in page
+    assert "<script" not in page
+    assert "the same program in both" in page
+    assert main([*words, "--text"]) == 0
+    shown = capsys.readouterr().out
+    for expected in ("temporaries", "+100 %", "Settings that differ", "9.9.9", "only in A"):
+        assert expected in shown
+    assert main([*words, str(dumps[0])]) == 1
+    assert "one dump is shown, or two are compared; got 3" in capsys.readouterr().err
