@@ -49,6 +49,7 @@ __all__ = [
     "estimate",
     "initialize",
     "passes",
+    "print_summary",
     "records",
     "step",
     "strict",
@@ -73,11 +74,13 @@ _LAZY = {
     "SyncRequirement": ("hloom.passes.ir.collectives", "SyncRequirement"),
     "declare_collective": ("hloom.passes.ir.collectives", "declare"),
     "estimate": ("hloom.budgets.estimating", "estimate"),
+    "print_summary": ("hloom.log.summary", "print_summary"),
 }
 """Public names with their modules and their names there: these are no light imports."""
 
 if TYPE_CHECKING:
     from hloom.budgets.estimating import estimate as estimate
+    from hloom.log.summary import print_summary as print_summary
     from hloom.passes.ir.collectives import SyncRequirement as SyncRequirement
     from hloom.passes.ir.collectives import declare as declare_collective
 else:

@@ -16,9 +16,13 @@ VARIABLES = frozenset(
         "HLOOM_DUMP_PASSES",
         "HLOOM_DUMP_STEPS",
         "HLOOM_DUMP_TO",
+        "HLOOM_LOG",
+        "HLOOM_LOG_MIN_SIZE",
         "HLOOM_STRICT",
         "HLOOM_TRACE",
         "JAX_HLOOM",
+        "JAX_HLOOM_MIN_SIZE",
+        "JAX_HLOOM_MODULES",
     }
 )
 """What a user sets."""

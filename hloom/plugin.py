@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -18,7 +19,7 @@ import jax
 from hloom import environment
 from hloom._jax.devices import device_facts, platform_of, processes_of, takes_part
 from hloom._jax.distributed import ProcessStore
-from hloom._jax.flags import Flag, declare_flag
+from hloom._jax.flags import FLAG, MIN_SIZE_FLAG, MODULES_FLAG, Flag, declare_flag
 from hloom._jax.hook import (
     CompileFunction,
     check_option,
@@ -37,14 +38,22 @@ if TYPE_CHECKING:
     # Importing it loads much of JAX that a process without a spec has no use for.
     from jax.extend.mlir import ir
 
+    from hloom.compiling.observer import CompileObserver
     from hloom.compiling.origin import Origin
-    from hloom.dumps.collect.program import ProgramDump
     from hloom.dumps.collect.xla_dump import Compile
     from hloom.passes.framework.pipeline import Pipeline
 
 _FLAG_DOC = (
     "Passes that hloom runs on every module before XLA, e.g. 'remat'; 'off' for none, 'default' "
     "for the recommended ones. `hloom passes` lists them."
+)
+_MODULES_DOC = (
+    "Patterns of names, e.g. 'jit_train*,jit_loss': the passes of jax_hloom run on modules with "
+    "such names alone. Without them on all."
+)
+_MIN_SIZE_DOC = (
+    "A size, by default 1MiB: passes of jax_hloom that only save memory do not run on a program "
+    "whose values all together take less. 0 for every program."
 )
 
 
@@ -55,18 +64,19 @@ def initialize() -> None:
     compiled before although the flag is set, and of variables `HLOOM_*` that there are not. On a
     JAX that hloom is not tested with it warns and does nothing.
     """
-    if _flag is None:
+    if _flags is None:
         return
     earlier = compiled_programs()
     is_first = install_hook(_compile)
     check_option(_checked_option)
-    keep_executables_apart(_flag, _checked_option)
+    keep_executables_apart(_flags.spec, (_flags.modules, _flags.min_size), _checked_option)
     if is_first:
         environment.check()
-    if is_first and earlier and not (_is_unset(_flag.value) or _flag.value == "off"):
+    spec = _flags.spec.value
+    if is_first and earlier and not (_is_unset(spec) or spec == "off"):
         warn(
             f"hloom: {pluralize(earlier, 'program')} of this process compiled before hloom was "
-            f"there went without JAX_HLOOM={echo(str(_flag.value))}: JAX loads plugins when a "
+            f"there went without JAX_HLOOM={echo(str(spec))}: JAX loads plugins when a "
             "backend starts, and none had. Put `import hloom` before the first compile."
         )
 
@@ -78,17 +88,30 @@ def scope(spec: str) -> Iterator[None]:
     A jit's own `compiler_options={"hloom": …}` wins over it. "off" and the empty string switch
     hloom off inside the block. Raises SpecError at once where the spec is mistaken.
     """
-    if _flag is None:
+    if _flags is None:
         yield
         return
     _check(spec, source="hloom.passes")
-    with _flag(spec):
+    with _flags.spec(spec):
         yield
 
 
-def _declare_flag() -> Flag | None:
+@dataclass(frozen=True)
+class _Flags:
+    """hloom's flags among JAX's."""
+
+    spec: Flag
+    modules: Flag
+    min_size: Flag
+
+
+def _declare_flags() -> _Flags | None:
     if is_tested_version():
-        return declare_flag(_FLAG_DOC, lambda spec: _check(spec, source="jax_hloom"))
+        return _Flags(
+            declare_flag(FLAG, _FLAG_DOC, lambda spec: _check(spec, source=FLAG)),
+            declare_flag(MODULES_FLAG, _MODULES_DOC, _check_modules),
+            declare_flag(MIN_SIZE_FLAG, _MIN_SIZE_DOC, _check_min_size),
+        )
     oldest, untested = (".".join(map(str, version)) for version in (OLDEST_TESTED, FIRST_UNTESTED))
     warn(
         f"hloom is off: it is tested with jax >={oldest},<{untested}, and this is jax "
@@ -101,6 +124,18 @@ def _check(spec: Any, *, source: str) -> None:
     """Raises SpecError where the spec is mistaken; None and the empty string are not set."""
     if not _is_unset(spec):
         _parse(spec, source=source)
+
+
+def _check_modules(value: Any) -> None:
+    from hloom.programs import parse_modules
+
+    parse_modules(value, source=MODULES_FLAG)
+
+
+def _check_min_size(value: Any) -> None:
+    from hloom.programs import parse_min_size
+
+    parse_min_size(value, source=MIN_SIZE_FLAG)
 
 
 def _is_unset(spec: Any) -> bool:
@@ -148,22 +183,28 @@ def _compile(
 ) -> Any:
     dumped = dump_settings.current()
     spec, options = take_option(compile_options)
-    source = _OPTION_SOURCE
-    if _is_unset(spec):
+    is_own, source = not _is_unset(spec), _OPTION_SOURCE
+    if not is_own:
         # Every other way to set the flag has checked the spec: a mistake comes from there.
         spec, source = _flag_value(), "JAX_HLOOM"
     pipeline = None if _is_unset(spec) else _parse(spec, source=source)
-    is_on = pipeline is not None and pipeline.passes
     waits_for_steps = dumped is not None and dumped.steps is not None
+    is_on = _acts(pipeline)
     if not (is_on or dumped is not None) or not takes_part(backend, devices):
         return compile_(module, options)
     from hloom.compiling.origin import Origin
 
     origin = Origin(module, backend, devices, options)
+    if _flags is not None and pipeline is not None and not is_own:
+        from hloom.programs import chosen
+
+        pipeline = chosen(pipeline, origin, _flags.modules.value, _flags.min_size.value)
+    was_on, is_on = is_on, _acts(pipeline)
     if dumped is not None and not waits_for_steps:
         from hloom.dumps.collect.reminder import note_program
 
-        note_program(dumped, origin.name, has_passes=bool(is_on))
+        is_left_out = was_on and not is_on
+        note_program(dumped, origin.name, has_passes=is_on, is_left_out=is_left_out)
     if not (is_on or waits_for_steps):
         return compile_(module, options)
     # Imported where a pass runs or a dump waits for steps.
@@ -175,14 +216,43 @@ def _compile(
     if pipeline is None or not pipeline.passes:
         assert dumped is not None
         return compile_kept(origin, dumped, compile_with)
+    from hloom.compiling.observer import Observers
+
     dump = ProgramDump(origin, dumped)
+    observers = Observers(dump, *_log_of(origin))
     try:
-        return _transform(origin, pipeline, dump.watch(compile_with), dump)
+        return _transform(origin, pipeline, dump.watch(compile_with), dump.given, observers)
     finally:
-        dump.close()
+        observers.close()
 
 
-def _transform(origin: Origin, pipeline: Pipeline, compile_: Compile, dump: ProgramDump) -> Any:
+def _log_of(origin: Origin) -> Iterator[CompileObserver]:
+    """What tells the user of a program: in one of the processes that compile it."""
+    from hloom.log.settings import LogLevel, log_level
+
+    level, process = log_level(), origin.backend.process_index()
+    if level is LogLevel.OFF or process != min(processes_of(origin.backend, origin.devices)):
+        return
+    from hloom.log.observer import ProgramLog
+
+    if level is LogLevel.SUMMARY and not process:
+        from hloom.log.summary import print_at_exit
+
+        print_at_exit()
+    yield ProgramLog(origin.name, process)
+
+
+def _acts(pipeline: Pipeline | None) -> bool:
+    return pipeline is not None and bool(pipeline.passes)
+
+
+def _transform(
+    origin: Origin,
+    pipeline: Pipeline,
+    compile_: Compile,
+    given: Mapping[str, str],
+    observer: CompileObserver,
+) -> Any:
     from hloom.compiling.compile import compile_program
     from hloom.compiling.cross_process import Agreement
     from hloom.compiling.graphs import XlaOptions
@@ -205,8 +275,8 @@ def _transform(origin: Origin, pipeline: Pipeline, compile_: Compile, dump: Prog
             me=process,
             store=ProcessStore.find(),
         ),
-        xla_options=XlaOptions(dump.given, profiled(origin.options)),
-        observer=dump,
+        xla_options=XlaOptions(given, profiled(origin.options)),
+        observer=observer,
     )
     result = compile_program(request)
     add_record(result.record)
@@ -214,7 +284,7 @@ def _transform(origin: Origin, pipeline: Pipeline, compile_: Compile, dump: Prog
 
 
 def _flag_value() -> Any:
-    return None if _flag is None else _flag.value
+    return None if _flags is None else _flags.spec.value
 
 
-_flag = _declare_flag()
+_flags = _declare_flags()

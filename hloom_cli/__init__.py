@@ -34,6 +34,8 @@ see also:
   HLOOM_DUMP_STEPS=3,7     … of the steps 3 and 7 instead: `with hloom.step(n):` names them;
                            also HLOOM_DUMP_PASSES, HLOOM_DUMP_MODULES, HLOOM_DUMP_ARRAYS=1
   hloom report DIR         shows what was written; `hloom replay` and `hloom bisect` run it again
+  HLOOM_LOG=off            no line for each program; `summary`: a table at the end as well
+  JAX_HLOOM_MODULES=PAT    the flag's passes run on modules with such names alone: 'jit_train*'
   HLOOM_STRICT=1           a pass that fails stops the program, rather than warn and step aside"""
 
 _COMMANDS = {

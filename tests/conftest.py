@@ -17,7 +17,7 @@ os.environ["XLA_FLAGS"] = " ".join(
 )
 os.environ["HLOOM_STRICT"] = "1"
 for _name in list(os.environ):
-    if _name in ("JAX_HLOOM", "JAX_COMPILATION_CACHE_DIR") or _name.startswith("HLOOM_DUMP_"):
+    if _name.startswith(("JAX_HLOOM", "JAX_COMPILATION_CACHE_DIR", "HLOOM_DUMP_", "HLOOM_LOG")):
         os.environ.pop(_name)
 # Processes that tests start see `support`, too.
 _TESTS = os.path.dirname(os.path.abspath(__file__))

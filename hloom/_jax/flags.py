@@ -1,4 +1,4 @@
-"""hloom's flags among JAX's: `jax_hloom`, and one that keeps calls in Python."""
+"""hloom's flags among JAX's: those that a user sets, and one that keeps calls in Python."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 FLAG = "jax_hloom"
+MODULES_FLAG = "jax_hloom_modules"
+MIN_SIZE_FLAG = "jax_hloom_min_size"
 STEP_FLAG = "jax_hloom_step"
 
 
@@ -23,8 +25,9 @@ class Flag(Protocol):
         """Sets the value in this thread inside a `with` block."""
 
 
-def declare_flag(doc: str, validate: Callable[[Any], None]) -> Flag:
-    """Declares `jax_hloom`: `JAX_HLOOM`, `jax.config.update` and a context manager at once.
+def declare_flag(name: str, doc: str, validate: Callable[[Any], None]) -> Flag:
+    """Declares a flag: for `jax_hloom` the variable `JAX_HLOOM`, `jax.config.update` and a context
+    manager at once.
 
     A change of its value recompiles. `validate` may raise to refuse a new value; the value from
     the environment is not validated here, since JAX would swallow the error at this point.
@@ -38,7 +41,7 @@ def declare_flag(doc: str, validate: Callable[[Any], None]) -> Flag:
             validate(value)
 
     flag: Flag = config.string_or_object_state(
-        name=FLAG,
+        name=name,
         default=None,
         help=doc,
         validator=validator,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hloom._jax.flags import Flag
@@ -88,10 +88,11 @@ def _with_checked(options: Any, check: Callable[[Any], str]) -> Any:
     return {**options, OPTION: check(options[OPTION])} if options and OPTION in options else options
 
 
-def keep_executables_apart(flag: Flag, check: Callable[[Any], str]) -> None:
-    """Gives each lowered computation one executable for each value of `flag`.
+def keep_executables_apart(flag: Flag, others: Sequence[Flag], check: Callable[[Any], str]) -> None:
+    """Gives each lowered computation one executable for each value of `flag` and of the others.
 
-    JAX keeps the first executable in the computation, whatever the flag was. Without this, a
+    Where `flag` has no value the others mean nothing. JAX keeps the first executable in the
+    computation, whatever the flag was. Without this, a
     `lowered.compile()` inside `hloom.passes(...)` would decide what the jit runs outside it.
     The options of such a compile go through `check`, before JAX wants them to be hashable. The
     second and later calls do nothing.
@@ -108,11 +109,12 @@ def keep_executables_apart(flag: Flag, check: Callable[[Any], str]) -> None:
         if not flag.value or compiler_options is not None or any(kwargs.values()):
             return compile_method(self, compiler_options, **kwargs)
         executables = self.__dict__.setdefault("_hloom_executables", {})
-        executable = executables.get(flag.value)
+        values = (flag.value, *(each.value for each in others))
+        executable = executables.get(values)
         if executable is None:
             # No options and empty options mean the same, but with the latter JAX leaves its own
             # slot alone, which holds what was compiled with the flag unset.
-            executable = executables[flag.value] = compile_method(self, {}, **kwargs)
+            executable = executables[values] = compile_method(self, {}, **kwargs)
         return executable
 
     setattr(compile_for_flag, MARK, True)

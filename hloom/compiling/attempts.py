@@ -57,6 +57,8 @@ class Attempts:
             raise
         except Exception as error:
             raise PassError(self._driver.name, "measure", reason_of(error)) from error
+        finally:
+            self._request.observer.settled()
 
     def _run(self) -> Complaint | None:
         driver, target = self._driver, self._request.target

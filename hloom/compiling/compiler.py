@@ -48,6 +48,8 @@ class Compiler:
         self.seconds = 0.0
         self._request = request
         self._cache_hits: list[bool | None] = []
+        driver = request.pipeline.driver()
+        self._most = 1 if driver is None else driver[1].compiles
 
     @property
     def cache_hit(self) -> bool | None:
@@ -60,6 +62,10 @@ class Compiler:
         module = request.module if candidate is None else candidate.module
         options = {} if candidate is None else candidate.options
         self.compiles += 1
+        run = None if candidate is None else candidate.driven
+        number = self.compiles
+        if run is not None:
+            request.observer.attempt(number, self._most, run.record)
         start_s = time.perf_counter()
         try:
             with watch_cache() as cache:
@@ -71,4 +77,6 @@ class Compiler:
             self.seconds += compile_s
         self._cache_hits.append(cache.hit)
         figures = memory_figures(executable)
+        if run is not None:
+            request.observer.attempted(number, figures, compile_s)
         return Compiled(executable, candidate, figures, compile_s, cache.hit, captured)

@@ -1,15 +1,18 @@
-"""What watches the compile of a program. Dumps do; the compile itself knows only this class."""
+"""What watches the compile of a program: dumps and the log. The compile knows only this class."""
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from jax.extend.mlir import ir
 
+    from hloom._jax.executables import MemoryFigures
     from hloom.passes.framework.base import Pass, Plan, Target
     from hloom.passes.framework.errors import PassError
+    from hloom.passes.framework.feedback import PlanRecord
     from hloom.passes.framework.pipeline import Pipeline
     from hloom.record import CompileRecord
 
@@ -29,6 +32,21 @@ class CompileObserver:
     def lowered(self, index: int, module: ir.Module) -> None:
         """Called where lowering replaced marks, as the step with this index."""
 
+    def attempt(self, number: int, most: int, record: PlanRecord | None) -> None:
+        """Called before a plan of a measured pass is compiled.
+
+        Args:
+          number: which attempt it is; the first is 1.
+          most: how many there may be.
+          record: of the plan, with what it predicts.
+        """
+
+    def attempted(self, number: int, figures: MemoryFigures, seconds: float) -> None:
+        """Called with XLA's figures of an attempt, of this process; not where XLA refused it."""
+
+    def settled(self) -> None:
+        """Called when no attempt follows, before anybody is warned of what the best one lacks."""
+
     def failed(self, pipeline: Pipeline, target: Target, failure: PassError) -> Path | None:
         """Called with what the user is warned of; gives the folder that shows more of it."""
 
@@ -36,3 +54,58 @@ class CompileObserver:
         self, pipeline: Pipeline, target: Target, record: CompileRecord, executable: Any
     ) -> Path | None:
         """Called at the end, also where the original was compiled; gives the dump's folder."""
+
+    def close(self) -> None:
+        """Called at the very end, also where the compile raised."""
+
+
+class Observers(CompileObserver):
+    """Several observers as one: each is called in turn."""
+
+    def __init__(self, *observers: CompileObserver) -> None:
+        self._all = observers
+
+    def before(self, index: int, step: Pass, module: ir.Module) -> None:
+        for each in self._all:
+            each.before(index, step, module)
+
+    def after(self, index: int, step: Pass, plan: Plan, module: ir.Module) -> None:
+        for each in self._all:
+            each.after(index, step, plan, module)
+
+    def candidate(self) -> None:
+        for each in self._all:
+            each.candidate()
+
+    def lowered(self, index: int, module: ir.Module) -> None:
+        for each in self._all:
+            each.lowered(index, module)
+
+    def attempt(self, number: int, most: int, record: PlanRecord | None) -> None:
+        for each in self._all:
+            each.attempt(number, most, record)
+
+    def attempted(self, number: int, figures: MemoryFigures, seconds: float) -> None:
+        for each in self._all:
+            each.attempted(number, figures, seconds)
+
+    def settled(self) -> None:
+        for each in self._all:
+            each.settled()
+
+    def failed(self, pipeline: Pipeline, target: Target, failure: PassError) -> Path | None:
+        """As that of one; the folder is the first that one gives."""
+        return next(filter(None, [o.failed(pipeline, target, failure) for o in self._all]), None)
+
+    def compiled(
+        self, pipeline: Pipeline, target: Target, record: CompileRecord, executable: Any
+    ) -> Path | None:
+        """As that of one; later ones find in the record the folder that an earlier one gave."""
+        for each in self._all:
+            folder = each.compiled(pipeline, target, record, executable)
+            record = dataclasses.replace(record, dump_dir=record.dump_dir or folder)
+        return record.dump_dir
+
+    def close(self) -> None:
+        for each in self._all:
+            each.close()

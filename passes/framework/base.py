@@ -109,6 +109,8 @@ class Pass(ABC):
     """A spec that names it twice is mistaken."""
     preparation: ClassVar[bool] = False
     """It only normalises for others: alone it is no reason to change a program."""
+    saves_memory: ClassVar[bool] = False
+    """It does nothing but save memory: a small program may do without it."""
 
     def __post_init__(self) -> None:
         for info in options_of(type(self)):

@@ -44,6 +44,11 @@ class PlanRecord:
     prediction: Prediction | None = None
     unplanned: str | None = None
 
+    @property
+    def is_final(self) -> bool:
+        """Whether no plan can do more for the program than this one."""
+        return self.unplanned is not None
+
     def to_json(self) -> dict[str, object]:
         """Its entries of the plan's `to_json`; `from_json` reads them back."""
         found: dict[str, object] = {} if self.unplanned is None else {"unplanned": self.unplanned}

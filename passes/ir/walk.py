@@ -7,6 +7,7 @@ from collections.abc import Hashable, Iterator
 from jax.extend.mlir import ir
 
 from hloom.passes.ir.ops import facts_of
+from hloom.passes.ir.types import tensor_bytes
 
 
 def code_blocks(module: ir.Operation) -> Iterator[ir.Block]:
@@ -48,6 +49,30 @@ def functions(module: ir.Module) -> dict[str, ir.Operation]:
         if op.operation.name == "func.func":
             found[ir.StringAttr(op.attributes["sym_name"]).value] = op.operation
     return found
+
+
+def values_take(module: ir.Module, size_bytes: int) -> bool:
+    """Whether all values of a module together take so much; one without a static size does.
+
+    What a module takes while it runs is far less. Looks at no more than is needed to tell.
+    """
+    left = size_bytes
+    for value in _values(module):
+        value_bytes = tensor_bytes(value.type)
+        left -= left if value_bytes is None else value_bytes
+        if left <= 0:
+            return True
+    return left <= 0
+
+
+def _values(module: ir.Module) -> Iterator[ir.Value]:
+    """The arguments of functions, and every result of an operation."""
+    for function in functions(module).values():
+        for region in function.regions:
+            for block in region.blocks:
+                yield from block.arguments
+    for op in operations(module.operation):
+        yield from op.results
 
 
 class NoEntryError(ValueError):

@@ -107,6 +107,7 @@ class Remat(MeasuredPass[RematRecord]):
     example: ClassVar[str] = "remat{budget=60GiB}"
     requires: ClassVar[tuple[type[Pass], ...]] = (Inline, Cse, FreeConstants)
     once: ClassVar[bool] = True
+    saves_memory: ClassVar[bool] = True
     record_type: ClassVar[type[RematRecord]] = RematRecord
 
     budget: Budget | None = option(

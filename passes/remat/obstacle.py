@@ -21,6 +21,11 @@ class RematObstacle(StrEnum):
     ONE_COMPILE = "one-compile"
 
     @property
+    def is_total(self) -> bool:
+        """Whether nothing of the program can be rewritten, whatever the budget."""
+        return self in (type(self).NO_BACKWARD, type(self).NO_BARRIERS, type(self).NOTHING_READ)
+
+    @property
     def reason(self) -> str:
         """The reason, and the remedy if there is one."""
         return _REASONS[self]

@@ -71,6 +71,11 @@ class RematRecord(PlanRecord):
         return self.estimate.candidate if self.estimate else None
 
     @property
+    def is_final(self) -> bool:
+        """Whether there is nothing that another plan could recompute."""
+        return super().is_final or (self.obstacle is not None and self.obstacle.is_total)
+
+    @property
     def seconds(self) -> float:
         """The added time of the plan, as it counts in prices."""
         return self.estimate.seconds if self.estimate else 0.0

@@ -14,8 +14,9 @@ from support import RunPython
 def test_the_flag_is_read_from_config_and_set_by_call() -> None:
     from hloom import plugin
 
-    flag = plugin._flag
-    assert flag is not None
+    flags = plugin._flags
+    assert flags is not None
+    flag = flags.spec
     assert flag.value is None
     with flag("off"):
         assert flag.value == jax.config.jax_hloom == "off"

@@ -82,7 +82,7 @@ def test_the_option_arrives_in_the_overrides_and_xla_refuses_it(
     monkeypatch.setattr(
         compiler, "compile_or_get_cached", compiler.compile_or_get_cached.__wrapped__
     )
-    assert plugin._flag is not None
+    assert plugin._flags is not None
     with pytest.raises(jax.errors.JaxRuntimeError, match="No such compile option: 'hloom'"):
         jax.jit(lambda x: x + 4, compiler_options={"hloom": "off"})(X)
 

@@ -17,7 +17,7 @@ import hloom
 from hloom import policy
 from hloom.compiling.compile import compile_program
 from hloom.compiling.cross_process import Agreement
-from hloom.compiling.observer import CompileObserver
+from hloom.compiling.observer import CompileObserver, Observers
 from hloom.compiling.request import CompileRequest, CompileResult, RefusedError
 from hloom.lowering.placement import Placement
 from hloom.passes.framework import registry
@@ -125,6 +125,91 @@ def test_what_comes_before_the_candidates_is_seen_once() -> None:
     assert [each.temp_bytes for each in result.record.attempts] == [80, 90]
     assert result.record.best_attempt == 0
     assert result.record.complaint == "82 bytes over the budget."
+
+
+class Attempts(CompileObserver):
+    """Notes the attempts."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.events: list[object] = []
+        self._folder = folder
+
+    def attempt(self, number: int, most: int, record: Any) -> None:
+        self.events.append(("attempt", number, most, record.prediction.temp_bytes))
+
+    def attempted(self, number: int, figures: Any, seconds: float) -> None:
+        assert seconds >= 0
+        self.events.append(("attempted", number, figures.temp_bytes))
+
+    def settled(self) -> None:
+        self.events.append("settled")
+
+    def failed(self, pipeline: Any, target: Any, failure: Any) -> Path | None:
+        self.events.append("failed")
+        return self._folder
+
+    def compiled(self, pipeline: Any, target: Any, record: Any, executable: Any) -> Path | None:
+        self.events.append(("compiled", record.dump_dir))
+        return self._folder
+
+    def close(self) -> None:
+        self.events.append("close")
+
+
+def test_attempts_are_seen_with_what_is_predicted_and_measured() -> None:
+    seen = Attempts()
+    compiled("drop-products{budget=1 compiles=2}", seen, falls_back=False)
+    assert seen.events == [
+        ("attempt", 1, 2, 500),
+        ("attempted", 1, 80),
+        ("attempt", 2, 2, 400),
+        ("attempted", 2, 90),
+        "settled",
+        ("compiled", None),
+    ]
+
+
+def test_what_xla_refuses_is_no_attempt_that_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HLOOM_STRICT", "0")
+    monkeypatch.setattr(policy, "_warned", set())
+    seen = Attempts()
+    with pytest.warns(hloom.HloomWarning, match="no_such_kernel is not known"):
+        compiled("drop-products{budget=1 fail=compile}", seen)
+    assert seen.events == [
+        ("attempt", 1, 3, 500),
+        ("attempted", 1, 80),
+        ("attempt", 2, 3, 400),
+        "settled",
+        "failed",
+        ("compiled", None),
+    ]
+
+
+def test_a_pass_that_is_not_measured_makes_no_attempts() -> None:
+    seen = Attempts()
+    compiled("replace-two", seen)
+    assert seen.events == [("compiled", None)]
+
+
+def test_several_observers_see_the_same_and_the_folder_of_those_before() -> None:
+    first, second, third = Attempts(), Attempts(Path("dumped")), Attempts()
+    watching = Observers(first, second, third)
+    result = compiled("drop-products{budget=1 compiles=2}", watching, falls_back=False)
+    assert result.record.dump_dir == Path("dumped")
+    assert first.events == second.events
+    assert third.events == [*first.events[:-1], ("compiled", Path("dumped"))]
+    failure: Any = None
+    assert watching.failed(Pipeline(), Target(), failure) == Path("dumped")
+    watching.close()
+    assert [each.events[-2:] for each in (first, second, third)] == [["failed", "close"]] * 3
+
+
+def test_of_several_observers_each_sees_the_passes() -> None:
+    alone, first, second = Written(), Written(), Written()
+    compiled("drop-products{budget=1 compiles=2},replace-two", alone, falls_back=False)
+    both = Observers(first, second)
+    compiled("drop-products{budget=1 compiles=2},replace-two", both, falls_back=False)
+    assert first.events == second.events == alone.events
 
 
 def test_a_failure_is_seen_before_the_original_is_compiled(

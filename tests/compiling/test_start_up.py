@@ -19,7 +19,9 @@ print(sorted(name for name in sys.modules if name.partition(".")[0] in ("hloom",
 from jax._src import compiler
 print(hasattr(compiler.compile_or_get_cached, "__wrapped__"))
 """
-    modules, hook = run_python(script).stdout.splitlines()
+    result = run_python(script)
+    assert result.stderr == ""
+    modules, hook = result.stdout.splitlines()
     assert eval(modules) == [
         "hloom",
         "hloom._jax",
@@ -41,6 +43,7 @@ print(hasattr(compiler.compile_or_get_cached, "__wrapped__"))
         "hloom.passes.framework",
         "hloom.passes.framework.errors",
         "hloom.passes.framework.text",
+        "hloom.patterns",
         "hloom.plugin",
         "hloom.policy",
         "hloom.record",

@@ -182,7 +182,7 @@ print(runtime.load_library().path.is_file())
 
 def test_the_tree_is_importable_as_it_is(run_python: RunPython) -> None:
     """Python started in a checkout's root finds the folder hloom/ ahead of an installed hloom."""
-    result = run_python(IN_THE_TREE, cwd=ROOT, JAX_HLOOM="remat")
+    result = run_python(IN_THE_TREE, cwd=ROOT, JAX_HLOOM="remat", JAX_HLOOM_MIN_SIZE="0")
     assert result.stderr == ""
     gradient, specs, files, has_library = result.stdout.splitlines()
     assert (gradient, specs) == ("1.0", "['remat']")
@@ -200,6 +200,7 @@ def test_the_pure_wheel_works_until_a_kernel_is_used(
         FROM_WHEEL.format(folder=str(tmp_path))
         + """
 import jax, jax.numpy as jnp
+jax.config.update("jax_hloom_min_size", "0")
 with hloom.passes("remat"):
     print(jax.jit(jax.grad(lambda x: jnp.sin(jnp.sin(x))))(0.0))
 try:

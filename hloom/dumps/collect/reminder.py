@@ -24,11 +24,13 @@ class _Asked:
     Attributes:
       settings: what was asked for.
       with_passes: how many programs any pass ran on.
+      left_out: how many none ran on, although the flag names some.
       wanted: of these, the ones whose module was asked for.
     """
 
     settings: Settings
     with_passes: int = 0
+    left_out: int = 0
     wanted: int = 0
 
 
@@ -50,10 +52,11 @@ def note_waiting() -> None:
     _remind_at_exit()
 
 
-def note_program(settings: Settings, name: str, *, has_passes: bool) -> None:
+def note_program(settings: Settings, name: str, *, has_passes: bool, is_left_out: bool) -> None:
     """Counts in a program that is compiled, whose dump is asked for if the passes change it."""
     asked = _asked.setdefault(settings.to, _Asked(settings))
     asked.with_passes += has_passes
+    asked.left_out += is_left_out
     asked.wanted += has_passes and settings.wants_module(name)
     _remind_at_exit()
 
@@ -93,7 +96,12 @@ def _steps() -> Iterator[str]:
 def _programs() -> Iterator[str]:
     empty = [(folder, asked) for folder, asked in _asked.items() if folder not in _written]
     for folder, asked in empty[:_TOLD]:
-        if not asked.with_passes:
+        if not asked.with_passes and asked.left_out:
+            why = (
+                "no pass ran: of the programs compiled JAX_HLOOM_MODULES or JAX_HLOOM_MIN_SIZE "
+                "leaves out every one"
+            )
+        elif not asked.with_passes:
             why = "no pass ran: set JAX_HLOOM, or a jit's own option"
         elif not asked.wanted:
             patterns = ",".join(asked.settings.modules)

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from pathlib import Path
 
+from hloom import patterns
 from hloom.dumps.select.steps import SettingsError, Steps
 from hloom.passes.framework.errors import did_you_mean, echo
 
@@ -47,7 +47,7 @@ class Settings:
 
     def wants_module(self, name: str) -> bool:
         """Whether a module of this name is to be dumped."""
-        return not self.modules or any(fnmatchcase(name, each) for each in self.modules)
+        return patterns.matches(name, self.modules)
 
     def wants_pass(self, name: str) -> bool:
         """Whether the module is wanted after this pass, if the pass changes it."""
@@ -168,7 +168,7 @@ def _make(
             f"{sources[2]} wants the arguments and results of steps, but no steps are chosen. "
             f"Choose some, e.g. steps='3,7' or {STEPS}=3,7."
         )
-    names = None if passes is None else frozenset(_words(passes))
+    names = None if passes is None else frozenset(patterns.words(passes))
     if names is not None:
         # Imported where passes are chosen: it brings in the MLIR bindings.
         from hloom.passes.framework import registry
@@ -179,10 +179,5 @@ def _make(
                 f"{sources[1]}: there is no pass {echo(name)}; wanted some of {', '.join(known)}."
                 f"{did_you_mean(name, known)}"
             )
-    patterns = () if modules is None else _words(modules)
-    return Settings(Path(to).absolute(), chosen, names, patterns, arrays)
-
-
-def _words(value: str | Iterable[str]) -> tuple[str, ...]:
-    words = value.split(",") if isinstance(value, str) else value
-    return tuple(word.strip() for word in words)
+    wanted = () if modules is None else patterns.words(modules)
+    return Settings(Path(to).absolute(), chosen, names, wanted, arrays)

@@ -103,7 +103,7 @@ class Writer:
                 capture = self._waiting.popleft()
                 self._writing = True
             try:
-                write_step(capture)
+                _tell_written(write_step(capture))
             except BaseException as error:
                 reason = str(error) if isinstance(error, OSError) else reason_of(error)
                 _tell(capture, f"dump of step {capture.step}: {reason}")
@@ -174,6 +174,14 @@ def _folder_names(names: Iterable[str]) -> list[str]:
     """A folder name for each module, in order: those of one name are numbered."""
     counts: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
     return [f"{name}-{next(counts[name])}" for name in map(plain_name, names)]
+
+
+def _tell_written(folder: Path) -> None:
+    """Says, in one of the processes, that a step is written."""
+    if jax.process_index() == 0:
+        from hloom.log.lines import tell_written
+
+        tell_written(folder.parent)
 
 
 def _tell(capture: StepCapture, what: str) -> None:

@@ -337,6 +337,11 @@ jax.jit(lambda x: x * 2.0)(np.ones(3))
         ),
         ({}, "no pass ran: set JAX_HLOOM, or a jit's own option."),
         (
+            {"JAX_HLOOM": "remat"},
+            "no pass ran: of the programs compiled JAX_HLOOM_MODULES or JAX_HLOOM_MIN_SIZE leaves "
+            "out every one.",
+        ),
+        (
             {"JAX_HLOOM": "cse", "HLOOM_DUMP_MODULES": "jit_train*,x"},
             "no module that a pass ran on has a name that HLOOM_DUMP_MODULES=jit_train*,x matches.",
         ),
@@ -351,7 +356,7 @@ def test_a_process_tells_why_nothing_was_dumped(
     assert not folder.exists()
 
 
-def test_what_was_dumped_is_not_told_of(run_python: RunPython, tmp_path: Path) -> None:
+def test_of_what_was_dumped_nobody_is_reminded(run_python: RunPython, tmp_path: Path) -> None:
     script = """
 import jax
 from support import toy_passes
@@ -360,5 +365,5 @@ with registry.registered(toy_passes.ReplaceTwo):
     jax.jit(lambda x: x * 2.0)(1.0)
 """
     result = run_python(script, HLOOM_DUMP_TO=str(tmp_path), JAX_HLOOM="replace-two")
-    assert result.stderr == ""
+    assert result.stderr == f"hloom: jit__lambda: wrote {tmp_path}/jit__lambda-0\n"
     assert list(tmp_path.iterdir())

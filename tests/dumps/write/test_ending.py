@@ -74,7 +74,10 @@ def test_a_process_writes_its_steps(ended: Ended) -> None:
 
 
 def test_what_waits_at_the_end_of_the_program_is_written(ended: Ended) -> None:
-    assert ended.stderr == ""
+    written = (ended.chosen, (1, 3)), (ended.waiting, (0, 1, 2))
+    assert ended.stderr.splitlines() == [
+        f"hloom: wrote {folder}/step-{step}" for folder, steps in written for step in steps
+    ]
     dumps = [open_dump(ended.waiting / f"step-{step}") for step in range(3)]
     assert [len(dump.modules) for dump in dumps] == [1, 1, 1]
     results = read_arrays(dumps[2].modules[0].array_folders("results"))

@@ -249,3 +249,14 @@ def test_what_is_only_planned_is_not_said_to_be_compiled() -> None:
     # It is the peak of what is planned, not of the program as it is.
     before, after = (peak_kib(text) for text in (describe_peak(module), said))
     assert after < 0.8 * before
+
+
+def test_after_some_obstacles_no_plan_can_follow() -> None:
+    final = {each for each in RematObstacle if RematRecord(obstacle=each).is_final}
+    assert final == {
+        RematObstacle.NO_BACKWARD,
+        RematObstacle.NO_BARRIERS,
+        RematObstacle.NOTHING_READ,
+    }
+    assert not RematRecord().is_final
+    assert RematRecord(unplanned="it has no entry").is_final

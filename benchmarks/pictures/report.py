@@ -1,6 +1,6 @@
 """The picture of a report in docs/dumps.md, taken by headless Chromium.
 
-    python -m benchmarks.report_screenshot [DIR]      (needs the extras demo and test, and Chromium)
+    python -m benchmarks.pictures.report [DIR]      (needs the extras demo and test, and Chromium)
 
 Trains the demo's GPT for a few steps under a memory budget, dumps one of them, makes its report
 and writes docs/report.png. With DIR, a dump, it takes that one's instead.
@@ -26,7 +26,7 @@ from hloom.tools.demo.train import TrainStep
 from hloom.tools.report.command import write_page
 from hloom.tools.report.gather import gather
 
-OUT = Path(__file__).parents[1] / "docs" / "report.png"
+OUT = Path(__file__).parents[2] / "docs" / "report.png"
 SPEC = "remat{budget=40%}"
 STEPS, DUMPED = 4, 3
 

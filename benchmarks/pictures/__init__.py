@@ -1,0 +1,1 @@
+"""The pictures of the documentation that a program takes."""

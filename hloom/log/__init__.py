@@ -1,0 +1,1 @@
+"""What hloom says while it works: a line for each program of weight, attempts, a summary."""

@@ -1,0 +1,138 @@
+"""Tells of one program while it is compiled: where its attempts are, and what came of it."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ParamSpec
+
+from hloom.compiling.observer import CompileObserver
+from hloom.log.lines import LOGGER, Outlet, outlet, prefixed, tell, tell_written
+from hloom.log.notebook import Output
+from hloom.log.settings import has_weight, min_bytes
+from hloom.log.terminal import board, is_interactive
+from hloom.policy import first_time
+from hloom.units import seconds as shown_seconds
+from hloom.units import size
+
+if TYPE_CHECKING:
+    from hloom._jax.executables import MemoryFigures
+    from hloom.passes.framework.base import Target
+    from hloom.passes.framework.errors import PassError
+    from hloom.passes.framework.feedback import PlanRecord
+    from hloom.passes.framework.pipeline import Pipeline
+    from hloom.record import CompileRecord
+
+
+_log = logging.getLogger(f"{LOGGER}.log")
+
+_P = ParamSpec("_P")
+
+
+def _harmless(say: Callable[_P, None]) -> Callable[_P, None]:
+    """The same function, which never raises: no compile fails because of what is said of it."""
+
+    @functools.wraps(say)
+    def guarded(*args: _P.args, **kwargs: _P.kwargs) -> None:
+        try:
+            say(*args, **kwargs)
+        except Exception:
+            _log.debug("what was to be said could not be", exc_info=True)
+
+    return guarded
+
+
+class ProgramLog(CompileObserver):
+    """Tells of a program whose memory, as a prediction or XLA has it, is worth a line.
+
+    On a terminal the attempts are a live line, in a notebook one output, which ends as the
+    program's line, and elsewhere a line each.
+    """
+
+    def __init__(self, name: str, process: int = 0) -> None:
+        self._process = f"process {process}: " if process else ""
+        self._name = f"{self._process}{name}"
+        self._start_s = time.monotonic()
+        self._attempt = ""
+        self._output: Output | None = None
+
+    @_harmless
+    def attempt(self, number: int, most: int, record: PlanRecord | None) -> None:
+        # A plan that predicts nothing, or that none can follow, is the only one: what comes of it
+        # is in the program's line.
+        if record is None or record.prediction is None or record.is_final:
+            return
+        if record.prediction.step_bytes < min_bytes():
+            return
+        self._attempt = f"{self._name}: attempt {number} of {most}"
+        predicted = size(record.prediction.temp_bytes)
+        line = f"{self._attempt}, predicted {predicted}, compiling"
+        if not self._show(line):
+            tell(f"{line}, {self._elapsed} so far" if number > 1 else line)
+
+    @_harmless
+    def attempted(self, number: int, figures: MemoryFigures, seconds: float) -> None:
+        if self._attempt and figures.temp_bytes is not None:
+            self._show(f"{self._attempt} has {size(figures.temp_bytes)}, planning")
+
+    @_harmless
+    def settled(self) -> None:
+        board.drop(self)
+
+    @_harmless
+    def failed(self, pipeline: Pipeline, target: Target, failure: PassError) -> None:
+        board.drop(self)
+
+    @_harmless
+    def compiled(
+        self, pipeline: Pipeline, target: Target, record: CompileRecord, executable: Any
+    ) -> None:
+        board.drop(self)
+        if _is_news(pipeline, record):
+            self._finish(f"{self._process}{record.headline}")
+        if record.dump_dir is not None and record.fell_back is None:
+            tell_written(record.dump_dir, self._name)
+
+    @_harmless
+    def close(self) -> None:
+        board.drop(self)
+
+    @property
+    def _elapsed(self) -> str:
+        return shown_seconds(time.monotonic() - self._start_s)
+
+    def _finish(self, line: str) -> None:
+        if self._output is None:
+            tell(line)
+        else:
+            self._output.show(prefixed(line))
+
+    def _show(self, line: str) -> bool:
+        """Shows a line in the place of the last one; False where lines follow each other."""
+        where = outlet()
+        if where is Outlet.NOTEBOOK:
+            self._output = self._output or Output()
+            self._output.show(prefixed(f"{line}, {self._elapsed} so far"))
+            return True
+        if where is Outlet.STDERR and is_interactive():
+            board.show(self, prefixed(line))
+            return True
+        return False
+
+
+def _is_news(pipeline: Pipeline, record: CompileRecord) -> bool:
+    """Whether a program is worth its line.
+
+    One that is as it was is where memory was to be saved; of several that are called alike, as
+    JAX's own are, the first is.
+    """
+    if not has_weight(record):
+        return False
+    if record.changed:
+        return True
+    if not any(step.saves_memory for step in pipeline.passes):
+        return False
+    reasons = "; ".join(run.summary for run in record.runs)
+    return first_time(f"{record.module} is as it was: {reasons}")

@@ -1,0 +1,133 @@
+"""Shows on a terminal, as a live line, where the attempts of programs are."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.live import Live
+
+
+def is_interactive() -> bool:
+    """Whether stderr is a terminal that a person looks at, and that nothing else draws on.
+
+    A stream in the place of the process's own is somebody's: a bar of rich, a capture, a log. A
+    process that another one has started, and one in the background, leave the terminal alone.
+    """
+    stream: Any = sys.stderr
+    own: Any = sys.__stderr__
+    if stream is None or stream is not own or os.environ.get("TERM", "dumb") == "dumb":
+        return False
+    from multiprocessing import parent_process
+
+    try:
+        is_in_front = stream.isatty() and os.tcgetpgrp(stream.fileno()) == os.getpgrp()
+    except (OSError, ValueError):
+        return False
+    bars = progress_bars()
+    return is_in_front and parent_process() is None and not getattr(bars, "_instances", None)
+
+
+def progress_bars() -> Any:
+    """The class of tqdm's bars, where the program has loaded it; None elsewhere."""
+    return getattr(sys.modules.get("tqdm"), "tqdm", None)
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A line, and when what it tells began."""
+
+    text: str
+    start_s: float
+
+
+class Board:
+    """What is under way, a line each, at the bottom of the terminal; gone when it ends.
+
+    Of all threads together: a terminal has one bottom.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._rows: dict[object, _Row] = {}
+        self._live: Live | None = None
+        self._console: Console | None = None
+
+    def show(self, owner: object, text: str) -> None:
+        """Shows a line of an owner in the place of its last one, and how long it is there."""
+        with self._lock, suppress(OSError, ValueError):
+            self._rows[owner] = _Row(text, time.monotonic())
+            if self._live is None:
+                self._live = self._start()
+            else:
+                self._live.refresh()
+
+    def drop(self, owner: object) -> None:
+        """Takes an owner's line away; with the last one the terminal is as it was."""
+        with self._lock:
+            if self._rows.pop(owner, None) is None or self._live is None:
+                return
+            with suppress(OSError, ValueError):
+                if self._rows:
+                    self._live.refresh()
+                    return
+                self._live.stop()
+            self._live = None
+
+    def print(self, text: str) -> bool:
+        """Prints a line above what is live; False where nothing is."""
+        with self._lock:
+            if self._live is None:
+                return False
+            self._live.console.print(text, soft_wrap=True)
+            return True
+
+    def _start(self) -> Live:
+        from rich.live import Live
+
+        self._console = _console()
+        live = Live(
+            console=self._console,
+            get_renderable=self._render,
+            transient=True,
+            # What the program prints goes where it sends it.
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        live.start(refresh=True)
+        return live
+
+    def _render(self) -> RenderableType:
+        """Called by the thread that redraws: without the lock, which `stop` is called under."""
+        from rich.text import Text
+
+        assert self._console is not None
+        lines = []
+        for row in list(self._rows.values()):
+            since = f"  {time.monotonic() - row.start_s:.0f} s"
+            line = Text(row.text, style="dim")
+            line.truncate(max(1, self._console.width - len(since)), overflow="ellipsis")
+            lines.append(line.append(since))
+        return Text("\n").join(lines)
+
+
+def _console() -> Console:
+    from hloom.terminal import PlainConsole
+
+    class _SteadyConsole(PlainConsole):
+        """The cursor stays visible: however the process ends, nobody has to bring it back."""
+
+        def show_cursor(self, show: bool = True) -> bool:
+            return False
+
+    return _SteadyConsole(file=sys.stderr)
+
+
+board = Board()

@@ -1,0 +1,253 @@
+"""What is said of a program while it is compiled, and of which programs."""
+
+from __future__ import annotations
+
+import io
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support import toy_passes as toy
+from support.log_streams import FakeTerminal, shown_on
+
+import hloom
+from hloom import plugin, policy
+from hloom._jax.executables import MemoryFigures
+from hloom.compiling.origin import Origin
+from hloom.log import observer, terminal
+from hloom.log.lines import tell_written
+from hloom.log.observer import ProgramLog
+from hloom.passes.framework import registry
+from hloom.passes.framework.feedback import PlanRecord, Prediction
+
+X = 2 * np.eye(64, dtype=np.float32)
+MATRIX_BYTES = X.nbytes
+
+PREDICTED = PlanRecord(Prediction(step_bytes=20 * 2**20, temp_bytes=17 * 2**20, added_flops=0))
+
+
+@pytest.fixture(autouse=True)
+def _toys(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    # The toys' programs are small.
+    monkeypatch.setenv("HLOOM_LOG_MIN_SIZE", "500")
+    monkeypatch.setattr(policy, "_warned", set())
+    with registry.registered(toy.DropProducts, toy.ReplaceTwo, toy.Touch, toy.Fail):
+        yield
+
+
+def on_terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    """Stderr of a person."""
+    monkeypatch.setattr(observer, "is_interactive", lambda: True)
+    return shown_on(FakeTerminal(), monkeypatch)
+
+
+def four_products(x: jax.Array) -> jax.Array:
+    for _ in range(4):
+        x = x @ X
+    return x
+
+
+def run(spec: str, function: Any = four_products) -> None:
+    jax.clear_caches()
+    jax.jit(function, compiler_options={"hloom": spec})(X)
+
+
+def without_times(text: str) -> str:
+    """The text with each time as T, since none is like another."""
+    return re.sub(r"\d[\d.]* (?:µs|ms|s)\b", "T", text)
+
+
+def bound(matrices: int) -> str:
+    """A budget of so many matrices."""
+    return f"drop-products{{budget={matrices * MATRIX_BYTES} compiles=4}}"
+
+
+def test_a_batch_log_has_a_line_for_each_attempt_and_one_on_the_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = shown_on(io.StringIO(), monkeypatch)
+    run(bound(3))
+    lines = without_times(log.getvalue()).splitlines()
+    assert lines[:2] == [
+        "hloom: jit_four_products: attempt 1 of 4, predicted 500 B, compiling",
+        "hloom: jit_four_products: attempt 2 of 4, predicted 400 B, compiling, T so far",
+    ]
+    [record] = hloom.records()[-1:]
+    assert lines[-1] == without_times(f"hloom: {record.headline}")
+    assert len(lines) == record.compiles + 1 == 3
+
+
+def test_off_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = shown_on(io.StringIO(), monkeypatch)
+    monkeypatch.setenv("HLOOM_LOG", "off")
+    run(bound(3))
+    assert log.getvalue() == ""
+
+
+def test_a_terminal_keeps_the_last_line_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    tty = on_terminal(monkeypatch)
+    import pyte
+
+    run(bound(3))
+    assert "attempt 2 of 4, predicted 400 B, compiling" in tty.getvalue()
+    screen = pyte.Screen(400, 10)
+    pyte.Stream(screen).feed(tty.getvalue().replace("\n", "\r\n"))
+    shown = [line.rstrip() for line in screen.display if line.strip()]
+    assert shown == [f"hloom: {hloom.records()[-1].headline}"]
+    assert terminal.board._live is None
+
+
+def test_a_program_that_is_compiled_in_vain_leaves_the_terminal_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tty = on_terminal(monkeypatch)
+    with pytest.raises(hloom.PassError):
+        run("drop-products{budget=1 fail=compile}")
+    assert "attempt 2" in tty.getvalue()
+    assert (terminal.board._live, terminal.board._rows) == (None, {})
+
+
+def test_ctrl_c_leaves_the_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    tty = on_terminal(monkeypatch)
+
+    def interrupted(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("hloom.compiling.compiler.compile_captured", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(bound(3))
+    assert "attempt 1 of 4" in tty.getvalue()
+    assert (terminal.board._live, terminal.board._rows) == (None, {})
+    # What hides the cursor is never written: nothing has to bring it back.
+    assert "\x1b[?25l" not in tty.getvalue()
+
+
+def test_threads_that_compile_at_once_have_a_line_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    tty = on_terminal(monkeypatch)
+    logs = [ProgramLog(f"jit_{name}") for name in "abcd"]
+    ready = threading.Barrier(len(logs))
+
+    def compile_one(log: ProgramLog) -> None:
+        log.attempt(1, 3, PREDICTED)
+        ready.wait(60)
+        log.attempted(1, MemoryFigures(temp_bytes=18 * 2**20), 1.0)
+        ready.wait(60)
+        log.close()
+
+    threads = [threading.Thread(target=compile_one, args=(log,)) for log in logs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert (terminal.board._live, terminal.board._rows) == (None, {})
+    for name in "abcd":
+        assert f"jit_{name}: attempt 1 of 3, predicted 17.0 MiB, compiling" in tty.getvalue()
+        assert f"jit_{name}: attempt 1 of 3 has 18.0 MiB, planning" in tty.getvalue()
+
+
+def test_another_process_than_the_first_says_which_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = shown_on(io.StringIO(), monkeypatch)
+    ProgramLog("jit_step", process=2).attempt(2, 3, PREDICTED)
+    assert without_times(log.getvalue()) == (
+        "hloom: process 2: jit_step: attempt 2 of 3, predicted 17.0 MiB, compiling, T so far\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("me", "compiling", "tells"), [(0, [0, 1], 1), (1, [0, 1], 0), (2, [3, 2], 1), (3, [3, 2], 0)]
+)
+def test_one_of_the_processes_tells(me: int, compiling: list[int], tells: int) -> None:
+    origin = Origin(
+        module=jax.jit(four_products).lower(X).compiler_ir(),
+        backend=SimpleNamespace(process_index=lambda: me),
+        devices=np.array([SimpleNamespace(process_index=p) for p in compiling], dtype=object),
+        options=None,
+    )
+    assert len(list(plugin._log_of(origin))) == tells
+
+
+@pytest.mark.parametrize(
+    "record", [None, PlanRecord(), PlanRecord(PREDICTED.prediction, unplanned="it has no entry")]
+)
+def test_an_attempt_that_none_can_follow_has_no_line(
+    monkeypatch: pytest.MonkeyPatch, record: PlanRecord | None
+) -> None:
+    log = shown_on(io.StringIO(), monkeypatch)
+    ProgramLog("jit_step").attempt(1, 3, record)
+    assert log.getvalue() == ""
+
+
+def test_what_cannot_be_said_does_no_harm(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: Any) -> None:
+        raise RuntimeError("no display")
+
+    caplog.set_level("DEBUG", "hloom.log")
+    monkeypatch.setattr(observer, "tell", broken)
+    run(bound(3))
+    assert {record.getMessage() for record in caplog.records} == {
+        "what was to be said could not be"
+    }
+    assert "no display" in caplog.text
+
+
+# Which programs.
+
+
+def test_a_thousand_small_programs_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = shown_on(io.StringIO(), monkeypatch)
+    monkeypatch.delenv("HLOOM_LOG_MIN_SIZE")
+    small = PlanRecord(Prediction(step_bytes=2**20 - 1, temp_bytes=2**19, added_flops=0))
+    for number in range(1000):
+        ProgramLog(f"jit_{number}").attempt(1, 3, small)
+    with hloom.passes("remat{budget=50%}"), jax.default_device(jax.devices()[0]):
+        for size in range(2, 17):
+            jax.jit(lambda x: jnp.tanh(x).sum() * 2.0)(np.ones(size, np.float32))
+    for size in range(2, 5):
+        run("replace-two", lambda x, size=size: x[:size] * 2.0)
+    assert log.getvalue() == ""
+
+
+def test_a_program_without_memory_to_save_is_told_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = shown_on(io.StringIO(), monkeypatch)
+    for _ in range(2):
+        run("remat", lambda x: jnp.sort(x @ x + 1.0) @ x)
+    [line] = log.getvalue().splitlines()
+    assert re.fullmatch(
+        r"hloom: jit__lambda: [\d.]+ KiB temporaries, unchanged: nothing to recompute: no backward "
+        r"pass was found, that is, no operation that JAX made by transposing another one, passes "
+        r".*",
+        line,
+    )
+
+
+def test_a_pass_that_has_nothing_to_do_and_saves_no_memory_says_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = shown_on(io.StringIO(), monkeypatch)
+    run("replace-two", lambda x: jnp.sort(x @ x + 1.0) @ x)
+    assert log.getvalue() == ""
+
+
+def test_a_dump_that_was_written_is_told_of(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    log = shown_on(io.StringIO(), monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    with hloom.dump(to="dumps"):
+        run("replace-two", lambda x: x * 2.0)
+    assert log.getvalue().splitlines()[-1] == "hloom: jit__lambda: wrote dumps/jit__lambda-0"
+    function = jax.jit(lambda x: x * 2.0)
+    with hloom.dump(to="dumps", steps=3), hloom.step(3):
+        function(X)
+    assert log.getvalue().splitlines()[-1] == "hloom: wrote dumps/step-3"
+    tell_written(Path("/elsewhere/dumps"))
+    assert log.getvalue().splitlines()[-1] == "hloom: wrote /elsewhere/dumps"
