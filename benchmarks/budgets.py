@@ -143,6 +143,26 @@ def _errors(program: dict[str, Any]) -> list[float]:
     ]
 
 
+def summary(entry: dict[str, Any]) -> list[str]:
+    """A table of the programs that one version of JAX was measured with."""
+    columns = ["program", "operations", "points", "median error", "largest"]
+    columns += ["estimate, s", "compile, s", "share"]
+    rows = [
+        [
+            name,
+            f"{program['operations']}",
+            f"{len(program['points'])}",
+            f"{statistics.median(_errors(program)):.1%}",
+            f"{max(_errors(program)):.1%}",
+            f"{program['estimate_cpu_s']:.2f}",
+            f"{program['compile_cpu_s']:.2f}",
+            f"{program['estimate_cpu_s'] / program['compile_cpu_s']:.0%}",
+        ]
+        for name, program in entry["programs"].items()
+    ]
+    return table(columns, rows)
+
+
 def _markdown(report: Report) -> Iterator[str]:
     yield "# Predicted frontiers beside XLA"
     yield ""
@@ -157,22 +177,7 @@ def _markdown(report: Report) -> Iterator[str]:
         yield ""
         yield f"## jax {version}, Python {entry['python']}"
         yield ""
-        rows = [
-            [
-                name,
-                f"{program['operations']}",
-                f"{len(program['points'])}",
-                f"{statistics.median(_errors(program)):.1%}",
-                f"{max(_errors(program)):.1%}",
-                f"{program['estimate_cpu_s']:.2f}",
-                f"{program['compile_cpu_s']:.2f}",
-                f"{program['estimate_cpu_s'] / program['compile_cpu_s']:.0%}",
-            ]
-            for name, program in entry["programs"].items()
-        ]
-        columns = ["program", "operations", "points", "median error", "largest"]
-        columns += ["estimate, s", "compile, s", "share"]
-        yield from table(columns, rows)
+        yield from summary(entry)
         for name, program in entry["programs"].items():
             yield ""
             yield f"### {name}"

@@ -105,7 +105,8 @@ def test_markdown_is_the_document(run: Run) -> None:
         ),
         (
             ("zzz",),
-            "unknown command 'zzz'. Commands: passes, budgets, capture, demo, replay, bisect, report.",
+            "unknown command 'zzz'. "
+            "Commands: passes, budgets, capture, demo, replay, bisect, report.",
         ),
         (
             ("passes", "remta"),
