@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.budgets import summary
+from benchmarks.budgets.tables import summary
 from benchmarks.capture import DEVICES, cell
 from benchmarks.common.frontier_report import FLOOR_POLICY, Frontier
 from benchmarks.common.frontiers import Point, kept
