@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.common.h100 import MEBI_BYTES
 from benchmarks.common.tables import Report, table
 
-POINTS, TIMED_BUDGETS = 8, 10
+POINTS, TIMED_BUDGETS = 10, 10
 """Points of a frontier that are compiled, and budgets whose estimate is timed."""
 
 
