@@ -70,6 +70,8 @@ bench: .venv/cuda13.stamp .venv-newest/cuda13.stamp
 	    $$python -m benchmarks.$$name || exit 1; done; \
 	  for platform in h100 cpu; do \
 	    $$python -m benchmarks.remat_frontier --again --platform $$platform || exit 1; done; done
+	.venv/bin/python -m benchmarks.budgets
+	.venv/bin/python -m benchmarks.budgets --picture
 	.venv/bin/python -m benchmarks.pictures.report
 	.venv/bin/python -m benchmarks.pictures.terminal
 	.venv/bin/python -m benchmarks.readme

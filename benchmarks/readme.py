@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.budgets.tables import summary
 from benchmarks.capture import DEVICES, cell
 from benchmarks.common.frontier_report import FLOOR_POLICY, Frontier
 from benchmarks.common.frontiers import Point, kept
@@ -188,6 +189,23 @@ def _point(frontier: Frontier, point: Point | None) -> str:
     return "none" if point is None else f"{frontier.mebi(point)} ({frontier.added(point)})"
 
 
+def _budgets() -> Iterator[str]:
+    """The demo's frontier, of the oldest JAX that was measured."""
+    version, entry = _oldest("budgets_h100.json")
+    columns = [f"spec, jax {version}", "predicted, MiB", "XLA, MiB", "added time", "recomputed"]
+    rows = [
+        [
+            f"`{each['spec']}`",
+            _mebi(each["predicted_temp_bytes"]),
+            _mebi(each["temp_bytes"]),
+            f"{1e3 * each['added_seconds']:.3f} ms",
+            f"{each['added_flops'] / 1e9:.2f} GFLOP",
+        ]
+        for each in entry["programs"]["demo"]["points"]
+    ]
+    yield from table(columns, rows)
+
+
 def _capture() -> Iterator[str]:
     """Of the oldest JAX that was measured: thunks in graphs, of all, and the number of graphs."""
     version, entry = _oldest("capture_h100.json")
@@ -254,6 +272,10 @@ PAGES: dict[str, dict[str, Callable[[], Iterable[str]]]] = {
     "README.md": {"figures": _three_figures, "demo": _demo_output},
     "docs/graphs.md": {"capture": _capture},
     "docs/dumps.md": {"dump_cost": _dump_cost},
+    "docs/budgets.md": {
+        "frontier": _budgets,
+        "errors": lambda: summary(_oldest("budgets_h100.json")[1]),
+    },
     "docs/system.md": {"packages": _packages},
     "docs/results.md": {
         "demo": _demo,

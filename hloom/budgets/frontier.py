@@ -158,16 +158,19 @@ class Frontier:
             picture = base64.b64encode(self.svg().encode()).decode()
         except PictureError:
             picture = ""
-        head = "".join(f"<th>{name}</th>" for name, _ in COLUMNS)
-        cells = (
-            "".join(f"<td>{escape(visible(cell))}</td>" for cell in row) for row in self.rows()
-        )
-        body = "".join(f"<tr>{row}</tr>" for row in cells)
-        notes = "".join(f"<p>{escape(visible(each))}</p>" for each in self.sentences())
         title = escape(visible(self.title))
-        image = f'<img alt="{title}" src="data:image/svg+xml;base64,{picture}">' if picture else ""
+        source = f"data:image/svg+xml;base64,{picture}"
+        looks = 'style="max-width:100%;height:auto"'
+        image = f'<img {looks} alt="{title}" src="{source}">' if picture else f"<p>{title}</p>"
+        head = "".join(f"<th>{name}</th>" for name, _ in COLUMNS)
+        cell = '<td style="white-space:nowrap">'
+        rows = (
+            "".join(f"{cell}{escape(visible(each))}</td>" for each in row) for row in self.rows()
+        )
+        body = "".join(f"<tr>{row}</tr>" for row in rows)
+        notes = "".join(f"<p>{escape(visible(each))}</p>" for each in self.sentences())
         return (
-            f"<div>{image}<table><caption>{title}</caption><thead><tr>{head}</tr></thead>"
+            f'<div style="overflow-x:auto">{image}<table><thead><tr>{head}</tr></thead>'
             f"<tbody>{body}</tbody></table>{notes}</div>"
         )
 

@@ -160,9 +160,9 @@ class FrontierAnalysis:
         bottom = self.floor
         chosen = _spread(undominated(self._swept(count), by_memory_and_time), count)
         points = [self._point(None, None, one) for one in chosen]
-        points = [one for one in points if one.temp_bytes > bottom.temp_bytes]
+        width = self.unmodified.temp_bytes - bottom.temp_bytes
+        points = [one for one in points if one.temp_bytes - bottom.temp_bytes > _CLOSE * width]
         points = undominated([self.unmodified, *points, bottom], _of_point)
-        width = points[0].temp_bytes - points[-1].temp_bytes
         unit_bytes = 1 << max(0, (width // _ROUND).bit_length() - 1)
         return [self._with_budget(point, unit_bytes) for point in points]
 

@@ -27,6 +27,8 @@ from hloom.passes.remat.budget.frontier import (
 from hloom.passes.remat.plan import BudgetPlanner
 from hloom.passes.remat.record import Estimate, RematRecord
 
+pytestmark = pytest.mark.once
+
 LAYERS, ROWS, WIDTH = 16, 512, 64
 GPU = Target("cuda", "gpu", memory_bytes=2**30, usable_bytes=2**29)
 

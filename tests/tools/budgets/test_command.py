@@ -18,6 +18,8 @@ from hloom.passes.framework.options import Budget
 from hloom.passes.ir.clone import clone_module
 from hloom.targets import load
 
+pytestmark = pytest.mark.once
+
 Run = Callable[..., tuple[int, str, str]]
 
 LAYERS, ROWS, WIDTH = 12, 512, 64

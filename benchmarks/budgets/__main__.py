@@ -14,8 +14,7 @@ import argparse
 import json
 import os
 import platform
-import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +22,10 @@ import jax
 from jax.extend.mlir import ir
 
 import hloom
-from benchmarks.common.h100 import MEBI_BYTES, TARGET, placement
+from benchmarks.budgets.tables import POINTS, TIMED_BUDGETS, markdown
+from benchmarks.common.h100 import TARGET, placement
 from benchmarks.common.subjects import SUBJECTS
-from benchmarks.common.tables import RESULTS, Report, table, update_report
+from benchmarks.common.tables import RESULTS, Report, update_report
 from hloom import targets
 from hloom._jax.executables import memory_figures
 from hloom._jax.execution import compile_module
@@ -39,11 +39,10 @@ from hloom.passes.remat.budget.frontier import FrontierAnalysis, FrontierPoint
 from hloom.passes.remat.plan import RematPlan
 
 NAME = "budgets_h100"
-POINTS, TIMED_BUDGETS = 8, 10
 DEMO = "demo"
 PROGRAMS = (DEMO, "gpt_scanned", "gpt_unrolled", "llama", "unet", "lstm")
 
-_PICTURE = Path(__file__).resolve().parents[1] / "docs" / "budgets.svg"
+_PICTURE = Path(__file__).resolve().parents[2] / "docs" / "budgets.svg"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -69,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "python": platform.python_version(),
             "programs": {name: programs[name] for name in PROGRAMS if name in programs},
         }
-        text = update_report(NAME, entry, _markdown)
+        text = update_report(NAME, entry, markdown)
     print(text)
 
 
@@ -135,59 +134,6 @@ def _compiled_bytes(analysis: FrontierAnalysis, point: FrontierPoint, devices: l
 def _cpu_seconds() -> float:
     """Of this process and of what it started, such as ptxas."""
     return sum(os.times()[:4])
-
-
-def _errors(program: dict[str, Any]) -> list[float]:
-    return [
-        abs(each["predicted_temp_bytes"] / each["temp_bytes"] - 1) for each in program["points"]
-    ]
-
-
-def _markdown(report: Report) -> Iterator[str]:
-    yield "# Predicted frontiers beside XLA"
-    yield ""
-    yield "<!-- Written by `python -m benchmarks.budgets`. -->"
-    yield ""
-    yield (
-        f"Up to {POINTS} points along each program's frontier, compiled for an H100: how far the "
-        f"predicted temporary memory is from XLA's. The time is that of {TIMED_BUDGETS} budgets, "
-        "in CPU seconds beside one compile of the program as it is, in one run."
-    )
-    for version, entry in report.items():
-        yield ""
-        yield f"## jax {version}, Python {entry['python']}"
-        yield ""
-        rows = [
-            [
-                name,
-                f"{program['operations']}",
-                f"{len(program['points'])}",
-                f"{statistics.median(_errors(program)):.1%}",
-                f"{max(_errors(program)):.1%}",
-                f"{program['estimate_cpu_s']:.2f}",
-                f"{program['compile_cpu_s']:.2f}",
-                f"{program['estimate_cpu_s'] / program['compile_cpu_s']:.0%}",
-            ]
-            for name, program in entry["programs"].items()
-        ]
-        columns = ["program", "operations", "points", "median error", "largest"]
-        columns += ["estimate, s", "compile, s", "share"]
-        yield from table(columns, rows)
-        for name, program in entry["programs"].items():
-            yield ""
-            yield f"### {name}"
-            yield ""
-            points = [
-                [
-                    f"`{each['spec']}`",
-                    f"{each['predicted_temp_bytes'] / MEBI_BYTES:.1f}",
-                    f"{each['temp_bytes'] / MEBI_BYTES:.1f}",
-                    f"{each['predicted_temp_bytes'] / each['temp_bytes'] - 1:+.1%}",
-                    f"{1e3 * each['added_seconds']:.3f}",
-                ]
-                for each in program["points"]
-            ]
-            yield from table(["budget", "predicted, MiB", "XLA, MiB", "error", "added, ms"], points)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""How far predicted frontiers are from XLA, and what an estimate costs beside a compile."""
