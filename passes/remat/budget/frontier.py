@@ -139,7 +139,12 @@ class FrontierAnalysis:
     @cached_property
     def floor(self) -> FrontierPoint:
         """The least memory that is known to be reached."""
-        return self._point(_LEAST, None, least(Search(self.model).lowest()))
+        return self._point(_LEAST, None, least(self._lowest))
+
+    @cached_property
+    def _lowest(self) -> list[Estimate]:
+        """The estimates among which the least memory is found, the program as it is first."""
+        return Search(self.model).lowest()
 
     def at(self, budget: Budget) -> FrontierPoint | None:
         """What a budget gives; None where nothing is known that it bounds.
@@ -168,7 +173,7 @@ class FrontierAnalysis:
 
     def _swept(self, count: int) -> list[Estimate]:
         """Estimates of candidates at prices that close the largest gaps in memory."""
-        known = {one.candidate: one for one in Search(self.model).lowest()}
+        known = {one.candidate: one for one in self._lowest}
         lowest = self.floor.estimate.candidate
         if lowest is None:
             return list(known.values())
