@@ -19,6 +19,7 @@ from jax.extend.mlir import ir
 
 from hloom.passes.analysis.block_graph import BlockGraph
 from hloom.passes.analysis.memory_model.fusion import Kernels
+from hloom.passes.analysis.memory_model.layouts import transposing_bytes
 from hloom.passes.analysis.memory_model.peak import peak_in_order
 from hloom.passes.analysis.memory_model.schedulers import (
     depth_first_order,
@@ -26,7 +27,7 @@ from hloom.passes.analysis.memory_model.schedulers import (
     post_order,
 )
 from hloom.passes.analysis.memory_model.trace import OpTrace
-from hloom.passes.analysis.memory_model.tracer import bytes_around, trace_block
+from hloom.passes.analysis.memory_model.tracer import trace_block
 from hloom.passes.analysis.shards import Shards
 from hloom.passes.ir import walk
 
@@ -61,11 +62,9 @@ def _traced(graph: BlockGraph) -> tuple[OpTrace, tuple[list[int], ...]]:
 
     def look_inside(op: ir.Operation) -> int:
         blocks = [block for region in op.regions for block in region.blocks]
-        peaks = {block: _peaks(*_traced(BlockGraph.of(block, graph.shards))) for block in blocks}
-        by_order = [
-            {block: found[n] for block, found in peaks.items()} for n in range(len(_ORDERS))
-        ]
-        inside[op] = tuple(bytes_around(op, one.__getitem__, graph.shards) for one in by_order)
+        peaks = [_peaks(*_traced(BlockGraph.of(block, graph.shards))) for block in blocks]
+        before = transposing_bytes(op, graph.shards)
+        inside[op] = tuple(max(*by_block, before) for by_block in zip(*peaks, strict=True))
         return 0
 
     trace = trace_block(graph, look_inside)

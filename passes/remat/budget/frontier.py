@@ -124,11 +124,12 @@ class FrontierAnalysis:
     @cached_property
     def step_seconds(self) -> float:
         """The time of the step by rooflines, weighted as the added time is."""
-        pricing, blocks = self.model.pricing, set(self.model.blocks)
+        pricing = self.model.pricing
+        runs = {block: runs_of(block) for block in self.model.blocks}
         return sum(
-            runs_of(op.block) * pricing.seconds(op)
+            runs[op.block] * pricing.seconds(op)
             for op in self.model.operations
-            if not facts_of(op.name).holds_code and op.block in blocks
+            if not facts_of(op.name).holds_code and op.block in runs
         )
 
     @cached_property
