@@ -53,7 +53,7 @@ _SHAPES = {
     # marker, colour, size, filled, name in the legend
     "considered": (".", "muted", 4, True, "considered"),
     "budget": ("o", "after", 6, True, "by budget, predicted"),
-    "kink": ("D", "budget", 8, True, "kink"),
+    "knee": ("D", "budget", 8, True, "knee"),
     "attempt": ("s", "before", 7, False, "compiled: XLA's figure"),
     "used": ("s", "before", 9, True, "the one used"),
 }

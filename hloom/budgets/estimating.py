@@ -22,7 +22,7 @@ from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.remat import Remat
-from hloom.passes.remat.budget.frontier import FrontierAnalysis, FrontierPoint, kinks
+from hloom.passes.remat.budget.frontier import FrontierAnalysis, FrontierPoint, knees
 from hloom.passes.remat.obstacle import RematObstacle
 from hloom.passes.remat.record import RematRecord
 from hloom.targets.devices import target_of
@@ -146,7 +146,7 @@ def _frontier(name: str, analysis: FrontierAnalysis, budgets: tuple[Budget, ...]
         if any(point is None for _, point in given):
             note = f"fit: the memory of {target.name} is not known. "
         found.sort(key=lambda point: -point.temp_bytes)
-    marked = kinks(found) if isinstance(budgets, int) else ()
+    marked = knees(found) if isinstance(budgets, int) else ()
     if analysis.obstacle is not None:
         note += analysis.obstacle.sentence
     elif floor.temp_bytes >= unmodified.temp_bytes:

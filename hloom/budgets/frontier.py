@@ -131,7 +131,7 @@ class Frontier:
                 f"{size(self.device_bytes)} that {self.target} has for it."
             )
         if self.knees:
-            yield "◆ A kink: below this, each byte costs more time than above it."
+            yield "◆ A knee: below this, each byte costs more time than above it."
 
     def __str__(self) -> str:
         with io.StringIO() as file:
@@ -182,7 +182,7 @@ class Frontier:
                 Mark(
                     point.step_bytes,
                     point.added_seconds,
-                    "kink" if point.knee else "budget",
+                    "knee" if point.knee else "budget",
                     point.spec if point.knee else "",
                 )
                 for point in self.points

@@ -36,7 +36,7 @@ FRONTIER = Frontier(
 )
 
 
-def test_a_picture_says_what_it_shows_and_marks_kinks() -> None:
+def test_a_picture_says_what_it_shows_and_marks_knees() -> None:
     picture = FRONTIER.svg()
     assert "jit_step on a&lt;b&gt;$x_1$" in picture  # no formula, no tag
     assert picture == FRONTIER.svg()

@@ -31,8 +31,8 @@ from hloom.passes.remat.obstacle import RematObstacle, obstacle_of
 from hloom.passes.remat.plan import RematPlan
 from hloom.passes.remat.record import Estimate, Measurement, RematRecord, measured
 
-_KINK = 0.05
-"""A kink lies below the straight line between its neighbours by at least this share of the whole
+_KNEE = 0.05
+"""A knee lies below the straight line between its neighbours by at least this share of the whole
 frontier's height."""
 
 _CLOSE = 0.02
@@ -322,7 +322,7 @@ def _between(low: int, high: int) -> int:
     return on_grid if low < on_grid < high else middle
 
 
-def kinks(points: Sequence[FrontierPoint]) -> tuple[int, ...]:
+def knees(points: Sequence[FrontierPoint]) -> tuple[int, ...]:
     """The places, in a frontier with most memory first, below which memory becomes dearer.
 
     They are the corners of the simplest line that follows the frontier, found as Ramer, Douglas and
@@ -346,7 +346,7 @@ def kinks(points: Sequence[FrontierPoint]) -> tuple[int, ...]:
         if not below:
             continue
         farthest = max(below, key=lambda n: abs(below[n]))
-        if abs(below[farthest]) < _KINK:
+        if abs(below[farthest]) < _KNEE:
             continue
         if below[farthest] > 0:
             found.add(farthest)

@@ -1,4 +1,4 @@
-"""The frontier: more memory is never slower, its points are what plans reach, kinks are found."""
+"""The frontier: more memory is never slower, its points are what plans reach, knees are found."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hloom.passes.remat import Remat
 from hloom.passes.remat.budget.frontier import (
     FrontierAnalysis,
     FrontierPoint,
-    kinks,
+    knees,
     undominated,
 )
 from hloom.passes.remat.plan import BudgetPlanner
@@ -221,10 +221,10 @@ def points(*pairs: tuple[int, float]) -> list[FrontierPoint]:
         ([(5, 0.0), (5, 0.0), (5, 0.0)], ()),
     ],
 )
-def test_kinks_are_corners_below_the_line(
+def test_knees_are_corners_below_the_line(
     pairs: list[tuple[int, float]], expected: tuple[int, ...]
 ) -> None:
-    assert kinks(points(*pairs)) == expected
+    assert knees(points(*pairs)) == expected
 
 
 def test_what_another_beats_in_both_is_left_out() -> None:
