@@ -53,9 +53,11 @@ test-oldest test-newest: WORKERS := 3
 test-oldest: .venv/dev.stamp
 	.venv/bin/python -m pytest $(PARALLEL) -q -rs -m 'not h100'
 
-# Without what says that it does not depend on the version of JAX: test-oldest runs that.
+# Each test, but of one with many cases every third: test-oldest runs all, and EVERY=1 does here.
+# Without what says that it does not depend on the version of JAX: test-oldest runs that too.
+test-newest: EVERY := 3
 test-newest: .venv-newest/dev.stamp
-	.venv-newest/bin/python -m pytest $(PARALLEL) -q -rs -m 'not h100 and not once'
+	.venv-newest/bin/python -m pytest $(PARALLEL) -q -rs -m 'not h100 and not once' --every=$(EVERY)
 
 test-h100: .venv/cuda13.stamp
 	.venv/bin/python -m pytest $(PARALLEL) -q -rs -m h100

@@ -4,6 +4,8 @@
 
 Tests marked `gpu` start a process of their own on the GPU; they are skipped where there is none.
 So are tests marked `h100` where JAX's CUDA plugin is not installed. Tests can import `benchmarks`.
+
+`--every=3` runs a third of the cases of parametrized tests: CI runs all of them on the oldest JAX.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ os.environ["PYTHONPATH"] = _TESTS
 
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -50,8 +53,28 @@ pytest_plugins = [
 ]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skips what needs a GPU, or the compiler for one, where the machine has none."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--every",
+        type=int,
+        default=1,
+        metavar="N",
+        help="of the cases of each parametrized test run the first and every Nth after it",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out cases as `--every` says, and skips what needs a GPU, or the compiler for one,
+    where the machine has none."""
+    every = config.getoption("--every")
+    cases = Counter[str]()
+    chosen, others = list[pytest.Item](), list[pytest.Item]()
+    for item in items:
+        test = item.nodeid.partition("[")[0]
+        (others if cases[test] % every else chosen).append(item)
+        cases[test] += 1
+    items[:] = chosen
+    config.hook.pytest_deselected(items=others)
     missing = {}
     if not Path("/dev/nvidia0").exists():
         missing["gpu"] = "no CUDA GPU on this machine"

@@ -15,7 +15,7 @@ from pathlib import Path
 import jax.ffi
 import pytest
 from support.devices.cuda_on_cpu import CUDA, FAKE, KERNELS, PADS, compile_driver
-from support.devices.native_code import CSRC, compile_native, tests_in
+from support.devices.native_code import CSRC, compile_native, names_of_tests
 
 from hloom.runtime import load_library
 
@@ -25,10 +25,10 @@ HANDLER_SOURCES = (CUDA / "handlers_test.cc", FAKE / "fake_xla.cc")
 AT_ONCE_SOURCES = (CUDA / "runs_at_once_test.cc", FAKE / "fake_xla.cc")
 
 
-RUNS_CHECKS = tests_in(RUNS_SOURCES[0])
+RUNS_CHECKS = names_of_tests(RUNS_SOURCES[0])
 WITHOUT_DRIVER = "TheCompileNeedsNoDriver"
-HANDLER_CHECKS = [check for check in tests_in(HANDLER_SOURCES[0]) if check != WITHOUT_DRIVER]
-AT_ONCE_CHECKS = tests_in(AT_ONCE_SOURCES[0])
+HANDLER_CHECKS = [check for check in names_of_tests(HANDLER_SOURCES[0]) if check != WITHOUT_DRIVER]
+AT_ONCE_CHECKS = names_of_tests(AT_ONCE_SOURCES[0])
 
 
 @pytest.fixture(scope="module")

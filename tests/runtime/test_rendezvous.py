@@ -7,13 +7,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support.devices.native_code import CSRC, NATIVE, compile_native, tests_in
+from support.devices.native_code import CSRC, NATIVE, compile_native, names_of_tests
 
 pytestmark = pytest.mark.once
 
 TESTS = (NATIVE / "rendezvous_test.cc", NATIVE / "rendezvous_failures_test.cc")
 SOURCES = (*TESTS, CSRC / "rendezvous.cc")
-CHECKS = tests_in(*TESTS)
+CHECKS = names_of_tests(*TESTS)
 
 
 @pytest.fixture(scope="module")

@@ -292,6 +292,6 @@ with hloom.dump(to={str(tmp_path)!r}, steps=0, arrays=True), hloom.step(0):
     step(x)
 """
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert (ran.returncode, ran.stderr) == (0, "")
+    assert (ran.returncode, ran.stderr) == (0, f"hloom: wrote {tmp_path / 'step-0'}\n")
     [module] = open_dump(tmp_path).modules
     np.testing.assert_array_equal(read_arrays(module.array_folders("results"))[0], np.ones(3))

@@ -22,7 +22,7 @@ GROUP_CALL = tuple(
 """What handlers need whose ranks meet on the CPU."""
 
 
-def tests_in(*sources: Path) -> list[str]:
+def names_of_tests(*sources: Path) -> list[str]:
     """The names of the tests in a program of these sources (tests/check.h)."""
     texts = (source.read_text(encoding="utf-8") for source in sources)
     return [name for text in texts for name in re.findall(r"^TEST\((\w+)\)", text, re.MULTILINE)]

@@ -148,7 +148,7 @@ TEST(ALateRankIsNamedAndComes) {
   CustomCall barrier("barrier", AttributesOf("hloom_barrier", 300));
   CheckFine(OnDevices(kAll, [&](int device) { return barrier.Initialize(device, 1); }));
   for (int device : {0, 1, 3}) CHECK(ExecuteBarrier(barrier, device).empty());
-  std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+  std::this_thread::sleep_for(std::chrono::milliseconds(4000));
   CHECK(ExecuteBarrier(barrier, 2).empty());
   for (int device : kAll) Fake().wait(StreamOf(device));
   RunBarrier(barrier, 2);
