@@ -50,14 +50,16 @@ test-oldest test-newest: export TESTS_XLA_FLAGS := --xla_backend_optimization_le
 # three workers.
 test-oldest test-newest: WORKERS := 3
 
+# Each test runs on both versions. Of one with three cases or more, each case runs on one of them;
+# CASES=all runs all.
+test-oldest: CASES := others
 test-oldest: .venv/dev.stamp
-	.venv/bin/python -m pytest $(PARALLEL) -q -rs -m 'not h100'
+	.venv/bin/python -m pytest $(PARALLEL) -q -rs -m 'not h100' --cases=$(CASES)
 
-# Each test, but of one with many cases every third: test-oldest runs all, and EVERY=1 does here.
-# Without what says that it does not depend on the version of JAX: test-oldest runs that too.
-test-newest: EVERY := 3
+# Without what says that it does not depend on the version of JAX: test-oldest runs that.
+test-newest: CASES := third
 test-newest: .venv-newest/dev.stamp
-	.venv-newest/bin/python -m pytest $(PARALLEL) -q -rs -m 'not h100 and not once' --every=$(EVERY)
+	.venv-newest/bin/python -m pytest $(PARALLEL) -q -rs -m 'not h100 and not once' --cases=$(CASES)
 
 test-h100: .venv/cuda13.stamp
 	.venv/bin/python -m pytest $(PARALLEL) -q -rs -m h100

@@ -5,7 +5,7 @@
 Tests marked `gpu` start a process of their own on the GPU; they are skipped where there is none.
 So are tests marked `h100` where JAX's CUDA plugin is not installed. Tests can import `benchmarks`.
 
-`--every=3` runs a third of the cases of parametrized tests: CI runs all of them on the oldest JAX.
+CI runs a third of the cases of a test with many on the newest JAX, the others on the oldest.
 """
 
 from __future__ import annotations
@@ -55,26 +55,20 @@ pytest_plugins = [
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--every",
-        type=int,
-        default=1,
-        metavar="N",
-        help="of the cases of each parametrized test run the first and every Nth after it",
+        "--cases",
+        choices=("all", "third", "others"),
+        default="all",
+        help="of the cases of each parametrized test: all, the first of each three, or the other "
+        "two of each three (and all of a test with fewer, or that is marked once)",
     )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out cases as `--every` says, and skips what needs a GPU, or the compiler for one,
+    """Leaves out cases as `--cases` says, and skips what needs a GPU, or the compiler for one,
     where the machine has none."""
-    every = config.getoption("--every")
-    cases = Counter[str]()
-    chosen, others = list[pytest.Item](), list[pytest.Item]()
-    for item in items:
-        test = item.nodeid.partition("[")[0]
-        (others if cases[test] % every else chosen).append(item)
-        cases[test] += 1
-    items[:] = chosen
-    config.hook.pytest_deselected(items=others)
+    share = config.getoption("--cases")
+    if share != "all":
+        _choose_cases(config, items, thirds=share == "third")
     missing = {}
     if not Path("/dev/nvidia0").exists():
         missing["gpu"] = "no CUDA GPU on this machine"
@@ -84,6 +78,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for marker, reason in missing.items():
             if item.get_closest_marker(marker):
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _choose_cases(config: pytest.Config, items: list[pytest.Item], *, thirds: bool) -> None:
+    tests = [item.nodeid.partition("[")[0] for item in items]
+    counts, seen = Counter(tests), Counter[str]()
+    chosen, others = list[pytest.Item](), list[pytest.Item]()
+    for test, item in zip(tests, items, strict=True):
+        is_first = seen[test] % 3 == 0
+        is_whole = not thirds and (counts[test] < 3 or item.get_closest_marker("once") is not None)
+        (chosen if is_whole or is_first == thirds else others).append(item)
+        seen[test] += 1
+    items[:] = chosen
+    config.hook.pytest_deselected(items=others)
 
 
 @pytest.fixture(autouse=True, scope="session")
