@@ -31,6 +31,20 @@ class PictureError(RuntimeError):
     """A picture cannot be made; the text says what is missing."""
 
 
+def plain_axes(axes: Any, colors: Mapping[str, str]) -> None:
+    """Leaves no more of matplotlib's frame than the ground and quiet lines across.
+
+    Of the colours, as "#rrggbb", it takes "line" and "muted".
+    """
+    for side, spine in axes.spines.items():
+        spine.set_visible(side == "bottom")
+        spine.set_color(colors["line"])
+    axes.set_facecolor("none")
+    axes.set_axisbelow(True)
+    axes.grid(axis="y", color=colors["line"], linewidth=0.8)
+    axes.tick_params(length=0, labelcolor=colors["muted"])
+
+
 @dataclass(frozen=True)
 class Mark:
     """A point that is marked: `kind` is one of _SHAPES; the label stands beside it."""
@@ -86,13 +100,7 @@ class Scene:
         most = max([1, *(bytes_ for bytes_, _ in self.line), *(mark.bytes for mark in self.marks)])
         levels = [level for level in self.levels if level.bytes <= most * _NEAR]
         unit_bytes = 1024 ** max(0, (most.bit_length() - 1) // 10)
-        for side, spine in axes.spines.items():
-            spine.set_visible(side == "bottom")
-            spine.set_color(colors["line"])
-        axes.set_facecolor("none")
-        axes.set_axisbelow(True)
-        axes.grid(axis="y", color=colors["line"], linewidth=0.8)
-        axes.tick_params(length=0, labelcolor=colors["muted"])
+        plain_axes(axes, colors)
         ordered = sorted(self.line)
         axes.plot(
             [bytes_ / unit_bytes for bytes_, _ in ordered],

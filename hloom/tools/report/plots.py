@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from hloom import units
+from hloom.budgets.drawing import plain_axes
 from hloom.passes.analysis.memory_model.profile import MemoryProfile
 from hloom.passes.framework.text import pluralize
 from hloom.tools.report.drawing import COLORS, WIDTH_INCHES, Plot, Width
@@ -206,7 +207,7 @@ def _curves(
 
     def draw(figure: Any) -> None:
         axes = figure.subplots()
-        _plain(axes)
+        plain_axes(axes, COLORS)
         ground = base[1] / unit_bytes if base else 0
         for line in lines:
             if not line.sizes:
@@ -242,14 +243,3 @@ def _curves(
             figure.legend(loc="outside upper left", **shape, **looks)
 
     return Plot(WIDTH_INCHES[width], 3.9 if width == "wide" else 3.7, draw)
-
-
-def _plain(axes: Any) -> None:
-    """Leaves no more of the frame than the ground and quiet lines across."""
-    for side, spine in axes.spines.items():
-        spine.set_visible(side == "bottom")
-        spine.set_color(COLORS["line"])
-    axes.set_facecolor("none")
-    axes.set_axisbelow(True)
-    axes.grid(axis="y", color=COLORS["line"], linewidth=0.8)
-    axes.tick_params(length=0, labelcolor=COLORS["muted"])

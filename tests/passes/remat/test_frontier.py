@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import pytest
 from jax.extend.mlir import ir
+from support.programs.chains import scanned, unrolled
 
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.feedback import Attempt
@@ -31,20 +31,6 @@ pytestmark = pytest.mark.once
 
 LAYERS, ROWS, WIDTH = 16, 512, 64
 GPU = Target("cuda", "gpu", memory_bytes=2**30, usable_bytes=2**29)
-
-
-def layer(x: Any, w: Any) -> Any:
-    return x + jnp.tanh(jnp.tanh(x @ w) @ w)
-
-
-def unrolled(w: Any, x: Any) -> Any:
-    for each in range(LAYERS):
-        x = layer(x, w[each])
-    return (x**2).mean()
-
-
-def scanned(w: Any, x: Any) -> Any:
-    return (jax.lax.scan(lambda x, w: (layer(x, w), None), x, w)[0] ** 2).mean()
 
 
 FORMS = {"unrolled": unrolled, "scanned": scanned}

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import pytest
 from jax.extend.mlir import ir
+from support.programs.chains import scanned, unrolled
 
 from hloom.passes.analysis.block_graph import BlockGraph
 from hloom.passes.analysis.memory_model.fusion import Kernels
@@ -26,20 +26,6 @@ from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
 
 LAYERS, ROWS, WIDTH = 6, 256, 64
-
-
-def layer(x: Any, w: Any) -> Any:
-    return x + jnp.tanh(jnp.tanh(x @ w) @ w)
-
-
-def unrolled(w: Any, x: Any) -> Any:
-    for each in range(LAYERS):
-        x = layer(x, w[each])
-    return (x**2).mean()
-
-
-def scanned(w: Any, x: Any) -> Any:
-    return (jax.lax.scan(lambda x, w: (layer(x, w), None), x, w)[0] ** 2).mean()
 
 
 @contextmanager
