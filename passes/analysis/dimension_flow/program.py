@@ -70,6 +70,13 @@ class FlowBlock:
                 for block in node.blocks:
                     yield from block.defined()
 
+    def inside(self) -> Iterator[FlowNode]:
+        """The operations in here, however deep, in the order of the text."""
+        for node in self.nodes:
+            yield node
+            for block in node.blocks:
+                yield from block.inside()
+
 
 @dataclass(slots=True)
 class FlowProgram:

@@ -13,7 +13,7 @@ from typing import Protocol
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import sdy
 
-from hloom.passes.analysis.dimension_flow.flow import WHOLE, Combine, Flow
+from hloom.passes.analysis.dimension_flow.flow import WHOLE, AxisLayout, Combine, Flow
 from hloom.passes.analysis.dimension_flow.program import FlowBlock, FlowNode
 from hloom.passes.analysis.dimension_flow.sharded import device_counts
 from hloom.passes.analysis.dimension_flow.state import FlowState, Needs, StuckError
@@ -58,6 +58,10 @@ class Region(ABC):
         for block in self.node.blocks:
             yield from block.defined()
 
+    def starts(self, results: Sequence[Flow]) -> Iterator[tuple[int, AxisLayout]]:
+        """Operands that are carried as what is split."""
+        yield from ()
+
     def source(self, value: int) -> int | None:
         """The value outside that one in the code always is; None where there is none."""
         for block in self.node.blocks:
@@ -97,6 +101,11 @@ class LoopRegion(Region):
         body = self.node.blocks[1]
         passed = body.returned[argument] == body.arguments[argument]
         return self.node.operands[argument] if passed else None
+
+    def starts(self, results: Sequence[Flow]) -> Iterator[tuple[int, AxisLayout]]:
+        for number, flow in enumerate(results):
+            if flow.layout is not None:
+                yield number, flow.layout
 
     def _results(self, walker: BlockFlows, needs: Needs) -> Sequence[Flow]:
         condition, body = self.node.blocks

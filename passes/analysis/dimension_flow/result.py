@@ -9,6 +9,7 @@ from jax.extend.mlir import ir
 
 from hloom.passes.analysis.dimension_flow.flow import WHOLE, AxisLayout, Flow
 from hloom.passes.analysis.dimension_flow.program import FlowProgram
+from hloom.passes.analysis.dimension_flow.transfer import Fit
 from hloom.passes.framework.text import pluralize
 from hloom.passes.ir.locations import operation_name, source_line
 
@@ -129,6 +130,8 @@ class DimensionFlow:
       program: the program.
       seeds: where the dimension was given.
       flows: by number the values that the dimension reaches; all others are invariant.
+      fits: by number the operations that the dimension reaches: which operands they read whole,
+        and of which whole ones they read a chunk.
       phases: the loops.
       cuts: whole values that are cut.
       exits: values that are finished.
@@ -141,6 +144,7 @@ class DimensionFlow:
     program: FlowProgram
     seeds: tuple[Seed, ...]
     flows: Mapping[int, Flow]
+    fits: Mapping[int, Fit]
     phases: tuple[FlowPhase, ...]
     cuts: tuple[RequiredCut, ...]
     exits: tuple[FlowExit, ...]

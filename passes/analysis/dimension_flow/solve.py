@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import sdy
 
 from hloom.passes.analysis.dimension_flow.flow import split
-from hloom.passes.analysis.dimension_flow.program import FlowBlock, FlowNode, FlowProgram
+from hloom.passes.analysis.dimension_flow.program import FlowNode, FlowProgram
 from hloom.passes.analysis.dimension_flow.result import (
     DimensionFlow,
     FlowExit,
@@ -99,6 +99,7 @@ class _Reader:
             self._program,
             self._seeds,
             dict(self._walker.state.flows),
+            dict(self._walker.fits),
             self._phases(),
             cuts,
             self._exits(),
@@ -206,7 +207,7 @@ class _Reader:
             if layout is not None:
                 by_axis = argument_counts(ir.BlockArgument(self._program.values[value]))
                 counts.append((layout, by_axis))
-        for node in _nodes(self._program.root):
+        for node in self._program.root.inside():
             if node.op.name == CONSTRAINT:
                 layout = self._of(node.operands[0]).layout
                 if layout is not None:
@@ -218,13 +219,6 @@ class _Reader:
             if layout.outer % count:
                 found = math.lcm(found, count)
         return found
-
-
-def _nodes(block: FlowBlock) -> Iterable[FlowNode]:
-    for node in block.nodes:
-        yield node
-        for inner in node.blocks:
-            yield from _nodes(inner)
 
 
 def _size(node: FlowNode) -> int:

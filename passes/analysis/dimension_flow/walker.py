@@ -37,7 +37,8 @@ class FlowWalker:
         self.needs = Needs()
         self._signatures = signatures
         self._seeds: dict[int, Flow] = {}
-        self._fits: dict[int, tuple[tuple[Flow, ...], Fit]] = {}
+        self.fits: dict[int, Fit] = {}
+        self._fitted: dict[int, tuple[Flow, ...]] = {}
 
     def run(self, seeds: dict[int, Flow]) -> None:
         self._seeds = seeds
@@ -79,15 +80,14 @@ class FlowWalker:
 
     def _fit(self, node: FlowNode, flows: tuple[Flow, ...]) -> Fit:
         """In a loop's further rounds mostly the one of the round before."""
-        known = self._fits.get(node.number)
-        if known is not None and known[0] == flows:
-            return known[1]
+        if self._fitted.get(node.number) == flows:
+            return self.fits[node.number]
         count = len(node.results)
         if node.effects:
             fit = finish(flows, count)
         else:
             fit = transfer(self._signatures.of(node), flows, count)
-        self._fits[node.number] = (flows, fit)
+        self._fitted[node.number], self.fits[node.number] = flows, fit
         return fit
 
     def _apply(self, node: FlowNode, fit: Fit, needs: Needs, inside: bool) -> None:
@@ -131,7 +131,10 @@ class FlowWalker:
             for value, flow in before.items()
         }
         last = max((flow.phase for flow in known.values() if flow.is_whole), default=0)
+        places = tuple(place for place, value in enumerate(node.operands) if value in finished)
         if found is None:
+            results = (whole(last),) * len(node.results)
+            self.fits[node.number] = Fit(results, places)
             for result in node.results:
                 self.state.put(result, whole(last))
             return
@@ -143,8 +146,17 @@ class FlowWalker:
                 self.state.forget([value])
             else:
                 self.state.put(value, flow.in_phase(phase))
-        for result, flow in zip(node.results, found.results, strict=True):
-            self.state.put(result, whole(last) if flow.is_whole else flow.in_phase(phase))
+        results = tuple(
+            whole(last) if flow.is_whole else flow.in_phase(phase) for flow in found.results
+        )
+        cuts = tuple(
+            (place, layout)
+            for place, layout in region.starts(results)
+            if known[node.operands[place]].is_whole
+        )
+        self.fits[node.number] = Fit(results, places, cuts)
+        for result, flow in zip(node.results, results, strict=True):
+            self.state.put(result, flow)
 
     def _inside(
         self, node: FlowNode, region: Region, before: dict[int, Flow], finished: dict[int, None]
@@ -159,8 +171,12 @@ class FlowWalker:
                 self.state.put(value, before[value])
 
     def _forget(self, node: FlowNode) -> None:
+        """Drops what was found inside of an operation that is not cut after all."""
         for block in node.blocks:
             self.state.forget(block.defined())
+            for inner in block.inside():
+                self.fits.pop(inner.number, None)
+                self._fitted.pop(inner.number, None)
 
 
 def _local(flow: Flow) -> Flow:

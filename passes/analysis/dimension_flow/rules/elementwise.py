@@ -46,10 +46,19 @@ def select(site: OpSite) -> Signature | None:
 def convert(site: OpSite) -> Signature | None:
     """Rounding keeps order, so a maximum stays one; a sum only where no number is rounded."""
     before, after = site.element(0), site.made_element()
+    if isinstance(before, ir.FloatType) and isinstance(after, ir.ComplexType):
+        exact = _holds(after.element_type, before)
+        return _elementwise(site, linear_in(0)) if exact else _elementwise(site)
     if not (isinstance(before, ir.FloatType) and isinstance(after, ir.FloatType)):
         return _elementwise(site)
-    exact = str(after) in _WIDE and before.width < after.width
-    return _elementwise(site, linear_in(0, kinds=ANY if exact else EXTREMES))
+    return _elementwise(site, linear_in(0, kinds=ANY if _holds(after, before) else EXTREMES))
+
+
+def _holds(after: ir.Type, before: ir.FloatType) -> bool:
+    """Whether a type has every number of another one."""
+    if after == before:
+        return True
+    return str(after) in _WIDE and ir.FloatType(after).width > before.width
 
 
 def extremum(site: OpSite) -> Signature | None:
