@@ -154,7 +154,7 @@ class FlowProgram:
             captures = _captures(blocks)
             effects = effects or any(node.effects for block in blocks for node in block.nodes)
             flops = sum(node.flops for block in blocks for node in block.nodes)
-            flops *= _trips(op)
+            flops *= trips_of(op)
         elif facts.regions is not Regions.NONE:
             outside = [value for value in walk.values_read(op) if value not in op.operands]
             if outside:
@@ -220,7 +220,7 @@ def _captures(blocks: tuple[FlowBlock, ...]) -> tuple[int, ...]:
     return tuple(value for value in read if value not in made)
 
 
-def _trips(op: ir.Operation) -> int:
+def trips_of(op: ir.Operation) -> int:
     """The trip count of a loop; 1 where it is not known, and for other code."""
     if facts_of(op.name).category is not Category.LOOP:
         return 1

@@ -178,10 +178,7 @@ class ManualRegion(Region):
 
     def _results(self, walker: BlockFlows, needs: Needs) -> Sequence[Flow]:
         [block] = self.node.blocks
-        op = self.node.op
-        manual = manual_axes(op)
-        read = _counts(op, "in_shardings", manual)
-        made = _counts(op, "out_shardings", manual)
+        read, made = computation_counts(self.node.op)
         for argument, value, counts in zip(block.arguments, self.node.operands, read, strict=True):
             flow = _divided(walker.flow(value, inside=True), counts)
             if flow is None:
@@ -192,10 +189,15 @@ class ManualRegion(Region):
         return [_multiplied(flow, counts) for flow, counts in zip(returned, made, strict=True)]
 
 
-def _counts(op: ir.Operation, name: str, manual: frozenset[str]) -> list[dict[int, int]]:
-    """Of each value by axis over how many devices it is split by hand."""
-    shardings = sdy.TensorShardingPerValueAttr(op.attributes[name]).shardings
-    return [device_counts(sdy.TensorShardingAttr(each), op, manual) for each in shardings]
+def computation_counts(op: ir.Operation) -> tuple[list[dict[int, int]], list[dict[int, int]]]:
+    """Of what a manual computation reads and makes by axis over how many devices it is split."""
+    manual = manual_axes(op)
+
+    def counts(name: str) -> list[dict[int, int]]:
+        shardings = sdy.TensorShardingPerValueAttr(op.attributes[name]).shardings
+        return [device_counts(sdy.TensorShardingAttr(each), op, manual) for each in shardings]
+
+    return counts("in_shardings"), counts("out_shardings")
 
 
 def _divided(flow: Flow, counts: dict[int, int]) -> Flow | None:

@@ -133,7 +133,8 @@ class DimensionFlow:
       fits: by number the operations that the dimension reaches: which operands they read whole,
         and of which whole ones they read a chunk.
       phases: the loops.
-      cuts: whole values that are cut.
+      cuts: whole values that are cut, each for the loop that reads it.
+      sources: the values that have to be cut for that, where what can be made from a part is.
       exits: values that are finished.
       crossings: values that later phases need chunks of again.
       share: the share of the FLOPs of all matrix products that are in loops.
@@ -147,6 +148,7 @@ class DimensionFlow:
     fits: Mapping[int, Fit]
     phases: tuple[FlowPhase, ...]
     cuts: tuple[RequiredCut, ...]
+    sources: tuple[RequiredCut, ...]
     exits: tuple[FlowExit, ...]
     crossings: tuple[PhaseCrossing, ...]
     sharded: int
@@ -171,7 +173,7 @@ class DimensionFlow:
             yield f"sharded over {self.sharded} devices, and cut in one piece"
         for phase in self.phases:
             yield from phase.lines()
-        yield from _listed("cut", self.cuts)
+        yield from _listed("cut", self.sources)
         yield from _listed("exit", self.exits)
         yield from _listed("again", self.crossings)
 

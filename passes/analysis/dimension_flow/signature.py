@@ -81,10 +81,10 @@ class Signature:
     reductions: Mapping[int, FactorReduction] = field(default_factory=dict)
     linear: tuple[LinearGroup, ...] = ()
 
-    def place_of(self, operand: int, layout: AxisLayout) -> Place | None:
-        """Where a layout of an operand is; None where no single factor holds it."""
+    def place_in(self, axes: Sequence[Axis], layout: AxisLayout) -> Place | None:
+        """Where a layout of an operand or a result is; None where no single factor holds it."""
         below = 1
-        for factor in reversed(self.operands[operand][layout.axis]):
+        for factor in reversed(axes[layout.axis]):
             inner, rest = divmod(layout.inner, below)
             size = self.sizes[factor]
             if not rest and inner and size % (layout.size * inner) == 0:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import sdy
 
+from hloom.passes.analysis.dimension_flow.cuts import CutSources
 from hloom.passes.analysis.dimension_flow.flow import split
 from hloom.passes.analysis.dimension_flow.program import FlowNode, FlowProgram
 from hloom.passes.analysis.dimension_flow.result import (
@@ -41,9 +42,10 @@ def dimension_flow(
       signatures: those of the program, where several flows are asked for.
     """
     found = _checked(program, seeds)
-    walker = FlowWalker(program, signatures or Signatures(program.shapes))
+    signatures = signatures or Signatures(program.shapes)
+    walker = FlowWalker(program, signatures)
     walker.run({value: split(seed.layout) for value, seed in found.items()})
-    return _Reader(program, walker, tuple(seeds)).result()
+    return _Reader(program, walker, signatures, tuple(seeds)).result()
 
 
 def _checked(program: FlowProgram, seeds: Sequence[Seed]) -> dict[int, Seed]:
@@ -79,9 +81,16 @@ class _Reason:
 class _Reader:
     """Reads phases, exits and crossings off the flows."""
 
-    def __init__(self, program: FlowProgram, walker: FlowWalker, seeds: tuple[Seed, ...]) -> None:
+    def __init__(
+        self,
+        program: FlowProgram,
+        walker: FlowWalker,
+        signatures: Signatures,
+        seeds: tuple[Seed, ...],
+    ) -> None:
         self._program = program
         self._walker = walker
+        self._signatures = signatures
         self._seeds = seeds
         self._of = walker.state.of
         self._finishes: dict[int, list[Finish]] = {}
@@ -90,10 +99,15 @@ class _Reader:
                 self._finishes.setdefault(finish.reader.number, []).append(finish)
 
     def result(self) -> DimensionFlow:
-        values = self._program.values
+        values, readers = self._program.values, self._walker.needs.cuts
         cuts = tuple(
             RequiredCut(values[value], layout, reader.op)
-            for (value, layout), reader in self._walker.needs.cuts.items()
+            for (value, layout), reader in readers.items()
+        )
+        sources = CutSources(self._program, self._signatures, self._of).of(readers)
+        begins = tuple(
+            RequiredCut(values[value], layout, readers[wanted].op)
+            for (value, layout), wanted in sources.items()
         )
         return DimensionFlow(
             self._program,
@@ -102,6 +116,7 @@ class _Reader:
             dict(self._walker.fits),
             self._phases(),
             cuts,
+            begins,
             self._exits(),
             self._crossings(),
             self._sharded(),

@@ -85,7 +85,9 @@ def _attempts(signature: Signature, flows: Flows) -> Iterator[frozenset[int]]:
 
 
 def _place(signature: Signature, number: int, flow: Flow) -> Place | None:
-    return None if flow.layout is None else signature.place_of(number, flow.layout)
+    if flow.layout is None:
+        return None
+    return signature.place_in(signature.operands[number], flow.layout)
 
 
 def _fit(signature: Signature, flows: Flows) -> Fit | None:
