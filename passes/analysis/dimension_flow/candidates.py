@@ -5,6 +5,7 @@ Flows are found only of the dimensions that most of the matrix products have.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,12 +14,17 @@ from hloom.passes.analysis.dimension_flow.program import FlowProgram
 from hloom.passes.analysis.dimension_flow.result import DimensionFlow, Seed
 from hloom.passes.analysis.dimension_flow.rules.table import Signatures
 from hloom.passes.analysis.dimension_flow.solve import dimension_flow
+from hloom.passes.analysis.dimension_flow.walker import TooManyPhasesError
+from hloom.passes.framework.text import pluralize
 
 MOST_FLOWS = 8
 """Dimensions whose flow is found; programs have few that most products share."""
 
 LEAST_SHARE = 0.5
 """Of the products' FLOPs, below which cutting a dimension leaves most of the program whole."""
+
+MOST_PHASES = 16
+"""A dimension that takes more loops is none to cut; a normalization over the batch takes four."""
 
 _MOST_SEEDS = 8
 """Arguments of one dimension up to which it is tried without single ones of them."""
@@ -41,23 +47,38 @@ class DimensionCandidate:
         return self.flow.share
 
     def __str__(self) -> str:
-        return f"{self.phases} phases, {self.share:.1%} in loops: {self.dimension}"
+        return f"{pluralize(self.phases, 'phase')}, {self.share:.1%} in loops: {self.dimension}"
 
 
 def candidates(
-    program: FlowProgram, *, most: int = MOST_FLOWS, least_share: float = LEAST_SHARE
+    program: FlowProgram,
+    *,
+    most: int = MOST_FLOWS,
+    least_share: float = LEAST_SHARE,
+    most_phases: int = MOST_PHASES,
 ) -> tuple[DimensionCandidate, ...]:
-    """Candidates by the share of products in loops, then by phases, then by the arguments."""
+    """Candidates: the larger the share of products in loops, and then the fewer the phases, the
+    earlier; of equals the one that leaves fewer values in pieces, as parameters' gradients are
+    sums over the batch.
+    """
     signatures = Signatures(program.shapes)
     found = []
     for dimension in dimensions_of(program, signatures)[:most]:
         if dimension.share >= least_share:
-            flow = _flow(program, dimension, signatures)
-            found.append(DimensionCandidate(dimension, flow))
-    return tuple(sorted(found, key=lambda each: (-round(each.share, 6), each.phases)))
+            with contextlib.suppress(TooManyPhasesError):
+                flow = _flow(program, dimension, signatures, most_phases)
+                found.append(DimensionCandidate(dimension, flow))
+    return tuple(sorted(found, key=_rank))
 
 
-def _flow(program: FlowProgram, dimension: Dimension, signatures: Signatures) -> DimensionFlow:
+def _rank(candidate: DimensionCandidate) -> tuple[float, int, int]:
+    pieces = sum(found.flow.is_split for found in candidate.flow.exits)
+    return -round(candidate.share, 6), candidate.phases, pieces
+
+
+def _flow(
+    program: FlowProgram, dimension: Dimension, signatures: Signatures, most_phases: int
+) -> DimensionFlow:
     """From all arguments, or without those from which only phases come.
 
     A mask over the batch whose sum divides the loss makes two phases; where the mask stays whole,
@@ -66,13 +87,13 @@ def _flow(program: FlowProgram, dimension: Dimension, signatures: Signatures) ->
     seeds = dimension.seeds
     if dimension.devices > 1:
         seeds = dimension.cut_on_each_device or seeds
-    best = dimension_flow(program, seeds, signatures)
+    best = dimension_flow(program, seeds, signatures, most_phases=most_phases)
     if len(seeds) > _MOST_SEEDS:
         return best
     for seed in seeds:
         if len(best.phases) > 1 and len(best.seeds) > 1:
             rest: Sequence[Seed] = [other for other in best.seeds if other is not seed]
-            flow = dimension_flow(program, rest, signatures)
+            flow = dimension_flow(program, rest, signatures, most_phases=most_phases)
             if len(flow.phases) < len(best.phases) and flow.share >= best.share - 1e-9:
                 best = flow
     return best

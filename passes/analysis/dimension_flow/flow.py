@@ -58,6 +58,7 @@ class Flow:
       layout: of what is split, where the dimension is in it.
       combine: of what is partial, how its terms are combined.
       zero: whether it is whole and zero everywhere, so that it is also a sum of nothing.
+      given: whether it is split, and there in full before any loop: a seed that is an argument.
     """
 
     kind: FlowKind
@@ -65,6 +66,7 @@ class Flow:
     layout: AxisLayout | None = None
     combine: Combine | None = None
     zero: bool = False
+    given: bool = False
 
     @property
     def is_whole(self) -> bool:
@@ -91,6 +93,11 @@ class Flow:
     def in_phase(self, phase: int) -> Flow:
         return self if self.phase == phase else replace(self, phase=phase)
 
+    @property
+    def finished(self) -> Flow:
+        """What it is to a reader that needs all of it."""
+        return whole(0 if self.given else self.phase)
+
     def __str__(self) -> str:
         if self.is_invariant:
             return "invariant"
@@ -112,8 +119,8 @@ def whole(phase: int) -> Flow:
     return WHOLE if phase == 0 else Flow(FlowKind.WHOLE, phase)
 
 
-def split(layout: AxisLayout, phase: int = 1) -> Flow:
-    return Flow(FlowKind.SPLIT, phase, layout)
+def split(layout: AxisLayout, phase: int = 1, *, given: bool = False) -> Flow:
+    return Flow(FlowKind.SPLIT, phase, layout, given=given)
 
 
 def partial(combine: Combine, phase: int = 1) -> Flow:

@@ -100,6 +100,8 @@ class FlowProgram:
     zeros: set[int] = field(default_factory=set)
     flops: float = 0.0
     callees: dict[str, FlowBlock | None] = field(default_factory=dict)
+    module: object = None
+    """What holds the values: none outlives its module."""
     _sizes: TensorSizes = field(default_factory=TensorSizes)
     _shape_of: dict[ir.Type, Shape | None] = field(default_factory=dict)
     _functions: dict[str, ir.Operation] | None = None
@@ -108,7 +110,9 @@ class FlowProgram:
     @classmethod
     def of(cls, module: ir.Module) -> FlowProgram:
         """The function that a run of the module starts in. Raises `walk.NoEntryError`."""
-        return cls.of_block(walk.entry_function(module).regions[0].blocks[0])
+        program = cls.of_block(walk.entry_function(module).regions[0].blocks[0])
+        program.module = module
+        return program
 
     @classmethod
     def of_block(cls, block: ir.Block) -> FlowProgram:

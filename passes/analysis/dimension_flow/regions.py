@@ -62,7 +62,27 @@ class Region(ABC):
         """Operands that are carried as what is split."""
         yield from ()
 
-    def source(self, value: int) -> int | None:
+    def sources(self, values: Sequence[int], state: FlowState) -> frozenset[int]:
+        """The values outside that these are made of, whatever an iteration does; none where they
+        depend on more than those.
+        """
+        found: set[int] = set()
+        nodes = [node for block in self.node.blocks for node in block.nodes]
+        makers = {made: node for node in nodes for made in node.results}
+        waiting = list(values)
+        while waiting:
+            value = waiting.pop()
+            source = self._source(value)
+            if source is not None:
+                found.add(source)
+            elif value in makers and not makers[value].blocks:
+                read = makers[value].operands
+                waiting += [operand for operand in read if not state.of(operand).is_whole]
+            else:
+                return frozenset()
+        return frozenset(found)
+
+    def _source(self, value: int) -> int | None:
         """The value outside that one in the code always is; None where there is none."""
         for block in self.node.blocks:
             if value in block.arguments:

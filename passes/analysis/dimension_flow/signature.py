@@ -96,6 +96,8 @@ class Signature:
         """The layout of a dimension in an operand or a result; None where it is not in there."""
         for number, axis in enumerate(axes):
             if place.factor in axis:
+                if len(axis) == 1:
+                    return AxisLayout(number, place.outer, place.size, place.inner)
                 at = axis.index(place.factor)
                 major = math.prod(self.sizes[factor] for factor in axis[:at])
                 minor = math.prod(self.sizes[factor] for factor in axis[at + 1 :])

@@ -29,22 +29,31 @@ from hloom.passes.analysis.sharding_constraints import CONSTRAINT
 
 
 def dimension_flow(
-    program: FlowProgram, seeds: Sequence[Seed], signatures: Signatures | None = None
+    program: FlowProgram,
+    seeds: Sequence[Seed],
+    signatures: Signatures | None = None,
+    *,
+    most_phases: int | None = None,
 ) -> DimensionFlow:
     """The flow of the dimension that is in all seeds.
 
     Seeds are values of the program's own block. Raises ValueError where they are not, where there
-    are none, or where a seed's layout is not that of its axis, or has another size.
+    are none, or where a seed's layout is not that of its axis, or has another size; and
+    TooManyPhasesError, early, where there are more phases than asked for.
 
     Args:
       program: the program.
       seeds: where the dimension is.
       signatures: those of the program, where several flows are asked for.
+      most_phases: where more are of no use.
     """
     found = _checked(program, seeds)
     signatures = signatures or Signatures(program.shapes)
-    walker = FlowWalker(program, signatures)
-    walker.run({value: split(seed.layout) for value, seed in found.items()})
+    walker = FlowWalker(program, signatures, most_phases)
+    arguments = set(program.root.arguments)
+    walker.run(
+        {value: split(seed.layout, given=value in arguments) for value, seed in found.items()}
+    )
     return _Reader(program, walker, signatures, tuple(seeds)).result()
 
 
@@ -170,7 +179,7 @@ class _Reader:
     def _reason(self, node: FlowNode, phase: int, reasons: dict[int, _Reason]) -> _Reason | None:
         """Why an operation waits for the end of a phase."""
         for finish in self._finishes.get(node.number, ()):
-            if finish.flow.phase == phase:
+            if finish.flow.finished.phase == phase:
                 return _Reason(finish, node)
         for value in node.reads():
             if value in reasons and self._of(value).phase == phase:

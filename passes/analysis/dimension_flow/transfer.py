@@ -42,8 +42,7 @@ def transfer(signature: Signature | None, flows: Flows, results: int) -> Fit:
         found: Fit | None = None
         for finished in _attempts(signature, flows):
             read = [
-                whole(flow.phase) if number in finished else flow
-                for number, flow in enumerate(flows)
+                flow.finished if number in finished else flow for number, flow in enumerate(flows)
             ]
             fit = _fit(signature, read)
             if fit is None:
@@ -59,7 +58,7 @@ def transfer(signature: Signature | None, flows: Flows, results: int) -> Fit:
 
 def finish(flows: Flows, results: int) -> Fit:
     """All operands are read whole."""
-    phase = max((flow.phase for flow in flows), default=0)
+    phase = max((flow.finished.phase for flow in flows), default=0)
     read = tuple(number for number, flow in enumerate(flows) if not flow.is_whole)
     return Fit((whole(phase),) * results, read)
 

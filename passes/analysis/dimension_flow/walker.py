@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hloom.passes.analysis.dimension_flow.flow import WHOLE, ZERO, Flow, whole
 from hloom.passes.analysis.dimension_flow.program import (
     KEEPS_ZEROS,
@@ -24,6 +26,14 @@ _SAME = frozenset({"Sharding", "annotate_device_placement", "xla.sdy.FuncResultS
 """Targets of custom calls whose result is their operand."""
 
 
+_MOST_FINISHED = 16
+"""Values that are finished for a loop over all of it to run; each takes a walk through the loop."""
+
+
+class TooManyPhasesError(Exception):
+    """A dimension takes more phases than anyone wants to know of."""
+
+
 class FlowWalker:
     """Finds the flows of a program for the seeds that are in its state.
 
@@ -31,7 +41,11 @@ class FlowWalker:
     and an operation that needs more raises StuckError.
     """
 
-    def __init__(self, program: FlowProgram, signatures: Signatures) -> None:
+    def __init__(
+        self, program: FlowProgram, signatures: Signatures, most_phases: int | None = None
+    ) -> None:
+        """With ``most_phases`` it stops at more, and raises TooManyPhasesError."""
+        self._most_phases = most_phases
         self.program = program
         self.state = FlowState(program)
         self.needs = Needs()
@@ -63,7 +77,9 @@ class FlowWalker:
 
     def _node(self, node: FlowNode, needs: Needs, inside: bool) -> None:
         flows = tuple(self.flow(value, inside=inside) for value in node.operands)
-        if node.rule is FlowRule.BARRIER or target_of(node.op) in _SAME:
+        if node.rule is FlowRule.BARRIER or (
+            node.rule is FlowRule.CUSTOM_CALL and target_of(node.op) in _SAME
+        ):
             for result, flow in zip(node.results, flows, strict=True):
                 self.state.put(result, flow)
             return
@@ -98,7 +114,12 @@ class FlowWalker:
         for number, layout in fit.cuts:
             needs.cut(node.operands[number], layout, node)
         for result, flow in zip(node.results, fit.results, strict=True):
-            self.state.put(result, flow)
+            self._put(result, flow)
+
+    def _put(self, value: int, flow: Flow) -> None:
+        if self._most_phases is not None and not flow.is_whole and flow.phase > self._most_phases:
+            raise TooManyPhasesError
+        self.state.put(value, flow)
 
     def _region(self, node: FlowNode, region: Region, needs: Needs, inside: bool) -> None:
         """Tries to run the code in a loop over chunks; what it needs whole is finished before."""
@@ -114,10 +135,9 @@ class FlowWalker:
                     break
                 except StuckError as error:
                     stuck = error
+                    new = region.sources(error.values, self.state) - finished.keys()
                     self._forget(node)
-                    outer = [region.source(value) for value in error.values]
-                    new = {value for value in outer if value is not None} - finished.keys()
-                    if not outer or None in outer or not new:
+                    if not new or len(finished) + len(new) > _MOST_FINISHED:
                         break
                     finished.update(dict.fromkeys(sorted(new)))
         if found is None:
@@ -127,8 +147,7 @@ class FlowWalker:
         culprit = None if stuck.node is node else stuck.node
         needs.finishes += [Finish(value, before[value], node, culprit) for value in finished]
         known = {
-            value: whole(flow.phase) if value in finished else flow
-            for value, flow in before.items()
+            value: flow.finished if value in finished else flow for value, flow in before.items()
         }
         last = max((flow.phase for flow in known.values() if flow.is_whole), default=0)
         places = tuple(place for place, value in enumerate(node.operands) if value in finished)
@@ -156,14 +175,14 @@ class FlowWalker:
         )
         self.fits[node.number] = Fit(results, places, cuts)
         for result, flow in zip(node.results, results, strict=True):
-            self.state.put(result, flow)
+            self._put(result, flow)
 
     def _inside(
         self, node: FlowNode, region: Region, before: dict[int, Flow], finished: dict[int, None]
     ) -> RegionFlows:
         """The flows of code in a loop, in which some values from outside are whole."""
         for value in finished:
-            self.state.put(value, whole(before[value].phase))
+            self.state.put(value, before[value].finished)
         try:
             return region.flows(self)
         finally:
@@ -183,4 +202,4 @@ def _local(flow: Flow) -> Flow:
     """A flow as code in a loop sees it: what is whole is whole before, all else is in the loop."""
     if flow.is_whole:
         return ZERO if flow.zero else WHOLE
-    return flow.in_phase(1)
+    return replace(flow, phase=1, given=False) if flow.given else flow.in_phase(1)
