@@ -77,6 +77,7 @@ class _Writer:
         self._flow = flow
         self._program = flow.program
         self._chunks = chunks
+        self._seeds = {flow.program.index[seed.value] for seed in flow.seeds}
         self._whole: dict[int, ir.Value] = {}
         self._parts: list[dict[int, ir.Value]] = [{} for _ in chunks]
         self._finished = {
@@ -120,7 +121,9 @@ class _Writer:
                     if read in parts:
                         parts[made] = parts[read]
             return
-        if all(self._of(value).is_whole for value in node.results):
+        if not self._seeds.isdisjoint(node.results) or all(
+            self._of(value).is_whole for value in node.results
+        ):
             self._clone(node, None)
             return
         for number in range(len(self._chunks)):
