@@ -231,7 +231,12 @@ def _blocks(op: ir.Operation) -> list[ir.Block]:
 
 
 def _holds_code(op: ir.Operation) -> bool:
-    return op.name in ("stablehlo.while", "stablehlo.case", "stablehlo.if")
+    return op.name in (
+        "stablehlo.while",
+        "stablehlo.case",
+        "stablehlo.if",
+        "sdy.manual_computation",
+    )
 
 
 def _shape(value: ir.Value) -> list[int]:

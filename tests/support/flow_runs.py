@@ -9,14 +9,16 @@ import jax
 import numpy as np
 from jax.extend.mlir import ir
 
-from hloom._jax.execution import compile_module, execute
+from hloom._jax.execution import argument_shardings, assembled, compile_module, execute
 from hloom.passes.analysis.dimension_flow.flow import AxisLayout
 from hloom.passes.analysis.dimension_flow.program import FlowProgram
 from hloom.passes.analysis.dimension_flow.result import DimensionFlow, Seed
 from hloom.passes.analysis.dimension_flow.solve import dimension_flow
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
+from hloom.passes.ir.mesh import partition_count
 from support.chunked_programs import chunked, evaluated
 
 Where = tuple[int, int | AxisLayout]
@@ -52,10 +54,18 @@ def results_of(flow: DimensionFlow) -> list[str]:
 
 def compiled(module: ir.Module, arguments: Sequence[Any]) -> list[np.ndarray]:
     """A module's results by XLA, for what the interpreter cannot run."""
-    devices = jax.devices()[:1]
+    devices = jax.devices()[: partition_count(module)]
     executable = compile_module(clone_module(module), devices, {})
-    arrays = [jax.device_put(argument, devices[0]) for argument in arguments]
-    return [np.asarray(shards[0]) for shards in execute(executable, arrays)]
+    wanted = argument_shardings(executable, devices, [None] * len(arguments))
+    arrays = [
+        jax.device_put(argument, place) for argument, place in zip(arguments, wanted, strict=True)
+    ]
+    function = walk.entry_function(module)
+    types = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value).results
+    shapes = [tuple(ir.RankedTensorType(type_).shape) for type_ in types]
+    shards = execute(executable, arrays)
+    results = list(zip(range(len(shards)), shapes, shards, strict=True))
+    return [np.asarray(result) for result in assembled(executable, devices, results)]
 
 
 def assert_chunks_agree(
