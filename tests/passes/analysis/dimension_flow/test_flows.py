@@ -33,6 +33,15 @@ def rounded(x: Any) -> Any:
     return x.astype(jnp.bfloat16).astype(jnp.float32)
 
 
+def one_or_other(x: Any, w: Any) -> Any:
+    return lax.cond(w.sum() > 9, lambda: x.sum(0), lambda: w[0])
+
+
+def windows_of(x: Any, starts: Any) -> Any:
+    """Two rows of x for each start."""
+    return jax.vmap(lambda start: lax.dynamic_slice(x, (start, 0), (2, WIDTH)))(starts)
+
+
 def products_of_small_numbers(x: Any) -> Any:
     """Exact in bfloat16, so that it does not matter when they are summed."""
     x = jnp.round(x * 2).astype(jnp.bfloat16)
@@ -84,6 +93,12 @@ def flow_through(function: Callable[..., Any], *arguments: Any, seeds: list[Wher
         (lambda x, w: w[jnp.int32(x[:, 0])], SPLIT),
         (lambda x, w: jnp.zeros_like(w).at[jnp.int32(x[:, 0])].add(x), SUM),
         (lambda x, w: w.at[jnp.int32(x[:, 0])].add(x), "whole after phase 1"),
+        (lambda x, w: lax.div((x > 0).sum(0), 2), "whole after phase 1"),
+        (lambda x, w: jax.nn.relu(x.sum(0)), "whole after phase 1"),
+        (lambda x, w: jnp.where(jnp.any(x > 0, 0), w[0], w[1]), "whole after phase 1"),
+        (lambda x, w: jnp.concatenate([jnp.sin(x), jnp.cos(x)]), "whole after phase 1"),
+        (lambda x, w: windows_of(jnp.sin(x), jnp.int32(w[0])), "whole after phase 1"),
+        (lambda x, w: one_or_other(jnp.sin(x), w), "whole after phase 1"),
         (lambda x, w: w @ w, "invariant"),
     ],
 )

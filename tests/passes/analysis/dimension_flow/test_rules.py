@@ -314,6 +314,7 @@ def kernel_gradient(draw: Draw) -> Operation:
 
 def gather(draw: Draw) -> Operation:
     rows, width, batch = draw(lengths), draw(lengths), draw(lengths)
+    part = draw(st.sampled_from([width, max(1, width // 2)]))
     kinds: dict[str, Operation] = {
         "rows": (lambda x, i: x[i], [((rows, width), F32), ((batch, 2), I32)]),
         "columns": (lambda x, i: x[:, i], [((rows, width), F32), ((batch,), I32)]),
@@ -330,7 +331,7 @@ def gather(draw: Draw) -> Operation:
             [((rows, width), F32), ((rows,), I32)],
         ),
         "windows": (
-            lambda x, i: jax.vmap(lambda at: lax.dynamic_slice(x, (at, 0), (1, width)))(i),
+            lambda x, i: jax.vmap(lambda at: lax.dynamic_slice(x, (at, 0), (1, part)))(i),
             [((rows, width), F32), ((batch,), I32)],
         ),
     }
