@@ -39,7 +39,7 @@ class RegionFlows:
     needs: Needs
 
 
-class Region(ABC):
+class CodeRegion(ABC):
     """The code of an operation."""
 
     def __init__(self, node: FlowNode) -> None:
@@ -114,7 +114,7 @@ class Region(ABC):
                 needs.cut(value, want.layout, self.node)
 
 
-class LoopRegion(Region):
+class LoopRegion(CodeRegion):
     """A while loop: its carries are what they start as and what the body returns, joined."""
 
     def _start(self, argument: int) -> int | None:
@@ -153,7 +153,7 @@ class LoopRegion(Region):
         return carries
 
 
-class ConditionalRegion(Region):
+class ConditionalRegion(CodeRegion):
     """Branches: which one is taken is the same for all chunks; what they return is joined."""
 
     def _results(self, walker: BlockFlows, needs: Needs) -> Sequence[Flow]:
@@ -172,7 +172,7 @@ class ConditionalRegion(Region):
         return results
 
 
-class CallRegion(Region):
+class CallRegion(CodeRegion):
     """A call of a function, whose values have flows only while this one is walked."""
 
     def defined(self) -> Iterator[int]:
@@ -189,7 +189,7 @@ class CallRegion(Region):
             walker.state.forget(block.defined())
 
 
-class ManualRegion(Region):
+class ManualRegion(CodeRegion):
     """Code on each device's part of the values.
 
     The devices' parts are the major factor of an axis that is split over them by hand, so that a
@@ -234,7 +234,7 @@ def _multiplied(flow: Flow, counts: dict[int, int]) -> Flow:
     return replace(flow, layout=replace(flow.layout, outer=outer))
 
 
-_REGIONS: dict[FlowRule, type[Region]] = {
+_REGIONS: dict[FlowRule, type[CodeRegion]] = {
     FlowRule.CALL: CallRegion,
     FlowRule.CONDITIONAL: ConditionalRegion,
     FlowRule.LOOP: LoopRegion,
@@ -242,7 +242,7 @@ _REGIONS: dict[FlowRule, type[Region]] = {
 }
 
 
-def region_of(node: FlowNode) -> Region | None:
+def region_of(node: FlowNode) -> CodeRegion | None:
     """The code of an operation; None where it has none, or none that is known."""
     kind = _REGIONS.get(node.rule)
     return None if kind is None or not node.blocks else kind(node)

@@ -54,7 +54,7 @@ class LinearGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FactorPlace:
     """A dimension inside a factor: the factor is [outer, size, inner]."""
 
     factor: int
@@ -81,18 +81,18 @@ class Signature:
     reductions: Mapping[int, FactorReduction] = field(default_factory=dict)
     linear: tuple[LinearGroup, ...] = ()
 
-    def place_in(self, axes: Sequence[Axis], layout: AxisLayout) -> Place | None:
+    def place_in(self, axes: Sequence[Axis], layout: AxisLayout) -> FactorPlace | None:
         """Where a layout of an operand or a result is; None where no single factor holds it."""
         below = 1
         for factor in reversed(axes[layout.axis]):
             inner, rest = divmod(layout.inner, below)
             size = self.sizes[factor]
             if not rest and inner and size % (layout.size * inner) == 0:
-                return Place(factor, size // (layout.size * inner), layout.size, inner)
+                return FactorPlace(factor, size // (layout.size * inner), layout.size, inner)
             below *= size
         return None
 
-    def layout_of(self, axes: Sequence[Axis], place: Place) -> AxisLayout | None:
+    def layout_of(self, axes: Sequence[Axis], place: FactorPlace) -> AxisLayout | None:
         """The layout of a dimension in an operand or a result; None where it is not in there."""
         for number, axis in enumerate(axes):
             if place.factor in axis:

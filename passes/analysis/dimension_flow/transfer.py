@@ -13,7 +13,7 @@ from hloom.passes.analysis.dimension_flow.flow import (
     split,
     whole,
 )
-from hloom.passes.analysis.dimension_flow.signature import FactorReduction, Place, Signature
+from hloom.passes.analysis.dimension_flow.signature import FactorPlace, FactorReduction, Signature
 
 Flows = Sequence[Flow]
 
@@ -73,7 +73,7 @@ def _attempts(signature: Signature, flows: Flows) -> Iterator[frozenset[int]]:
     splits = [number for number, flow in enumerate(flows) if flow.is_split]
     if partials and splits:
         yield partials
-    places: dict[Place, set[int]] = {}
+    places: dict[FactorPlace, set[int]] = {}
     for number in splits:
         place = _place(signature, number, flows[number])
         if place is not None:
@@ -83,7 +83,7 @@ def _attempts(signature: Signature, flows: Flows) -> Iterator[frozenset[int]]:
             yield partials | (frozenset(splits) - kept)
 
 
-def _place(signature: Signature, number: int, flow: Flow) -> Place | None:
+def _place(signature: Signature, number: int, flow: Flow) -> FactorPlace | None:
     if flow.layout is None:
         return None
     return signature.place_in(signature.operands[number], flow.layout)
@@ -102,7 +102,7 @@ def _fit(signature: Signature, flows: Flows) -> Fit | None:
     return _linear_fit(signature, flows)
 
 
-def _split_fit(signature: Signature, flows: Flows, place: Place) -> Fit | None:
+def _split_fit(signature: Signature, flows: Flows, place: FactorPlace) -> Fit | None:
     reduction = signature.reductions.get(place.factor)
     beside = frozenset[int]() if reduction is None else reduction.beside
     cuts = []

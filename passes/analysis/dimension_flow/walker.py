@@ -12,7 +12,7 @@ from hloom.passes.analysis.dimension_flow.program import (
     FlowProgram,
 )
 from hloom.passes.analysis.dimension_flow.regions import (
-    Region,
+    CodeRegion,
     RegionFlows,
     region_of,
 )
@@ -121,7 +121,7 @@ class FlowWalker:
             raise TooManyPhasesError
         self.state.put(value, flow)
 
-    def _region(self, node: FlowNode, region: Region, needs: Needs, inside: bool) -> None:
+    def _region(self, node: FlowNode, region: CodeRegion, needs: Needs, inside: bool) -> None:
         """Tries to run the code in a loop over chunks; what it needs whole is finished before."""
         read = dict.fromkeys(node.reads())
         before = {value: self.state.of(value) for value in read}
@@ -178,7 +178,7 @@ class FlowWalker:
             self._put(result, flow)
 
     def _inside(
-        self, node: FlowNode, region: Region, before: dict[int, Flow], finished: dict[int, None]
+        self, node: FlowNode, region: CodeRegion, before: dict[int, Flow], finished: dict[int, None]
     ) -> RegionFlows:
         """The flows of code in a loop, in which some values from outside are whole."""
         for value in finished:

@@ -13,7 +13,7 @@ from jax import lax
 from jax.extend.mlir import ir
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from support.flow_runs import assert_chunks_agree, compiled, flow_of, lowered, results_of
+from support.flows.runs import assert_chunks_agree, compiled, flow_of, lowered, results_of
 
 from hloom.passes.analysis.dimension_flow.candidates import candidates
 from hloom.passes.analysis.dimension_flow.flow import AxisLayout

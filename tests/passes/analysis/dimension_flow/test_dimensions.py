@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import lax
 from jax.extend.mlir import ir
-from support.flow_runs import lowered
+from support.flows.runs import lowered
 
 from hloom.passes.analysis.dimension_flow.atoms import Atoms
 from hloom.passes.analysis.dimension_flow.candidates import candidates

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from support.flow_runs import Where, assert_chunks_agree, flow_of, lowered, results_of
-from support.flow_steps import contrast_in_the_batch
+from support.flows.runs import Where, assert_chunks_agree, flow_of, lowered, results_of
+from support.flows.steps import contrast_in_the_batch
 
 from hloom.passes.analysis.dimension_flow.flow import AxisLayout
 from hloom.passes.analysis.dimension_flow.program import FlowProgram

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from support.flow_runs import assert_chunks_agree, flow_of, lowered, results_of
+from support.flows.runs import assert_chunks_agree, flow_of, lowered, results_of
 
 ROWS, WIDTH, STEPS = 4, 3, 3
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from jax.extend.mlir import ir
-from support.chunked_programs import evaluated
-from support.flow_runs import assert_chunks_agree, compiled, lowered
-from support.flow_steps import BATCH, STEPS, FlowStep
+from support.flows.chunks import evaluated
+from support.flows.runs import assert_chunks_agree, compiled, lowered
+from support.flows.steps import BATCH, STEPS, FlowStep
 
 from hloom.passes.analysis.dimension_flow.candidates import DimensionCandidate, candidates
 from hloom.passes.analysis.dimension_flow.program import FlowProgram

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from jax.extend.mlir import ir
-from support.flow_runs import assert_chunks_agree, compiled, flow_of, results_of
+from support.flows.runs import assert_chunks_agree, compiled, flow_of, results_of
 
 from hloom.passes.analysis.dimension_flow.flow import AxisLayout
 from hloom.passes.analysis.dimension_flow.program import FlowProgram

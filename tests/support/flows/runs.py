@@ -19,7 +19,7 @@ from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.ir.mesh import partition_count
-from support.chunked_programs import chunked, evaluated
+from support.flows.chunks import chunked, evaluated
 
 Where = tuple[int, int | AxisLayout]
 """An argument by its number among the leaves, and an axis, the whole of it or a layout."""

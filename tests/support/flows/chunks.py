@@ -142,12 +142,14 @@ class _Writer:
             else:
                 assert number is not None
                 inputs[place] = self._parts[number][value]
-        clone = node.op.clone()
-        made = clone.operation
+        captured = self._captured(node, number)
+        made = node.op.clone().operation
         for place, value in inputs.items():
             made.operands[place] = value
-        for block, copy in zip(node.blocks, _blocks(made), strict=True):
-            self._captured(node, block, copy, number)
+        for op in walk.operations(made):
+            for place, operand in enumerate(op.operands):
+                if operand in captured:
+                    op.operands[place] = captured[operand]
         if number is not None:
             self._resize(node, made, number)
         for value, result in zip(node.results, made.results, strict=True):
@@ -161,10 +163,8 @@ class _Writer:
         fit = self._flow.fits.get(node.number)
         return (set(), {}) if fit is None else (set(fit.finished), dict(fit.cuts))
 
-    def _captured(
-        self, node: FlowNode, block: FlowBlock, copy: ir.Block, number: int | None
-    ) -> None:
-        """Makes code read what stands for values from outside."""
+    def _captured(self, node: FlowNode, number: int | None) -> dict[ir.Value, ir.Value]:
+        """What stands for the values from outside that the operation's code reads."""
         key = walk.key(node.op)
         values = {}
         for value in node.captures:
@@ -172,10 +172,7 @@ class _Writer:
                 values[self._program.values[value]] = self._read_whole(value)
             else:
                 values[self._program.values[value]] = self._parts[number][value]
-        for op in walk.operations(copy.owner.operation):
-            for place, operand in enumerate(op.operands):
-                if operand in values:
-                    op.operands[place] = values[operand]
+        return values
 
     def _resize(self, node: FlowNode, op: ir.Operation, number: int) -> None:
         """Gives an operation, and the code in it, the sizes of a chunk."""
