@@ -6,12 +6,11 @@ Flows are found only of the dimensions that most of the matrix products have.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hloom.passes.analysis.dimension_flow.dimensions import Dimension, dimensions_of
 from hloom.passes.analysis.dimension_flow.program import FlowProgram
-from hloom.passes.analysis.dimension_flow.result import DimensionFlow, Seed
+from hloom.passes.analysis.dimension_flow.result import DimensionFlow
 from hloom.passes.analysis.dimension_flow.rules.table import Signatures
 from hloom.passes.analysis.dimension_flow.solve import dimension_flow
 from hloom.passes.analysis.dimension_flow.walker import TooManyPhasesError
@@ -26,13 +25,10 @@ LEAST_SHARE = 0.5
 MOST_PHASES = 16
 """A dimension that takes more loops is none to cut; a normalization over the batch takes four."""
 
-_MOST_SEEDS = 8
-"""Arguments of one dimension up to which it is tried without single ones of them."""
-
 
 @dataclass(frozen=True)
 class DimensionCandidate:
-    """A dimension, and its flow from some of its arguments."""
+    """A dimension, and its flow."""
 
     dimension: Dimension
     flow: DimensionFlow
@@ -66,7 +62,8 @@ def candidates(
     for dimension in dimensions_of(program, signatures)[:most]:
         if dimension.share >= least_share:
             with contextlib.suppress(TooManyPhasesError):
-                flow = _flow(program, dimension, signatures, most_phases)
+                seeds = dimension.cut_on_each_device or dimension.seeds
+                flow = dimension_flow(program, seeds, signatures, most_phases=most_phases)
                 found.append(DimensionCandidate(dimension, flow))
     return tuple(sorted(found, key=_rank))
 
@@ -74,26 +71,3 @@ def candidates(
 def _rank(candidate: DimensionCandidate) -> tuple[float, int, int]:
     pieces = sum(found.flow.is_split for found in candidate.flow.exits)
     return -round(candidate.share, 6), candidate.phases, pieces
-
-
-def _flow(
-    program: FlowProgram, dimension: Dimension, signatures: Signatures, most_phases: int
-) -> DimensionFlow:
-    """From all arguments, or without those from which only phases come.
-
-    A mask over the batch whose sum divides the loss makes two phases; where the mask stays whole,
-    its sum is there before the loop.
-    """
-    seeds = dimension.seeds
-    if dimension.devices > 1:
-        seeds = dimension.cut_on_each_device or seeds
-    best = dimension_flow(program, seeds, signatures, most_phases=most_phases)
-    if len(seeds) > _MOST_SEEDS:
-        return best
-    for seed in seeds:
-        if len(best.phases) > 1 and len(best.seeds) > 1:
-            rest: Sequence[Seed] = [other for other in best.seeds if other is not seed]
-            flow = dimension_flow(program, rest, signatures, most_phases=most_phases)
-            if len(flow.phases) < len(best.phases) and flow.share >= best.share - 1e-9:
-                best = flow
-    return best

@@ -58,7 +58,8 @@ class Flow:
       layout: of what is split, where the dimension is in it.
       combine: of what is partial, how its terms are combined.
       zero: whether it is whole and zero everywhere, so that it is also a sum of nothing.
-      given: whether it is split, and there in full before any loop: a seed that is an argument.
+      given: whether it is there in full before any loop, although a loop has only chunks or terms
+        of it: an argument, or what light work makes of such in no more memory than they take.
     """
 
     kind: FlowKind
@@ -103,9 +104,8 @@ class Flow:
             return "invariant"
         if self.is_whole:
             return f"whole after phase {self.phase}"
-        if self.is_split:
-            return f"split along {self.layout} in phase {self.phase}"
-        return f"partial {self.combine} in phase {self.phase}"
+        what = f"split along {self.layout}" if self.is_split else f"partial {self.combine}"
+        return f"{what} in phase {self.phase}{', given' if self.given else ''}"
 
 
 WHOLE = Flow(FlowKind.WHOLE)

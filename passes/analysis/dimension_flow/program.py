@@ -122,6 +122,10 @@ class FlowProgram:
         program.flops = sum(node.flops for node in program.root.nodes)
         return program
 
+    def bytes_of(self, value: int) -> int:
+        """The bytes of a value; 0 of one without a static shape."""
+        return self._sizes.of(self.values[value]).bytes
+
     def _value(self, value: ir.Value) -> int:
         number = self.index.get(value)
         if number is None:

@@ -135,7 +135,7 @@ class DimensionFlow:
       phases: the loops.
       cuts: whole values that are cut, each for the loop that reads it.
       sources: the values that have to be cut for that, where what can be made from a part is.
-      exits: values that are finished.
+      exits: values that loops make and that are finished; what is given can be made before.
       crossings: values that later phases need chunks of again.
       share: the share of the FLOPs of all matrix products that are in loops.
       sharded: over how many devices axes are sharded that are cut in one piece, so that chunks

@@ -200,22 +200,18 @@ class _Reader:
         return tuple(
             FlowExit(values[value], self._of(value), tuple(ops.values()), value in returned)
             for value, ops in sorted(readers.items())
-            if value not in self._given()
+            if not self._of(value).given
         )
 
-    def _given(self) -> set[int]:
-        """What is whole before the program starts: seeds that are arguments."""
-        return set(self._program.root.arguments)
-
     def _crossings(self) -> tuple[PhaseCrossing, ...]:
-        given = self._given()
         read: dict[int, dict[int, None]] = {}
         for node in self._program.root.nodes:
             phase = self._loop_of(node)
             finished = {finish.value for finish in self._finishes.get(node.number, ())}
             for value in node.reads() if phase > 1 else ():
                 flow = self._of(value)
-                if not flow.is_whole and flow.phase < phase and value not in given | finished:
+                made_before = not flow.is_whole and not flow.given and flow.phase < phase
+                if made_before and value not in finished:
                     read.setdefault(value, {})[phase] = None
         values = self._program.values
         return tuple(

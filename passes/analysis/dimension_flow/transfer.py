@@ -26,11 +26,13 @@ class Fit:
       results: the flow of each result.
       finished: operands that it reads whole although they are split or partial.
       cuts: whole operands of which it reads a chunk.
+      captured: values from outside, by number, that its code reads whole although they are not.
     """
 
     results: tuple[Flow, ...]
     finished: tuple[int, ...] = ()
     cuts: tuple[tuple[int, AxisLayout], ...] = ()
+    captured: tuple[int, ...] = ()
 
 
 def transfer(signature: Signature | None, flows: Flows, results: int) -> Fit:

@@ -20,11 +20,14 @@ from hloom.passes.analysis.dimension_flow.rules.table import Signatures
 from hloom.passes.analysis.dimension_flow.state import Finish, FlowState, Needs, StuckError
 from hloom.passes.analysis.dimension_flow.transfer import Fit, finish, transfer
 from hloom.passes.ir.custom_calls import target_of
-from hloom.passes.ir.op_facts import FlowRule
+from hloom.passes.ir.op_facts import Category, FlowRule
+from hloom.passes.ir.ops import facts_of
 
 _SAME = frozenset({"Sharding", "annotate_device_placement", "xla.sdy.FuncResultSharding"})
 """Targets of custom calls whose result is their operand."""
 
+
+_LIGHT = frozenset({Category.ELEMENTWISE, Category.INDEXED, Category.MOVEMENT, Category.REDUCTION})
 
 _MOST_FINISHED = 16
 """Values that are finished for a loop over all of it to run; each takes a walk through the loop."""
@@ -49,6 +52,7 @@ class FlowWalker:
         self.program = program
         self.state = FlowState(program)
         self.needs = Needs()
+        self._given_bytes = 0
         self._signatures = signatures
         self._seeds: dict[int, Flow] = {}
         self.fits: dict[int, Fit] = {}
@@ -58,6 +62,7 @@ class FlowWalker:
         self._seeds = seeds
         for value, flow in seeds.items():
             self.state.put(value, flow)
+            self._given_bytes += self.program.bytes_of(value) if flow.given else 0
         self.block(self.program.root, self.needs, inside=False)
 
     def block(self, block: FlowBlock, needs: Needs, *, inside: bool) -> None:
@@ -113,8 +118,17 @@ class FlowWalker:
         needs.finishes += [Finish(value, self.state.of(value), node) for value in finished]
         for number, layout in fit.cuts:
             needs.cut(node.operands[number], layout, node)
+        given = self._given(node)
         for result, flow in zip(node.results, fit.results, strict=True):
-            self._put(result, flow)
+            self._put(result, flow if flow.is_whole or not given else replace(flow, given=True))
+
+    def _given(self, node: FlowNode) -> bool:
+        """Whether an operation, done before all loops, takes little work and little memory."""
+        read = map(self.state.of, node.operands)
+        if not all(flow.given or flow.is_invariant for flow in read):
+            return False
+        light = facts_of(node.op.name).category in _LIGHT
+        return light and sum(map(self.program.bytes_of, node.results)) <= self._given_bytes
 
     def _put(self, value: int, flow: Flow) -> None:
         if self._most_phases is not None and not flow.is_whole and flow.phase > self._most_phases:
@@ -151,9 +165,10 @@ class FlowWalker:
         }
         last = max((flow.phase for flow in known.values() if flow.is_whole), default=0)
         places = tuple(place for place, value in enumerate(node.operands) if value in finished)
+        captured = tuple(value for value in node.captures if value in finished)
         if found is None:
             results = (whole(last),) * len(node.results)
-            self.fits[node.number] = Fit(results, places)
+            self.fits[node.number] = Fit(results, places, (), captured)
             for result in node.results:
                 self.state.put(result, whole(last))
             return
@@ -173,7 +188,7 @@ class FlowWalker:
             for place, layout in region.starts(results)
             if known[node.operands[place]].is_whole
         )
-        self.fits[node.number] = Fit(results, places, cuts)
+        self.fits[node.number] = Fit(results, places, cuts, captured)
         for result, flow in zip(node.results, results, strict=True):
             self._put(result, flow)
 

@@ -80,11 +80,6 @@ class _Writer:
         self._seeds = {flow.program.index[seed.value] for seed in flow.seeds}
         self._whole: dict[int, ir.Value] = {}
         self._parts: list[dict[int, ir.Value]] = [{} for _ in chunks]
-        self._finished = {
-            (flow.program.index[found.value], walk.key(reader))
-            for found in flow.exits
-            for reader in found.readers
-        }
 
     def write(self, block: FlowBlock, body: ir.Block) -> None:
         """Puts the chunks' operations before the terminator of a clone of the block."""
@@ -165,10 +160,11 @@ class _Writer:
 
     def _captured(self, node: FlowNode, number: int | None) -> dict[ir.Value, ir.Value]:
         """What stands for the values from outside that the operation's code reads."""
-        key = walk.key(node.op)
+        fit = self._flow.fits.get(node.number)
+        finished = () if fit is None else fit.captured
         values = {}
         for value in node.captures:
-            if number is None or self._of(value).is_whole or (value, key) in self._finished:
+            if number is None or self._of(value).is_whole or value in finished:
                 values[self._program.values[value]] = self._read_whole(value)
             else:
                 values[self._program.values[value]] = self._parts[number][value]

@@ -168,7 +168,7 @@ def mlp_with_targets() -> FlowStep:
 
 @step
 def masked_mean() -> FlowStep:
-    """The mask stays whole: its sum is there before the loop."""
+    """The sum of the mask takes no loop: the mask is there before."""
 
     def loss(weights: Tree, x: Any, mask: Any) -> Any:
         return ((mlp(weights, x) ** 2).sum(-1) * mask).sum() / mask.sum()
@@ -180,13 +180,13 @@ def masked_mean() -> FlowStep:
 
 @step
 def mask_of_the_batch() -> FlowStep:
-    """The number of words that count is known after a first loop, which has no product."""
+    """So does the number of words that count."""
 
     def loss(weights: Tree, words: Any) -> Any:
         counts = words[:, 1:] > 2
         return jnp.where(counts, gpt_losses(weights, words), 0.0).sum() / counts.sum()
 
-    return FlowStep(jax.value_and_grad(loss), (gpt_weights(1), tokens(BATCH, POSITIONS + 1)), 1, 2)
+    return FlowStep(jax.value_and_grad(loss), (gpt_weights(1), tokens(BATCH, POSITIONS + 1)), 1, 1)
 
 
 @step

@@ -29,6 +29,11 @@ SPLIT = "split along axis 0 in phase 1"
 SUM = "partial sum in phase 1"
 
 
+def made(x: Any) -> Any:
+    """The same, as a product makes it: it is not there before the loop."""
+    return x @ jnp.eye(WIDTH)
+
+
 def rounded(x: Any) -> Any:
     return x.astype(jnp.bfloat16).astype(jnp.float32)
 
@@ -103,21 +108,18 @@ def flow_through(function: Callable[..., Any], *arguments: Any, seeds: list[Wher
     ],
 )
 def test_what_a_value_is(function: Callable[..., Any], expected: str) -> None:
-    assert flow_through(function, X, W, seeds=[(0, 0)]) == [expected]
+    found = flow_through(lambda x, w: function(made(x), w), X, W, seeds=[(0, 0)])
+    assert found == [expected]
 
 
 def test_two_dimensions_of_one_size_stay_apart() -> None:
     """One product of all pairs: the rows are split, and the columns whole."""
-    found = flow_through(lambda x, y: jnp.sin(x) @ jnp.cos(y).T, X, Y, seeds=[(0, 0), (1, 0)])
+    found = flow_through(lambda x, y: made(x) @ made(y).T, X, Y, seeds=[(0, 0), (1, 0)])
     assert found == ["split along axis 0 in phase 2"]
 
 
 def test_the_columns_of_what_is_given_are_whole_at_once() -> None:
-    found = flow_through(lambda x, y: jnp.sin(x) @ y.T, X, Y, seeds=[(0, 0), (1, 0)])
-    assert found == ["split along axis 0 in phase 2"], "a transposed argument is not given"
-    found = flow_through(
-        lambda x, y: jnp.einsum("ik,jk->ij", jnp.sin(x), y), X, Y, seeds=[(0, 0), (1, 0)]
-    )
+    found = flow_through(lambda x, y: made(x) @ y.T, X, Y, seeds=[(0, 0), (1, 0)])
     assert found == [SPLIT]
 
 
@@ -127,7 +129,7 @@ def test_a_factor_of_an_axis(layout: AxisLayout) -> None:
     x = np.arange(8.0, dtype=np.float32).reshape(8, 1)
 
     def program(x: Any) -> Any:
-        y = jnp.tanh(x)
+        y = x @ jnp.eye(1)
         return y.reshape(layout.outer * 4, layout.inner), y.sum()
 
     assert flow_through(program, x, seeds=[(0, layout)]) == [
@@ -202,6 +204,7 @@ def test_cuts_begin_where_they_have_to() -> None:
 
     def program(x: Any, bias: Any, labels: Any) -> Any:
         places = jnp.arange(ROWS, dtype=jnp.float32)
+        x = made(x)
         return x + bias, x * jax.nn.one_hot(labels, WIDTH), x * table[:, None], x * places[:, None]
 
     module = lowered(program, X, X[0], labels)
@@ -217,7 +220,7 @@ def test_cuts_begin_where_they_have_to() -> None:
 
 
 def test_of_one_dimension_of_several_axes_each_is_cut() -> None:
-    found = flow_through(lambda x, y: jnp.sin(x) * y, X, Y, seeds=[(0, 0), (1, 0)])
+    found = flow_through(lambda x, y: made(x) * y, X, Y, seeds=[(0, 0), (1, 0)])
     assert found == [SPLIT]
 
 
@@ -238,6 +241,20 @@ def test_seeds_that_are_none(make: Callable[..., Any], message: str) -> None:
     program = FlowProgram.of(lowered(lambda x: x * 2, X))
     with pytest.raises(ValueError, match=message):
         dimension_flow(program, make(program.root.block.arguments[0]))
+
+
+def test_what_light_work_makes_of_arguments_is_given() -> None:
+    """Not what takes more memory than they do."""
+
+    def program(x: Any) -> Any:
+        return jnp.tanh(x).sum(0), jnp.concatenate([x, x], 1), jnp.sort(x, 0), x @ x.T
+
+    assert flow_through(program, X, seeds=[(0, 0)]) == [
+        "partial sum in phase 1, given",
+        SPLIT,
+        "invariant",
+        SPLIT,
+    ]
 
 
 def test_a_seed_in_the_middle_of_a_program() -> None:

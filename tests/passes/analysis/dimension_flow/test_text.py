@@ -151,7 +151,7 @@ def test_factorizations(context: ir.Context, seeds: list[Any], expected: str) ->
         ),
         ("stablehlo.optimization_barrier %y : tensor<4x4xf32>", split(0)),
         (
-            '"stablehlo.dot"(%y, %x) : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>',
+            '"stablehlo.dot"(%y, %k) : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>',
             split(0, 1),
         ),
         ("stablehlo.reduce_precision %y, format = e5m10 : tensor<4x4xf32>", split(0)),
@@ -169,8 +169,10 @@ def test_factorizations(context: ir.Context, seeds: list[Any], expected: str) ->
 )
 def test_calls_and_others(context: ir.Context, operation: str, expected: str) -> None:
     body = f"""
-    %y = stablehlo.sine %x : tensor<4x4xf32>
+    %y = stablehlo.dot_general %x, %x, contracting_dims = [1] x [1]
+      : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
     %s = stablehlo.constant dense<4> : tensor<2xi32>
+    %k = stablehlo.constant dense<4.0> : tensor<4x4xf32>
     %0 = {operation}
     return %0 : tensor<4x4xf32>
     """
@@ -180,7 +182,8 @@ def test_calls_and_others(context: ir.Context, operation: str, expected: str) ->
 
 def test_values_without_a_static_shape_are_whole(context: ir.Context) -> None:
     body = """
-    %0 = stablehlo.sine %x : tensor<4x4xf32>
+    %0 = stablehlo.dot_general %x, %x, contracting_dims = [1] x [1]
+      : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
     %1 = stablehlo.custom_call @filter(%0) : (tensor<4x4xf32>) -> tensor<?x4xf32>
     %2 = stablehlo.sine %1 : tensor<?x4xf32>
     return %2 : tensor<?x4xf32>
@@ -191,7 +194,8 @@ def test_values_without_a_static_shape_are_whole(context: ir.Context) -> None:
 
 def test_a_combiner_that_reads_more_is_followed_no_further(context: ir.Context) -> None:
     body = """
-    %y = stablehlo.sine %x : tensor<4x4xf32>
+    %y = stablehlo.dot_general %x, %x, contracting_dims = [1] x [1]
+      : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
     %z = stablehlo.constant dense<0.0> : tensor<f32>
     %k = stablehlo.custom_call @scale() : () -> tensor<f32>
     %0 = "stablehlo.reduce"(%y, %z) <{dimensions = array<i64: 1>}> ({
@@ -208,7 +212,8 @@ def test_a_combiner_that_reads_more_is_followed_no_further(context: ir.Context) 
 def test_a_part_of_each_device_in_a_ragged_factor(context: ir.Context) -> None:
     """A layout that lies in two factors of a reshape is in no single axis."""
     body = """
-    %y = stablehlo.sine %x : tensor<8xf32>
+    %y = stablehlo.custom_call @solve(%x) {sdy.sharding_rule =
+      #sdy.op_sharding_rule<([i])->([i]) {i=8}, custom>} : (tensor<8xf32>) -> tensor<8xf32>
     %0 = stablehlo.reshape %y : (tensor<8xf32>) -> tensor<2x4xf32>
     return %0 : tensor<2x4xf32>
     """
