@@ -66,12 +66,16 @@ def finish(flows: Flows, results: int) -> Fit:
 
 
 def _attempts(signature: Signature, flows: Flows) -> Iterator[frozenset[int]]:
-    """Operands to finish: none; what is partial; and of what is split all but one dimension.
+    """Operands to finish: none; what is partial and given; what is partial; and of what is split
+    all but one dimension.
 
     Operands are cut together that are split at the same place.
     """
     yield frozenset()
     partials = frozenset(number for number, flow in enumerate(flows) if flow.is_partial)
+    given = frozenset(number for number in partials if flows[number].given)
+    if given and given != partials:
+        yield given
     splits = [number for number, flow in enumerate(flows) if flow.is_split]
     if partials and splits:
         yield partials
