@@ -25,6 +25,9 @@ LEAST_SHARE = 0.5
 MOST_PHASES = 16
 """A dimension that takes more loops is none to cut; a normalization over the batch takes four."""
 
+_SHOWN = 2
+"""Dimensions whose flow is found whatever it takes, where none is a candidate otherwise."""
+
 
 @dataclass(frozen=True)
 class DimensionCandidate:
@@ -56,16 +59,32 @@ def candidates(
     """Candidates: the larger the share of products in loops, and then the fewer the phases, the
     earlier; of equals the one that leaves fewer values in pieces, as parameters' gradients are
     sums over the batch.
+
+    Where all dimensions take more than ``most_phases``, those with the largest share of products
+    are there nevertheless, with all their phases: for people to see why.
     """
     signatures = Signatures(program.shapes)
+    dimensions = [
+        dimension
+        for dimension in dimensions_of(program, signatures)[:most]
+        if dimension.share >= least_share
+    ]
     found = []
-    for dimension in dimensions_of(program, signatures)[:most]:
-        if dimension.share >= least_share:
-            with contextlib.suppress(TooManyPhasesError):
-                seeds = dimension.cut_on_each_device or dimension.seeds
-                flow = dimension_flow(program, seeds, signatures, most_phases=most_phases)
-                found.append(DimensionCandidate(dimension, flow))
+    for dimension in dimensions:
+        with contextlib.suppress(TooManyPhasesError):
+            found.append(_candidate(program, dimension, signatures, most_phases))
+    if not found:
+        largest = dimensions[:_SHOWN]
+        found = [_candidate(program, dimension, signatures, None) for dimension in largest]
     return tuple(sorted(found, key=_rank))
+
+
+def _candidate(
+    program: FlowProgram, dimension: Dimension, signatures: Signatures, most_phases: int | None
+) -> DimensionCandidate:
+    seeds = dimension.cut_on_each_device or dimension.seeds
+    flow = dimension_flow(program, seeds, signatures, most_phases=most_phases)
+    return DimensionCandidate(dimension, flow)
 
 
 def _rank(candidate: DimensionCandidate) -> tuple[float, int, int]:

@@ -97,16 +97,22 @@ class FlowExit:
       flow: what it is in the loop.
       readers: the operations that need it.
       returned: whether the program returns it.
+      smallest: of what is partial the smallest value that it is made of by linear work alone, which
+        can as well be finished instead, and the rest done once; mostly the value itself.
     """
 
     value: ir.Value
     flow: Flow
     readers: tuple[ir.Operation, ...]
     returned: bool
+    smallest: ir.Value
 
     def __str__(self) -> str:
         readers = [site(reader) for reader in self.readers] + ["the result"] * self.returned
-        return f"{made_at(self.value)}, {self.flow}, for {', '.join(readers)}"
+        text = f"{made_at(self.value)}, {self.flow}, for {', '.join(readers)}"
+        if self.smallest == self.value:
+            return text
+        return f"{text}; smaller before: {made_at(self.smallest)}"
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
@@ -197,11 +197,31 @@ class _Reader:
             if not self._of(value).is_whole:
                 readers.setdefault(value, {})
         values = self._program.values
+        makers = {made: node for node in self._program.root.nodes for made in node.results}
         return tuple(
-            FlowExit(values[value], self._of(value), tuple(ops.values()), value in returned)
+            FlowExit(
+                values[value],
+                self._of(value),
+                tuple(ops.values()),
+                value in returned,
+                values[self._smallest(value, makers)],
+            )
             for value, ops in sorted(readers.items())
             if not self._of(value).given
         )
+
+    def _smallest(self, value: int, makers: Mapping[int, FlowNode]) -> int:
+        """The smallest value of the chain of linear work that ends in a partial value."""
+        flow, bytes_of = self._of(value), self._program.bytes_of
+        smallest = value
+        while flow.is_partial and value in makers and not makers[value].blocks:
+            parts = [read for read in makers[value].operands if not self._of(read).is_whole]
+            if len(parts) != 1 or self._of(parts[0]) != flow:
+                break
+            [value] = parts
+            if bytes_of(value) < bytes_of(smallest):
+                smallest = value
+        return smallest
 
     def _crossings(self) -> tuple[PhaseCrossing, ...]:
         read: dict[int, dict[int, None]] = {}

@@ -177,6 +177,21 @@ def test_a_flow_says_why_it_takes_its_phases() -> None:
     ]
 
 
+def test_an_exit_is_smallest_before_its_sum_is_broadcast() -> None:
+    """As the mean that a normalization over the batch subtracts."""
+
+    def centred(x: Any, w: Any) -> Any:
+        y = made(x)
+        return y - 2.0 * jnp.broadcast_to(y.mean(0, keepdims=True), y.shape) @ w
+
+    module = lowered(centred, X, W)
+    [found] = [each for each in flow_of(module, (0, 0)).exits if not each.returned]
+    assert (str(found.value.type), str(found.smallest.type)) == (
+        "tensor<4x3xf32>",
+        "tensor<3xf32>",
+    )
+
+
 def test_the_text_is_the_same_each_time() -> None:
     case = contrast_in_the_batch()
     seeds: list[Where] = [(number, 0) for number in case.batch_numbers]
