@@ -104,8 +104,7 @@ class _Reader:
         self._of = walker.state.of
         self._finishes: dict[int, list[Finish]] = {}
         for finish in walker.needs.finishes:
-            if finish.reader is not None:
-                self._finishes.setdefault(finish.reader.number, []).append(finish)
+            self._finishes.setdefault(finish.reader.number, []).append(finish)
 
     def result(self) -> DimensionFlow:
         values, readers = self._program.values, self._walker.needs.cuts
@@ -190,9 +189,8 @@ class _Reader:
         readers: dict[int, dict[int, ir.Operation]] = {}
         returned = set(self._program.root.returned)
         for finish in self._walker.needs.finishes:
-            if finish.reader is not None:
-                found = readers.setdefault(finish.value, {})
-                found.setdefault(finish.reader.number, finish.reader.op)
+            found = readers.setdefault(finish.value, {})
+            found.setdefault(finish.reader.number, finish.reader.op)
         for value in self._program.root.returned:
             if not self._of(value).is_whole:
                 readers.setdefault(value, {})

@@ -30,13 +30,13 @@ class Finish:
     Attributes:
       value: its number.
       flow: what it is in the loop that makes it.
-      reader: the operation; None where the block returns it.
+      reader: the operation.
       culprit: of a reader with code in it the operation in there that is the reason.
     """
 
     value: int
     flow: Flow
-    reader: FlowNode | None
+    reader: FlowNode
     culprit: FlowNode | None = None
 
 

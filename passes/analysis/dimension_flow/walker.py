@@ -26,7 +26,6 @@ from hloom.passes.ir.ops import facts_of
 _SAME = frozenset({"Sharding", "annotate_device_placement", "xla.sdy.FuncResultSharding"})
 """Targets of custom calls whose result is their operand."""
 
-
 _LIGHT = frozenset({Category.ELEMENTWISE, Category.INDEXED, Category.MOVEMENT, Category.REDUCTION})
 
 _MOST_FINISHED = 16
@@ -70,6 +69,9 @@ class FlowWalker:
         for node in block.nodes:
             if state.reached(node.operands) or state.reached(node.captures):
                 self._node(node, needs, inside)
+            elif state.reached(node.results):  # zero in a loop's first round, and not in all
+                state.forget(node.results)
+                self._forget(node)
             if not inside and not seeds.keys().isdisjoint(node.results):
                 for value in node.results:
                     if value in seeds:
@@ -118,7 +120,7 @@ class FlowWalker:
         needs.finishes += [Finish(value, self.state.of(value), node) for value in finished]
         for number, layout in fit.cuts:
             needs.cut(node.operands[number], layout, node)
-        given = self._given(node)
+        given = not inside and self._given(node)
         for result, flow in zip(node.results, fit.results, strict=True):
             self._put(result, flow if flow.is_whole or not given else replace(flow, given=True))
 

@@ -149,12 +149,20 @@ def ends_by_a_sum(x: Any, w: Any) -> Any:
     return lax.while_loop(lambda y: y.sum() < 50, lambda y: y * 2 + 1, x)
 
 
+def adds_what_is_zero_at_first(x: Any, w: Any) -> Any:
+    def body(total: Any, row: Any) -> Any:
+        return total + x.sum(0) + row.reshape(1, WIDTH).reshape(WIDTH), w[0]
+
+    return repeated(body, jnp.zeros(WIDTH), jnp.zeros(WIDTH))
+
+
 @pytest.mark.parametrize(
     ("program", "culprit"),
     [
         (sorts, "stablehlo.sort"),
         (normalizes, "stablehlo.subtract"),
         (adds_to_a_whole_value, None),
+        (adds_what_is_zero_at_first, None),
         (ends_by_a_sum, "stablehlo.compare"),
     ],
 )
