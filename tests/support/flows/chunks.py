@@ -170,9 +170,16 @@ class _Writer:
                 values[self._program.values[value]] = self._parts[number][value]
         return values
 
-    def _resize(self, node: FlowNode, op: ir.Operation, number: int) -> None:
-        """Gives an operation, and the code in it, the sizes of a chunk."""
+    def _resize(
+        self, node: FlowNode, op: ir.Operation, number: int, held: frozenset[int] = frozenset()
+    ) -> None:
+        """Gives an operation, and the code in it, the sizes of a chunk.
+
+        ``held`` are values from outside that the code around it reads whole.
+        """
         chunk = self._chunks[number]
+        fit = self._flow.fits.get(node.number)
+        held = held | frozenset(() if fit is None else fit.captured)
         for value, result in zip(node.results, op.results, strict=True):
             self._retype(value, result, chunk)
         resize_attributes(op)
@@ -182,22 +189,26 @@ class _Writer:
             inner = [view.operation for view in copy.operations]
             for child, made in zip(block.nodes, inner, strict=False):
                 _, cuts = self._fit(child)
-                self._cut_inside(child.operands, made, cuts, chunk)
-                self._resize(child, made, number)
-            if node.rule is not FlowRule.LOOP or block is node.blocks[1]:
-                self._cut_inside(block.returned, inner[-1], self._returned(node), chunk)
+                self._cut_inside(made, cuts, chunk)
+                self._resize(child, made, number, held)
+            if node.rule is FlowRule.CONDITIONAL or block is node.blocks[-1]:
+                self._cut_inside(inner[-1], self._returned(node, block, held), chunk)
 
-    def _returned(self, node: FlowNode) -> dict[int, AxisLayout]:
-        layouts = {place: self._of(value).layout for place, value in enumerate(node.results)}
-        return {place: layout for place, layout in layouts.items() if layout is not None}
+    def _returned(
+        self, node: FlowNode, block: FlowBlock, held: frozenset[int]
+    ) -> dict[int, AxisLayout]:
+        """What a block returns whole although a chunk is wanted."""
+        found = {}
+        for place, (value, result) in enumerate(zip(block.returned, node.results, strict=True)):
+            layout = self._of(result).layout
+            if layout is not None and (self._of(value).is_whole or value in held):
+                found[place] = layout
+        return found
 
-    def _cut_inside(
-        self, values: Sequence[int], op: ir.Operation, cuts: dict[int, AxisLayout], chunk: Chunk
-    ) -> None:
+    def _cut_inside(self, op: ir.Operation, cuts: dict[int, AxisLayout], chunk: Chunk) -> None:
         for place, layout in cuts.items():
-            if self._of(values[place]).is_whole:
-                with ir.InsertionPoint(op):
-                    op.operands[place] = cut(op.operands[place], layout, chunk)
+            with ir.InsertionPoint(op):
+                op.operands[place] = cut(op.operands[place], layout, chunk)
 
     def _retype(self, value: int, made: ir.Value, chunk: Chunk) -> None:
         layout = self._of(value).layout
