@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -34,8 +35,9 @@ PARTS = [(1, WIDTH, 1), (1, 2, 2), (2, 2, 1)]
 def test_chunks_give_what_the_whole_gives(
     program: list[Step], part: tuple[int, int, int], axes: dict[int, int], count: int
 ) -> None:
-    def results(*values: Any) -> Any:
-        return values_of(program, list(values))[-3:]
+    def results(given: Any, *values: Any) -> Any:
+        products = [value @ jnp.eye(WIDTH) for value in values]  # are made in a loop
+        return values_of(program, [given, *products])[-3:]
 
     module = lowered(results, *ARGUMENTS)
     flow = flow_of(module, *[(number, AxisLayout(axis, *part)) for number, axis in axes.items()])
