@@ -7,12 +7,13 @@ them; the rules are here.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
+from hloom.passes.ir import walk
 from hloom.passes.ir.op_facts import FlopRule
 from hloom.passes.ir.ops import facts_of
 from hloom.passes.ir.types import TensorSizes
@@ -134,10 +135,10 @@ def _convolution(op: ir.Operation) -> float:
     numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
     image, kernel, out = _shape(op.operands[0]), _shape(op.operands[1]), _shape(op.results[0])
     axes = len(numbers.input_spatial_dimensions)
-    strides = _numbers(op, "window_strides", [1] * axes)
-    image_dilation = _numbers(op, "lhs_dilation", [1] * axes)
-    kernel_dilation = _numbers(op, "rhs_dilation", [1] * axes)
-    padding = _numbers(op, "padding", [0] * (2 * axes))
+    strides = walk.integers(op, "window_strides", [1] * axes)
+    image_dilation = walk.integers(op, "lhs_dilation", [1] * axes)
+    kernel_dilation = walk.integers(op, "rhs_dilation", [1] * axes)
+    padding = walk.integers(op, "padding", [0] * (2 * axes))
     taps = math.prod(
         _taps(
             image[numbers.input_spatial_dimensions[axis]],
@@ -171,16 +172,6 @@ def _taps(
         below = (last_out - residue) // image_dilation - (first_out - 1 - residue) // image_dilation
         count += int(np.maximum(below, 0)[reads_element].sum())
     return count
-
-
-def _numbers(op: ir.Operation, name: str, missing: Sequence[int]) -> list[int]:
-    """An attribute of integers, whichever of MLIR's two forms it has."""
-    if name not in op.attributes:
-        return list(missing)
-    attribute = op.attributes[name]
-    if isinstance(attribute, ir.DenseIntElementsAttr):
-        return [int(number) for number in np.array(attribute).reshape(-1)]
-    return list(ir.DenseI64ArrayAttr(attribute))
 
 
 RULES: dict[FlopRule, Callable[[ir.Operation, TensorSizes], float]] = {

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 
+import numpy as np
 from jax.extend.mlir import ir
 
 from hloom.passes.ir.ops import facts_of
@@ -44,8 +45,13 @@ def values_read(op: ir.Operation) -> Iterator[ir.Value]:
 
 def functions(module: ir.Module) -> dict[str, ir.Operation]:
     """The module's ``func.func`` operations by symbol name, in textual order."""
+    return functions_of(module.operation)
+
+
+def functions_of(module: ir.Operation) -> dict[str, ir.Operation]:
+    """The same of a module's operation."""
     found: dict[str, ir.Operation] = {}
-    for op in module.body.operations:
+    for op in module.regions[0].blocks[0].operations:
         if op.operation.name == "func.func":
             found[ir.StringAttr(op.attributes["sym_name"]).value] = op.operation
     return found
@@ -172,3 +178,13 @@ def ancestor_in(block: ir.Block, op: ir.Operation) -> ir.Operation:
             raise ValueError(f"{op.name} is not inside the given block")
         current = parent.operation
     return current
+
+
+def integers(op: ir.Operation, name: str, missing: Sequence[int] = ()) -> list[int]:
+    """An attribute of integers, whichever of MLIR's two forms it has; ``missing`` without it."""
+    if name not in op.attributes:
+        return list(missing)
+    attribute = op.attributes[name]
+    if isinstance(attribute, ir.DenseIntElementsAttr):
+        return [int(number) for number in np.array(attribute).reshape(-1)]
+    return list(ir.DenseI64ArrayAttr(attribute))

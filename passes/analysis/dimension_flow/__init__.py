@@ -1,0 +1,37 @@
+"""How a program depends on one dimension: what can be computed a part at a time, in which loop.
+
+A dimension, say the batch, is given by seeds: axes of values that are to be cut together into
+chunks. Every value of the program then is one of these (`flow.Flow`):
+
+- *whole*: it does not depend on the dimension, or is known in full after a loop over the chunks;
+- *split*: a chunk of it, along an axis, is computed from chunks alone;
+- *partial*: it is the sum, the maximum or the minimum of what each chunk gives.
+
+Each operation has a *signature* (`signature.Signature`), from the rule that its row in `ir/ops`
+names: which axes of its operands and results are the same dimension, which dimensions it reduces,
+and in which operands it is linear. A rule says no more than what its definition asks for: the
+operation on chunks gives the chunk of its result, or a term of it. Tests hold it to that, in the
+interpreter.
+
+Where a signature does not fit, operands are *finished*: their chunks are concatenated, their terms
+combined, after a loop, and the reader belongs to the next one. So the analysis never refuses a
+program, it costs *phases*, which are loops. A phase is numbered from 1; what is whole after phase p
+can be read in phase p + 1 and later. An argument is there in full before any loop, and so is what
+light work makes of arguments: to finish these takes no phase.
+
+    x[8, 4] of an earlier product, split along axis 0    phase 1
+    h = x @ w, where w is whole: split along axis 0      phase 1
+    s = sum(h) over axis 0: partial sum                  phase 1
+    h - s: s is finished; split along axis 0             phase 2
+
+Code in a loop, a branch or a manual computation runs in one phase as a whole: there nothing can be
+finished, and where something has to be, all of it is read whole.
+
+- `solve.dimension_flow` gives the flow of one dimension (`result.DimensionFlow`: phases and why
+  they end, cuts, exits, values that later phases need again, and what each operation needs), in
+  one pass over the program, the bodies of loops to a fixed point.
+- `dimensions.dimensions_of` finds all dimensions of a program in one pass, each with the axes of
+  arguments that it is in and its share of the matrix products.
+- `candidates.candidates` finds the flows of those that most products have; the first is the batch
+  of an ordinary training step.
+"""

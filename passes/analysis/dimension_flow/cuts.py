@@ -1,0 +1,83 @@
+"""Where cuts of whole values begin: back through what makes them, as far as it can be cut, too.
+
+A loop that reads a chunk of `broadcast(bias)` needs no cut at all, where the broadcast adds the
+axis; one that reads a chunk of `one_hot(labels)` needs a chunk of the labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from hloom.passes.analysis.dimension_flow.flow import AxisLayout, Flow
+from hloom.passes.analysis.dimension_flow.program import FlowNode, FlowProgram
+from hloom.passes.analysis.dimension_flow.rules.table import Signatures
+from hloom.passes.analysis.purity import is_table
+from hloom.passes.ir.op_facts import FlowRule
+
+Cut = tuple[int, AxisLayout]
+"""A value by number, and the axis that is cut."""
+
+
+class CutSources:
+    """Finds the sources of cuts in a program."""
+
+    def __init__(
+        self, program: FlowProgram, signatures: Signatures, flow_of: Callable[[int], Flow]
+    ) -> None:
+        self._signatures = signatures
+        self._flow_of = flow_of
+        self._makers: dict[int, tuple[FlowNode, int]] = {}
+        self._passed: dict[int, int] = {}
+        for node in program.root.inside():
+            self._makers.update((value, (node, at)) for at, value in enumerate(node.results))
+            if node.rule is FlowRule.LOOP:
+                body = node.blocks[1]
+                for argument, returned, start in zip(
+                    body.arguments, body.returned, node.operands, strict=True
+                ):
+                    if argument == returned:
+                        self._passed[argument] = start
+
+    def of(self, cuts: Iterable[Cut]) -> dict[Cut, Cut]:
+        """The sources, in the order in which they are found, each with the first cut behind it.
+
+        A source is an argument, a value that is finished, or one that a part of what it is made of
+        does not give: an iota, a table, a sorted axis.
+        """
+        sources: dict[Cut, Cut] = {}
+        seen: set[Cut] = set()
+        for wanted in cuts:
+            waiting = [wanted]
+            while waiting:
+                cut = waiting.pop()
+                if cut in seen:
+                    continue
+                seen.add(cut)
+                behind = self._behind(*cut)
+                if behind is None:
+                    sources.setdefault(cut, wanted)
+                else:
+                    waiting += reversed(behind)
+        return sources
+
+    def _behind(self, value: int, layout: AxisLayout) -> list[Cut] | None:
+        """The cuts of operands that give one of a result; None where there are none."""
+        if value in self._passed:
+            return [(self._passed[value], layout)]
+        if value not in self._makers or not self._flow_of(value).is_whole:
+            return None
+        node, number = self._makers[value]
+        if node.rule is FlowRule.BARRIER:
+            return [(node.operands[number], layout)]
+        if node.op.name == "stablehlo.constant":
+            return None if is_table(node.op) else []
+        signature = self._signatures.of(node)
+        place = None if signature is None else signature.place_in(signature.results[number], layout)
+        if signature is None or place is None:
+            return None
+        behind = []
+        for operand, axes in zip(node.operands, signature.operands, strict=True):
+            part = signature.layout_of(axes, place)
+            if part is not None:
+                behind.append((operand, part))
+        return behind if behind or node.rule is FlowRule.BROADCAST else None

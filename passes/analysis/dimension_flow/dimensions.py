@@ -1,0 +1,209 @@
+"""All dimensions of a program, found in one pass: which axes are one dimension.
+
+A signature says which axes of an operation are the same. So are the axes of what a loop carries,
+what branches return, and what code on single devices reads and returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from jax.extend.mlir import ir
+
+from hloom.passes.analysis.dimension_flow.atoms import Atoms
+from hloom.passes.analysis.dimension_flow.flow import AxisLayout
+from hloom.passes.analysis.dimension_flow.program import (
+    FlowBlock,
+    FlowNode,
+    FlowProgram,
+    trips_of,
+)
+from hloom.passes.analysis.dimension_flow.regions import computation_counts
+from hloom.passes.analysis.dimension_flow.result import Seed, made_at
+from hloom.passes.analysis.dimension_flow.rules.table import Signatures
+from hloom.passes.analysis.dimension_flow.sharded import argument_counts
+from hloom.passes.ir.op_facts import FlowRule
+from hloom.passes.ir.ops import facts_of
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """Axes of arguments that are one dimension.
+
+    Attributes:
+      size: of how many elements it is.
+      seeds: the arguments' axes, in order.
+      share: the share of the FLOPs of all matrix products that are in products with this dimension.
+      devices: over how many devices it is sharded, as the major part of it.
+    """
+
+    size: int
+    seeds: tuple[Seed, ...]
+    share: float
+    devices: int
+
+    @property
+    def cut_on_each_device(self) -> tuple[Seed, ...]:
+        """Seeds of which each chunk has a part on every device; none where it is too short."""
+        if self.size % self.devices or self.size // self.devices < 2:
+            return ()
+        return tuple(
+            Seed(
+                seed.value,
+                AxisLayout(
+                    seed.layout.axis,
+                    seed.layout.outer * self.devices,
+                    seed.layout.size // self.devices,
+                    seed.layout.inner,
+                ),
+            )
+            for seed in self.seeds
+        )
+
+    def __str__(self) -> str:
+        seeds = "; ".join(f"{made_at(seed.value)} along {seed.layout}" for seed in self.seeds)
+        sharded = f", over {self.devices} devices" if self.devices > 1 else ""
+        return f"dimension of {self.size}{sharded}, {self.share:.1%} of the products: {seeds}"
+
+
+def dimensions_of(program: FlowProgram, signatures: Signatures) -> tuple[Dimension, ...]:
+    """The dimensions that arguments have, by their share of the products, then by the arguments."""
+    finder = _Finder(program, signatures)
+    finder.walk(program.root, 1)
+    return finder.found()
+
+
+class _Finder:
+    def __init__(self, program: FlowProgram, signatures: Signatures) -> None:
+        self._program = program
+        self._signatures = signatures
+        self._atoms = Atoms()
+        self._axes: dict[int, tuple[int, ...]] = {}
+        self._products: list[tuple[FlowNode, float]] = []
+        self._walked: set[int] = set()
+
+    def axes(self, value: int) -> tuple[int, ...]:
+        """The atom of each axis of a value; none of one without a static shape."""
+        found = self._axes.get(value)
+        if found is None:
+            shape = self._program.shapes[value] or ()
+            found = self._axes[value] = tuple(map(self._atoms.atom, shape))
+        return found
+
+    def walk(self, block: FlowBlock, runs: float) -> None:
+        for node in block.nodes:
+            if facts_of(node.op.name).is_product:
+                self._products.append((node, runs * node.flops))
+            if node.blocks:
+                self._region(node, runs)
+            elif node.rule is FlowRule.BARRIER:
+                self._same(node.operands, node.results)
+            else:
+                self._operation(node)
+
+    def _operation(self, node: FlowNode) -> None:
+        signature = self._signatures.of(node)
+        if signature is None:
+            return
+        atoms = self._atoms
+        by_factor: dict[int, int] = {}
+        for values, axes_of in (
+            (node.operands, signature.operands),
+            (node.results, signature.results),
+        ):
+            for value, axes in zip(values, axes_of, strict=True):
+                for atom, factors in zip(self.axes(value), axes, strict=False):
+                    if len(factors) == 1:
+                        known = by_factor.setdefault(factors[0], atom)
+                        if known != atom:
+                            atoms.unite(known, atom)
+                    elif factors:
+                        for factor in factors:
+                            if factor not in by_factor:
+                                by_factor[factor] = atoms.atom(signature.sizes[factor])
+                        atoms.match([atom], [by_factor[factor] for factor in factors])
+
+    def _region(self, node: FlowNode, runs: float) -> None:
+        if node.rule is FlowRule.LOOP:
+            condition, body = node.blocks
+            self._same(node.operands, condition.arguments)
+            self._same(node.operands, body.arguments)
+            self._same(node.operands, body.returned)
+            self._same(node.operands, node.results)
+            runs *= trips_of(node.op)
+        elif node.rule is FlowRule.MANUAL:
+            [block] = node.blocks
+            read, made = computation_counts(node.op)
+            self._parts(node.operands, block.arguments, read)
+            self._parts(node.results, block.returned, made)
+        elif node.rule is FlowRule.CALL:
+            [block] = node.blocks
+            self._same(node.operands, block.arguments)
+            self._same(node.results, block.returned)
+            if id(block) in self._walked:
+                return
+            self._walked.add(id(block))
+        else:
+            for block in node.blocks:
+                self._same(node.results, block.returned)
+        for block in node.blocks:
+            self.walk(block, runs)
+
+    def _same(self, values: Iterable[int], others: Iterable[int]) -> None:
+        for value, other in zip(values, others, strict=True):
+            for one, two in zip(self.axes(value), self.axes(other), strict=False):
+                self._atoms.unite(one, two)
+
+    def _parts(
+        self, values: Sequence[int], parts: Sequence[int], counts: Sequence[dict[int, int]]
+    ) -> None:
+        """Devices are the major factor of an axis that is split over them by hand."""
+        for value, part, by_axis in zip(values, parts, counts, strict=True):
+            pairs = zip(self.axes(value), self.axes(part), strict=False)
+            for axis, (one, two) in enumerate(pairs):
+                count = by_axis.get(axis, 1)
+                if count > 1:
+                    self._atoms.match([one], [self._atoms.atom(count), two])
+                else:
+                    self._atoms.unite(one, two)
+
+    def found(self) -> tuple[Dimension, ...]:
+        atoms, program = self._atoms, self._program
+        shares: dict[int, float] = {}
+        for node, flops in self._products:
+            inside = {
+                leaf
+                for value in (*node.operands, *node.results)
+                for atom in self.axes(value)
+                for leaf in atoms.leaves(atom)
+            }
+            for leaf in inside:
+                shares[leaf] = shares.get(leaf, 0.0) + flops
+        seeds: dict[int, list[Seed]] = {}
+        devices: dict[int, int] = {}
+        for argument in program.root.arguments:
+            value = program.values[argument]
+            counts = argument_counts(ir.BlockArgument(value))
+            for axis, atom in enumerate(self.axes(argument)):
+                outer, inner = 1, atoms.sizes[atom]
+                for leaf in atoms.leaves(atom):
+                    size = atoms.sizes[leaf]
+                    inner //= max(size, 1)
+                    if size > 1:
+                        layout = AxisLayout(axis, outer, size, inner)
+                        seeds.setdefault(leaf, []).append(Seed(value, layout))
+                    if outer == 1 and size % counts.get(axis, 1) == 0:
+                        devices[leaf] = max(devices.get(leaf, 1), counts.get(axis, 1))
+                    outer *= size
+        total = sum(flops for _, flops in self._products) or 1.0
+        dimensions = [
+            Dimension(
+                atoms.sizes[leaf],
+                tuple(places),
+                shares.get(leaf, 0.0) / total,
+                devices.get(leaf, 1),
+            )
+            for leaf, places in seeds.items()
+        ]
+        return tuple(sorted(dimensions, key=lambda each: -each.share))

@@ -1,0 +1,206 @@
+"""The flow of a dimension through a program: phases, exits, cuts; and it as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from jax.extend.mlir import ir
+
+from hloom.passes.analysis.dimension_flow.flow import WHOLE, AxisLayout, Flow
+from hloom.passes.analysis.dimension_flow.program import FlowProgram
+from hloom.passes.analysis.dimension_flow.transfer import Fit
+from hloom.passes.framework.text import pluralize
+from hloom.passes.ir.locations import operation_name, source_line
+
+
+@dataclass(frozen=True)
+class Seed:
+    """An axis of a value, and how the dimension lies in it."""
+
+    value: ir.Value
+    layout: AxisLayout
+
+    @classmethod
+    def along(cls, value: ir.Value, axis: int, parts: int = 1) -> Seed:
+        """The whole of an axis, which is cut in each of its parts alike, as on several devices."""
+        length = ir.RankedTensorType(value.type).shape[axis]
+        return cls(value, AxisLayout(axis, parts, length // parts, 1))
+
+
+@dataclass(frozen=True)
+class PhaseEnd:
+    """Why a phase ends before all is done: a value that a later phase needs is finished.
+
+    Attributes:
+      value: the value.
+      flow: what it is in the loop.
+      reader: the operation that reads the whole of it.
+      culprit: of a loop or another operation with code in it the operation in there that does.
+      waits: the first operation of the next phase that needs what is made of it.
+    """
+
+    value: ir.Value
+    flow: Flow
+    reader: ir.Operation
+    culprit: ir.Operation | None
+    waits: ir.Operation
+
+    def __str__(self) -> str:
+        what = f"partial {self.flow.combine}" if self.flow.is_partial else "split value"
+        text = f"{site(self.reader)} reads the whole of a {what}, {made_at(self.value)}"
+        if self.culprit is not None:
+            text += f"; inside it {site(self.culprit)} does"
+        return text if self.waits == self.reader else f"{text}; {site(self.waits)} waits for it"
+
+
+@dataclass(frozen=True)
+class FlowPhase:
+    """A loop over the chunks.
+
+    Attributes:
+      number: from 1.
+      operations: how many operations are first done in it, those inside of others counted.
+      share: the share of the FLOPs of all matrix products that these have.
+      ends: why there is another phase, in the order of the program; empty for the last phase.
+    """
+
+    number: int
+    operations: int
+    share: float
+    ends: tuple[PhaseEnd, ...]
+
+    def lines(self) -> Iterator[str]:
+        counted = pluralize(self.operations, "operation")
+        yield f"phase {self.number}: {counted}, {self.share:.1%} of the products"
+        yield from (f"  ends: {end}" for end in self.ends)
+
+
+@dataclass(frozen=True)
+class RequiredCut:
+    """A value that is whole, and of which a loop reads a chunk."""
+
+    value: ir.Value
+    layout: AxisLayout
+    reader: ir.Operation
+
+    def __str__(self) -> str:
+        return f"{made_at(self.value)} along {self.layout}, for {site(self.reader)}"
+
+
+@dataclass(frozen=True)
+class FlowExit:
+    """A value that a loop makes in chunks or terms, and that is needed in full after it.
+
+    Attributes:
+      value: the value.
+      flow: what it is in the loop.
+      readers: the operations that need it.
+      returned: whether the program returns it.
+      smallest: of what is partial the smallest value that it is made of by linear work alone, which
+        can as well be finished instead, and the rest done once; mostly the value itself.
+    """
+
+    value: ir.Value
+    flow: Flow
+    readers: tuple[ir.Operation, ...]
+    returned: bool
+    smallest: ir.Value
+
+    def __str__(self) -> str:
+        readers = [site(reader) for reader in self.readers] + ["the result"] * self.returned
+        text = f"{made_at(self.value)}, {self.flow}, for {', '.join(readers)}"
+        if self.smallest == self.value:
+            return text
+        return f"{text}; smaller before: {made_at(self.smallest)}"
+
+
+@dataclass(frozen=True)
+class PhaseCrossing:
+    """A value that is made in one phase, chunk by chunk, and whose chunks later ones read."""
+
+    value: ir.Value
+    flow: Flow
+    read_in: tuple[int, ...]
+
+    def __str__(self) -> str:
+        phases = ", ".join(map(str, self.read_in))
+        return f"{made_at(self.value)}, of phase {self.flow.phase}, in phase {phases}"
+
+
+@dataclass(frozen=True)
+class DimensionFlow:
+    """The flow of one dimension through a program.
+
+    Attributes:
+      program: the program.
+      seeds: where the dimension was given.
+      flows: by number the values that the dimension reaches; all others are invariant.
+      fits: by number the operations that the dimension reaches: which operands they read whole,
+        and of which whole ones they read a chunk.
+      phases: the loops.
+      cuts: whole values that are cut, each for the loop that reads it.
+      sources: the values that have to be cut for that, where what can be made from a part is.
+      exits: values that loops make and that are finished; what is given can be made before.
+      crossings: values that later phases need chunks of again.
+      share: the share of the FLOPs of all matrix products that are in loops.
+      sharded: over how many devices axes are sharded that are cut in one piece, so that chunks
+        would move between devices; 1 where none would. Seeds in so many parts avoid that.
+    """
+
+    program: FlowProgram
+    seeds: tuple[Seed, ...]
+    flows: Mapping[int, Flow]
+    fits: Mapping[int, Fit]
+    phases: tuple[FlowPhase, ...]
+    cuts: tuple[RequiredCut, ...]
+    sources: tuple[RequiredCut, ...]
+    exits: tuple[FlowExit, ...]
+    crossings: tuple[PhaseCrossing, ...]
+    sharded: int
+
+    @property
+    def size(self) -> int:
+        """Of how many elements the dimension is."""
+        return self.seeds[0].layout.size
+
+    @property
+    def share(self) -> float:
+        return sum(phase.share for phase in self.phases)
+
+    def of(self, value: ir.Value) -> Flow:
+        """What a value of the program is."""
+        return self.flows.get(self.program.index[value], WHOLE)
+
+    def lines(self) -> Iterator[str]:
+        seeds = "; ".join(f"{made_at(seed.value)} along {seed.layout}" for seed in self.seeds)
+        yield f"dimension of {self.size}: {seeds}"
+        if self.sharded > 1:
+            yield f"sharded over {self.sharded} devices, and cut in one piece"
+        for phase in self.phases:
+            yield from phase.lines()
+        yield from _listed("cut", self.sources)
+        yield from _listed("exit", self.exits)
+        yield from _listed("again", self.crossings)
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+
+def _listed(word: str, things: Sequence[object]) -> Iterator[str]:
+    yield from (f"{word}: {thing}" for thing in things)
+
+
+def site(op: ir.Operation) -> str:
+    """An operation for people: its name, and where it is in the user's program."""
+    name = op.name.partition(".")[2]
+    places = [place for place in (operation_name(op.location), source_line(op.location)) if place]
+    return f"{name} ({', '.join(places)})" if places else name
+
+
+def made_at(value: ir.Value) -> str:
+    """A value for people: its type, and what makes it."""
+    owner = value.owner
+    if isinstance(owner, ir.Block):
+        return f"argument {ir.BlockArgument(value).arg_number}, {value.type}"
+    return f"{value.type} of {site(owner.operation)}"

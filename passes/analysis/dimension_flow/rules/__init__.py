@@ -1,0 +1,1 @@
+"""Rules: the signature of an operation, by what its row in `ir/ops` names."""

@@ -1,0 +1,91 @@
+"""Rules of elementwise operations: every axis is passed through."""
+
+from __future__ import annotations
+
+from jax.extend.mlir import ir
+
+from hloom.passes.analysis.dimension_flow.flow import Combine
+from hloom.passes.analysis.dimension_flow.rules.site import OpSite
+from hloom.passes.analysis.dimension_flow.signature import (
+    ANY,
+    EXTREMES,
+    LinearGroup,
+    Signature,
+    SignatureBuilder,
+    linear_in,
+)
+
+_WIDE = frozenset({"f32", "f64"})
+"""Types that hold every number of every narrower float type."""
+
+
+def elementwise(site: OpSite) -> Signature | None:
+    return _elementwise(site)
+
+
+def linear(site: OpSite) -> Signature | None:
+    """Linear in all operands together: sums, differences, real and imaginary parts."""
+    return _elementwise(site, linear_in(*range(len(site.operands))))
+
+
+def multiply(site: OpSite) -> Signature | None:
+    return _elementwise(site, linear_in(0), linear_in(1))
+
+
+def divide(site: OpSite) -> Signature | None:
+    """A quotient of integers is rounded, so that it is not linear."""
+    if isinstance(site.made_element(), ir.IntegerType):
+        return _elementwise(site)
+    return _elementwise(site, linear_in(0))
+
+
+def select(site: OpSite) -> Signature | None:
+    return _elementwise(site, linear_in(1, 2, kinds=ANY))
+
+
+def convert(site: OpSite) -> Signature | None:
+    """Rounding keeps order, so a maximum stays one; a sum only where no number is rounded."""
+    before, after = site.element(0), site.made_element()
+    if isinstance(before, ir.FloatType) and isinstance(after, ir.ComplexType):
+        exact = _holds(after.element_type, before)
+        return _elementwise(site, linear_in(0)) if exact else _elementwise(site)
+    if not (isinstance(before, ir.FloatType) and isinstance(after, ir.FloatType)):
+        return _elementwise(site)
+    return _elementwise(site, linear_in(0, kinds=ANY if _holds(after, before) else EXTREMES))
+
+
+def _holds(after: ir.Type, before: ir.FloatType) -> bool:
+    """Whether a type has every number of another one."""
+    if after == before:
+        return True
+    return str(after) in _WIDE and ir.FloatType(after).width > before.width
+
+
+def extremum(site: OpSite) -> Signature | None:
+    larger = site.op.name == "stablehlo.maximum"
+    kinds = frozenset({Combine.MAX if larger else Combine.MIN})
+    return _elementwise(site, linear_in(0, 1, kinds=kinds))
+
+
+def bitcast(site: OpSite) -> Signature | None:
+    """Between widths the last axis is that of an element's parts."""
+    build = SignatureBuilder()
+    [before], [after] = site.operands, site.results
+    shared = min(len(before), len(after))
+    axes = build.axes(before[:shared])
+    return build.signature(
+        [axes + build.axes(before[shared:])], [axes + build.axes(after[shared:])]
+    )
+
+
+def _elementwise(site: OpSite, *groups: LinearGroup) -> Signature | None:
+    """Operands are of the results' shape, or of one element, as a clamp's bounds may be."""
+    build = SignatureBuilder()
+    shape = site.results[0]
+    axes = build.axes(shape)
+    if any(made != shape for made in site.results):
+        return None
+    if any(read not in (shape, ()) for read in site.operands):
+        return None
+    operands = [axes if read == shape else [] for read in site.operands]
+    return build.signature(operands, [axes] * len(site.results), linear=groups)

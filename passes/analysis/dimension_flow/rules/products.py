@@ -1,0 +1,144 @@
+"""Rules of matrix products and convolutions: contracted dimensions are sums."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from jax.extend.mlir.dialects import chlo, stablehlo
+
+from hloom.passes.analysis.dimension_flow.flow import Combine
+from hloom.passes.analysis.dimension_flow.rules.site import OpSite
+from hloom.passes.analysis.dimension_flow.signature import (
+    Axis,
+    FactorReduction,
+    Signature,
+    SignatureBuilder,
+    linear_in,
+)
+
+_IN_EACH = (linear_in(0), linear_in(1))
+"""A product is linear in one operand, while the other one is whole."""
+
+
+def dot_general(site: OpSite) -> Signature:
+    numbers = stablehlo.DotDimensionNumbers(site.op.attributes["dot_dimension_numbers"])
+    return _product(
+        site,
+        list(zip(numbers.lhs_batching_dimensions, numbers.rhs_batching_dimensions, strict=True)),
+        list(
+            zip(numbers.lhs_contracting_dimensions, numbers.rhs_contracting_dimensions, strict=True)
+        ),
+    )
+
+
+def dot(site: OpSite) -> Signature:
+    return _product(site, [], [(len(site.operands[0]) - 1, 0)])
+
+
+def _product(
+    site: OpSite, batch: Sequence[tuple[int, int]], contracted: Sequence[tuple[int, int]]
+) -> Signature:
+    build = SignatureBuilder()
+    left, right = (build.axes(shape) for shape in site.operands)
+    for one, other in [*batch, *contracted]:
+        right[other] = left[one]
+    made = [left[one] for one, _ in batch]
+    for axes, shared in (
+        (left, {one for one, _ in [*batch, *contracted]}),
+        (right, {other for _, other in [*batch, *contracted]}),
+    ):
+        made += [axis for number, axis in enumerate(axes) if number not in shared]
+    sums = _sums(left[one] for one, _ in contracted)
+    return build.signature([left, right], [made], sums, _IN_EACH)
+
+
+def _sums(axes: Iterable[Axis]) -> Mapping[int, FactorReduction]:
+    """Sums over the factors of axes."""
+    terms = FactorReduction(Combine.SUM)
+    return {factor: terms for axis in axes for factor in axis}
+
+
+def ragged_dot(site: OpSite) -> Signature | None:
+    """Rows that are in groups by their place in an axis keep it whole."""
+    numbers = chlo.RaggedDotDimensionNumbers(site.op.attributes["ragged_dot_dimension_numbers"])
+    if len(site.operands[2]) != 1:
+        return None
+    build = SignatureBuilder()
+    left, right = (build.axes(shape) for shape in site.operands[:2])
+    batch = list(zip(numbers.lhs_batching_dimensions, numbers.rhs_batching_dimensions, strict=True))
+    contracted = list(
+        zip(numbers.lhs_contracting_dimensions, numbers.rhs_contracting_dimensions, strict=True)
+    )
+    for one, other in [*batch, *contracted]:
+        right[other] = left[one]
+    ragged, grouped = set(numbers.lhs_ragged_dimensions), set(numbers.rhs_group_dimensions)
+    made = [left[one] for one, _ in batch]
+    for axes, shared in (
+        (left, {one for one, _ in [*batch, *contracted]}),
+        (right, {other for _, other in [*batch, *contracted]} | grouped),
+    ):
+        made += [axis for number, axis in enumerate(axes) if number not in shared]
+    groups = ragged & {one for one, _ in contracted}
+    if groups:
+        made.insert(0, build.axis(site.results[0][0]))
+    whole = {factor for axis in ragged for factor in left[axis]}
+    made = [
+        build.axis(size) if whole.intersection(axis) else axis
+        for axis, size in zip(made, site.results[0], strict=True)
+    ]
+    sums = _sums(left[one] for one, _ in contracted if one not in ragged)
+    sizes = build.axes(site.operands[2])
+    return build.signature([left, right, sizes], [made], sums, _IN_EACH)
+
+
+def convolution(site: OpSite) -> Signature:
+    """Images, output features and groups are passed through; input features are summed over.
+
+    Groups are the major factor of the axes that they divide. Along a spatial axis that the window
+    has one element of, pixels are passed through.
+    """
+    numbers = stablehlo.ConvDimensionNumbers(site.op.attributes["dimension_numbers"])
+    build = SignatureBuilder()
+    image, kernel = site.operands
+    out = site.results[0]
+    left: list[Axis] = [()] * len(image)
+    right: list[Axis] = [()] * len(kernel)
+    made: list[Axis] = [()] * len(out)
+    features = kernel[numbers.kernel_input_feature_dimension]
+    feature_groups = build.axis(site.integer("feature_group_count", 1))
+    batch_groups = build.axis(site.integer("batch_group_count", 1))
+    groups = feature_groups + batch_groups
+    count = site.integer("feature_group_count", 1) * site.integer("batch_group_count", 1)
+    contracted = build.axis(features)
+    batch = build.axis(out[numbers.output_batch_dimension])
+    each = build.axis(kernel[numbers.kernel_output_feature_dimension] // count)
+    left[numbers.input_batch_dimension] = batch_groups + batch
+    left[numbers.input_feature_dimension] = feature_groups + contracted
+    right[numbers.kernel_input_feature_dimension] = contracted
+    right[numbers.kernel_output_feature_dimension] = groups + each
+    made[numbers.output_batch_dimension] = batch
+    made[numbers.output_feature_dimension] = groups + each
+    spatial = zip(
+        numbers.input_spatial_dimensions,
+        numbers.kernel_spatial_dimensions,
+        numbers.output_spatial_dimensions,
+        _pointwise(site, [kernel[axis] for axis in numbers.kernel_spatial_dimensions]),
+        strict=True,
+    )
+    for read, window, written, passed in spatial:
+        left[read], right[window] = build.axis(image[read]), build.axis(kernel[window])
+        made[written] = left[read] if passed else build.axis(out[written])
+    return build.signature([left, right], [made], _sums([contracted]), _IN_EACH)
+
+
+def _pointwise(site: OpSite, windows: Sequence[int]) -> list[bool]:
+    """Of each spatial axis whether each output has one pixel, the one in its place."""
+    rank = len(windows)
+    strides = site.integers("window_strides", [1] * rank)
+    dilations = site.integers("lhs_dilation", [1] * rank)
+    padding = site.integers("padding", [0] * (2 * rank))
+    return [
+        windows[axis] == strides[axis] == dilations[axis] == 1
+        and not any(padding[2 * axis : 2 * axis + 2])
+        for axis in range(rank)
+    ]

@@ -1,0 +1,47 @@
+"""Over how many devices the axes of a value are sharded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import sdy
+
+from hloom.passes.ir import mesh, walk
+
+
+def device_counts(
+    sharding: sdy.TensorShardingAttr, op: ir.Operation, among: Collection[str] | None = None
+) -> dict[int, int]:
+    """By axis the number of its parts, counting all axes of the mesh or the named ones."""
+    found = mesh.resolved(sharding.mesh_or_ref, op)
+    if found is None:
+        return {}
+    sizes = mesh.axis_sizes(found)
+    counts = {}
+    for axis, dimension in enumerate(sharding.dimension_shardings):
+        named = map(sdy.AxisRefAttr, sdy.DimensionShardingAttr(dimension).axes)
+        count = math.prod(
+            _size(each, sizes) for each in named if among is None or each.name in among
+        )
+        if count > 1:
+            counts[axis] = count
+    return counts
+
+
+def _size(axis: sdy.AxisRefAttr, sizes: dict[str, int]) -> int:
+    part = axis.sub_axis_info
+    return sizes.get(axis.name, 1) if part is None else sdy.SubAxisInfoAttr(part).size
+
+
+def argument_counts(argument: ir.BlockArgument) -> dict[int, int]:
+    """By axis over how many devices an argument is sharded; none of arguments of other code."""
+    function = argument.owner.owner.operation
+    described = walk.readable_attributes(function).get("arg_attrs")
+    if function.name != "func.func" or not isinstance(described, ir.ArrayAttr):
+        return {}
+    attributes = ir.DictAttr(described[argument.arg_number])
+    if "sdy.sharding" not in attributes:
+        return {}
+    return device_counts(sdy.TensorShardingAttr(attributes["sdy.sharding"]), function)

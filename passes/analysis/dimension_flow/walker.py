@@ -1,0 +1,222 @@
+"""Walks a program in order, and gives each value its flow."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hloom.passes.analysis.dimension_flow.flow import WHOLE, ZERO, Flow, whole
+from hloom.passes.analysis.dimension_flow.program import (
+    KEEPS_ZEROS,
+    FlowBlock,
+    FlowNode,
+    FlowProgram,
+)
+from hloom.passes.analysis.dimension_flow.regions import (
+    CodeRegion,
+    RegionFlows,
+    region_of,
+)
+from hloom.passes.analysis.dimension_flow.rules.table import Signatures
+from hloom.passes.analysis.dimension_flow.state import Finish, FlowState, Needs, StuckError
+from hloom.passes.analysis.dimension_flow.transfer import Fit, finish, transfer
+from hloom.passes.ir.custom_calls import target_of
+from hloom.passes.ir.op_facts import Category, FlowRule
+from hloom.passes.ir.ops import facts_of
+
+_SAME = frozenset({"Sharding", "annotate_device_placement", "xla.sdy.FuncResultSharding"})
+"""Targets of custom calls whose result is their operand."""
+
+_LIGHT = frozenset({Category.ELEMENTWISE, Category.INDEXED, Category.MOVEMENT, Category.REDUCTION})
+
+_MOST_FINISHED = 16
+"""Values that are finished for a loop over all of it to run; each takes a walk through the loop."""
+
+
+class TooManyPhasesError(Exception):
+    """A dimension takes more phases than anyone wants to know of."""
+
+
+class FlowWalker:
+    """Finds the flows of a program for the seeds that are in its state.
+
+    Inside code that runs in a loop over chunks, nothing can be finished: there all is in one phase,
+    and an operation that needs more raises StuckError.
+    """
+
+    def __init__(
+        self, program: FlowProgram, signatures: Signatures, most_phases: int | None = None
+    ) -> None:
+        """With ``most_phases`` it stops at more, and raises TooManyPhasesError."""
+        self._most_phases = most_phases
+        self.program = program
+        self.state = FlowState(program)
+        self.needs = Needs()
+        self._given_bytes = 0
+        self._signatures = signatures
+        self._seeds: dict[int, Flow] = {}
+        self.fits: dict[int, Fit] = {}
+        self._fitted: dict[int, tuple[Flow, ...]] = {}
+
+    def run(self, seeds: dict[int, Flow]) -> None:
+        self._seeds = seeds
+        for value, flow in seeds.items():
+            self.state.put(value, flow)
+            self._given_bytes += self.program.bytes_of(value) if flow.given else 0
+        self.block(self.program.root, self.needs, inside=False)
+
+    def block(self, block: FlowBlock, needs: Needs, *, inside: bool) -> None:
+        state, seeds = self.state, self._seeds
+        for node in block.nodes:
+            if state.reached(node.operands) or state.reached(node.captures):
+                self._node(node, needs, inside)
+            elif state.reached(node.results):  # zero in a loop's first round, and not in all
+                state.forget(node.results)
+                self._forget(node)
+            if not inside and not seeds.keys().isdisjoint(node.results):
+                for value in node.results:
+                    if value in seeds:
+                        state.put(value, seeds[value])
+
+    def flow(self, value: int, *, inside: bool) -> Flow:
+        """The flow of a value; inside code that runs in a loop the phase of all is the loop's."""
+        found = self.state.of(value)
+        return _local(found) if inside else found
+
+    def _node(self, node: FlowNode, needs: Needs, inside: bool) -> None:
+        flows = tuple(self.flow(value, inside=inside) for value in node.operands)
+        if node.rule is FlowRule.BARRIER or (
+            node.rule is FlowRule.CUSTOM_CALL and target_of(node.op) in _SAME
+        ):
+            for result, flow in zip(node.results, flows, strict=True):
+                self.state.put(result, flow)
+            return
+        region = region_of(node)
+        if region is not None:
+            self._region(node, region, needs, inside)
+        elif all(flow.is_whole for flow in flows):
+            zero = node.rule in KEEPS_ZEROS and all(flow.zero for flow in flows)
+            made = ZERO if zero else whole(max(flow.phase for flow in flows))
+            for result in node.results:
+                self.state.put(result, made)
+        else:
+            self._apply(node, self._fit(node, flows), needs, inside)
+
+    def _fit(self, node: FlowNode, flows: tuple[Flow, ...]) -> Fit:
+        """In a loop's further rounds mostly the one of the round before."""
+        if self._fitted.get(node.number) == flows:
+            return self.fits[node.number]
+        count = len(node.results)
+        if node.effects:
+            fit = finish(flows, count)
+        else:
+            fit = transfer(self._signatures.of(node), flows, count)
+        self._fitted[node.number], self.fits[node.number] = flows, fit
+        return fit
+
+    def _apply(self, node: FlowNode, fit: Fit, needs: Needs, inside: bool) -> None:
+        finished = tuple(dict.fromkeys(node.operands[number] for number in fit.finished))
+        if finished and inside:
+            raise StuckError(node, finished)
+        needs.finishes += [Finish(value, self.state.of(value), node) for value in finished]
+        for number, layout in fit.cuts:
+            needs.cut(node.operands[number], layout, node)
+        given = not inside and self._given(node)
+        for result, flow in zip(node.results, fit.results, strict=True):
+            self._put(result, flow if flow.is_whole or not given else replace(flow, given=True))
+
+    def _given(self, node: FlowNode) -> bool:
+        """Whether an operation, done before all loops, takes little work and little memory."""
+        read = map(self.state.of, node.operands)
+        if not all(flow.given or flow.is_invariant for flow in read):
+            return False
+        light = facts_of(node.op.name).category in _LIGHT
+        return light and sum(map(self.program.bytes_of, node.results)) <= self._given_bytes
+
+    def _put(self, value: int, flow: Flow) -> None:
+        if self._most_phases is not None and not flow.is_whole and flow.phase > self._most_phases:
+            raise TooManyPhasesError
+        self.state.put(value, flow)
+
+    def _region(self, node: FlowNode, region: CodeRegion, needs: Needs, inside: bool) -> None:
+        """Tries to run the code in a loop over chunks; what it needs whole is finished before."""
+        read = dict.fromkeys(node.reads())
+        before = {value: self.state.of(value) for value in read}
+        finished: dict[int, None] = {}
+        stuck = StuckError(node, ())
+        found: RegionFlows | None = None
+        if not node.effects:
+            while any(not flow.is_whole for value, flow in before.items() if value not in finished):
+                try:
+                    found = self._inside(node, region, before, finished)
+                    break
+                except StuckError as error:
+                    stuck = error
+                    new = region.sources(error.values, self.state) - finished.keys()
+                    self._forget(node)
+                    if not new or len(finished) + len(new) > _MOST_FINISHED:
+                        break
+                    finished.update(dict.fromkeys(sorted(new)))
+        if found is None:
+            finished = {value: None for value, flow in before.items() if not flow.is_whole}
+        if finished and inside:
+            raise StuckError(stuck.node, tuple(finished))
+        culprit = None if stuck.node is node else stuck.node
+        needs.finishes += [Finish(value, before[value], node, culprit) for value in finished]
+        known = {
+            value: flow.finished if value in finished else flow for value, flow in before.items()
+        }
+        last = max((flow.phase for flow in known.values() if flow.is_whole), default=0)
+        places = tuple(place for place, value in enumerate(node.operands) if value in finished)
+        captured = tuple(value for value in node.captures if value in finished)
+        if found is None:
+            results = (whole(last),) * len(node.results)
+            self.fits[node.number] = Fit(results, places, (), captured)
+            for result in node.results:
+                self.state.put(result, whole(last))
+            return
+        needs.add(found.needs)
+        phase = max(flow.least_loop for flow in known.values())
+        for value in region.defined():
+            flow = self.state.of(value)
+            if flow.is_whole:
+                self.state.forget([value])
+            else:
+                self.state.put(value, flow.in_phase(phase))
+        results = tuple(
+            whole(last) if flow.is_whole else flow.in_phase(phase) for flow in found.results
+        )
+        cuts = tuple(
+            (place, layout)
+            for place, layout in region.starts(results)
+            if known[node.operands[place]].is_whole
+        )
+        self.fits[node.number] = Fit(results, places, cuts, captured)
+        for result, flow in zip(node.results, results, strict=True):
+            self._put(result, flow)
+
+    def _inside(
+        self, node: FlowNode, region: CodeRegion, before: dict[int, Flow], finished: dict[int, None]
+    ) -> RegionFlows:
+        """The flows of code in a loop, in which some values from outside are whole."""
+        for value in finished:
+            self.state.put(value, before[value].finished)
+        try:
+            return region.flows(self)
+        finally:
+            for value in finished:
+                self.state.put(value, before[value])
+
+    def _forget(self, node: FlowNode) -> None:
+        """Drops what was found inside of an operation that is not cut after all."""
+        for block in node.blocks:
+            self.state.forget(block.defined())
+            for inner in block.inside():
+                self.fits.pop(inner.number, None)
+                self._fitted.pop(inner.number, None)
+
+
+def _local(flow: Flow) -> Flow:
+    """A flow as code in a loop sees it: what is whole is whole before, all else is in the loop."""
+    if flow.is_whole:
+        return ZERO if flow.zero else WHOLE
+    return replace(flow, phase=1, given=False) if flow.given else flow.in_phase(1)

@@ -1,0 +1,1 @@
+"""Flows of a dimension: programs, and what they give chunk by chunk."""
