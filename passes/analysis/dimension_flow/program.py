@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field, replace
 
 from jax.extend.mlir import ir
 
@@ -121,6 +121,30 @@ class FlowProgram:
         program.root = program._block(block)
         program.flops = sum(node.flops for node in program.root.nodes)
         return program
+
+    def part(self, nodes: Collection[FlowNode]) -> FlowProgram:
+        """Some operations of the program's own block, as a program by themselves.
+
+        Values and operations keep their numbers. What these operations read of others are the
+        arguments of the part; what others read of theirs, or the program returns, are its results.
+        """
+        root, chosen = self.root, {node.number for node in nodes}
+        inside = [node for node in root.nodes if node.number in chosen]
+        made = {value for node in inside for value in node.results}
+        read = dict.fromkeys(value for node in inside for value in node.reads())
+        outside = {
+            value for node in root.nodes if node.number not in chosen for value in node.reads()
+        }
+        outside.update(root.returned)
+        part = replace(self)
+        part.root = FlowBlock(
+            root.block,
+            tuple(value for value in read if value not in made),
+            inside,
+            tuple(value for node in inside for value in node.results if value in outside),
+        )
+        part.flops = sum(node.flops for node in inside)
+        return part
 
     def bytes_of(self, value: int) -> int:
         """The bytes of a value; 0 of one without a static shape."""
