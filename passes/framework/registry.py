@@ -31,6 +31,7 @@ _OWN = {
     "cse": "hloom.passes.cse:Cse",
     "free-constants": "hloom.passes.free_constants:FreeConstants",
     "inline": "hloom.passes.inline:Inline",
+    "one-hot": "hloom.passes.one_hot:OneHot",
     "remat": "hloom.passes.remat:Remat",
     "unroll": "hloom.passes.unroll:Unroll",
 }
