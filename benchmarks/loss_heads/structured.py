@@ -132,7 +132,7 @@ def next_two_words(parameters: Arrays, batch: Arrays) -> jax.Array:
         -label_of(jax.nn.log_softmax(logits_of(parameters, weight)), jnp.roll(labels, -n, 1))
         for n, weight in enumerate(("w", "v"))
     ]
-    return sum(each.mean() for each in losses) / len(losses)
+    return jnp.stack(losses).mean()
 
 
 @head(batch={"teacher_x": "bsd", "teacher_w": "vd"})

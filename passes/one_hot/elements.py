@@ -113,7 +113,12 @@ def _found(
     if len(labels) > 1:
         for number, axis in enumerate(numbers.indexed):
             found = known.component(op.operands[1], numbers.vectors, number)
-            counted = None if found is None else _counted_axis(found, shape[axis])
+            if found is None:
+                continue
+            if shape[axis] == 1 and not found.any():
+                labels.remove(number)  # its one element
+                continue
+            counted = _counted_axis(found, shape[axis])
             if counted is not None and batch[counted] not in rows.values():
                 rows[axis] = batch[counted]
                 labels.remove(number)
