@@ -122,7 +122,7 @@ def head(
     batch: Mapping[str, str] | None = None,
     aux: bool = False,
 ) -> Callable[[Callable[[Arrays, Arrays], Any]], LossHead]:
-    """Puts a loss into the table by its name; it may take further parameters and parts of a batch."""
+    """Puts a loss into the table; it may take further parameters and parts of a batch."""
 
     def put(loss: Callable[[Arrays, Arrays], Any]) -> LossHead:
         found = LossHead(

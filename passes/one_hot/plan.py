@@ -11,7 +11,7 @@ from jax.extend.mlir import ir
 from hloom.passes.analysis.loops.counted import defining_op
 from hloom.passes.framework.base import Decision
 from hloom.passes.framework.text import pluralize
-from hloom.passes.ir.locations import source_line
+from hloom.passes.ir.locations import operation_name, source_line, source_of
 from hloom.passes.ir.op_facts import BufferUse
 from hloom.passes.ir.ops import facts_of
 from hloom.passes.ir.types import tensor_bytes
@@ -62,20 +62,12 @@ class RowAccess:
         """The user's own."""
         return source_line(self.element.op.location)
 
-    @property
-    def size_bytes(self) -> int:
-        """Of all rows."""
-        return tensor_bytes(self.element.operand.type) or 0
-
     def to_json(self) -> dict[str, object]:
         return {
             "id": self.id,
-            "operation": self.element.op.name,
-            "source": self.line,
             "form": str(self.form),
             "access": str(self.element.access),
-            "rows": str(self.element.operand.type),
-            "bytes": self.size_bytes,
+            **_described(self.element.op),
         }
 
 
@@ -87,12 +79,18 @@ class LeftAccess:
     reason: str
 
     def to_json(self) -> dict[str, object]:
-        return {
-            "operation": self.op.name,
-            "source": source_line(self.op.location),
-            "rows": str(self.op.operands[0].type),
-            "reason": self.reason,
-        }
+        return _described(self.op) | {"reason": self.reason}
+
+
+def _described(op: ir.Operation) -> dict[str, object]:
+    """An access for people, with the rows that it is to."""
+    return {
+        "operation": op.name,
+        "name": operation_name(op.location),
+        **source_of(op.location).to_json(),
+        "type": str(op.operands[0].type),
+        "bytes": tensor_bytes(op.operands[0].type),
+    }
 
 
 @dataclass(frozen=True)

@@ -45,19 +45,21 @@ def test_the_plan_tells_each_access_with_its_source_line() -> None:
     line = gather.pop("source")
     assert scatter.pop("source") == line
     assert re.search(r"cross_entropies\.py:\d+$", line)
+    assert gather.pop("name").endswith("jvp()/gather")
+    assert scatter.pop("name").endswith("transpose(jvp())/scatter-add")
     assert gather == {
         "id": "access-0",
-        "operation": "stablehlo.gather",
         "form": "batch",
         "access": "read",
-        "rows": "tensor<24x24xf32>",
+        "operation": "stablehlo.gather",
+        "type": "tensor<24x24xf32>",
         "bytes": 24 * 24 * 4,
     }
     assert scatter == gather | {
         "id": "access-1",
-        "operation": "stablehlo.scatter",
         "form": "select",
         "access": "added to",
+        "operation": "stablehlo.scatter",
     }
     assert run.summary == f"1 gather with batching dimensions, 1 scatter as a select ({line})"
     assert run.effect == "1 gather with batching dimensions, 1 scatter as a select"
