@@ -42,7 +42,7 @@ def _infinity(element: ir.Type, combine: Combine) -> ir.Attribute | None:
     if not isinstance(element, ir.FloatType):
         return None
     wanted = -math.inf if combine is Combine.MAX else math.inf
-    attribute = ir.FloatAttr.get(element, wanted)
+    attribute = ir.FloatAttr.get(element, wanted, ir.Location.unknown(element.context))
     return attribute if attribute.value == wanted else None
 
 

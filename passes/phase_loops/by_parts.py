@@ -50,7 +50,7 @@ def write_by_parts(
         operands.append((_device_numbers(parts), 0))
     results = []
     for found in loop.exits:
-        shape = ir.RankedTensorType(found.value.type).shape
+        shape = ir.RankedTensorType(found.type).shape
         type_ = ir.RankedTensorType.get(shape, found.element)
         results.append((type_, found.flow.layout.axis if found.flow.layout else None))
     return compute_by_parts(parts, operands, results, body)

@@ -38,6 +38,7 @@ class LoopExit:
     Attributes:
       number: the value, by number.
       value: the value.
+      type: its type.
       flow: what it is in the loop.
       leaves: how it leaves it.
       element: the element type that it has in the loop's carry.
@@ -47,14 +48,16 @@ class LoopExit:
 
     number: int
     value: ir.Value
+    type: ir.Type
     flow: Flow
     leaves: Leaves
     element: ir.Type
     sent: ir.Type
 
     def __str__(self) -> str:
-        text = f"{self.value.type}, {self.leaves}"
-        return text if self.element == _element(self.value) else f"{text} in {self.element}"
+        text = f"{self.type}, {self.leaves}"
+        own = ir.ShapedType(self.type).element_type
+        return text if self.element == own else f"{text} in {self.element}"
 
 
 def own_type(value: ir.Value) -> ir.Type:
@@ -74,15 +77,17 @@ def leaving(program: LoopProgram, number: int, rule: AccumulatorRule) -> LoopExi
     flow, value = program.of(number), program.program.values[number]
     own = _element(value)
     if flow.is_split:
-        return LoopExit(number, value, flow, Leaves.STACKED, own, own)
+        return LoopExit(number, value, value.type, flow, Leaves.STACKED, own, own)
     if flow.is_partial and flow.combine is not None:
         if not has_identity(own, flow.combine):
             node = program.maker(number)
             reason = f"a {flow.combine} of {own} has no value to start with"
             raise NotLoopableError(None if node is None else node.op, reason)
         element = rule(value) if flow.combine is Combine.SUM else own
-        return LoopExit(number, value, flow, Leaves.ACCUMULATED, element, _sent(program, number))
-    return LoopExit(number, value, flow, Leaves.SAME, own, own)
+        return LoopExit(
+            number, value, value.type, flow, Leaves.ACCUMULATED, element, _sent(program, number)
+        )
+    return LoopExit(number, value, value.type, flow, Leaves.SAME, own, own)
 
 
 def _sent(program: LoopProgram, number: int) -> ir.Type:

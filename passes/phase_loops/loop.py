@@ -87,9 +87,9 @@ class LoopWriter:
     def _whole_type(self, found: LoopExit) -> ir.Type:
         """The type of all chunks of a value together."""
         if found.leaves is not Leaves.STACKED or found.flow.layout is None:
-            return found.value.type
+            return found.type
         layout = own_layout(found.flow.layout, self.devices)
-        return resized(found.value.type, layout, layout.size)
+        return resized(found.type, layout, layout.size)
 
     def _chunk(
         self, start: ir.Value, length: int, carried: Sequence[ir.Value]
