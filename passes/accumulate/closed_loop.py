@@ -90,12 +90,14 @@ def next_number(
     if found is not None:
         return found
     held = [each.record.microbatches for each in attempts if each.temp_bytes <= limit]
-    if held or not open_:
-        return min(held, default=least_number(possible, expected))
-    return open_[-1]
+    if held:
+        return min(held)
+    return open_[-1] if open_ else least_number(possible, expected, attempts, limit)
 
 
-def least_number(possible: Sequence[int], expected: Correction) -> int:
+def least_number(
+    possible: Sequence[int], expected: Correction, attempts: Attempts, limit: int
+) -> int:
     """The number that takes the least memory; of those like it the smallest."""
     least = min(map(expected, possible))
     return next(number for number in possible if expected(number) <= least * _INDISTINCT)

@@ -10,7 +10,12 @@ from jax.extend.mlir import ir
 
 from hloom.passes.accumulate.arguments import ArgumentNames, names_of
 from hloom.passes.accumulate.choice import NoStepError, choose
-from hloom.passes.accumulate.closed_loop import Correction, next_number, temp_limit
+from hloom.passes.accumulate.closed_loop import (
+    Correction,
+    least_number,
+    next_number,
+    temp_limit,
+)
 from hloom.passes.accumulate.record import AccumulateRecord
 from hloom.passes.accumulate.refusal import RefusedError
 from hloom.passes.analysis.dimension_flow.flow import AxisLayout
@@ -26,7 +31,12 @@ from hloom.passes.framework.text import pluralize
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.phase_loops.apply import apply_loops
-from hloom.passes.phase_loops.plan import LoopsPlan, NotLoopableError, plan_loops
+from hloom.passes.phase_loops.errors import NotLoopableError
+from hloom.passes.phase_loops.leaving import AccumulatorRule, Leaves
+from hloom.passes.phase_loops.plan import LoopsPlan, plan_loops
+
+SCOPE = "hloom.accumulate"
+"""Name-stack component of the operations that are added."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +64,7 @@ class AccumulatePlan:
     def summary(self) -> str:
         if self.loops is None:
             return f"nothing to accumulate: {self.reason}"
-        sums = [found for found in self.loops.flow.exits if found.flow.is_partial]
+        sums = [found for found in self.loops.exits if found.leaves is Leaves.ACCUMULATED]
         loops = len(self.loops.flow.phases)
         text = (
             f"{self.effect()} along {self.batch}: {pluralize(loops, 'loop')}, "
@@ -67,9 +77,8 @@ class AccumulatePlan:
     def effect(self) -> str:
         if self.loops is None:
             return ""
-        text = f"{pluralize(self.loops.trips, 'microbatch').replace('hs', 'hes')} of "
-        text += str(self.loops.length)
-        return f"{text} and one of {self.loops.rest}" if self.loops.rest else text
+        text = f"{self.loops.chunks} microbatches of {self.loops.length}"
+        return f"{text}, the last of {self.loops.rest}" if self.loops.rest else text
 
     def to_json(self) -> dict[str, object]:
         found: dict[str, object] = {"batch": self.batch}
@@ -94,7 +103,7 @@ class AccumulateSettings:
 
     axes: Axes | None
     phases: int
-    widen: bool
+    accumulate_in: AccumulatorRule
 
 
 @dataclass(frozen=True)
@@ -138,8 +147,6 @@ class MicrobatchPlanner:
         if isinstance(batch, AccumulatePlan):
             return batch
         possible = tuple(n for n in range(1, batch.size + 1) if batch.size % n == 0)
-        for _, temp_bytes in _known(attempts).items():
-            del temp_bytes
         known = _known(attempts)
 
         def model(number: int) -> int:
@@ -154,9 +161,10 @@ class MicrobatchPlanner:
         number = 1
         try:
             if limit is not None:
-                number = next_number(possible, expected, attempts, limit, least=budget.least)
+                find = least_number if budget.least else next_number
+                number = find(possible, expected, attempts, limit)
         except NotLoopableError as error:
-            return _refused(str(error), batch.text)
+            return _refused(_not_loopable(error), batch.text)
         if attempts:
             around = attempts[0].step_bytes - attempts[0].temp_bytes
         temp_bytes = int(expected(number))
@@ -176,11 +184,11 @@ class MicrobatchPlanner:
         try:
             loops = self._loops(batch.flow_in(module), number)
         except NotLoopableError as error:
-            return _refused(str(error), batch.text)
+            return _refused(_not_loopable(error), batch.text)
         return AccumulatePlan(loops, batch.text, record=record)
 
     def _loops(self, flow: DimensionFlow, number: int) -> LoopsPlan:
-        return plan_loops(flow, number)
+        return plan_loops(flow, number, accumulate_in=self._settings.accumulate_in)
 
     @functools.cached_property
     def _batch(self) -> _Batch | AccumulatePlan:
@@ -202,13 +210,17 @@ class MicrobatchPlanner:
             if number > 1:
                 module = clone_module(module)
                 with module.context, ir.Location.unknown():
-                    apply_loops(self._loops(batch.flow_in(module), number))
+                    apply_loops(self._loops(batch.flow_in(module), number), SCOPE)
             self._modelled[number] = predict(module)
         return self._modelled[number]
 
 
 def _known(attempts: Sequence[Attempt[AccumulateRecord]]) -> dict[int, int]:
     return dict(attempts[-1].record.modelled) if attempts else {}
+
+
+def _not_loopable(error: NotLoopableError) -> str:
+    return error.reason if error.op is None else f"{site(error.op)}: {error.reason}"
 
 
 def _refused(why: str, batch: str = "") -> AccumulatePlan:
