@@ -168,7 +168,7 @@ class _Planner:
         self._exits: dict[int, dict[int, LoopExit]] = {}
         self._waiting: list[int] = []
         self._found: set[int] = set()
-        """Phases whose loops are found."""
+        """Phases whose exits are known: what leaves them later would be read before it is made."""
 
     def loops(self) -> tuple[PhaseLoop, ...]:
         program = self._program
