@@ -26,6 +26,7 @@ DEFAULT = "remat"
 """What the spec "default" stands for: the recommended passes."""
 
 _OWN = {
+    "accumulate": "hloom.passes.accumulate:Accumulate",
     "barriers": "hloom.passes.barriers:Barriers",
     "capture": "hloom.passes.capture:Capture",
     "cse": "hloom.passes.cse:Cse",
