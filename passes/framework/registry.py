@@ -28,7 +28,9 @@ DEFAULT = "remat"
 _OWN = {
     "barriers": "hloom.passes.barriers:Barriers",
     "capture": "hloom.passes.capture:Capture",
+    "chunk": "hloom.passes.chunk:Chunk",
     "cse": "hloom.passes.cse:Cse",
+    "fold-transposes": "hloom.passes.fold_transposes:FoldTransposes",
     "free-constants": "hloom.passes.free_constants:FreeConstants",
     "inline": "hloom.passes.inline:Inline",
     "remat": "hloom.passes.remat:Remat",

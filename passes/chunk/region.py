@@ -1,0 +1,272 @@
+"""The region around a large value: the operations that one loop over a dimension can have in it.
+
+From the value the region grows over *large* values, those of about its number of elements: back to
+what a part of operands makes a part of, forward to all readers. What lies on a path between two of
+its operations belongs to it, so that a loop can take the place of all of them. It ends at values
+that are small beside the one it is around: a head's hidden states, losses, sums over the dimension.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from hloom.passes.analysis.dimension_flow.flow import AxisLayout
+from hloom.passes.analysis.dimension_flow.program import FlowNode, FlowProgram
+from hloom.passes.analysis.dimension_flow.result import DimensionFlow, Seed, made_at, site
+from hloom.passes.analysis.dimension_flow.rules.table import Signatures
+from hloom.passes.analysis.dimension_flow.signature import FactorPlace, Signature
+from hloom.passes.analysis.dimension_flow.solve import dimension_flow
+from hloom.passes.analysis.dimension_flow.walker import TooManyPhasesError
+from hloom.passes.ir.op_facts import FlowRule
+from hloom.passes.ir.ops import facts_of
+
+MOST_OPERATIONS = 1000
+"""Of a region. One with more is no head, no attention and no MLP, but most of a step."""
+
+_LARGE = 2
+"""A value is large that has more than this part of the elements of the one the region is around."""
+
+
+class NoRegionError(Exception):
+    """Why no loop over a dimension has all that is around a value: a sentence for people."""
+
+
+@dataclass(frozen=True)
+class Region:
+    """Operations of a block that one loop over a dimension can have in it.
+
+    Attributes:
+      value: the value that it is around, by number.
+      nodes: its operations, in the order of the block.
+      flow: the dimension, in these operations as a program by themselves: one phase.
+      large: the values that no longer exist in full, by number.
+      kept: large values that are still needed in full, each with a reader.
+    """
+
+    value: int
+    nodes: tuple[FlowNode, ...]
+    flow: DimensionFlow
+    large: tuple[int, ...]
+    kept: tuple[tuple[int, FlowNode | None], ...]
+
+    @property
+    def layout(self) -> AxisLayout:
+        """Where the dimension is in the value."""
+        found = self.flow.of(self.flow.program.values[self.value]).layout
+        assert found is not None
+        return found
+
+
+class RegionFinder:
+    """Finds regions in a block, which is a program of its own."""
+
+    def __init__(self, program: FlowProgram) -> None:
+        self.program = program
+        self.signatures = Signatures(program.shapes)
+        self.nodes = program.root.nodes
+        self.makers: dict[int, int] = {}
+        """By value the place of what makes it among the nodes."""
+        self.readers: dict[int, list[int]] = {}
+        """By value the places of what reads it, in order."""
+        for place, node in enumerate(self.nodes):
+            self.makers.update(dict.fromkeys(node.results, place))
+            for value in dict.fromkeys(node.reads()):
+                self.readers.setdefault(value, []).append(place)
+        self.returned = frozenset(program.root.returned)
+
+    def seeds(self, value: int) -> Iterator[tuple[int, AxisLayout]]:
+        """The dimensions that a region around a value may be cut along.
+
+        Each is an axis of the matrix product that the value is made from, past reshapes, where one
+        is behind it; else of the value itself.
+        """
+        root = self._root(value)
+        for axis, size in enumerate(self.program.shapes[root] or ()):
+            if size > 1:
+                yield root, AxisLayout(axis, 1, size, 1)
+
+    def _root(self, value: int) -> int:
+        elements = self.elements(value)
+        found = value
+        for _ in range(MOST_OPERATIONS):
+            place = self.makers.get(found)
+            if place is None or self.nodes[place].blocks:
+                return value
+            node = self.nodes[place]
+            if facts_of(node.op.name).is_product:
+                return found
+            behind = [read for read in node.operands if self.elements(read) >= elements]
+            behind = [read for read in behind if not self._is_constant(read)]
+            if not behind:
+                return value
+            found = behind[0]
+        return value
+
+    def elements(self, value: int) -> int:
+        total = 1
+        for size in self.program.shapes[value] or ():
+            total *= size
+        return total
+
+    def _is_constant(self, value: int) -> bool:
+        """Whether a value is a constant, or one that is broadcast."""
+        place = self.makers.get(value)
+        while place is not None and self.nodes[place].rule is FlowRule.BROADCAST:
+            place = self.makers.get(self.nodes[place].operands[0])
+        return place is not None and facts_of(self.nodes[place].op.name).is_constant
+
+    def around(self, value: int, seed: int, layout: AxisLayout) -> Region:
+        """The region around a value, cut where the seed's layout says.
+
+        Raises NoRegionError.
+        """
+        grown = _Growth(self, value, seed, layout)
+        part = self.program.part(grown.nodes())
+        flow = self._flow(part, grown)
+        made = (value for node in part.root.nodes for value in node.results)
+        large = tuple(value for value in made if grown.is_large(value) and value in grown.layouts)
+        if not flow.of(self.program.values[value]).is_split:
+            raise NoRegionError(
+                f"{made_at(self.program.values[value])} has not this dimension in it"
+            )
+        inside = {node.number for node in part.root.nodes}
+        kept = tuple(
+            (left, self._outer(left, inside))
+            for left in part.root.returned
+            if left in set(large) and not self._is_constant(left)
+        )
+        return Region(value, tuple(part.root.nodes), flow, large, kept)
+
+    def _outer(self, value: int, inside: set[int]) -> FlowNode | None:
+        """The first reader outside of a region; None where the block returns the value."""
+        readers = (self.nodes[place] for place in self.readers.get(value, ()))
+        return next((node for node in readers if node.number not in inside), None)
+
+    def _flow(self, part: FlowProgram, grown: _Growth) -> DimensionFlow:
+        values = self.program.values
+        seeds = [
+            Seed(values[argument], grown.layouts[argument])
+            for argument in part.root.arguments
+            if argument in grown.layouts
+        ] or [Seed(values[grown.seed], grown.layouts[grown.seed])]
+        try:
+            return dimension_flow(part, seeds, self.signatures, most_phases=1)
+        except TooManyPhasesError:
+            flow = dimension_flow(part, seeds, self.signatures)
+            ends = flow.phases[0].ends
+            why = f": {ends[0]}" if ends else ""
+            raise NoRegionError(f"it takes {len(flow.phases)} loops{why}") from None
+
+
+class _Growth:
+    """A region while it grows."""
+
+    def __init__(self, finder: RegionFinder, value: int, seed: int, layout: AxisLayout) -> None:
+        self.finder, self.seed = finder, seed
+        self.layouts: dict[int, AxisLayout] = {seed: layout}
+        """Where the dimension is in values, of the region or read by it."""
+        self._least = finder.elements(value) // _LARGE
+        self._places: set[int] = set()
+        self._waiting = [seed]
+        self._spread()
+        while missing := self._between() - self._places:
+            for place in sorted(missing):
+                self._check(self.finder.nodes[place])
+                self._add(place)
+            self._spread()
+
+    def is_large(self, value: int) -> bool:
+        return self.finder.elements(value) > self._least
+
+    def nodes(self) -> list[FlowNode]:
+        return [self.finder.nodes[place] for place in sorted(self._places)]
+
+    def _spread(self) -> None:
+        """From large values back to what makes them, and forward to what reads them."""
+        while self._waiting:
+            value = self._waiting.pop()
+            maker = self.finder.makers.get(value)
+            if maker is not None and self._splits(maker):
+                self._add(maker)
+            for reader in self.finder.readers.get(value, ()):
+                if self._splits(reader):
+                    self._add(reader)
+
+    def _splits(self, place: int) -> bool:
+        """Whether a loop can have the operation in it, by what is known of its values."""
+        if place in self._places:
+            return True
+        node = self.finder.nodes[place]
+        if node.blocks or node.effects or facts_of(node.op.name).communicates:
+            return False
+        return self._place_in(node) is not None or facts_of(node.op.name).is_constant
+
+    def _check(self, node: FlowNode) -> None:
+        """Raises NoRegionError where an operation between two of the region cannot be in a loop."""
+        if node.blocks or node.effects or facts_of(node.op.name).communicates:
+            raise NoRegionError(f"{site(node.op)} is between two of its operations")
+
+    def _place_in(self, node: FlowNode) -> tuple[Signature, FactorPlace] | None:
+        """Where the dimension is in an operation; None where it is nowhere, or not in one place."""
+        signature = self.finder.signatures.of(node)
+        if signature is None:
+            return None
+        found: FactorPlace | None = None
+        for values, axes_of in (
+            (node.operands, signature.operands),
+            (node.results, signature.results),
+        ):
+            for value, axes in zip(values, axes_of, strict=True):
+                layout = self.layouts.get(value)
+                if layout is None:
+                    continue
+                place = signature.place_in(axes, layout)
+                if place is None or (found is not None and place != found):
+                    return None
+                found = place
+        return None if found is None else (signature, found)
+
+    def _add(self, place: int) -> None:
+        if place in self._places:
+            return
+        self._places.add(place)
+        if len(self._places) > MOST_OPERATIONS:
+            raise NoRegionError(f"it takes more than {MOST_OPERATIONS} operations into the loop")
+        node = self.finder.nodes[place]
+        where = self._place_in(node)
+        if where is None:
+            return
+        signature, factor = where
+        for values, axes_of in (
+            (node.operands, signature.operands),
+            (node.results, signature.results),
+        ):
+            for value, axes in zip(values, axes_of, strict=True):
+                layout = signature.layout_of(axes, factor)
+                if layout is not None and value not in self.layouts:
+                    self.layouts[value] = layout
+                    if self.is_large(value):
+                        self._waiting.append(value)
+
+    def _between(self) -> set[int]:
+        """The operations on paths from one of the region to another."""
+        nodes = self.finder.nodes
+        first = min(p for p in self._places if not facts_of(nodes[p].op.name).is_constant)
+        span = range(first, max(self._places) + 1)
+        made: set[int] = set()
+        after = set()
+        for place in span:
+            node = nodes[place]
+            if place in self._places or not made.isdisjoint(node.reads()):
+                made.update(node.results)
+                after.add(place)
+        read: set[int] = set()
+        found = set()
+        for place in reversed(span):
+            node = nodes[place]
+            if place in self._places or not read.isdisjoint(node.results):
+                read.update(node.reads())
+                if place in after:
+                    found.add(place)
+        return found
