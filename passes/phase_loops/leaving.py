@@ -1,0 +1,121 @@
+"""What leaves a loop, and in what type it is accumulated."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from jax.extend.mlir import ir
+
+from hloom.passes.analysis.dimension_flow.flow import Combine, Flow
+from hloom.passes.ir.types import element_bits
+from hloom.passes.phase_loops.errors import NotLoopableError
+from hloom.passes.phase_loops.identities import has_identity
+from hloom.passes.phase_loops.program import LoopProgram
+
+AccumulatorRule = Callable[[ir.Value], ir.Type]
+"""Gives the element type in which the terms of a partial value are added up."""
+
+
+class Leaves(enum.StrEnum):
+    """How a value leaves a loop."""
+
+    STACKED = "stacked"
+    """Its chunks are written one after another."""
+    ACCUMULATED = "accumulated"
+    """Its terms are combined."""
+    SAME = "same"
+    """It is the same in all chunks: the last one's."""
+
+
+@dataclass(frozen=True)
+class LoopExit:
+    """A value that leaves a loop.
+
+    Attributes:
+      number: the value, by number.
+      value: the value.
+      flow: what it is in the loop.
+      leaves: how it leaves it.
+      element: the element type that it has in the loop's carry.
+    """
+
+    number: int
+    value: ir.Value
+    flow: Flow
+    leaves: Leaves
+    element: ir.Type
+
+    def __str__(self) -> str:
+        text = f"{self.value.type}, {self.leaves}"
+        return text if self.element == _element(self.value) else f"{text} in {self.element}"
+
+
+def own_type(value: ir.Value) -> ir.Type:
+    """Terms are added up in their own type."""
+    return _element(value)
+
+
+def widened(value: ir.Value) -> ir.Type:
+    """Terms of floating-point types narrower than float32 are added up in float32."""
+    element = _element(value)
+    narrow = isinstance(element, ir.FloatType) and (element_bits(element) or 0) < 32
+    return ir.F32Type.get(element.context) if narrow else element
+
+
+def leaving(program: LoopProgram, number: int, rule: AccumulatorRule) -> LoopExit:
+    """How a value leaves the loop that makes it."""
+    flow, value = program.of(number), program.program.values[number]
+    if flow.is_split:
+        return LoopExit(number, value, flow, Leaves.STACKED, _element(value))
+    if flow.is_partial and flow.combine is not None:
+        if not has_identity(_element(value), flow.combine):
+            node = program.maker(number)
+            reason = f"a {flow.combine} of {_element(value)} has no value to start with"
+            raise NotLoopableError(None if node is None else node.op, reason)
+        element = rule(value) if flow.combine is Combine.SUM else _element(value)
+        return LoopExit(number, value, flow, Leaves.ACCUMULATED, element)
+    return LoopExit(number, value, flow, Leaves.SAME, _element(value))
+
+
+def smallest(program: LoopProgram, number: int, rule: AccumulatorRule) -> int:
+    """Of the linear work that ends in a value the value whose accumulator is smallest.
+
+    Of equals the last one, so that the fewest operations are left for after the loop.
+    """
+    if not program.of(number).is_partial:
+        return number
+    chain = linear_chain(program, number)
+    return min(chain, key=lambda each: _accumulator_bits(program, each, rule))
+
+
+def linear_chain(program: LoopProgram, number: int) -> Iterator[int]:
+    """A partial value, what it is made of by linear work alone, what that is made of, ...
+
+    An operation that combines several partial values ends the chain.
+    """
+    flow = program.of(number)
+    while True:
+        yield number
+        node = program.maker(number)
+        if node is None or node.blocks or len(node.results) != 1:
+            return
+        parts = {read for read in node.operands if not program.of(read).is_whole}
+        if len(parts) != 1:
+            return
+        [number] = parts
+        if program.of(number) != flow:
+            return
+
+
+def _accumulator_bits(program: LoopProgram, number: int, rule: AccumulatorRule) -> int:
+    found = leaving(program, number, rule)
+    elements = 1
+    for size in program.program.shapes[number] or ():
+        elements *= size
+    return elements * (element_bits(found.element) or 0)
+
+
+def _element(value: ir.Value) -> ir.Type:
+    return ir.ShapedType(value.type).element_type
