@@ -73,7 +73,8 @@ class RegionFinder:
             self.makers.update(dict.fromkeys(node.results, place))
             for value in dict.fromkeys(node.reads()):
                 self.readers.setdefault(value, []).append(place)
-        self.returned = frozenset(program.root.returned)
+        self.taken: set[int] = set()
+        """Operations of regions that were found before, by number."""
 
     def seeds(self, value: int) -> Iterator[tuple[int, AxisLayout]]:
         """The dimensions that a region around a value may be cut along.
@@ -175,6 +176,7 @@ class _Growth:
                 self._check(self.finder.nodes[place])
                 self._add(place)
             self._spread()
+        self._convert_sums()
 
     def is_large(self, value: int) -> bool:
         return self.finder.elements(value) > self._least
@@ -198,14 +200,32 @@ class _Growth:
         if place in self._places:
             return True
         node = self.finder.nodes[place]
-        if node.blocks or node.effects or facts_of(node.op.name).communicates:
+        if self._stays(node):
             return False
         return self._place_in(node) is not None or facts_of(node.op.name).is_constant
 
+    def _convert_sums(self) -> None:
+        """Takes in what converts a sum over the dimension right away: it may be the accumulator."""
+        for place in sorted(self._places):
+            for value in self.finder.nodes[place].results:
+                readers = self.finder.readers.get(value, [])
+                if value not in self.layouts and len(readers) == 1 and not self._returned(value):
+                    if self.finder.nodes[readers[0]].op.name == "stablehlo.convert":
+                        self._add(readers[0])
+
+    def _returned(self, value: int) -> bool:
+        return value in self.finder.program.root.returned
+
     def _check(self, node: FlowNode) -> None:
         """Raises NoRegionError where an operation between two of the region cannot be in a loop."""
-        if node.blocks or node.effects or facts_of(node.op.name).communicates:
+        if self._stays(node):
             raise NoRegionError(f"{site(node.op)} is between two of its operations")
+
+    def _stays(self, node: FlowNode) -> bool:
+        """Whether an operation is in no loop, whatever its values are."""
+        communicates = facts_of(node.op.name).communicates
+        taken = node.number in self.finder.taken
+        return bool(node.blocks) or node.effects or communicates or taken
 
     def _place_in(self, node: FlowNode) -> tuple[Signature, FactorPlace] | None:
         """Where the dimension is in an operation; None where it is nowhere, or not in one place."""
