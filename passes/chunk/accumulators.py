@@ -6,6 +6,7 @@ from jax.extend.mlir import ir
 
 from hloom.passes.chunk.memory import BlockMemory
 from hloom.passes.chunk.region import Region
+from hloom.passes.ir.ops import facts_of
 from hloom.passes.ir.types import element_bits
 from hloom.passes.phase_loops.leaving import own_type, widened
 
@@ -13,8 +14,8 @@ from hloom.passes.phase_loops.leaving import own_type, widened
 class Accumulators:
     """The rule for one region; as a function the element type for a partial value.
 
-    Float32 is the type of a sum of narrower numbers where all such accumulators together take no
-    more than the largest value that the loop avoids, as it is for the gradient of a head's weights
+    Float32 is the type of a sum of narrower numbers where all such accumulators together take less
+    than the largest product that the loop avoids, as it is for the gradient of a head's weights
     where there are more than twice as many tokens as features; and where the sum is converted to
     float32 right away, so that the accumulator is the result. Others have their own type.
 
@@ -33,8 +34,16 @@ class Accumulators:
         sums = [program.values[value] for value in program.root.returned]
         sums = [value for value in sums if flow.of(value).is_partial]
         wide_bytes = sum(_wide_bytes(value, block) for value in sums)
-        saved = max(block.size(program.values[value]) for value in region.large)
-        self._widens = wide_bytes <= saved
+        saved = max(
+            [
+                block.size(program.values[value])
+                for node in region.nodes
+                for value in node.results
+                if facts_of(node.op.name).is_product and value in region.large
+            ],
+            default=0,
+        )
+        self._widens = wide_bytes < saved
         self.beside_bytes = wide_bytes if self._widens else 0
 
     def __call__(self, value: ir.Value) -> ir.Type:

@@ -132,6 +132,10 @@ class RegionFinder:
                 f"{made_at(self.program.values[value])} has not this dimension in it"
             )
         inside = {node.number for node in part.root.nodes}
+        if value in part.root.returned:
+            reader = self._outer(value, inside)
+            who = "the result" if reader is None else site(reader.op)
+            raise NoRegionError(f"{who} reads the whole of it")
         kept = tuple(
             (left, self._outer(left, inside))
             for left in part.root.returned
@@ -171,6 +175,8 @@ class _Growth:
         self._places: set[int] = set()
         self._waiting = [seed]
         self._spread()
+        if not any(map(self._is_work, self._places)):
+            raise NoRegionError("nothing that makes or reads it can be cut there")
         while missing := self._between() - self._places:
             for place in sorted(missing):
                 self._check(self.finder.nodes[place])
@@ -269,10 +275,13 @@ class _Growth:
                     if self.is_large(value):
                         self._waiting.append(value)
 
+    def _is_work(self, place: int) -> bool:
+        return not facts_of(self.finder.nodes[place].op.name).is_constant
+
     def _between(self) -> set[int]:
         """The operations on paths from one of the region to another."""
         nodes = self.finder.nodes
-        first = min(p for p in self._places if not facts_of(nodes[p].op.name).is_constant)
+        first = min(filter(self._is_work, self._places))
         span = range(first, max(self._places) + 1)
         made: set[int] = set()
         after = set()

@@ -11,6 +11,7 @@ from hloom.passes.analysis.dimension_flow.flow import Combine
 from hloom.passes.analysis.dimension_flow.program import FlowNode
 from hloom.passes.ir.locations import scoped
 from hloom.passes.ir.op_facts import FlowRule
+from hloom.passes.ir.types import element_bits
 from hloom.passes.phase_loops.body import ChunkWriter
 from hloom.passes.phase_loops.identities import identity
 from hloom.passes.phase_loops.leaving import Leaves, LoopExit
@@ -142,8 +143,7 @@ class _Writer:
         if found.flow.layout is not None:
             return write_chunk(before, made, found.flow.layout, chunk)
         assert found.flow.combine is not None
-        term = made if made.type == before.type else stablehlo.convert(before.type, made)
-        return _COMBINES[found.flow.combine](before, term)
+        return _COMBINES[found.flow.combine](before, _term(made, before.type))
 
     def erase(self) -> None:
         """Erases what the loops replace; what is another value under another name becomes that."""
@@ -160,3 +160,39 @@ class _Writer:
                 behind = self._outside(number)
                 result.replace_all_uses_with(behind)
                 self._replaced[result] = behind
+
+
+def _term(made: ir.Value, type_: ir.Type) -> ir.Value:
+    """A term in the type of its accumulator.
+
+    A matrix product that nothing else reads is made in that type, which is its own sum unrounded:
+    the GPU then adds it to the accumulator inside of the product, and no term is in memory.
+    """
+    product = _product_behind(made)
+    if product is not None:
+        element = ir.RankedTensorType(product.type).element_type
+        wide = ir.RankedTensorType(type_).element_type
+        if _is_wider(wide, element):
+            shape = ir.RankedTensorType(product.type).shape
+            product.set_type(ir.RankedTensorType.get(shape, wide))
+            return product
+    return made if made.type == type_ else stablehlo.convert(type_, made)
+
+
+def _product_behind(made: ir.Value) -> ir.Value | None:
+    """The product that a term is, or is converted from, where nothing else reads it."""
+    if len(list(made.uses)):
+        return None
+    op = made.owner.operation
+    if op.name == "stablehlo.convert" and not isinstance(op.operands[0].owner, ir.Block):
+        made = op.operands[0]
+        op = made.owner.operation
+        if len(list(made.uses)) > 1:
+            return None
+    return made if op.name == "stablehlo.dot_general" else None
+
+
+def _is_wider(wide: ir.Type, element: ir.Type) -> bool:
+    if not (isinstance(wide, ir.FloatType) and isinstance(element, ir.FloatType)):
+        return False
+    return (element_bits(wide) or 0) > (element_bits(element) or 0)
