@@ -165,6 +165,8 @@ class ChunkPlanner:
         if value is None or value not in finder.makers:
             return None, ("it is made outside of the code that reads it",)
         maker = finder.nodes[finder.makers[value]]
+        if maker.number in finder.taken:
+            return None, ("it leaves a loop of this plan",)
         if maker.blocks:
             return None, (f"{site(maker.op)} makes it, which has code of its own",)
         candidates, reasons = [], []
@@ -192,6 +194,8 @@ class ChunkPlanner:
         goal = memory.rest_bytes if goal_bytes is None else goal_bytes
         trips = self._trips(region, memory, beside, goal, fill=goal_bytes is None)
         loops = plan_loops(region.flow, trips, accumulate_in=accumulators)
+        if not loops.exits:
+            raise NoRegionError("all that is read of it is there before a loop")
         found_bytes = memory.loop_bytes(loops.chunks, beside)
         if found_bytes >= _GAIN * peak_bytes:
             kept = "".join(

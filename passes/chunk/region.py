@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from hloom.passes.analysis.dimension_flow.flow import AxisLayout
 from hloom.passes.analysis.dimension_flow.program import FlowNode, FlowProgram
-from hloom.passes.analysis.dimension_flow.result import DimensionFlow, Seed, made_at, site
+from hloom.passes.analysis.dimension_flow.result import DimensionFlow, Seed, site
 from hloom.passes.analysis.dimension_flow.rules.table import Signatures
 from hloom.passes.analysis.dimension_flow.signature import FactorPlace, Signature
 from hloom.passes.analysis.dimension_flow.solve import dimension_flow
@@ -125,12 +125,10 @@ class RegionFinder:
         grown = _Growth(self, value, seed, layout)
         part = self.program.part(grown.nodes())
         flow = self._flow(part, grown)
-        made = (value for node in part.root.nodes for value in node.results)
+        made = dict.fromkeys(value for node in part.root.nodes for value in node.results)
         large = tuple(value for value in made if grown.is_large(value) and value in grown.layouts)
-        if not flow.of(self.program.values[value]).is_split:
-            raise NoRegionError(
-                f"{made_at(self.program.values[value])} has not this dimension in it"
-            )
+        if value not in made or not flow.of(self.program.values[value]).is_split:
+            raise NoRegionError("what makes it cannot be cut there")
         inside = {node.number for node in part.root.nodes}
         if value in part.root.returned:
             reader = self._outer(value, inside)
