@@ -57,6 +57,8 @@ class _Writer:
         self._replaced = replaced
 
     def write(self, loop: PhaseLoop) -> None:
+        if not loop.exits:
+            return
         by_node = loop.copies.by_node
         first = by_node[min(by_node)][0].node.op
         with scoped(first.location, self._scope):

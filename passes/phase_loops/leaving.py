@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -82,12 +83,13 @@ def leaving(program: LoopProgram, number: int, rule: AccumulatorRule) -> LoopExi
 def smallest(program: LoopProgram, number: int, rule: AccumulatorRule) -> int:
     """Of the linear work that ends in a value the value whose accumulator is smallest.
 
-    Of equals the last one, so that the fewest operations are left for after the loop.
+    Of equals one that has the accumulator's type, so that the sum is not rounded to a narrower one,
+    and then the earliest: others may be made of that as well, and share its accumulator.
     """
     if not program.of(number).is_partial:
         return number
-    chain = linear_chain(program, number)
-    return min(chain, key=lambda each: _accumulator_bits(program, each, rule))
+    chain = reversed(list(linear_chain(program, number)))
+    return min(chain, key=lambda each: _accumulator_size(program, each, rule))
 
 
 def linear_chain(program: LoopProgram, number: int) -> Iterator[int]:
@@ -109,12 +111,11 @@ def linear_chain(program: LoopProgram, number: int) -> Iterator[int]:
             return
 
 
-def _accumulator_bits(program: LoopProgram, number: int, rule: AccumulatorRule) -> int:
+def _accumulator_size(program: LoopProgram, number: int, rule: AccumulatorRule) -> tuple[int, bool]:
+    """The bits of an accumulator, and whether it has another type than its terms."""
     found = leaving(program, number, rule)
-    elements = 1
-    for size in program.program.shapes[number] or ():
-        elements *= size
-    return elements * (element_bits(found.element) or 0)
+    elements = math.prod(program.program.shapes[number] or ())
+    return elements * (element_bits(found.element) or 0), found.element != _element(found.value)
 
 
 def _element(value: ir.Value) -> ir.Type:

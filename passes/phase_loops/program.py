@@ -11,7 +11,7 @@ from hloom.passes.analysis.dimension_flow.program import FlowNode, FlowProgram
 from hloom.passes.analysis.dimension_flow.result import DimensionFlow
 from hloom.passes.analysis.dimension_flow.rules.table import Signatures
 from hloom.passes.analysis.purity import is_table
-from hloom.passes.ir.op_facts import Category
+from hloom.passes.ir.op_facts import Category, FlowRule
 from hloom.passes.ir.ops import facts_of
 
 _LIGHT = frozenset({Category.CONSTANT, Category.ELEMENTWISE, Category.MOVEMENT})
@@ -80,9 +80,16 @@ class LoopProgram:
         return self.held(node) | frozenset(() if fit is None else fit.captured)
 
     def is_sunk(self, value: int) -> bool:
-        """Whether what is whole is made in a loop again, as it is made of less than it takes."""
+        """Whether what is whole is made in a loop again, as it is made of less than it takes.
+
+        So is the same data in another order, which products read as it was: outside of the loop it
+        would be a copy.
+        """
         least = self._bytes_inside.get(value)
-        return least is not None and least < self.program.bytes_of(value)
+        if least is None:
+            return False
+        reorders = self._makers[value].rule in (FlowRule.RESHAPE, FlowRule.TRANSPOSE)
+        return reorders or least < self.program.bytes_of(value)
 
     def _phase(self, node: FlowNode) -> int:
         if not self.seeds.isdisjoint(node.results):
