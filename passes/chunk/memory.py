@@ -107,10 +107,13 @@ class BlockMemory:
             outer.trace.inner[place] = outer._around(position)
             outer._changed()
 
-    def collapsed(self, nodes: Collection[int]) -> tuple[OpTrace, list[int], int]:
+    def collapsed(
+        self, nodes: Collection[int], repeated: Collection[int]
+    ) -> tuple[OpTrace, list[int], int]:
         """The trace with one operation in place of some, by their positions in the graph.
 
         What does not depend on them runs before it. Gives the positions, and where it is, too.
+        ``repeated`` are values that it does not read, although it is made of them.
         """
         trace, taken = self.trace, set(nodes)
         inside = [n for n, position in enumerate(self._positions) if position in taken]
@@ -127,7 +130,8 @@ class BlockMemory:
                 after.append(n)
                 if n <= last:
                     reached.update(trace.makes[n])
-        read = dict.fromkeys(value for n in inside for value in trace.reads[n] if value not in made)
+        free = made | set(repeated)
+        read = dict.fromkeys(value for n in inside for value in trace.reads[n] if value not in free)
         outside = {value for n in (*before, *after) for value in trace.reads[n]} | trace.returned
         order = [*before, last, *after]
         found = replace(
@@ -185,7 +189,10 @@ class LoopMemory:
     def __init__(self, memory: BlockMemory, region: Region) -> None:
         self._memory, self._region = memory, region
         at = {op: n for n, op in enumerate(memory.graph.ops)}
-        found = memory.collapsed([at[node.op] for node in region.nodes])
+        values = region.flow.program.values
+        returned = region.repeated.intersection(region.flow.program.root.returned)
+        inside = [at[node.op] for node in region.nodes if returned.isdisjoint(node.results)]
+        found = memory.collapsed(inside, [memory.graph.index[values[each]] for each in returned])
         self._trace, self._positions, self._place = found
         timeline = buffer_timeline(self._trace)
         self.rest_bytes = self.around_bytes = 0

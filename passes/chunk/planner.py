@@ -39,6 +39,15 @@ _GAIN = 0.95
 _WORTH = 0.99
 """A plan has to take less than this share of what the program takes."""
 
+_BETTER = 0.9
+"""The region around another value is taken where its loop takes less than this share."""
+
+_MOST_TRIED = 4
+"""Values of which the regions are compared, as long as the program is not large."""
+
+_LARGE_PROGRAM = 20_000
+"""Operations."""
+
 _SAME = 1.02
 """Dimensions whose loops take so much more than the best one are as good."""
 
@@ -57,6 +66,11 @@ class _Candidate:
     @property
     def beside(self) -> int:
         return self.accumulators.beside_bytes
+
+    def has(self, value: ir.Value) -> bool:
+        """Whether a value is one that the loop avoids."""
+        program = self.region.flow.program
+        return program.index.get(value) in self.region.large
 
 
 class ChunkPlanner:
@@ -79,6 +93,8 @@ class ChunkPlanner:
         self._unmodified = prediction_of(
             self._memory.graph, self._memory.trace, self._memory.peak
         )
+        is_large = len(self._memory.graph.ops) > _LARGE_PROGRAM
+        self._most_tried = 1 if is_large else _MOST_TRIED
         self._finders: dict[BlockMemory, RegionFinder] = {}
         self._left: dict[tuple[BlockMemory, ir.Value], LeftValue] = {}
         self._found: list[ChunkedRegion] = []
@@ -119,26 +135,39 @@ class ChunkPlanner:
         peak_bytes = self._memory.peak.bytes
         least = max(self._min_bytes, int(_SMALL * peak_bytes), 1)
         alive = sorted(self._memory.alive(), key=lambda live: -live.bytes)
+        tried: list[tuple[LiveValue, _Candidate]] = []
         for live in alive:
-            if live.bytes < least:
+            if live.bytes < least or len(tried) >= self._most_tried:
                 break
             key = (live.block, live.value)
-            if key in self._left:
+            if key in self._left or any(found.has(live.value) for _, found in tried):
                 continue
             # What is beside the block of a value that is in another one leaves less for it.
             beside = peak_bytes - live.block.peak.bytes
             goal = None if goal_bytes is None else goal_bytes - beside
-            found, reasons = self._best(live, goal)
-            if found is not None:
-                self._take(live, found)
-                return True
-            self._left[key] = LeftValue(live.value, live.bytes, reasons)
-        return False
+            candidate, reasons = self._best(live, goal)
+            if candidate is None:
+                self._left[key] = LeftValue(live.value, live.bytes, reasons)
+            else:
+                tried.append((live, candidate))
+        if not tried:
+            return False
+        best, found = tried[0]
+        for live, other in tried[1:]:
+            if live.block is best.block and other.bytes < _BETTER * found.bytes:
+                best, found = live, other
+        self._take(best, found)
+        return True
 
     def _take(self, live: LiveValue, found: _Candidate) -> None:
         before_bytes = live.block.peak.bytes
         found.memory.take(found.loops.chunks, found.beside)
-        self._finder(live.block).taken.update(node.number for node in found.region.nodes)
+        finder = self._finder(live.block)
+        finder.taken.update(
+            node.number
+            for node in found.region.nodes
+            if not all(map(finder.is_repeated, node.results))
+        )
         in_loop = any(op.name == "stablehlo.while" for op in walk.ancestors(live.block.block))
         self._found.append(
             ChunkedRegion(

@@ -18,7 +18,8 @@ from hloom.passes.analysis.dimension_flow.rules.table import Signatures
 from hloom.passes.analysis.dimension_flow.signature import FactorPlace, Signature
 from hloom.passes.analysis.dimension_flow.solve import dimension_flow
 from hloom.passes.analysis.dimension_flow.walker import TooManyPhasesError
-from hloom.passes.ir.op_facts import FlowRule
+from hloom.passes.analysis.purity import is_table
+from hloom.passes.ir.op_facts import Category
 from hloom.passes.ir.ops import facts_of
 
 MOST_OPERATIONS = 1000
@@ -26,6 +27,10 @@ MOST_OPERATIONS = 1000
 
 _LARGE = 2
 """A value is large that has more than this part of the elements of the one the region is around."""
+
+
+_LIGHT = frozenset({Category.ELEMENTWISE, Category.MOVEMENT})
+"""Work that a loop may do again."""
 
 
 class NoRegionError(Exception):
@@ -42,6 +47,7 @@ class Region:
       flow: the dimension, in these operations as a program by themselves: one phase.
       large: the values that no longer exist in full, by number.
       kept: large values that are still needed in full, each with a reader.
+      repeated: large values that the loop makes of smaller ones, whoever else makes them, too.
     """
 
     value: int
@@ -49,6 +55,7 @@ class Region:
     flow: DimensionFlow
     large: tuple[int, ...]
     kept: tuple[tuple[int, FlowNode | None], ...]
+    repeated: frozenset[int]
 
     @property
     def layout(self) -> AxisLayout:
@@ -73,6 +80,7 @@ class RegionFinder:
             self.makers.update(dict.fromkeys(node.results, place))
             for value in dict.fromkeys(node.reads()):
                 self.readers.setdefault(value, []).append(place)
+        self._repeated: dict[int, bool] = {}
         self.taken: set[int] = set()
         """Operations of regions that were found before, by number."""
 
@@ -98,7 +106,7 @@ class RegionFinder:
             if facts_of(node.op.name).is_product:
                 return found
             behind = [read for read in node.operands if self.elements(read) >= elements]
-            behind = [read for read in behind if not self._is_constant(read)]
+            behind = [read for read in behind if not self.is_repeated(read)]
             if not behind:
                 return value
             found = behind[0]
@@ -110,12 +118,40 @@ class RegionFinder:
             total *= size
         return total
 
-    def _is_constant(self, value: int) -> bool:
-        """Whether a value is a constant, or one that is broadcast."""
+    def is_repeated(self, value: int) -> bool:
+        """Whether light work makes a value of smaller ones, as a mask or a one-hot of labels.
+
+        A loop makes a part of it again, whoever else reads it.
+        """
+        waiting = [value]
+        while waiting:
+            each = waiting[-1]
+            if each in self._repeated:
+                waiting.pop()
+                continue
+            behind = self._sources(each)
+            unknown = [read for read in behind or () if read not in self._repeated]
+            if unknown:
+                waiting += unknown
+                continue
+            self._repeated[each] = behind is not None and all(map(self._repeated.get, behind))
+        return self._repeated[value]
+
+    def _sources(self, value: int) -> list[int] | None:
+        """What as many elements as a value has are made of by light work; None of other work."""
         place = self.makers.get(value)
-        while place is not None and self.nodes[place].rule is FlowRule.BROADCAST:
-            place = self.makers.get(self.nodes[place].operands[0])
-        return place is not None and facts_of(self.nodes[place].op.name).is_constant
+        if place is None:
+            return None
+        node = self.nodes[place]
+        facts = facts_of(node.op.name)
+        if node.effects or node.blocks or len(node.results) != 1:
+            return None
+        if facts.is_constant:
+            return None if is_table(node.op) else []
+        if facts.category not in _LIGHT:
+            return None
+        least = self.elements(value) // _LARGE
+        return [read for read in node.operands if self.elements(read) > least]
 
     def around(self, value: int, seed: int, layout: AxisLayout) -> Region:
         """The region around a value, cut where the seed's layout says.
@@ -137,9 +173,10 @@ class RegionFinder:
         kept = tuple(
             (left, self._outer(left, inside))
             for left in part.root.returned
-            if left in set(large) and not self._is_constant(left)
+            if left in set(large) and not self.is_repeated(left)
         )
-        return Region(value, tuple(part.root.nodes), flow, large, kept)
+        repeated = frozenset(filter(self.is_repeated, large))
+        return Region(value, tuple(part.root.nodes), flow, large, kept, repeated)
 
     def _outer(self, value: int, inside: set[int]) -> FlowNode | None:
         """The first reader outside of a region; None where the block returns the value."""
@@ -148,10 +185,17 @@ class RegionFinder:
 
     def _flow(self, part: FlowProgram, grown: _Growth) -> DimensionFlow:
         values = self.program.values
+        read = {
+            value
+            for node in part.root.nodes
+            if facts_of(node.op.name).is_product
+            for value in node.operands
+        }
+        # What else is cut is small, and a loop cuts it where that is best.
         seeds = [
             Seed(values[argument], grown.layouts[argument])
             for argument in part.root.arguments
-            if argument in grown.layouts
+            if argument in grown.layouts and (argument in read or grown.is_large(argument))
         ] or [Seed(values[grown.seed], grown.layouts[grown.seed])]
         try:
             return dimension_flow(part, seeds, self.signatures, most_phases=1)
@@ -195,6 +239,8 @@ class _Growth:
             maker = self.finder.makers.get(value)
             if maker is not None and self._splits(maker):
                 self._add(maker)
+            if self.finder.is_repeated(value):
+                continue
             for reader in self.finder.readers.get(value, ()):
                 if self._splits(reader):
                     self._add(reader)
@@ -274,25 +320,26 @@ class _Growth:
                         self._waiting.append(value)
 
     def _is_work(self, place: int) -> bool:
-        return not facts_of(self.finder.nodes[place].op.name).is_constant
+        """Whether an operation has to be in the loop, which is not so of what may be repeated."""
+        return not all(map(self.finder.is_repeated, self.finder.nodes[place].results))
 
     def _between(self) -> set[int]:
         """The operations on paths from one of the region to another."""
         nodes = self.finder.nodes
-        first = min(filter(self._is_work, self._places))
-        span = range(first, max(self._places) + 1)
+        work = set(filter(self._is_work, self._places))
+        span = range(min(work), max(work) + 1)
         made: set[int] = set()
         after = set()
         for place in span:
             node = nodes[place]
-            if place in self._places or not made.isdisjoint(node.reads()):
+            if place in work or not made.isdisjoint(node.reads()):
                 made.update(node.results)
                 after.add(place)
         read: set[int] = set()
         found = set()
         for place in reversed(span):
             node = nodes[place]
-            if place in self._places or not read.isdisjoint(node.results):
+            if place in work or not read.isdisjoint(node.results):
                 read.update(node.reads())
                 if place in after:
                     found.add(place)
