@@ -190,9 +190,11 @@ class LoopMemory:
         self._memory, self._region = memory, region
         at = {op: n for n, op in enumerate(memory.graph.ops)}
         values = region.flow.program.values
-        returned = region.repeated.intersection(region.flow.program.root.returned)
-        inside = [at[node.op] for node in region.nodes if returned.isdisjoint(node.results)]
-        found = memory.collapsed(inside, [memory.graph.index[values[each]] for each in returned])
+        inside = [
+            at[node.op] for node in region.nodes if not region.repeated.issuperset(node.results)
+        ]
+        repeated = [memory.graph.index[values[each]] for each in region.repeated]
+        found = memory.collapsed(inside, repeated)
         self._trace, self._positions, self._place = found
         timeline = buffer_timeline(self._trace)
         self.rest_bytes = self.around_bytes = 0

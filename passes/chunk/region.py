@@ -29,6 +29,9 @@ _LARGE = 2
 """A value is large that has more than this part of the elements of the one the region is around."""
 
 
+_MOST_READERS = 32
+"""Operations that are looked through for what reads up a value that leaves a region."""
+
 _LIGHT = frozenset({Category.ELEMENTWISE, Category.MOVEMENT})
 """Work that a loop may do again."""
 
@@ -47,7 +50,7 @@ class Region:
       flow: the dimension, in these operations as a program by themselves: one phase.
       large: the values that no longer exist in full, by number.
       kept: large values that are still needed in full, each with a reader.
-      repeated: large values that the loop makes of smaller ones, whoever else makes them, too.
+      repeated: values that the loop makes of smaller ones, whoever else makes them, too.
     """
 
     value: int
@@ -175,7 +178,7 @@ class RegionFinder:
             for left in part.root.returned
             if left in set(large) and not self.is_repeated(left)
         )
-        repeated = frozenset(filter(self.is_repeated, large))
+        repeated = frozenset(filter(self.is_repeated, made))
         return Region(value, tuple(part.root.nodes), flow, large, kept, repeated)
 
     def _outer(self, value: int, inside: set[int]) -> FlowNode | None:
@@ -219,11 +222,10 @@ class _Growth:
         self._spread()
         if not any(map(self._is_work, self._places)):
             raise NoRegionError("nothing that makes or reads it can be cut there")
-        while missing := self._between() - self._places:
-            for place in sorted(missing):
-                self._check(self.finder.nodes[place])
-                self._add(place)
-            self._spread()
+        self._close()
+        while self._read_up():
+            self._close()
+        self._repeat()
         self._convert_sums()
 
     def is_large(self, value: int) -> bool:
@@ -253,6 +255,62 @@ class _Growth:
         if self._stays(node):
             return False
         return self._place_in(node) is not None or facts_of(node.op.name).is_constant
+
+    def _close(self) -> None:
+        """Takes in what is between operations of the region."""
+        while missing := self._between() - self._places:
+            for place in sorted(missing):
+                self._check(self.finder.nodes[place])
+                self._add(place)
+            self._spread()
+
+    def _read_up(self) -> bool:
+        """Takes in what reads the rest of a value outside, where that makes less of it."""
+        found = False
+        for place in sorted(self._places):
+            for value in self.finder.nodes[place].results:
+                if value in self.layouts and not self.finder.is_repeated(value):
+                    before = self._places.copy(), self.layouts.copy()
+                    if self._read(value):
+                        found = found or len(self._places) > len(before[0])
+                    else:
+                        self._places, self.layouts = before
+        return found
+
+    def _read(self, value: int) -> bool:
+        """Takes in the readers of a value, and those of what they make as long as that is no less;
+        whether it can, and all that is left is less than the value."""
+        finder, bytes_of = self.finder, self.finder.program.bytes_of
+        most, left = bytes_of(value), 0
+        waiting, count = [value], 0
+        while waiting:
+            each = waiting.pop()
+            if self._returned(each):
+                return False
+            for reader in finder.readers.get(each, ()):
+                if reader in self._places:
+                    continue
+                count += 1
+                if count > _MOST_READERS or not self._splits(reader):
+                    return False
+                self._add(reader)
+                for made in finder.nodes[reader].results:
+                    if made in self.layouts and 2 * bytes_of(made) > most:
+                        waiting.append(made)
+                    else:
+                        left += bytes_of(made)
+        return left < most
+
+    def _repeat(self) -> None:
+        """Takes in what makes masks and the like again."""
+        waiting = [read for place in self._places for read in self.finder.nodes[place].operands]
+        while waiting:
+            value = waiting.pop()
+            place = self.finder.makers.get(value)
+            if place is None or place in self._places or not self.finder.is_repeated(value):
+                continue
+            self._add(place)
+            waiting += self.finder.nodes[place].operands
 
     def _convert_sums(self) -> None:
         """Takes in what converts a sum over the dimension right away: it may be the accumulator."""

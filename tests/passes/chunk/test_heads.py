@@ -9,8 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
-import hloom
+from support.chunk_runs import assert_same, run
 
 BATCH, LENGTH, WIDTH, WORDS = 4, 6, 8, 64
 
@@ -136,17 +135,8 @@ def gradient(loss: Loss) -> Callable[..., Any]:
     return jax.value_and_grad(loss, (0, 1))
 
 
-def run(function: Callable[..., Any], spec: str, *arguments: Any) -> tuple[Any, Any]:
-    """The results, and hloom's record of the compile."""
-    with hloom.strict():
-        results = jax.jit(function, compiler_options={"hloom": spec})(*arguments)
-    return results, hloom.records()[-1].runs[-1]
-
-
 @pytest.mark.parametrize("loss", CHUNKED, ids=lambda loss: loss.__name__)
 def test_a_head_runs_in_chunks(loss: Loss) -> None:
-    wanted = jax.jit(gradient(loss))(*ARGUMENTS)
-    got, chunk = run(gradient(loss), SPEC, *ARGUMENTS)
-    assert chunk.plan["regions"], chunk.plan["left"]
-    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+    got = run(gradient(loss), SPEC, *ARGUMENTS)
+    assert got.regions, got.left
+    assert_same(gradient(loss), got.results, *ARGUMENTS)

@@ -3,15 +3,13 @@ them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
-import hloom
+from support.chunk_runs import assert_same, run
 
 BATCH, LENGTH, WIDTH = 2, 32, 8
 
@@ -43,47 +41,33 @@ def layer(x: Any, weights: Any) -> Any:
     return x + perceptron(x, *weights[1:])
 
 
-def run(
-    function: Callable[..., Any], spec: str, *arguments: Any
-) -> tuple[Any, list[dict[str, Any]], list[dict[str, Any]]]:
-    """The results, the regions in chunks, and what is left."""
-    with hloom.strict():
-        results = jax.jit(function, compiler_options={"hloom": spec})(*arguments)
-    plan: Any = hloom.records()[-1].runs[-1].plan
-    return results, plan["regions"], plan["left"]
-
-
-def assert_same(function: Callable[..., Any], got: Any, *arguments: Any) -> None:
-    wanted = jax.jit(function)(*arguments)
-    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
-
-
 def test_attention_is_cut_by_query_never_by_key() -> None:
     def function(x: Any) -> Any:
         q = k = v = x
         return jax.nn.softmax(jnp.einsum("qd,kd->qk", q, k * 2)) @ v
 
-    got, [region], _ = run(function, "chunk{chunks=4 min_bytes=1KiB}", X[0])
+    got = run(function, "chunk{chunks=4 min_bytes=1KiB}", X[0])
+    [region] = got.regions
     assert (region["dimension"], region["chunks"]) == ("axis 0", 4)
     assert region["bytes_after"] < region["bytes_before"]
-    assert_same(function, got, X[0])
+    assert_same(function, got.results, X[0])
 
 
 def test_keys_alone_are_no_candidate() -> None:
     def function(q: Any, x: Any) -> Any:
         return jax.nn.softmax(q @ x.T) @ x
 
-    got, regions, left = run(function, "chunk{chunks=4 min_bytes=64}", X[0, 0], X[0])
-    assert not regions
-    assert "takes 3 loops" in left[0]["reasons"][0]
-    assert_same(function, got, X[0, 0], X[0])
+    got = run(function, "chunk{chunks=4 min_bytes=64}", X[0, 0], X[0])
+    assert not got.regions
+    assert "takes 3 loops" in got.left[0]["reasons"][0]
+    assert_same(function, got.results, X[0, 0], X[0])
 
 
 def test_an_mlp_is_cut_by_position() -> None:
-    got, [region], _ = run(perceptron, "chunk{chunks=4 min_bytes=1KiB}", X, *WEIGHTS[1:])
+    got = run(perceptron, "chunk{chunks=4 min_bytes=1KiB}", X, *WEIGHTS[1:])
+    [region] = got.regions
     assert region["products"] == 2
-    assert_same(perceptron, got, X, *WEIGHTS[1:])
+    assert_same(perceptron, got.results, X, *WEIGHTS[1:])
 
 
 @pytest.mark.parametrize("scanned", [False, True], ids=["unrolled", "scanned"])
@@ -99,7 +83,7 @@ def test_layers_that_are_recomputed(scanned: bool) -> None:
         return (x**2).mean()
 
     function = jax.value_and_grad(loss, (0, 1))
-    got, regions, _ = run(function, "chunk{chunks=4 min_bytes=1KiB}", X, STACKED)
-    assert any(region["products"] >= 4 for region in regions)
-    assert {region["in_loop"] for region in regions} == {scanned}
-    assert_same(function, got, X, STACKED)
+    got = run(function, "chunk{chunks=4 min_bytes=1KiB}", X, STACKED)
+    assert any(region["products"] >= 4 for region in got.regions)
+    assert {region["in_loop"] for region in got.regions} == {scanned}
+    assert_same(function, got.results, X, STACKED)
