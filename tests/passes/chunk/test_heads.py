@@ -21,7 +21,7 @@ ARGUMENTS = (
     jnp.asarray(DRAWN.integers(0, 2, (BATCH, LENGTH)), jnp.float32),
 )
 
-SPEC = "chunk{chunks=2 min_bytes=1KiB}"
+SPEC = "chunk{chunks=4 min_bytes=1KiB}"
 
 Loss = Callable[[Any, Any, Any, Any], Any]
 
