@@ -6,6 +6,7 @@ is read of the region elsewhere, and has inside it what one of its iterations ta
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
@@ -204,6 +205,12 @@ class LoopMemory:
             else:
                 self.rest_bytes = max(self.rest_bytes, alive_bytes)
         self._iterations: dict[int, int] = {}
+
+    def along(self, region: Region) -> LoopMemory:
+        """The same for another dimension of the same operations."""
+        found = copy.copy(self)
+        found._region, found._iterations = region, {}
+        return found
 
     def iteration_bytes(self, trips: int) -> int:
         """What one of so many iterations takes."""

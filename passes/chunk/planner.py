@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jax.extend.mlir import ir
 
@@ -59,13 +59,31 @@ class _Candidate:
     region: Region
     memory: LoopMemory
     accumulators: Accumulators
-    loops: LoopsPlan
+    trips: int
     bytes: int
-    sharded: bool
+    holds: bool
+    """Whether the loop takes no more than it is to take."""
+    loops: LoopsPlan | None = None
 
     @property
     def beside(self) -> int:
         return self.accumulators.beside_bytes
+
+    @property
+    def sharded(self) -> bool:
+        return self.region.flow.sharded > 1
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether no other dimension need be looked at."""
+        return self.holds and not self.sharded
+
+    def written(self) -> _Candidate:
+        """With its loops. Raises NotLoopableError."""
+        loops = plan_loops(self.region.flow, self.trips, accumulate_in=self.accumulators)
+        if not loops.exits:
+            raise NotLoopableError(None, "all that is read of it is there before a loop")
+        return replace(self, loops=loops)
 
     def has(self, value: ir.Value) -> bool:
         """Whether a value is one that the loop avoids."""
@@ -148,8 +166,10 @@ class ChunkPlanner:
             candidate, reasons = self._best(live, goal)
             if candidate is None:
                 self._left[key] = LeftValue(live.value, live.bytes, reasons)
-            else:
-                tried.append((live, candidate))
+                continue
+            tried.append((live, candidate))
+            if candidate.holds:
+                break
         if not tried:
             return False
         best, found = tried[0]
@@ -160,6 +180,7 @@ class ChunkPlanner:
         return True
 
     def _take(self, live: LiveValue, found: _Candidate) -> None:
+        assert found.loops is not None
         before_bytes = live.block.peak.bytes
         found.memory.take(found.loops.chunks, found.beside)
         finder = self._finder(live.block)
@@ -198,45 +219,54 @@ class ChunkPlanner:
             return None, ("it leaves a loop of this plan",)
         if maker.blocks:
             return None, (f"{site(maker.op)} makes it, which has code of its own",)
-        candidates, reasons = [], []
+        candidates: list[_Candidate] = []
+        reasons: list[str] = []
+        memories: dict[frozenset[int], LoopMemory] = {}
         for seed, layout in finder.seeds(value):
             try:
                 region = finder.around(value, seed, layout)
-                candidates.append(self._candidate(live, region, goal_bytes))
+                candidates.append(self._candidate(live, region, goal_bytes, memories))
             except NoRegionError as error:
                 reasons.append(f"along {layout}: {error}")
+            else:
+                if candidates[-1].is_enough:
+                    break
+        least = min((each.bytes for each in candidates), default=0)
+        for found in sorted(candidates, key=lambda each: (each.sharded, each.bytes > _SAME * least)):
+            try:
+                return found.written(), ()
             except NotLoopableError as error:
                 where = "" if error.op is None else f"{site(error.op)}: "
-                reasons.append(f"along {layout}: {where}{error.reason}")
-        if not candidates:
-            return None, tuple(reasons) or ("no axis of it can be cut",)
-        if any(not each.sharded for each in candidates):
-            candidates = [each for each in candidates if not each.sharded]
-        least = min(each.bytes for each in candidates)
-        return next(each for each in candidates if each.bytes <= _SAME * least), ()
+                reasons.append(f"along {found.region.layout}: {where}{error.reason}")
+        return None, tuple(reasons) or ("no axis of it can be cut",)
 
-    def _candidate(self, live: LiveValue, region: Region, goal_bytes: int | None) -> _Candidate:
+    def _candidate(
+        self,
+        live: LiveValue,
+        region: Region,
+        goal_bytes: int | None,
+        memories: dict[frozenset[int], LoopMemory],
+    ) -> _Candidate:
         peak_bytes = live.block.peak.bytes
-        memory = live.block.with_loop(region)
+        inside = frozenset(node.number for node in region.nodes)
+        memory = memories.get(inside)
+        memory = memories[inside] = (
+            live.block.with_loop(region) if memory is None else memory.along(region)
+        )
         accumulators = Accumulators(region, live.block)
         beside = accumulators.beside_bytes
         goal = memory.rest_bytes if goal_bytes is None else goal_bytes
         trips = self._trips(region, memory, beside, goal, fill=goal_bytes is None)
-        loops = plan_loops(region.flow, trips, accumulate_in=accumulators)
-        if not loops.exits:
-            raise NoRegionError("all that is read of it is there before a loop")
-        found_bytes = memory.loop_bytes(loops.chunks, beside)
+        found_bytes = memory.loop_bytes(trips, beside)
         if found_bytes >= _GAIN * peak_bytes:
             kept = "".join(
                 f"; {'the result' if reader is None else site(reader.op)} reads the whole of it"
                 for _, reader in region.kept[:1]
             )
             raise NoRegionError(
-                f"a loop would take {size(found_bytes)}, and its block takes {size(peak_bytes)}{kept}"
+                f"a loop would take {size(found_bytes)} of its block's {size(peak_bytes)}{kept}"
             )
-        return _Candidate(
-            region, memory, accumulators, loops, found_bytes, region.flow.sharded > 1
-        )
+        return _Candidate(region, memory, accumulators, trips, found_bytes, found_bytes <= goal)
 
     def _trips(
         self, region: Region, memory: LoopMemory, beside: int, goal_bytes: int, *, fill: bool
