@@ -36,8 +36,12 @@ _SMALL = 0.02
 _GAIN = 0.95
 """A loop has to take less than this share of the peak it is to lower."""
 
-_WORTH = 0.99
-"""A plan has to take less than this share of what the program takes."""
+_WORTH = 0.95
+"""Each region, on the average of some, has to lower the peak to less than this share."""
+
+_MOST_ALIKE = 4
+"""Regions that lower the peak only together, as those of layers that are recomputed one by one. More
+loops than these between other work leave gaps in XLA's memory that take more than they save."""
 
 _BETTER = 0.9
 """The region around another value is taken where its loop takes less than this share."""
@@ -128,19 +132,21 @@ class ChunkPlanner:
 
     def plan(self, goal_bytes: int | None = None) -> ChunkPlan:
         """The plan; with a goal the one of the fewest chunks that takes no more, if one does."""
-        work = 0
-        is_least = False
+        work, is_least = 0, False
+        least_bytes, used = self.before_bytes, 0
         while goal_bytes is None or self._memory.peak.bytes > goal_bytes:
             work += len(self._memory.graph.ops)
-            if len(self._found) >= _MOST_REGIONS or work > _MOST_OPERATIONS and self._found:
+            if len(self._found) >= _MOST_REGIONS or (work > _MOST_OPERATIONS and self._found):
+                break
+            if goal_bytes is None and len(self._found) - used >= _MOST_ALIKE:
                 break
             if not self._next(goal_bytes):
                 is_least = True
                 break
-        after_bytes = self._memory.peak.bytes
-        regions = tuple(self._found)
-        if after_bytes > _WORTH * self.before_bytes:
-            regions, after_bytes = (), self.before_bytes
+            if self._memory.peak.bytes < _WORTH ** (len(self._found) - used) * least_bytes:
+                least_bytes, used = self._memory.peak.bytes, len(self._found)
+        # Those after the last one that lowers the peak are of no use.
+        regions, after_bytes = tuple(self._found[:used]), least_bytes
         prediction = Prediction(self.around_bytes + after_bytes, after_bytes, 0.0)
         record = ChunkRecord(
             prediction, chunks=sum(each.loops.chunks for each in regions), is_least=is_least
