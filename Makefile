@@ -10,8 +10,10 @@ SHELL := /bin/bash
 INSTALL = -m pip install --quiet --no-input --disable-pip-version-check
 # The demo and the benchmarks need no GPU; with the extra cuda13 and no GPU JAX would look for one.
 export JAX_PLATFORMS := cpu
-# Of the packages little is ever imported: Python compiles that when it is.
+# Of the packages little is ever imported: Python compiles that when it is, and keeps it: without,
+# each of the hundreds of processes that tests start would compile JAX again, for some seconds.
 export PIP_NO_COMPILE := 1
+unexport PYTHONDONTWRITEBYTECODE
 # Neighbours stay in one worker as far as all have work, so that what a module's tests share is
 # mostly made once.
 PARALLEL = -n $(WORKERS) --dist worksteal
