@@ -19,11 +19,12 @@ unexport PYTHONDONTWRITEBYTECODE
 PARALLEL = -n $(WORKERS) --dist worksteal
 WORKERS := 2
 
-.PHONY: help demo test test-oldest test-newest test-h100 test-wheel test-built-wheel lint bench wheel gpu clean
+.PHONY: help demo test test-all test-oldest test-newest test-h100 test-wheel test-built-wheel lint bench wheel gpu clean
 
 help:
 	@echo 'make demo         train a small GPT twice, hloom off and on, and compare (2 minutes)'
 	@echo 'make test         everything below, on the oldest and the newest JAX, as CI runs it'
+	@echo 'make test-all     the same with every case on both, and more runs of what goes wrong at times'
 	@echo 'make lint         ruff and mypy'
 	@echo 'make test-oldest  the tests on $(OLDEST_JAX)'
 	@echo 'make test-newest  the tests on $(NEWEST_JAX), which needs Python >= 3.12'
@@ -39,6 +40,10 @@ demo: .venv/demo.stamp
 
 test:
 	@bash .ci/test
+
+# What `make test` leaves out, for time, it says.
+test-all:
+	$(MAKE) --no-print-directory test CASES=all TESTS_THOROUGH=1
 
 lint: .venv/dev.stamp
 	.venv/bin/ruff check .
