@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 from support.dumps.report_dumps import IN_CHUNKS, LOGITS, LOOPS
 from support.dumps.samples import capture, execution
+from support.losses import LOSSES, SMALL
 
 from hloom.dumps.read.dump import open_dump
 from hloom.dumps.write.writer import write_step
@@ -129,3 +130,19 @@ def test_a_step_that_ran_in_microbatches_is_told_of(tmp_path: Path) -> None:
     assert (row.by, row.chunks, row.length, row.size) == ("accumulate", 2, 2, 4)
     assert "batch" in row.dimension
     assert sum(loop.share for loop in row.loops) == pytest.approx(1.0)
+
+
+def test_a_loss_head_that_ran_in_chunks_is_told_of(tmp_path: Path) -> None:
+    """By the plan as `chunk` writes it."""
+    loss = LOSSES["log_softmax"]
+    spec = "chunk{chunks=2 min_bytes=0}"
+    found = execution(loss.step, loss.arguments(SMALL), spec=spec)
+    [module] = gather(open_dump(write_step(capture(tmp_path, [found])).parent)).modules
+    assert module.chunks is not None, module.missing
+    row = module.chunks.rows[0]
+    assert row.value is not None
+    assert row.value.place.short.startswith("cross_entropies.py:")
+    assert (row.by, row.chunks, row.length * row.chunks) == ("chunk", 2, row.size)
+    assert row.before_bytes is not None
+    assert row.after_bytes is not None
+    assert row.after_bytes < row.before_bytes
