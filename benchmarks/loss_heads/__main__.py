@@ -100,11 +100,7 @@ def _measured(lowered: Any, spec: str) -> dict[str, Any]:
         found = measure(lowered, spec)
     except (RuntimeError, SpecError) as failure:  # a pass fell back, or takes no such spec
         return {"failed": str(failure).partition("\n")[0]}
-    return {
-        "temp_bytes": found.temp_bytes,
-        "products": found.products,
-        "summaries": found.summaries,
-    }
+    return {"temp_bytes": found.temp_bytes, "products": found.products}
 
 
 def markdown(report: Report) -> Iterator[str]:
