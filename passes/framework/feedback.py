@@ -149,6 +149,11 @@ class MeasuredPass(Pass, Generic[Record]):
     compiles: int
     """Attempts at most; a subclass declares it with `option`."""
 
+    @property
+    def is_bounded(self) -> bool:
+        """Whether it is asked to hold something: such a pass decides on a program's attempts."""
+        return True
+
     def plan(self, module: ir.Module, target: Target) -> MeasuredPlan[Record]:
         return self.plan_after(module, target, ())
 

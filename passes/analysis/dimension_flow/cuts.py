@@ -7,6 +7,7 @@ axis; one that reads a chunk of `one_hot(labels)` needs a chunk of the labels.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from hloom.passes.analysis.dimension_flow.flow import AxisLayout, Flow
 from hloom.passes.analysis.dimension_flow.program import FlowNode, FlowProgram
@@ -18,8 +19,21 @@ Cut = tuple[int, AxisLayout]
 """A value by number, and the axis that is cut."""
 
 
+@dataclass(frozen=True, slots=True)
+class CutStep:
+    """How a part of what an operation makes is made of parts of what it reads.
+
+    Attributes:
+      node: the operation; None where the value is another one's under another name.
+      operands: by place the axis of an operand that is cut; the others are read whole.
+    """
+
+    node: FlowNode | None
+    operands: dict[int, Cut]
+
+
 class CutSources:
-    """Finds the sources of cuts in a program."""
+    """Finds what cuts of the values of a program are made of."""
 
     def __init__(
         self, program: FlowProgram, signatures: Signatures, flow_of: Callable[[int], Flow]
@@ -53,31 +67,33 @@ class CutSources:
                 if cut in seen:
                     continue
                 seen.add(cut)
-                behind = self._behind(*cut)
-                if behind is None:
+                step = self.step(*cut)
+                if step is None:
                     sources.setdefault(cut, wanted)
                 else:
-                    waiting += reversed(behind)
+                    waiting += reversed(step.operands.values())
         return sources
 
-    def _behind(self, value: int, layout: AxisLayout) -> list[Cut] | None:
-        """The cuts of operands that give one of a result; None where there are none."""
+    def step(self, value: int, layout: AxisLayout) -> CutStep | None:
+        """What gives the part of a whole value; None where no parts of others do."""
         if value in self._passed:
-            return [(self._passed[value], layout)]
+            return CutStep(None, {0: (self._passed[value], layout)})
         if value not in self._makers or not self._flow_of(value).is_whole:
             return None
         node, number = self._makers[value]
         if node.rule is FlowRule.BARRIER:
-            return [(node.operands[number], layout)]
+            return CutStep(None, {number: (node.operands[number], layout)})
         if node.op.name == "stablehlo.constant":
-            return None if is_table(node.op) else []
+            return None if is_table(node.op) else CutStep(node, {})
         signature = self._signatures.of(node)
         place = None if signature is None else signature.place_in(signature.results[number], layout)
         if signature is None or place is None:
             return None
-        behind = []
-        for operand, axes in zip(node.operands, signature.operands, strict=True):
-            part = signature.layout_of(axes, place)
-            if part is not None:
-                behind.append((operand, part))
-        return behind if behind or node.rule is FlowRule.BROADCAST else None
+        operands = {
+            at: (operand, part)
+            for at, (operand, axes) in enumerate(
+                zip(node.operands, signature.operands, strict=True)
+            )
+            if (part := signature.layout_of(axes, place)) is not None
+        }
+        return CutStep(node, operands) if operands or node.rule is FlowRule.BROADCAST else None

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from hypothesis import strategies as st
@@ -62,7 +63,7 @@ def drawn_program(draw: Draw, operation: Operation) -> Drawn:
     def program(*values: Any) -> Any:
         read = [
             value if reduction is None else reduction(value, 0)
-            for value, reduction in zip(values, prepared, strict=True)
+            for value, reduction in zip(jax.lax.optimization_barrier(values), prepared, strict=True)
         ]
         return function(*read)
 

@@ -8,6 +8,8 @@ from typing import Any
 import jax
 import numpy as np
 from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo
+from jax.extend.mlir.passmanager import PassManager
 
 from hloom._jax.execution import argument_shardings, assembled, compile_module, execute
 from hloom.passes.analysis.dimension_flow.flow import AxisLayout
@@ -19,7 +21,10 @@ from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.ir.mesh import partition_count
-from support.flows.chunks import chunked, evaluated
+from hloom.passes.ir.op_facts import FlowRule
+from hloom.passes.phase_loops.apply import apply_loops
+from hloom.passes.phase_loops.plan import plan_loops
+from support.random_programs import interpret
 
 Where = tuple[int, int | AxisLayout]
 """An argument by its number among the leaves, and an axis, the whole of it or a layout."""
@@ -33,13 +38,19 @@ def lowered(function: Callable[..., Any], *arguments: Any) -> ir.Module:
     return inlined
 
 
-def flow_of(module: ir.Module, *places: Where) -> DimensionFlow:
-    """The flow of the dimension at these places."""
+def flow_of(module: ir.Module, *places: Where, barrier: bool = False) -> DimensionFlow:
+    """The flow of the dimension at these places.
+
+    With ``barrier`` they are in what a barrier makes of the arguments. That is not there in full
+    before any loop, as arguments are, and what light work makes of these.
+    """
     program = FlowProgram.of(module)
-    arguments = program.root.block.arguments
+    values = program.root.block.arguments
+    if barrier:
+        [values] = [n.op.results for n in program.root.nodes if n.rule is FlowRule.BARRIER]
     seeds = []
     for number, where in places:
-        value = arguments[number]
+        value = values[number]
         seeds.append(
             Seed(value, where) if isinstance(where, AxisLayout) else Seed.along(value, where)
         )
@@ -50,6 +61,26 @@ def results_of(flow: DimensionFlow) -> list[str]:
     """What the program returns, as text."""
     values = flow.program.values
     return [str(flow.of(values[value])) for value in flow.program.root.returned]
+
+
+def evaluated(module: ir.Module, arguments: Sequence[Any]) -> list[np.ndarray]:
+    """A module's results by the interpreter, with CHLO expanded.
+
+    The interpreter scatters in place, so that each scatter gets an operand of its own.
+    """
+    copy = clone_module(module)
+    stablehlo.register_stablehlo_passes()
+    with copy.context, ir.Location.unknown():
+        PassManager.parse("builtin.module(func.func(chlo-legalize-to-stablehlo))").run(
+            copy.operation
+        )
+        for op in list(walk.operations(copy.operation)):
+            if op.name == "stablehlo.scatter":
+                with ir.InsertionPoint(op):
+                    for number in range(len(op.results)):
+                        negative = stablehlo.negate(op.operands[number])
+                        op.operands[number] = stablehlo.negate(negative)
+    return interpret(copy, tuple(arguments))
 
 
 def compiled(module: ir.Module, arguments: Sequence[Any]) -> list[np.ndarray]:
@@ -77,9 +108,12 @@ def assert_chunks_agree(
     tolerance: float = 1e-5,
     evaluate: Callable[..., list[np.ndarray]] = evaluated,
 ) -> None:
-    """A program gives the same chunk by chunk, up to the order of sums."""
+    """A program gives the same in loops, up to the order of sums. The module is edited."""
     leaves = jax.tree.leaves(arguments)
     wanted = evaluate(module, leaves)
-    got = evaluate(chunked(module, flow, count), leaves)
+    with module.context, ir.Location.unknown():
+        apply_loops(plan_loops(flow, count), "loops")
+    assert module.operation.verify()
+    got = evaluate(module, leaves)
     for one, other in zip(got, wanted, strict=True):
         np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)

@@ -12,20 +12,26 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.flows.chunks import evaluated
 from support.flows.drawn import drawn_program
 from support.flows.operations import COMPILED, FAMILIES, Draw, Operation
-from support.flows.runs import assert_chunks_agree, compiled, flow_of, lowered, results_of
+from support.flows.runs import (
+    assert_chunks_agree,
+    compiled,
+    evaluated,
+    flow_of,
+    lowered,
+    results_of,
+)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_rule_holds(name: str) -> None:
-    assert examples_with_a_loop(FAMILIES[name], evaluated, 40) >= 5, "they say nothing of the rule"
+    assert examples_with_a_loop(FAMILIES[name], evaluated, 40) >= 4, "they say nothing of the rule"
 
 
 @pytest.mark.parametrize("name", COMPILED)
 def test_a_rule_of_what_is_compiled_holds(name: str) -> None:
-    assert examples_with_a_loop(COMPILED[name], compiled, 12) >= 3, "they say nothing of the rule"
+    assert examples_with_a_loop(COMPILED[name], compiled, 12) >= 2, "they say nothing of the rule"
 
 
 def examples_with_a_loop(
@@ -46,7 +52,7 @@ def examples_with_a_loop(
         drawn = drawn_program(data.draw, family(data.draw))
         if drawn.places:
             module = lowered(drawn.function, *drawn.arguments)
-            flow = flow_of(module, *drawn.places)
+            flow = flow_of(module, *drawn.places, barrier=True)
             found += any(text.startswith(("split", "partial")) for text in results_of(flow))
             count = data.draw(st.sampled_from([2, 3]))
             assert_chunks_agree(module, flow, drawn.arguments, count=count, evaluate=evaluate)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 from jax.extend.mlir import ir
-from support.flows.chunks import evaluated
-from support.flows.runs import assert_chunks_agree, compiled, lowered
+from support.flows.runs import assert_chunks_agree, compiled, evaluated, lowered
 from support.flows.steps import BATCH, STEPS, FlowStep
 
 from hloom.passes.analysis.dimension_flow.candidates import DimensionCandidate, candidates

@@ -1,0 +1,35 @@
+"""The phases of a dimension's flow, written as loops over chunks of the dimension.
+
+`analysis/dimension_flow` says of each value of a program whether a loop over chunks of a dimension
+makes it a chunk at a time (*split*), a term at a time (*partial*), or needs all of it (*whole*).
+This package writes these loops, one `stablehlo.while` a phase, in place of the operations.
+
+Before, with the dimension of 8 in axis 0 of x, and 4 chunks::
+
+    %h = stablehlo.dot_general %x, %w              : tensor<8x64xf32>
+    %s = stablehlo.reduce(%h) add across [0]       : tensor<64xf32>
+
+After::
+
+    %r:2 = stablehlo.while(%i = %zero, %sum = %zeros) cond { %i < 4 } do {
+      %start = %i * 2
+      %chunk = stablehlo.dynamic_slice %x, %start  : tensor<2x16xf32>
+      %h = stablehlo.dot_general %chunk, %w        : tensor<2x64xf32>
+      %s = stablehlo.reduce(%h) add across [0]     : tensor<64xf32>
+      %next = %sum + %s
+      stablehlo.return %i + 1, %next
+    }
+
+What leaves a loop is written into a stack of chunks, or combined in an accumulator, which may be of
+a wider type than its terms. Where linear work follows on a partial value, the loop is left where
+the accumulator is smallest, and the rest is done once. What is whole and cut is cut as far back as
+its parts give the parts of it: a loop that reads a chunk of `one_hot(labels)` cuts the labels. What
+is larger than all that it is made of, as a broadcast or a mask, is made inside of the loop again.
+Where chunks do not divide the dimension, a last shorter one is done after the loop.
+
+- `plan.plan_loops` decides what each loop holds, and refuses what cannot be written; pure.
+- `copies` finds the operations of a loop's body, `leaving` what leaves loops and in what type,
+  `placement` where loops stand among the operations that are in none.
+- `apply.apply_loops` writes the loops; `body` a chunk's operations, `slices` chunks of a value,
+  `sizes` attributes that hold sizes.
+"""

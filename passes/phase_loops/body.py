@@ -1,0 +1,194 @@
+"""Writes the operations of a loop's body for one chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo
+
+from hloom.passes.analysis.dimension_flow.flow import AxisLayout
+from hloom.passes.analysis.dimension_flow.program import FlowBlock, FlowNode
+from hloom.passes.analysis.sharding_constraints import CONSTRAINT
+from hloom.passes.ir import walk
+from hloom.passes.ir.clone import remap_operands
+from hloom.passes.phase_loops.copies import IOTA, CopyFinder, Form, LoopCopies, OperationCopy, Read
+from hloom.passes.phase_loops.program import LoopProgram
+from hloom.passes.phase_loops.sizes import resize_attributes
+from hloom.passes.phase_loops.slices import (
+    ChunkStart,
+    chunk_type,
+    read_chunk,
+    read_iota,
+    read_own_chunk,
+)
+
+
+class ChunkWriter:
+    """Writes the operations of one chunk at the current insertion point.
+
+    Args:
+      program: the program.
+      copies: what the loop holds.
+      chunk: the chunk.
+      outside: the values that are known outside, by number.
+      parts: the same of those that a device has a part of, with the axis that is divided.
+    """
+
+    def __init__(
+        self,
+        program: LoopProgram,
+        copies: LoopCopies,
+        chunk: ChunkStart,
+        outside: Callable[[int], ir.Value],
+        parts: Mapping[tuple[int, int], ir.Value] | None = None,
+    ) -> None:
+        self._program = program
+        self._copies = copies
+        self._chunk = chunk
+        self._outside = outside
+        self._parts = parts or {}
+        self._scopes: list[dict[Read, ir.Value]] = [{}]
+        # Asks how values are read; finds nothing.
+        self._reader = CopyFinder(program, copies.phase, lambda value: None, lambda value: False)
+
+    def write(self) -> None:
+        """Writes the operations; `value` then gives what they make."""
+        for read, base in self._copies.slices.items():
+            if base[1] is Form.OUTSIDE:
+                self._value(read)
+        self._block(self._program.program.root)
+
+    def value(self, number: int) -> ir.Value:
+        """A value as the loop makes it."""
+        return self._value((number, Form.LOCAL))
+
+    def _value(self, read: Read) -> ir.Value:
+        read = self._behind(read)
+        for scope in reversed(self._scopes):
+            if read in scope:
+                return scope[read]
+        number, form = read
+        if form is Form.OUTSIDE:
+            return self._outside(number)
+        assert isinstance(form, AxisLayout), (number, form)
+        chunk, part = self._chunk, self._parts.get((number, form.axis))
+        base = self._copies.slices[read]
+        if part is not None and base[1] is Form.OUTSIDE:
+            made = read_own_chunk(part, chunk.own(form), chunk)
+        else:
+            made = read_chunk(self._value(base), form, chunk)
+        self._scopes[-1][read] = made
+        return made
+
+    def _behind(self, read: Read) -> Read:
+        while read in self._copies.aliases:
+            read = self._copies.aliases[read]
+        return read
+
+    def _block(self, block: FlowBlock) -> None:
+        for node in block.nodes:
+            for copy in self._copies.by_node.get(node.number, ()):
+                with node.op.location:
+                    self._write(copy)
+
+    def _write(self, copy: OperationCopy) -> None:
+        node = copy.node
+        operands = list(map(self._value, copy.reads))
+        if node.op.name == CONSTRAINT and self._chunk.devices > 1:
+            results: Sequence[ir.Value] = operands  # the device has it already
+        elif copy.layout is not None and node.op.name == IOTA:
+            results = [self._iota(node, copy.layout)]
+        elif copy.layout is None and node.blocks:
+            results = self._code(node, operands)
+        else:
+            results = self._clone(node, operands, copy.layout)
+        form = Form.LOCAL if copy.layout is None else copy.layout
+        for value, result in zip(node.results, results, strict=True):
+            self._scopes[-1][value, form] = result
+
+    def _iota(self, node: FlowNode, layout: AxisLayout) -> ir.Value:
+        type_ = node.op.results[0].type
+        axis = ir.IntegerAttr(node.op.attributes["iota_dimension"]).value
+        if axis == layout.axis:
+            return read_iota(type_, layout, self._chunk)
+        return stablehlo.IotaOp(chunk_type(type_, layout, self._chunk), axis).result
+
+    def _clone(
+        self, node: FlowNode, operands: Sequence[ir.Value], layout: AxisLayout | None
+    ) -> Sequence[ir.Value]:
+        """The operation, with the sizes of a chunk."""
+        if layout is not None and node.op.name == "stablehlo.constant":
+            return [_splat(node.op, chunk_type(node.op.results[0].type, layout, self._chunk))]
+        made = node.op.clone().operation
+        own = len(node.op.operands)
+        for place, operand in enumerate(operands[:own]):
+            made.operands[place] = operand
+        # Of an operation with a combiner, further ones are what this reads from outside.
+        inside = node.operands[own:]
+        if inside:
+            values = self._program.program.values
+            remap_operands(
+                made, {values[old]: new for old, new in zip(inside, operands[own:], strict=True)}
+            )
+        for value, result in zip(node.results, made.results, strict=True):
+            part = self._layout(value) if layout is None else layout
+            if part is not None:
+                result.set_type(chunk_type(result.type, part, self._chunk))
+        resize_attributes(made)
+        return list(made.results)
+
+    def _layout(self, value: int) -> AxisLayout | None:
+        return self._program.of(value).layout
+
+    def _code(self, node: FlowNode, operands: Sequence[ir.Value]) -> Sequence[ir.Value]:
+        """An operation with code in it, and that code."""
+        op = node.op
+        results = [self._type(value) for value in node.results]
+        made = ir.Operation.create(
+            op.name,
+            results=results,
+            operands=operands,
+            attributes={name: op.attributes[name] for name in walk.attribute_names(op)},
+            regions=len(op.regions),
+            loc=op.location,
+        )
+        blocks = iter(node.blocks)
+        for region, old in zip(made.regions, op.regions, strict=True):
+            for old_block in old.blocks:
+                block = next(blocks)
+                types = list(map(self._type, block.arguments))
+                locations = [argument.location for argument in old_block.arguments]
+                new = region.blocks.append(*types, arg_locs=locations)
+                self._code_block(node, block, new, old_block)
+        return list(made.results)
+
+    def _type(self, value: int) -> ir.Type:
+        type_, layout = self._program.program.values[value].type, self._layout(value)
+        return type_ if layout is None else chunk_type(type_, layout, self._chunk)
+
+    def _code_block(self, node: FlowNode, block: FlowBlock, new: ir.Block, old: ir.Block) -> None:
+        terminator = walk.terminator(old)
+        with ir.InsertionPoint(new), self._scope():
+            for value, argument in zip(block.arguments, new.arguments, strict=True):
+                self._scopes[-1][value, Form.LOCAL] = argument
+            self._block(block)
+            returned = [self._value(read) for read in self._reader.returned(node, block)]
+            end = terminator.clone().operation
+            for place, each in enumerate(returned):
+                end.operands[place] = each
+
+    @contextmanager
+    def _scope(self) -> Iterator[None]:
+        self._scopes.append({})
+        try:
+            yield
+        finally:
+            self._scopes.pop()
+
+
+def _splat(op: ir.Operation, type_: ir.Type) -> ir.Value:
+    """A constant of one element everywhere, of another shape."""
+    element = ir.DenseElementsAttr(op.attributes["value"]).get_splat_value()
+    return stablehlo.constant(ir.DenseElementsAttr.get_splat(ir.RankedTensorType(type_), element))

@@ -1,0 +1,254 @@
+"""Which operations the body of a loop holds, and what each of them reads.
+
+A value is read in a loop in one of three forms: as the loop makes it (`Form.LOCAL`), as it is known
+outside of the loop (`Form.OUTSIDE`), or as a part, cut along an axis, of what is whole. The part of
+a value that only loops read is made of parts of what it is made of, where those give it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from hloom.passes.analysis.dimension_flow.cuts import CutStep
+from hloom.passes.analysis.dimension_flow.flow import AxisLayout, Flow
+from hloom.passes.analysis.dimension_flow.program import FlowBlock, FlowNode
+from hloom.passes.analysis.dimension_flow.result import DimensionFlow
+from hloom.passes.ir.op_facts import Category, FlowRule
+from hloom.passes.ir.ops import facts_of
+from hloom.passes.phase_loops.errors import NotLoopableError
+from hloom.passes.phase_loops.program import LoopProgram
+
+IOTA = "stablehlo.iota"
+
+
+class Form(enum.Enum):
+    """How a value is read in a loop, if not as a part that is cut."""
+
+    LOCAL = "local"
+    OUTSIDE = "outside"
+
+
+Read = tuple[int, Form | AxisLayout]
+"""A value by number, and its form."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperationCopy:
+    """An operation in the body of a loop.
+
+    Attributes:
+      node: the operation.
+      layout: of a copy that makes a part of a whole result, the part; None of one that makes its
+        results as the flow says.
+      reads: what its operands are.
+    """
+
+    node: FlowNode
+    layout: AxisLayout | None
+    reads: tuple[Read, ...]
+
+
+@dataclass
+class LoopCopies:
+    """The contents of one loop.
+
+    Attributes:
+      phase: the loop.
+      by_node: the copies of each operation, by its number, however deep it stands.
+      aliases: parts that are those of other values.
+      slices: parts that are cut from what is whole, each with the form of that.
+      outside: values that are read as they are known outside, in order.
+    """
+
+    phase: int
+    by_node: dict[int, list[OperationCopy]] = field(default_factory=dict)
+    aliases: dict[Read, Read] = field(default_factory=dict)
+    slices: dict[Read, Read] = field(default_factory=dict)
+    outside: dict[int, None] = field(default_factory=dict)
+
+
+class CopyFinder:
+    """Finds the contents of the loop of one phase.
+
+    ``needs_outside`` is told of each value that has to be known outside; ``is_made_outside`` says
+    of which whole values that is so anyhow, so that cutting them costs nothing.
+    """
+
+    def __init__(
+        self,
+        program: LoopProgram,
+        phase: int,
+        needs_outside: Callable[[int], None],
+        is_made_outside: Callable[[int], bool],
+    ) -> None:
+        self.found = LoopCopies(phase)
+        self._program = program
+        self._flow: DimensionFlow = program.flow
+        self._phase = phase
+        self._needs_outside = needs_outside
+        self._is_made_outside = is_made_outside
+        self._seen: set[Read] = set()
+        self._waiting: list[Read] = []
+
+    def add(self, value: int) -> None:
+        """Adds what makes a value that leaves the loop."""
+        self._want((value, Form.LOCAL))
+        while self._waiting:
+            self._find(*self._waiting.pop())
+
+    def of(self, value: int) -> Flow:
+        return self._program.of(value)
+
+    def local(self, value: int) -> Read:
+        """How a loop reads its chunk or term of a value."""
+        flow = self.of(value)
+        if value in self._program.inner or self._is_local(value, flow):
+            return value, Form.LOCAL
+        if flow.layout is None:
+            node = self._program.maker(value)
+            raise NotLoopableError(
+                None if node is None else node.op,
+                f"phase {self._phase} would have to combine the terms of phase {flow.phase} again",
+            )
+        return value, flow.layout
+
+    def _is_local(self, value: int, flow: Flow) -> bool:
+        """Whether the loop makes it, and does not cut it from what there is."""
+        node = self._program.maker(value)
+        if node is None or value in self._program.seeds:
+            return False
+        return flow.given or self._program.phase_of(node) == self._phase
+
+    def _whole(self, value: int) -> Read:
+        """How a loop reads all of a value."""
+        program = self._program
+        if value in program.inner:
+            return value, Form.LOCAL
+        made_here = program.loop_of_whole(value) == self._phase
+        if self.of(value).is_whole and (made_here or program.is_sunk(value)):
+            return value, Form.LOCAL
+        return value, Form.OUTSIDE
+
+    def _read(self, node: FlowNode, value: int, layout: AxisLayout | None, held: bool) -> Read:
+        """How an operation reads a value; ``held`` where it is known in full although it is not."""
+        if held or self.of(value).is_whole:
+            if layout is not None:
+                return value, layout
+            return (value, Form.OUTSIDE) if held else self._whole(value)
+        return self.local(value)
+
+    def _want(self, read: Read) -> None:
+        if read not in self._seen:
+            self._seen.add(read)
+            self._waiting.append(read)
+
+    def _find(self, value: int, form: Form | AxisLayout) -> None:
+        if form is Form.OUTSIDE:
+            self.found.outside[value] = None
+            self._needs_outside(value)
+        elif form is Form.LOCAL:
+            node = self._program.any_maker(value)
+            if node is not None:
+                self._copy(node)
+        else:
+            self._cut(value, form)
+
+    def _copy(self, node: FlowNode) -> None:
+        """The operation as the flow says, with all code in it."""
+        copies = self.found.by_node.setdefault(node.number, [])
+        if any(copy.layout is None for copy in copies):
+            return
+        if node.rule is FlowRule.CALL:
+            raise NotLoopableError(node.op, "a function that is called is not cut")
+        if node.effects:
+            raise NotLoopableError(node.op, "it has side effects, which a loop would repeat")
+        fit = self._flow.fits.get(node.number)
+        finished = frozenset(() if fit is None else fit.finished)
+        cuts = dict(() if fit is None else fit.cuts)
+        held = self._program.held(node)
+        reads = tuple(
+            self._read(node, value, cuts.get(place), place in finished or value in held)
+            for place, value in enumerate(node.operands)
+        )
+        copies.append(OperationCopy(node, None, reads))
+        for read in reads:
+            self._want(read)
+        for block in node.blocks:
+            for read in self.returned(node, block):
+                self._want(read)
+
+    def returned(self, node: FlowNode, block: FlowBlock) -> list[Read]:
+        """How the end of a block of an operation's code reads what it returns."""
+        if node.rule is FlowRule.LOOP and block is node.blocks[0]:
+            return [self._whole(block.returned[0])]
+        held = self._program.held_inside(node)
+        return [
+            self._read(node, value, None if layout is None else layout, value in held)
+            for value, layout in (
+                (value, self._wanted_layout(value, result, held))
+                for value, result in zip(block.returned, node.results, strict=True)
+            )
+        ]
+
+    def _wanted_layout(self, value: int, result: int, held: frozenset[int]) -> AxisLayout | None:
+        """The part that code returns of what is whole in it."""
+        layout = self.of(result).layout
+        return layout if self.of(value).is_whole or value in held else None
+
+    def _cut(self, value: int, layout: AxisLayout) -> None:
+        read: Read = (value, layout)
+        step = self._step(value, layout)
+        if step is None:
+            base: Read = (value, Form.OUTSIDE)
+            if self.of(value).is_whole:
+                base = self._whole(value)
+            self.found.slices[read] = base
+            self._want(base)
+            return
+        if step.node is None:
+            [behind] = step.operands.values()
+            self.found.aliases[read] = behind
+            self._want(behind)
+            return
+        reads: tuple[Read, ...] = tuple(
+            step.operands[place] if place in step.operands else self._whole(operand)
+            for place, operand in enumerate(step.node.operands)
+        )
+        copies = self.found.by_node.setdefault(step.node.number, [])
+        copies.append(OperationCopy(step.node, layout, reads))
+        for each in reads:
+            self._want(each)
+
+    def _step(self, value: int, layout: AxisLayout) -> CutStep | None:
+        program = self._program
+        whole = self.of(value).is_whole or value in program.seeds
+        if not whole:
+            return None
+        # To read a part costs nothing, where it is not made again from less, as a mask.
+        made_outside = value not in program.inner and self._is_made_outside(value)
+        if made_outside and not program.is_sunk(value):
+            return None
+        node = program.any_maker(value)
+        if node is not None and node.op.name == IOTA:
+            return CutStep(node, {})
+        step = program.sources.step(value, layout)
+        if step is None or step.node is None:
+            return step
+        light = facts_of(step.node.op.name).category in _CUTTABLE
+        return step if light and len(step.node.results) == 1 and not step.node.effects else None
+
+
+_CUTTABLE = frozenset(
+    {
+        Category.CONSTANT,
+        Category.CONTRACTION,
+        Category.ELEMENTWISE,
+        Category.INDEXED,
+        Category.MOVEMENT,
+        Category.REDUCTION,
+        Category.RELABEL,
+    }
+)
+"""Operations whose parts cost no more than their share of the whole."""

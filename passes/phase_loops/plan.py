@@ -1,0 +1,250 @@
+"""Decides what each loop of a flow holds, what leaves it, and where it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from jax.extend.mlir import ir
+
+from hloom.passes.analysis.dimension_flow.program import FlowNode
+from hloom.passes.analysis.dimension_flow.result import DimensionFlow
+from hloom.passes.framework.text import pluralize
+from hloom.passes.ir import walk
+from hloom.passes.ir.op_facts import FlowRule
+from hloom.passes.phase_loops.copies import CopyFinder, LoopCopies
+from hloom.passes.phase_loops.devices import DeviceParts, parts_of
+from hloom.passes.phase_loops.errors import NotLoopableError
+from hloom.passes.phase_loops.leaving import (
+    AccumulatorRule,
+    LoopExit,
+    leaving,
+    smallest,
+    widened,
+)
+from hloom.passes.phase_loops.placement import LoopPlace, LoopValues, placed
+from hloom.passes.phase_loops.program import LoopProgram
+
+
+@dataclass(frozen=True)
+class PhaseLoop:
+    """One loop.
+
+    Attributes:
+      exits: what leaves it.
+      copies: the operations in its body.
+    """
+
+    exits: tuple[LoopExit, ...]
+    copies: LoopCopies
+
+
+@dataclass(frozen=True)
+class LoopsPlan:
+    """The loops of a flow.
+
+    Attributes:
+      program: the program, and the flow through it.
+      length: the elements of the dimension in a chunk.
+      trips: how many chunks of that length each loop has.
+      rest: the elements of a last shorter chunk, which is done after the loop; 0 without one.
+      loops: one for each phase.
+      gone: operations that the loops replace, in the order of the program.
+      parts: the devices that run the loops each by itself; None where XLA divides the loops.
+    """
+
+    program: LoopProgram
+    length: int
+    trips: int
+    rest: int
+    loops: tuple[PhaseLoop, ...]
+    gone: tuple[FlowNode, ...]
+    parts: DeviceParts | None
+
+    @property
+    def flow(self) -> DimensionFlow:
+        return self.program.flow
+
+    @property
+    def chunks(self) -> int:
+        return self.trips + bool(self.rest)
+
+    @property
+    def exits(self) -> tuple[LoopExit, ...]:
+        return tuple(found for loop in self.loops for found in loop.exits)
+
+    def summary(self) -> str:
+        """E.g. "2 loops of 4 chunks of 16"."""
+        text = f"{pluralize(len(self.loops), 'loop')} of {pluralize(self.chunks, 'chunk')}"
+        text += f" of {self.length}"
+        text += f", the last of {self.rest}" if self.rest else ""
+        return text if self.parts is None else f"{text}, on each of {self.parts.count} devices"
+
+    def lines(self) -> Iterator[str]:
+        yield f"{self.summary()}, along a dimension of {self.flow.size}"
+        for number, (loop, phase) in enumerate(zip(self.loops, self.flow.phases, strict=True), 1):
+            yield from phase.lines()
+            yield from (f"  leaves loop {number}: {found}" for found in loop.exits)
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "size": self.flow.size,
+            "chunks": self.chunks,
+            "length": self.length,
+            "rest": self.rest,
+            "devices": 1 if self.parts is None else self.parts.count,
+            "seeds": [f"{seed.value.type} along {seed.layout}" for seed in self.flow.seeds],
+            "loops": [
+                {
+                    "operations": phase.operations,
+                    "share_of_products": phase.share,
+                    "ends": [str(end) for end in phase.ends],
+                    "leaves": [str(found) for found in loop.exits],
+                }
+                for loop, phase in zip(self.loops, self.flow.phases, strict=True)
+            ],
+        }
+
+
+def plan_loops(
+    flow: DimensionFlow, chunks: int, *, accumulate_in: AccumulatorRule = widened
+) -> LoopsPlan:
+    """The loops of a flow, over so many chunks or as few less as equal lengths make.
+
+    Args:
+      flow: the flow, through a function, another block of code, or a part of one.
+      chunks: from 2 to the size of the dimension; raises ValueError for others.
+      accumulate_in: the element types of accumulators.
+
+    Raises NotLoopableError where the loops cannot be written.
+    """
+    if not 2 <= chunks <= flow.size:
+        raise ValueError(f"chunks of a dimension of {flow.size}: want 2 to {flow.size}: {chunks}")
+    length = -(-flow.size // chunks)
+    program = LoopProgram(flow)
+    planner = _Planner(program, accumulate_in)
+    loops = planner.loops()
+    plan = LoopsPlan(
+        program,
+        length,
+        flow.size // length,
+        flow.size % length,
+        loops,
+        planner.gone(),
+        parts_of(program, [(loop.copies, loop.exits) for loop in loops]),
+    )
+    place_loops(plan, {})
+    return plan
+
+
+def place_loops(plan: LoopsPlan, now: dict[ir.Value, ir.Value]) -> tuple[LoopPlace, ...]:
+    """Where the loops stand in the block as it is.
+
+    ``now`` are values that others of the program have been replaced by. Raises NotLoopableError.
+    """
+    program = plan.program
+    values = program.program.values
+
+    def current(number: int) -> ir.Value:
+        return now.get(values[number], values[number])
+
+    return placed(
+        program.program.root.block,
+        [
+            LoopValues(
+                frozenset(map(current, loop.copies.outside)),
+                frozenset(found.value for found in loop.exits),
+            )
+            for loop in plan.loops
+        ],
+        frozenset(walk.key(node.op) for node in plan.gone),
+        {
+            values[result]: current(operand)
+            for node in plan.gone
+            if node.rule is FlowRule.BARRIER
+            for result, operand in zip(node.results, node.operands, strict=True)
+            if program.of(result).is_whole
+        },
+    )
+
+
+class _Planner:
+    """Finds the loops' contents, the last loop first: what it needs, earlier ones make."""
+
+    def __init__(self, program: LoopProgram, accumulate_in: AccumulatorRule) -> None:
+        self._program = program
+        self._rule = accumulate_in
+        self._live: set[int] = set()
+        self._kept: set[int] = set()
+        self._exits: dict[int, dict[int, LoopExit]] = {}
+        self._waiting: list[int] = []
+        self._found: set[int] = set()
+        """Phases whose exits are known: what leaves them later would be read before it is made."""
+
+    def loops(self) -> tuple[PhaseLoop, ...]:
+        program = self._program
+        for node in program.nodes:
+            if node.effects or not node.results:
+                self._check_effects(node)
+                self._kept.add(node.number)
+                self._waiting += node.reads()
+        self._waiting += program.program.root.returned
+        self._follow()
+        found = []
+        for phase in range(program.phases, 0, -1):
+            finder = CopyFinder(program, phase, self._need, self._live.__contains__)
+            exits = tuple(sorted(self._exits.get(phase, {}).values(), key=lambda e: e.number))
+            self._found.add(phase)
+            for each in exits:
+                finder.add(each.number)
+            found.append(PhaseLoop(exits, finder.found))
+        found.reverse()
+        return tuple(found)
+
+    def gone(self) -> tuple[FlowNode, ...]:
+        """Operations that nothing outside of the loops reads any more."""
+        program = self._program
+        return tuple(
+            node
+            for node in program.nodes
+            if node.number not in self._kept
+            and (program.phase_of(node) or self._live.isdisjoint(node.results))
+        )
+
+    def _check_effects(self, node: FlowNode) -> None:
+        if self._program.phase_of(node):
+            raise NotLoopableError(node.op, "it has side effects, which a loop would repeat")
+
+    def _need(self, value: int) -> None:
+        self._waiting.append(value)
+        self._follow()
+
+    def _follow(self) -> None:
+        while self._waiting:
+            value = self._waiting.pop()
+            if value not in self._live:
+                self._live.add(value)
+                self._make_outside(value)
+
+    def _make_outside(self, value: int) -> None:
+        """Finds how a value is known outside of loops."""
+        program = self._program
+        node = program.maker(value)
+        if node is None:
+            return
+        flow, phase = program.of(value), program.phase_of(node)
+        if not phase or flow.given:
+            self._keep(node)
+        elif node.rule is FlowRule.BARRIER and flow.is_whole:
+            self._waiting.append(node.operands[node.results.index(value)])
+        elif smallest(program, value, self._rule) != value:
+            self._keep(node)
+        elif phase in self._found:
+            raise NotLoopableError(node.op, "this loop, or an earlier one, reads all of what it makes")
+        else:
+            found = leaving(program, value, self._rule)
+            self._exits.setdefault(phase, {})[value] = found
+
+    def _keep(self, node: FlowNode) -> None:
+        self._kept.add(node.number)
+        self._waiting += node.reads()

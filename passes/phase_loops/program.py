@@ -1,0 +1,148 @@
+"""A program and a flow through it, as loops are planned from: makers, phases, what is made again.
+
+Values are numbers, as in `FlowProgram`.
+"""
+
+from __future__ import annotations
+
+from hloom.passes.analysis.dimension_flow.cuts import CutSources
+from hloom.passes.analysis.dimension_flow.flow import WHOLE, Flow
+from hloom.passes.analysis.dimension_flow.program import FlowNode, FlowProgram
+from hloom.passes.analysis.dimension_flow.result import DimensionFlow
+from hloom.passes.analysis.dimension_flow.rules.table import Signatures
+from hloom.passes.analysis.purity import is_table
+from hloom.passes.ir.op_facts import Category, FlowRule
+from hloom.passes.ir.ops import facts_of
+
+_LIGHT = frozenset({Category.CONSTANT, Category.ELEMENTWISE, Category.MOVEMENT})
+
+
+class LoopProgram:
+    """See the module.
+
+    Attributes:
+      flow: the flow.
+      program: the program, or the part of one, that it goes through.
+      inner: the values of code inside of operations.
+      seeds: where the dimension is given, in values that operations make.
+      sources: what cuts are made of.
+    """
+
+    def __init__(self, flow: DimensionFlow) -> None:
+        self.flow = flow
+        self.program: FlowProgram = flow.program
+        root = self.program.root
+        self._makers = {value: node for node in root.nodes for value in node.results}
+        self._inner_makers: dict[int, FlowNode] = {}
+        self.inner: set[int] = set()
+        self._held: dict[int, frozenset[int]] = {}
+        self._phases: dict[int, int] = {}
+        self.seeds = {self.program.index[seed.value] for seed in flow.seeds} & self._makers.keys()
+        for node in root.nodes:
+            self._phases[node.number] = self._phase(node)
+            if node.blocks and self._phases[node.number]:
+                self._read_code(node)
+        signatures = Signatures(self.program.shapes)
+        self.sources = CutSources(self.program, signatures, self._flow_as_made)
+        self._bytes_inside = self._least_bytes()
+        self._loops_of_whole = self._find_loops_of_whole()
+
+    @property
+    def nodes(self) -> list[FlowNode]:
+        return self.program.root.nodes
+
+    @property
+    def phases(self) -> int:
+        """The number of loops."""
+        return max(self._phases.values(), default=0)
+
+    def of(self, value: int) -> Flow:
+        return self.flow.flows.get(value, WHOLE)
+
+    def maker(self, value: int) -> FlowNode | None:
+        """The operation of the program's own block that makes a value; None of an argument."""
+        return self._makers.get(value)
+
+    def any_maker(self, value: int) -> FlowNode | None:
+        """The operation that makes a value, however deep; None of an argument."""
+        return self._makers.get(value) or self._inner_makers.get(value)
+
+    def phase_of(self, node: FlowNode) -> int:
+        """The loop that an operation of the program's own block is in; 0 where it is in none."""
+        return self._phases[node.number]
+
+    def held(self, node: FlowNode) -> frozenset[int]:
+        """Values that the code around an operation reads in full although they are not whole."""
+        return self._held.get(node.number, frozenset())
+
+    def held_inside(self, node: FlowNode) -> frozenset[int]:
+        """The same for an operation's own code."""
+        fit = self.flow.fits.get(node.number)
+        return self.held(node) | frozenset(() if fit is None else fit.captured)
+
+    def is_sunk(self, value: int) -> bool:
+        """Whether what is whole is made in a loop again, as it is made of less than it takes.
+
+        So is the same data in another order, which products read as it was: outside of the loop it
+        would be a copy.
+        """
+        least = self._bytes_inside.get(value)
+        if least is None:
+            return False
+        reorders = self._makers[value].rule in (FlowRule.RESHAPE, FlowRule.TRANSPOSE)
+        return reorders or least < self.program.bytes_of(value)
+
+    def loop_of_whole(self, value: int) -> int:
+        """The loop that makes a whole value beside others, or what it is made of; 0 for none."""
+        return self._loops_of_whole.get(value, 0)
+
+    def _find_loops_of_whole(self) -> dict[int, int]:
+        """Such as the count of steps of a loop that carries a chunk, too, and what is made of it."""
+        found: dict[int, int] = {}
+        for node in self.nodes:
+            phase = self._phases[node.number]
+            made = [value for value in node.results if self.of(value).is_whole]
+            if not phase and found:
+                phase = max((found.get(value, 0) for value in node.reads()), default=0)
+            if phase:
+                found.update(dict.fromkeys(made, phase))
+        return found
+
+    def _phase(self, node: FlowNode) -> int:
+        if not self.seeds.isdisjoint(node.results):
+            return 0
+        flows = (self.of(value) for value in node.results)
+        return max((flow.phase for flow in flows if not flow.is_whole), default=0)
+
+    def _flow_as_made(self, value: int) -> Flow:
+        """What is given as cut, and made whole, is cut like what is whole."""
+        return WHOLE if value in self.seeds else self.of(value)
+
+    def _read_code(self, node: FlowNode) -> None:
+        held = self.held_inside(node)
+        for block in node.blocks:
+            self.inner.update(block.defined())
+            for inner in block.inside():
+                self._inner_makers.update(dict.fromkeys(inner.results, inner))
+                if held:
+                    self._held[inner.number] = held
+
+    def _least_bytes(self) -> dict[int, int]:
+        """Of whole results of light work, what a loop holds in memory that makes them again."""
+        least: dict[int, int] = {}
+        for node in self.nodes:
+            if not self._is_light(node):
+                continue
+            [value] = node.results
+            behind = sum(
+                least.get(read, self.program.bytes_of(read)) for read in set(node.operands)
+            )
+            least[value] = min(self.program.bytes_of(value), behind)
+        return least
+
+    def _is_light(self, node: FlowNode) -> bool:
+        if node.effects or len(node.results) != 1 or node.blocks:
+            return False
+        if facts_of(node.op.name).category not in _LIGHT or is_table(node.op):
+            return False
+        return self.of(node.results[0]).is_whole
