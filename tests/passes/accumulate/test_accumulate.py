@@ -295,8 +295,8 @@ def test_specs(spec: str, printed: str | None) -> None:
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        ("accumulate", "pass 'accumulate' wants microbatches=8 or budget=60GiB, or the like; got neither"),
-        ("accumulate{microbatches=2 budget=min}", "or the like; got both"),
+        ("accumulate{microbatches=2 budget=min}", "wants microbatches or a budget; got both"),
+        ("accumulate,remat{budget=1GiB}", "pass 'remat' has something to hold, and so has 'accumulate'"),
         ("accumulate{microbatches=0}", "wants a whole number, at least 1, got '0'"),
         ("accumulate{microbatches=2 dtype=f16}", "wants one of f32, keep, got 'f16'"),
         ("accumulate{microbatches=2 args=;x}", "Several are parted by ';'."),

@@ -155,6 +155,12 @@ def test_a_budget_that_cannot_hold_is_told() -> None:
         used("accumulate{budget=8KiB}")
 
 
+def test_without_a_number_the_device_is_the_budget() -> None:
+    record = used("accumulate")
+    assert not record.changed
+    assert record.complaint is None
+
+
 def test_the_least_memory() -> None:
     record = used("accumulate{budget=min}")
     assert record.compiles == 1
