@@ -152,9 +152,7 @@ class Accumulate(MeasuredPass[AccumulateRecord]):
 
         return planned
 
-    def wants_another(
-        self, attempts: Sequence[Attempt[AccumulateRecord]], target: Target
-    ) -> bool:
+    def wants_another(self, attempts: Sequence[Attempt[AccumulateRecord]], target: Target) -> bool:
         budget = self._budget
         if budget is None or budget.least:
             return False

@@ -229,7 +229,9 @@ class _Planner:
         elif smallest(program, value, self._rule) != value:
             self._keep(node)
         elif phase in self._found:
-            raise NotLoopableError(node.op, "this loop, or an earlier one, reads all of what it makes")
+            raise NotLoopableError(
+                node.op, "this loop, or an earlier one, reads all of what it makes"
+            )
         else:
             found = leaving(program, value, self._rule)
             self._exits.setdefault(phase, {})[value] = found

@@ -37,7 +37,10 @@ ONE_LOOP = {name: make for name, make in STEPS.items() if make().phases == 1}
 
 
 def assert_same(
-    function: Any, *arguments: Any, spec: str = "accumulate{microbatches=2}", tolerance: float = 2e-6
+    function: Any,
+    *arguments: Any,
+    spec: str = "accumulate{microbatches=2}",
+    tolerance: float = 2e-6,
 ) -> Any:
     """Compares a step with itself under a pass; returns the record."""
     jitted = function if hasattr(function, "lower") else jax.jit(function)
@@ -87,7 +90,11 @@ def experts(weights: Any, x: Any) -> Any:
 
 
 def test_a_mixture_of_experts() -> None:
-    weights = {"router": normal(6, 3), "up": normal(3, 6, 8, seed=1), "down": normal(3, 8, 6, seed=2)}
+    weights = {
+        "router": normal(6, 3),
+        "up": normal(3, 6, 8, seed=1),
+        "down": normal(3, 8, 6, seed=2),
+    }
     assert_same(experts, weights, normal(4, 5, 6, seed=3))
 
 
@@ -102,7 +109,10 @@ def swiglu(weights: Any, x: Any, targets: Any) -> Any:
                                  each[..., 3:] * jnp.cos(angles) + each[..., :3] * jnp.sin(angles)], -1)
                 for each in (q, k))  # fmt: skip
         mixed = x + jax.nn.softmax(jnp.einsum("bqd,bkd->bqk", q, k)) @ v
-        made = mixed + (jax.nn.silu(mixed @ weights["gate"]) * (mixed @ weights["up"])) @ weights["down"]
+        made = (
+            mixed
+            + (jax.nn.silu(mixed @ weights["gate"]) * (mixed @ weights["up"])) @ weights["down"]
+        )
         scores = jax.nn.log_softmax(made @ weights["words"])
         return -jnp.take_along_axis(scores, targets[..., None], -1).mean()
 
@@ -111,7 +121,12 @@ def swiglu(weights: Any, x: Any, targets: Any) -> Any:
 
 def test_a_llama_layer() -> None:
     square = {name: normal(6, 6, seed=n) for n, name in enumerate(("q", "k", "v"))}
-    wide = {"gate": normal(6, 9), "up": normal(6, 9, seed=1), "down": normal(9, 6), "words": normal(6, 7)}
+    wide = {
+        "gate": normal(6, 9),
+        "up": normal(6, 9, seed=1),
+        "down": normal(9, 6),
+        "words": normal(6, 7),
+    }
     targets = jnp.asarray(np.random.default_rng(0).integers(0, 7, (4, 5)), jnp.int32)
     assert_same(swiglu, square | wide | {"gain": jnp.ones(6)}, normal(4, 5, 6, seed=8), targets)
 
@@ -154,7 +169,9 @@ def bfloat16_step(weights: Any, x: Any) -> Any:
 
 @pytest.mark.parametrize(("dtype", "carried"), [("f32", "f32"), ("keep", "bf16")])
 def test_what_gradients_are_accumulated_in(dtype: str, carried: str) -> None:
-    weights, x = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), (mlp_weights(6, 8, 3), normal(8, 6)))
+    weights, x = jax.tree.map(
+        lambda leaf: leaf.astype(jnp.bfloat16), (mlp_weights(6, 8, 3), normal(8, 6))
+    )
     module = lowered(bfloat16_step, weights, x)
     Pipeline.parse(f"accumulate{{microbatches=8 dtype={dtype}}}").run(module, target=Target())
     [loop] = [op for op in walk.operations(module.operation) if op.name == "stablehlo.while"]
@@ -164,11 +181,17 @@ def test_what_gradients_are_accumulated_in(dtype: str, carried: str) -> None:
 
 def test_float32_sums_are_nearer_to_the_truth() -> None:
     weights, x = mlp_weights(6, 8, 3), normal(64, 6)
-    truth = jax.jit(bfloat16_step).lower(weights, x).compile(compiler_options={"hloom": "off"})(weights, x)
+    truth = (
+        jax.jit(bfloat16_step)
+        .lower(weights, x)
+        .compile(compiler_options={"hloom": "off"})(weights, x)
+    )
     narrow = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), (weights, x))
 
     def error(spec: str) -> float:
-        got = jax.jit(bfloat16_step).lower(*narrow).compile(compiler_options={"hloom": spec})(*narrow)
+        got = (
+            jax.jit(bfloat16_step).lower(*narrow).compile(compiler_options={"hloom": spec})(*narrow)
+        )
         return sum(
             float(jnp.abs(one.astype(jnp.float32) - other).sum())
             for one, other in zip(got, truth, strict=True)
@@ -189,10 +212,14 @@ def test_a_batch_on_several_devices(sharded: str) -> None:
     x, y = (jax.device_put(normal(32, 8, seed=n), rows) for n in range(2))
     step = jax.jit(mlp_with_targets().step)
     record = assert_same(step, weights, x, y)
-    assert [run.effect for run in record.runs if run.name == "accumulate"] == ["2 microbatches of 2"]
-    text = step.lower(weights, x, y).compile(
-        compiler_options={"hloom": "accumulate{microbatches=2}"}
-    ).as_text()
+    assert [run.effect for run in record.runs if run.name == "accumulate"] == [
+        "2 microbatches of 2"
+    ]
+    text = (
+        step.lower(weights, x, y)
+        .compile(compiler_options={"hloom": "accumulate{microbatches=2}"})
+        .as_text()
+    )
     assert "collective-permute" not in text
     assert "all-to-all" not in text
 

@@ -221,7 +221,13 @@ NESTED = (mlp_weights(6, 8, 3), {"x": normal(BATCH, 6), "y": normal(BATCH, 3)}, 
 
 @pytest.mark.parametrize(
     "places",
-    [(("batch", 0),), (("batch['x']", 0),), (("batch[y]", 0),), (("2", 0),), (("batch", 0), ("3", 0))],
+    [
+        (("batch", 0),),
+        (("batch['x']", 0),),
+        (("batch[y]", 0),),
+        (("2", 0),),
+        (("batch", 0), ("3", 0)),
+    ],
 )
 def test_the_batch_is_named(places: tuple[tuple[str, int], ...]) -> None:
     """One place of the dimension is enough; a tree stands for all in it; shells drop quotes."""
