@@ -114,6 +114,9 @@ class OptionInfo:
 
     def parse(self, text: str) -> Any:
         """The value that `text` spells. Raises SpellingError where it spells none allowed."""
+        if self.type is Duration and _TIME.fullmatch(meant := f"{text}s"):
+            allowed = self.allows(_parse_duration(meant))
+            raise SpellingError(f" Did you mean '{meant}'?" if allowed else "")
         value = text if self.type is str else _KINDS[self.type].parse(text)
         if not self.allows(value):
             if self.type is str:
@@ -299,7 +302,7 @@ def print_bytes(size_bytes: int) -> str:
 def _parse_duration(text: str) -> Duration:
     match = _TIME.fullmatch(text)
     if match is None:
-        raise SpellingError(f" Did you mean '{text}s'?" if _TIME.fullmatch(f"{text}s") else "")
+        raise SpellingError
     if match[2]:
         return Duration(int(match[2]))
     seconds, _, fraction = match[1].partition(".")

@@ -29,9 +29,12 @@ _OWN = {
     "accumulate": "hloom.passes.accumulate:Accumulate",
     "barriers": "hloom.passes.barriers:Barriers",
     "capture": "hloom.passes.capture:Capture",
+    "chunk": "hloom.passes.chunk:Chunk",
     "cse": "hloom.passes.cse:Cse",
+    "fold-transposes": "hloom.passes.fold_transposes:FoldTransposes",
     "free-constants": "hloom.passes.free_constants:FreeConstants",
     "inline": "hloom.passes.inline:Inline",
+    "one-hot": "hloom.passes.one_hot:OneHot",
     "remat": "hloom.passes.remat:Remat",
     "unroll": "hloom.passes.unroll:Unroll",
 }

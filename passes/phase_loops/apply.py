@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-from hloom.passes.analysis.dimension_flow.flow import Combine
 from hloom.passes.analysis.dimension_flow.program import FlowNode
 from hloom.passes.ir.locations import scoped
 from hloom.passes.ir.op_facts import FlowRule
-from hloom.passes.phase_loops.body import ChunkWriter
-from hloom.passes.phase_loops.identities import identity
-from hloom.passes.phase_loops.leaving import Leaves, LoopExit
+from hloom.passes.phase_loops.by_parts import write_by_parts
+from hloom.passes.phase_loops.leaving import LoopExit
+from hloom.passes.phase_loops.loop import LoopWriter
 from hloom.passes.phase_loops.plan import LoopsPlan, PhaseLoop, place_loops
-from hloom.passes.phase_loops.slices import ChunkStart, scalar, stack_type, write_chunk
-
-_COMBINES: dict[Combine, Callable[..., ir.Value]] = {
-    Combine.SUM: stablehlo.add,
-    Combine.MAX: stablehlo.maximum,
-    Combine.MIN: stablehlo.minimum,
-}
 
 
 def apply_loops(
@@ -61,14 +53,20 @@ class _Writer:
         by_node = loop.copies.by_node
         first = by_node[min(by_node)][0].node.op
         with scoped(first.location, self._scope):
-            carried: Sequence[ir.Value] = self._loop(loop)
-            if self._plan.rest:
-                start = self._plan.trips * self._plan.length
-                index = ir.RankedTensorType.get([], ir.IntegerType.get_signless(32))
-                chunk = ChunkStart(scalar(index, start), scalar(index, 0), self._plan.rest)
-                carried = self._chunk(loop, chunk, carried)
-            for found, value in zip(loop.exits, carried, strict=True):
-                self._leave(found, value)
+            if self._plan.parts is None:
+                left: Sequence[ir.Value] = LoopWriter(self._plan, loop, self._outside).write()
+            else:
+                left = write_by_parts(self._plan, self._plan.parts, loop, self._outside)
+            for found, made in zip(loop.exits, left, strict=True):
+                self._leave(found, made)
+
+    def _leave(self, found: LoopExit, made: ir.Value) -> None:
+        """Makes what left a loop the value that others read."""
+        value = found.value
+        if made.type != value.type:
+            made = stablehlo.convert(value.type, made)
+        value.replace_all_uses_with(made)
+        self._replaced[value] = made
 
     def _outside(self, number: int) -> ir.Value:
         """A value as it is known outside of loops."""
@@ -80,72 +78,6 @@ class _Writer:
         if node is not None and node.rule is FlowRule.BARRIER and program.phase_of(node):
             return self._outside(node.operands[node.results.index(number)])
         return value
-
-    def _leave(self, found: LoopExit, carried: ir.Value) -> None:
-        """Makes what a loop carried the value that others read."""
-        value, made = found.value, carried
-        if found.leaves is Leaves.STACKED:
-            if made.type != value.type:
-                made = stablehlo.reshape(value.type, made)
-        elif made.type != value.type:
-            made = stablehlo.convert(value.type, made)
-        value.replace_all_uses_with(made)
-        self._replaced[value] = made
-
-    def _loop(self, loop: PhaseLoop) -> Sequence[ir.Value]:
-        index = ir.RankedTensorType.get([], ir.IntegerType.get_signless(32))
-        starts = [scalar(index, 0), *map(self._start, loop.exits)]
-        types = [start.type for start in starts]
-        made = stablehlo.WhileOp(types, starts)
-        location = made.operation.location
-        condition = made.operation.regions[0].blocks.append(
-            *types, arg_locs=[location] * len(types)
-        )
-        with ir.InsertionPoint(condition):
-            trips = scalar(index, self._plan.trips)
-            less = stablehlo.ComparisonDirectionAttr.get("LT")
-            stablehlo.ReturnOp([stablehlo.compare(condition.arguments[0], trips, less)])
-        body = made.operation.regions[1].blocks.append(*types, arg_locs=[location] * len(types))
-        with ir.InsertionPoint(body):
-            count, *carried = body.arguments
-            length = self._plan.length
-            start = count if length == 1 else stablehlo.multiply(count, scalar(index, length))
-            chunk = ChunkStart(start, scalar(index, 0), length)
-            returned = self._chunk(loop, chunk, carried)
-            stablehlo.ReturnOp([stablehlo.add(count, scalar(index, 1)), *returned])
-        return [*made.operation.results][1:]
-
-    def _start(self, found: LoopExit) -> ir.Value:
-        type_ = self._carried_type(found)
-        return identity(type_, found.flow.combine or Combine.SUM)
-
-    def _carried_type(self, found: LoopExit) -> ir.RankedTensorType:
-        type_ = ir.RankedTensorType(found.value.type)
-        if found.flow.layout is not None and found.leaves is Leaves.STACKED:
-            return ir.RankedTensorType(stack_type(type_, found.flow.layout))
-        return ir.RankedTensorType.get(type_.shape, found.element)
-
-    def _chunk(
-        self, loop: PhaseLoop, chunk: ChunkStart, carried: Sequence[ir.Value]
-    ) -> list[ir.Value]:
-        """Writes a chunk; returns what is carried after it."""
-        writer = ChunkWriter(self._plan.program, loop.copies, chunk, self._outside)
-        writer.write()
-        return [
-            self._carry(found, writer.value(found.number), before, chunk)
-            for found, before in zip(loop.exits, carried, strict=True)
-        ]
-
-    def _carry(
-        self, found: LoopExit, made: ir.Value, before: ir.Value, chunk: ChunkStart
-    ) -> ir.Value:
-        if found.leaves is Leaves.SAME:
-            return made
-        if found.flow.layout is not None:
-            return write_chunk(before, made, found.flow.layout, chunk)
-        assert found.flow.combine is not None
-        term = made if made.type == before.type else stablehlo.convert(before.type, made)
-        return _COMBINES[found.flow.combine](before, term)
 
     def erase(self) -> None:
         """Erases what the loops replace; what is another value under another name becomes that."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from jax.extend.mlir import ir
@@ -10,12 +10,19 @@ from jax.extend.mlir.dialects import stablehlo
 
 from hloom.passes.analysis.dimension_flow.flow import AxisLayout
 from hloom.passes.analysis.dimension_flow.program import FlowBlock, FlowNode
+from hloom.passes.analysis.sharding_constraints import CONSTRAINT
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import remap_operands
 from hloom.passes.phase_loops.copies import IOTA, CopyFinder, Form, LoopCopies, OperationCopy, Read
 from hloom.passes.phase_loops.program import LoopProgram
 from hloom.passes.phase_loops.sizes import resize_attributes
-from hloom.passes.phase_loops.slices import ChunkStart, chunk_type, read_chunk, read_iota
+from hloom.passes.phase_loops.slices import (
+    ChunkStart,
+    chunk_type,
+    read_chunk,
+    read_iota,
+    read_own_chunk,
+)
 
 
 class ChunkWriter:
@@ -26,6 +33,7 @@ class ChunkWriter:
       copies: what the loop holds.
       chunk: the chunk.
       outside: the values that are known outside, by number.
+      parts: the same of those that a device has a part of, with the axis that is divided.
     """
 
     def __init__(
@@ -34,11 +42,13 @@ class ChunkWriter:
         copies: LoopCopies,
         chunk: ChunkStart,
         outside: Callable[[int], ir.Value],
+        parts: Mapping[tuple[int, int], ir.Value] | None = None,
     ) -> None:
         self._program = program
         self._copies = copies
         self._chunk = chunk
         self._outside = outside
+        self._parts = parts or {}
         self._scopes: list[dict[Read, ir.Value]] = [{}]
         # Asks how values are read; finds nothing.
         self._reader = CopyFinder(program, copies.phase, lambda value: None, lambda value: False)
@@ -63,8 +73,13 @@ class ChunkWriter:
         if form is Form.OUTSIDE:
             return self._outside(number)
         assert isinstance(form, AxisLayout), (number, form)
-        base = self._value(self._copies.slices[read])
-        made = self._scopes[-1][read] = read_chunk(base, form, self._chunk)
+        chunk, part = self._chunk, self._parts.get((number, form.axis))
+        base = self._copies.slices[read]
+        if part is not None and base[1] is Form.OUTSIDE:
+            made = read_own_chunk(part, chunk.own(form), chunk)
+        else:
+            made = read_chunk(self._value(base), form, chunk)
+        self._scopes[-1][read] = made
         return made
 
     def _behind(self, read: Read) -> Read:
@@ -81,8 +96,10 @@ class ChunkWriter:
     def _write(self, copy: OperationCopy) -> None:
         node = copy.node
         operands = list(map(self._value, copy.reads))
-        if copy.layout is not None and node.op.name == IOTA:
-            results: Sequence[ir.Value] = [self._iota(node, copy.layout)]
+        if node.op.name == CONSTRAINT and self._chunk.devices > 1:
+            results: Sequence[ir.Value] = operands  # the device has it already
+        elif copy.layout is not None and node.op.name == IOTA:
+            results = [self._iota(node, copy.layout)]
         elif copy.layout is None and node.blocks:
             results = self._code(node, operands)
         else:
@@ -96,16 +113,14 @@ class ChunkWriter:
         axis = ir.IntegerAttr(node.op.attributes["iota_dimension"]).value
         if axis == layout.axis:
             return read_iota(type_, layout, self._chunk)
-        return stablehlo.IotaOp(chunk_type(type_, layout, self._chunk.length), axis).result
+        return stablehlo.IotaOp(chunk_type(type_, layout, self._chunk), axis).result
 
     def _clone(
         self, node: FlowNode, operands: Sequence[ir.Value], layout: AxisLayout | None
     ) -> Sequence[ir.Value]:
         """The operation, with the sizes of a chunk."""
         if layout is not None and node.op.name == "stablehlo.constant":
-            return [
-                _splat(node.op, chunk_type(node.op.results[0].type, layout, self._chunk.length))
-            ]
+            return [_splat(node.op, chunk_type(node.op.results[0].type, layout, self._chunk))]
         made = node.op.clone().operation
         own = len(node.op.operands)
         for place, operand in enumerate(operands[:own]):
@@ -120,7 +135,7 @@ class ChunkWriter:
         for value, result in zip(node.results, made.results, strict=True):
             part = self._layout(value) if layout is None else layout
             if part is not None:
-                result.set_type(chunk_type(result.type, part, self._chunk.length))
+                result.set_type(chunk_type(result.type, part, self._chunk))
         resize_attributes(made)
         return list(made.results)
 
@@ -151,7 +166,7 @@ class ChunkWriter:
 
     def _type(self, value: int) -> ir.Type:
         type_, layout = self._program.program.values[value].type, self._layout(value)
-        return type_ if layout is None else chunk_type(type_, layout, self._chunk.length)
+        return type_ if layout is None else chunk_type(type_, layout, self._chunk)
 
     def _code_block(self, node: FlowNode, block: FlowBlock, new: ir.Block, old: ir.Block) -> None:
         terminator = walk.terminator(old)

@@ -224,7 +224,11 @@ class CopyFinder:
     def _step(self, value: int, layout: AxisLayout) -> CutStep | None:
         program = self._program
         whole = self.of(value).is_whole or value in program.seeds
-        if not whole or (value not in program.inner and self._is_made_outside(value)):
+        if not whole:
+            return None
+        # To read a part costs nothing, where it is not made again from less, as a mask.
+        made_outside = value not in program.inner and self._is_made_outside(value)
+        if made_outside and not program.is_sunk(value):
             return None
         node = program.any_maker(value)
         if node is not None and node.op.name == IOTA:

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from jax.extend.mlir import ir
 
 from hloom.passes.analysis.dimension_flow.flow import Combine, Flow
+from hloom.passes.ir.op_facts import FlowRule
 from hloom.passes.ir.types import element_bits
+from hloom.passes.phase_loops.accumulators import has_identity
 from hloom.passes.phase_loops.errors import NotLoopableError
-from hloom.passes.phase_loops.identities import has_identity
 from hloom.passes.phase_loops.program import LoopProgram
 
 AccumulatorRule = Callable[[ir.Value], ir.Type]
@@ -37,20 +38,26 @@ class LoopExit:
     Attributes:
       number: the value, by number.
       value: the value.
+      type: its type.
       flow: what it is in the loop.
       leaves: how it leaves it.
       element: the element type that it has in the loop's carry.
+      sent: the element type in which devices that have a term each would combine them: that of the
+        value before it is converted to a wider one.
     """
 
     number: int
     value: ir.Value
+    type: ir.Type
     flow: Flow
     leaves: Leaves
     element: ir.Type
+    sent: ir.Type
 
     def __str__(self) -> str:
-        text = f"{self.value.type}, {self.leaves}"
-        return text if self.element == _element(self.value) else f"{text} in {self.element}"
+        text = f"{self.type}, {self.leaves}"
+        own = ir.ShapedType(self.type).element_type
+        return text if self.element == own else f"{text} in {self.element}"
 
 
 def own_type(value: ir.Value) -> ir.Type:
@@ -68,16 +75,28 @@ def widened(value: ir.Value) -> ir.Type:
 def leaving(program: LoopProgram, number: int, rule: AccumulatorRule) -> LoopExit:
     """How a value leaves the loop that makes it."""
     flow, value = program.of(number), program.program.values[number]
+    own = _element(value)
     if flow.is_split:
-        return LoopExit(number, value, flow, Leaves.STACKED, _element(value))
+        return LoopExit(number, value, value.type, flow, Leaves.STACKED, own, own)
     if flow.is_partial and flow.combine is not None:
-        if not has_identity(_element(value), flow.combine):
+        if not has_identity(own, flow.combine):
             node = program.maker(number)
-            reason = f"a {flow.combine} of {_element(value)} has no value to start with"
+            reason = f"a {flow.combine} of {own} has no value to start with"
             raise NotLoopableError(None if node is None else node.op, reason)
-        element = rule(value) if flow.combine is Combine.SUM else _element(value)
-        return LoopExit(number, value, flow, Leaves.ACCUMULATED, element)
-    return LoopExit(number, value, flow, Leaves.SAME, _element(value))
+        element = rule(value) if flow.combine is Combine.SUM else own
+        return LoopExit(
+            number, value, value.type, flow, Leaves.ACCUMULATED, element, _sent(program, number)
+        )
+    return LoopExit(number, value, value.type, flow, Leaves.SAME, own, own)
+
+
+def _sent(program: LoopProgram, number: int) -> ir.Type:
+    own = _element(program.program.values[number])
+    node = program.maker(number)
+    if node is None or node.rule is not FlowRule.CONVERT:
+        return own
+    before = _element(program.program.values[node.operands[0]])
+    return before if isinstance(before, ir.FloatType) else own
 
 
 def smallest(program: LoopProgram, number: int, rule: AccumulatorRule) -> int:

@@ -13,6 +13,7 @@ from hloom.passes.framework.text import pluralize
 from hloom.passes.ir import walk
 from hloom.passes.ir.op_facts import FlowRule
 from hloom.passes.phase_loops.copies import CopyFinder, LoopCopies
+from hloom.passes.phase_loops.devices import DeviceParts, parts_of
 from hloom.passes.phase_loops.errors import NotLoopableError
 from hloom.passes.phase_loops.leaving import (
     AccumulatorRule,
@@ -49,6 +50,7 @@ class LoopsPlan:
       rest: the elements of a last shorter chunk, which is done after the loop; 0 without one.
       loops: one for each phase.
       gone: operations that the loops replace, in the order of the program.
+      parts: the devices that run the loops each by itself; None where XLA divides the loops.
     """
 
     program: LoopProgram
@@ -57,6 +59,7 @@ class LoopsPlan:
     rest: int
     loops: tuple[PhaseLoop, ...]
     gone: tuple[FlowNode, ...]
+    parts: DeviceParts | None
 
     @property
     def flow(self) -> DimensionFlow:
@@ -74,7 +77,8 @@ class LoopsPlan:
         """E.g. "2 loops of 4 chunks of 16"."""
         text = f"{pluralize(len(self.loops), 'loop')} of {pluralize(self.chunks, 'chunk')}"
         text += f" of {self.length}"
-        return f"{text}, the last of {self.rest}" if self.rest else text
+        text += f", the last of {self.rest}" if self.rest else ""
+        return text if self.parts is None else f"{text}, on each of {self.parts.count} devices"
 
     def lines(self) -> Iterator[str]:
         yield f"{self.summary()}, along a dimension of {self.flow.size}"
@@ -88,6 +92,7 @@ class LoopsPlan:
             "chunks": self.chunks,
             "length": self.length,
             "rest": self.rest,
+            "devices": 1 if self.parts is None else self.parts.count,
             "seeds": [f"{seed.value.type} along {seed.layout}" for seed in self.flow.seeds],
             "loops": [
                 {
@@ -120,7 +125,13 @@ def plan_loops(
     planner = _Planner(program, accumulate_in)
     loops = planner.loops()
     plan = LoopsPlan(
-        program, length, flow.size // length, flow.size % length, loops, planner.gone()
+        program,
+        length,
+        flow.size // length,
+        flow.size % length,
+        loops,
+        planner.gone(),
+        parts_of(program, [(loop.copies, loop.exits) for loop in loops]),
     )
     place_loops(plan, {})
     return plan

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
@@ -18,15 +18,34 @@ class ChunkStart:
       index: the first element of the dimension, a scalar.
       zero: a zero of the same type.
       length: the elements of the chunk.
+      devices: how many devices have a part of the dimension each, in a loop that each runs by
+        itself; 1 in any other.
+      device: the number of the device; None with one.
     """
 
     index: ir.Value
     zero: ir.Value
     length: int
+    devices: int = 1
+    device: ir.Value | None = None
+
+    def own(self, layout: AxisLayout) -> AxisLayout:
+        """How the dimension lies in the part of a value that one device has."""
+        return own_layout(layout, self.devices)
 
 
-def chunk_type(type_: ir.Type, layout: AxisLayout, length: int) -> ir.Type:
+def own_layout(layout: AxisLayout, devices: int) -> AxisLayout:
+    """How the dimension lies in the part of a value that one of so many devices has."""
+    return replace(layout, outer=layout.outer // devices)
+
+
+def chunk_type(type_: ir.Type, layout: AxisLayout, chunk: ChunkStart) -> ir.Type:
     """The type of a chunk of a value of this type."""
+    return resized(type_, chunk.own(layout), chunk.length)
+
+
+def resized(type_: ir.Type, layout: AxisLayout, length: int) -> ir.Type:
+    """A type with so many elements of the dimension in an axis of this layout."""
     shape = _shape(type_)
     shape[layout.axis] = layout.outer * length * layout.inner
     return _with_shape(type_, shape)
@@ -42,7 +61,14 @@ def stack_type(type_: ir.Type, layout: AxisLayout) -> ir.Type:
 
 def read_chunk(value: ir.Value, layout: AxisLayout, chunk: ChunkStart) -> ir.Value:
     """A chunk of a whole value."""
-    made = chunk_type(value.type, layout, chunk.length)
+    if chunk.device is not None:
+        value = _part(value, layout, chunk, chunk.device)
+    return read_own_chunk(value, chunk.own(layout), chunk)
+
+
+def read_own_chunk(value: ir.Value, layout: AxisLayout, chunk: ChunkStart) -> ir.Value:
+    """A chunk of the part of a value that a device has."""
+    made = resized(value.type, layout, chunk.length)
     source = _reshaped(value, stack_type(value.type, layout))
     sizes, starts = _window(source, layout, chunk)
     sliced = stablehlo.dynamic_slice(source, starts, ir.DenseI64ArrayAttr.get(sizes))
@@ -62,7 +88,17 @@ def read_iota(type_: ir.Type, layout: AxisLayout, chunk: ChunkStart) -> ir.Value
     line = stablehlo.IotaOp(numbers, 0).result
     cut = read_chunk(line, AxisLayout(0, layout.outer, layout.size, layout.inner), chunk)
     axes = ir.DenseI64ArrayAttr.get([layout.axis])
-    return stablehlo.broadcast_in_dim(chunk_type(type_, layout, chunk.length), cut, axes)
+    return stablehlo.broadcast_in_dim(chunk_type(type_, layout, chunk), cut, axes)
+
+
+def _part(value: ir.Value, layout: AxisLayout, chunk: ChunkStart, device: ir.Value) -> ir.Value:
+    """The part of a whole value that a device has, as if it were sharded."""
+    shape, axis = _shape(value.type), layout.axis
+    length = shape[axis] // chunk.devices
+    starts = [chunk.zero] * len(shape)
+    starts[axis] = stablehlo.multiply(device, scalar(device.type, length))
+    shape[axis] = length
+    return stablehlo.dynamic_slice(value, starts, ir.DenseI64ArrayAttr.get(shape))
 
 
 def _window(

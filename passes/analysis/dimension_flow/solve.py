@@ -241,10 +241,10 @@ class _Reader:
         """Axes of arguments and of constraints count."""
         counts = []
         for value in self._program.root.arguments:
-            layout = self._of(value).layout
-            if layout is not None:
-                by_axis = argument_counts(ir.BlockArgument(self._program.values[value]))
-                counts.append((layout, by_axis))
+            layout, read = self._of(value).layout, self._program.values[value]
+            # What a part reads may be the result of an operation outside of it.
+            if layout is not None and isinstance(read.owner, ir.Block):
+                counts.append((layout, argument_counts(ir.BlockArgument(read))))
         for node in self._program.root.inside():
             if node.op.name == CONSTRAINT:
                 layout = self._of(node.operands[0]).layout

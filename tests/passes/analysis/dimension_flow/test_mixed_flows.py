@@ -6,8 +6,9 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.examples import drawn
 from support.flows.mixed import WIDTH, Step, mixed_programs, values_of
 from support.flows.runs import assert_chunks_agree, flow_of, lowered
 
@@ -20,12 +21,7 @@ PARTS = [(1, WIDTH, 1), (1, 2, 2), (2, 2, 1)]
 """How the dimension lies in its axes: the whole of it, the major or the minor half."""
 
 
-@settings(
-    max_examples=80,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow],
-)
+@drawn(80)
 @given(
     mixed_programs,
     st.sampled_from(PARTS),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.examples import drawn
 from support.flows.runs import assert_chunks_agree, flow_of, lowered
 from support.programs import normal, weights
 from support.random_programs import ROWS, WIDTH, Step, gradient, programs
@@ -12,12 +13,7 @@ CUTS = [(0, 0), (0, 1), (1, 0), (1, 1)]
 """The axes of x and of w."""
 
 
-@settings(
-    max_examples=60,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow],
-)
+@drawn(60)
 @given(programs, st.sets(st.sampled_from(CUTS), min_size=1, max_size=2), st.sampled_from([2, 3]))
 def test_chunks_give_what_the_whole_gives(
     program: list[Step], cuts: set[tuple[int, int]], count: int

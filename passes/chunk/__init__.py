@@ -1,0 +1,150 @@
+"""Run what makes and reads the largest values in chunks of one dimension, so that they are never
+whole.
+
+A language model's loss head makes logits of [tokens, vocabulary], several times over with their
+gradients, and only sums and small values leave it. So does attention by query, or an MLP by
+position, inside a layer that is recomputed. Around the largest values at the peak this pass finds
+the region that one loop over a dimension can hold, and writes it as that loop: the loss, its
+gradient and the products of both gradients, each chunk of logits computed once.
+
+Before::
+
+    %0 = stablehlo.dot_general %x, %w          : tensor<8192x131072xbf16>
+    %1 = stablehlo.exponential %0              : tensor<8192x131072xbf16>
+    %2 = stablehlo.reduce(%1) add across [1]   : tensor<8192xbf16>
+
+After::
+
+    %2 = stablehlo.while (8 times) {
+      %c = stablehlo.dynamic_slice %x          : tensor<1024x768xbf16>
+      %0 = stablehlo.dot_general %c, %w        : tensor<1024x131072xbf16>
+      %1 = stablehlo.exponential %0            : tensor<1024x131072xbf16>
+      %s = stablehlo.reduce(%1) add across [1] : tensor<1024xbf16>
+      stablehlo.dynamic_update_slice ...       : tensor<8192xbf16>
+    }
+
+A dimension is taken only if one loop has all of the region: never the vocabulary of a softmax, nor
+the keys of attention, whose maximum and sum would each take a loop of their own. Of several, one
+that is not sharded over devices is taken before one that is, then the one that leaves least memory,
+then the first. Values that cannot be cut stay, and the plan says why.
+
+Without `chunks` a loop has the fewest that take it off the program's peak, and no more than keep
+matrix products as fast as whole ones by the cost model. With a budget it has the fewest that hold
+it, and XLA's figure for the compiled plan corrects the model.
+
+Sums over chunks are added up in float32 where that takes no more memory than the loop saves, or
+where the program converts them to float32 anyway; else in their own type.
+
+The package, in the order in which a module passes through it:
+
+- ``planner`` takes values at the peak, and tries their dimensions; ``region`` finds the operations
+  around a value, ``memory`` what a block takes with them in a loop, ``work`` how their products
+  fill the device, ``accumulators`` in what type sums are added up;
+- ``plan`` is what it decides, ``record`` what an attempt remembers, ``closed_loop`` what to try
+  next.
+
+Source: fused linear cross-entropy (Hsu et al., "Liger Kernel", 2024) does this by hand to one loss;
+`docs/decisions/0023` has the rules and what they rest on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jax.extend.mlir import ir
+
+from hloom.passes.chunk.closed_loop import best_of, goal_after, temp_budget
+from hloom.passes.chunk.plan import ChunkPlan
+from hloom.passes.chunk.planner import ChunkPlanner
+from hloom.passes.chunk.record import ChunkRecord
+from hloom.passes.cse import Cse
+from hloom.passes.fold_transposes import FoldTransposes
+from hloom.passes.framework.base import Pass, Target
+from hloom.passes.framework.feedback import Attempt, Complaint, MeasuredPass
+from hloom.passes.framework.options import Budget, Bytes, option
+from hloom.passes.free_constants import FreeConstants
+from hloom.passes.inline import Inline
+from hloom.passes.phase_loops.apply import apply_loops
+from hloom.passes.remat.explain import describe_floor, describe_peak
+
+SCOPE = "hloom.chunk"
+"""Name-stack component of the operations that loops add."""
+
+
+@dataclass(frozen=True)
+class Chunk(MeasuredPass[ChunkRecord]):
+    """Run what makes and reads the largest values in chunks."""
+
+    name: ClassVar[str] = "chunk"
+    summary: ClassVar[str] = "run loss heads, attention and MLPs in chunks, so that the largest values are never whole"
+    example: ClassVar[str] = "chunk{chunks=8}"
+    requires: ClassVar[tuple[type[Pass], ...]] = (Inline, FoldTransposes, Cse, FreeConstants)
+    once: ClassVar[bool] = True
+    saves_memory: ClassVar[bool] = True
+    record_type: ClassVar[type[ChunkRecord]] = ChunkRecord
+
+    budget: Budget | None = option(
+        None,
+        doc="the memory that a step may take on a device: bytes for arguments, results and all "
+        "temporaries; a share of the temporaries that the program takes without the pass; fit, for "
+        "what the device has; or min, for the least that can be reached. The fewest chunks that "
+        "hold it",
+    )
+    chunks: int | None = option(
+        None,
+        doc="iterations of each loop; otherwise the fewest that take it off the program's peak, "
+        "as long as products still fill the device",
+        minimum=2,
+    )
+    min_bytes: Bytes = option(
+        Bytes(16 * 2**20), doc="values smaller than this are left whole", minimum=0
+    )
+    compiles: int = option(
+        3, doc="how often the program may be compiled to hold the budget", minimum=1
+    )
+
+    def plan_after(
+        self, module: ir.Module, target: Target, attempts: Sequence[Attempt[ChunkRecord]]
+    ) -> ChunkPlan:
+        planner = ChunkPlanner(module, target, self.chunks, self.min_bytes)
+        if self.budget is None:
+            return planner.plan()
+        return planner.plan(goal_after(self.budget, attempts, target, planner))
+
+    def wants_another(self, attempts: Sequence[Attempt[ChunkRecord]], target: Target) -> bool:
+        if self.budget is None:
+            return False
+        limit = temp_budget(self.budget, attempts, target)
+        if limit is None or attempts[-1].record.is_final:
+            return False
+        return all(attempt.temp_bytes > limit for attempt in attempts)
+
+    def best(self, attempts: Sequence[Attempt[ChunkRecord]], target: Target) -> int:
+        if self.budget is None:
+            return len(attempts) - 1
+        return best_of(attempts, temp_budget(self.budget, attempts, target))
+
+    def complaint(
+        self,
+        attempts: Sequence[Attempt[ChunkRecord]],
+        best: int,
+        target: Target,
+        module_of_best: Callable[[], ir.Module],
+    ) -> Complaint | None:
+        if self.budget is None or not attempts or self.budget.least:
+            return None
+        limit = temp_budget(self.budget, attempts, target)
+        attempt = attempts[best]
+        if limit is None or attempt.temp_bytes <= limit:
+            return None
+        percent = self.budget.percent
+        around = 0 if percent is not None else attempt.step_bytes - attempt.temp_bytes
+        floor = describe_floor(percent, attempt.temp_bytes + around, limit + around)
+        return Complaint(f"{floor} {describe_peak(module_of_best())}".strip())
+
+    def apply(self, plan: ChunkPlan) -> None:
+        replaced: dict[ir.Value, ir.Value] = {}
+        for region in plan.regions:
+            apply_loops(region.loops, SCOPE, replaced)

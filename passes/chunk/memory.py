@@ -1,0 +1,228 @@
+"""What a block takes with regions in loops, by hloom's model of XLA's memory.
+
+A loop stands in the trace of its block as one operation: it reads what the region reads, makes what
+is read of the region elsewhere, and has inside it what one of its iterations takes.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+
+from jax.extend.mlir import ir
+
+from hloom.passes.analysis.block_graph import BlockGraph
+from hloom.passes.analysis.memory_model.layouts import transposing_bytes
+from hloom.passes.analysis.memory_model.peak import Peak, buffer_timeline, simulate
+from hloom.passes.analysis.memory_model.trace import OpTrace
+from hloom.passes.analysis.memory_model.tracer import trace_block
+from hloom.passes.analysis.shards import Shards
+from hloom.passes.chunk.region import Region
+from hloom.passes.ir.op_facts import BufferUse
+from hloom.passes.ir.ops import facts_of
+
+
+@dataclass(frozen=True)
+class LiveValue:
+    """A value that is in memory at the peak.
+
+    Attributes:
+      block: its block.
+      value: the value.
+      bytes: its bytes on one device.
+    """
+
+    block: BlockMemory
+    value: ir.Value
+    bytes: int
+
+
+class BlockMemory:
+    """The memory of a block and of the blocks in it; changes as regions are put in loops.
+
+    Attributes:
+      graph: the block as it is.
+      trace: the block with its loops.
+    """
+
+    def __init__(
+        self, block: ir.Block, shards: Shards, parent: tuple[BlockMemory, int] | None = None
+    ) -> None:
+        self.graph = BlockGraph.of(block, shards)
+        self._parent = parent
+        self._inside: dict[int, list[BlockMemory]] = {}
+        for position, op in enumerate(self.graph.ops):
+            if facts_of(op.name).holds_code:
+                self._inside[position] = [
+                    BlockMemory(inner, shards, (self, position))
+                    for region in op.regions
+                    for inner in region.blocks
+                ]
+        position_of = {op: position for position, op in enumerate(self.graph.ops)}
+        self.trace = trace_block(self.graph, lambda op: self._around(position_of[op]))
+        self._positions = list(range(len(self.trace.uses)))
+        """By operation of the trace its position in the graph; of a loop that of its last one."""
+        self._peak: Peak | None = None
+
+    @property
+    def block(self) -> ir.Block:
+        return self.graph.block
+
+    @property
+    def peak(self) -> Peak:
+        if self._peak is None:
+            self._peak = simulate(self.trace)
+        return self._peak
+
+    def _around(self, position: int) -> int:
+        """Bytes inside an operation with code in it."""
+        inside = max(block.peak.bytes for block in self._inside[position])
+        return max(inside, transposing_bytes(self.graph.ops[position], self.graph.shards))
+
+    def alive(self) -> Iterator[LiveValue]:
+        """The values in memory at the peak, here and in the code that runs then."""
+        for value, size_bytes in self.peak.alive:
+            yield LiveValue(self, self.graph.values[value], size_bytes)
+        if self._positions:
+            inside = self._inside.get(self._positions[self.peak.position])
+            if inside:
+                yield from max(inside, key=lambda block: block.peak.bytes).alive()
+
+    def size(self, value: ir.Value) -> int:
+        return self.graph.size(self.graph.index[value])
+
+    def with_loop(self, region: Region) -> LoopMemory:
+        """The memory with a region in a loop; `LoopMemory.take` makes it that of the block."""
+        return LoopMemory(self, region)
+
+    def put(self, trace: OpTrace, positions: list[int]) -> None:
+        self.trace, self._positions = trace, positions
+        self._changed()
+
+    def _changed(self) -> None:
+        self._peak = None
+        if self._parent is not None:
+            outer, position = self._parent
+            place = outer._positions.index(position)
+            outer.trace.inner[place] = outer._around(position)
+            outer._changed()
+
+    def collapsed(
+        self, nodes: Collection[int], repeated: Collection[int]
+    ) -> tuple[OpTrace, list[int], int]:
+        """The trace with one operation in place of some, by their positions in the graph.
+
+        What does not depend on them runs before it. Gives the positions, and where it is, too.
+        ``repeated`` are values that it does not read, although it is made of them.
+        """
+        trace, taken = self.trace, set(nodes)
+        inside = [n for n, position in enumerate(self._positions) if position in taken]
+        chosen, last = set(inside), inside[-1]
+        made = {value for n in inside for value in trace.makes[n]}
+        reached = set(made)
+        before, after = [], []
+        for n in range(len(trace.uses)):
+            if n in chosen:
+                continue
+            if n <= last and reached.isdisjoint(trace.reads[n]):
+                before.append(n)
+            else:
+                after.append(n)
+                if n <= last:
+                    reached.update(trace.makes[n])
+        free = made | set(repeated)
+        read = dict.fromkeys(value for n in inside for value in trace.reads[n] if value not in free)
+        outside = {value for n in (*before, *after) for value in trace.reads[n]} | trace.returned
+        order = [*before, last, *after]
+        found = replace(
+            trace,
+            uses=[trace.uses[n] for n in order],
+            reads=[trace.reads[n] for n in order],
+            makes=[trace.makes[n] for n in order],
+            inner=[trace.inner[n] for n in order],
+        )
+        place = len(before)
+        found.uses[place] = BufferUse.WHOLE
+        found.reads[place] = list(read)
+        found.makes[place] = [v for n in inside for v in trace.makes[n] if v in outside]
+        found.inner[place] = 0
+        return found, [self._positions[n] for n in order], place
+
+    def iteration(self, region: Region, trips: int) -> OpTrace:
+        """The trace of an iteration of a region's loop: with chunks of what is split.
+
+        What is partial takes nothing: it is added where the sum lies.
+        """
+        index, flow = self.graph.index, region.flow
+        at = {op: n for n, op in enumerate(self.graph.ops)}
+        chosen = {at[node.op] for node in region.nodes}
+        places = [n for n, position in enumerate(self._positions) if position in chosen]
+        sizes = list(self.trace.sizes)
+        values = flow.program.values
+        made = {value for node in region.nodes for value in node.results}
+        for number in {*made, *flow.program.root.arguments}:
+            value, found = index[values[number]], flow.of(values[number])
+            if found.is_split or (number in made and number in region.large):
+                sizes[value] = -(-sizes[value] // trips)
+            elif found.is_partial:
+                sizes[value] = 0
+        root = flow.program.root
+        return OpTrace(
+            uses=[self.trace.uses[n] for n in places],
+            reads=[self.trace.reads[n] for n in places],
+            makes=[self.trace.makes[n] for n in places],
+            sizes=sizes,
+            inner=[0] * len(places),
+            inputs=frozenset(index[values[value]] for value in root.arguments),
+            returned=frozenset(index[values[value]] for value in root.returned),
+        )
+
+
+class LoopMemory:
+    """The memory of a block with one more region in a loop.
+
+    Attributes:
+      rest_bytes: the peak of everything but the loop.
+      around_bytes: what is in memory while it runs, without what is in the loop.
+    """
+
+    def __init__(self, memory: BlockMemory, region: Region) -> None:
+        self._memory, self._region = memory, region
+        at = {op: n for n, op in enumerate(memory.graph.ops)}
+        values = region.flow.program.values
+        inside = [
+            at[node.op] for node in region.nodes if not region.repeated.issuperset(node.results)
+        ]
+        repeated = [memory.graph.index[values[each]] for each in region.repeated]
+        found = memory.collapsed(inside, repeated)
+        self._trace, self._positions, self._place = found
+        timeline = buffer_timeline(self._trace)
+        self.rest_bytes = self.around_bytes = 0
+        for position, alive_bytes in zip(timeline.positions, timeline.bytes, strict=True):
+            if position == self._place:
+                self.around_bytes = alive_bytes
+            else:
+                self.rest_bytes = max(self.rest_bytes, alive_bytes)
+        self._iterations: dict[int, int] = {}
+
+    def along(self, region: Region) -> LoopMemory:
+        """The same for another dimension of the same operations."""
+        found = copy.copy(self)
+        found._region, found._iterations = region, {}
+        return found
+
+    def iteration_bytes(self, trips: int) -> int:
+        """What one of so many iterations takes."""
+        if trips not in self._iterations:
+            self._iterations[trips] = simulate(self._memory.iteration(self._region, trips)).bytes
+        return self._iterations[trips]
+
+    def loop_bytes(self, trips: int, beside: int = 0) -> int:
+        """What is in memory while the loop runs, with so much beside its results."""
+        return self.around_bytes + self.iteration_bytes(trips) + beside
+
+    def take(self, trips: int, beside: int = 0) -> None:
+        """Makes the loop one of the block."""
+        self._trace.inner[self._place] = self.iteration_bytes(trips) + beside
+        self._memory.put(self._trace, self._positions)

@@ -1,0 +1,308 @@
+"""Finds the regions to run as loops: around the largest values at the peak, one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from jax.extend.mlir import ir
+
+from hloom.passes.analysis.dimension_flow.program import FlowProgram
+from hloom.passes.analysis.dimension_flow.result import site
+from hloom.passes.analysis.memory_model.tracer import prediction_of
+from hloom.passes.analysis.shards import Shards
+from hloom.passes.chunk.accumulators import Accumulators
+from hloom.passes.chunk.memory import BlockMemory, LiveValue, LoopMemory
+from hloom.passes.chunk.plan import ChunkedRegion, ChunkPlan, LeftValue
+from hloom.passes.chunk.record import ChunkRecord
+from hloom.passes.chunk.region import NoRegionError, Region, RegionFinder
+from hloom.passes.chunk.work import RegionWork
+from hloom.passes.framework.base import Target
+from hloom.passes.framework.feedback import Prediction
+from hloom.passes.ir import walk
+from hloom.passes.phase_loops.errors import NotLoopableError
+from hloom.passes.phase_loops.plan import LoopsPlan, plan_loops
+from hloom.passes.remat.explain import size
+
+_MOST_REGIONS = 64
+"""Of a program."""
+
+_MOST_OPERATIONS = 400_000
+"""That are simulated again, all regions together: a simulation takes as long as the block has."""
+
+_SMALL = 0.02
+"""A value of less than this share of the peak is left alone."""
+
+_GAIN = 0.95
+"""A loop has to take less than this share of the peak it is to lower."""
+
+_WORTH = 0.95
+"""Each region, on the average of some, has to lower the peak to less than this share."""
+
+_MOST_ALIKE = 4
+"""Regions that lower the peak only together, as those of layers that are recomputed one by one. More
+loops than these between other work leave gaps in XLA's memory that take more than they save."""
+
+_BETTER = 0.9
+"""The region around another value is taken where its loop takes less than this share."""
+
+_MOST_TRIED = 4
+"""Values of which the regions are compared, as long as the program is not large."""
+
+_LARGE_PROGRAM = 20_000
+"""Operations."""
+
+_SAME = 1.02
+"""Dimensions whose loops take so much more than the best one are as good."""
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """A loop that could be made."""
+
+    region: Region
+    memory: LoopMemory
+    accumulators: Accumulators
+    trips: int
+    bytes: int
+    holds: bool
+    """Whether the loop takes no more than it is to take."""
+    loops: LoopsPlan | None = None
+
+    @property
+    def beside(self) -> int:
+        return self.accumulators.beside_bytes
+
+    @property
+    def sharded(self) -> bool:
+        return self.region.flow.sharded > 1
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether no other dimension need be looked at."""
+        return self.holds and not self.sharded
+
+    def written(self) -> _Candidate:
+        """With its loops. Raises NotLoopableError."""
+        loops = plan_loops(self.region.flow, self.trips, accumulate_in=self.accumulators)
+        if not loops.exits:
+            raise NotLoopableError(None, "all that is read of it is there before a loop")
+        return replace(self, loops=loops)
+
+    def has(self, value: ir.Value) -> bool:
+        """Whether a value is one that the loop avoids."""
+        program = self.region.flow.program
+        return program.index.get(value) in self.region.large
+
+
+class ChunkPlanner:
+    """Plans for one module.
+
+    Args:
+      module: the module, its calls inlined.
+      target: what it will run on.
+      chunks: iterations of each loop; None to choose.
+      min_bytes: smaller values are left alone.
+    """
+
+    def __init__(
+        self, module: ir.Module, target: Target, chunks: int | None, min_bytes: int
+    ) -> None:
+        self._module, self._target = module, target
+        self._chunks, self._min_bytes = chunks, min_bytes
+        block = walk.entry_function(module).regions[0].blocks[0]
+        self._memory = BlockMemory(block, Shards.of(module))
+        self._unmodified = prediction_of(
+            self._memory.graph, self._memory.trace, self._memory.peak
+        )
+        is_large = len(self._memory.graph.ops) > _LARGE_PROGRAM
+        self._most_tried = 1 if is_large else _MOST_TRIED
+        self._finders: dict[BlockMemory, RegionFinder] = {}
+        self._left: dict[tuple[BlockMemory, ir.Value], LeftValue] = {}
+        self._found: list[ChunkedRegion] = []
+
+    @property
+    def around_bytes(self) -> int:
+        """Arguments and results of the step."""
+        return self._unmodified.step_bytes - self._unmodified.temp_bytes
+
+    @property
+    def before_bytes(self) -> int:
+        return self._unmodified.temp_bytes
+
+    def plan(self, goal_bytes: int | None = None) -> ChunkPlan:
+        """The plan; with a goal the one of the fewest chunks that takes no more, if one does."""
+        work, is_least = 0, False
+        least_bytes, used = self.before_bytes, 0
+        while goal_bytes is None or self._memory.peak.bytes > goal_bytes:
+            work += len(self._memory.graph.ops)
+            if len(self._found) >= _MOST_REGIONS or (work > _MOST_OPERATIONS and self._found):
+                break
+            if goal_bytes is None and len(self._found) - used >= _MOST_ALIKE:
+                break
+            if not self._next(goal_bytes):
+                is_least = True
+                break
+            if self._memory.peak.bytes < _WORTH ** (len(self._found) - used) * least_bytes:
+                least_bytes, used = self._memory.peak.bytes, len(self._found)
+        # Those after the last one that lowers the peak are of no use.
+        regions, after_bytes = tuple(self._found[:used]), least_bytes
+        prediction = Prediction(self.around_bytes + after_bytes, after_bytes, 0.0)
+        record = ChunkRecord(
+            prediction, chunks=sum(each.loops.chunks for each in regions), is_least=is_least
+        )
+        left = sorted(self._left.values(), key=lambda value: -value.bytes)
+        return ChunkPlan(regions, tuple(left), record, self.before_bytes)
+
+    def _next(self, goal_bytes: int | None) -> bool:
+        """Makes a loop around the largest value at the peak that one can be made around."""
+        peak_bytes = self._memory.peak.bytes
+        least = max(self._min_bytes, int(_SMALL * peak_bytes), 1)
+        alive = sorted(self._memory.alive(), key=lambda live: -live.bytes)
+        tried: list[tuple[LiveValue, _Candidate]] = []
+        for live in alive:
+            if live.bytes < least or len(tried) >= self._most_tried:
+                break
+            key = (live.block, live.value)
+            if key in self._left or any(found.has(live.value) for _, found in tried):
+                continue
+            # What is beside the block of a value that is in another one leaves less for it.
+            beside = peak_bytes - live.block.peak.bytes
+            goal = None if goal_bytes is None else goal_bytes - beside
+            candidate, reasons = self._best(live, goal)
+            if candidate is None:
+                self._left[key] = LeftValue(live.value, live.bytes, reasons)
+                continue
+            tried.append((live, candidate))
+            if candidate.holds:
+                break
+        if not tried:
+            return False
+        best, found = tried[0]
+        for live, other in tried[1:]:
+            if live.block is best.block and other.bytes < _BETTER * found.bytes:
+                best, found = live, other
+        self._take(best, found)
+        return True
+
+    def _take(self, live: LiveValue, found: _Candidate) -> None:
+        assert found.loops is not None
+        before_bytes = live.block.peak.bytes
+        found.memory.take(found.loops.chunks, found.beside)
+        finder = self._finder(live.block)
+        finder.taken.update(
+            node.number
+            for node in found.region.nodes
+            if not all(map(finder.is_repeated, node.results))
+        )
+        in_loop = any(op.name == "stablehlo.while" for op in walk.ancestors(live.block.block))
+        self._found.append(
+            ChunkedRegion(
+                f"region-{len(self._found)}",
+                found.region,
+                found.loops,
+                live.bytes,
+                before_bytes,
+                found.bytes,
+                in_loop,
+            )
+        )
+
+    def _finder(self, block: BlockMemory) -> RegionFinder:
+        if block not in self._finders:
+            self._finders[block] = RegionFinder(FlowProgram.of_block(block.block))
+        return self._finders[block]
+
+    def _best(
+        self, live: LiveValue, goal_bytes: int | None
+    ) -> tuple[_Candidate | None, tuple[str, ...]]:
+        finder = self._finder(live.block)
+        value = finder.program.index.get(live.value)
+        if value is None or value not in finder.makers:
+            return None, ("it is made outside of the code that reads it",)
+        maker = finder.nodes[finder.makers[value]]
+        if maker.number in finder.taken:
+            return None, ("it leaves a loop of this plan",)
+        if maker.blocks:
+            return None, (f"{site(maker.op)} makes it, which has code of its own",)
+        candidates: list[_Candidate] = []
+        reasons: list[str] = []
+        memories: dict[frozenset[int], LoopMemory] = {}
+        for seed, layout in finder.seeds(value):
+            try:
+                region = finder.around(value, seed, layout)
+                candidates.append(self._candidate(live, region, goal_bytes, memories))
+            except NoRegionError as error:
+                reasons.append(f"along {layout}: {error}")
+            else:
+                if candidates[-1].is_enough:
+                    break
+        least = min((each.bytes for each in candidates), default=0)
+        for found in sorted(candidates, key=lambda each: (each.sharded, each.bytes > _SAME * least)):
+            try:
+                return found.written(), ()
+            except NotLoopableError as error:
+                where = "" if error.op is None else f"{site(error.op)}: "
+                reasons.append(f"along {found.region.layout}: {where}{error.reason}")
+        return None, tuple(reasons) or ("no axis of it can be cut",)
+
+    def _candidate(
+        self,
+        live: LiveValue,
+        region: Region,
+        goal_bytes: int | None,
+        memories: dict[frozenset[int], LoopMemory],
+    ) -> _Candidate:
+        peak_bytes = live.block.peak.bytes
+        inside = frozenset(node.number for node in region.nodes)
+        memory = memories.get(inside)
+        memory = memories[inside] = (
+            live.block.with_loop(region) if memory is None else memory.along(region)
+        )
+        accumulators = Accumulators(region, live.block)
+        beside = accumulators.beside_bytes
+        goal = memory.rest_bytes if goal_bytes is None else goal_bytes
+        trips = self._trips(region, memory, beside, goal, fill=goal_bytes is None)
+        found_bytes = memory.loop_bytes(trips, beside)
+        if found_bytes >= _GAIN * peak_bytes:
+            kept = "".join(
+                f"; {'the result' if reader is None else site(reader.op)} reads the whole of it"
+                for _, reader in region.kept[:1]
+            )
+            raise NoRegionError(
+                f"a loop would take {size(found_bytes)} of its block's {size(peak_bytes)}{kept}"
+            )
+        return _Candidate(region, memory, accumulators, trips, found_bytes, found_bytes <= goal)
+
+    def _trips(
+        self, region: Region, memory: LoopMemory, beside: int, goal_bytes: int, *, fill: bool
+    ) -> int:
+        """The fewest chunks that hold the goal; where none do, the most that are of use."""
+        length = region.layout.size
+        if self._chunks is not None:
+            return min(self._chunks, length)
+        work = RegionWork(region, self._target.speed)
+        best = 0
+        for trips in _numbers(length):
+            if fill and not work.fills(trips):
+                break
+            best = trips
+            if memory.loop_bytes(trips, beside) <= goal_bytes:
+                break
+        if not best:
+            raise NoRegionError("its products would not fill the device in chunks")
+        return best
+
+
+_MOST_CHUNKS = 1024
+
+
+def _numbers(length: int) -> Iterator[int]:
+    """Numbers of chunks, that divide the length where about as many do."""
+    wanted = 2
+    while wanted <= min(length, _MOST_CHUNKS):
+        divisors = (n for n in range(wanted, 2 * wanted) if length % n == 0)
+        yield next(divisors, wanted)
+        wanted *= 2
+
+

@@ -1,0 +1,288 @@
+"""Read and write matrices of products as they lie, instead of transposing them.
+
+``x @ w.T`` is a transpose of the weights and a product; its gradient is a product and a transpose.
+XLA makes one kernel of both. A loop around the product would carry the transposed copy, though.
+
+Before::
+
+    %0 = stablehlo.transpose %w, dims = [1, 0] : (tensor<9x4xf32>) -> tensor<4x9xf32>
+    %1 = stablehlo.dot_general %x, %0, contracting_dims = [1] x [0]
+    %2 = stablehlo.dot_general %x, %g, contracting_dims = [0] x [0]
+    %3 = stablehlo.transpose %2, dims = [1, 0] : (tensor<4x9xf32>) -> tensor<9x4xf32>
+
+After::
+
+    %1 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [1]
+    %3 = stablehlo.dot_general %g, %x, contracting_dims = [0] x [0]
+
+An operand is read as it lies where the axes that the product keeps stay in their order, a result is
+written transposed where that only swaps the axes of both operands. Conversions between the product
+and the transpose are done beside it. Transposes of transposes become one, or none. Products with
+attributes beside dimension numbers and precision stay. The numbers are the same.
+Source: XLA's ``TransposeFolding`` does this to the HLO.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo
+
+from hloom.passes.framework.base import Pass, Target
+from hloom.passes.framework.text import pluralize
+from hloom.passes.inline import Inline
+from hloom.passes.ir import walk
+
+_TRANSPOSE, _CONVERT, _PRODUCT = "stablehlo.transpose", "stablehlo.convert", "stablehlo.dot_general"
+_NUMBERS, _PRECISION = "dot_dimension_numbers", "precision_config"
+
+Axes = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _Transposed:
+    """A value as what it is a transpose of: axis i of it is axis ``axes[i]`` of the source."""
+
+    source: ir.Value
+    axes: Axes
+    converts: tuple[ir.Operation, ...] = ()
+    """What it is converted by, the first one first."""
+
+    @property
+    def is_same(self) -> bool:
+        return self.axes == tuple(range(len(self.axes)))
+
+
+@dataclass(frozen=True)
+class FoldTransposesPlan:
+    """What is read, written and made of something else.
+
+    Attributes:
+      operands: products, each with the number of an operand and what it is a transpose of.
+      results: transposes, each with the product whose operands are swapped instead, and with what
+        the result is converted by.
+      merged: transposes of transposes, each with what it is one of, or the same as.
+    """
+
+    operands: tuple[tuple[ir.Operation, int, _Transposed], ...]
+    results: tuple[tuple[ir.Operation, ir.Operation, tuple[ir.Operation, ...]], ...]
+    merged: tuple[tuple[ir.Operation, _Transposed], ...]
+
+    @property
+    def empty(self) -> bool:
+        return not (self.operands or self.results or self.merged)
+
+    def summary(self) -> str:
+        operands = pluralize(len(self.operands), "operand")
+        results = pluralize(len(self.results), "result")
+        merged = pluralize(len(self.merged), "transpose")
+        return f"{operands} and {results} of products not transposed, {merged} merged"
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "operands": len(self.operands),
+            "results": len(self.results),
+            "merged_transposes": len(self.merged),
+        }
+
+
+@dataclass(frozen=True)
+class FoldTransposes(Pass):
+    """Read and write matrices of products as they lie."""
+
+    name: ClassVar[str] = "fold-transposes"
+    summary: ClassVar[str] = "read and write matrices of products as they lie, not transposed"
+    example: ClassVar[str] = "fold-transposes"
+    requires: ClassVar[tuple[type[Pass], ...]] = (Inline,)
+    preparation: ClassVar[bool] = True
+
+    def plan(self, module: ir.Module, target: Target) -> FoldTransposesPlan:
+        operands: list[tuple[ir.Operation, int, _Transposed]] = []
+        results: list[tuple[ir.Operation, ir.Operation, tuple[ir.Operation, ...]]] = []
+        merged: list[tuple[ir.Operation, _Transposed]] = []
+        for op in walk.operations(module.operation):
+            if op.name == _PRODUCT and _is_plain(op, _NUMBERS, _PRECISION):
+                for number in (0, 1):
+                    found = _operand(op, number)
+                    if found is not None:
+                        operands.append((op, number, found))
+            elif op.name == _TRANSPOSE and _is_plain(op, "permutation"):
+                found = _source(op.results[0], through_converts=False)
+                product = _product_of(op)
+                if found.is_same or found.source != op.operands[0]:
+                    merged.append((op, found))
+                elif product is not None:
+                    results.append((op, *product))
+        return FoldTransposesPlan(tuple(operands), tuple(results), tuple(merged))
+
+    def apply(self, plan: FoldTransposesPlan) -> None:
+        freed: list[ir.Value] = []
+        """Results of what may be read by nothing any more."""
+        for op, number, found in plan.operands:
+            freed.append(op.operands[number])
+            _read(op, number, found)
+        for transpose, product, converts in plan.results:
+            freed.append(transpose.results[0])
+            _write_swapped(transpose, product, converts)
+        for transpose, found in plan.merged:
+            freed += [transpose.results[0], transpose.operands[0]]
+            _merge(transpose, found)
+        _erase_unused(freed)
+
+
+def _is_plain(op: ir.Operation, *known: str) -> bool:
+    """Whether an operation has no attributes but the known ones."""
+    return set(walk.attribute_names(op)) <= set(known)
+
+
+def _source(value: ir.Value, *, through_converts: bool) -> _Transposed:
+    """What a value is a transpose of, as far back as there are transposes."""
+    axes: Axes = tuple(range(ir.RankedTensorType(value.type).rank))
+    converts: list[ir.Operation] = []
+    found = _Transposed(value, axes)
+    while not isinstance(value.owner, ir.Block):
+        op = value.owner.operation
+        if op.name == _TRANSPOSE and _is_plain(op, "permutation"):
+            permutation = walk.integers(op, "permutation")
+            axes = tuple(permutation[axis] for axis in axes)
+            value = op.operands[0]
+            found = _Transposed(value, axes, tuple(reversed(converts)))
+        elif through_converts and op.name == _CONVERT and _is_plain(op):
+            converts.append(op)
+            value = op.operands[0]
+        else:
+            break
+    return found
+
+
+def _operand(op: ir.Operation, number: int) -> _Transposed | None:
+    """What an operand of a product is to be read from; None where it stays."""
+    value = op.operands[number]
+    found = _source(value, through_converts=True)
+    if found.source == value:
+        return None
+    batch, contracted = _numbers(op)[number]
+    kept = [found.axes[axis] for axis in range(len(found.axes)) if axis not in {*batch, *contracted}]
+    return found if kept == sorted(kept) else None
+
+
+def _numbers(op: ir.Operation) -> tuple[tuple[list[int], list[int]], tuple[list[int], list[int]]]:
+    """Of both operands the axes that are batches, and those that are contracted."""
+    numbers = stablehlo.DotDimensionNumbers(op.attributes[_NUMBERS])
+    return (
+        (list(numbers.lhs_batching_dimensions), list(numbers.lhs_contracting_dimensions)),
+        (list(numbers.rhs_batching_dimensions), list(numbers.rhs_contracting_dimensions)),
+    )
+
+
+def _set_numbers(op: ir.Operation, left: Sequence[Sequence[int]], right: Sequence[Sequence[int]]) -> None:
+    op.attributes[_NUMBERS] = stablehlo.DotDimensionNumbers.get(
+        lhs_batching_dimensions=left[0],
+        rhs_batching_dimensions=right[0],
+        lhs_contracting_dimensions=left[1],
+        rhs_contracting_dimensions=right[1],
+    )
+
+
+def _product_of(transpose: ir.Operation) -> tuple[ir.Operation, tuple[ir.Operation, ...]] | None:
+    """The product that a transpose is of, if nothing else reads it, and it only swaps operands."""
+    if all(use.owner.operation.name == _TRANSPOSE for use in transpose.results[0].uses):
+        return None  # merged, or unused
+    value, converts = transpose.operands[0], []
+    while not isinstance(value.owner, ir.Block) and len(list(value.uses)) == 1:
+        op = value.owner.operation
+        if op.name == _PRODUCT and _is_plain(op, _NUMBERS, _PRECISION):
+            swapped = walk.integers(transpose, "permutation") == _swapped(op)
+            return (op, tuple(reversed(converts))) if swapped else None
+        if op.name != _CONVERT or not _is_plain(op):
+            return None
+        converts.append(op)
+        value = op.operands[0]
+    return None
+
+
+def _swapped(product: ir.Operation) -> list[int]:
+    """The permutation of a product's axes that swapping its operands is."""
+    (batch, contracted), _ = _numbers(product)
+    rank = len(_shape(product.results[0]))
+    left = len(_shape(product.operands[0])) - len(batch) - len(contracted)
+    first = len(batch)
+    return [*range(first), *range(first + left, rank), *range(first, first + left)]
+
+
+def _read(op: ir.Operation, number: int, found: _Transposed) -> None:
+    """Makes a product read an operand from what that is a transpose of."""
+    op.operands[number] = _converted(found.source, found.converts, op)
+    both = list(_numbers(op))
+    batch, contracted = both[number]
+    both[number] = ([found.axes[n] for n in batch], [found.axes[n] for n in contracted])
+    _set_numbers(op, *both)
+
+
+def _write_swapped(
+    transpose: ir.Operation, product: ir.Operation, converts: Sequence[ir.Operation]
+) -> None:
+    """Puts the product with swapped operands, and what converts it, in place of a transpose."""
+    left, right = _numbers(product)
+    type_ = ir.RankedTensorType(product.results[0].type)
+    shape = _shape(transpose.results[0])
+    swapped = ir.Operation.create(
+        _PRODUCT,
+        results=[ir.RankedTensorType.get(shape, type_.element_type)],
+        operands=[product.operands[1], product.operands[0]],
+        attributes={_NUMBERS: product.attributes[_NUMBERS]},
+        loc=product.location,
+        ip=ir.InsertionPoint(product),
+    )
+    _set_numbers(swapped, right, left)
+    if _PRECISION in product.attributes:
+        both = list(ir.ArrayAttr(product.attributes[_PRECISION]))
+        swapped.attributes[_PRECISION] = ir.ArrayAttr.get(both[::-1])
+    made = _converted(swapped.results[0], converts, transpose)
+    transpose.results[0].replace_all_uses_with(made)
+
+
+def _converted(
+    value: ir.Value, converts: Sequence[ir.Operation], before: ir.Operation
+) -> ir.Value:
+    """A value converted as another one was."""
+    for convert in converts:
+        element = ir.RankedTensorType(convert.results[0].type).element_type
+        type_ = ir.RankedTensorType.get(_shape(value), element)
+        with convert.location, ir.InsertionPoint(before):
+            value = stablehlo.convert(type_, value)
+    return value
+
+
+def _merge(transpose: ir.Operation, found: _Transposed) -> None:
+    if found.is_same:
+        transpose.results[0].replace_all_uses_with(found.source)
+        return
+    transpose.operands[0] = found.source
+    transpose.attributes["permutation"] = ir.DenseI64ArrayAttr.get(list(found.axes))
+
+
+def _erase_unused(values: Sequence[ir.Value]) -> None:
+    """Erases transposes, conversions and products behind values where nothing reads them."""
+    behind: dict[ir.Operation, None] = {}
+    waiting = list(values)
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value.owner, ir.Block):
+            continue
+        op = value.owner.operation
+        if op.name in (_TRANSPOSE, _CONVERT, _PRODUCT) and op not in behind:
+            behind[op] = None
+            waiting += op.operands
+    left = list(behind)
+    while unused := [op for op in left if next(iter(op.results[0].uses), None) is None]:
+        left = [op for op in left if op not in unused]
+        for op in unused:
+            op.erase()
+
+
+def _shape(value: ir.Value) -> list[int]:
+    return list(ir.RankedTensorType(value.type).shape)

@@ -1,0 +1,96 @@
+"""Accumulators: what they start with, and how terms are combined in them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo
+
+from hloom.passes.analysis.dimension_flow.flow import Combine
+from hloom.passes.ir.types import element_bits
+from hloom.passes.ir.while_rewriter import zeros
+
+COMBINES: Mapping[Combine, Callable[..., ir.Value]] = {
+    Combine.SUM: stablehlo.add,
+    Combine.MAX: stablehlo.maximum,
+    Combine.MIN: stablehlo.minimum,
+}
+
+
+def has_identity(element: ir.Type, combine: Combine) -> bool:
+    """Whether an element changes nothing when it is combined with any other."""
+    if combine is Combine.SUM:
+        return True
+    return isinstance(element, ir.IntegerType) or _infinity(element, combine) is not None
+
+
+def identity(type_: ir.RankedTensorType, combine: Combine) -> ir.Value:
+    """A tensor of elements that change nothing when they are combined with others."""
+    if combine is Combine.SUM:
+        return zeros(type_)[-1].results[0]
+    element = type_.element_type
+    attribute = _infinity(element, combine)
+    if attribute is None:
+        attribute = _integer(ir.IntegerType(element), combine)
+    return stablehlo.constant(ir.DenseElementsAttr.get_splat(type_, attribute))
+
+
+def _infinity(element: ir.Type, combine: Combine) -> ir.Attribute | None:
+    """Infinity; None for types without one."""
+    if not isinstance(element, ir.FloatType):
+        return None
+    wanted = -math.inf if combine is Combine.MAX else math.inf
+    attribute = ir.FloatAttr.get(element, wanted, ir.Location.unknown(element.context))
+    return attribute if attribute.value == wanted else None
+
+
+def _integer(element: ir.IntegerType, combine: Combine) -> ir.Attribute:
+    """The least or the greatest integer of a type; of booleans false or true."""
+    width = int(element.width)
+    if width == 1 or element.is_unsigned:
+        number = 0 if combine is Combine.MAX else 2**width - 1
+    else:
+        number = -(2 ** (width - 1)) if combine is Combine.MAX else 2 ** (width - 1) - 1
+    if width == 1:
+        return ir.BoolAttr.get(bool(number))
+    return ir.IntegerAttr.get(element, number)
+
+
+def term_in(made: ir.Value, type_: ir.Type) -> ir.Value:
+    """A term in the type of its accumulator.
+
+    A matrix product that nothing else reads is made in that type, which is its own sum unrounded:
+    the GPU then adds it to the accumulator inside of the product, and no term is in memory.
+    """
+    product = _product_behind(made)
+    if product is not None:
+        tensor, wanted = ir.RankedTensorType(product.type), ir.RankedTensorType(type_)
+        if _is_wider(wanted.element_type, tensor.element_type):
+            product.set_type(ir.RankedTensorType.get(tensor.shape, wanted.element_type))
+            return product
+    return made if made.type == type_ else stablehlo.convert(type_, made)
+
+
+def _product_behind(made: ir.Value) -> ir.Value | None:
+    """The product that a term is, or is converted from, where nothing else reads it."""
+    op = _maker(made)
+    if op is None or len(list(made.uses)):
+        return None
+    if op.name == "stablehlo.convert":
+        [made] = op.operands
+        op = _maker(made)
+        if op is None or len(list(made.uses)) > 1:
+            return None
+    return made if op.name == "stablehlo.dot_general" else None
+
+
+def _maker(value: ir.Value) -> ir.Operation | None:
+    return None if isinstance(value.owner, ir.Block) else value.owner.operation
+
+
+def _is_wider(wide: ir.Type, element: ir.Type) -> bool:
+    if not (isinstance(wide, ir.FloatType) and isinstance(element, ir.FloatType)):
+        return False
+    return (element_bits(wide) or 0) > (element_bits(element) or 0)

@@ -1,0 +1,230 @@
+"""Loops that each device runs on its own part of a dimension.
+
+Where the dimension is sharded over all devices, and all else that a loop reads is on every one of
+them, the loop needs nothing from other devices until it ends. So it runs as a manual computation,
+and what it sums is reduced over the devices once, after it. Left to XLA's partitioner the reduction
+would be a part of each iteration, wherever it is not the loop's own accumulation that is reduced.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import sdy, stablehlo
+
+from hloom.passes.analysis.dimension_flow.flow import AxisLayout, Combine
+from hloom.passes.analysis.dimension_flow.program import FlowNode
+from hloom.passes.analysis.sharding_constraints import CONSTRAINT
+from hloom.passes.ir import mesh, walk
+from hloom.passes.ir.op_facts import Category, FlowRule
+from hloom.passes.ir.ops import facts_of
+from hloom.passes.phase_loops.accumulators import COMBINES
+from hloom.passes.phase_loops.copies import Form, LoopCopies
+from hloom.passes.phase_loops.leaving import Leaves, LoopExit
+from hloom.passes.phase_loops.program import LoopProgram
+
+
+@dataclass(frozen=True)
+class DeviceParts:
+    """The devices that have a part of the dimension each.
+
+    Attributes:
+      mesh: the mesh, or the reference to it.
+      axes: the axes of the mesh that the dimension is sharded along, the major one first.
+      count: the devices.
+    """
+
+    mesh: ir.Attribute
+    axes: tuple[str, ...]
+    count: int
+
+    def sharding(self, type_: ir.Type, axis: int | None) -> sdy.TensorShardingAttr:
+        """A sharding of one axis over the devices, or of none."""
+        references = [sdy.AxisRefAttr.get(name) for name in self.axes]
+        return sdy.TensorShardingAttr.get(
+            self.mesh,
+            [
+                sdy.DimensionShardingAttr.get(references if each == axis else [], is_closed=True)
+                for each in range(ir.RankedTensorType(type_).rank)
+            ],
+        )
+
+    def part(self, type_: ir.Type, axis: int | None) -> ir.Type:
+        """The type of a device's part."""
+        if axis is None:
+            return type_
+        shape = list(ir.RankedTensorType(type_).shape)
+        shape[axis] //= self.count
+        return ir.RankedTensorType.get(shape, ir.RankedTensorType(type_).element_type)
+
+
+def parts_of(
+    program: LoopProgram, loops: Sequence[tuple[LoopCopies, Sequence[LoopExit]]]
+) -> DeviceParts | None:
+    """The devices that can run the loops each by itself; None where they cannot."""
+    found = _of_seeds(program)
+    if found is None or not all(_is_local(program, found, *loop) for loop in loops):
+        return None
+    return found if _is_everywhere(program, [copies for copies, _ in loops]) else None
+
+
+def _of_seeds(program: LoopProgram) -> DeviceParts | None:
+    found: set[tuple[ir.Attribute, tuple[str, ...]]] = set()
+    for seed in program.flow.seeds:
+        sharding = _argument_sharding(seed.value)
+        if sharding is None or _sharded_axes(sharding) != {seed.layout.axis}:
+            return None
+        along = sdy.DimensionShardingAttr(sharding.dimension_shardings[seed.layout.axis])
+        axes = [sdy.AxisRefAttr(axis) for axis in along.axes]
+        if any(axis.sub_axis_info is not None for axis in axes):
+            return None
+        found.add((sharding.mesh_or_ref, tuple(axis.name for axis in axes)))
+    if len(found) != 1:
+        return None
+    [(reference, names)] = found
+    block = program.program.root.block
+    described = mesh.resolved(reference, block.owner.operation)
+    if described is None or mesh.is_in_manual_computation(block):
+        return None
+    sizes = mesh.axis_sizes(described)
+    count = math.prod(sizes[name] for name in names)
+    if count < 2 or count != math.prod(sizes.values()):
+        return None
+    return DeviceParts(reference, names, count)
+
+
+def _argument_sharding(value: ir.Value) -> sdy.TensorShardingAttr | None:
+    """The sharding of a function's argument; None of other values, and without one."""
+    if not isinstance(value.owner, ir.Block) or value.owner.owner.operation.name != "func.func":
+        return None
+    described = walk.readable_attributes(value.owner.owner.operation).get("arg_attrs")
+    if not isinstance(described, ir.ArrayAttr):
+        return None
+    attributes = ir.DictAttr(described[ir.BlockArgument(value).arg_number])
+    if "sdy.sharding" not in attributes:
+        return None
+    return sdy.TensorShardingAttr(attributes["sdy.sharding"])
+
+
+def _sharded_axes(sharding: sdy.TensorShardingAttr) -> set[int]:
+    return {
+        axis
+        for axis, along in enumerate(sharding.dimension_shardings)
+        if len(sdy.DimensionShardingAttr(along).axes)
+    }
+
+
+def _is_local(
+    program: LoopProgram, parts: DeviceParts, copies: LoopCopies, exits: Sequence[LoopExit]
+) -> bool:
+    """Whether a loop's operations need nothing of other devices."""
+    layouts: list[object] = [
+        layout for (_, layout), (_, form) in copies.slices.items() if form is Form.OUTSIDE
+    ]
+    layouts += [found.flow.layout for found in exits if found.leaves is Leaves.STACKED]
+    if any(isinstance(layout, AxisLayout) and layout.outer != parts.count for layout in layouts):
+        return False
+    return all(
+        _stays_local(program, copy.node) for group in copies.by_node.values() for copy in group
+    )
+
+
+def _stays_local(program: LoopProgram, node: FlowNode) -> bool:
+    if node.op.name == CONSTRAINT:
+        sharded = _sharded_axes(sdy.TensorShardingAttr(node.op.attributes["sharding"]))
+        layout = program.of(node.results[0]).layout
+        return sharded <= (set() if layout is None else {layout.axis})
+    if facts_of(node.op.name).category in (Category.COLLECTIVE, Category.MANUAL):
+        return False
+    if node.rule is FlowRule.CUSTOM_CALL or node.op.name.startswith("sdy."):
+        return False
+    return _SHARDINGS.isdisjoint(walk.attribute_names(node.op))
+
+
+_SHARDINGS = frozenset({"mhlo.sharding", "sdy.sharding"})
+
+
+def _is_everywhere(program: LoopProgram, loops: Sequence[LoopCopies]) -> bool:
+    """Whether all that loops read of what is whole is made of what every device has."""
+    cut = {value for copies in loops for value, _ in copies.slices}
+    waiting = [value for copies in loops for value in copies.outside if value not in cut]
+    seen = set(waiting)
+    while waiting:
+        value = waiting.pop()
+        node = program.maker(value)
+        if node is None:
+            sharding = _argument_sharding(program.program.values[value])
+            if sharding is not None and _sharded_axes(sharding):
+                return False
+            continue
+        if program.phase_of(node) and not program.of(value).given:
+            continue  # made by an earlier loop, and reduced there
+        if node.op.name == CONSTRAINT or not _SHARDINGS.isdisjoint(walk.attribute_names(node.op)):
+            return False
+        new = [read for read in node.reads() if read not in seen]
+        seen.update(new)
+        waiting += new
+    return True
+
+
+def compute_by_parts(
+    parts: DeviceParts,
+    operands: Sequence[tuple[ir.Value, int | None]],
+    results: Sequence[tuple[ir.Type, int | None]],
+    body: Callable[[Sequence[ir.Value]], Sequence[ir.Value]],
+) -> Sequence[ir.Value]:
+    """Writes a manual computation.
+
+    Args:
+      parts: the devices.
+      operands: what it reads, each with the axis that is divided over the devices, or None.
+      results: the types of what it makes, with the same.
+      body: writes a device's computation on its parts, and gives its parts of the results.
+    """
+    made = sdy.ManualComputationOp(
+        [type_ for type_, _ in results],
+        [value for value, _ in operands],
+        _shardings(parts, ((value.type, axis) for value, axis in operands)),
+        _shardings(parts, results),
+        sdy.ManualAxesAttr.get([ir.StringAttr.get(name) for name in parts.axes]),
+    )
+    location = made.operation.location
+    types = [parts.part(value.type, axis) for value, axis in operands]
+    block = made.operation.regions[0].blocks.append(*types, arg_locs=[location] * len(types))
+    with ir.InsertionPoint(block):
+        sdy.ReturnOp(body(block.arguments))
+    return [*made.operation.results]
+
+
+def _shardings(
+    parts: DeviceParts, values: Iterable[tuple[ir.Type, int | None]]
+) -> sdy.TensorShardingPerValueAttr:
+    return sdy.TensorShardingPerValueAttr.get(
+        [parts.sharding(type_, axis) for type_, axis in values]
+    )
+
+
+def reduced(parts: DeviceParts, value: ir.Value, combine: Combine, element: ir.Type) -> ir.Value:
+    """A value combined over the devices, in some element type, inside of a manual computation."""
+    type_ = ir.RankedTensorType(value.type)
+    sent = ir.RankedTensorType.get(type_.shape, element)
+    if sent != type_:
+        value = stablehlo.convert(sent, value)
+    devices = list(range(parts.count))
+    made = stablehlo.AllReduceOp(
+        [sent],
+        [value],
+        ir.Attribute.parse(f"dense<[{devices}]> : tensor<1x{parts.count}xi64>"),
+        channel_handle=ir.Attribute.parse("#stablehlo.channel_handle<handle = 1, type = 1>"),
+        use_global_device_ids=True,
+    )
+    scalar = ir.RankedTensorType.get([], element)
+    location = made.operation.location
+    block = made.operation.regions[0].blocks.append(scalar, scalar, arg_locs=[location] * 2)
+    with ir.InsertionPoint(block):
+        stablehlo.ReturnOp([COMBINES[combine](*block.arguments)])
+    [result] = made.operation.results
+    return result if sent == type_ else stablehlo.convert(type_, result)

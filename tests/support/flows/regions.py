@@ -1,0 +1,87 @@
+"""Random parts of random programs, cut along a random axis of one of their values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+from jax.extend.mlir import ir
+
+from hloom.passes.analysis.dimension_flow.flow import AxisLayout
+from hloom.passes.analysis.dimension_flow.program import FlowProgram
+from hloom.passes.analysis.dimension_flow.result import Seed
+from hloom.passes.analysis.dimension_flow.solve import dimension_flow
+from hloom.passes.phase_loops.apply import apply_loops
+from hloom.passes.phase_loops.errors import NotLoopableError
+from hloom.passes.phase_loops.plan import LoopsPlan, plan_loops
+
+regions = st.lists(
+    st.tuples(*[st.integers(0, 10**6)] * 5),
+    min_size=1,
+    max_size=2,
+)
+"""Of each region where it begins and ends, its seed, the seed's layout, and the chunks."""
+
+
+def planned(module: ir.Module, drawn: Sequence[Sequence[int]]) -> list[LoopsPlan]:
+    """The loops of regions that follow on one another in a module's entry function."""
+    program = FlowProgram.of(module)
+    nodes = program.root.nodes
+    plans, first = [], 0
+    for begin, end, seed, layout, chunks in drawn:
+        if first >= len(nodes):
+            break
+        start = first + begin % (len(nodes) - first)
+        stop = start + 1 + end % (len(nodes) - start)
+        first = stop
+        part = program.part(nodes[start:stop])
+        values = [
+            value
+            for value in (*part.root.arguments, *(v for n in part.root.nodes for v in n.results))
+            if any(size > 1 for size in program.shapes[value] or ())
+        ]
+        if not values:
+            continue
+        value = values[seed % len(values)]
+        ways = _layouts(program.shapes[value] or ())
+        along = ways[layout % len(ways)]
+        flow = dimension_flow(part, [Seed(program.values[value], along)])
+        try:
+            plans.append(plan_loops(flow, 2 + chunks % (along.size - 1)))
+        except NotLoopableError:
+            continue
+    return plans
+
+
+def _layouts(shape: Sequence[int]) -> list[AxisLayout]:
+    return [
+        AxisLayout(axis, outer, size, length // outer // size)
+        for axis, length in enumerate(shape)
+        for outer in range(1, length + 1)
+        if length % outer == 0
+        for size in range(2, length // outer + 1)
+        if length // outer % size == 0
+    ]
+
+
+def assert_regions_agree(
+    module: ir.Module,
+    drawn: Sequence[Sequence[int]],
+    arguments: Sequence[Any],
+    evaluate: Callable[[ir.Module, Sequence[Any]], list[np.ndarray]],
+    *,
+    tolerance: float,
+) -> int:
+    """A program gives the same with these regions in loops. The number of loops."""
+    wanted = evaluate(module, arguments)
+    with module.context, ir.Location.unknown():
+        plans = planned(module, drawn)
+        replaced: dict[ir.Value, ir.Value] = {}
+        for plan in plans:
+            apply_loops(plan, "loops", replaced)
+    assert module.operation.verify()
+    for one, other in zip(evaluate(module, arguments), wanted, strict=True):
+        np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)
+    return sum(len(plan.loops) for plan in plans)
