@@ -8,10 +8,10 @@ examples, and there are 4 microbatches.
 
 Before::
 
-    %h = stablehlo.dot_general %x, %w         : tensor<8x64xf32>     loc("jvp()/dot_general")
+    %h = stablehlo.dot_general %x, %w         : tensor<8x64xf32>
     %y = stablehlo.tanh %h                    : tensor<8x64xf32>
     ...
-    %d = stablehlo.dot_general %x, %g         : tensor<16x64xf32>    loc("transpose(jvp())/dot_general")
+    %d = stablehlo.dot_general %x, %g         : tensor<16x64xf32>
     %u = stablehlo.subtract %w, %d            : tensor<16x64xf32>
 
 After::
@@ -62,7 +62,7 @@ from hloom.passes.accumulate.plan import (
 from hloom.passes.accumulate.record import AccumulateRecord
 from hloom.passes.framework.base import Pass, Target
 from hloom.passes.framework.errors import SpecError
-from hloom.passes.framework.feedback import Attempt, Complaint, MeasuredPass, Planner
+from hloom.passes.framework.feedback import Attempt, Complaint, MeasuredPass
 from hloom.passes.framework.options import Axes, Budget, option
 from hloom.passes.inline import Inline
 from hloom.passes.phase_loops.apply import apply_loops

@@ -105,9 +105,9 @@ def swiglu(weights: Any, x: Any, targets: Any) -> Any:
         normed = x * jax.lax.rsqrt((x * x).mean(-1, keepdims=True) + 1e-6) * weights["gain"]
         q, k, v = (normed @ weights[name] for name in ("q", "k", "v"))
         angles = jnp.arange(x.shape[1])[:, None] * jnp.array([1.0, 0.1, 0.01])
-        q, k = (jnp.concatenate([each[..., :3] * jnp.cos(angles) - each[..., 3:] * jnp.sin(angles),
-                                 each[..., 3:] * jnp.cos(angles) + each[..., :3] * jnp.sin(angles)], -1)
-                for each in (q, k))  # fmt: skip
+        cos, sin = jnp.cos(angles), jnp.sin(angles)
+        halves = [(each[..., :3], each[..., 3:]) for each in (q, k)]
+        q, k = (jnp.concatenate([a * cos - b * sin, b * cos + a * sin], -1) for a, b in halves)
         mixed = x + jax.nn.softmax(jnp.einsum("bqd,bkd->bqk", q, k)) @ v
         made = (
             mixed
@@ -323,13 +323,13 @@ def test_specs(spec: str, printed: str | None) -> None:
     ("spec", "said"),
     [
         ("accumulate{microbatches=2 budget=min}", "wants microbatches or a budget; got both"),
-        ("accumulate,remat{budget=1GiB}", "pass 'remat' has something to hold, and so has 'accumulate'"),
+        ("accumulate,remat{budget=1GiB}", "'remat' has something to hold, and so has 'accumul"),
         ("accumulate{microbatches=0}", "wants a whole number, at least 1, got '0'"),
         ("accumulate{microbatches=2 dtype=f16}", "wants one of f32, keep, got 'f16'"),
         ("accumulate{microbatches=2 args=;x}", "Several are parted by ';'."),
         (
             "accumulate{budget=1GiB},remat{budget=1GiB}",
-            "pass 'remat' has something to hold, and so has 'accumulate' (at character 25). One pass",
+            "'remat' has something to hold, and so has 'accumulate' (at character 25). One pass",
         ),
     ],
 )  # fmt: skip

@@ -186,5 +186,5 @@ def test_a_dry_run_predicts() -> None:
         return Attempt(record, record.prediction.step_bytes, record.prediction.temp_bytes)
 
     *_, last = attempts(half, Target(), predicted)
-    assert [attempt.record.microbatches for attempt in last.attempts][0] == 1
+    assert last.attempts[0].record.microbatches == 1
     assert last.attempts[last.best].temp_bytes <= last.attempts[0].temp_bytes / 2
