@@ -19,10 +19,10 @@ from hloom.passes.chunk.region import NoRegionError, Region, RegionFinder
 from hloom.passes.chunk.work import RegionWork
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.feedback import Prediction
+from hloom.passes.framework.text import size
 from hloom.passes.ir import walk
 from hloom.passes.phase_loops.errors import NotLoopableError
 from hloom.passes.phase_loops.plan import LoopsPlan, plan_loops
-from hloom.passes.remat.explain import size
 
 _MOST_REGIONS = 64
 """Of a program."""

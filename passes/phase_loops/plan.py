@@ -22,7 +22,7 @@ from hloom.passes.phase_loops.leaving import (
     smallest,
     widened,
 )
-from hloom.passes.phase_loops.placement import LoopPlace, LoopValues, placed
+from hloom.passes.phase_loops.placement import LoopContents, LoopPlace, LoopValues, placed
 from hloom.passes.phase_loops.program import LoopProgram
 
 
@@ -72,6 +72,15 @@ class LoopsPlan:
     @property
     def exits(self) -> tuple[LoopExit, ...]:
         return tuple(found for loop in self.loops for found in loop.exits)
+
+    @property
+    def contents(self) -> LoopContents:
+        """What the loops read, make and replace, for `placement.check_together`."""
+        return LoopContents(
+            tuple(value for loop in self.loops for value in loop.copies.outside),
+            tuple(found.number for found in self.exits),
+            tuple(node.number for node in self.gone),
+        )
 
     def summary(self) -> str:
         """E.g. "2 loops of 4 chunks of 16"."""
