@@ -47,11 +47,16 @@ def assert_same(
     program = jitted.lower(*arguments)
     wanted = program.compile(compiler_options={"hloom": "off"})(*map(copied, arguments))
     got = program.compile(compiler_options={"hloom": spec})(*map(copied, arguments))
-    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
-        if not jnp.issubdtype(one.dtype, jax.dtypes.prng_key):
-            one, other = np.asarray(one, np.float64), np.asarray(other, np.float64)
-            scale = max(float(np.abs(other).max(initial=0.0)), 1e-3)
-            np.testing.assert_allclose(one, other, rtol=0, atol=tolerance * scale)
+    pairs = [
+        (np.asarray(one, np.float64), np.asarray(other, np.float64))
+        for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True)
+        if not jnp.issubdtype(one.dtype, jax.dtypes.prng_key)
+    ]
+    # Some gradients are zero but for rounding, as a bias's before a layer norm.
+    largest = max(float(np.abs(other).max(initial=0.0)) for _, other in pairs)
+    for one, other in pairs:
+        scale = max(float(np.abs(other).max(initial=0.0)), largest / 100)
+        np.testing.assert_allclose(one, other, rtol=0, atol=tolerance * scale)
     record = hloom.records()[-1]
     assert "microbatches of" in next(run.effect for run in record.runs if run.name == "accumulate")
     return record
