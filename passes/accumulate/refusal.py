@@ -80,5 +80,3 @@ def _innermost(node: FlowNode) -> FlowNode:
     inner = (each for block in node.blocks for each in block.nodes if each.effects)
     found = next(inner, None)
     return node if found is None else _innermost(found)
-
-

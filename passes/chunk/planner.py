@@ -112,9 +112,7 @@ class ChunkPlanner:
         self._chunks, self._min_bytes = chunks, min_bytes
         block = walk.entry_function(module).regions[0].blocks[0]
         self._memory = BlockMemory(block, Shards.of(module))
-        self._unmodified = prediction_of(
-            self._memory.graph, self._memory.trace, self._memory.peak
-        )
+        self._unmodified = prediction_of(self._memory.graph, self._memory.trace, self._memory.peak)
         is_large = len(self._memory.graph.ops) > _LARGE_PROGRAM
         self._most_tried = 1 if is_large else _MOST_TRIED
         self._finders: dict[BlockMemory, RegionFinder] = {}
@@ -238,7 +236,9 @@ class ChunkPlanner:
                 if candidates[-1].is_enough:
                     break
         least = min((each.bytes for each in candidates), default=0)
-        for found in sorted(candidates, key=lambda each: (each.sharded, each.bytes > _SAME * least)):
+        for found in sorted(
+            candidates, key=lambda each: (each.sharded, each.bytes > _SAME * least)
+        ):
             try:
                 return found.written(), ()
             except NotLoopableError as error:
@@ -304,5 +304,3 @@ def _numbers(length: int) -> Iterator[int]:
         divisors = (n for n in range(wanted, 2 * wanted) if length % n == 0)
         yield next(divisors, wanted)
         wanted *= 2
-
-
