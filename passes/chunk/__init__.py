@@ -78,7 +78,9 @@ class Chunk(MeasuredPass[ChunkRecord]):
     """Run what makes and reads the largest values in chunks."""
 
     name: ClassVar[str] = "chunk"
-    summary: ClassVar[str] = "run loss heads, attention and MLPs in chunks, so that the largest values are never whole"
+    summary: ClassVar[str] = (
+        "run what makes the largest values in chunks, so that they are never whole"
+    )
     example: ClassVar[str] = "chunk{chunks=8}"
     requires: ClassVar[tuple[type[Pass], ...]] = (Inline, FoldTransposes, Cse, FreeConstants)
     once: ClassVar[bool] = True

@@ -162,5 +162,3 @@ class ChunkPlan:
     def restricted_to(self, ids: Collection[str]) -> ChunkPlan:
         """The plan with these regions alone, without a prediction."""
         return ChunkPlan(tuple(region for region in self.regions if region.id in set(ids)))
-
-

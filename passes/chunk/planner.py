@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from jax.extend.mlir import ir
 
+from hloom.passes.analysis.dimension_flow.flow import AxisLayout
 from hloom.passes.analysis.dimension_flow.program import FlowProgram
 from hloom.passes.analysis.dimension_flow.result import site
 from hloom.passes.analysis.memory_model.tracer import prediction_of
@@ -67,6 +68,8 @@ class _Candidate:
     bytes: int
     holds: bool
     """Whether the loop takes no more than it is to take."""
+    devices: int
+    """Over how many devices the dimension is sharded."""
     loops: LoopsPlan | None = None
 
     @property
@@ -75,7 +78,7 @@ class _Candidate:
 
     @property
     def sharded(self) -> bool:
-        return self.region.flow.sharded > 1
+        return self.devices > 1
 
     @property
     def is_enough(self) -> bool:
@@ -112,9 +115,7 @@ class ChunkPlanner:
         self._chunks, self._min_bytes = chunks, min_bytes
         block = walk.entry_function(module).regions[0].blocks[0]
         self._memory = BlockMemory(block, Shards.of(module))
-        self._unmodified = prediction_of(
-            self._memory.graph, self._memory.trace, self._memory.peak
-        )
+        self._unmodified = prediction_of(self._memory.graph, self._memory.trace, self._memory.peak)
         is_large = len(self._memory.graph.ops) > _LARGE_PROGRAM
         self._most_tried = 1 if is_large else _MOST_TRIED
         self._finders: dict[BlockMemory, RegionFinder] = {}
@@ -143,7 +144,7 @@ class ChunkPlanner:
             if not self._next(goal_bytes):
                 is_least = True
                 break
-            if self._memory.peak.bytes < _WORTH ** (len(self._found) - used) * least_bytes:
+            if self._is_worth(least_bytes, used):
                 least_bytes, used = self._memory.peak.bytes, len(self._found)
         # Those after the last one that lowers the peak are of no use.
         regions, after_bytes = tuple(self._found[:used]), least_bytes
@@ -153,6 +154,16 @@ class ChunkPlanner:
         )
         left = sorted(self._left.values(), key=lambda value: -value.bytes)
         return ChunkPlan(regions, tuple(left), record, self.before_bytes)
+
+    def _is_worth(self, least_bytes: int, used: int) -> bool:
+        """Whether the newest regions, after the ones in use, lower the peak that those leave.
+
+        One alone may lower a high peak by little, and still by most of what it avoids.
+        """
+        now_bytes, newest = self._memory.peak.bytes, self._found[used:]
+        if len(newest) == 1 and least_bytes - now_bytes > newest[0].value_bytes // 2:
+            return True
+        return now_bytes < _WORTH ** len(newest) * least_bytes
 
     def _next(self, goal_bytes: int | None) -> bool:
         """Makes a loop around the largest value at the peak that one can be made around."""
@@ -228,17 +239,30 @@ class ChunkPlanner:
         candidates: list[_Candidate] = []
         reasons: list[str] = []
         memories: dict[frozenset[int], LoopMemory] = {}
-        for seed, layout in finder.seeds(value):
+        for seed, whole in finder.seeds(value):
+            devices = live.block.graph.shards.devices_along(finder.program.values[seed], whole.axis)
+            length, rest = divmod(whole.size, devices)
+            if rest or length < 2:
+                reasons.append(f"along {whole}: {devices} devices have too little of it to cut")
+                continue
+            # What is sharded is cut on each device.
+            layout = AxisLayout(whole.axis, devices, length, 1)
             try:
                 region = finder.around(value, seed, layout)
-                candidates.append(self._candidate(live, region, goal_bytes, memories))
+                if region.flow.sharded > 1:
+                    raise NoRegionError(
+                        f"{region.flow.sharded} devices would exchange what they have of it"
+                    )
+                found = self._candidate(live, region, goal_bytes, memories)
+                candidates.append(replace(found, devices=devices))
             except NoRegionError as error:
                 reasons.append(f"along {layout}: {error}")
             else:
                 if candidates[-1].is_enough:
                     break
         least = min((each.bytes for each in candidates), default=0)
-        for found in sorted(candidates, key=lambda each: (each.sharded, each.bytes > _SAME * least)):
+        best = sorted(candidates, key=lambda each: (each.sharded, each.bytes > _SAME * least))
+        for found in best:
             try:
                 return found.written(), ()
             except NotLoopableError as error:
@@ -272,7 +296,8 @@ class ChunkPlanner:
             raise NoRegionError(
                 f"a loop would take {size(found_bytes)} of its block's {size(peak_bytes)}{kept}"
             )
-        return _Candidate(region, memory, accumulators, trips, found_bytes, found_bytes <= goal)
+        holds = found_bytes <= goal
+        return _Candidate(region, memory, accumulators, trips, found_bytes, holds, 1)
 
     def _trips(
         self, region: Region, memory: LoopMemory, beside: int, goal_bytes: int, *, fill: bool
@@ -304,5 +329,3 @@ def _numbers(length: int) -> Iterator[int]:
         divisors = (n for n in range(wanted, 2 * wanted) if length % n == 0)
         yield next(divisors, wanted)
         wanted *= 2
-
-
