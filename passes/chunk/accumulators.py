@@ -27,10 +27,9 @@ class Accumulators:
         flow = region.flow
         program = flow.program
         self._converted = {
-            program.values[node.operands[0]]
+            node.op.operands[0]
             for node in region.nodes
-            if node.op.name == "stablehlo.convert"
-            and flow.of(program.values[node.operands[0]]).is_partial
+            if node.op.name == "stablehlo.convert" and flow.of(node.op.operands[0]).is_partial
         }
         sums = [program.values[value] for value in program.root.returned]
         sums = [value for value in sums if flow.of(value).is_partial]

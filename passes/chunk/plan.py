@@ -53,10 +53,11 @@ class ChunkedRegion:
 
     def __str__(self) -> str:
         inside = ", in a loop of the program" if self.in_loop else ""
+        operations = pluralize(len(self.region.nodes), "operation")
+        chunks = pluralize(self.loops.chunks, "chunk")
         return (
-            f"{pluralize(len(self.region.nodes), 'operation')} around {made_at(self.value)}{inside}: "
-            f"{pluralize(self.loops.chunks, 'chunk')} of {self.region.layout} of {self.loops.flow.size}; "
-            f"{size(self.before_bytes)} become {size(self.after_bytes)}"
+            f"{operations} around {made_at(self.value)}{inside}: {chunks} of {self.region.layout} "
+            f"of {self.loops.flow.size}; {size(self.before_bytes)} become {size(self.after_bytes)}"
         )
 
     def lines(self) -> Iterator[str]:

@@ -13,10 +13,11 @@ from hloom.passes.analysis.dimension_flow.result import site
 from hloom.passes.analysis.memory_model.tracer import prediction_of
 from hloom.passes.analysis.shards import Shards
 from hloom.passes.chunk.accumulators import Accumulators
+from hloom.passes.chunk.growth import NoRegionError
 from hloom.passes.chunk.memory import BlockMemory, LiveValue, LoopMemory
 from hloom.passes.chunk.plan import ChunkedRegion, ChunkPlan, LeftValue
 from hloom.passes.chunk.record import ChunkRecord
-from hloom.passes.chunk.region import NoRegionError, Region, RegionFinder
+from hloom.passes.chunk.region import Region, RegionFinder
 from hloom.passes.chunk.work import RegionWork
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.feedback import Prediction
@@ -41,8 +42,8 @@ _WORTH = 0.95
 """Each region, on the average of some, has to lower the peak to less than this share."""
 
 _MOST_ALIKE = 4
-"""Regions that lower the peak only together, as those of layers that are recomputed one by one. More
-loops than these between other work leave gaps in XLA's memory that take more than they save."""
+"""Regions that lower the peak only together, as those of layers that are recomputed one by one.
+More loops than these between other work leave gaps in XLA's memory larger than what they save."""
 
 _BETTER = 0.9
 """The region around another value is taken where its loop takes less than this share."""
@@ -90,6 +91,9 @@ class _Candidate:
         loops = plan_loops(self.region.flow, self.trips, accumulate_in=self.accumulators)
         if not loops.exits:
             raise NotLoopableError(None, "all that is read of it is there before a loop")
+        for left in loops.exits:
+            if left.number in self.region.repeated and left.number in self.region.large:
+                raise NotLoopableError(None, f"the whole of {left.value.type} leaves the loop")
         return replace(self, loops=loops)
 
     def has(self, value: ir.Value) -> bool:
