@@ -10,18 +10,21 @@ SHELL := /bin/bash
 INSTALL = -m pip install --quiet --no-input --disable-pip-version-check
 # The demo and the benchmarks need no GPU; with the extra cuda13 and no GPU JAX would look for one.
 export JAX_PLATFORMS := cpu
-# Of the packages little is ever imported: Python compiles that when it is.
+# Of the packages little is ever imported: Python compiles that when it is, and keeps it: without,
+# each of the hundreds of processes that tests start would compile JAX again, for some seconds.
 export PIP_NO_COMPILE := 1
+unexport PYTHONDONTWRITEBYTECODE
 # Neighbours stay in one worker as far as all have work, so that what a module's tests share is
 # mostly made once.
 PARALLEL = -n $(WORKERS) --dist worksteal
 WORKERS := 2
 
-.PHONY: help demo test test-oldest test-newest test-h100 test-wheel test-built-wheel lint bench wheel gpu clean
+.PHONY: help demo test test-all test-oldest test-newest test-h100 test-wheel test-built-wheel lint bench wheel gpu clean
 
 help:
 	@echo 'make demo         train a small GPT twice, hloom off and on, and compare (2 minutes)'
 	@echo 'make test         everything below, on the oldest and the newest JAX, as CI runs it'
+	@echo 'make test-all     the same with every case on both, and more runs of what goes wrong at times'
 	@echo 'make lint         ruff and mypy'
 	@echo 'make test-oldest  the tests on $(OLDEST_JAX)'
 	@echo 'make test-newest  the tests on $(NEWEST_JAX), which needs Python >= 3.12'
@@ -37,6 +40,10 @@ demo: .venv/demo.stamp
 
 test:
 	@bash .ci/test
+
+# What `make test` leaves out, for time, it says.
+test-all:
+	$(MAKE) --no-print-directory test CASES=all TESTS_THOROUGH=1
 
 lint: .venv/dev.stamp
 	.venv/bin/ruff check .

@@ -154,7 +154,7 @@ class CompileRecord:
         return [
             self._temporaries(),
             f"{self._effects()}{work}",
-            "the budget does not hold" if self.complaint else "",
+            self.shortfall,
             compiles if self.compiles > 1 else "",
             f"passes {units.seconds(self.pass_s)}" if self.spec else "",
         ]
@@ -169,6 +169,14 @@ class CompileRecord:
             return f"{units.size(after)} temporaries, as before"
         about = "" if self.before_is_measured else "about "
         return f"{about}{units.sizes(before, after)} temporaries ({change})"
+
+    @property
+    def shortfall(self) -> str:
+        """What of the spec the program does not have, in few words; `complaint` tells all."""
+        refused = ", ".join(run.name for run in self.runs if run.refusal)
+        if refused:
+            return f"{refused}: not done"
+        return "the budget does not hold" if self.complaint else ""
 
     def _effects(self) -> str:
         if self.fell_back:

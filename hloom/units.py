@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
-_SIZES = ("B", "KiB", "MiB", "GiB", "TiB")
+from hloom.passes.framework.text import scaled, three_digits
+from hloom.passes.framework.text import size as size
+
 _FLOPS = ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP")
 _TENSOR = re.compile(r"tensor<(?:([0-9?x]+)x)?([a-z]\w*)>")
-
-
-def size(size_bytes: float) -> str:
-    """A size with three digits or so, e.g. "143 MiB", "1.50 GiB", "12 B"."""
-    return _scaled(size_bytes, 1024, _SIZES)
 
 
 def sizes(before_bytes: float, after_bytes: float) -> str:
@@ -27,15 +23,15 @@ def seconds(time_s: float) -> str:
     if time_s >= 99.5:
         return f"{round(time_s) // 60} min {round(time_s) % 60} s"
     if time_s >= 1:
-        return f"{_three_digits(time_s)} s"
+        return f"{three_digits(time_s)} s"
     if time_s >= 1e-3:
-        return f"{_three_digits(time_s * 1e3)} ms"
+        return f"{three_digits(time_s * 1e3)} ms"
     return f"{time_s * 1e6:.0f} µs"
 
 
 def flops(count: float) -> str:
     """A number of floating-point operations, e.g. "8.12 GFLOP"."""
-    return _scaled(count, 1000, _FLOPS)
+    return scaled(count, 1000, _FLOPS)
 
 
 def change(before: float, after: float) -> str:
@@ -67,15 +63,3 @@ def short_type(text: str) -> str:
         return text
     dimensions = (match[1] or "").replace("x", ",")
     return f"{match[2]}[{dimensions}]"
-
-
-def _scaled(number: float, step: int, units: Sequence[str]) -> str:
-    for power in range(len(units) - 1, 0, -1):
-        if abs(number) >= step**power:
-            return f"{_three_digits(number / step**power)} {units[power]}"
-    return f"{number:.0f} {units[0]}"
-
-
-def _three_digits(number: float) -> str:
-    digits = max(0, 2 - len(str(int(abs(number)))) + 1) if abs(number) < 99.5 else 0
-    return f"{number:.{digits}f}"

@@ -5,7 +5,8 @@
 Tests marked `gpu` start a process of their own on the GPU; they are skipped where there is none.
 So are tests marked `h100` where JAX's CUDA plugin is not installed. Tests can import `benchmarks`.
 
-CI runs a third of the cases of a test with many on the newest JAX, the others on the oldest.
+CI runs a third of the cases of a test with many on the newest JAX, the others on the oldest. Tests
+marked `long` start first: one that starts at the end leaves the other workers without work.
 """
 
 from __future__ import annotations
@@ -64,8 +65,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out cases as `--cases` says, and skips what needs a GPU, or the compiler for one,
-    where the machine has none."""
+    """Leaves out cases as `--cases` says, puts long tests first, and skips what needs a GPU, or
+    the compiler for one, where the machine has none."""
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
     share = config.getoption("--cases")
     if share != "all":
         _choose_cases(config, items, thirds=share == "third")

@@ -45,9 +45,17 @@ class Gpt:
 
         The tokens lie as `data_sharding` says, where it is given.
         """
+        tokens = self.tokens(sharding if data_sharding is None else data_sharding)
+        return jax.jit(jax.value_and_grad(self.loss)).lower(self.parameters(sharding), tokens)
 
-        def shaped(shape: tuple[int, ...], dtype: str = "bfloat16") -> jax.ShapeDtypeStruct:
-            return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
+    def tokens(self, sharding: Any = None) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((self.batch, self.sequence), "int32", sharding=sharding)
+
+    def parameters(self, sharding: Any = None) -> Parameters:
+        """The shapes of the parameters, on the devices that a sharding names."""
+
+        def shaped(shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct(shape, "bfloat16", sharding=sharding)
 
         stacked = (self.layers,) if self.scanned else ()
         layer = {name: shaped(stacked + shape) for name, shape in self._layer_shapes().items()}
@@ -58,10 +66,7 @@ class Gpt:
         }
         if self.gains:
             parameters["gain"] = shaped((self.width,))
-        tokens = shaped((self.batch, self.sequence), "int32")
-        if data_sharding is not None:
-            tokens = jax.ShapeDtypeStruct(tokens.shape, tokens.dtype, sharding=data_sharding)
-        return jax.jit(jax.value_and_grad(self._loss)).lower(parameters, tokens)
+        return parameters
 
     def _layer_shapes(self) -> dict[str, tuple[int, ...]]:
         width = self.width
@@ -73,7 +78,8 @@ class Gpt:
             "down": (4 * width, width),
         }
 
-    def _loss(self, parameters: Parameters, tokens: jax.Array) -> jax.Array:
+    def loss(self, parameters: Parameters, tokens: jax.Array) -> jax.Array:
+        """The mean cross-entropy of the next token."""
         block = self._block
         if self.policy is not None:
             # In a scan nothing can merge the copy back, and the barrier would only cost.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
 
-from hloom.passes.remat.explain import size
+from hloom.units import size
 
 LIGHT = MappingProxyType(
     {

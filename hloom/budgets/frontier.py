@@ -11,8 +11,8 @@ from html import escape
 from rich.table import Table
 
 from hloom.budgets.drawing import Level, Mark, PictureError, Scene
-from hloom.passes.remat.explain import size
 from hloom.terminal import PlainConsole
+from hloom.units import size
 from hloom.visible import visible
 
 COLUMNS = (

@@ -77,6 +77,7 @@ class Candidates:
                 self._prepared = clone_module(origin)
                 self._preparation = self._run(self._prepared, 0, start, ())
                 self._planner = driver.planner(self._prepared, self._request.target)
+                self._modelled.set_origin(self._prepared)
             origin = self._prepared
         self._request.observer.candidate()
         return self._finish(clone_module(origin), start, attempts)

@@ -15,6 +15,7 @@ from hloom.compiling.failures import Failures
 from hloom.compiling.request import CompileRequest, CompileResult, RefusedError
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.errors import PassError, reason_of
+from hloom.passes.framework.feedback import Complaint
 from hloom.record import CompileRecord
 
 
@@ -53,6 +54,9 @@ def compile_program(request: CompileRequest) -> CompileResult:
             if complaint is not None:
                 failures.complain(driver[1].name, complaint)
         used = attempts.best
+    for run in () if used.candidate is None else used.candidate.runs:
+        if run.refusal:
+            failures.complain(run.name, Complaint(run.refusal))
     record = _record(request, candidates, compiler, failures, used, attempts)
     dump_dir = request.observer.compiled(request.pipeline, request.target, record, used.executable)
     record = dataclasses.replace(record, dump_dir=record.dump_dir or dump_dir)

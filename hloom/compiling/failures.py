@@ -37,11 +37,11 @@ class Failures:
         self._tell(failure, "compiled as the best plan before has it", "")
 
     def complain(self, pass_name: str, complaint: Complaint) -> None:
-        """In strict mode raises the complaint of a measured pass; otherwise warns of it, once."""
+        """In strict mode raises the complaint of a pass; otherwise warns of it, once."""
         name, text = self._request.name, complaint.text
         if is_strict() and self._request.falls_back:
             raise PassError(pass_name, "hold", f"'{name}': {text}")
-        self.complaint = text
+        self.complaint = " ".join(filter(None, (self.complaint, text)))
         if not self._request.falls_back:
             return
         topic = complaint.topic

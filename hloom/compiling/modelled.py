@@ -13,6 +13,7 @@ from jax.extend.mlir import ir
 from hloom.passes.analysis.cost import all_flops
 from hloom.passes.analysis.memory_model.tracer import predict
 from hloom.passes.framework.base import Pass, Plan
+from hloom.passes.framework.feedback import MeasuredPlan
 from hloom.passes.framework.pipeline import Observer
 from hloom.passes.ir import walk
 from hloom.passes.ir.types import TensorSizes
@@ -32,13 +33,16 @@ class ModelledProgram:
     flops: float
 
     @classmethod
-    def of(cls, module: ir.Module) -> ModelledProgram | None:
-        """The program of a module whose calls are inlined; None where it cannot be modelled."""
+    def of(cls, module: ir.Module, temp_bytes: int | None = None) -> ModelledProgram | None:
+        """The program of a module whose calls are inlined; None where it cannot be modelled.
+
+        `temp_bytes` is the figure of the memory model where that is known already.
+        """
         try:
             main = walk.entry_function(module).regions[0].blocks[0]
             sizes = TensorSizes()
             flops = sum(all_flops(op, sizes) for op in main.operations)
-            return cls(predict(module).temp_bytes, flops)
+            return cls(predict(module).temp_bytes if temp_bytes is None else temp_bytes, flops)
         except walk.NoEntryError:
             return None
         except Exception:
@@ -77,18 +81,27 @@ class ChangeObserver(Observer):
     def __init__(self, index: int) -> None:
         self.change: ModelledChange | None = None
         self._index = index
+        self._origin: ir.Module | None = None
         self._before: ModelledProgram | None = None
 
+    def set_origin(self, module: ir.Module) -> None:
+        """Tells of the program that the step is given, each time as a clone of this module."""
+        self._origin = module
+
     def before(self, index: int, step: Pass, module: ir.Module) -> None:
-        """Models the program that the step is given; once, for all clones of it."""
-        if index == self._index and self._before is None:
-            self._before = ModelledProgram.of(module)
+        """Does nothing: what the step is given is known."""
 
     def after(self, index: int, step: Pass, plan: Plan, module: ir.Module) -> None:
-        """Models what the step made of it."""
+        """Models what the step made of it, with the figures that the plan has already."""
         if index != self._index:
             return
-        after = None if plan.empty or self._before is None else ModelledProgram.of(module)
         self.change = None
+        if plan.empty or self._origin is None:
+            return
+        known = plan.record.modelled_temp_bytes if isinstance(plan, MeasuredPlan) else None
+        was, is_ = known or (None, None)
+        if self._before is None:
+            self._before = ModelledProgram.of(self._origin, was)
+        after = None if self._before is None else ModelledProgram.of(module, is_)
         if self._before is not None and after is not None:
             self.change = ModelledChange(self._before, after)

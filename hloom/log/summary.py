@@ -80,6 +80,6 @@ def _effort(of: Sequence[CompileRecord]) -> tuple[str, str, str]:
 def _remark(record: CompileRecord) -> str:
     if record.fell_back:
         return f"as it was: {record.fell_back}"
-    if record.complaint:
-        return "budget not held"
+    if record.shortfall:
+        return record.shortfall.replace("the budget does not hold", "budget not held")
     return "" if record.changed else "unchanged"

@@ -60,6 +60,15 @@ class PlanWithEffect(Plan, Protocol):
         """What it does to the program, e.g. "103 operations recomputed"."""
 
 
+@runtime_checkable
+class RefusingPlan(Plan, Protocol):
+    """A plan that may leave a program as it is although the spec asks for more."""
+
+    @property
+    def refusal(self) -> str:
+        """What is not done and why, in sentences for the user; empty where nothing is missing."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Decision:
     """One thing that a plan does and could leave.

@@ -49,6 +49,12 @@ class PlanRecord:
         """Whether no plan can do more for the program than this one."""
         return self.unplanned is not None
 
+    @property
+    def modelled_temp_bytes(self) -> tuple[int, int] | None:
+        """Temporary memory by hloom's model, of the program as it is and with the plan; None where
+        the plan was made without that."""
+        return None
+
     def to_json(self) -> dict[str, object]:
         """Its entries of the plan's `to_json`; `from_json` reads them back."""
         found: dict[str, object] = {} if self.unplanned is None else {"unplanned": self.unplanned}
@@ -142,6 +148,11 @@ class MeasuredPass(Pass, Generic[Record]):
 
     compiles: int
     """Attempts at most; a subclass declares it with `option`."""
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether it is asked to hold something: such a pass decides on a program's attempts."""
+        return True
 
     def plan(self, module: ir.Module, target: Target) -> MeasuredPlan[Record]:
         return self.plan_after(module, target, ())

@@ -11,6 +11,7 @@ A field's type decides its spelling:
 | `Bytes`    | 4KiB, 1.5GiB, 60GB, 4096       | the largest exact unit   |
 | `Duration` | 60s, 1.5s, 500ms               | the largest exact unit   |
 | `Budget`   | 60GiB, 12.5%, fit, min         | the same way             |
+| `Axes`     | tokens, batch['x']:1;7         | the same way             |
 
 KiB, MiB, GiB and TiB are powers of 1024; KB, MB, GB and TB, powers of 1000.
 
@@ -51,6 +52,18 @@ class Budget:
     least: bool = False
 
 
+@dataclasses.dataclass(frozen=True)
+class Axes:
+    """Axes of a program's arguments.
+
+    Attributes:
+      places: pairs of an argument, by its name or by its number in decimal digits, and an axis.
+        A name has none of the characters that specs are made of: spaces and any of `,;={}`.
+    """
+
+    places: tuple[tuple[str, int], ...]
+
+
 class SpellingError(ValueError):
     """A value that is spelled wrongly; its text is a hint for the user, or empty."""
 
@@ -69,6 +82,7 @@ _TIME = re.compile(r"(\d{1,40}(?:\.\d{1,3})?)s|(\d{1,40})ms", re.ASCII)
 _INT = re.compile(r"[+-]?\d{1,40}", re.ASCII)
 _FLOAT = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 _CHOICE = re.compile(r"[A-Za-z0-9_.-]+")
+_PLACE = re.compile(r"([^\s,;={}]+?)(?::(\d{1,9}))?", re.ASCII)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,6 +114,9 @@ class OptionInfo:
 
     def parse(self, text: str) -> Any:
         """The value that `text` spells. Raises SpellingError where it spells none allowed."""
+        if self.type is Duration and _TIME.fullmatch(meant := f"{text}s"):
+            allowed = self.allows(_parse_duration(meant))
+            raise SpellingError(f" Did you mean '{meant}'?" if allowed else "")
         value = text if self.type is str else _KINDS[self.type].parse(text)
         if not self.allows(value):
             if self.type is str:
@@ -119,6 +136,8 @@ class OptionInfo:
             return value in self.choices
         if self.type is Budget:
             return isinstance(value, Budget) and _is_possible(value)
+        if self.type is Axes:
+            return _are_axes(value)
         if type(value) not in _KINDS[self.type].accepts:
             return False
         low = _KINDS[self.type].minimum if self.minimum is None else self.minimum
@@ -283,7 +302,7 @@ def print_bytes(size_bytes: int) -> str:
 def _parse_duration(text: str) -> Duration:
     match = _TIME.fullmatch(text)
     if match is None:
-        raise SpellingError(f" Did you mean '{text}s'?" if _TIME.fullmatch(f"{text}s") else "")
+        raise SpellingError
     if match[2]:
         return Duration(int(match[2]))
     seconds, _, fraction = match[1].partition(".")
@@ -329,6 +348,28 @@ def _is_possible(budget: Budget) -> bool:
     return True
 
 
+def _parse_axes(text: str) -> Axes:
+    places = []
+    for word in text.split(";"):
+        match = _PLACE.fullmatch(word)
+        if match is None:
+            raise SpellingError(" Several are parted by ';'.")
+        places.append((match[1], int(match[2] or 0)))
+    return Axes(tuple(places))
+
+
+def _print_axes(axes: Axes) -> str:
+    return ";".join(f"{name}:{axis}" if axis else name for name, axis in axes.places)
+
+
+def _are_axes(axes: Any) -> bool:
+    """Whether they are spelled in a spec, and read back."""
+    try:
+        return isinstance(axes, Axes) and _parse_axes(_print_axes(axes)) == axes
+    except (SpellingError, TypeError, ValueError):
+        return False
+
+
 _KINDS: dict[Any, _Kind] = {
     bool: _Kind("on or off", (bool,), _parse_bool, lambda value: "on" if value else "off"),
     int: _Kind("a whole number", (int,), _parse_int, str, -_LARGEST, _LARGEST),
@@ -344,5 +385,11 @@ _KINDS: dict[Any, _Kind] = {
         (Budget,),
         _parse_budget,
         _print_budget,
+    ),
+    Axes: _Kind(
+        "arguments with axes, such as tokens, batch['x']:1 or 7, parted by ';'",
+        (Axes,),
+        _parse_axes,
+        _print_axes,
     ),
 }

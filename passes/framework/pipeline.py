@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 from jax.extend.mlir import ir
 
-from hloom.passes.framework.base import Pass, Plan, PlanWithEffect, Target
+from hloom.passes.framework.base import Pass, Plan, PlanWithEffect, RefusingPlan, Target
 from hloom.passes.framework.errors import PassError, reason_of
 from hloom.passes.framework.feedback import (
     Attempt,
@@ -40,6 +40,7 @@ class PassRun:
       plan_s, apply_s, verify_s: seconds each took.
       record: what a measured pass needs of its plan later; None of others.
       requested: the spec names it, and it does more than to normalise for others.
+      refusal: what the spec asks for and the plan does not do; empty where nothing.
     """
 
     name: str
@@ -53,6 +54,7 @@ class PassRun:
     verify_s: float
     record: PlanRecord | None = dataclasses.field(default=None, repr=False)
     requested: bool = True
+    refusal: str = ""
 
     @property
     def seconds(self) -> float:
@@ -118,11 +120,16 @@ class Pipeline:
         return tuple(steps)
 
     def driver(self) -> tuple[int, MeasuredPass[Any]] | None:
-        """The first measured pass, which decides on further attempts, and its index in `steps`."""
-        for index, step in enumerate(self.steps()):
-            if isinstance(step, MeasuredPass):
-                return index, step
-        return None
+        """The measured pass that decides on further attempts, and its index in `steps`.
+
+        The first that has something to hold; where none has, the first measured pass.
+        """
+        measured = [
+            (index, step)
+            for index, step in enumerate(self.steps())
+            if isinstance(step, MeasuredPass)
+        ]
+        return next((each for each in measured if each[1].is_bounded), next(iter(measured), None))
 
     def run(
         self,
@@ -189,6 +196,7 @@ class _ReadPlan:
     _summary: str
     _decisions: dict[str, object]
     record: PlanRecord | None
+    refusal: str
 
     def summary(self) -> str:
         return self._summary
@@ -219,6 +227,7 @@ def _run_step(
         verify_s=verify_s,
         record=read.record,
         requested=requested and not step.preparation,
+        refusal=read.refusal,
     )
     return read, run
 
@@ -230,7 +239,8 @@ def _read(step: Pass, plan: Plan) -> _ReadPlan:
     summary, effect = plan.summary(), ""
     if not (empty or step.preparation):
         effect = plan.effect() if isinstance(plan, PlanWithEffect) else summary
-    return _ReadPlan(empty, rewrites, effect, summary, plan.to_json(), record)
+    refusal = plan.refusal if isinstance(plan, RefusingPlan) else ""
+    return _ReadPlan(empty, rewrites, effect, summary, plan.to_json(), record, refusal)
 
 
 def _observe(step: Pass, calls: Iterable[Callable[[], None]]) -> None:

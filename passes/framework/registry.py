@@ -26,6 +26,7 @@ DEFAULT = "remat"
 """What the spec "default" stands for: the recommended passes."""
 
 _OWN = {
+    "accumulate": "hloom.passes.accumulate:Accumulate",
     "barriers": "hloom.passes.barriers:Barriers",
     "capture": "hloom.passes.capture:Capture",
     "chunk": "hloom.passes.chunk:Chunk",
@@ -33,6 +34,7 @@ _OWN = {
     "fold-transposes": "hloom.passes.fold_transposes:FoldTransposes",
     "free-constants": "hloom.passes.free_constants:FreeConstants",
     "inline": "hloom.passes.inline:Inline",
+    "one-hot": "hloom.passes.one_hot:OneHot",
     "remat": "hloom.passes.remat:Remat",
     "unroll": "hloom.passes.unroll:Unroll",
 }

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 from hloom.passes.framework import registry
 from hloom.passes.framework.base import Pass
 from hloom.passes.framework.errors import SpecError, did_you_mean, echo
+from hloom.passes.framework.feedback import MeasuredPass
 from hloom.passes.framework.options import OptionInfo, SpellingError, options_of, unit_hint
 
 _ON, _OFF = ("1", "on", "true", "yes"), ("0", "false", "no", "none", "null")
@@ -58,6 +59,7 @@ class _Parser:
             for step in found:
                 if step.once and any(type(step) is type(other) for other in passes):
                     self._fail(f"pass '{step.name}' is named twice", at)
+                self._check_bounds(step, passes, at)
             passes += found
             if self._at == len(self._text):
                 break
@@ -65,6 +67,15 @@ class _Parser:
                 self._fail_no_comma(word, found)
         self._check_off(elements)
         return tuple(passes)
+
+    def _check_bounds(self, step: Pass, before: list[Pass], at: int) -> None:
+        bounded = [each for each in (*before, step) if _is_bounded(each)]
+        if _is_bounded(step) and len(bounded) > 1:
+            self._fail(
+                f"pass '{step.name}' has something to hold, and so has '{bounded[0].name}'",
+                at,
+                remedy=" One pass of a spec can: leave out the other's budget.",
+            )
 
     def _fail_no_comma(self, name: str, found: tuple[Pass, ...]) -> NoReturn:
         at, rest = self._at, self._rest()
@@ -95,7 +106,11 @@ class _Parser:
             self._fail(str(error), at)
         if pass_class is None:
             self._fail(f"unknown pass {echo(name)}", at, remedy=_meant(name) + self._known_passes())
-        return (pass_class(**self._options(pass_class)),)
+        options = self._options(pass_class)
+        try:
+            return (pass_class(**options),)
+        except SpecError as error:
+            self._fail(str(error).removesuffix("."), at)
 
     def _options(self, pass_class: type[Pass]) -> dict[str, Any]:
         values: dict[str, Any] = {}
@@ -188,6 +203,10 @@ class _Parser:
         raise SpecError(
             f"{self._source}={echo(self._text)}: {what}{found} (at character {at + 1}).{remedy}"
         )
+
+
+def _is_bounded(step: Pass) -> bool:
+    return isinstance(step, MeasuredPass) and step.is_bounded
 
 
 def _meant(name: str) -> str:

@@ -1,8 +1,31 @@
-"""Wording of messages."""
+"""Wording of messages: counts and sizes."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+
+_SIZES = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def pluralize(number: int, thing: str) -> str:
     """A count with its noun, whose plural ends in s: "1 byte", "2 bytes", "0 bytes"."""
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+def size(size_bytes: float) -> str:
+    """A size with three digits or so, e.g. "143 MiB", "1.50 GiB", "12 B"."""
+    return scaled(size_bytes, 1024, _SIZES)
+
+
+def scaled(number: float, step: int, units: Sequence[str]) -> str:
+    """A number in the largest unit of which it is one or more; each is `step` of the one before."""
+    for power in range(len(units) - 1, 0, -1):
+        if abs(number) >= step**power:
+            return f"{three_digits(number / step**power)} {units[power]}"
+    return f"{number:.0f} {units[0]}"
+
+
+def three_digits(number: float) -> str:
+    """A number of one or more: "1.50", "24.3", "143", "1023"."""
+    digits = 2 if round(abs(number), 2) < 10 else 1 if round(abs(number), 1) < 100 else 0
+    return f"{number:.{digits}f}"

@@ -126,9 +126,8 @@ class CopyFinder:
         program = self._program
         if value in program.inner:
             return value, Form.LOCAL
-        node = program.maker(value)
-        mixed = node is not None and program.phase_of(node) == self._phase
-        if self.of(value).is_whole and (mixed or program.is_sunk(value)):
+        made_here = program.loop_of_whole(value) == self._phase
+        if self.of(value).is_whole and (made_here or program.is_sunk(value)):
             return value, Form.LOCAL
         return value, Form.OUTSIDE
 

@@ -179,7 +179,7 @@ class _Planner:
         self._exits: dict[int, dict[int, LoopExit]] = {}
         self._waiting: list[int] = []
         self._found: set[int] = set()
-        """Phases whose loops are found."""
+        """Phases whose exits are known: what leaves them later would be read before it is made."""
 
     def loops(self) -> tuple[PhaseLoop, ...]:
         program = self._program
@@ -194,9 +194,9 @@ class _Planner:
         for phase in range(program.phases, 0, -1):
             finder = CopyFinder(program, phase, self._need, self._live.__contains__)
             exits = tuple(sorted(self._exits.get(phase, {}).values(), key=lambda e: e.number))
+            self._found.add(phase)
             for each in exits:
                 finder.add(each.number)
-            self._found.add(phase)
             found.append(PhaseLoop(exits, finder.found))
         found.reverse()
         return tuple(found)
@@ -240,7 +240,7 @@ class _Planner:
         elif smallest(program, value, self._rule) != value:
             self._keep(node)
         elif phase in self._found:
-            raise NotLoopableError(node.op, "an earlier loop reads what this one makes")
+            raise NotLoopableError(node.op, "this loop, or an earlier one, reads all of what it makes")
         else:
             found = leaving(program, value, self._rule)
             self._exits.setdefault(phase, {})[value] = found

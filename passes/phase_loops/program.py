@@ -45,6 +45,7 @@ class LoopProgram:
         signatures = Signatures(self.program.shapes)
         self.sources = CutSources(self.program, signatures, self._flow_as_made)
         self._bytes_inside = self._least_bytes()
+        self._loops_of_whole = self._find_loops_of_whole()
 
     @property
     def nodes(self) -> list[FlowNode]:
@@ -90,6 +91,22 @@ class LoopProgram:
             return False
         reorders = self._makers[value].rule in (FlowRule.RESHAPE, FlowRule.TRANSPOSE)
         return reorders or least < self.program.bytes_of(value)
+
+    def loop_of_whole(self, value: int) -> int:
+        """The loop that makes a whole value beside others, or what it is made of; 0 for none."""
+        return self._loops_of_whole.get(value, 0)
+
+    def _find_loops_of_whole(self) -> dict[int, int]:
+        """Such as the count of steps of a loop that carries a chunk, too, and what is made of it."""
+        found: dict[int, int] = {}
+        for node in self.nodes:
+            phase = self._phases[node.number]
+            made = [value for value in node.results if self.of(value).is_whole]
+            if not phase and found:
+                phase = max((found.get(value, 0) for value in node.reads()), default=0)
+            if phase:
+                found.update(dict.fromkeys(made, phase))
+        return found
 
     def _phase(self, node: FlowNode) -> int:
         if not self.seeds.isdisjoint(node.results):

@@ -134,6 +134,10 @@ class Remat(MeasuredPass[RematRecord]):
         minimum=0,
     )
 
+    @property
+    def is_bounded(self) -> bool:
+        return self.budget is not None
+
     def plan_after(
         self, module: ir.Module, target: Target, attempts: Sequence[Attempt[RematRecord]]
     ) -> RematPlan:

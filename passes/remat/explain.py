@@ -13,7 +13,7 @@ from hloom.passes.analysis.memory_model.profile import (
     memory_profile,
 )
 from hloom.passes.framework.base import Target
-from hloom.passes.framework.text import pluralize
+from hloom.passes.framework.text import pluralize, size
 from hloom.passes.inline import Inline
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.ir.locations import operation_name, source_of
@@ -141,13 +141,3 @@ def _group(group: Sequence[LiveBuffer]) -> str:
     inside = " inside of a loop" if first.in_loop else ""
     line = f" at {first.source}" if first.line else ""
     return f"{times}{first.type} of {first.name}{inside}{line}"
-
-
-def size(size_bytes: int) -> str:
-    """A size for people, with three significant digits."""
-    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if size_bytes >= scale:
-            number = size_bytes / scale
-            digits = 2 if round(number, 2) < 10 else 1 if round(number, 1) < 100 else 0
-            return f"{number:.{digits}f} {unit}"
-    return pluralize(size_bytes, "byte")

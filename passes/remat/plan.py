@@ -170,6 +170,7 @@ class BudgetPlanner:
             obstacle=_obstacle_of(
                 self.origin, self.target, model.pairs, model.block_plans.forwards
             ),
+            unmodified_bytes=model.estimate(None).temp_bytes,
         )
         blocks, scans = model.on(module, plans)
         return RematPlan(blocks, scans, record)

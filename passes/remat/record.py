@@ -58,12 +58,21 @@ class RematRecord(PlanRecord):
       added_seconds: what is done once more by its roofline, all of it one after the other; of cheap
         work, which mostly fuses into kernels that run anyway, an upper bound.
       obstacle: what keeps the module from being rewritten, or its straight-line blocks.
+      unmodified_bytes: temporary memory of the program as it is, by the model of estimates; None
+        without a budget, and in what is read from a dump.
     """
 
     estimate: Estimate | None = None
     considered: tuple[Estimate, ...] = ()
     added_seconds: float = 0.0
     obstacle: RematObstacle | None = None
+    unmodified_bytes: int | None = None
+
+    @property
+    def modelled_temp_bytes(self) -> tuple[int, int] | None:
+        if self.estimate is None or self.unmodified_bytes is None:
+            return None
+        return self.unmodified_bytes, self.estimate.temp_bytes
 
     @property
     def candidate(self) -> Candidate | None:

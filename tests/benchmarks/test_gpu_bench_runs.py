@@ -19,6 +19,8 @@ from benchmarks.gpu import machine
 from benchmarks.gpu.items import ROOT, Item
 from benchmarks.gpu.running import Children
 
+pytestmark = pytest.mark.long
+
 COMMAND = (sys.executable, "-m", "benchmarks.gpu", "--dry-run")
 ENDED_WELL = {"ok", "skipped"}
 

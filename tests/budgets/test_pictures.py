@@ -61,7 +61,7 @@ def test_a_bound_is_shown_where_it_is_near() -> None:
     marks = (Mark(100, 1.0, "used", "3"), Mark(80, 2.0, "attempt", "1"))
     near, far = Level(110, "budget"), Level(1000, "device")
     shown = scene_texts(Scene("", ((100, 1.0), (80, 2.0)), marks, (near, far)))
-    assert shown == ["1", "3", "compiled: XLA's figure", "the one used", "budget: 110 bytes"]
+    assert shown == ["1", "3", "compiled: XLA's figure", "the one used", "budget: 110 B"]
 
 
 @pytest.mark.parametrize("line", [(), ((0, 0.0),), ((5, 0.0), (5, 0.0))])

@@ -11,6 +11,7 @@ import pytest
 
 import hloom
 from hloom import record, units
+from hloom.compiling import modelled
 from hloom.compiling.modelled import ModelledProgram
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import PassRun, Pipeline
@@ -121,6 +122,16 @@ def test_before_is_what_the_program_takes_without_the_passes() -> None:
     assert cheap.temp_bytes_before is not None
     assert without.temp_bytes is not None
     assert cheap.temp_bytes_before == pytest.approx(without.temp_bytes, rel=0.15)
+
+
+def test_a_plan_for_a_budget_has_its_figures_already(monkeypatch: pytest.MonkeyPatch) -> None:
+    without = recorded("cse")
+    monkeypatch.setattr(modelled, "predict", None)  # strict: a call would be an error
+    budget = recorded("remat{budget=700KiB}")
+    assert not budget.before_is_measured
+    assert budget.added_work is not None
+    assert without.temp_bytes is not None
+    assert budget.temp_bytes_before == pytest.approx(without.temp_bytes, rel=0.15)
 
 
 def test_added_work_is_what_the_plan_adds() -> None:

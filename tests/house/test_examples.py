@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import pytest
 from support import ROOT
 
+pytestmark = pytest.mark.long
+
 EXAMPLES = ROOT / "examples"
 
 

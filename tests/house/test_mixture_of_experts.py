@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from support import ROOT
 
+pytestmark = pytest.mark.long
+
 SCRIPT = ROOT / "examples" / "mixture_of_experts.py"
 
 

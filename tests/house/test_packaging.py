@@ -18,6 +18,8 @@ from support.devices.native_code import compiler
 
 from hloom import runtime
 
+pytestmark = pytest.mark.long
+
 FOLDERS = {
     "hloom": ROOT / "hloom",
     "hloom_cli": ROOT / "hloom_cli",

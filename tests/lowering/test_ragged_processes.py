@@ -16,6 +16,8 @@ from itertools import islice
 import pytest
 from support.devices.stopping import stopped_for
 
+pytestmark = pytest.mark.long
+
 START = """
 import os
 import signal

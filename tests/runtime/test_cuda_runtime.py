@@ -19,6 +19,8 @@ from support.devices.native_code import CSRC, compile_native, names_of_tests
 
 from hloom.runtime import load_library
 
+pytestmark = pytest.mark.long
+
 RUNS_SOURCES = (CUDA / "runs_test.cc", CSRC / "cuda" / "runs.cc", CSRC / "rendezvous.cc", *PADS)
 PAD_HEADER = "-I", str(KERNELS)
 HANDLER_SOURCES = (CUDA / "handlers_test.cc", FAKE / "fake_xla.cc")

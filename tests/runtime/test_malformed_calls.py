@@ -17,17 +17,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import ROOT
+from support import ROOT, often
 from support.devices.native_code import CSRC, compile_native, compiler
 from support.malformed.calls import KINDS, Case, cases
 
 from hloom.runtime import load_library
 
+pytestmark = pytest.mark.long
+
 WORKER = ROOT / "tests" / "support" / "malformed" / "worker.py"
 
-SANITIZED = 3
-"""Of so many cases one is tried under the sanitizers, where each takes three times as long; 1 tries
-all of them."""
+SANITIZED = often(6, 1)
+"""Of so many cases one is tried under the sanitizers, where each takes three times as long."""
 
 BY_JAX = ("valid_calls", "valid_exchanges", "counts", "mixtures")
 """The kinds of calls in which XLA has a part that may differ between versions."""

@@ -18,6 +18,8 @@ from support.devices.stress_library import (
     start_worker,
 )
 
+pytestmark = pytest.mark.long
+
 SITES = 8
 
 FINISHES_WITHIN_S = 120

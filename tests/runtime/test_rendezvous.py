@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.devices.native_code import CSRC, NATIVE, compile_native, names_of_tests
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.long]
 
 TESTS = (NATIVE / "rendezvous_test.cc", NATIVE / "rendezvous_failures_test.cc")
 SOURCES = (*TESTS, CSRC / "rendezvous.cc")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import often
 from support.devices.stress_library import (
     BLOCKING_BARRIER,
     STEPS_OF_A_SITE,
@@ -20,6 +21,8 @@ from support.devices.stress_library import (
     new_counters,
     start_worker,
 )
+
+pytestmark = pytest.mark.long
 
 SITES = 24
 RUNS = 200
@@ -70,8 +73,10 @@ def assert_all_is_well(happened: dict[str, Any], devices: int, runs: int) -> Non
 def test_every_run_finishes_and_nobody_is_early(
     library: Path, devices: int, elements: int, between: str
 ) -> None:
-    options = ["--between", between, "--elements", str(elements), "--runs", str(RUNS)]
-    assert_all_is_well(run(library, devices, *options), devices, RUNS)
+    # Where cores are few, most of the time of many devices is that of switching threads.
+    runs = RUNS if devices == 8 else often(50, RUNS)
+    options = ["--between", between, "--elements", str(elements), "--runs", str(runs)]
+    assert_all_is_well(run(library, devices, *options), devices, runs)
 
 
 def test_collectives_of_the_partitioner_do_no_harm(library: Path) -> None:

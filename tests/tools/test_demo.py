@@ -22,6 +22,8 @@ from hloom.tools.demo import data, table
 from hloom.tools.demo.model import Sizes
 from hloom.tools.demo.train import TrainStep, compile_step, largest_difference, train
 
+pytestmark = pytest.mark.long
+
 TINY = "--layers 3 --width 16 --heads 2 --batch 4 --sequence 64 --steps 3".split()
 SMALLER = ("--layers", "1")
 """For what does not depend on the model: most of the time goes into compiling it."""

@@ -109,6 +109,8 @@ class Job:
         for run in result.runs:
             if run.record is not None and run.record.prediction is not None:
                 yield Diagnostic(Severity.REMARK, position, f"{run.name}: {run.summary}")
+            if run.refusal:
+                yield Diagnostic(Severity.WARNING, position, f"{run.name}: {run.refusal}")
         if dry.complaint is not None:
             yield Diagnostic(Severity.WARNING, position, dry.complaint)
 

@@ -14,7 +14,8 @@ from hloom.dumps.read.dump import Dump, alike
 from hloom.dumps.read.module import Missing, ModuleDump, State
 from hloom.passes.framework import registry
 from hloom.passes.framework.errors import PassError
-from hloom.tools.report import folder, plan_views
+from hloom.tools.report import chunks, folder, plan_views
+from hloom.tools.report.chunks import ChunksView
 from hloom.tools.report.folder import Facts, File, Notice, Times
 from hloom.tools.report.frontier import FrontierView, frontier_of
 from hloom.tools.report.memory import (
@@ -61,6 +62,7 @@ class ModuleReport:
     notices: tuple[Notice, ...]
     memory: MemoryView
     recomputation: Recomputation | None
+    chunks: ChunksView | None
     frontier: FrontierView | None
     barriers: BarriersView | None
     graphs: Graphs | None
@@ -115,6 +117,8 @@ def _module(group: Sequence[ModuleDump], number: int, *, in_full: bool) -> Modul
         memory = read("memory before and after", modelled, dump) or memory
     recomputes = partial(plan_views.recomputation, attempts=dump.attempts, sources=sources)
     meets = partial(plan_views.barriers, sources=sources)
+    cuts = partial(chunks.chunks_of, sources=sources)
+    in_chunks = {name: plan for name in chunks.PASSES if (plan := dump.plan(name)) is not None}
     found = ModuleReport(
         anchor=f"module-{number + 1}",
         name=dump.name,
@@ -127,6 +131,7 @@ def _module(group: Sequence[ModuleDump], number: int, *, in_full: bool) -> Modul
         notices=folder.notices_of(dump),
         memory=memory,
         recomputation=read("what is recomputed", recomputes, dump.plan("remat")),
+        chunks=read("what runs in chunks", cuts, in_chunks or None),
         frontier=read("budgets", partial(frontier_of, bound=memory.bound), dump),
         barriers=read("barriers", meets, dump.plan("barriers")),
         graphs=read("CUDA graphs", partial(plan_views.graphs, sources=sources), dump.captured),

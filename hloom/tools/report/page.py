@@ -84,6 +84,7 @@ def _sections(module: ModuleReport) -> list[tuple[str, str]]:
         ("curve", "Over the program", has_curve),
         ("owners", "The peak's owners", memory.owners),
         ("recomputed", "Recomputed", module.recomputation),
+        ("chunks", "In chunks", module.chunks),
         ("frontier", "Budgets", module.frontier),
         ("barriers", "Barriers", module.barriers),
         ("graphs", "CUDA graphs", module.graphs),

@@ -13,6 +13,7 @@ from hloom import units
 from hloom.dumps.read.dump import Missing
 from hloom.passes.framework.text import pluralize
 from hloom.terminal import Breakable
+from hloom.tools.report.chunks import ChunkedRow, ChunksView
 from hloom.tools.report.folder import Times
 from hloom.tools.report.gather import ModuleReport, Report
 from hloom.tools.report.memory import Bound, MemoryView, PeakOwners
@@ -59,6 +60,8 @@ def _module(module: ModuleReport) -> Iterator[RenderableType]:
     yield from _memory(module.memory)
     if module.recomputation is not None:
         yield from recomputation(module.recomputation, module.memory.bound)
+    if module.chunks is not None:
+        yield from in_chunks(module.chunks)
     if module.barriers is not None:
         yield from barriers(module.barriers)
     if module.graphs is not None:
@@ -183,6 +186,50 @@ def _attempts(attempts: Sequence[AttemptRow], bound: Bound | None) -> Iterator[S
             units.flops(attempt.added_flops or 0),
             ", ".join(["over the budget"] * over + ["used"] * attempt.used),
         )
+
+
+def in_chunks(what: ChunksView) -> Iterator[RenderableType]:
+    yield heading("What runs in chunks, and why")
+    if what.refusal:
+        yield Text(f"not the whole step: {what.refusal}")
+    if what.rows:
+        columns = ("whole>", "now>", "largest value", "line", "chunks")
+        yield table(columns, map(_chunked, what.rows[:_MOST_ROWS]))
+        yield from _more(len(what.rows))
+        for row in what.rows[:_MOST_ROWS]:
+            ends = [text for loop in row.loops for text in loop.ends]
+            yield from (Text(f"a loop of {row.by} ends: {text}") for text in ends[:_MOST_ROWS])
+    elif not what.refusal and not what.labels:
+        yield Text("nothing")
+    if what.labels:
+        rows = [
+            (units.size(row.value.size_bytes), row.what, row.value.described, str(row.value.place))
+            for row in what.labels[:_MOST_ROWS]
+        ]
+        yield table(("rows>", "one element a row", "access", "line"), rows)
+        yield from _more(len(what.labels))
+    if what.whole:
+        left = [
+            (
+                units.size(row.value.size_bytes),
+                row.value.described,
+                str(row.value.place),
+                "\n".join(row.reasons[:2]),
+            )
+            for row in what.whole[:_MOST_ROWS]
+        ]
+        yield table(("takes>", "left as it is", "line", "why"), left)
+        yield from _more(len(what.whole))
+
+
+def _chunked(row: ChunkedRow) -> Sequence[str]:
+    sizes = [
+        "" if size_bytes is None else units.size(size_bytes)
+        for size_bytes in (row.before_bytes, row.after_bytes)
+    ]
+    named = row.value
+    value = ("all of the step", "") if named is None else (named.described, str(named.place))
+    return *sizes, *value, f"{row.cut}: {row.dimension}"
 
 
 def barriers(what: BarriersView) -> Iterator[RenderableType]:

@@ -25,7 +25,7 @@ from support.dumps.samples import capture, execution
 
 from hloom.dumps.write.writer import write_step
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.long]
 
 STEP = MODULE.split("/")[0]
 

@@ -156,6 +156,15 @@ def test_bad_options(spec: str, error: str) -> None:
         Pipeline.parse(spec)
 
 
+@pytest.mark.parametrize(
+    ("given", "hint"), [("5", " Did you mean '5s'?"), ("0", ""), ("0.0", ""), ("000m", "")]
+)
+def test_a_time_without_a_unit_is_meant_only_where_it_is_allowed(given: str, hint: str) -> None:
+    with pytest.raises(SpecError) as raised:
+        Pipeline.parse(f"barriers{{timeout={given}}}")
+    assert str(raised.value).endswith(f"got '{given}' (at character 18).{hint}")
+
+
 # Errors.
 
 RAGGED = """stablehlo.custom_call @ragged_all_to_all(%arg, %arg, %i, %i, %i, %i)

@@ -24,6 +24,8 @@ from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.ir.clone import clone_module
 
+pytestmark = pytest.mark.long
+
 SPECS = ("capture{min_ops=1}", "capture{min_ops=2 loops=off}", "unroll{loops=all},capture")
 
 

@@ -43,7 +43,7 @@ def small(name: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Callable[..., Any
     if name.startswith("gpt"):
         sizes = {"layers": 3, "width": 64, "heads": 4, "vocabulary": 96, "batch": 2, "sequence": 32}
         model = Gpt(scanned=name == "gpt_scanned", **sizes)
-        return jax.value_and_grad(model._loss), made_up(model.lower().args_info[0])
+        return jax.value_and_grad(model.loss), made_up(model.lower().args_info[0])
     module, constants = SMALL[name]
     for constant, value in constants.items():
         monkeypatch.setattr(module, constant, value)

@@ -13,42 +13,14 @@ from hloom.passes.framework.base import Target
 from hloom.passes.framework.feedback import Attempt, Complaint
 from hloom.passes.framework.options import Budget
 from hloom.passes.framework.pipeline import Pipeline
-from hloom.passes.framework.text import pluralize
 from hloom.passes.remat import Remat
 from hloom.passes.remat.budget.price_grid import Candidate
-from hloom.passes.remat.explain import describe_floor, describe_peak, size
+from hloom.passes.remat.explain import describe_floor, describe_peak
 from hloom.passes.remat.obstacle import RematObstacle
 from hloom.passes.remat.record import Estimate, RematRecord
 from hloom.tools.opt.dry_run import dry_run
 
 MIB = 2**20
-
-
-@pytest.mark.parametrize(
-    ("number", "text"), [(0, "0 bytes"), (1, "1 byte"), (2, "2 bytes"), (101, "101 bytes")]
-)
-def test_one_of_a_thing_has_no_plural(number: int, text: str) -> None:
-    assert pluralize(number, "byte") == text
-
-
-@pytest.mark.parametrize(
-    ("size_bytes", "text"),
-    [
-        (1, "1 byte"),
-        (1023, "1023 bytes"),
-        (1024, "1.00 KiB"),
-        (10 * 2**10 - 1, "10.0 KiB"),
-        (10 * 2**10, "10.0 KiB"),
-        (100 * 2**10 - 1, "100 KiB"),
-        (3 * 2**19, "1.50 MiB"),
-        (int(12.17 * MIB), "12.2 MiB"),
-        (int(12.65 * MIB), "12.6 MiB"),
-        (80 * 2**30, "80.0 GiB"),
-        (537 * 2**30, "537 GiB"),
-    ],
-)
-def test_a_size_has_three_digits(size_bytes: int, text: str) -> None:
-    assert size(size_bytes) == text
 
 
 def test_a_floor_says_what_was_reached() -> None:

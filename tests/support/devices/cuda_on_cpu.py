@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from support.devices.native_code import CSRC, NATIVE, compile_native
+from support.devices.native_code import CSRC, NATIVE, compile_native, made_once
 
 KERNELS = CSRC.parent / "cuda_kernels"
 CUDA = NATIVE / "cuda"
@@ -25,30 +25,31 @@ PADS = tuple(
 TEXT_CHARACTERS = 1000
 
 
-def shim_flags(folder: Path) -> tuple[str, ...]:
-    """The compiler's flags for sources that include the kernels, which are put into the folder."""
-    for file in KERNELS.iterdir():
-        shutil.copy(file, folder)
-    # What the kernels need of the device, in its CPU's version.
-    shutil.copy(FAKE / "device.cuh", folder)
+def shim_flags() -> tuple[str, ...]:
+    """The compiler's flags for sources that include the kernels."""
+
+    def copy(folder: Path) -> None:
+        for file in KERNELS.iterdir():
+            shutil.copy(file, folder)
+        # What the kernels need of the device, in its CPU's version.
+        shutil.copy(FAKE / "device.cuh", folder)
+
     # The kernels tell the CUDA compiler about loops in ways that others do not know.
-    return "-Wno-unknown-pragmas", "-I", str(folder)
+    return "-Wno-unknown-pragmas", "-I", str(made_once(copy, "kernels"))
 
 
 def compile_kernels(folder: Path) -> Path:
     """The kernels as a library of the CPU, with `clique_*` to run them."""
     sources = [CUDA / "kernels_on_cpu.cc", CSRC / "rendezvous.cc", *PADS]
-    flags = ["-O1", "-fPIC", "-shared", *shim_flags(folder)]
+    flags = ["-O1", "-fPIC", "-shared", *shim_flags()]
     return compile_native(folder / "kernels.so", sources, *flags)
 
 
 def compile_driver(folder: Path, *flags: str) -> Path:
     """Puts a fake libcuda.so.1, whose devices run the kernels on the CPU, into the folder."""
-    sources = folder / "kernels"
-    sources.mkdir()
     shared = ("-O1", "-fPIC", "-shared", "-Wl,-soname,libcuda.so.1")
     compile_native(
-        folder / "libcuda.so.1", [FAKE / "fake_driver.cc"], *shared, *shim_flags(sources), *flags
+        folder / "libcuda.so.1", [FAKE / "fake_driver.cc"], *shared, *shim_flags(), *flags
     )
     return folder
 

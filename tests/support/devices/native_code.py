@@ -1,12 +1,18 @@
-"""Compiles the C++ of runtime/csrc/tests, against the headers of the installed jaxlib."""
+"""Compiles the C++ of runtime/csrc/tests, against the headers of the installed jaxlib.
+
+Each program is compiled once, for all tests and workers, until something in `runtime/` changes.
+"""
 
 from __future__ import annotations
 
+import fcntl
+import functools
+import hashlib
 import os
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import jax.ffi
@@ -16,6 +22,7 @@ from support import ROOT
 
 CSRC = ROOT / "runtime" / "csrc"
 NATIVE = CSRC / "tests"
+BUILT = ROOT / "build" / "native"
 GROUP_CALL = tuple(
     CSRC / f"{name}.cc" for name in ("call_attributes", "cpu/group_call", "rendezvous", "trace")
 )
@@ -34,15 +41,47 @@ def compiler() -> str | None:
 
 
 def compile_native(output: Path, sources: Sequence[Path], *flags: str) -> Path:
-    """Compiles the sources into `output`, or skips the test where there is no compiler."""
+    """Puts what is compiled from the sources at `output`, or skips the test where there is no
+    compiler."""
     command = compiler()
     if command is None:
         pytest.skip("no C++ compiler on this machine")
     flags = ("-std=c++17", "-pthread", "-Wall", "-Wextra", "-Werror", *flags)
     include = ("-I", str(CSRC), "-isystem", jax.ffi.include_dir())
-    subprocess.run(
-        [command, *flags, *include, *map(str, sources), "-o", str(output)],
-        check=True,
-        timeout=240,
-    )
+    arguments = [command, *flags, *include, *map(str, sources)]
+
+    def compile_(folder: Path) -> None:
+        subprocess.run([*arguments, "-o", str(folder / "compiled")], check=True, timeout=240)
+
+    # A copy, for libraries have variables, and two that are one file would share them.
+    shutil.copy(made_once(compile_, *arguments) / "compiled", output)
     return output
+
+
+def made_once(make: Callable[[Path], object], *names: str) -> Path:
+    """The folder of these names that `make` has filled: again only where what `runtime/` has, the
+    compiler or the headers are others. Others who ask for it wait."""
+    BUILT.mkdir(parents=True, exist_ok=True)
+    digest = hashlib.sha256("\0".join((_inputs(), *names)).encode()).hexdigest()[:24]
+    folder = BUILT / digest
+    with (BUILT / f"{digest}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            # One that was not finished is not taken for it.
+            new = folder.with_suffix(".new")
+            shutil.rmtree(new, ignore_errors=True)
+            new.mkdir()
+            make(new)
+            new.rename(folder)
+    return folder
+
+
+@functools.cache
+def _inputs() -> str:
+    """A digest of all that a program may be compiled from, but for the names of its sources."""
+    version = [compiler() or "", "--version"]
+    digest = hashlib.sha256(subprocess.run(version, capture_output=True, check=True).stdout)
+    for folder in (ROOT / "runtime", Path(jax.ffi.include_dir()) / "xla" / "ffi"):
+        for file in sorted(folder.rglob("*.[ch]*")):
+            digest.update(f"{file}\0".encode() + file.read_bytes())
+    return digest.hexdigest()

@@ -64,6 +64,75 @@ CAPTURED: dict[str, Any] = {
     "notes": ["the profiler switches graphs off"],
 }
 
+LOOPS: dict[str, Any] = {
+    "size": 8192,
+    "chunks": 9,
+    "length": 1000,
+    "rest": 192,
+    "seeds": ["tensor<8192x768xbf16> along axis 0"],
+    "loops": [
+        {
+            "operations": 60,
+            "share_of_products": 0.75,
+            "ends": [f"reduce ({HOSTILE}, {_LINE}:21) reads the whole of a partial max"],
+            "leaves": ["tensor<f32>, added up"],
+        },
+        {
+            "operations": 4,
+            "share_of_products": 0.25,
+            "ends": [],
+            "leaves": ["tensor<32768x768xbf16>, added up in f32"],
+        },
+    ],
+}
+
+LOGITS: dict[str, Any] = {
+    "name": "jit(step)/jvp()/dot_general",
+    "source": f"{_LINE}:20",
+    "type": "tensor<8192x32768xbf16>",
+    "bytes": 512 * 2**20,
+}
+
+IN_CHUNKS: dict[str, dict[str, Any]] = {
+    "accumulate": {"batch": "the batch", "reason": f"{HOSTILE} reads all of the batch"},
+    "chunk": {
+        "temp_bytes_before": 600 * 2**20,
+        "predicted_temp_bytes": 90 * 2**20,
+        "regions": [
+            {
+                "id": "region-0",
+                "in_loop": True,
+                "dimension": "axis 0",
+                "operations": 64,
+                "products": 3,
+                "bytes_before": 600 * 2**20,
+                "bytes_after": 90 * 2**20,
+            }
+            | LOGITS
+            | LOOPS
+        ],
+        "left": [LOGITS | {"reasons": ["axis 1 takes 3 loops", "axis 0 is sharded"]}],
+    },
+    "one-hot": {
+        "accesses": [
+            LOGITS
+            | {
+                "id": f"access-{number}",
+                "form": form,
+                "access": "read",
+                "operation": f"stablehlo.{operation}",
+            }
+            for number, (form, operation) in enumerate(
+                [("batch", "gather"), ("select", "scatter"), ("select", "scatter")]
+            )
+        ],
+        "left": [
+            LOGITS | {"operation": "stablehlo.gather", "reason": "not every row has an element"}
+        ],
+    },
+}
+"""Plans of passes that run work in chunks."""
+
 ATTEMPTS: list[dict[str, Any]] = [
     {
         "used": used,
@@ -82,6 +151,7 @@ def write_dump(to: Path, ran: Execution) -> Path:
     module = step / "process-0" / "jit_scanned_step-0"
     for name, content in (
         ("plan-05-barriers.json", BARRIERS),
+        *((f"plan-06-{name}.json", plan) for name, plan in IN_CHUNKS.items()),
         ("captured.json", CAPTURED),
         ("attempts.json", ATTEMPTS),
     ):

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from support import ROOT
 
+pytestmark = pytest.mark.long
+
 LIT_TESTS = ROOT / "lit_tests"
 LIT = [sys.executable, "-c", "from lit.main import main; main()"]
 

@@ -1,0 +1,79 @@
+"""The collectives of a compiled program, by XLA's own text: how many, of how much, in which loops."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Iterator
+
+_HEAD = re.compile(r"^(?:ENTRY )?%?([\w.-]+) .*\{$")
+_COLLECTIVE = re.compile(
+    r"= (.+?) (all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)(-start)?\("
+)
+_ARRAY = re.compile(r"\b(?:[a-z]+(\d+)\w*|pred)\[([\d,]*)\]")
+_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
+_CALLED = re.compile(r"(?:body|calls|to_apply)=%?([\w.-]+)")
+
+
+@dataclasses.dataclass(frozen=True)
+class Collectives:
+    """What one run of a program does.
+
+    Attributes:
+      outside: collectives that are in no loop.
+      inside: those in loops, as often as they run.
+      outside_bytes, inside_bytes: of what they give, on one device.
+    """
+
+    outside: int = 0
+    inside: int = 0
+    outside_bytes: int = 0
+    inside_bytes: int = 0
+
+
+def collectives(text: str) -> Collectives:
+    """The collectives of a module in XLA's text."""
+    computations = dict(_computations(text))
+    [entry] = re.findall(r"^ENTRY %?([\w.-]+)", text, re.MULTILINE)
+    counts = [0, 0]
+    bytes_ = [0, 0]
+    for size, runs, in_loop in _walk(computations, entry, 1, in_loop=False):
+        counts[in_loop] += runs
+        bytes_[in_loop] += runs * size
+    return Collectives(counts[0], counts[1], bytes_[0], bytes_[1])
+
+
+def _computations(text: str) -> Iterator[tuple[str, list[str]]]:
+    lines: list[str] = []
+    for line in text.splitlines():
+        head = _HEAD.match(line)
+        if head is not None:
+            lines = []
+            yield head[1], lines
+        else:
+            lines.append(line)
+
+
+def _walk(
+    computations: dict[str, list[str]], name: str, runs: int, *, in_loop: bool
+) -> Iterator[tuple[int, int, bool]]:
+    for line in computations.get(name, ()):
+        found = _COLLECTIVE.search(line)
+        if found is not None:
+            yield _bytes(found[1], started=bool(found[3])), runs, in_loop
+            continue
+        is_loop = " while(" in line
+        trips = _TRIPS.search(line) if is_loop else None
+        for called in _CALLED.findall(line):
+            times = runs * (int(trips[1]) if trips else 1)
+            yield from _walk(computations, called, times, in_loop=in_loop or is_loop)
+
+
+def _bytes(type_: str, *, started: bool) -> int:
+    """Of a result. What has only started gives a tuple of its operands and its results."""
+    sizes = [
+        math.prod(map(int, filter(None, shape.split(",")))) * int(bits or 8) // 8
+        for bits, shape in _ARRAY.findall(type_)
+    ]
+    return sum(sizes) // 2 if started and len(sizes) > 1 else sum(sizes)

@@ -1,0 +1,186 @@
+"""Run a training step one microbatch at a time, and accumulate its gradients.
+
+A step that is written for a whole batch takes memory for the whole batch. This pass finds the batch
+among the dimensions of the step's arguments, or is told where it is, and writes the loop over
+microbatches that users otherwise write themselves: the forward and the backward pass of a
+microbatch in its body, sums of gradients in its carry, the optimizer after it.
+
+Before, with 8 examples in x::
+
+    %h = stablehlo.dot_general %x, %w         : tensor<8x64xf32>     loc("jvp()/dot_general")
+    %y = stablehlo.tanh %h                    : tensor<8x64xf32>
+    ...
+    %d = stablehlo.dot_general %x, %g         : tensor<16x64xf32>    loc("transpose(jvp())/dot_general")
+    %u = stablehlo.subtract %w, %d            : tensor<16x64xf32>
+
+After, with `microbatches=4`::
+
+    %r:2 = stablehlo.while(%i = %zero, %sum = %zeros) cond { %i < 4 } do {
+      %part = stablehlo.dynamic_slice %x      : tensor<2x16xf32>
+      %h = stablehlo.dot_general %part, %w    : tensor<2x64xf32>
+      %y = stablehlo.tanh %h                  : tensor<2x64xf32>
+      ...
+      %d = stablehlo.dot_general %part, %g    : tensor<16x64xf32>
+      %next = stablehlo.add %sum, %d          : tensor<16x64xf32>
+      stablehlo.return %i + 1, %next
+    }
+    %u = stablehlo.subtract %w, %r#1          : tensor<16x64xf32>
+
+The results are those of the step as it was, up to the order of sums: how each value depends on the
+batch is proved by `analysis/dimension_flow`, and means over the batch stay means over all of it.
+Sums of floating-point types narrower than float32 are accumulated in float32 (`dtype`).
+
+**Which dimension is the batch** (`choice`). Of the dimensions that the matrix products of the step
+share, it is the one that gradients are sums over. It is taken where one loop does (`phases`), and
+where at most 5 % of the products are left outside that loop, not counting work on sums, as an
+optimizer's. Batches of one length that never meet, as those of a generator and a discriminator, are
+divided together. A step whose batch cannot be divided so, as with batch norm or a contrast within
+the batch, stays as it is, and a warning names the operation and the user's line (`refusal`).
+
+**With a budget** (`closed_loop`) the pass takes the fewest equal microbatches whose step holds it,
+by the memory model first, then by XLA's figures of what was compiled.
+
+A program without gradients, such as an evaluation, is left alone without a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jax.extend.mlir import ir
+
+from hloom.passes.accumulate.closed_loop import best_of, is_worthwhile, temp_limit
+from hloom.passes.accumulate.plan import (
+    SCOPE,
+    AccumulatePlan,
+    AccumulateSettings,
+    MicrobatchPlanner,
+)
+from hloom.passes.accumulate.record import AccumulateRecord
+from hloom.passes.framework.base import Pass, Target
+from hloom.passes.framework.errors import SpecError
+from hloom.passes.framework.feedback import Attempt, Complaint, MeasuredPass, Planner
+from hloom.passes.framework.options import Axes, Budget, option
+from hloom.passes.inline import Inline
+from hloom.passes.phase_loops.apply import apply_loops
+from hloom.passes.phase_loops.leaving import own_type, widened
+from hloom.passes.remat.explain import describe_floor, describe_peak
+
+
+@dataclass(frozen=True)
+class Accumulate(MeasuredPass[AccumulateRecord]):
+    """Run a training step one microbatch at a time, and accumulate its gradients."""
+
+    name: ClassVar[str] = "accumulate"
+    summary: ClassVar[str] = "run a step one microbatch at a time, and accumulate its gradients"
+    example: ClassVar[str] = "accumulate{microbatches=8}"
+    requires: ClassVar[tuple[type[Pass], ...]] = (Inline,)
+    once: ClassVar[bool] = True
+    saves_memory: ClassVar[bool] = True
+    record_type: ClassVar[type[AccumulateRecord]] = AccumulateRecord
+
+    microbatches: int | None = option(
+        None,
+        doc="into how many microbatches the batch is divided; where they do not divide it, the "
+        "last is shorter. Where the batch is sharded, each has a part on each device",
+        minimum=1,
+    )
+    budget: Budget | None = option(
+        None,
+        doc="in place of a number the memory that a step may take on a device, as for `remat`: the "
+        "fewest equal microbatches that hold it are taken",
+    )
+    args: Axes | None = option(
+        None,
+        doc="the arguments that have the batch, by their names or numbers, each with its axis, 0 "
+        "where none is given; a name stands for all arguments below it. By default the batch is "
+        "the dimension that gradients are sums over",
+    )
+    dtype: str = option(
+        "f32",
+        doc="in what gradients are accumulated: f32, which makes sums of narrower floating-point "
+        "types in float32, or keep, which makes each in its own type",
+        choices=("f32", "keep"),
+    )
+    phases: int = option(
+        1,
+        doc="how many loops over the microbatches there may be, one after the other: batch norm "
+        "takes five, which keep what they need of each other for the whole batch",
+        minimum=1,
+        maximum=16,
+    )
+    compiles: int = option(
+        3, doc="how often the program may be compiled to hold the budget", minimum=1
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.microbatches is None) == (self.budget is None):
+            given = "neither" if self.budget is None else "both"
+            raise SpecError(
+                f"pass '{self.name}' wants microbatches=8 or budget=60GiB, or the like; got {given}"
+            )
+
+    @property
+    def is_bounded(self) -> bool:
+        return self.budget is not None
+
+    def plan_after(
+        self, module: ir.Module, target: Target, attempts: Sequence[Attempt[AccumulateRecord]]
+    ) -> AccumulatePlan:
+        return self.planner(module, target)(module, attempts)
+
+    def planner(
+        self, origin: ir.Module, target: Target
+    ) -> Callable[[ir.Module, Sequence[Attempt[AccumulateRecord]]], AccumulatePlan]:
+        rule = widened if self.dtype == "f32" else own_type
+        settings = AccumulateSettings(self.args, self.phases, rule)
+        planner = MicrobatchPlanner(origin, target, settings)
+
+        def planned(
+            module: ir.Module, attempts: Sequence[Attempt[AccumulateRecord]]
+        ) -> AccumulatePlan:
+            if self.budget is not None:
+                return planner.within(module, self.budget, attempts)
+            assert self.microbatches is not None
+            return planner.fixed(module, self.microbatches)
+
+        return planned
+
+    def wants_another(
+        self, attempts: Sequence[Attempt[AccumulateRecord]], target: Target
+    ) -> bool:
+        if self.budget is None or self.budget.least:
+            return False
+        limit = temp_limit(self.budget, attempts, target)
+        return limit is not None and is_worthwhile(attempts, limit)
+
+    def best(self, attempts: Sequence[Attempt[AccumulateRecord]], target: Target) -> int:
+        if self.budget is None:
+            return len(attempts) - 1
+        return best_of(attempts, temp_limit(self.budget, attempts, target))
+
+    def complaint(
+        self,
+        attempts: Sequence[Attempt[AccumulateRecord]],
+        best: int,
+        target: Target,
+        module_of_best: Callable[[], ir.Module],
+    ) -> Complaint | None:
+        if self.budget is None or self.budget.least or not attempts:
+            return None
+        attempt, limit = attempts[best], temp_limit(self.budget, attempts, target)
+        if not attempt.record.possible or limit is None or attempt.temp_bytes <= limit:
+            return None
+        percent = self.budget.percent
+        around = 0 if percent is not None else attempt.step_bytes - attempt.temp_bytes
+        floor = describe_floor(percent, attempt.temp_bytes + around, limit + around)
+        peak = describe_peak(module_of_best(), arguments=percent is None)
+        most = f"That is with {attempt.record.microbatches} microbatches."
+        return Complaint(" ".join(filter(None, (floor, most, peak))))
+
+    def apply(self, plan: AccumulatePlan) -> None:
+        assert plan.loops is not None
+        apply_loops(plan.loops, SCOPE)

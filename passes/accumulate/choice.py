@@ -1,0 +1,186 @@
+"""Which dimension is the batch: the one that gradients are sums over, or the one that is named."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from jax.extend.mlir import ir
+
+from hloom.passes.accumulate.arguments import ArgumentNames, names_of
+from hloom.passes.accumulate.refusal import RefusedError, why_not
+from hloom.passes.accumulate.trial import CutTrial, tried
+from hloom.passes.analysis.autodiff import is_backward
+from hloom.passes.analysis.dimension_flow.dimensions import Dimension, dimensions_of
+from hloom.passes.analysis.dimension_flow.program import FlowNode, FlowProgram
+from hloom.passes.analysis.dimension_flow.result import Seed
+from hloom.passes.analysis.dimension_flow.rules.table import Signatures
+from hloom.passes.analysis.dimension_flow.walker import TooManyPhasesError
+from hloom.passes.framework.options import Axes
+from hloom.passes.ir.ops import facts_of
+
+MOST_TRIED = 8
+"""Dimensions that are tried; programs have few that many products share."""
+
+LEAST_SHARE = 0.05
+"""A dimension that fewer of the products' FLOPs have is none to try."""
+
+MOST_PHASES = 16
+"""What takes more loops is refused without saying how many; batch norm takes four or five."""
+
+
+class NoStepError(Exception):
+    """The program is no training step: no product is summed over a dimension of its arguments."""
+
+
+def choose(program: FlowProgram, axes: Axes | None, phases: int) -> CutTrial:
+    """The dimension to cut.
+
+    Args:
+      program: the step.
+      axes: what the user calls the batch; None to find it.
+      phases: how many loops it may take.
+
+    Raises RefusedError where the program is a training step and none will do, and NoStepError
+    where it is none. Whether it is one is told by JAX's names; whether it may be cut is not.
+    """
+    search = _Search(program, phases)
+    try:
+        found = search.found() if axes is None else search.named(axes)
+    except RefusedError as error:
+        refusal = error
+    else:
+        if found is not None:
+            return found
+        refusal = search.refusal()
+    if not any(map(_is_gradient, program.root.inside())):
+        raise NoStepError("no matrix product in it is of a gradient") from refusal
+    raise refusal
+
+
+def _is_gradient(node: FlowNode) -> bool:
+    return facts_of(node.op.name).is_product and is_backward(node.op)
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """One dimension, or several of one length that are cut together."""
+
+    seeds: tuple[Seed, ...]
+    trial: CutTrial
+
+
+class _Search:
+    def __init__(self, program: FlowProgram, phases: int) -> None:
+        self._trials: list[CutTrial] = []
+        self._is_named = False
+        self._program = program
+        self._phases = phases
+        self._signatures = Signatures(program.shapes)
+        self._dimensions = dimensions_of(program, self._signatures)
+
+    def found(self) -> CutTrial | None:
+        """The best of what most products have; batches that never meet are cut together.
+
+        So are the images and the noise of two networks that train against each other.
+        """
+        cuts = []
+        for dimension in self._dimensions[:MOST_TRIED]:
+            if dimension.share < LEAST_SHARE:
+                break
+            cut = self._try(_seeds(dimension))
+            if cut is not None and cut.trial.sums_gradients:
+                cuts.append(cut)
+                if cut.trial.is_best and self._allows(cut.trial):
+                    return cut.trial
+        if not any(self._allows(cut.trial) for cut in cuts):
+            self._unite(cuts)
+        return self._best()
+
+    def named(self, axes: Axes) -> CutTrial | None:
+        """The best dimension that is at all the places."""
+        self._is_named = True
+        names = ArgumentNames(self._program)
+        first, *more = names.resolve(axes)
+        for dimension in self._at(first):
+            seeds = _seeds(dimension)
+            for place in more:
+                if not any(_is_at(seed, place) for seed in seeds):
+                    seeds += self._like(seeds, place, names)
+            self._try(seeds)
+        return self._best()
+
+    def refusal(self) -> RefusedError:
+        """Why nothing was found."""
+        if not self._trials:
+            return RefusedError("its arguments have no dimension that many of its products share")
+        best = min(self._trials, key=lambda trial: trial.likeness)
+        names = ArgumentNames(self._program)
+        places = [(seed.value, seed.layout.axis) for seed in best.flow.seeds]
+        where = f"{names_of(names, places)}, {best.flow.size} elements"
+        reason = why_not(best, self._phases) or "most of the gradients would be no sums over it"
+        if self._is_named:
+            return RefusedError(f"{where}: {reason}")
+        return RefusedError(f"it has no batch that can be cut; of what is nearest, {where}: {reason}")
+
+    def _try(self, seeds: tuple[Seed, ...]) -> _Cut | None:
+        with contextlib.suppress(TooManyPhasesError):
+            trial = tried(self._program, seeds, self._signatures, MOST_PHASES)
+            self._trials.append(trial)
+            return _Cut(seeds, trial)
+        return None
+
+    def _allows(self, trial: CutTrial) -> bool:
+        wanted = trial.sums_gradients or self._is_named
+        return wanted and why_not(trial, self._phases) is None
+
+    def _best(self) -> CutTrial | None:
+        allowed = filter(self._allows, self._trials)
+        return min(allowed, key=lambda trial: trial.rank, default=None)
+
+    def _unite(self, cuts: Sequence[_Cut]) -> None:
+        """Tries dimensions of one length together, as long as more products come into loops."""
+        now = min(cuts, key=lambda cut: cut.trial.likeness, default=None)
+        for other in cuts:
+            if now is None or other is now or not _may_unite(now.seeds, other.seeds):
+                continue
+            united = self._try((*now.seeds, *other.seeds))
+            if united is not None and united.trial.whole_share < now.trial.whole_share:
+                now = united
+
+    def _at(self, place: tuple[ir.Value, int]) -> list[Dimension]:
+        return [
+            dimension
+            for dimension in self._dimensions
+            if any(_is_at(seed, place) for seed in dimension.seeds)
+        ]
+
+    def _like(
+        self, seeds: Sequence[Seed], place: tuple[ir.Value, int], names: ArgumentNames
+    ) -> tuple[Seed, ...]:
+        """The seeds of the dimension at a place that is as long as another one."""
+        length = seeds[0].layout.size
+        others = [_seeds(dimension) for dimension in self._at(place)]
+        found = next((other for other in others if other[0].layout.size == length), None)
+        if found is None:
+            first = names_of(names, [(seeds[0].value, seeds[0].layout.axis)])
+            raise RefusedError(f"{first} and {names_of(names, [place])} are not of one length")
+        return found
+
+
+def _seeds(dimension: Dimension) -> tuple[Seed, ...]:
+    return dimension.cut_on_each_device or dimension.seeds
+
+
+def _is_at(seed: Seed, place: tuple[ir.Value, int]) -> bool:
+    return seed.value == place[0] and seed.layout.axis == place[1]
+
+
+def _may_unite(seeds: Iterable[Seed], others: Iterable[Seed]) -> bool:
+    """Whether dimensions are of one length and in different arguments."""
+    pairs = itertools.product(seeds, others)
+    return all(
+        one.layout.size == other.layout.size and one.value != other.value for one, other in pairs
+    )

@@ -1,0 +1,126 @@
+"""The number of microbatches for a budget: by the model at first, then by XLA's figures.
+
+Memory falls with the number, so that numbers that hold the budget and numbers that do not bracket
+the least one that does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from hloom.passes.accumulate.record import AccumulateRecord
+from hloom.passes.framework.base import Target
+from hloom.passes.framework.feedback import Attempt
+from hloom.passes.framework.options import Budget
+
+Attempts = Sequence[Attempt[AccumulateRecord]]
+
+_INDISTINCT = 1.02
+"""Numbers whose memory differs by less than this factor are the same to the model."""
+
+
+def temp_limit(
+    budget: Budget, attempts: Attempts, target: Target, around_bytes: int | None = None
+) -> int | None:
+    """Bytes of temporary memory that the budget leaves; None where nothing is known to bound.
+
+    Args:
+      budget: what is to hold.
+      attempts: what was compiled.
+      target: what it runs on.
+      around_bytes: arguments and results by the model, where nothing was compiled yet.
+    """
+    if budget.percent is not None:
+        unmodified = (each.temp_bytes for each in attempts if each.record.microbatches == 1)
+        whole = next(unmodified, None)
+        return None if whole is None else int(whole * budget.percent / 100)
+    bound = target.usable_bytes if budget.size_bytes is None else budget.size_bytes
+    if attempts:
+        around_bytes = attempts[0].step_bytes - attempts[0].temp_bytes
+    return None if bound is None or around_bytes is None else bound - around_bytes
+
+
+class Correction:
+    """The temporary memory that a number of microbatches is expected to take.
+
+    The ratio between XLA's figure and the model's is much the same for numbers that are near.
+    """
+
+    def __init__(self, model: Callable[[int], int], attempts: Attempts) -> None:
+        self._model = model
+        self._real = {each.record.microbatches: each.temp_bytes for each in attempts}
+
+    def __call__(self, number: int) -> float:
+        if number in self._real:
+            return self._real[number]
+        expected = float(self._model(number))
+        if self._real:
+            near = min(self._real, key=lambda tried: abs(math.log(tried / number)))
+            expected *= self._real[near] / max(self._model(near), 1)
+        return expected
+
+
+def bracket(possible: Sequence[int], attempts: Attempts, limit: int) -> list[int]:
+    """The numbers, ascending, of which any may be the least that holds the limit."""
+    tried = {each.record.microbatches: each.temp_bytes <= limit for each in attempts}
+    above = max((number for number, holds in tried.items() if not holds), default=0)
+    below = min((number for number, holds in tried.items() if holds), default=math.inf)
+    return [number for number in possible if above < number < below]
+
+
+def first_that_holds(numbers: Sequence[int], expected: Correction, limit: int) -> int | None:
+    """The least number that is expected to hold, found by bisection."""
+    low, high = 0, len(numbers)
+    while low < high:
+        middle = (low + high) // 2
+        if expected(numbers[middle]) <= limit:
+            high = middle
+        else:
+            low = middle + 1
+    return numbers[low] if low < len(numbers) else None
+
+
+def next_number(
+    possible: Sequence[int], expected: Correction, attempts: Attempts, limit: int
+) -> int:
+    """The number to compile next; one that was compiled where no other is better."""
+    open_ = bracket(possible, attempts, limit)
+    found = first_that_holds(open_, expected, limit)
+    if found is not None:
+        return found
+    held = [each.record.microbatches for each in attempts if each.temp_bytes <= limit]
+    if held:
+        return min(held)
+    return open_[-1] if open_ else least_number(possible, expected, attempts, limit)
+
+
+def least_number(
+    possible: Sequence[int], expected: Correction, attempts: Attempts, limit: int
+) -> int:
+    """The number that takes the least memory; of those like it the smallest."""
+    least = min(map(expected, possible))
+    return next(number for number in possible if expected(number) <= least * _INDISTINCT)
+
+
+def is_worthwhile(attempts: Attempts, limit: int) -> bool:
+    """Whether one more compile may hold the limit, or hold it with fewer microbatches."""
+    record = attempts[-1].record
+    open_ = bracket(record.possible, attempts, limit)
+    if not open_:
+        return False
+    if all(each.temp_bytes > limit for each in attempts):
+        return True
+    modelled = dict(record.modelled)
+    known = [number for number in open_ if number in modelled]
+    expected = Correction(modelled.__getitem__, attempts)
+    return any(expected(number) <= limit for number in known)
+
+
+def best_of(attempts: Attempts, limit: int | None) -> int:
+    """The attempt to use: of those that hold the fewest microbatches, else the least memory."""
+    numbers = range(len(attempts))
+    holding = [n for n in numbers if limit is not None and attempts[n].temp_bytes <= limit]
+    if holding:
+        return min(holding, key=lambda n: attempts[n].record.microbatches)
+    return min(numbers, key=lambda n: (attempts[n].temp_bytes, n))

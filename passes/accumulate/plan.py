@@ -1,0 +1,227 @@
+"""The plan of `accumulate` for a module: the loops, or why there are none."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from jax.extend.mlir import ir
+
+from hloom.passes.accumulate.arguments import ArgumentNames, names_of
+from hloom.passes.accumulate.choice import NoStepError, choose
+from hloom.passes.accumulate.closed_loop import (
+    Correction,
+    least_number,
+    next_number,
+    temp_limit,
+)
+from hloom.passes.accumulate.record import AccumulateRecord
+from hloom.passes.accumulate.refusal import RefusedError
+from hloom.passes.analysis.dimension_flow.flow import AxisLayout
+from hloom.passes.analysis.dimension_flow.program import FlowProgram
+from hloom.passes.analysis.dimension_flow.result import DimensionFlow, Seed, site
+from hloom.passes.analysis.dimension_flow.solve import dimension_flow
+from hloom.passes.analysis.memory_model.tracer import MemoryPrediction, predict
+from hloom.passes.framework import base
+from hloom.passes.framework.base import Target
+from hloom.passes.framework.feedback import Attempt, Prediction
+from hloom.passes.framework.options import Axes, Budget
+from hloom.passes.framework.text import pluralize
+from hloom.passes.ir import walk
+from hloom.passes.ir.clone import clone_module
+from hloom.passes.phase_loops.apply import apply_loops
+from hloom.passes.phase_loops.errors import NotLoopableError
+from hloom.passes.phase_loops.leaving import AccumulatorRule, Leaves
+from hloom.passes.phase_loops.plan import LoopsPlan, plan_loops
+
+SCOPE = "hloom.accumulate"
+"""Name-stack component of the operations that are added."""
+
+
+@dataclass(frozen=True)
+class AccumulatePlan:
+    """The loops over the microbatches.
+
+    Attributes:
+      loops: None where the program stays as it is.
+      batch: the axes that are divided, for people; empty where none was found.
+      reason: why there are no loops; empty where there are.
+      refusal: the same, where somebody who asked for them has to know.
+      record: for the plans after it.
+    """
+
+    loops: LoopsPlan | None = None
+    batch: str = ""
+    reason: str = ""
+    refusal: str = ""
+    record: AccumulateRecord = field(default_factory=AccumulateRecord)
+
+    @property
+    def empty(self) -> bool:
+        return self.loops is None
+
+    def summary(self) -> str:
+        if self.loops is None:
+            return f"nothing to accumulate: {self.reason}"
+        sums = [found for found in self.loops.exits if found.leaves is Leaves.ACCUMULATED]
+        loops = len(self.loops.flow.phases)
+        text = (
+            f"{self.effect()} along {self.batch}: {pluralize(loops, 'loop')}, "
+            f"{pluralize(len(sums), 'value')} accumulated"
+        )
+        if (prediction := self.record.prediction) is not None:
+            text += f", {prediction.step_bytes / 2**20:.1f} MiB predicted for the step"
+        return text
+
+    def effect(self) -> str:
+        if self.loops is None:
+            return ""
+        text = f"{self.loops.chunks} microbatches of {self.loops.length}"
+        return f"{text}, the last of {self.loops.rest}" if self.loops.rest else text
+
+    def to_json(self) -> dict[str, object]:
+        found: dict[str, object] = {"batch": self.batch}
+        if self.loops is None:
+            found["reason"] = self.reason
+        else:
+            found["loops"] = self.loops.to_json()
+            found["text"] = list(self.loops.lines())
+        return found | self.record.to_json()
+
+    def decisions(self) -> tuple[base.Decision, ...]:
+        """One: a step is accumulated, or it is not."""
+        return () if self.empty else (base.Decision("accumulate", self.summary()),)
+
+    def restricted_to(self, ids: Collection[str]) -> AccumulatePlan:
+        return self if "accumulate" in ids else AccumulatePlan(reason="it is left out")
+
+
+@dataclass(frozen=True)
+class AccumulateSettings:
+    """What is asked for; see the options of the pass."""
+
+    axes: Axes | None
+    phases: int
+    accumulate_in: AccumulatorRule
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """What is divided, by the numbers of arguments: it holds for any clone of the module."""
+
+    places: tuple[tuple[int, AxisLayout], ...]
+    text: str
+    size: int
+
+    def flow_in(self, module: ir.Module) -> DimensionFlow:
+        program = FlowProgram.of(module)
+        values = [program.values[number] for number in program.root.arguments]
+        return dimension_flow(
+            program, [Seed(values[number], layout) for number, layout in self.places]
+        )
+
+
+class MicrobatchPlanner:
+    """Plans for one module and for clones of it, whose batch is looked for once."""
+
+    def __init__(self, origin: ir.Module, target: Target, settings: AccumulateSettings) -> None:
+        self._origin = origin
+        self._target = target
+        self._settings = settings
+        self._modelled: dict[int, MemoryPrediction] = {}
+
+    def fixed(self, module: ir.Module, microbatches: int) -> AccumulatePlan:
+        """The plan for a number of microbatches; for as many as there can be, where it is more."""
+        batch = self._batch
+        if isinstance(batch, AccumulatePlan):
+            return batch
+        number = min(microbatches, batch.size)
+        return self._planned(module, batch, number, AccumulateRecord(microbatches=number))
+
+    def within(
+        self, module: ir.Module, budget: Budget, attempts: Sequence[Attempt[AccumulateRecord]]
+    ) -> AccumulatePlan:
+        """The plan that follows these attempts to hold a budget."""
+        batch = self._batch
+        if isinstance(batch, AccumulatePlan):
+            return batch
+        possible = tuple(n for n in range(1, batch.size + 1) if batch.size % n == 0)
+        known = _known(attempts)
+
+        def model(number: int) -> int:
+            if number not in known:
+                known[number] = self._predicted(batch, number).temp_bytes
+            return known[number]
+
+        whole = self._predicted(batch, 1)
+        around = whole.step_bytes - whole.temp_bytes
+        limit = temp_limit(budget, attempts, self._target, around)
+        expected = Correction(model, attempts)
+        number = 1
+        try:
+            if limit is not None:
+                find = least_number if budget.least else next_number
+                number = find(possible, expected, attempts, limit)
+        except NotLoopableError as error:
+            return _refused(_not_loopable(error), batch.text)
+        if attempts:
+            around = attempts[0].step_bytes - attempts[0].temp_bytes
+        temp_bytes = int(expected(number))
+        record = AccumulateRecord(
+            prediction=Prediction(around + temp_bytes, temp_bytes, 0.0),
+            microbatches=number,
+            possible=possible,
+            modelled=tuple(sorted(known.items())),
+        )
+        return self._planned(module, batch, number, record)
+
+    def _planned(
+        self, module: ir.Module, batch: _Batch, number: int, record: AccumulateRecord
+    ) -> AccumulatePlan:
+        if number == 1:
+            return AccumulatePlan(batch=batch.text, reason="one microbatch is all", record=record)
+        try:
+            loops = self._loops(batch.flow_in(module), number)
+        except NotLoopableError as error:
+            return _refused(_not_loopable(error), batch.text)
+        return AccumulatePlan(loops, batch.text, record=record)
+
+    def _loops(self, flow: DimensionFlow, number: int) -> LoopsPlan:
+        return plan_loops(flow, number, accumulate_in=self._settings.accumulate_in)
+
+    @functools.cached_property
+    def _batch(self) -> _Batch | AccumulatePlan:
+        try:
+            program = FlowProgram.of(self._origin)
+            trial = choose(program, self._settings.axes, self._settings.phases)
+        except (NoStepError, walk.NoEntryError) as error:
+            return AccumulatePlan(reason=str(error))
+        except RefusedError as error:
+            return _refused(str(error))
+        places = [(seed.value, seed.layout) for seed in trial.flow.seeds]
+        text = names_of(ArgumentNames(program), [(value, each.axis) for value, each in places])
+        numbers = [(ir.BlockArgument(value).arg_number, layout) for value, layout in places]
+        return _Batch(tuple(numbers), text, trial.flow.size)
+
+    def _predicted(self, batch: _Batch, number: int) -> MemoryPrediction:
+        if number not in self._modelled:
+            module = self._origin
+            if number > 1:
+                module = clone_module(module)
+                with module.context, ir.Location.unknown():
+                    apply_loops(self._loops(batch.flow_in(module), number), SCOPE)
+            self._modelled[number] = predict(module)
+        return self._modelled[number]
+
+
+def _known(attempts: Sequence[Attempt[AccumulateRecord]]) -> dict[int, int]:
+    return dict(attempts[-1].record.modelled) if attempts else {}
+
+
+def _not_loopable(error: NotLoopableError) -> str:
+    return error.reason if error.op is None else f"{site(error.op)}: {error.reason}"
+
+
+def _refused(why: str, batch: str = "") -> AccumulatePlan:
+    return AccumulatePlan(batch=batch, reason=why, refusal=f"{why[:1].upper()}{why[1:]}.")

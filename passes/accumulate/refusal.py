@@ -1,0 +1,85 @@
+"""Why a program's gradients are not accumulated, for people."""
+
+from __future__ import annotations
+
+from hloom.passes.accumulate.trial import CutTrial
+from hloom.passes.analysis.dimension_flow.program import FlowNode, FlowProgram
+from hloom.passes.analysis.dimension_flow.result import PhaseEnd, site
+from hloom.passes.framework.text import pluralize
+
+MOST_WHOLE = 0.05
+"""The share of the products that may be done once, on whole data: a model's position encodings,
+low-rank updates that are added to its weights, and the like."""
+
+
+class RefusedError(Exception):
+    """The step is not accumulated as it is asked for; the text, one line, says why."""
+
+
+def why_not(trial: CutTrial, phases: int) -> str | None:
+    """Why a dimension is not cut in so many loops; None where it can be."""
+    flow = trial.flow
+    if flow.sharded > 1:
+        return (
+            f"they lie on {flow.sharded} devices, and no device has two of them, so that there is "
+            "nothing to divide"
+        )
+    if trial.phases > phases:
+        allowed = "one" if phases == 1 else str(phases)
+        return (
+            f"it takes {trial.phases} loops over the microbatches, and phases={phases} allows "
+            f"{allowed}: {_ends(trial)}"
+        )
+    if trial.whole_share > MOST_WHOLE and trial.whole_product is not None:
+        return (
+            f"{trial.whole_share:.0%} of the products are done at once: "
+            f"{_done_at_once(flow.program, trial.whole_product, trial)}"
+        )
+    if not trial.sums_products:
+        return "no product is summed over them for what comes after"
+    return None
+
+
+def _ends(trial: CutTrial) -> str:
+    """Why there is more than one loop: what runs once, else the first reason."""
+    found = [end for phase in trial.flow.phases for end in phase.ends]
+    if not found:
+        return "a part of it waits for all of another"
+    for end in found:
+        effect = _effect_of(trial.flow.program, end)
+        if effect is not None:
+            return f"{site(effect.op)} has an effect and runs once, {_waits(end)}"
+    return str(found[0])
+
+
+def _waits(end: PhaseEnd) -> str:
+    return f"and {site(end.waits)} waits for it"
+
+
+def _effect_of(program: FlowProgram, end: PhaseEnd) -> FlowNode | None:
+    return next(
+        (_innermost(node) for node in program.root.nodes if node.effects and node.op == end.reader),
+        None,
+    )
+
+
+def _done_at_once(program: FlowProgram, product: FlowNode, trial: CutTrial) -> str:
+    effect = next((node for node in program.root.nodes if node.effects and node.flops), None)
+    if product.effects:
+        effect = product
+    if effect is not None:
+        inner = _innermost(effect)
+        return f"{site(inner.op)} has an effect and runs once, and with it {site(product.op)}"
+    finished = trial.flow.fits.get(product.number)
+    if finished is None:
+        return f"{site(product.op)} does not depend on them"
+    return f"{site(product.op)} needs all of them"
+
+
+def _innermost(node: FlowNode) -> FlowNode:
+    """The operation in there that has the effect."""
+    inner = (each for block in node.blocks for each in block.nodes if each.effects)
+    found = next(inner, None)
+    return node if found is None else _innermost(found)
+
+

@@ -1,0 +1,185 @@
+"""What cutting one dimension would give: which products are in loops, and which are summed.
+
+A dimension is the batch of a step where gradients are sums over it: where loops hold products of
+the backward pass whose results are partial sums that no later loop waits for, and where more bytes
+of gradients are sums than are put together from chunks. Cut along the hidden units of a perceptron,
+its forward pass has partial sums, too, but the rest waits for them; cut along the models of an
+ensemble, each model's gradient is a chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from hloom.passes.analysis.autodiff import is_backward
+from hloom.passes.analysis.dimension_flow.flow import WHOLE, Combine, Flow
+from hloom.passes.analysis.dimension_flow.program import FlowNode, FlowProgram
+from hloom.passes.analysis.dimension_flow.result import DimensionFlow, Seed
+from hloom.passes.analysis.dimension_flow.rules.table import Signatures
+from hloom.passes.analysis.dimension_flow.solve import dimension_flow
+from hloom.passes.ir.ops import facts_of
+
+
+@dataclass(frozen=True)
+class CutTrial:
+    """A dimension, and what the loops over it would do.
+
+    Attributes:
+      flow: the flow of it.
+      sums_products: whether products in loops are summed for what comes after all loops.
+      sums_gradients: whether some of these are backward work by JAX's names, and gradients are
+        mostly sums.
+      whole_share: the share of all products' FLOPs that would be done on the whole of it, or that
+        do not depend on it, though they are no work on sums such as an optimizer's.
+      whole_product: the largest of these; None where there is none.
+      pieces: how many results of the program would be put together from chunks.
+    """
+
+    flow: DimensionFlow
+    sums_products: bool
+    sums_gradients: bool
+    whole_share: float
+    whole_product: FlowNode | None
+    pieces: int
+
+    @property
+    def phases(self) -> int:
+        return len(self.flow.phases)
+
+    @property
+    def rank(self) -> tuple[float, int, int]:
+        """The less the better; of equals the earlier one is taken."""
+        return round(self.whole_share, 2), self.phases, self.pieces
+
+    @property
+    def is_best(self) -> bool:
+        """Whether no other dimension can rank before it."""
+        return self.rank <= (0.0, 1, 0)
+
+    @property
+    def likeness(self) -> tuple[bool, int, tuple[float, int, int]]:
+        """The less the more it is like a batch, of which results of a step have no chunks."""
+        return not self.sums_gradients, self.pieces, self.rank
+
+
+def tried(
+    program: FlowProgram,
+    seeds: Sequence[Seed],
+    signatures: Signatures,
+    most_phases: int | None,
+) -> CutTrial:
+    """What cutting a dimension gives. Raises TooManyPhasesError."""
+    flow = dimension_flow(program, seeds, signatures, most_phases=most_phases)
+    products = _whole_products(flow)
+    summed = _summed(flow)
+    return CutTrial(
+        flow=flow,
+        sums_products=bool(summed),
+        sums_gradients=any(is_backward(product.op) for product in summed) and _are_sums(flow),
+        whole_share=sum(node.flops for node in products) / (program.flops or 1.0),
+        whole_product=max(products, key=lambda node: node.flops, default=None),
+        pieces=sum(found.flow.is_split and found.returned for found in flow.exits),
+    )
+
+
+def _of(flow: DimensionFlow, value: int) -> Flow:
+    return flow.flows.get(value, WHOLE)
+
+
+def _loop_of(flow: DimensionFlow, node: FlowNode) -> int:
+    """The loop that an operation is in; 0 outside of all."""
+    made = (_of(flow, value) for value in node.results)
+    return max((each.phase for each in made if not each.is_whole), default=0)
+
+
+def _whole_products(flow: DimensionFlow) -> list[FlowNode]:
+    """Products outside of the loops that other data than sums goes into."""
+    restored: set[int] = set()
+    found = []
+    for node in flow.program.root.nodes:
+        if _loop_of(flow, node):
+            continue
+        reads_pieces = not restored.isdisjoint(node.reads()) or any(
+            _of(flow, value).is_split for value in _finished(flow, node)
+        )
+        if reads_pieces:
+            restored.update(node.results)
+        invariant = all(_of(flow, value).is_invariant for value in node.results)
+        if node.flops and (invariant or reads_pieces):
+            found.append(node)
+    return found
+
+
+def _finished(flow: DimensionFlow, node: FlowNode) -> list[int]:
+    """The values that an operation reads whole although loops have chunks or terms of them."""
+    fit = flow.fits.get(node.number)
+    if fit is None:
+        return []
+    return [*(node.operands[place] for place in fit.finished), *fit.captured]
+
+
+def _summed(flow: DimensionFlow) -> list[FlowNode]:
+    """The products that are summed for what comes after the loops.
+
+    None where more of them are summed for later loops.
+    """
+    wanted_in: dict[int, int] = {}
+    """By value the last loop that something made of it is in."""
+    final: list[FlowNode] = []
+    balance = 0.0
+    for node in reversed(flow.program.root.nodes):
+        phase = _loop_of(flow, node)
+        products = list(_sums(flow, node)) if phase and node.flops else []
+        if products:
+            sums = [value for value in node.results if _is_sum(_of(flow, value))]
+            if any(wanted_in.get(value, 0) > phase for value in sums):
+                balance -= node.flops
+            else:
+                balance += node.flops
+                final += products
+        last = max((phase, *(wanted_in.get(value, 0) for value in node.results)))
+        for value in node.reads():
+            wanted_in[value] = max(wanted_in.get(value, 0), last)
+    return final if balance > 0 else []
+
+
+def _sums(flow: DimensionFlow, node: FlowNode) -> Iterator[FlowNode]:
+    """The products, the operation itself or in it, that are summed over the dimension."""
+    if facts_of(node.op.name).is_product:
+        if any(_is_sum(_of(flow, value)) for value in node.results):
+            yield node
+        return
+    for block in node.blocks:
+        for inner in block.nodes:
+            if inner.flops:
+                yield from _sums(flow, inner)
+
+
+def _are_sums(flow: DimensionFlow) -> bool:
+    """Whether of what is made of backward work more bytes are summed than put together."""
+    program = flow.program
+    gradients: set[int] = set()
+    for node in program.root.nodes:
+        if has_backward(node) or not gradients.isdisjoint(node.reads()):
+            gradients.update(node.results)
+    sums = pieces = 0
+    for found in flow.exits:
+        if program.index[found.value] in gradients:
+            if _is_sum(found.flow):
+                sums += program.bytes_of(program.index[found.smallest])
+            elif found.flow.is_split and found.returned:
+                pieces += program.bytes_of(program.index[found.value])
+    return sums > pieces
+
+
+def has_backward(node: FlowNode) -> bool:
+    """Whether the operation, or a product in it, is backward work by JAX's names."""
+    if is_backward(node.op):
+        return True
+    inside = (inner for block in node.blocks for inner in block.nodes if inner.flops)
+    return any(map(has_backward, inside))
+
+
+def _is_sum(flow: Flow) -> bool:
+    return flow.combine is Combine.SUM

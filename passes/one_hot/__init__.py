@@ -1,0 +1,75 @@
+"""Access to one element of each row without indices: what a loss does with its labels.
+
+The gradient of ``log_probabilities[arange(T), labels]`` is a scatter of T numbers into zeros of
+[T, V]. No compiler fuses it: XLA makes these zeros in float32, scatters, and converts. It is
+written as a select, which XLA makes inside of what reads it.
+
+Before::
+
+    %zeros = stablehlo.broadcast_in_dim %zero, dims = [] : (tensor<f32>) -> tensor<TxVxf32>
+    %0 = "stablehlo.scatter"(%zeros, %labels, %updates) ... one element for each of T rows
+
+After::
+
+    %positions = stablehlo.iota dim = 0 : tensor<Vxi32>
+    %chosen = stablehlo.compare EQ, %positions, %labels ... both broadcast to TxV
+    %0 = stablehlo.select %chosen, %updates, %zeros ... both broadcast to TxV
+
+A label outside of the row is dropped, as a scatter does, because no position equals it. So it is
+for every scatter that adds to zeros or to what an elementwise operation makes, or writes there; one
+into a value in memory stays, for that is updated in place.
+
+A gather stays a gather, since XLA reads through it: it computes no more than the elements that are
+chosen. ``reads=select`` makes a sum over the row of it, with the label clamped as a gather does.
+
+Where rows are told apart by numbers in the indices (``arange(T)``) and not by batching dimensions,
+they become these: XLA's partitioner and hloom's analyses then see that a row has nothing to do with
+any other one. On a batch that is sharded this saves an all-reduce of the whole gradient.
+
+Results are the same to the bit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jax.extend.mlir import ir
+
+from hloom.passes.framework.base import Pass, Target
+from hloom.passes.framework.options import Bytes, option
+from hloom.passes.inline import Inline
+from hloom.passes.ir import walk
+from hloom.passes.one_hot.plan import OneHotPlan, RowForm, plan_accesses
+from hloom.passes.one_hot.rewrite import batch_rows, select_in_rows
+
+
+@dataclass(frozen=True)
+class OneHot(Pass):
+    """Write gathers and scatters of one element a row as selects, or batched."""
+
+    name: ClassVar[str] = "one-hot"
+    summary: ClassVar[str] = "write scatters of one element a row as selects, which XLA fuses"
+    example: ClassVar[str] = "one-hot{min_bytes=1MiB}"
+    requires: ClassVar[tuple[type[Pass], ...]] = (Inline,)
+
+    min_bytes: Bytes = option(Bytes(0), doc="rows that take less in all stay")
+    reads: str = option(
+        "gather",
+        doc="gather: what is read of rows is gathered; select: it is the sum over a select",
+        choices=("gather", "select"),
+    )
+
+    def plan(self, module: ir.Module, target: Target) -> OneHotPlan:
+        return plan_accesses(
+            walk.operations(module.operation),
+            min_bytes=self.min_bytes,
+            select_reads=self.reads == "select",
+        )
+
+    def apply(self, plan: OneHotPlan) -> None:
+        for access in plan.accesses:
+            if access.form is RowForm.SELECT:
+                select_in_rows(access.element)
+            else:
+                batch_rows(access.element)

@@ -1,0 +1,198 @@
+"""Gathers and scatters of one element a row: which axis is chosen from, and what chooses there."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo
+
+from hloom.passes.ir import walk
+from hloom.passes.one_hot.known import KnownNumbers, Numbers, counting
+
+
+class Access(enum.StrEnum):
+    """What is done with the one element of each row."""
+
+    READ = "read"
+    ADDED_TO = "added to"
+    WRITTEN = "written"
+
+
+@dataclass(frozen=True)
+class RowElement:
+    """A gather or scatter of one element of each row.
+
+    Attributes:
+      op: the gather or scatter.
+      access: what it does.
+      axis: the axis of its operand that a row lies along.
+      rows: each axis of the operand that tells rows apart, in order, and that of the indices.
+      label: which number of an index vector chooses; the others count rows.
+      vectors: the axis of the indices that index vectors lie along.
+      places: by axis of what is gathered or scattered that of the indices; None for one of a
+        single element that the indices do not have.
+      counts_rows: indices hold the numbers of rows; else rows are batching dimensions.
+    """
+
+    op: ir.Operation
+    access: Access
+    axis: int
+    rows: tuple[tuple[int, int], ...]
+    label: int
+    vectors: int
+    places: tuple[int | None, ...]
+    counts_rows: bool
+
+    @property
+    def operand(self) -> ir.Value:
+        """What is gathered from, or scattered into."""
+        return self.op.operands[0]
+
+    @property
+    def length(self) -> int:
+        """Of a row."""
+        return _shape(self.operand)[self.axis]
+
+    @property
+    def row_axes(self) -> list[int]:
+        """Axes of the operand that tell rows apart."""
+        return [axis for axis, _ in self.rows]
+
+    @property
+    def row_places(self) -> list[int]:
+        """The same axes of the indices."""
+        return [place for _, place in self.rows]
+
+    @property
+    def indices(self) -> ir.Value:
+        return self.op.operands[1]
+
+
+class NotRowElementError(ValueError):
+    """A gather or scatter of single elements is not of one a row; the text says why."""
+
+
+@dataclass(frozen=True)
+class _Numbers:
+    """The dimension numbers that a gather and a scatter have alike."""
+
+    windows: Sequence[int]
+    batching: Sequence[int]
+    batching_of_indices: Sequence[int]
+    indexed: Sequence[int]
+    vectors: int
+
+
+def row_element(op: ir.Operation, known: KnownNumbers) -> RowElement | None:
+    """The gather or scatter as one of one element a row; None where it is of larger slices.
+
+    Raises NotRowElementError where it is of single elements, but not of one a row.
+    """
+    if op.name == "stablehlo.gather":
+        if any(size != 1 for size in walk.integers(op, "slice_sizes")):
+            return None
+        return _found(op, op.results[0], _of_gather(op), Access.READ, known)
+    if op.name == "stablehlo.scatter" and len(op.results) == 1:
+        updates, numbers = op.operands[2], _of_scatter(op)
+        if any(_shape(updates)[axis] != 1 for axis in numbers.windows):
+            return None
+        return _found(op, updates, numbers, _access_of_scatter(op), known)
+    return None
+
+
+def _found(
+    op: ir.Operation, elements: ir.Value, numbers: _Numbers, access: Access, known: KnownNumbers
+) -> RowElement | None:
+    shape, index_shape = _shape(op.operands[0]), _shape(op.operands[1])
+    rows = dict(zip(numbers.batching, numbers.batching_of_indices, strict=True))
+    batch = [axis for axis in range(len(index_shape)) if axis != numbers.vectors]
+    labels = list(range(len(numbers.indexed)))
+    if len(labels) > 1:
+        for number, axis in enumerate(numbers.indexed):
+            found = known.component(op.operands[1], numbers.vectors, number)
+            if found is None:
+                continue
+            if shape[axis] == 1 and not found.any():
+                labels.remove(number)  # its one element
+                continue
+            counted = _counted_axis(found, shape[axis])
+            if counted is not None and batch[counted] not in rows.values():
+                rows[axis] = batch[counted]
+                labels.remove(number)
+    if not labels:
+        return None  # every element's place is known: nothing is chosen
+    if len(labels) > 1:
+        raise NotRowElementError("its indices choose along several axes, and none counts rows")
+    axis = numbers.indexed[labels[0]]
+    if any(size != 1 for n, size in enumerate(shape) if n != axis and n not in rows):
+        raise NotRowElementError("not every row has an element")
+    taken = {axis for axis in batch if index_shape[axis] != 1 and axis not in rows.values()}
+    if taken:
+        raise NotRowElementError("it takes several elements of a row")
+    others = iter(batch)
+    places = (
+        None if number in numbers.windows else next(others)
+        for number in range(len(_shape(elements)))
+    )
+    return RowElement(
+        op=op,
+        access=access,
+        axis=axis,
+        rows=tuple(sorted(rows.items())),
+        label=labels[0],
+        vectors=numbers.vectors,
+        places=tuple(places),
+        counts_rows=len(numbers.indexed) > 1,
+    )
+
+
+def _counted_axis(numbers: Numbers, size: int) -> int | None:
+    """The axis of so many elements along which they are 0, 1, 2, ...; None where there is none."""
+    for axis, length in enumerate(numbers.shape):
+        if length == size and (numbers == counting(numbers.ndim, axis, size)).all():
+            return axis
+    return None
+
+
+def _of_gather(op: ir.Operation) -> _Numbers:
+    numbers = stablehlo.GatherDimensionNumbers(op.attributes["dimension_numbers"])
+    return _Numbers(
+        windows=list(numbers.offset_dims),
+        batching=list(numbers.operand_batching_dims),
+        batching_of_indices=list(numbers.start_indices_batching_dims),
+        indexed=list(numbers.start_index_map),
+        vectors=numbers.index_vector_dim,
+    )
+
+
+def _of_scatter(op: ir.Operation) -> _Numbers:
+    numbers = stablehlo.ScatterDimensionNumbers(op.attributes["scatter_dimension_numbers"])
+    return _Numbers(
+        windows=list(numbers.update_window_dims),
+        batching=list(numbers.input_batching_dims),
+        batching_of_indices=list(numbers.scatter_indices_batching_dims),
+        indexed=list(numbers.scattered_dims_to_operand_dims),
+        vectors=numbers.index_vector_dim,
+    )
+
+
+def _access_of_scatter(op: ir.Operation) -> Access:
+    """By its combiner. Raises NotRowElementError where that is another."""
+    block = op.regions[0].blocks[0]
+    body = [view.operation for view in block.operations]
+    current, update = block.arguments
+    returned = list(body[-1].operands)
+    if returned == [update]:
+        return Access.WRITTEN
+    first = body[0]
+    is_sum = first.name == "stablehlo.add" and returned == list(first.results)
+    if is_sum and list(first.operands) in ([current, update], [update, current]):
+        return Access.ADDED_TO
+    raise NotRowElementError("it neither adds nor writes its updates")
+
+
+def _shape(value: ir.Value) -> list[int]:
+    return list(ir.RankedTensorType(value.type).shape)

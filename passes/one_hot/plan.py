@@ -1,0 +1,200 @@
+"""Which gathers and scatters of one element a row are rewritten, in which form, and which stay."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+
+from jax.extend.mlir import ir
+
+from hloom.passes.analysis.loops.counted import defining_op
+from hloom.passes.framework.base import Decision
+from hloom.passes.framework.text import pluralize
+from hloom.passes.ir.locations import operation_name, source_line, source_of
+from hloom.passes.ir.op_facts import BufferUse
+from hloom.passes.ir.ops import facts_of
+from hloom.passes.ir.types import tensor_bytes
+from hloom.passes.one_hot.elements import Access, NotRowElementError, RowElement, row_element
+from hloom.passes.one_hot.known import KnownNumbers
+
+_MOST_LINES = 3
+"""Source lines that a summary names."""
+
+_WIDTHS = (8, 16, 32, 64)
+
+_LONGEST_ROW = 2**31
+"""Positions in a row are counted in 32 bits."""
+
+
+class RowForm(enum.StrEnum):
+    """What an access becomes."""
+
+    SELECT = "select"
+    """Work on whole rows."""
+    BATCH = "batch"
+    """The same access, its rows told apart by batching dimensions."""
+
+
+_EFFECTS = {RowForm.SELECT: "as a select", RowForm.BATCH: "with batching dimensions"}
+
+
+@dataclass(frozen=True)
+class RowAccess:
+    """An access to one element of each row, and what it becomes.
+
+    Attributes:
+      id: of the decision.
+      element: the access.
+      form: what it becomes.
+    """
+
+    id: str
+    element: RowElement
+    form: RowForm
+
+    @property
+    def kind(self) -> str:
+        return self.element.op.name.partition(".")[2]
+
+    @property
+    def line(self) -> str:
+        """The user's own."""
+        return source_line(self.element.op.location)
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "id": self.id,
+            "form": str(self.form),
+            "access": str(self.element.access),
+            **_described(self.element.op),
+        }
+
+
+@dataclass(frozen=True)
+class LeftAccess:
+    """An access to single elements that stays as it is, and why."""
+
+    op: ir.Operation
+    reason: str
+
+    def to_json(self) -> dict[str, object]:
+        return _described(self.op) | {"reason": self.reason}
+
+
+def _described(op: ir.Operation) -> dict[str, object]:
+    """An access for people, with the rows that it is to."""
+    return {
+        "operation": op.name,
+        "name": operation_name(op.location),
+        **source_of(op.location).to_json(),
+        "type": str(op.operands[0].type),
+        "bytes": tensor_bytes(op.operands[0].type),
+    }
+
+
+@dataclass(frozen=True)
+class OneHotPlan:
+    """The accesses that are rewritten, in the order of the program, and those that stay."""
+
+    accesses: tuple[RowAccess, ...]
+    left: tuple[LeftAccess, ...] = ()
+
+    @property
+    def empty(self) -> bool:
+        return not self.accesses
+
+    def effect(self) -> str:
+        counts: dict[tuple[str, RowForm], int] = {}
+        for access in self.accesses:
+            counts[access.kind, access.form] = counts.get((access.kind, access.form), 0) + 1
+        return ", ".join(
+            f"{pluralize(count, kind)} {_EFFECTS[form]}" for (kind, form), count in counts.items()
+        )
+
+    def summary(self) -> str:
+        if self.empty:
+            reasons = dict.fromkeys(f"{left.op.name}: {left.reason}" for left in self.left)
+            return "; ".join(["no access to one element a row", *list(reasons)[:_MOST_LINES]])
+        lines = list(dict.fromkeys(access.line for access in self.accesses if access.line))
+        more = [f"{len(lines) - _MOST_LINES} more"] if len(lines) > _MOST_LINES else []
+        places = ", ".join(lines[:_MOST_LINES] + more)
+        return f"{self.effect()} ({places})" if places else self.effect()
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "accesses": [one.to_json() for one in self.accesses],
+            "left": [one.to_json() for one in self.left],
+        }
+
+    def decisions(self) -> tuple[Decision, ...]:
+        return tuple(
+            Decision(one.id, f"{one.kind} {_EFFECTS[one.form]}, {one.line}")
+            for one in self.accesses
+        )
+
+    def restricted_to(self, ids: Collection[str]) -> OneHotPlan:
+        return replace(self, accesses=tuple(one for one in self.accesses if one.id in ids))
+
+
+def plan_accesses(
+    ops: Iterable[ir.Operation], *, min_bytes: int = 0, select_reads: bool = False
+) -> OneHotPlan:
+    """The plan for some operations of a module.
+
+    With ``select_reads`` gathers become work on whole rows too.
+    """
+    known = KnownNumbers()
+    accesses: list[RowAccess] = []
+    left = []
+    for op in ops:
+        try:
+            element = row_element(op, known)
+            if element is None:
+                continue
+            if (tensor_bytes(element.operand.type) or 0) < min_bytes:
+                raise NotRowElementError("its rows are small")
+            form = _form(element, select_reads)
+        except NotRowElementError as reason:
+            left.append(LeftAccess(op, str(reason)))
+            continue
+        if form is not None:
+            accesses.append(RowAccess(f"access-{len(accesses)}", element, form))
+    return OneHotPlan(tuple(accesses), tuple(left))
+
+
+def _form(element: RowElement, select_reads: bool) -> RowForm | None:
+    """None where the access is as good as it gets.
+
+    Raises NotRowElementError where an access to one element a row stays for another reason.
+    """
+    if element.access is Access.READ:
+        selects = select_reads and _has_integer_bits(element.operand)
+    else:
+        selects = _is_made_by_readers(element.operand)
+    if selects and element.length < _LONGEST_ROW:
+        return RowForm.SELECT
+    if element.counts_rows:
+        return RowForm.BATCH
+    if element.access is Access.READ:
+        return None
+    raise NotRowElementError("what it scatters into is in memory, and updated there")
+
+
+def _has_integer_bits(value: ir.Value) -> bool:
+    """Whether the elements can be read as integers of a byte or more, or are booleans."""
+    element = ir.RankedTensorType(value.type).element_type
+    if isinstance(element, ir.IntegerType):
+        return element.width in (1, *_WIDTHS)
+    return isinstance(element, ir.FloatType) and element.width in _WIDTHS
+
+
+def _is_made_by_readers(value: ir.Value) -> bool:
+    """Whether XLA makes the value inside of what reads it: it need not be in memory by itself."""
+    op = defining_op(value)
+    if op is None:
+        return False
+    facts = facts_of(op.name)
+    if facts.use is BufferUse.VIEW or op.name == "stablehlo.transpose":
+        return _is_made_by_readers(op.operands[0])
+    return facts.is_constant or facts.is_fusible

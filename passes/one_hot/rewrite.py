@@ -1,0 +1,234 @@
+"""Writes a gather or scatter of one element a row as work on whole rows, or with its rows batched.
+
+Both give the same to the bit. The element of a row is found as the sum of its bits, read as an
+integer, and of a 0 for each other element: a sum of floats would make +0 of -0, and 0 of a number
+that the processor takes for too small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo
+
+from hloom.passes.analysis.loops.counted import defining_op
+from hloom.passes.analysis.purity import may_go
+from hloom.passes.one_hot.elements import Access, RowElement
+
+_LABEL_BITS = 32
+"""Labels of fewer bits may not count all positions of a row."""
+
+
+def select_in_rows(element: RowElement) -> None:
+    """Compares each position in a row with the label, and selects by that."""
+    op = element.op
+    with op.location, ir.InsertionPoint(op):
+        labels = _widened(_label_of_each_row(element))
+        if element.access is Access.READ:
+            chosen = _is_chosen(element, _clamped(labels, element.length))
+            new = _as_gathered(element, _chosen_of_row(element.operand, chosen, element.axis))
+        else:
+            chosen = _is_chosen(element, labels)
+            new = stablehlo.select(chosen, _updated(element), element.operand)
+    _replace(op, new)
+
+
+def batch_rows(element: RowElement) -> None:
+    """Tells rows apart by batching dimensions, no longer by numbers in the indices."""
+    op, rank = element.op, len(element.rows)
+    single = [n for n in range(len(_shape(element.operand))) if n not in element.row_axes]
+    numbers: tuple[Any, ...] = (
+        [],
+        single,
+        element.row_axes,
+        list(range(rank)),
+        [element.axis],
+        rank,
+    )
+    with op.location, ir.InsertionPoint(op):
+        indices = _label_of_each_row(element, 1)
+        if element.access is Access.READ:
+            gathered = stablehlo.gather(
+                element.operand,
+                indices,
+                stablehlo.GatherDimensionNumbers.get(*numbers),
+                [1] * len(_shape(element.operand)),
+                indices_are_sorted=False,
+            )
+            new = _as_gathered(element, gathered)
+        else:
+            updates = _by_row(element, op.operands[2], element.places)
+            attributes = {
+                "indices_are_sorted": ir.BoolAttr.get(False),
+                "scatter_dimension_numbers": stablehlo.ScatterDimensionNumbers.get(*numbers),
+            }
+            scatter = op.clone().operation
+            scatter.operands[1], scatter.operands[2] = indices, updates
+            for name, attribute in attributes.items():
+                scatter.attributes[name] = attribute
+            new = scatter.results[0]
+    _replace(op, new)
+
+
+def _labels(element: RowElement) -> ir.Value:
+    """The label of each row: the indices, or that part of them, with the axes of the indices."""
+    vectors, shape = element.vectors, _shape(element.indices)
+    if vectors == len(shape) or shape[vectors] == 1:
+        return element.indices
+    parts = defining_op(element.indices)
+    if parts is not None and parts.name == "stablehlo.concatenate":
+        along = ir.IntegerAttr(parts.attributes["dimension"]).value
+        single = all(_shape(part)[vectors] == 1 for part in parts.operands)
+        if along == vectors and single:
+            return parts.operands[element.label]
+    starts, limits = [0] * len(shape), list(shape)
+    starts[vectors], limits[vectors] = element.label, element.label + 1
+    return stablehlo.slice(element.indices, starts, limits, [1] * len(shape))
+
+
+def _label_of_each_row(element: RowElement, *last: int) -> ir.Value:
+    """The labels by the axes of the operand that tell rows apart, and axes of one element."""
+    labels = _labels(element)
+    return _by_row(element, labels, range(len(_shape(labels))), last)
+
+
+def _by_row(
+    element: RowElement, value: ir.Value, axes: Sequence[int | None], last: Sequence[int] = ()
+) -> ir.Value:
+    """A value with an element for each row, whose axes are these of the indices, in such a form."""
+    wanted = [axes.index(axis) for axis in element.row_places]
+    order = [*wanted, *(n for n in range(len(axes)) if n not in wanted)]
+    shape = _shape(value)
+    return _reshaped(_transposed(value, order), [*(shape[axis] for axis in wanted), *last])
+
+
+def _as_gathered(element: RowElement, by_row: ir.Value) -> ir.Value:
+    """A value with an element for each row, in the form of the gather's result."""
+    order = [int(axis) for axis in np.argsort(element.row_places)]
+    return _reshaped(_transposed(by_row, order), _shape(element.op.results[0]))
+
+
+def _widened(labels: ir.Value) -> ir.Value:
+    """In a type that counts all positions of a row."""
+    if ir.IntegerType(_element(labels)).width >= _LABEL_BITS:
+        return labels
+    return stablehlo.convert(
+        _typed(labels, element=ir.IntegerType.get_signless(_LABEL_BITS)), labels
+    )
+
+
+def _clamped(labels: ir.Value, length: int) -> ir.Value:
+    """What a gather takes labels for that are outside of the row."""
+    first, last = (_number(_element(labels), number) for number in (0, length - 1))
+    return stablehlo.clamp(first, labels, last)
+
+
+def _is_chosen(element: RowElement, labels: ir.Value) -> ir.Value:
+    """Whether an element of the operand is the one that its row's label chooses."""
+    shape = _shape(element.operand)
+    counted = stablehlo.iota(_typed(labels, [element.length]), 0)
+    positions = stablehlo.broadcast_in_dim(_typed(labels, shape), counted, [element.axis])
+    by_element = stablehlo.broadcast_in_dim(_typed(labels, shape), labels, element.row_axes)
+    return stablehlo.compare(positions, by_element, stablehlo.ComparisonDirectionAttr.get("EQ"))
+
+
+def _chosen_of_row(rows: ir.Value, chosen: ir.Value, axis: int) -> ir.Value:
+    """The chosen element of each row."""
+    element = _element(rows)
+    if isinstance(element, ir.IntegerType):
+        return _sum_of_chosen(rows, chosen, axis)
+    integer = ir.IntegerType.get_signless(ir.FloatType(element).width)
+    bits = stablehlo.bitcast_convert(_typed(rows, element=integer), rows)
+    found = _sum_of_chosen(bits, chosen, axis)
+    return stablehlo.bitcast_convert(_typed(found, element=element), found)
+
+
+def _sum_of_chosen(rows: ir.Value, chosen: ir.Value, axis: int) -> ir.Value:
+    """Integers: the sum of those that are chosen; whether there is one, of booleans."""
+    element, shape = _element(rows), _shape(rows)
+    zero = _number(element, 0)
+    others = stablehlo.broadcast_in_dim(rows.type, zero, [])
+    kept = stablehlo.select(chosen, rows, others)
+    left = [size for number, size in enumerate(shape) if number != axis]
+    reduction = stablehlo.ReduceOp([_typed(rows, left)], [kept], [zero], [axis])
+    block = reduction.operation.regions[0].blocks.append(zero.type, zero.type)
+    combine: Callable[..., ir.Value] = (
+        stablehlo.or_ if ir.IntegerType(element).width == 1 else stablehlo.add
+    )
+    with ir.InsertionPoint(block):
+        stablehlo.return_([combine(*block.arguments)])
+    return reduction.operation.results[0]
+
+
+def _updated(element: RowElement) -> ir.Value:
+    """What the chosen elements become, at every place of the operand."""
+    op, operand = element.op, element.operand
+    updates = _by_row(element, op.operands[2], element.places)
+    scalar = _same_everywhere(operand)
+    if element.access is Access.ADDED_TO and scalar is not None:
+        # Done once for each row.
+        updates = stablehlo.add(stablehlo.broadcast_in_dim(updates.type, scalar, []), updates)
+    spread = stablehlo.broadcast_in_dim(operand.type, updates, element.row_axes)
+    if element.access is Access.ADDED_TO and scalar is None:
+        return stablehlo.add(operand, spread)
+    return spread
+
+
+def _same_everywhere(value: ir.Value) -> ir.Value | None:
+    """The one element that a value consists of; None where that is not to be seen."""
+    op = defining_op(value)
+    if op is None or op.name != "stablehlo.broadcast_in_dim":
+        return None
+    return op.operands[0] if not _shape(op.operands[0]) else None
+
+
+def _transposed(value: ir.Value, order: list[int]) -> ir.Value:
+    """With its axes in another order; axes of one element may be anywhere."""
+    shape = _shape(value)
+    long = [axis for axis in order if shape[axis] != 1]
+    return value if long == sorted(long) else stablehlo.transpose(value, order)
+
+
+def _reshaped(value: ir.Value, shape: list[int]) -> ir.Value:
+    return value if _shape(value) == shape else stablehlo.reshape(_typed(value, shape), value)
+
+
+def _number(element: ir.Type, number: int) -> ir.Value:
+    """A constant of one element."""
+    type_ = ir.RankedTensorType.get([], element)
+    value = ir.IntegerAttr.get(element, number)
+    return stablehlo.constant(ir.DenseElementsAttr.get_splat(type_, value))
+
+
+def _typed(
+    value: ir.Value, shape: list[int] | None = None, *, element: ir.Type | None = None
+) -> ir.RankedTensorType:
+    """The type of a value, with another shape or another type of elements."""
+    shape = _shape(value) if shape is None else shape
+    return ir.RankedTensorType.get(shape, element or _element(value))
+
+
+def _shape(value: ir.Value) -> list[int]:
+    return list(ir.RankedTensorType(value.type).shape)
+
+
+def _element(value: ir.Value) -> ir.Type:
+    return ir.RankedTensorType(value.type).element_type
+
+
+def _replace(op: ir.Operation, new: ir.Value) -> None:
+    """Lets readers read another value, and erases what nothing reads any more."""
+    op.results[0].replace_all_uses_with(new)
+    waiting = [op]
+    while waiting:
+        dead = waiting.pop()
+        makers = {maker for operand in dead.operands if (maker := defining_op(operand)) is not None}
+        dead.erase()
+        waiting += [
+            maker
+            for maker in makers
+            if may_go(maker) and not any(True for each in maker.results for _ in each.uses)
+        ]

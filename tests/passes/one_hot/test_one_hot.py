@@ -1,0 +1,202 @@
+"""`one-hot` where text does not show it: its plan and its options, labels out of range, devices."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+from support.losses import LOSSES, SMALL, HeadSize, lowered
+
+from hloom.passes.framework.base import Target
+from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.ir.clone import clone_module
+from hloom.passes.one_hot import OneHot
+
+TOKENS, WORDS = 8, 16
+
+COLLECTIVES = re.compile(
+    r"= (.*?) (all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)\("
+)
+
+
+def planned(function: Callable[..., Any], *arguments: Any, spec: str = "one-hot") -> Any:
+    module = clone_module(jax.jit(function).lower(*arguments).compiler_ir())
+    return Pipeline.parse(spec).run(module, target=Target()).runs[-1]
+
+
+def rows(*shape: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape or (TOKENS, WORDS), "float32")
+
+
+def labels(*shape: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape or (TOKENS,), "int32")
+
+
+def test_the_plan_tells_each_access_with_its_source_line() -> None:
+    run = planned(LOSSES["flat_arange"].step, *LOSSES["flat_arange"].shapes(SMALL))
+    gather, scatter = run.plan["accesses"]
+    line = gather.pop("source")
+    assert scatter.pop("source") == line
+    assert re.search(r"cross_entropies\.py:\d+$", line)
+    assert gather.pop("name").endswith("jvp()/gather")
+    assert scatter.pop("name").endswith("transpose(jvp())/scatter-add")
+    assert gather == {
+        "id": "access-0",
+        "form": "batch",
+        "access": "read",
+        "operation": "stablehlo.gather",
+        "type": "tensor<24x24xf32>",
+        "bytes": 24 * 24 * 4,
+    }
+    assert scatter == gather | {
+        "id": "access-1",
+        "form": "select",
+        "access": "added to",
+        "operation": "stablehlo.scatter",
+    }
+    assert run.summary == f"1 gather with batching dimensions, 1 scatter as a select ({line})"
+    assert run.effect == "1 gather with batching dimensions, 1 scatter as a select"
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "reason"),
+    [
+        (
+            lambda x, y, k: x.at[jnp.arange(TOKENS)[:, None], k].add(1.0),
+            (rows(), labels(), labels(TOKENS, 2)),
+            "it takes several elements of a row",
+        ),
+        (
+            lambda x, y, k: jnp.take_along_axis(jnp.sin(x), k, axis=1, mode="clip"),
+            (rows(), labels(), labels(TOKENS, 2)),
+            "it takes several elements of a row",
+        ),
+        (
+            lambda x, y: jnp.sin(x)[y, y],
+            (rows(), labels()),
+            "its indices choose along several axes, and none counts rows",
+        ),
+        (
+            lambda x, y: jnp.sin(x)[jnp.arange(TOKENS // 2), y],
+            (rows(), labels(TOKENS // 2)),
+            "its indices choose along several axes, and none counts rows",
+        ),
+        (
+            lambda x, y: jnp.sin(x).at[jnp.arange(TOKENS), y].multiply(2.0),
+            (rows(), labels()),
+            "it neither adds nor writes its updates",
+        ),
+    ],
+)
+def test_other_accesses_stay_with_a_reason(
+    function: Callable[..., Any], arguments: tuple[Any, ...], reason: str
+) -> None:
+    run = planned(function, *arguments)
+    assert run.empty
+    assert reason in run.summary
+    assert [left["reason"] for left in run.plan["left"]] == [reason]
+
+
+def test_a_scatter_into_memory_stays_an_update_in_place() -> None:
+    """As of a cache of keys: one element of each row is written, not the rows."""
+
+    def update(cache: jax.Array, places: jax.Array, new: jax.Array) -> jax.Array:
+        return jax.vmap(lambda row, place, one: row.at[place].set(one))(cache, places, new)
+
+    run = planned(update, rows(), labels(), rows(TOKENS))
+    assert run.empty
+    assert "in memory" in run.summary
+
+
+def test_slices_are_no_single_elements() -> None:
+    run = planned(lambda table, words: jnp.sin(table)[words], rows(), labels())
+    assert run.empty
+    assert run.plan == {"accesses": [], "left": []}
+    assert run.summary == "no access to one element a row"
+
+
+def test_small_rows_stay() -> None:
+    arguments = LOSSES["flat_arange"].shapes(SMALL)
+    step = LOSSES["flat_arange"].step
+    exactly = 24 * 24 * 4
+    assert not planned(step, *arguments, spec=f"one-hot{{min_bytes={exactly}}}").empty
+    run = planned(step, *arguments, spec=f"one-hot{{min_bytes={exactly + 1}}}")
+    assert run.empty
+    assert run.summary == (
+        "no access to one element a row; stablehlo.gather: its rows are small; "
+        "stablehlo.scatter: its rows are small"
+    )
+
+
+def test_every_decision_can_be_left_out() -> None:
+    module = clone_module(lowered(LOSSES["flat_arange"]).compiler_ir())
+    Pipeline.parse("inline").run(module, target=Target())
+    plan = OneHot().plan(module, Target())
+    first, second = plan.decisions()
+    assert first.description.startswith("gather with batching dimensions, ")
+    assert second.description.startswith("scatter as a select, ")
+    assert plan.restricted_to([second.id]).effect() == "1 scatter as a select"
+    assert plan.restricted_to([]).empty
+
+
+@pytest.mark.parametrize("spec", ["one-hot", "one-hot{reads=select}"])
+def test_labels_out_of_range_give_what_they_gave(spec: str) -> None:
+    """Not a number where JAX fills, the last element where it clips, gradients of nothing."""
+
+    def read(values: jax.Array, places: jax.Array) -> Any:
+        filled = jnp.take_along_axis(jnp.sin(values), places[:, None], axis=1)
+        clipped = jnp.take_along_axis(jnp.sin(values), places[:, None], axis=1, mode="clip")
+        return jnp.nansum(filled) + 2.0 * clipped.sum(), (filled, clipped)
+
+    function = jax.value_and_grad(read, has_aux=True)
+    values = jnp.asarray(np.random.default_rng(0).normal(size=(TOKENS, WORDS)), "float32")
+    places = jnp.asarray([0, -1, WORDS, -WORDS, -WORDS - 1, 10**9, -(10**9), 5])
+    wanted = jax.jit(function)(values, places)
+    got = jax.jit(function, compiler_options={"hloom": spec})(values, places)
+    assert np.isnan(wanted[0][1][0]).sum() == 4
+    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+SIZE = HeadSize(batch=8, sequence=4, width=32, vocabulary=64, dtype="float32")
+
+
+def collectives(name: str, batch: P, weights: P, spec: str) -> list[str]:
+    """The collectives of a loss on a mesh of two axes, each as its type and its name, sorted."""
+    mesh = jax.make_mesh((2, 4), ("data", "words"), axis_types=(AxisType.Auto,) * 2)
+    parameters, given = LOSSES[name].shapes(SIZE)
+
+    def placed(of: dict[str, Any], place: P) -> dict[str, Any]:
+        sharding = NamedSharding(mesh, place)
+        return {
+            name: jax.ShapeDtypeStruct(each.shape, each.dtype, sharding=sharding)
+            for name, each in of.items()
+        }
+
+    hidden = placed({"x": parameters["x"]}, batch)
+    arguments = hidden | placed({"w": parameters["w"]}, weights), placed(given, batch)
+    compiled = jax.jit(LOSSES[name].step).lower(*arguments).compile({"hloom": spec})
+    return sorted(" ".join(found) for found in COLLECTIVES.findall(compiled.as_text()))
+
+
+@pytest.mark.parametrize("weights", [P(), P("words")])
+@pytest.mark.parametrize("name", ["log_softmax", "flat_arange"])
+def test_devices_exchange_no_more_than_before(name: str, weights: P) -> None:
+    before = collectives(name, P("data"), weights, "off")
+    assert len(collectives(name, P("data"), weights, "one-hot")) <= len(before)
+
+
+def test_a_batch_that_is_sharded_keeps_its_gradient_on_its_device() -> None:
+    """Rows that are counted by indices are an exchange of all logits for XLA's partitioner."""
+    logits = f"f32[{SIZE.batch * SIZE.sequence // 2},{SIZE.vocabulary}]"
+    assert any(logits in each for each in collectives("flat_arange", P("data"), P(), "off"))
+    after = collectives("flat_arange", P("data"), P(), "one-hot")
+    assert not any(logits in each for each in after)
+    assert after == collectives("flat_hidden", P("data"), P(), "off")
