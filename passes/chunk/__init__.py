@@ -66,6 +66,7 @@ from hloom.passes.framework.feedback import Attempt, Complaint, MeasuredPass
 from hloom.passes.framework.options import Budget, Bytes, option
 from hloom.passes.free_constants import FreeConstants
 from hloom.passes.inline import Inline
+from hloom.passes.one_hot import OneHot
 from hloom.passes.phase_loops.apply import apply_loops
 from hloom.passes.remat.explain import describe_floor, describe_peak
 
@@ -82,7 +83,13 @@ class Chunk(MeasuredPass[ChunkRecord]):
         "run what makes the largest values in chunks, so that they are never whole"
     )
     example: ClassVar[str] = "chunk{chunks=8}"
-    requires: ClassVar[tuple[type[Pass], ...]] = (Inline, FoldTransposes, Cse, FreeConstants)
+    requires: ClassVar[tuple[type[Pass], ...]] = (
+        Inline,
+        OneHot,
+        FoldTransposes,
+        Cse,
+        FreeConstants,
+    )
     once: ClassVar[bool] = True
     saves_memory: ClassVar[bool] = True
     record_type: ClassVar[type[ChunkRecord]] = ChunkRecord

@@ -112,13 +112,13 @@ def test_both_regions_of_a_program() -> None:
     assert_same(two, got.results, X, W, tolerance=1e-5)
 
 
-def test_what_reads_all_of_a_value_is_named() -> None:
+def test_columns_that_are_sorted_are_cut_not_rows() -> None:
     def function(x: Any, w: Any) -> Any:
         scores = x @ w.T
         return jnp.sort(scores, 0).sum(), scores
 
     got = run(function, "chunk{chunks=4 min_bytes=1KiB}", X, W)
-    assert not got.regions
+    assert [region["dimension"] for region in got.regions] == ["axis 1"]
     assert_same(function, got.results, X, W)
 
 
