@@ -44,7 +44,7 @@ The package, in the order in which a module passes through it:
   next.
 
 Source: fused linear cross-entropy (Hsu et al., "Liger Kernel", 2024) does this by hand to one loss;
-`docs/decisions/0023` has the rules and what they rest on.
+`docs/decisions/0023-regions-in-chunks.md` has the rules and what they rest on.
 """
 
 from __future__ import annotations
@@ -113,6 +113,10 @@ class Chunk(MeasuredPass[ChunkRecord]):
     compiles: int = option(
         3, doc="how often the program may be compiled to hold the budget", minimum=1
     )
+
+    @property
+    def is_bounded(self) -> bool:
+        return self.budget is not None
 
     def plan_after(
         self, module: ir.Module, target: Target, attempts: Sequence[Attempt[ChunkRecord]]

@@ -9,13 +9,12 @@ from jax.extend.mlir import ir
 
 from hloom.passes.analysis.dimension_flow.result import made_at
 from hloom.passes.chunk.record import ChunkRecord
-from hloom.passes.chunk.region import Region
+from hloom.passes.chunk.region import DimensionRegion
 from hloom.passes.framework.base import Decision
-from hloom.passes.framework.text import pluralize
+from hloom.passes.framework.text import pluralize, size
 from hloom.passes.ir.locations import operation_name, source_of
 from hloom.passes.ir.ops import facts_of
 from hloom.passes.phase_loops.plan import LoopsPlan
-from hloom.passes.remat.explain import size
 
 _SHOWN = 8
 """Values left that a plan lists."""
@@ -36,7 +35,7 @@ class ChunkedRegion:
     """
 
     id: str
-    region: Region
+    region: DimensionRegion
     loops: LoopsPlan
     value_bytes: int
     before_bytes: int

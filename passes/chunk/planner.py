@@ -17,14 +17,14 @@ from hloom.passes.chunk.growth import NoRegionError
 from hloom.passes.chunk.memory import BlockMemory, LiveValue, LoopMemory
 from hloom.passes.chunk.plan import ChunkedRegion, ChunkPlan, LeftValue
 from hloom.passes.chunk.record import ChunkRecord
-from hloom.passes.chunk.region import Region, RegionFinder
+from hloom.passes.chunk.region import DimensionRegion, RegionFinder
 from hloom.passes.chunk.work import RegionWork
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.feedback import Prediction
+from hloom.passes.framework.text import size
 from hloom.passes.ir import walk
 from hloom.passes.phase_loops.errors import NotLoopableError
 from hloom.passes.phase_loops.plan import LoopsPlan, plan_loops
-from hloom.passes.remat.explain import size
 
 _MOST_REGIONS = 64
 """Of a program."""
@@ -62,7 +62,7 @@ _SAME = 1.02
 class _Candidate:
     """A loop that could be made."""
 
-    region: Region
+    region: DimensionRegion
     memory: LoopMemory
     accumulators: Accumulators
     trips: int
@@ -277,7 +277,7 @@ class ChunkPlanner:
     def _candidate(
         self,
         live: LiveValue,
-        region: Region,
+        region: DimensionRegion,
         goal_bytes: int | None,
         memories: dict[frozenset[int], LoopMemory],
     ) -> _Candidate:
@@ -304,7 +304,13 @@ class ChunkPlanner:
         return _Candidate(region, memory, accumulators, trips, found_bytes, holds, 1)
 
     def _trips(
-        self, region: Region, memory: LoopMemory, beside: int, goal_bytes: int, *, fill: bool
+        self,
+        region: DimensionRegion,
+        memory: LoopMemory,
+        beside: int,
+        goal_bytes: int,
+        *,
+        fill: bool,
     ) -> int:
         """The fewest chunks that hold the goal; where none do, the most that are of use."""
         length = region.layout.size

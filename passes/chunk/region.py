@@ -21,7 +21,7 @@ from hloom.passes.ir.ops import facts_of
 
 
 @dataclass(frozen=True)
-class Region:
+class DimensionRegion:
     """Operations of a block that one loop over a dimension can have in it.
 
     Attributes:
@@ -79,7 +79,7 @@ class RegionFinder(BlockValues):
             found = behind[0]
         return value
 
-    def around(self, value: int, seed: int, layout: AxisLayout) -> Region:
+    def around(self, value: int, seed: int, layout: AxisLayout) -> DimensionRegion:
         """The region around a value, cut where the seed's layout says.
 
         Raises NoRegionError.
@@ -102,7 +102,7 @@ class RegionFinder(BlockValues):
             if left in set(large) and not self.is_repeated(left)
         )
         repeated = frozenset(filter(self.is_repeated, made))
-        return Region(value, tuple(part.root.nodes), flow, large, kept, repeated)
+        return DimensionRegion(value, tuple(part.root.nodes), flow, large, kept, repeated)
 
     def _outer(self, value: int, inside: set[int]) -> FlowNode | None:
         """The first reader outside of a region; None where the block returns the value."""
