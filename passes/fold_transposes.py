@@ -195,7 +195,8 @@ def _product_of(transpose: ir.Operation) -> tuple[ir.Operation, tuple[ir.Operati
     """The product that a transpose is of, if nothing else reads it, and it only swaps operands."""
     if all(use.owner.operation.name == _TRANSPOSE for use in transpose.results[0].uses):
         return None  # merged, or unused
-    value, converts = transpose.operands[0], []
+    value = transpose.operands[0]
+    converts: list[ir.Operation] = []
     while not isinstance(value.owner, ir.Block) and len(list(value.uses)) == 1:
         op = value.owner.operation
         if op.name == _PRODUCT and _is_plain(op, _NUMBERS, _PRECISION):
