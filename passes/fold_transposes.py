@@ -165,7 +165,9 @@ def _operand(op: ir.Operation, number: int) -> _Transposed | None:
     if found.source == value:
         return None
     batch, contracted = _numbers(op)[number]
-    kept = [found.axes[axis] for axis in range(len(found.axes)) if axis not in {*batch, *contracted}]
+    kept = [
+        found.axes[axis] for axis in range(len(found.axes)) if axis not in {*batch, *contracted}
+    ]
     return found if kept == sorted(kept) else None
 
 
@@ -178,7 +180,9 @@ def _numbers(op: ir.Operation) -> tuple[tuple[list[int], list[int]], tuple[list[
     )
 
 
-def _set_numbers(op: ir.Operation, left: Sequence[Sequence[int]], right: Sequence[Sequence[int]]) -> None:
+def _set_numbers(
+    op: ir.Operation, left: Sequence[Sequence[int]], right: Sequence[Sequence[int]]
+) -> None:
     op.attributes[_NUMBERS] = stablehlo.DotDimensionNumbers.get(
         lhs_batching_dimensions=left[0],
         rhs_batching_dimensions=right[0],
@@ -191,7 +195,8 @@ def _product_of(transpose: ir.Operation) -> tuple[ir.Operation, tuple[ir.Operati
     """The product that a transpose is of, if nothing else reads it, and it only swaps operands."""
     if all(use.owner.operation.name == _TRANSPOSE for use in transpose.results[0].uses):
         return None  # merged, or unused
-    value, converts = transpose.operands[0], []
+    value = transpose.operands[0]
+    converts: list[ir.Operation] = []
     while not isinstance(value.owner, ir.Block) and len(list(value.uses)) == 1:
         op = value.owner.operation
         if op.name == _PRODUCT and _is_plain(op, _NUMBERS, _PRECISION):
@@ -245,9 +250,7 @@ def _write_swapped(
     transpose.results[0].replace_all_uses_with(made)
 
 
-def _converted(
-    value: ir.Value, converts: Sequence[ir.Operation], before: ir.Operation
-) -> ir.Value:
+def _converted(value: ir.Value, converts: Sequence[ir.Operation], before: ir.Operation) -> ir.Value:
     """A value converted as another one was."""
     for convert in converts:
         element = ir.RankedTensorType(convert.results[0].type).element_type

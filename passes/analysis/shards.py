@@ -34,8 +34,13 @@ _FARTHEST = 16
 class Shards:
     """The share of each value that lies on one device; all of it where it has no sharding."""
 
-    def __init__(self, shares: Mapping[ir.Value, Fraction] | None = None) -> None:
+    def __init__(
+        self,
+        shares: Mapping[ir.Value, Fraction] | None = None,
+        counts: Mapping[ir.Value, Mapping[int, int]] | None = None,
+    ) -> None:
         self._shares = dict(shares or {})
+        self._counts = dict(counts or {})
         self.trivial = all(share == _WHOLE for share in self._shares.values())
         """Whether every value lies whole on each device."""
 
@@ -57,15 +62,23 @@ class Shards:
             if _NUMBER in op.attributes:
                 propagated_ops.setdefault(ir.IntegerAttr(op.attributes[_NUMBER]).value, op)
         shares = dict.fromkeys(_values(module), _WHOLE)
+        counts: dict[ir.Value, dict[int, int]] = {}
         with module.context:
             meshes = _meshes(propagated)
             for number, op in enumerate(walk.operations(module.operation)):
+                found: Iterable[_Sharded] = ()
                 if op.name == CONSTRAINT:  # Shardy puts a reshard in its place
-                    shares[op.results[0]] = _share(op.results[0], op.attributes["sharding"], meshes)
+                    found = [(op.results[0], op.attributes["sharding"], frozenset())]
                 elif number in propagated_ops:
-                    for value, sharding, split in _shardings(op, propagated_ops[number]):
-                        shares[value] = _share(value, sharding, meshes, split)
-        return cls(shares)
+                    found = _shardings(op, propagated_ops[number])
+                for value, sharding, split in found:
+                    counts[value] = _counts(value, sharding, meshes, split)
+                    shares[value] = _share(value, counts[value])
+        return cls(shares, counts)
+
+    def devices_along(self, value: ir.Value, axis: int) -> int:
+        """Over how many devices an axis of a value is split; 1 where it has no sharding."""
+        return self._counts.get(value, {}).get(axis, 1)
 
     def bytes_of(self, value: ir.Value) -> int | None:
         """Bytes of the value on one device; None where it has no static size."""
@@ -91,8 +104,11 @@ class Shards:
         """The shares of a module's clone; it may not have been changed yet."""
         if self.trivial:
             return self
-        pairs = zip(_values(module), _values(clone), strict=True)
-        return Shards({new: self.share(old) for old, new in pairs})
+        pairs = list(zip(_values(module), _values(clone), strict=True))
+        return Shards(
+            {new: self.share(old) for old, new in pairs},
+            {new: self._counts[old] for old, new in pairs if old in self._counts},
+        )
 
 
 def _meshes(module: ir.Module) -> dict[str, dict[str, int]]:
@@ -148,29 +164,39 @@ def _each(
         yield value, sharding, split
 
 
-def _share(
+def _counts(
     value: ir.Value,
     sharding: ir.Attribute,
     meshes: Mapping[str, Mapping[str, int]],
-    split: frozenset[str] = frozenset(),
-) -> Fraction:
-    """The share of a value on one device: along each axis the longest part there is."""
+    split: frozenset[str],
+) -> dict[int, int]:
+    """By axis of a value that is sharded the number of its parts."""
     if not isinstance(value.type, ir.RankedTensorType) or not value.type.has_static_shape:
-        return _WHOLE
+        return {}
     tensor = sdy.TensorShardingAttr(sharding)
     named = tensor.mesh_or_ref
     if isinstance(named, ir.FlatSymbolRefAttr):
         sizes = meshes[named.value]
     else:
         sizes = mesh.axis_sizes(sdy.MeshAttr(named))
-    share = _WHOLE
-    for length, dimension in zip(value.type.shape, tensor.dimension_shardings, strict=True):
+    counts = {}
+    for number, dimension in enumerate(tensor.dimension_shardings):
         parts = 1
         for one in sdy.DimensionShardingAttr(dimension).axes:
             axis = sdy.AxisRefAttr(one)
             if axis.name not in split:
                 part = axis.sub_axis_info
                 parts *= sizes[axis.name] if part is None else sdy.SubAxisInfoAttr(part).size
+        if parts > 1:
+            counts[number] = parts
+    return counts
+
+
+def _share(value: ir.Value, counts: Mapping[int, int]) -> Fraction:
+    """The share of a value on one device: along each axis the longest part there is."""
+    share = _WHOLE
+    for axis, parts in counts.items():
+        length = value.type.shape[axis]
         if length:
             share *= Fraction(-(-length // parts), length)
     return share

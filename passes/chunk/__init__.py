@@ -44,7 +44,7 @@ The package, in the order in which a module passes through it:
   next.
 
 Source: fused linear cross-entropy (Hsu et al., "Liger Kernel", 2024) does this by hand to one loss;
-`docs/decisions/0023` has the rules and what they rest on.
+`docs/decisions/0023-regions-in-chunks.md` has the rules and what they rest on.
 """
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ from hloom.passes.framework.feedback import Attempt, Complaint, MeasuredPass
 from hloom.passes.framework.options import Budget, Bytes, option
 from hloom.passes.free_constants import FreeConstants
 from hloom.passes.inline import Inline
+from hloom.passes.one_hot import OneHot
 from hloom.passes.phase_loops.apply import apply_loops
 from hloom.passes.remat.explain import describe_floor, describe_peak
 
@@ -78,9 +79,17 @@ class Chunk(MeasuredPass[ChunkRecord]):
     """Run what makes and reads the largest values in chunks."""
 
     name: ClassVar[str] = "chunk"
-    summary: ClassVar[str] = "run loss heads, attention and MLPs in chunks, so that the largest values are never whole"
+    summary: ClassVar[str] = (
+        "run what makes the largest values in chunks, so that they are never whole"
+    )
     example: ClassVar[str] = "chunk{chunks=8}"
-    requires: ClassVar[tuple[type[Pass], ...]] = (Inline, FoldTransposes, Cse, FreeConstants)
+    requires: ClassVar[tuple[type[Pass], ...]] = (
+        Inline,
+        OneHot,
+        FoldTransposes,
+        Cse,
+        FreeConstants,
+    )
     once: ClassVar[bool] = True
     saves_memory: ClassVar[bool] = True
     record_type: ClassVar[type[ChunkRecord]] = ChunkRecord
@@ -104,6 +113,10 @@ class Chunk(MeasuredPass[ChunkRecord]):
     compiles: int = option(
         3, doc="how often the program may be compiled to hold the budget", minimum=1
     )
+
+    @property
+    def is_bounded(self) -> bool:
+        return self.budget is not None
 
     def plan_after(
         self, module: ir.Module, target: Target, attempts: Sequence[Attempt[ChunkRecord]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from jax.extend.mlir import ir
 
 from hloom.passes.chunk.memory import BlockMemory
-from hloom.passes.chunk.region import Region
+from hloom.passes.chunk.region import DimensionRegion
 from hloom.passes.ir.ops import facts_of
 from hloom.passes.ir.types import element_bits
 from hloom.passes.phase_loops.leaving import own_type, widened
@@ -23,13 +23,13 @@ class Accumulators:
       beside_bytes: what accumulators take beside the results that they are converted to.
     """
 
-    def __init__(self, region: Region, block: BlockMemory) -> None:
+    def __init__(self, region: DimensionRegion, block: BlockMemory) -> None:
         flow = region.flow
         program = flow.program
         self._converted = {
-            program.values[node.operands[0]]
+            node.op.operands[0]
             for node in region.nodes
-            if node.op.name == "stablehlo.convert" and flow.of(program.values[node.operands[0]]).is_partial
+            if node.op.name == "stablehlo.convert" and flow.of(node.op.operands[0]).is_partial
         }
         sums = [program.values[value] for value in program.root.returned]
         sums = [value for value in sums if flow.of(value).is_partial]

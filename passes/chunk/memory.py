@@ -18,7 +18,7 @@ from hloom.passes.analysis.memory_model.peak import Peak, buffer_timeline, simul
 from hloom.passes.analysis.memory_model.trace import OpTrace
 from hloom.passes.analysis.memory_model.tracer import trace_block
 from hloom.passes.analysis.shards import Shards
-from hloom.passes.chunk.region import Region
+from hloom.passes.chunk.region import DimensionRegion
 from hloom.passes.ir.op_facts import BufferUse
 from hloom.passes.ir.ops import facts_of
 
@@ -92,7 +92,7 @@ class BlockMemory:
     def size(self, value: ir.Value) -> int:
         return self.graph.size(self.graph.index[value])
 
-    def with_loop(self, region: Region) -> LoopMemory:
+    def with_loop(self, region: DimensionRegion) -> LoopMemory:
         """The memory with a region in a loop; `LoopMemory.take` makes it that of the block."""
         return LoopMemory(self, region)
 
@@ -149,7 +149,7 @@ class BlockMemory:
         found.inner[place] = 0
         return found, [self._positions[n] for n in order], place
 
-    def iteration(self, region: Region, trips: int) -> OpTrace:
+    def iteration(self, region: DimensionRegion, trips: int) -> OpTrace:
         """The trace of an iteration of a region's loop: with chunks of what is split.
 
         What is partial takes nothing: it is added where the sum lies.
@@ -187,7 +187,7 @@ class LoopMemory:
       around_bytes: what is in memory while it runs, without what is in the loop.
     """
 
-    def __init__(self, memory: BlockMemory, region: Region) -> None:
+    def __init__(self, memory: BlockMemory, region: DimensionRegion) -> None:
         self._memory, self._region = memory, region
         at = {op: n for n, op in enumerate(memory.graph.ops)}
         values = region.flow.program.values
@@ -206,7 +206,7 @@ class LoopMemory:
                 self.rest_bytes = max(self.rest_bytes, alive_bytes)
         self._iterations: dict[int, int] = {}
 
-    def along(self, region: Region) -> LoopMemory:
+    def along(self, region: DimensionRegion) -> LoopMemory:
         """The same for another dimension of the same operations."""
         found = copy.copy(self)
         found._region, found._iterations = region, {}

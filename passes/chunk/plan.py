@@ -9,13 +9,12 @@ from jax.extend.mlir import ir
 
 from hloom.passes.analysis.dimension_flow.result import made_at
 from hloom.passes.chunk.record import ChunkRecord
-from hloom.passes.chunk.region import Region
+from hloom.passes.chunk.region import DimensionRegion
 from hloom.passes.framework.base import Decision
-from hloom.passes.framework.text import pluralize
+from hloom.passes.framework.text import pluralize, size
 from hloom.passes.ir.locations import operation_name, source_of
 from hloom.passes.ir.ops import facts_of
 from hloom.passes.phase_loops.plan import LoopsPlan
-from hloom.passes.remat.explain import size
 
 _SHOWN = 8
 """Values left that a plan lists."""
@@ -36,7 +35,7 @@ class ChunkedRegion:
     """
 
     id: str
-    region: Region
+    region: DimensionRegion
     loops: LoopsPlan
     value_bytes: int
     before_bytes: int
@@ -53,10 +52,11 @@ class ChunkedRegion:
 
     def __str__(self) -> str:
         inside = ", in a loop of the program" if self.in_loop else ""
+        operations = pluralize(len(self.region.nodes), "operation")
+        chunks = pluralize(self.loops.chunks, "chunk")
         return (
-            f"{pluralize(len(self.region.nodes), 'operation')} around {made_at(self.value)}{inside}: "
-            f"{pluralize(self.loops.chunks, 'chunk')} of {self.region.layout} of {self.loops.flow.size}; "
-            f"{size(self.before_bytes)} become {size(self.after_bytes)}"
+            f"{operations} around {made_at(self.value)}{inside}: {chunks} of {self.region.layout} "
+            f"of {self.loops.flow.size}; {size(self.before_bytes)} become {size(self.after_bytes)}"
         )
 
     def lines(self) -> Iterator[str]:
@@ -162,5 +162,3 @@ class ChunkPlan:
     def restricted_to(self, ids: Collection[str]) -> ChunkPlan:
         """The plan with these regions alone, without a prediction."""
         return ChunkPlan(tuple(region for region in self.regions if region.id in set(ids)))
-
-

@@ -7,22 +7,24 @@ from dataclasses import dataclass, replace
 
 from jax.extend.mlir import ir
 
+from hloom.passes.analysis.dimension_flow.flow import AxisLayout
 from hloom.passes.analysis.dimension_flow.program import FlowProgram
 from hloom.passes.analysis.dimension_flow.result import site
 from hloom.passes.analysis.memory_model.tracer import prediction_of
 from hloom.passes.analysis.shards import Shards
 from hloom.passes.chunk.accumulators import Accumulators
+from hloom.passes.chunk.growth import NoRegionError
 from hloom.passes.chunk.memory import BlockMemory, LiveValue, LoopMemory
 from hloom.passes.chunk.plan import ChunkedRegion, ChunkPlan, LeftValue
 from hloom.passes.chunk.record import ChunkRecord
-from hloom.passes.chunk.region import NoRegionError, Region, RegionFinder
+from hloom.passes.chunk.region import DimensionRegion, RegionFinder
 from hloom.passes.chunk.work import RegionWork
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.feedback import Prediction
+from hloom.passes.framework.text import size
 from hloom.passes.ir import walk
 from hloom.passes.phase_loops.errors import NotLoopableError
 from hloom.passes.phase_loops.plan import LoopsPlan, plan_loops
-from hloom.passes.remat.explain import size
 
 _MOST_REGIONS = 64
 """Of a program."""
@@ -40,8 +42,8 @@ _WORTH = 0.95
 """Each region, on the average of some, has to lower the peak to less than this share."""
 
 _MOST_ALIKE = 4
-"""Regions that lower the peak only together, as those of layers that are recomputed one by one. More
-loops than these between other work leave gaps in XLA's memory that take more than they save."""
+"""Regions that lower the peak only together, as those of layers that are recomputed one by one.
+More loops than these between other work leave gaps in XLA's memory larger than what they save."""
 
 _BETTER = 0.9
 """The region around another value is taken where its loop takes less than this share."""
@@ -60,13 +62,15 @@ _SAME = 1.02
 class _Candidate:
     """A loop that could be made."""
 
-    region: Region
+    region: DimensionRegion
     memory: LoopMemory
     accumulators: Accumulators
     trips: int
     bytes: int
     holds: bool
     """Whether the loop takes no more than it is to take."""
+    devices: int
+    """Over how many devices the dimension is sharded."""
     loops: LoopsPlan | None = None
 
     @property
@@ -75,7 +79,7 @@ class _Candidate:
 
     @property
     def sharded(self) -> bool:
-        return self.region.flow.sharded > 1
+        return self.devices > 1
 
     @property
     def is_enough(self) -> bool:
@@ -87,6 +91,9 @@ class _Candidate:
         loops = plan_loops(self.region.flow, self.trips, accumulate_in=self.accumulators)
         if not loops.exits:
             raise NotLoopableError(None, "all that is read of it is there before a loop")
+        for left in loops.exits:
+            if left.number in self.region.repeated and left.number in self.region.large:
+                raise NotLoopableError(None, f"the whole of {left.value.type} leaves the loop")
         return replace(self, loops=loops)
 
     def has(self, value: ir.Value) -> bool:
@@ -112,9 +119,7 @@ class ChunkPlanner:
         self._chunks, self._min_bytes = chunks, min_bytes
         block = walk.entry_function(module).regions[0].blocks[0]
         self._memory = BlockMemory(block, Shards.of(module))
-        self._unmodified = prediction_of(
-            self._memory.graph, self._memory.trace, self._memory.peak
-        )
+        self._unmodified = prediction_of(self._memory.graph, self._memory.trace, self._memory.peak)
         is_large = len(self._memory.graph.ops) > _LARGE_PROGRAM
         self._most_tried = 1 if is_large else _MOST_TRIED
         self._finders: dict[BlockMemory, RegionFinder] = {}
@@ -143,7 +148,7 @@ class ChunkPlanner:
             if not self._next(goal_bytes):
                 is_least = True
                 break
-            if self._memory.peak.bytes < _WORTH ** (len(self._found) - used) * least_bytes:
+            if self._is_worth(least_bytes, used):
                 least_bytes, used = self._memory.peak.bytes, len(self._found)
         # Those after the last one that lowers the peak are of no use.
         regions, after_bytes = tuple(self._found[:used]), least_bytes
@@ -153,6 +158,16 @@ class ChunkPlanner:
         )
         left = sorted(self._left.values(), key=lambda value: -value.bytes)
         return ChunkPlan(regions, tuple(left), record, self.before_bytes)
+
+    def _is_worth(self, least_bytes: int, used: int) -> bool:
+        """Whether the newest regions, after the ones in use, lower the peak that those leave.
+
+        One alone may lower a high peak by little, and still by most of what it avoids.
+        """
+        now_bytes, newest = self._memory.peak.bytes, self._found[used:]
+        if len(newest) == 1 and least_bytes - now_bytes > newest[0].value_bytes // 2:
+            return True
+        return now_bytes < _WORTH ** len(newest) * least_bytes
 
     def _next(self, goal_bytes: int | None) -> bool:
         """Makes a loop around the largest value at the peak that one can be made around."""
@@ -228,17 +243,30 @@ class ChunkPlanner:
         candidates: list[_Candidate] = []
         reasons: list[str] = []
         memories: dict[frozenset[int], LoopMemory] = {}
-        for seed, layout in finder.seeds(value):
+        for seed, whole in finder.seeds(value):
+            devices = live.block.graph.shards.devices_along(finder.program.values[seed], whole.axis)
+            length, rest = divmod(whole.size, devices)
+            if rest or length < 2:
+                reasons.append(f"along {whole}: {devices} devices have too little of it to cut")
+                continue
+            # What is sharded is cut on each device.
+            layout = AxisLayout(whole.axis, devices, length, 1)
             try:
                 region = finder.around(value, seed, layout)
-                candidates.append(self._candidate(live, region, goal_bytes, memories))
+                if region.flow.sharded > 1:
+                    raise NoRegionError(
+                        f"{region.flow.sharded} devices would exchange what they have of it"
+                    )
+                found = self._candidate(live, region, goal_bytes, memories)
+                candidates.append(replace(found, devices=devices))
             except NoRegionError as error:
                 reasons.append(f"along {layout}: {error}")
             else:
                 if candidates[-1].is_enough:
                     break
         least = min((each.bytes for each in candidates), default=0)
-        for found in sorted(candidates, key=lambda each: (each.sharded, each.bytes > _SAME * least)):
+        best = sorted(candidates, key=lambda each: (each.sharded, each.bytes > _SAME * least))
+        for found in best:
             try:
                 return found.written(), ()
             except NotLoopableError as error:
@@ -249,7 +277,7 @@ class ChunkPlanner:
     def _candidate(
         self,
         live: LiveValue,
-        region: Region,
+        region: DimensionRegion,
         goal_bytes: int | None,
         memories: dict[frozenset[int], LoopMemory],
     ) -> _Candidate:
@@ -272,10 +300,17 @@ class ChunkPlanner:
             raise NoRegionError(
                 f"a loop would take {size(found_bytes)} of its block's {size(peak_bytes)}{kept}"
             )
-        return _Candidate(region, memory, accumulators, trips, found_bytes, found_bytes <= goal)
+        holds = found_bytes <= goal
+        return _Candidate(region, memory, accumulators, trips, found_bytes, holds, 1)
 
     def _trips(
-        self, region: Region, memory: LoopMemory, beside: int, goal_bytes: int, *, fill: bool
+        self,
+        region: DimensionRegion,
+        memory: LoopMemory,
+        beside: int,
+        goal_bytes: int,
+        *,
+        fill: bool,
     ) -> int:
         """The fewest chunks that hold the goal; where none do, the most that are of use."""
         length = region.layout.size
@@ -304,5 +339,3 @@ def _numbers(length: int) -> Iterator[int]:
         divisors = (n for n in range(wanted, 2 * wanted) if length % n == 0)
         yield next(divisors, wanted)
         wanted *= 2
-
-

@@ -14,34 +14,14 @@ from dataclasses import dataclass
 from hloom.passes.analysis.dimension_flow.flow import AxisLayout
 from hloom.passes.analysis.dimension_flow.program import FlowNode, FlowProgram
 from hloom.passes.analysis.dimension_flow.result import DimensionFlow, Seed, site
-from hloom.passes.analysis.dimension_flow.rules.table import Signatures
-from hloom.passes.analysis.dimension_flow.signature import FactorPlace, Signature
 from hloom.passes.analysis.dimension_flow.solve import dimension_flow
 from hloom.passes.analysis.dimension_flow.walker import TooManyPhasesError
-from hloom.passes.analysis.purity import is_table
-from hloom.passes.ir.op_facts import Category
+from hloom.passes.chunk.growth import MOST_OPERATIONS, BlockValues, NoRegionError, RegionGrowth
 from hloom.passes.ir.ops import facts_of
-
-MOST_OPERATIONS = 1000
-"""Of a region. One with more is no head, no attention and no MLP, but most of a step."""
-
-_LARGE = 2
-"""A value is large that has more than this part of the elements of the one the region is around."""
-
-
-_MOST_READERS = 32
-"""Operations that are looked through for what reads up a value that leaves a region."""
-
-_LIGHT = frozenset({Category.ELEMENTWISE, Category.MOVEMENT})
-"""Work that a loop may do again."""
-
-
-class NoRegionError(Exception):
-    """Why no loop over a dimension has all that is around a value: a sentence for people."""
 
 
 @dataclass(frozen=True)
-class Region:
+class DimensionRegion:
     """Operations of a block that one loop over a dimension can have in it.
 
     Attributes:
@@ -68,24 +48,8 @@ class Region:
         return found
 
 
-class RegionFinder:
-    """Finds regions in a block, which is a program of its own."""
-
-    def __init__(self, program: FlowProgram) -> None:
-        self.program = program
-        self.signatures = Signatures(program.shapes)
-        self.nodes = program.root.nodes
-        self.makers: dict[int, int] = {}
-        """By value the place of what makes it among the nodes."""
-        self.readers: dict[int, list[int]] = {}
-        """By value the places of what reads it, in order."""
-        for place, node in enumerate(self.nodes):
-            self.makers.update(dict.fromkeys(node.results, place))
-            for value in dict.fromkeys(node.reads()):
-                self.readers.setdefault(value, []).append(place)
-        self._repeated: dict[int, bool] = {}
-        self.taken: set[int] = set()
-        """Operations of regions that were found before, by number."""
+class RegionFinder(BlockValues):
+    """Finds regions in a block."""
 
     def seeds(self, value: int) -> Iterator[tuple[int, AxisLayout]]:
         """The dimensions that a region around a value may be cut along.
@@ -115,53 +79,12 @@ class RegionFinder:
             found = behind[0]
         return value
 
-    def elements(self, value: int) -> int:
-        total = 1
-        for size in self.program.shapes[value] or ():
-            total *= size
-        return total
-
-    def is_repeated(self, value: int) -> bool:
-        """Whether light work makes a value of smaller ones, as a mask or a one-hot of labels.
-
-        A loop makes a part of it again, whoever else reads it.
-        """
-        waiting = [value]
-        while waiting:
-            each = waiting[-1]
-            if each in self._repeated:
-                waiting.pop()
-                continue
-            behind = self._sources(each)
-            unknown = [read for read in behind or () if read not in self._repeated]
-            if unknown:
-                waiting += unknown
-                continue
-            self._repeated[each] = behind is not None and all(map(self._repeated.get, behind))
-        return self._repeated[value]
-
-    def _sources(self, value: int) -> list[int] | None:
-        """What as many elements as a value has are made of by light work; None of other work."""
-        place = self.makers.get(value)
-        if place is None:
-            return None
-        node = self.nodes[place]
-        facts = facts_of(node.op.name)
-        if node.effects or node.blocks or len(node.results) != 1:
-            return None
-        if facts.is_constant:
-            return None if is_table(node.op) else []
-        if facts.category not in _LIGHT:
-            return None
-        least = self.elements(value) // _LARGE
-        return [read for read in node.operands if self.elements(read) > least]
-
-    def around(self, value: int, seed: int, layout: AxisLayout) -> Region:
+    def around(self, value: int, seed: int, layout: AxisLayout) -> DimensionRegion:
         """The region around a value, cut where the seed's layout says.
 
         Raises NoRegionError.
         """
-        grown = _Growth(self, value, seed, layout)
+        grown = RegionGrowth(self, value, seed, layout)
         part = self.program.part(grown.nodes())
         flow = self._flow(part, grown)
         made = dict.fromkeys(value for node in part.root.nodes for value in node.results)
@@ -179,14 +102,14 @@ class RegionFinder:
             if left in set(large) and not self.is_repeated(left)
         )
         repeated = frozenset(filter(self.is_repeated, made))
-        return Region(value, tuple(part.root.nodes), flow, large, kept, repeated)
+        return DimensionRegion(value, tuple(part.root.nodes), flow, large, kept, repeated)
 
     def _outer(self, value: int, inside: set[int]) -> FlowNode | None:
         """The first reader outside of a region; None where the block returns the value."""
         readers = (self.nodes[place] for place in self.readers.get(value, ()))
         return next((node for node in readers if node.number not in inside), None)
 
-    def _flow(self, part: FlowProgram, grown: _Growth) -> DimensionFlow:
+    def _flow(self, part: FlowProgram, grown: RegionGrowth) -> DimensionFlow:
         values = self.program.values
         read = {
             value
@@ -204,201 +127,5 @@ class RegionFinder:
             return dimension_flow(part, seeds, self.signatures, most_phases=1)
         except TooManyPhasesError:
             flow = dimension_flow(part, seeds, self.signatures)
-            ends = flow.phases[0].ends
-            why = f": {ends[0]}" if ends else ""
+            why = "".join(f": {end}" for end in flow.phases[0].ends[:1])
             raise NoRegionError(f"it takes {len(flow.phases)} loops{why}") from None
-
-
-class _Growth:
-    """A region while it grows."""
-
-    def __init__(self, finder: RegionFinder, value: int, seed: int, layout: AxisLayout) -> None:
-        self.finder, self.seed = finder, seed
-        self.layouts: dict[int, AxisLayout] = {seed: layout}
-        """Where the dimension is in values, of the region or read by it."""
-        self._least = finder.elements(value) // _LARGE
-        self._places: set[int] = set()
-        self._waiting = [seed]
-        self._spread()
-        if not any(map(self._is_work, self._places)):
-            raise NoRegionError("nothing that makes or reads it can be cut there")
-        self._close()
-        while self._read_up():
-            self._close()
-        self._repeat()
-        self._convert_sums()
-
-    def is_large(self, value: int) -> bool:
-        return self.finder.elements(value) > self._least
-
-    def nodes(self) -> list[FlowNode]:
-        return [self.finder.nodes[place] for place in sorted(self._places)]
-
-    def _spread(self) -> None:
-        """From large values back to what makes them, and forward to what reads them."""
-        while self._waiting:
-            value = self._waiting.pop()
-            maker = self.finder.makers.get(value)
-            if maker is not None and self._splits(maker):
-                self._add(maker)
-            if self.finder.is_repeated(value):
-                continue
-            for reader in self.finder.readers.get(value, ()):
-                if self._splits(reader):
-                    self._add(reader)
-
-    def _splits(self, place: int) -> bool:
-        """Whether a loop can have the operation in it, by what is known of its values."""
-        if place in self._places:
-            return True
-        node = self.finder.nodes[place]
-        if self._stays(node):
-            return False
-        return self._place_in(node) is not None or facts_of(node.op.name).is_constant
-
-    def _close(self) -> None:
-        """Takes in what is between operations of the region."""
-        while missing := self._between() - self._places:
-            for place in sorted(missing):
-                self._check(self.finder.nodes[place])
-                self._add(place)
-            self._spread()
-
-    def _read_up(self) -> bool:
-        """Takes in what reads the rest of a value outside, where that makes less of it."""
-        found = False
-        for place in sorted(self._places):
-            for value in self.finder.nodes[place].results:
-                if value in self.layouts and not self.finder.is_repeated(value):
-                    before = self._places.copy(), self.layouts.copy()
-                    if self._read(value):
-                        found = found or len(self._places) > len(before[0])
-                    else:
-                        self._places, self.layouts = before
-        return found
-
-    def _read(self, value: int) -> bool:
-        """Takes in the readers of a value, and those of what they make as long as that is no less;
-        whether it can, and all that is left is less than the value."""
-        finder, bytes_of = self.finder, self.finder.program.bytes_of
-        most, left = bytes_of(value), 0
-        waiting, count = [value], 0
-        while waiting:
-            each = waiting.pop()
-            if self._returned(each):
-                return False
-            for reader in finder.readers.get(each, ()):
-                if reader in self._places:
-                    continue
-                count += 1
-                if count > _MOST_READERS or not self._splits(reader):
-                    return False
-                self._add(reader)
-                for made in finder.nodes[reader].results:
-                    if made in self.layouts and 2 * bytes_of(made) > most:
-                        waiting.append(made)
-                    else:
-                        left += bytes_of(made)
-        return left < most
-
-    def _repeat(self) -> None:
-        """Takes in what makes masks and the like again."""
-        waiting = [read for place in self._places for read in self.finder.nodes[place].operands]
-        while waiting:
-            value = waiting.pop()
-            place = self.finder.makers.get(value)
-            if place is None or place in self._places or not self.finder.is_repeated(value):
-                continue
-            self._add(place)
-            waiting += self.finder.nodes[place].operands
-
-    def _convert_sums(self) -> None:
-        """Takes in what converts a sum over the dimension right away: it may be the accumulator."""
-        for place in sorted(self._places):
-            for value in self.finder.nodes[place].results:
-                readers = self.finder.readers.get(value, [])
-                if value not in self.layouts and len(readers) == 1 and not self._returned(value):
-                    if self.finder.nodes[readers[0]].op.name == "stablehlo.convert":
-                        self._add(readers[0])
-
-    def _returned(self, value: int) -> bool:
-        return value in self.finder.program.root.returned
-
-    def _check(self, node: FlowNode) -> None:
-        """Raises NoRegionError where an operation between two of the region cannot be in a loop."""
-        if self._stays(node):
-            raise NoRegionError(f"{site(node.op)} is between two of its operations")
-
-    def _stays(self, node: FlowNode) -> bool:
-        """Whether an operation is in no loop, whatever its values are."""
-        communicates = facts_of(node.op.name).communicates
-        taken = node.number in self.finder.taken
-        return bool(node.blocks) or node.effects or communicates or taken
-
-    def _place_in(self, node: FlowNode) -> tuple[Signature, FactorPlace] | None:
-        """Where the dimension is in an operation; None where it is nowhere, or not in one place."""
-        signature = self.finder.signatures.of(node)
-        if signature is None:
-            return None
-        found: FactorPlace | None = None
-        for values, axes_of in (
-            (node.operands, signature.operands),
-            (node.results, signature.results),
-        ):
-            for value, axes in zip(values, axes_of, strict=True):
-                layout = self.layouts.get(value)
-                if layout is None:
-                    continue
-                place = signature.place_in(axes, layout)
-                if place is None or (found is not None and place != found):
-                    return None
-                found = place
-        return None if found is None else (signature, found)
-
-    def _add(self, place: int) -> None:
-        if place in self._places:
-            return
-        self._places.add(place)
-        if len(self._places) > MOST_OPERATIONS:
-            raise NoRegionError(f"it takes more than {MOST_OPERATIONS} operations into the loop")
-        node = self.finder.nodes[place]
-        where = self._place_in(node)
-        if where is None:
-            return
-        signature, factor = where
-        for values, axes_of in (
-            (node.operands, signature.operands),
-            (node.results, signature.results),
-        ):
-            for value, axes in zip(values, axes_of, strict=True):
-                layout = signature.layout_of(axes, factor)
-                if layout is not None and value not in self.layouts:
-                    self.layouts[value] = layout
-                    if self.is_large(value):
-                        self._waiting.append(value)
-
-    def _is_work(self, place: int) -> bool:
-        """Whether an operation has to be in the loop, which is not so of what may be repeated."""
-        return not all(map(self.finder.is_repeated, self.finder.nodes[place].results))
-
-    def _between(self) -> set[int]:
-        """The operations on paths from one of the region to another."""
-        nodes = self.finder.nodes
-        work = set(filter(self._is_work, self._places))
-        span = range(min(work), max(work) + 1)
-        made: set[int] = set()
-        after = set()
-        for place in span:
-            node = nodes[place]
-            if place in work or not made.isdisjoint(node.reads()):
-                made.update(node.results)
-                after.add(place)
-        read: set[int] = set()
-        found = set()
-        for place in reversed(span):
-            node = nodes[place]
-            if place in work or not read.isdisjoint(node.results):
-                read.update(node.reads())
-                if place in after:
-                    found.add(place)
-        return found

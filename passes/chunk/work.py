@@ -5,19 +5,19 @@ from __future__ import annotations
 from hloom.passes.analysis.cost import Speed
 from hloom.passes.analysis.dimension_flow.program import FlowNode
 from hloom.passes.analysis.dimension_flow.result import DimensionFlow
-from hloom.passes.chunk.region import Region
+from hloom.passes.chunk.region import DimensionRegion
 from hloom.passes.ir.ops import facts_of
 from hloom.passes.ir.types import TensorSizes
 
 FILLED = 1.1
 """Products in chunks fill the device if they take no more than this much of the time of whole
-ones. An H100 does chunks of a thousand tokens of a head in that (docs/decisions/0023)."""
+ones. An H100 does chunks of a thousand tokens of a head in that."""
 
 
 class RegionWork:
     """The matrix products of a region."""
 
-    def __init__(self, region: Region, speed: Speed) -> None:
+    def __init__(self, region: DimensionRegion, speed: Speed) -> None:
         self._flow: DimensionFlow = region.flow
         self._speed = speed
         self._sizes = TensorSizes()

@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hloom.tools.opt.diagnostics import Diagnostic, InputError, Position, Severity
-from hloom.tools.opt.source import Chunk
+from hloom.tools.opt.source import SourceChunk
 
 _COMMENT = re.compile(
     r"expected-(?P<severity>error|note|remark|warning)(?P<regex>-re)?\s*"
@@ -52,7 +52,7 @@ class Expectation:
     pattern: re.Pattern[str]
 
 
-def read(chunk: Chunk) -> tuple[Expectation, ...]:
+def read(chunk: SourceChunk) -> tuple[Expectation, ...]:
     """The expectations of one module.
 
     Raises InputError where a comment is meant as one but cannot be read.

@@ -51,7 +51,7 @@ class Job:
     pipeline: Pipeline
     target: Target
 
-    def work(self, chunk: source.Chunk) -> Outcome:
+    def work(self, chunk: source.SourceChunk) -> Outcome:
         """Does one module and shows on stderr what there is to show."""
         # Every module has a context of its own, as in mlir-opt. Without threads diagnostics come
         # in order, and no thread of MLIR waits for Python's lock to hand one over.
@@ -73,7 +73,7 @@ class Job:
         return Outcome(not failed, None if failed else output)
 
     def _transform(
-        self, chunk: source.Chunk, context: ir.Context, said: list[Diagnostic]
+        self, chunk: source.SourceChunk, context: ir.Context, said: list[Diagnostic]
     ) -> bytes | None:
         """The module after the passes; None where something failed, which `said` then tells."""
         start_s = time.perf_counter()
@@ -131,7 +131,9 @@ class Job:
             observers.append(printing.PlanPrinter(sys.stderr, as_tables=wanted == "table"))
         return observers
 
-    def _tell_failure(self, error: PassError, chunk: source.Chunk, said: list[Diagnostic]) -> None:
+    def _tell_failure(
+        self, error: PassError, chunk: source.SourceChunk, said: list[Diagnostic]
+    ) -> None:
         if self.arguments.traceback:
             traceback.print_exception(error.__cause__ or error)
         name = chunk.source.name

@@ -47,7 +47,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Chunk:
+class SourceChunk:
     """One module of a source.
 
     Attributes:
@@ -78,20 +78,20 @@ def read(path: str) -> Source:
     return Source(name, data)
 
 
-def split(source: Source, *, at_markers: bool) -> tuple[Chunk, ...]:
+def split(source: Source, *, at_markers: bool) -> tuple[SourceChunk, ...]:
     """The modules of a source: one, or with `at_markers` one for each part between `// -----`."""
     if not at_markers or source.is_bytecode:
-        return (Chunk(source, source.data),)
+        return (SourceChunk(source, source.data),)
     chunks = []
     start = 0
     for end in [*(match.start() for match in _SPLIT_MARKER.finditer(source.data)), None]:
         data = source.data[start:end]
-        chunks.append(Chunk(source, data, source.data.count(b"\n", 0, start) + 1))
+        chunks.append(SourceChunk(source, data, source.data.count(b"\n", 0, start) + 1))
         start = len(source.data) if end is None else end
     return tuple(chunks)
 
 
-def tried(chunks: Sequence[Chunk]) -> tuple[Chunk, ...]:
+def tried(chunks: Sequence[SourceChunk]) -> tuple[SourceChunk, ...]:
     """The chunks, read in one child process: `parse` need not try each in a child of its own.
 
     Where that process dies the chunks come back as they are.
@@ -100,7 +100,7 @@ def tried(chunks: Sequence[Chunk]) -> tuple[Chunk, ...]:
     return tuple(dataclasses.replace(chunk, tried=alive) for chunk in chunks)
 
 
-def parse(chunk: Chunk, context: ir.Context) -> ir.Module:
+def parse(chunk: SourceChunk, context: ir.Context) -> ir.Module:
     """The module of a chunk; lines in its locations are those of the whole source.
 
     Raises InputError where it is no valid module, with what MLIR says about it.
@@ -126,7 +126,7 @@ def _is_portable(module: ir.Module) -> bool:
     return any(each.operation.name.startswith("vhlo.") for each in module.body.operations)
 
 
-def _from_portable(module: ir.Module, chunk: Chunk) -> ir.Module:
+def _from_portable(module: ir.Module, chunk: SourceChunk) -> ir.Module:
     """StableHLO of a module in its versioned form, VHLO."""
     # jaxlib 0.12.0 dies here on bytes that do not parse, so it only ever sees what parsed.
     data = chunk.data
@@ -157,7 +157,7 @@ def _death_of_reader(*modules: bytes) -> int:
     return os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
 
 
-def _crash(chunk: Chunk, death: int) -> InputError:
+def _crash(chunk: SourceChunk, death: int) -> InputError:
     name, first = chunk.source.name, chunk.first_line
     if chunk.source.is_bytecode:
         return _error(name, "corrupt bytecode: MLIR cannot read it")

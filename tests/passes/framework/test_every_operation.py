@@ -56,14 +56,14 @@ def entries(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], E
     return {(each["file"], each["line"]): each for each in report["modules"]}
 
 
-def chunks() -> list[source.Chunk]:
+def chunks() -> list[source.SourceChunk]:
     files = sorted(FOLDER.glob("*.mlir"))
     return [
         chunk for file in files for chunk in source.split(source.read(str(file)), at_markers=True)
     ]
 
 
-def is_known(chunk: source.Chunk) -> bool:
+def is_known(chunk: source.SourceChunk) -> bool:
     """Whether this jaxlib has what the module needs."""
     needs = re.search(rb"^// needs (.*)$", chunk.data, re.MULTILINE)
     return needs is None or needs[1].decode() in OPERATIONS
@@ -76,7 +76,7 @@ def is_known(chunk: source.Chunk) -> bool:
         for each in chunks()
     ],
 )
-def test_every_pass(entries: dict[tuple[str, int], Entry], chunk: source.Chunk) -> None:
+def test_every_pass(entries: dict[tuple[str, int], Entry], chunk: source.SourceChunk) -> None:
     entry = entries[Path(chunk.source.name).name, chunk.first_line]
     if not is_known(chunk):
         assert "unregistered operation" in entry["rejected"]
@@ -213,7 +213,7 @@ def test_what_is_wrong_is_found(
     monkeypatch.setattr(Faulty, "on_plan", on_plan, raising=False)
     monkeypatch.setattr(Faulty, "on_apply", on_apply, raising=False)
     monkeypatch.setattr(run, "specs", lambda: ("faulty",))
-    modules = [(f"{n}.mlir", source.Chunk(source.Source("", ADDS), ADDS)) for n in range(2)]
+    modules = [(f"{n}.mlir", source.SourceChunk(source.Source("", ADDS), ADDS)) for n in range(2)]
     with registry.registered(Faulty):
         found = list(run.run_isolated(modules, lambda _: None))
     assert [entry["file"] for entry in found] == ["0.mlir", "1.mlir"]

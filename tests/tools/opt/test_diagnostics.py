@@ -16,7 +16,9 @@ pytestmark = pytest.mark.usefixtures("registered_opt_passes")
 
 
 def expected(text: str) -> tuple[expectations.Expectation, ...]:
-    return expectations.read(source.Chunk(source.Source("a.mlir", text.encode()), text.encode()))
+    return expectations.read(
+        source.SourceChunk(source.Source("a.mlir", text.encode()), text.encode())
+    )
 
 
 def said(severity: str, line: int, message: str, *notes: Diagnostic) -> Diagnostic:

@@ -1,0 +1,249 @@
+"""The pass: options, plans, decisions, budgets, accumulators, what it leaves and why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.extend.mlir import ir
+from support.chunk_runs import assert_same, run
+
+import hloom
+from hloom.passes.chunk import Chunk
+from hloom.passes.chunk.plan import ChunkPlan
+from hloom.passes.chunk.record import ChunkRecord
+from hloom.passes.framework.base import DivisiblePlan, Target
+from hloom.passes.framework.feedback import Attempt
+from hloom.passes.framework.options import Budget, Bytes
+from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.ir.clone import clone_module
+
+ROWS, WIDTH, WORDS = 8, 4, 256
+
+SUMS = f"{WORDS}x{WIDTH}"
+
+DRAWN = np.random.default_rng(0)
+X = jnp.asarray(DRAWN.normal(size=(ROWS, WIDTH)), jnp.float32)
+W = jnp.asarray(DRAWN.normal(size=(WORDS, WIDTH)), jnp.float32)
+LABELS = jnp.asarray(DRAWN.integers(0, WORDS, ROWS), jnp.int32)
+
+
+def loss(x: Any, w: Any, labels: Any = LABELS) -> Any:
+    scores = jax.nn.log_softmax((x @ w.T).astype(jnp.float32))
+    return -jnp.take_along_axis(scores, labels[:, None], -1).mean()
+
+
+step = jax.value_and_grad(loss, (0, 1))
+
+
+def prepared(function: Any, *arguments: Any) -> ir.Module:
+    module = clone_module(jax.jit(function).lower(*arguments).compiler_ir())
+    Pipeline.parse("inline,fold-transposes,cse,free-constants").run(module, target=Target())
+    return module
+
+
+def planned(chunk: Chunk, function: Any = step, *arguments: Any) -> tuple[ir.Module, ChunkPlan]:
+    module = prepared(function, *(arguments or (X, W)))
+    plan = chunk.plan_after(module, Target(), ())
+    return module, plan
+
+
+def test_chunks_that_do_not_divide() -> None:
+    got = run(step, "chunk{chunks=3 min_bytes=1KiB}", X, W)
+    [region] = got.regions
+    assert (region["chunks"], region["length"], region["rest"]) == (3, 3, 2)
+    assert_same(step, got.results, X, W)
+
+
+def test_no_more_chunks_than_rows() -> None:
+    got = run(step, "chunk{chunks=100 min_bytes=1KiB}", X, W)
+    assert [region["chunks"] for region in got.regions] == [ROWS]
+
+
+def test_small_values_are_left() -> None:
+    got = run(step, "chunk{chunks=4}", X, W)
+    assert not got.regions
+    assert not got.left
+
+
+def test_a_plan_says_what_it_is_about() -> None:
+    _, plan = planned(Chunk(chunks=4, min_bytes=Bytes(1024)))
+    [region] = plan.regions
+    lines = list(plan.lines())
+    assert "4 chunks of axis 0 of 8" in lines[0]
+    assert "test_chunk.py" in lines[0]
+    assert lines[1:] == [f"  leaves the loop: {found}" for found in region.loops.exits]
+    assert region.products == 3
+    assert plan.effect() in plan.summary()
+    assert plan.after_bytes < plan.before_bytes
+    [told] = plan.to_json()["regions"]  # type: ignore[misc]
+    assert "test_chunk.py" in told["source"]
+    assert ChunkRecord.from_json(plan.to_json()) == plan.record
+
+
+def test_each_region_is_a_decision() -> None:
+    def two(x: Any, w: Any) -> Any:
+        return step(x, w), step(jnp.sin(x), jnp.cos(w))
+
+    module, plan = planned(Chunk(chunks=8, min_bytes=Bytes(1024)), two)
+    assert isinstance(plan, DivisiblePlan)
+    first, second = plan.decisions()
+    assert first.id != second.id
+    assert "in chunks" in first.description
+    assert plan.restricted_to(()).empty
+    part = plan.restricted_to([second.id])
+    assert part.regions == plan.regions[1:]
+    with module.context, ir.Location.unknown():
+        Chunk().apply(part)
+    assert module.operation.verify()
+    assert str(module).count("stablehlo.while") == 1
+
+
+def test_both_regions_of_a_program() -> None:
+    def two(x: Any, w: Any) -> Any:
+        first = step(x, w)
+        return first, step(first[1][0], jnp.cos(w))
+
+    got = run(two, "chunk{chunks=8 min_bytes=1KiB}", X, W)
+    assert len(got.regions) == 2
+    assert_same(two, got.results, X, W, tolerance=1e-5)
+
+
+def test_columns_that_are_sorted_are_cut_not_rows() -> None:
+    def function(x: Any, w: Any) -> Any:
+        scores = x @ w.T
+        return jnp.sort(scores, 0).sum(), scores
+
+    got = run(function, "chunk{chunks=4 min_bytes=1KiB}", X, W)
+    assert [region["dimension"] for region in got.regions] == ["axis 1"]
+    assert_same(function, got.results, X, W)
+
+
+def test_rows_of_a_column_wise_norm_are_left_with_the_reason() -> None:
+    def function(x: Any, w: Any) -> Any:
+        scores = jnp.tanh(x @ w.T)
+        return (jnp.exp(scores - scores.max()) ** 2) @ w
+
+    got = run(function, "chunk{chunks=4 min_bytes=1KiB}", X, W)
+    assert not got.regions
+    [left, *_] = got.left
+    assert any("loops" in reason and "test_chunk.py" in reason for reason in left["reasons"])
+    assert_same(function, got.results, X, W)
+
+
+@pytest.mark.parametrize(
+    ("rows", "wide"), [(8 * WIDTH, True), (WIDTH, False)], ids=["many rows", "few rows"]
+)
+def test_accumulators_are_wide_where_they_take_less_than_is_saved(rows: int, wide: bool) -> None:
+    x, w = jnp.ones((rows, WIDTH), jnp.bfloat16), W.astype(jnp.bfloat16)
+    labels = jnp.zeros(rows, jnp.int32)
+    chunk = Chunk(chunks=4, min_bytes=Bytes(1024))
+    _, plan = planned(chunk, lambda x, w: jax.value_and_grad(loss, (0, 1))(x, w, labels), x, w)
+    [sums] = [
+        found
+        for found in plan.regions[0].loops.exits
+        if f"{WORDS}x{WIDTH}" in str(found.value.type)
+    ]
+    assert str(sums.element) == ("f32" if wide else "bf16")
+
+
+def test_a_sum_that_is_converted_is_added_up_in_the_result() -> None:
+    x, w = jnp.ones((WIDTH, WIDTH), jnp.bfloat16), W.astype(jnp.bfloat16)
+
+    def function(x: Any, w: Any) -> Any:
+        value, (dx, dw) = jax.value_and_grad(loss, (0, 1))(x, w, jnp.zeros(WIDTH, jnp.int32))
+        return value, dx, dw.astype(jnp.float32)
+
+    chunk = Chunk(chunks=4, min_bytes=Bytes(1024))
+    _, plan = planned(chunk, function, x, w)
+    [sums] = [
+        found
+        for found in plan.regions[0].loops.exits
+        if f"{WORDS}x{WIDTH}" in str(found.value.type)
+    ]
+    assert str(sums.value.type) == f"tensor<{WORDS}x{WIDTH}xf32>"
+
+
+def test_bfloat16_gradients_are_no_further_from_float32() -> None:
+    rows = 64
+    x = jnp.asarray(DRAWN.normal(size=(rows, WIDTH)), jnp.float32)
+    labels = jnp.asarray(DRAWN.integers(0, WORDS, rows), jnp.int32)
+
+    def function(x: Any, w: Any) -> Any:
+        return jax.grad(loss, (0, 1))(x, w, labels)
+
+    wanted = jax.jit(function)(x, W)
+    narrow = (x.astype(jnp.bfloat16), W.astype(jnp.bfloat16))
+    before = jax.jit(function)(*narrow)
+    after = run(function, "chunk{chunks=8 min_bytes=1KiB}", *narrow)
+    assert after.regions
+    for true, one, other in zip(wanted, before, after.results, strict=True):
+        errors = [float(jnp.abs(each.astype(jnp.float32) - true).mean()) for each in (one, other)]
+        assert errors[1] <= 1.01 * errors[0]
+
+
+def test_a_budget_takes_the_fewest_chunks_that_hold() -> None:
+    module = prepared(step, X, W)
+    first = Chunk(min_bytes=Bytes(1024)).plan_after(module, Target(), ())
+    before = first.before_bytes
+    chunks = []
+    for share in (90, 60, 30):
+        around = 0 if first.record.prediction is None else first.record.prediction.step_bytes
+        around -= first.after_bytes
+        budget = Budget(size_bytes=around + before * share // 100)
+        plan = Chunk(budget=budget, min_bytes=Bytes(1024)).plan_after(
+            prepared(step, X, W), Target(), ()
+        )
+        assert plan.after_bytes <= before * share // 100
+        chunks.append(plan.record.chunks)
+    assert chunks == sorted(chunks)
+    assert chunks[0] < chunks[-1]
+
+
+def test_an_attempt_that_takes_more_than_predicted_is_followed_by_more_chunks() -> None:
+    module = prepared(step, X, W)
+    chunk = Chunk(budget=Budget(percent=60), min_bytes=Bytes(1024))
+    plan = chunk.plan_after(module, Target(), ())
+    assert plan.empty
+    attempts = [Attempt(plan.record, 100_000, 30_000)]
+    assert chunk.wants_another(attempts, Target())
+    second = chunk.plan_after(prepared(step, X, W), Target(), attempts)
+    assert second.regions
+    attempts.append(Attempt(second.record, 100_000, 25_000))
+    assert chunk.wants_another(attempts, Target())
+    third = chunk.plan_after(prepared(step, X, W), Target(), attempts)
+    assert third.record.chunks > second.record.chunks
+    attempts.append(Attempt(third.record, 80_000, 17_000))
+    assert not chunk.wants_another(attempts, Target())
+    assert chunk.best(attempts, Target()) == 2
+
+
+def test_a_share_is_held_end_to_end() -> None:
+    jax.clear_caches()
+    compiled = (
+        jax.jit(step)
+        .lower(X, W)
+        .compile(compiler_options={"hloom": "chunk{budget=60% min_bytes=1KiB}"})
+    )
+    record = hloom.records()[-1]
+    whole, *others = record.attempts
+    assert whole.unmodified
+    assert compiled.memory_analysis().temp_size_in_bytes <= 0.6 * (whole.temp_bytes or 0)
+    assert others
+
+
+def test_mistaken_options() -> None:
+    with pytest.raises(hloom.SpecError, match=r"chunks"):
+        Pipeline.parse("chunk{chunks=1}")
+    with pytest.raises(hloom.SpecError, match=r"once|twice"):
+        Pipeline.parse("chunk,chunk")
+    assert str(Chunk(chunks=8)) == Chunk.example
+
+
+def test_a_program_that_chunk_leaves_is_the_program() -> None:
+    with hloom.strict():
+        jax.jit(lambda x: jnp.sin(x @ W.T).sum(), compiler_options={"hloom": "chunk"})(X)
+    assert not hloom.records()[-1].changed

@@ -1,0 +1,72 @@
+"""Heads whose batch is sharded: a dimension that is not is cut, or each device cuts its part."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+from support.chunk_runs import assert_same, run
+
+DEVICES, WIDTH, WORDS = 4, 4, 256
+
+DRAWN = np.random.default_rng(0)
+SPEC = "chunk{chunks=2 min_bytes=1KiB}"
+
+
+@pytest.fixture(scope="module")
+def mesh() -> Mesh:
+    return Mesh(np.array(jax.devices()[:DEVICES]), ("data",))
+
+
+def loss(w: Any, x: Any, labels: Any) -> Any:
+    logits = jax.nn.log_softmax(jnp.tanh(x) @ w.T)
+    return -jnp.take_along_axis(logits, labels[..., None], -1).mean()
+
+
+step = jax.value_and_grad(loss, (0, 1))
+
+
+def arguments(mesh: Mesh, *shape: int) -> tuple[Any, Any, Any]:
+    by_row, whole = NamedSharding(mesh, P("data")), NamedSharding(mesh, P())
+    x = DRAWN.normal(size=(*shape, WIDTH)).astype(np.float32)
+    w = DRAWN.normal(size=(WORDS, WIDTH)).astype(np.float32)
+    labels = DRAWN.integers(0, WORDS, shape).astype(np.int32)
+    return (
+        jax.device_put(w, whole),
+        jax.device_put(x, by_row),
+        jax.device_put(labels, by_row),
+    )
+
+
+def exchanged(spec: str, *values: Any) -> list[str]:
+    """What devices exchange, by XLA's own text."""
+    options = {"hloom": spec}
+    text = jax.jit(step).lower(*values).compile(compiler_options=options).as_text()
+    return sorted(re.findall(r"(all-gather|all-reduce|all-to-all|collective-permute)\(", text))
+
+
+def test_the_dimension_that_is_not_sharded_is_cut(mesh: Mesh) -> None:
+    values = arguments(mesh, DEVICES, 8)
+    got = run(step, SPEC, *values)
+    assert [region["dimension"] for region in got.regions] == ["axis 1"]
+    assert_same(step, got.results, *values)
+
+
+def test_each_device_cuts_its_part_where_there_is_no_other(mesh: Mesh) -> None:
+    values = arguments(mesh, 4 * DEVICES)
+    got = run(step, SPEC, *values)
+    assert [region["dimension"] for region in got.regions] == ["axis 0 as [4, 4, 1]"]
+    assert_same(step, got.results, *values)
+    assert len(exchanged(SPEC, *values)) <= len(exchanged("off", *values))
+
+
+def test_a_part_that_is_too_short_is_left(mesh: Mesh) -> None:
+    got = run(step, "chunk{chunks=2 min_bytes=64}", *arguments(mesh, DEVICES))
+    assert not got.regions
+    assert any("too little of it" in reason for left in got.left for reason in left["reasons"])
