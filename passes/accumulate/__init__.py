@@ -28,7 +28,7 @@ After::
     %u = stablehlo.subtract %w, %r#1          : tensor<16x64xf32>
 
 The results are those of the step as it was, up to the order of sums: how each value depends on the
-batch is proved by `analysis/dimension_flow`, and means over the batch stay means over all of it.
+batch is proved (`passes/analysis/dimension_flow`), and means over the batch stay means over all of it.
 Sums of floating-point types narrower than float32 are accumulated in float32 (`dtype`).
 
 **Which dimension is the batch** (`choice`). Of the dimensions that the matrix products of the step
