@@ -25,12 +25,11 @@ func.func public @step(%w: tensor<16x4xf32>, %x: tensor<8x16xf32>) -> tensor<16x
 
 // -----
 
-// Gradients in bfloat16 are accumulated in float32, and rounded once.
+// Gradients in bfloat16 are accumulated in float32, products made so, and rounded once.
 // CHECK-LABEL: func.func public @narrow
 func.func public @narrow(%w: tensor<16x4xbf16>, %x: tensor<8x16xbf16>) -> tensor<16x4xbf16> {
   // CHECK: %[[LOOP:.*]]:2 = stablehlo.while{{.*}} : tensor<i32>, tensor<16x4xf32>
-  // CHECK: %[[D:.*]] = stablehlo.dot_general {{.*}} -> tensor<16x4xbf16>
-  // CHECK: %[[TERM:.*]] = stablehlo.convert %[[D]] : (tensor<16x4xbf16>) -> tensor<16x4xf32>
+  // CHECK: %[[TERM:.*]] = stablehlo.dot_general {{.*}} -> tensor<16x4xf32>
   // CHECK: stablehlo.add %{{.*}}, %[[TERM]] : tensor<16x4xf32>
   // CHECK: %[[ROUNDED:.*]] = stablehlo.convert %[[LOOP]]#1 : (tensor<16x4xf32>) -> tensor<16x4xbf16>
   // CHECK: return %[[ROUNDED]]

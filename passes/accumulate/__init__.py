@@ -28,8 +28,8 @@ After::
     %u = stablehlo.subtract %w, %r#1          : tensor<16x64xf32>
 
 The results are those of the step as it was, up to the order of sums: how each value depends on the
-batch is proved by `analysis/dimension_flow`, and means over the batch stay means over all of it.
-Sums of floating-point types narrower than float32 are accumulated in float32 (`dtype`).
+batch is proved (`passes/analysis/dimension_flow`), and means over the batch stay means over all of
+it. Sums of floating-point types narrower than float32 are accumulated in float32 (`dtype`).
 
 **Which dimension is the batch** (`choice`). Of the dimensions that the matrix products of the step
 share, it is the one that gradients are sums over. It is taken where one loop does (`phases`), and
