@@ -111,7 +111,7 @@ def count(entries: Sequence[Entry]) -> dict[str, Any]:
 
 
 def run_isolated(
-    modules: Sequence[tuple[str, source.Chunk]], told: Callable[[Entry], None]
+    modules: Sequence[tuple[str, source.SourceChunk]], told: Callable[[Entry], None]
 ) -> Iterator[Entry]:
     """Runs modules in child processes, the next one where one dies; gives what became of each."""
     done = 0
@@ -149,7 +149,7 @@ def run_isolated(
             done += 1
 
 
-def _entry(name: str, chunk: source.Chunk) -> Entry:
+def _entry(name: str, chunk: source.SourceChunk) -> Entry:
     return {
         "file": name,
         "line": chunk.first_line,
@@ -163,7 +163,7 @@ def _entry(name: str, chunk: source.Chunk) -> Entry:
     }
 
 
-def _run_and_exit(modules: Sequence[tuple[str, source.Chunk]], writer: int) -> NoReturn:
+def _run_and_exit(modules: Sequence[tuple[str, source.SourceChunk]], writer: int) -> NoReturn:
     try:
         faulthandler.disable()
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
@@ -180,7 +180,7 @@ def _run_and_exit(modules: Sequence[tuple[str, source.Chunk]], writer: int) -> N
         os._exit(0)
 
 
-def run_one(name: str, chunk: source.Chunk, stage: Callable[[str], None]) -> Entry:
+def run_one(name: str, chunk: source.SourceChunk, stage: Callable[[str], None]) -> Entry:
     """What becomes of one module."""
     start_s = time.perf_counter()
     entry = _entry(name, chunk)
