@@ -23,7 +23,7 @@ import jax
 from benchmarks.common.h100 import placement
 from benchmarks.common.subjects import SUBJECTS
 from benchmarks.common.tables import RESULTS, table, update_report
-from hloom.tools.report.drawing import COLORS_CSS
+from hloom.pictures import COLORS_CSS
 from hloom.xla.live_ranges import live_ranges
 
 NAME = "step_memory_h100"

@@ -1,4 +1,4 @@
-"""The collectives of a compiled program, by XLA's own text: how many, of how much, in which loops."""
+"""The collectives of a compiled program by XLA's text: how many, of how much, in which loops."""
 
 from __future__ import annotations
 

@@ -41,21 +41,22 @@ def lower(
 def lower_on_devices(mesh: Mesh, *, scanned: bool, fully_sharded: bool) -> Any:
     """The step on several devices, with as many tokens on each as `lower` has on one.
 
+    Activations are held to the devices of their examples.
     Fully sharded, each device has a part of each parameter and of the optimizer's state; else all
     of it.
     """
-    model = Gpt(scanned=scanned, batch=Gpt(scanned).batch * mesh.size)
+    rows = NamedSharding(mesh, PartitionSpec(mesh.axis_names[0]))
+    model = Gpt(scanned=scanned, batch=Gpt(scanned).batch * mesh.size, held=rows)
 
     def place(shape: tuple[int, ...]) -> NamedSharding:
         axes: list[str | None] = [None] * len(shape)
         if fully_sharded and len(shape) > 1:
-            axes[-1] = mesh.axis_names[0]
+            axes[-2] = mesh.axis_names[0]
         return NamedSharding(mesh, PartitionSpec(*axes))
 
     parameters = _placed(model.parameters(), place)
     state = _placed(_state_of(parameters), place)
-    tokens = model.tokens(NamedSharding(mesh, PartitionSpec(mesh.axis_names[0])))
-    return _lowered(model, parameters, state, tokens, None)
+    return _lowered(model, parameters, state, model.tokens(rows), None)
 
 
 def _placed(tree: Tree, place: Callable[[tuple[int, ...]], NamedSharding]) -> Tree:

@@ -27,12 +27,14 @@ class Gpt:
       policy: a name of `jax.checkpoint_policies`, put on each block; None for no checkpoint.
       softmax_dtype: what the attention's softmax is computed in.
       gains: the norms have learned gains.
+      held: a sharding that activations of [batch, sequence, width] are held to; None for none.
     """
 
     scanned: bool
     policy: str | None = None
     softmax_dtype: str = "float32"
     gains: bool = False
+    held: Any = None
     layers: int = 12
     width: int = 768
     heads: int = 8
@@ -88,7 +90,7 @@ class Gpt:
                 policy=policy_named(self.policy),
                 prevent_cse=not self.scanned,
             )
-        stream = parameters["embedding"][tokens] + parameters["position"]
+        stream = self._hold(parameters["embedding"][tokens] + parameters["position"])
         if self.scanned:
             stream, _ = jax.lax.scan(
                 lambda carry, layer: (block(carry, layer), None), stream, parameters["layers"]
@@ -103,7 +105,7 @@ class Gpt:
 
     def _block(self, stream: jax.Array, layer: Parameters) -> jax.Array:
         normed = _normalize(stream, layer.get("attention_gain"))
-        projected = normed @ layer["query_key_value"]
+        projected = self._hold(normed @ layer["query_key_value"])
         heads = projected.reshape(self.batch, self.sequence, 3, self.heads, -1)
         query, key, value = heads.transpose(2, 0, 3, 1, 4)
         scores = jnp.einsum("bhqd,bhkd->bhqk", query, key) / query.shape[-1] ** 0.5
@@ -111,9 +113,14 @@ class Gpt:
         masked = jnp.where(causal, scores, -1e9).astype(self.softmax_dtype)
         weights = jax.nn.softmax(masked).astype(stream.dtype)
         mixed = (weights @ value).transpose(0, 2, 1, 3).reshape(stream.shape)
-        stream = stream + mixed @ layer["attention_out"]
+        stream = self._hold(stream + self._hold(mixed) @ layer["attention_out"])
         normed = _normalize(stream, layer.get("perceptron_gain"))
-        return stream + jax.nn.gelu(normed @ layer["up"]) @ layer["down"]
+        return self._hold(stream + jax.nn.gelu(self._hold(normed @ layer["up"])) @ layer["down"])
+
+    def _hold(self, activations: jax.Array) -> jax.Array:
+        if self.held is None:
+            return activations
+        return jax.lax.with_sharding_constraint(activations, self.held)
 
 
 def _normalize(stream: jax.Array, gain: jax.Array | None) -> jax.Array:

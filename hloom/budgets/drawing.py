@@ -5,44 +5,13 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, Literal
 
+from hloom.pictures import COLORS, PNG_DOTS_PER_INCH, figures, plain_axes
 from hloom.units import size
-
-LIGHT = MappingProxyType(
-    {
-        "surface": "#ffffff",
-        "text": "#1b2227",
-        "muted": "#586269",
-        "line": "#dfe1dc",
-        "before": "#b1530b",
-        "after": "#0b6e75",
-        "budget": "#7a3ea1",
-    }
-)
-"""The colours by what they are for; those of a report's light page."""
 
 _NEAR = 1.25
 """A device's memory is drawn where it is at most this many times the largest point."""
-
-
-class PictureError(RuntimeError):
-    """A picture cannot be made; the text says what is missing."""
-
-
-def plain_axes(axes: Any, colors: Mapping[str, str]) -> None:
-    """Leaves no more of matplotlib's frame than the ground and quiet lines across.
-
-    Of the colours, as "#rrggbb", it takes "line" and "muted".
-    """
-    for side, spine in axes.spines.items():
-        spine.set_visible(side == "bottom")
-        spine.set_color(colors["line"])
-    axes.set_facecolor("none")
-    axes.set_axisbelow(True)
-    axes.grid(axis="y", color=colors["line"], linewidth=0.8)
-    axes.tick_params(length=0, labelcolor=colors["muted"])
 
 
 @dataclass(frozen=True)
@@ -153,21 +122,11 @@ class Scene:
 
     def picture(self, format_: Literal["svg", "png"]) -> bytes:
         """A file with the picture on a light ground. Raises PictureError without matplotlib."""
-        try:
-            import matplotlib as mpl
-            from matplotlib.figure import Figure
-        except ImportError as error:
-            raise PictureError(
-                f"the picture needs {error.name}, which is not installed: "
-                "pip install 'hloom[report]'"
-            ) from error
-        # Names may have a "$" in them, and are no formulas.
-        settings = {"svg.hashsalt": "hloom", "font.size": 9.5, "text.parse_math": False}
-        options = {"metadata": {"Date": None}} if format_ == "svg" else {"dpi": 200}
-        with mpl.rc_context(settings), io.BytesIO() as file:
-            figure = Figure(figsize=(8.0, 4.6))
-            figure.patch.set_facecolor(LIGHT["surface"])
-            self.draw(figure, LIGHT)
-            figure.suptitle(self.title, color=LIGHT["text"], weight="bold", x=0.01, ha="left")
+        options = {"metadata": {"Date": None}} if format_ == "svg" else {"dpi": PNG_DOTS_PER_INCH}
+        with figures("the picture needs") as new_figure, io.BytesIO() as file:
+            figure = new_figure(figsize=(8.0, 4.6))
+            figure.patch.set_facecolor(COLORS["surface"])
+            self.draw(figure, COLORS)
+            figure.suptitle(self.title, color=COLORS["text"], weight="bold", x=0.01, ha="left")
             figure.savefig(file, format=format_, **options)
             return file.getvalue()

@@ -10,7 +10,8 @@ from html import escape
 
 from rich.table import Table
 
-from hloom.budgets.drawing import Level, Mark, PictureError, Scene
+from hloom.budgets.drawing import Level, Mark, Scene
+from hloom.pictures import PictureError
 from hloom.terminal import PlainConsole
 from hloom.units import size
 from hloom.visible import visible

@@ -16,7 +16,7 @@ from hloom.lowering.capture import compile_options
 from hloom.lowering.lower import Lowered, lower
 from hloom.lowering.placement import Placement
 from hloom.passes.framework.errors import PassError, reason_of
-from hloom.passes.framework.feedback import Attempt, Planner
+from hloom.passes.framework.feedback import Attempt, MeasuredPass, Planner
 from hloom.passes.framework.pipeline import PassRun, PipelineResult
 from hloom.passes.ir.clone import clone_module
 from hloom.runtime import register
@@ -58,7 +58,13 @@ class Candidates:
         self._driver = request.pipeline.driver()
         self._prepared: ir.Module | None = None
         self._planner: Planner[Any] | None = None
-        self._modelled = ChangeObserver(-1 if self._driver is None else self._driver[0])
+        measured = [
+            index
+            for index, step in enumerate(request.pipeline.steps())
+            if isinstance(step, MeasuredPass)
+        ]
+        driver = -1 if self._driver is None else self._driver[0]
+        self._modelled = ChangeObserver(driver, max(measured, default=-1))
         self._preparation = PipelineResult((), 0.0, changed=False, rewritten=False)
 
     def make(self, attempts: Sequence[Attempt[Any]] = ()) -> ModuleCandidate:

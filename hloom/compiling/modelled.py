@@ -13,7 +13,7 @@ from jax.extend.mlir import ir
 from hloom.passes.analysis.cost import all_flops
 from hloom.passes.analysis.memory_model.tracer import predict
 from hloom.passes.framework.base import Pass, Plan
-from hloom.passes.framework.feedback import MeasuredPlan
+from hloom.passes.framework.feedback import MeasuredPass, MeasuredPlan
 from hloom.passes.framework.pipeline import Observer
 from hloom.passes.ir import walk
 from hloom.passes.ir.types import TensorSizes
@@ -72,33 +72,44 @@ class ModelledChange:
 
 
 class ChangeObserver(Observer):
-    """Models the program before one step of a pipeline and after it, where that does anything.
+    """Models the program before the measured passes and after them, where these do anything.
+
+    Args:
+      driver: the index of the pass that decides on attempts; what came before it counts as given.
+      last: the index of the last measured pass.
 
     Attributes:
       change: None until then, and where the program cannot be modelled.
     """
 
-    def __init__(self, index: int) -> None:
+    def __init__(self, driver: int, last: int) -> None:
         self.change: ModelledChange | None = None
-        self._index = index
+        self._driver, self._last = driver, last
+        self._acts = False
         self._origin: ir.Module | None = None
         self._before: ModelledProgram | None = None
 
     def set_origin(self, module: ir.Module) -> None:
-        """Tells of the program that the step is given, each time as a clone of this module."""
+        """Tells of the program that the driver is given, each time as a clone of this module."""
         self._origin = module
 
     def before(self, index: int, step: Pass, module: ir.Module) -> None:
-        """Does nothing: what the step is given is known."""
+        """Does nothing: what the driver is given is known."""
 
     def after(self, index: int, step: Pass, plan: Plan, module: ir.Module) -> None:
-        """Models what the step made of it, with the figures that the plan has already."""
-        if index != self._index:
+        """Models what became of it, with the figures that the plan of a single one has already."""
+        if index == self._driver:
+            self._acts = False
+        if self._driver <= index <= self._last and isinstance(step, MeasuredPass):
+            self._acts |= not plan.empty
+        if index != self._last:
             return
         self.change = None
-        if plan.empty or self._origin is None:
+        if not self._acts or self._origin is None:
             return
-        known = plan.record.modelled_temp_bytes if isinstance(plan, MeasuredPlan) else None
+        known = None
+        if self._driver == self._last and isinstance(plan, MeasuredPlan):
+            known = plan.record.modelled_temp_bytes
         was, is_ = known or (None, None)
         if self._before is None:
             self._before = ModelledProgram.of(self._origin, was)

@@ -53,3 +53,15 @@ func.func public @complex(%x: tensor<8x16xcomplex<f32>>, %labels: tensor<8x1xi32
   %0 = "stablehlo.gather"(%x, %labels) <{dimension_numbers = #stablehlo.gather<collapsed_slice_dims = [1], operand_batching_dims = [0], start_indices_batching_dims = [0], start_index_map = [1], index_vector_dim = 1>, slice_sizes = array<i64: 1, 1>}> : (tensor<8x16xcomplex<f32>>, tensor<8x1xi32>) -> tensor<8xcomplex<f32>>
   return %0 : tensor<8xcomplex<f32>>
 }
+
+// Work for the host.
+func.func public @for_the_host(%x: tensor<8x16xf32>, %labels: tensor<8x1xi32>, %updates: tensor<8xf32>) -> tensor<8x16xf32> {
+  %values = stablehlo.exponential %x : tensor<8x16xf32>
+  %0 = "stablehlo.scatter"(%values, %labels, %updates) <{
+    scatter_dimension_numbers = #stablehlo.scatter<inserted_window_dims = [1], input_batching_dims = [0], scatter_indices_batching_dims = [0], scatter_dims_to_operand_dims = [1], index_vector_dim = 1>
+  }> ({
+  ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+    stablehlo.return %b : tensor<f32>
+  }) {mhlo.frontend_attributes = {_xla_compute_type = "host"}} : (tensor<8x16xf32>, tensor<8x1xi32>, tensor<8xf32>) -> tensor<8x16xf32>
+  return %0 : tensor<8x16xf32>
+}

@@ -3,17 +3,18 @@
 A step that is written for a whole batch takes memory for the whole batch. This pass finds the batch
 among the dimensions of the step's arguments, or is told where it is, and writes the loop over
 microbatches that users otherwise write themselves: the forward and the backward pass of a
-microbatch in its body, sums of gradients in its carry, the optimizer after it.
+microbatch in its body, sums of gradients in its carry, the optimizer after it. Here x has 8
+examples, and there are 4 microbatches.
 
-Before, with 8 examples in x::
+Before::
 
-    %h = stablehlo.dot_general %x, %w         : tensor<8x64xf32>     loc("jvp()/dot_general")
+    %h = stablehlo.dot_general %x, %w         : tensor<8x64xf32>
     %y = stablehlo.tanh %h                    : tensor<8x64xf32>
     ...
-    %d = stablehlo.dot_general %x, %g         : tensor<16x64xf32>    loc("transpose(jvp())/dot_general")
+    %d = stablehlo.dot_general %x, %g         : tensor<16x64xf32>
     %u = stablehlo.subtract %w, %d            : tensor<16x64xf32>
 
-After, with `microbatches=4`::
+After::
 
     %r:2 = stablehlo.while(%i = %zero, %sum = %zeros) cond { %i < 4 } do {
       %part = stablehlo.dynamic_slice %x      : tensor<2x16xf32>
@@ -61,7 +62,7 @@ from hloom.passes.accumulate.plan import (
 from hloom.passes.accumulate.record import AccumulateRecord
 from hloom.passes.framework.base import Pass, Target
 from hloom.passes.framework.errors import SpecError
-from hloom.passes.framework.feedback import Attempt, Complaint, MeasuredPass, Planner
+from hloom.passes.framework.feedback import Attempt, Complaint, MeasuredPass
 from hloom.passes.framework.options import Axes, Budget, option
 from hloom.passes.inline import Inline
 from hloom.passes.phase_loops.apply import apply_loops
@@ -90,7 +91,8 @@ class Accumulate(MeasuredPass[AccumulateRecord]):
     budget: Budget | None = option(
         None,
         doc="in place of a number the memory that a step may take on a device, as for `remat`: the "
-        "fewest equal microbatches that hold it are taken",
+        "fewest equal microbatches that hold it are taken. Without either it is fit, what the "
+        "device has",
     )
     args: Axes | None = option(
         None,
@@ -117,15 +119,17 @@ class Accumulate(MeasuredPass[AccumulateRecord]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if (self.microbatches is None) == (self.budget is None):
-            given = "neither" if self.budget is None else "both"
-            raise SpecError(
-                f"pass '{self.name}' wants microbatches=8 or budget=60GiB, or the like; got {given}"
-            )
+        if self.microbatches is not None and self.budget is not None:
+            raise SpecError(f"pass '{self.name}' wants microbatches or a budget; got both")
 
     @property
     def is_bounded(self) -> bool:
-        return self.budget is not None
+        return self._budget is not None
+
+    @property
+    def _budget(self) -> Budget | None:
+        """What is to hold; None where a number of microbatches is given."""
+        return self.budget or (Budget() if self.microbatches is None else None)
 
     def plan_after(
         self, module: ir.Module, target: Target, attempts: Sequence[Attempt[AccumulateRecord]]
@@ -142,25 +146,24 @@ class Accumulate(MeasuredPass[AccumulateRecord]):
         def planned(
             module: ir.Module, attempts: Sequence[Attempt[AccumulateRecord]]
         ) -> AccumulatePlan:
-            if self.budget is not None:
-                return planner.within(module, self.budget, attempts)
-            assert self.microbatches is not None
-            return planner.fixed(module, self.microbatches)
+            if self.microbatches is not None:
+                return planner.fixed(module, self.microbatches)
+            return planner.within(module, self.budget or Budget(), attempts)
 
         return planned
 
-    def wants_another(
-        self, attempts: Sequence[Attempt[AccumulateRecord]], target: Target
-    ) -> bool:
-        if self.budget is None or self.budget.least:
+    def wants_another(self, attempts: Sequence[Attempt[AccumulateRecord]], target: Target) -> bool:
+        budget = self._budget
+        if budget is None or budget.least:
             return False
-        limit = temp_limit(self.budget, attempts, target)
+        limit = temp_limit(budget, attempts, target)
         return limit is not None and is_worthwhile(attempts, limit)
 
     def best(self, attempts: Sequence[Attempt[AccumulateRecord]], target: Target) -> int:
-        if self.budget is None:
+        budget = self._budget
+        if budget is None:
             return len(attempts) - 1
-        return best_of(attempts, temp_limit(self.budget, attempts, target))
+        return best_of(attempts, temp_limit(budget, attempts, target))
 
     def complaint(
         self,
@@ -169,12 +172,19 @@ class Accumulate(MeasuredPass[AccumulateRecord]):
         target: Target,
         module_of_best: Callable[[], ir.Module],
     ) -> Complaint | None:
-        if self.budget is None or self.budget.least or not attempts:
+        budget = self._budget
+        if budget is None or budget.least or not attempts:
             return None
-        attempt, limit = attempts[best], temp_limit(self.budget, attempts, target)
-        if not attempt.record.possible or limit is None or attempt.temp_bytes <= limit:
+        attempt, limit = attempts[best], temp_limit(budget, attempts, target)
+        if not attempt.record.possible:
             return None
-        percent = self.budget.percent
+        if limit is None:
+            return Complaint(
+                f"the memory of {target.name} is not known, so that nothing was done to fit it."
+            )
+        if attempt.temp_bytes <= limit:
+            return None
+        percent = budget.percent
         around = 0 if percent is not None else attempt.step_bytes - attempt.temp_bytes
         floor = describe_floor(percent, attempt.temp_bytes + around, limit + around)
         peak = describe_peak(module_of_best(), arguments=percent is None)

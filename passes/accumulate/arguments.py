@@ -85,7 +85,9 @@ def names_of(names: ArgumentNames, places: Sequence[tuple[ir.Value, int]]) -> st
     for axis, of in by_axis.items():
         shown = [f"of {name}" for name in of[:_SHOWN]]
         shown += [f"of {len(of) - _SHOWN} more"] if len(of) > _SHOWN else []
-        parts.append(f"axis {axis} {' and '.join(filter(None, (', '.join(shown[:-1]), shown[-1])))}")
+        parts.append(
+            f"axis {axis} {' and '.join(filter(None, (', '.join(shown[:-1]), shown[-1])))}"
+        )
     return ", ".join(parts)
 
 

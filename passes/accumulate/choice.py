@@ -123,7 +123,9 @@ class _Search:
         reason = why_not(best, self._phases) or "most of the gradients would be no sums over it"
         if self._is_named:
             return RefusedError(f"{where}: {reason}")
-        return RefusedError(f"it has no batch that can be cut; of what is nearest, {where}: {reason}")
+        return RefusedError(
+            f"it has no batch that can be cut; of what is nearest, {where}: {reason}"
+        )
 
     def _try(self, seeds: tuple[Seed, ...]) -> _Cut | None:
         with contextlib.suppress(TooManyPhasesError):

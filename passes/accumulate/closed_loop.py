@@ -92,12 +92,10 @@ def next_number(
     held = [each.record.microbatches for each in attempts if each.temp_bytes <= limit]
     if held:
         return min(held)
-    return open_[-1] if open_ else least_number(possible, expected, attempts, limit)
+    return open_[-1] if open_ else least_number(possible, expected)
 
 
-def least_number(
-    possible: Sequence[int], expected: Correction, attempts: Attempts, limit: int
-) -> int:
+def least_number(possible: Sequence[int], expected: Correction) -> int:
     """The number that takes the least memory; of those like it the smallest."""
     least = min(map(expected, possible))
     return next(number for number in possible if expected(number) <= least * _INDISTINCT)

@@ -160,9 +160,10 @@ class MicrobatchPlanner:
         expected = Correction(model, attempts)
         number = 1
         try:
-            if limit is not None:
-                find = least_number if budget.least else next_number
-                number = find(possible, expected, attempts, limit)
+            if budget.least:
+                number = least_number(possible, expected)
+            elif limit is not None:
+                number = next_number(possible, expected, attempts, limit)
         except NotLoopableError as error:
             return _refused(_not_loopable(error), batch.text)
         if attempts:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from hloom.passes.accumulate.trial import CutTrial
 from hloom.passes.analysis.dimension_flow.program import FlowNode, FlowProgram
 from hloom.passes.analysis.dimension_flow.result import PhaseEnd, site
-from hloom.passes.framework.text import pluralize
 
 MOST_WHOLE = 0.05
 """The share of the products that may be done once, on whole data: a model's position encodings,
@@ -81,5 +80,3 @@ def _innermost(node: FlowNode) -> FlowNode:
     inner = (each for block in node.blocks for each in block.nodes if each.effects)
     found = next(inner, None)
     return node if found is None else _innermost(found)
-
-

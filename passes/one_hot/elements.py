@@ -12,6 +12,17 @@ from jax.extend.mlir.dialects import stablehlo
 from hloom.passes.ir import walk
 from hloom.passes.one_hot.known import KnownNumbers, Numbers, counting
 
+_ATTRIBUTES = frozenset(
+    {
+        "dimension_numbers",
+        "indices_are_sorted",
+        "scatter_dimension_numbers",
+        "slice_sizes",
+        "unique_indices",
+    }
+)
+"""Those of every gather and scatter. Any other one, as that of work for the host, is for XLA."""
+
 
 class Access(enum.StrEnum):
     """What is done with the one element of each row."""
@@ -106,6 +117,8 @@ def row_element(op: ir.Operation, known: KnownNumbers) -> RowElement | None:
 def _found(
     op: ir.Operation, elements: ir.Value, numbers: _Numbers, access: Access, known: KnownNumbers
 ) -> RowElement | None:
+    if more := set(walk.attribute_names(op)) - _ATTRIBUTES:
+        raise NotRowElementError(f"it has attributes for XLA: {', '.join(sorted(more))}")
     shape, index_shape = _shape(op.operands[0]), _shape(op.operands[1])
     rows = dict(zip(numbers.batching, numbers.batching_of_indices, strict=True))
     batch = [axis for axis in range(len(index_shape)) if axis != numbers.vectors]

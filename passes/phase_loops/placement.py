@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
+from hloom.passes.analysis.dimension_flow.program import FlowBlock
 from hloom.passes.ir import walk
 from hloom.passes.ir.ops import facts_of
 from hloom.passes.phase_loops.errors import NotLoopableError
@@ -40,6 +41,15 @@ class LoopValues:
 
     read: frozenset[ir.Value]
     made: frozenset[ir.Value]
+
+
+@dataclass(frozen=True)
+class LoopContents:
+    """The loops of one plan as a whole, in values and operations by number."""
+
+    read: tuple[int, ...]
+    made: tuple[int, ...]
+    gone: tuple[int, ...]
 
 
 def placed(
@@ -144,3 +154,33 @@ def _needs(
                 first[value] = min(need, first.get(value, need))
     needs.reverse()
     return needs
+
+
+def check_together(block: FlowBlock, plans: Sequence[LoopContents]) -> None:
+    """Raises NotLoopableError where loops of one block wait for each other.
+
+    Args:
+      block: where they stand.
+      plans: of each group of loops what it reads and makes, and the operations that it replaces,
+        all by number.
+    """
+    gone = {number for plan in plans for number in plan.gone}
+    steps = [(node.reads(), node.results) for node in block.nodes if node.number not in gone]
+    steps += [(iter(plan.read), plan.made) for plan in plans]
+    makers = {value: at for at, (_, made) in enumerate(steps) for value in made}
+    behind = [{makers[value] for value in read if value in makers} for read, _ in steps]
+    readers: list[list[int]] = [[] for _ in steps]
+    for at, before in enumerate(behind):
+        for each in before:
+            readers[each].append(at)
+    waits = [len(before) for before in behind]
+    ready = [at for at, count in enumerate(waits) if not count]
+    done = 0
+    while ready:
+        done += 1
+        for reader in readers[ready.pop()]:
+            waits[reader] -= 1
+            if not waits[reader]:
+                ready.append(reader)
+    if done < len(steps):
+        raise NotLoopableError(None, "loops would wait for each other")

@@ -22,7 +22,7 @@ from hloom.passes.phase_loops.leaving import (
     smallest,
     widened,
 )
-from hloom.passes.phase_loops.placement import LoopPlace, LoopValues, placed
+from hloom.passes.phase_loops.placement import LoopContents, LoopPlace, LoopValues, placed
 from hloom.passes.phase_loops.program import LoopProgram
 
 
@@ -72,6 +72,15 @@ class LoopsPlan:
     @property
     def exits(self) -> tuple[LoopExit, ...]:
         return tuple(found for loop in self.loops for found in loop.exits)
+
+    @property
+    def contents(self) -> LoopContents:
+        """What the loops read, make and replace, for `placement.check_together`."""
+        return LoopContents(
+            tuple(value for loop in self.loops for value in loop.copies.outside),
+            tuple(found.number for found in self.exits),
+            tuple(node.number for node in self.gone),
+        )
 
     def summary(self) -> str:
         """E.g. "2 loops of 4 chunks of 16"."""
@@ -240,7 +249,9 @@ class _Planner:
         elif smallest(program, value, self._rule) != value:
             self._keep(node)
         elif phase in self._found:
-            raise NotLoopableError(node.op, "this loop, or an earlier one, reads all of what it makes")
+            raise NotLoopableError(
+                node.op, "this loop, or an earlier one, reads all of what it makes"
+            )
         else:
             found = leaving(program, value, self._rule)
             self._exits.setdefault(phase, {})[value] = found

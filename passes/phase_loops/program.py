@@ -97,7 +97,7 @@ class LoopProgram:
         return self._loops_of_whole.get(value, 0)
 
     def _find_loops_of_whole(self) -> dict[int, int]:
-        """Such as the count of steps of a loop that carries a chunk, too, and what is made of it."""
+        """Such as the count of steps of a loop that carries a chunk, and what is made of it."""
         found: dict[int, int] = {}
         for node in self.nodes:
             phase = self._phases[node.number]

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from hloom.budgets.drawing import Level, Mark, PictureError, Scene
+from hloom.budgets.drawing import Level, Mark, Scene
 from hloom.budgets.frontier import BudgetPoint, Frontier
+from hloom.pictures import PictureError
 
 pytestmark = pytest.mark.once
 
@@ -46,10 +47,10 @@ def test_a_picture_says_what_it_shows_and_marks_knees() -> None:
 def scene_texts(scene: Scene) -> list[str]:
     from matplotlib.figure import Figure
 
-    from hloom.budgets.drawing import LIGHT
+    from hloom.pictures import COLORS
 
     figure = Figure()
-    scene.draw(figure, LIGHT)
+    scene.draw(figure, COLORS)
     [axes] = figure.axes
     return [
         *(text.get_text() for text in axes.texts if text.get_text()),

@@ -57,7 +57,7 @@ def test_runs(runs_program: Path, check: str) -> None:
 @pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
 def test_a_sanitizer_finds_nothing_in_runs(sanitizer: str, tmp_path: Path) -> None:
     checked = ("-fno-sanitize-recover=all", f"-fsanitize={sanitizer}")
-    flags = ("-g", *checked, *PAD_HEADER)
+    flags = ("-g1", *checked, *PAD_HEADER)
     program = compile_native(tmp_path / "runs_test", RUNS_SOURCES, *flags)
     # The sanitizer cannot place its shadow memory under every address randomisation.
     result = run(["setarch", platform.machine(), "-R", str(program), *RUNS_CHECKS])

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from hloom import targets
 from hloom._jax.modules import make_context
-from hloom.budgets.drawing import PictureError
 from hloom.budgets.estimating import frontier_of, parse_budgets
 from hloom.budgets.frontier import Frontier
 from hloom.dumps.read.dump import DumpError
@@ -16,6 +15,7 @@ from hloom.files import FileError, write_whole
 from hloom.passes.framework.errors import PassError, SpecError
 from hloom.passes.framework.feedback import Attempt
 from hloom.passes.remat.record import RematRecord
+from hloom.pictures import PictureError
 from hloom.terminal import PlainConsole, complain
 from hloom.tools.budgets import dumped
 from hloom.tools.opt import source

@@ -11,8 +11,8 @@ from typing import Literal
 from hloom import files
 from hloom.dumps.read.dump import Dump, DumpError, dumps_in, open_dump
 from hloom.passes.framework.text import pluralize
+from hloom.pictures import PictureError
 from hloom.terminal import PlainConsole, complain
-from hloom.tools.report.drawing import PlotError
 from hloom.tools.report.folder import COMPARISON, PAGE
 from hloom.tools.report.gather import Report, gather
 from hloom.tools.report.plots import figures_of
@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         for line in _run(arguments.dumps, arguments.out, arguments.png, as_text=arguments.text):
             PlainConsole(soft_wrap=True).print(line)
-    except (DumpError, PlotError, ReportError) as error:
+    except (DumpError, PictureError, ReportError) as error:
         return complain("hloom report", error)
     return 0
 
@@ -136,7 +136,7 @@ def _write_index(found: Index, file: Path) -> Iterator[str]:
 
 
 def write_page(report: Report, file: Path) -> Path:
-    """Writes the page of a report. Raises ReportError, and PlotError without matplotlib."""
+    """Writes the page of a report. Raises ReportError, and PictureError without matplotlib."""
     return _write(file, "page", report)
 
 
@@ -165,7 +165,7 @@ def _write(file: Path, kind: str, *content: object) -> Path:
 def save_plots(report: Report, folder: Path) -> list[Path]:
     """Writes the plots of the largest modules as PNG files; gives them.
 
-    Raises ReportError, and PlotError without matplotlib.
+    Raises ReportError, and PictureError without matplotlib.
     """
     written: list[Path] = []
     try:

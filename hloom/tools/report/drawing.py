@@ -11,32 +11,17 @@ import io
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
 from hloom.files import write_whole
+from hloom.pictures import COLORS, PNG_DOTS_PER_INCH, figures
 
 Width = Literal["wide", "phone"]
 """For a page of about 1,000 px, or of about 360."""
 
-COLORS_CSS = resources.files(__package__).joinpath("templates", "colors.css").read_text("utf-8")
-"""The colours as variables of CSS, for light and for dark."""
-
-COLORS, DARK = (
-    dict(re.findall(r"--([\w-]+): (#\w{6});", block)) for block in COLORS_CSS.split("@media")
-)
-"""By CSS variable; a PNG has the light ones, and so an SVG where the page does not set them. The
-two curves differ to every kind of eye, and by their marks too."""
-
 WIDTH_INCHES = {"wide": 10.0, "phone": 4.0}
-_FONT_POINTS = 9.5
-_PNG_DOTS_PER_INCH = 200
 _TITLE_INCHES = 0.4
-
-
-class PlotError(RuntimeError):
-    """Plots cannot be made; the text says what is missing."""
 
 
 @dataclass(frozen=True)
@@ -62,40 +47,29 @@ class Plot:
     draw: Callable[[Any], None]
 
     def svg(self) -> str:
-        """The plot as an `<svg>` element. Raises PlotError without matplotlib."""
+        """The plot as an `<svg>` element. Raises PictureError without matplotlib."""
         return self.drawing().svg
 
     def drawing(self) -> Drawing:
-        """The plot for a page. Raises PlotError without matplotlib."""
+        """The plot for a page. Raises PictureError without matplotlib."""
         content, figure = self._render("svg", metadata={"Date": None})
         box = figure.axes[0].get_position()
         svg = for_page(content.decode(), COLORS)
         return Drawing(svg, left=box.x0, right=box.x1, top=1 - box.y1, bottom=1 - box.y0)
 
     def save_png(self, path: Path, title: str = "") -> None:
-        """Writes the plot to a file, a title above it. Raises PlotError without matplotlib,
+        """Writes the plot to a file, a title above it. Raises PictureError without matplotlib,
         and OSError."""
-        write_whole(path, self._render("png", title=title, dpi=_PNG_DOTS_PER_INCH)[0])
+        write_whole(path, self._render("png", title=title, dpi=PNG_DOTS_PER_INCH)[0])
 
     def _render(self, format_: str, *, title: str = "", **options: Any) -> tuple[bytes, Any]:
         """What was drawn, and the figure of matplotlib."""
-        try:
-            import matplotlib as mpl
-            from matplotlib.figure import Figure
-        except ImportError as error:
-            raise PlotError(
-                f"plots need {error.name}, which is not installed: pip install 'hloom[report]'"
-            ) from error
-        settings = {
-            "svg.fonttype": "none",
-            "svg.hashsalt": "hloom",
-            "font.size": _FONT_POINTS,
-            # Names may have a "$" in them, and are no formulas.
-            "text.parse_math": False,
-        }
-        with mpl.rc_context(settings), io.BytesIO() as file:
+        with (
+            figures("plots need", **{"svg.fonttype": "none"}) as new_figure,
+            io.BytesIO() as file,
+        ):
             height_inches = self.height_inches + (_TITLE_INCHES if title else 0)
-            figure = Figure(figsize=(self.width_inches, height_inches), layout="constrained")
+            figure = new_figure(figsize=(self.width_inches, height_inches), layout="constrained")
             figure.patch.set_facecolor(COLORS["surface"] if format_ == "png" else "none")
             if title:
                 # Above the drawing: a page has its own headings, a file alone has none.

@@ -13,8 +13,9 @@ from hloom.passes.framework.text import pluralize
 from hloom.passes.remat.budget.frontier import undominated
 from hloom.passes.remat.budget.search import corrected_bytes
 from hloom.passes.remat.record import measured
+from hloom.pictures import COLORS
 from hloom.tools.budgets.dumped import compiled_plans, record_of
-from hloom.tools.report.drawing import COLORS, WIDTH_INCHES, Plot, Width
+from hloom.tools.report.drawing import WIDTH_INCHES, Plot, Width
 from hloom.tools.report.memory import Bound
 
 _HEIGHT_INCHES = {"wide": 3.9, "phone": 4.4}

@@ -14,6 +14,7 @@ from markupsafe import Markup, escape
 
 from hloom import __version__, units
 from hloom.passes.framework.text import pluralize
+from hloom.pictures import COLORS_CSS
 from hloom.tools.report.drawing import Drawing
 from hloom.tools.report.gather import ModuleReport, Report
 from hloom.tools.report.plan_views import HOW_PREDICTED
@@ -55,6 +56,7 @@ def _rendered(template: str, folder: Path, **values: object) -> str:
     environment.filters["link"] = lambda path: quote(os.fsencode(os.path.relpath(path, folder)))
     environment.filters["drawn"] = lambda plot: Markup(plot.svg())
     environment.globals.update(
+        colors=Markup(COLORS_CSS.rstrip()),  # our own, too
         inlined=_inlined,
         figure_of_two=figure_of_two,
         how_predicted=HOW_PREDICTED,

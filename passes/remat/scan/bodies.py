@@ -135,9 +135,11 @@ class ScanBody:
             return 0
         inside = value < len(forward.body.arguments)
         outer = forward.op.operands[value] if inside else self.graph.values[value]
-        if defining_op(outer) is None or any(
-            not _stands_before(use.owner.operation, backward.op) for use in outer.uses
-        ):
+        maker = defining_op(outer)
+        # What is made outside of a loop around both is alive in all of that one's iterations.
+        if maker is None or maker.block != backward.op.block:
+            return 0
+        if any(not _stands_before(use.owner.operation, backward.op) for use in outer.uses):
             return 0  # alive when the backward loop runs in any case
         return -(-self.graph.size(value) // forward.trip_count)
 

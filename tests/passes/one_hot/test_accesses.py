@@ -11,8 +11,7 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jax import lax
-from support.flows.chunks import evaluated
-from support.flows.runs import compiled
+from support.flows.runs import compiled, evaluated
 
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import Pipeline

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from support.flows.chunks import evaluated
+from support.flows.runs import evaluated
 from support.losses import LOSSES, NARROW, SMALL
 
 from hloom.passes.framework.base import Target

@@ -19,6 +19,7 @@ from hloom.passes.analysis.dimension_flow.solve import dimension_flow
 from hloom.passes.phase_loops.apply import apply_loops
 from hloom.passes.phase_loops.errors import NotLoopableError
 from hloom.passes.phase_loops.leaving import own_type, widened
+from hloom.passes.phase_loops.placement import check_together
 from hloom.passes.phase_loops.plan import LoopsPlan, plan_loops
 
 ROWS, WIDTH = 6, 4
@@ -308,3 +309,29 @@ def test_two_parts_of_one_block() -> None:
     assert module.operation.verify()
     assert str(module).count("stablehlo.while") == 2
     np.testing.assert_allclose(compiled(module, (X, W))[0], wanted[0], rtol=1e-5)
+
+
+def test_parts_that_wait_for_each_other_are_refused() -> None:
+    """Each reads what the other one makes, of operations that could be in turn."""
+
+    def crossed(x: Any, w: Any) -> Any:
+        first, second = jnp.tanh(x @ w), jnp.tanh(x @ (w * 2))
+        return first @ w + second, second @ w + first
+
+    _, program = parts(crossed, X, W)
+    nodes = program.root.nodes
+    a, b, c, d = (n for n in nodes if n.op.name == "stablehlo.dot_general")
+    sines = [n for n in nodes if n.op.name == "stablehlo.tanh"]
+    assert len(sines) == 2
+
+    def plan_of(product: Any, groups: Sequence[Any]) -> LoopsPlan:
+        with product.op.context, ir.Location.unknown():
+            flow = dimension_flow(program.part(groups), [Seed.along(product.op.results[0], 0)])
+            return plan_loops(flow, 2)
+
+    apart = [plan_of(a, [a, sines[0]]), plan_of(b, [b, sines[1]])]
+    check_together(program.root, [plan.contents for plan in apart])
+    sums = [n for n in nodes if n.op.name == "stablehlo.add"]
+    crossing = [plan_of(a, [a, sines[0], d, sums[1]]), plan_of(b, [b, sines[1], c, sums[0]])]
+    with pytest.raises(NotLoopableError, match="wait for each other"):
+        check_together(program.root, [plan.contents for plan in crossing])

@@ -1,6 +1,6 @@
 """Compiles the C++ of runtime/csrc/tests, against the headers of the installed jaxlib.
 
-Each program is compiled once, for all tests and workers, until something in `runtime/` changes.
+Each program is compiled once, for all tests and workers, until some C++ in `runtime/` changes.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def compile_native(output: Path, sources: Sequence[Path], *flags: str) -> Path:
 
 
 def made_once(make: Callable[[Path], object], *names: str) -> Path:
-    """The folder of these names that `make` has filled: again only where what `runtime/` has, the
+    """The folder of these names that `make` has filled: again only where the C++ of `runtime/`, the
     compiler or the headers are others. Others who ask for it wait."""
     BUILT.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256("\0".join((_inputs(), *names)).encode()).hexdigest()[:24]
@@ -81,7 +81,8 @@ def _inputs() -> str:
     """A digest of all that a program may be compiled from, but for the names of its sources."""
     version = [compiler() or "", "--version"]
     digest = hashlib.sha256(subprocess.run(version, capture_output=True, check=True).stdout)
-    for folder in (ROOT / "runtime", Path(jax.ffi.include_dir()) / "xla" / "ffi"):
-        for file in sorted(folder.rglob("*.[ch]*")):
+    headers = Path(jax.ffi.include_dir()) / "xla" / "ffi"
+    for folder in (CSRC, CSRC.parent / "cuda_kernels", headers):
+        for file in sorted(file for file in folder.rglob("*") if file.is_file()):
             digest.update(f"{file}\0".encode() + file.read_bytes())
     return digest.hexdigest()

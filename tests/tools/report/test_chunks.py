@@ -6,11 +6,16 @@ import io
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import pytest
 from rich.console import Console
 from support.dumps.report_dumps import IN_CHUNKS, LOGITS, LOOPS
+from support.dumps.samples import capture, execution
+from support.losses import LOSSES, SMALL
 
 from hloom.dumps.read.dump import open_dump
+from hloom.dumps.write.writer import write_step
 from hloom.tools.report.chunks import ChunksView, chunks_of
 from hloom.tools.report.command import write_page
 from hloom.tools.report.gather import Report, gather
@@ -109,3 +114,35 @@ def test_text_and_page_have_all_of_it(report: Report, view: ChunksView, tmp_path
 def test_a_damaged_plan_raises_what_a_report_expects(name: str, plan: Any) -> None:
     with pytest.raises((KeyError, TypeError)):
         chunks_of({name: plan}, NO_SOURCES)
+
+
+def test_a_step_that_ran_in_microbatches_is_told_of(tmp_path: Path) -> None:
+    """By the plan as `accumulate` writes it."""
+
+    def step(weights: jax.Array, batch: jax.Array) -> Any:
+        return jax.value_and_grad(lambda w: (jnp.tanh(batch @ w) ** 2).mean())(weights)
+
+    arguments = jnp.ones((8, 3)), jnp.ones((4, 8))
+    found = execution(step, arguments, spec="accumulate{microbatches=2}")
+    [module] = gather(open_dump(write_step(capture(tmp_path, [found])).parent)).modules
+    assert module.chunks is not None, module.missing
+    [row] = module.chunks.rows
+    assert (row.by, row.chunks, row.length, row.size) == ("accumulate", 2, 2, 4)
+    assert "batch" in row.dimension
+    assert sum(loop.share for loop in row.loops) == pytest.approx(1.0)
+
+
+def test_a_loss_head_that_ran_in_chunks_is_told_of(tmp_path: Path) -> None:
+    """By the plan as `chunk` writes it."""
+    loss = LOSSES["log_softmax"]
+    spec = "chunk{chunks=2 min_bytes=0}"
+    found = execution(loss.step, loss.arguments(SMALL), spec=spec)
+    [module] = gather(open_dump(write_step(capture(tmp_path, [found])).parent)).modules
+    assert module.chunks is not None, module.missing
+    row = module.chunks.rows[0]
+    assert row.value is not None
+    assert row.value.place.short.startswith("cross_entropies.py:")
+    assert (row.by, row.chunks, row.length * row.chunks) == ("chunk", 2, row.size)
+    assert row.before_bytes is not None
+    assert row.after_bytes is not None
+    assert row.after_bytes < row.before_bytes

@@ -13,8 +13,9 @@ from xml.etree import ElementTree
 import pytest
 
 from hloom.passes.analysis.memory_model.profile import MemoryProfile, Point
+from hloom.pictures import COLORS, DARK, PictureError
 from hloom.tools.report import plots
-from hloom.tools.report.drawing import COLORS, DARK, PlotError, Width, for_page
+from hloom.tools.report.drawing import Width, for_page
 
 pytestmark = pytest.mark.once
 
@@ -167,7 +168,7 @@ def test_a_title_stands_above_what_is_drawn(tmp_path: Path, width: Width) -> Non
 
 def test_without_matplotlib_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(PlotError, match=re.escape("pip install 'hloom[report]'")):
+    with pytest.raises(PictureError, match=re.escape("pip install 'hloom[report]'")):
         PLOTS["memory"]("wide").svg()
 
 

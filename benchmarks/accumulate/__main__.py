@@ -1,0 +1,149 @@
+"""Memory, work and collectives of a step with its gradients accumulated, compiled for H100s.
+
+    python -m benchmarks.accumulate        (needs the extra cuda13; no GPU; about 15 minutes)
+
+Writes benchmarks/results/accumulate_h100.json, which keeps one entry for each version of JAX it was
+run with, and accumulate_h100.md, the same as tables.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+from collections.abc import Iterator
+from typing import Any
+
+import hloom
+from benchmarks.accumulate import steps
+from benchmarks.accumulate.collectives import collectives
+from benchmarks.common.h100 import MEBI_BYTES, TARGET, measure, placement
+from benchmarks.common.tables import Report, table, update_report
+from hloom.targets import deviceless
+
+DEVICES = 8
+
+_PASS = f"accumulate{{microbatches={steps.MICROBATCHES}}}"
+_KEEP = f"accumulate{{microbatches={steps.MICROBATCHES} dtype=keep}}"
+
+WAYS: dict[str, tuple[str | None, str]] = {
+    "the whole batch": (None, "off"),
+    "`lax.scan` by hand, sums in float32": ("float32", "off"),
+    f"`{_PASS}`": (None, _PASS),
+    "`lax.scan` by hand, sums in bfloat16": ("bfloat16", "off"),
+    f"`{_KEEP}`": (None, _KEEP),
+    "by hand in float32, then `remat`": ("float32", "remat"),
+    f"`{_PASS},remat`": (None, f"{_PASS},remat"),
+    f"`{_KEEP},remat`": (None, f"{_KEEP},remat"),
+}
+"""What is compiled: in what a loop by hand adds up, None where there is none, and a spec."""
+
+FORMS = {"unrolled": False, "scanned": True}
+LAYOUTS = {"data parallel": False, "fully sharded": True}
+
+
+def main() -> None:
+    """Compiles everything with the JAX that runs this, and writes the files."""
+    sharding = placement()
+    entry = {
+        "hloom": hloom.__version__,
+        "python": platform.python_version(),
+        "one_device": {form: dict(_one_device(form, sharding)) for form in FORMS},
+        "devices": {
+            form: {layout: dict(_devices(form, layout)) for layout in LAYOUTS} for form in FORMS
+        },
+    }
+    print(update_report("accumulate_h100", entry, _markdown))
+
+
+def _one_device(form: str, sharding: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    for way, (accumulator, spec) in WAYS.items():
+        lowered = steps.lower(scanned=FORMS[form], sharding=sharding, accumulator=accumulator)
+        found = measure(lowered, spec)
+        print(f"{form}, {way}: {found.temp_bytes / MEBI_BYTES:.0f} MiB", flush=True)
+        yield (
+            way,
+            {
+                "temp_bytes": found.temp_bytes,
+                "products": found.products,
+                "product_flops": found.flops.products,
+                "elementwise_flops": found.flops.elementwise,
+            },
+        )
+
+
+def _devices(form: str, layout: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    mesh = deviceless.mesh(TARGET, DEVICES)
+    lowered = steps.lower_on_devices(mesh, scanned=FORMS[form], fully_sharded=LAYOUTS[layout])
+    for spec in ("off", _PASS):
+        compiled = lowered.compile(compiler_options={"hloom": spec})
+        temp_bytes = compiled.memory_analysis().temp_size_in_bytes
+        found = collectives(compiled.as_text())
+        print(f"{form}, {layout}, {spec}: {found}", flush=True)
+        yield spec, {"temp_bytes": temp_bytes, **dataclasses.asdict(found)}
+
+
+def _markdown(report: Report) -> Iterator[str]:
+    yield "# Gradient accumulation, H100"
+    yield ""
+    yield "<!-- Written by `python -m benchmarks.accumulate`. -->"
+    yield ""
+    yield _WHAT_IT_IS
+    for version, entry in report.items():
+        yield ""
+        yield f"## jax {version}, Python {entry['python']}"
+        for form, found in entry["one_device"].items():
+            yield ""
+            yield f"### One device, {form}, jax {version}"
+            yield ""
+            yield from table(_COLUMNS, (_cells(way, one) for way, one in found.items()))
+        for form, layouts in entry["devices"].items():
+            yield ""
+            yield f"### {DEVICES} devices, {form}, jax {version}"
+            yield ""
+            rows = (
+                _device_cells(layout, spec, one)
+                for layout, specs in layouts.items()
+                for spec, one in specs.items()
+            )
+            yield from table(_DEVICE_COLUMNS, rows, names=2)
+
+
+_COLUMNS = ["step", "temporaries, MiB", "products", "GFLOP in products", "other GFLOP"]
+
+
+def _cells(way: str, found: dict[str, Any]) -> list[str]:
+    return [
+        way,
+        f"{found['temp_bytes'] / MEBI_BYTES:.0f}",
+        str(found["products"]),
+        f"{found['product_flops'] / 1e9:.1f}",
+        f"{found['elementwise_flops'] / 1e9:.1f}",
+    ]
+
+
+_DEVICE_COLUMNS = ["layout", "spec", "temporaries, MiB", "collectives outside of loops"]
+_DEVICE_COLUMNS += ["their MB", "in loops", "their MB, all iterations"]
+
+
+def _device_cells(layout: str, spec: str, found: dict[str, Any]) -> list[str]:
+    return [
+        layout,
+        f"`{spec}`",
+        f"{found['temp_bytes'] / MEBI_BYTES:.0f}",
+        str(found["outside"]),
+        f"{found['outside_bytes'] / 1e6:.1f}",
+        str(found["inside"]),
+        f"{found['inside_bytes'] / 1e6:.1f}",
+    ]
+
+
+_WHAT_IT_IS = """\
+A whole training step of the benchmarks' GPT (`benchmarks/programs/gpt.py`: 12 layers, width 768,
+vocabulary 8192, sequence 1024, bfloat16) with `optax.adam`, parameters and state donated; 8
+examples on each device, in 8 microbatches. Temporaries are XLA's. Products are the matrix products
+of the StableHLO that goes to XLA, loops as often as they run. Collectives are those of XLA's
+optimized text, as often as they run, with the bytes of their results on one device."""
+
+
+if __name__ == "__main__":
+    main()

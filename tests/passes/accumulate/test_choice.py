@@ -1,0 +1,263 @@
+"""Which dimension `accumulate` takes for the batch, and what it says where there is none."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from support.flows.runs import lowered
+from support.flows.steps import (
+    BATCH,
+    STEPS,
+    FlowStep,
+    batch_norm,
+    contrast_in_the_batch,
+    hardest_of_the_batch,
+    mlp,
+    mlp_weights,
+    mlp_with_targets,
+    normal,
+)
+from support.programs.libraries import LIBRARY_PROGRAMS
+
+from hloom.passes.accumulate.arguments import ArgumentNames, names_of
+from hloom.passes.accumulate.choice import NoStepError, choose
+from hloom.passes.accumulate.refusal import RefusedError
+from hloom.passes.analysis.dimension_flow.program import FlowProgram
+from hloom.passes.framework.options import Axes
+
+pytestmark = pytest.mark.once
+
+ONE_LOOP = {name: make for name, make in STEPS.items() if make().phases == 1}
+
+
+def chosen(
+    function: Callable[..., Any], *arguments: Any, axes: Axes | None = None, phases: int = 1
+) -> str:
+    program = FlowProgram.of(lowered(function, *arguments))
+    seeds = choose(program, axes, phases).flow.seeds
+    return names_of(ArgumentNames(program), [(seed.value, seed.layout.axis) for seed in seeds])
+
+
+def refusal(
+    function: Callable[..., Any], *arguments: Any, axes: Axes | None = None, phases: int = 1
+) -> str:
+    with pytest.raises(RefusedError) as caught:
+        chosen(function, *arguments, axes=axes, phases=phases)
+    return str(caught.value)
+
+
+def at(*places: tuple[str, int]) -> Axes:
+    return Axes(places)
+
+
+def line_of(function: Callable[..., Any], text: str) -> str:
+    """The place of a text in the source of a function: "steps.py:198"."""
+    code = function.__code__
+    with open(code.co_filename, encoding="utf-8") as file:
+        lines = file.read().splitlines()
+    number = next(n for n in range(code.co_firstlineno - 1, len(lines)) if text in lines[n])
+    return f"{code.co_filename.rpartition('/')[2]}:{number + 1}"
+
+
+@pytest.mark.parametrize("make", ONE_LOOP.values(), ids=ONE_LOOP)
+def test_the_batch_is_found(make: Callable[[], FlowStep]) -> None:
+    step = make()
+    program = FlowProgram.of(lowered(step.step, *step.arguments))
+    found = choose(program, None, 1).flow
+    numbers = [program.index[seed.value] for seed in found.seeds]
+    arguments = program.root.arguments
+    assert numbers == [arguments[number] for number in step.batch_numbers]
+    assert {seed.layout.axis for seed in found.seeds} == {0}
+
+
+@pytest.mark.parametrize("make", LIBRARY_PROGRAMS)
+def test_the_batch_is_found_in_the_programs_of_libraries(make: Callable[[], Any]) -> None:
+    function, arguments = make()
+    batch = "y0" if make.__name__ == "diffrax_neural_ode" else "x"
+    assert chosen(function, *arguments) == f"axis 0 of {batch}"
+
+
+def test_a_statistic_of_the_batch_is_named() -> None:
+    step = batch_norm()
+    said = refusal(step.step, *step.arguments)
+    assert "axis 0 of x, 4 elements" in said
+    assert "5 loops over the microbatches, and phases=1 allows one: subtract" in said
+    assert line_of(batch_norm, "x.mean(0)) * jax.lax.rsqrt") in said
+    assert chosen(step.step, *step.arguments, phases=5) == "axis 0 of x"
+
+
+def test_a_contrast_within_the_batch_is_named() -> None:
+    """x alone takes one loop, but y is done whole then, so that it is no batch."""
+    step = contrast_in_the_batch()
+    said = refusal(step.step, *step.arguments)
+    assert "axis 0 of x and of y, 4 elements: it takes 3 loops" in said
+    assert "dot_general" in said
+    assert line_of(contrast_in_the_batch, "scores = ") in said
+    alone = refusal(step.step, *step.arguments, axes=at(("x", 0)))
+    assert re.search(r"axis 0 of x, .*19% of the products are done at once: dot_general", alone)
+    assert chosen(step.step, *step.arguments, phases=3) == "axis 0 of x and of y"
+
+
+def test_an_order_of_the_batch_is_named() -> None:
+    step = hardest_of_the_batch()
+    said = refusal(step.step, *step.arguments)
+    assert re.search(r"2 loops .*: sort \(.*steps.py:\d+\) reads the whole of a split value", said)
+
+
+def callback_in_a_scan(weights: Any, x: Any) -> Any:
+    def loss(weights: Any) -> Any:
+        def body(h: Any, w: Any) -> tuple[Any, None]:
+            h = jnp.tanh(h @ w)
+            jax.debug.print("{}", h.sum())
+            return h, None
+
+        return (jax.lax.scan(body, x, weights)[0] ** 2).mean()
+
+    return jax.grad(loss)(weights)
+
+
+def test_a_host_callback_is_named() -> None:
+    said = refusal(callback_in_a_scan, normal(3, 6, 6), normal(BATCH, 6))
+    assert "custom_call" in said
+    assert "has an effect and runs once" in said
+    assert line_of(callback_in_a_scan, "jax.debug.print") in said
+
+
+def test_a_callback_after_the_loop_is_no_obstacle() -> None:
+    def step(weights: Any, x: Any) -> Any:
+        loss, gradients = jax.value_and_grad(lambda w: (mlp(w, x) ** 2).mean())(weights)
+        jax.debug.print("{}", loss)
+        return gradients
+
+    assert chosen(step, mlp_weights(6, 8, 3), normal(BATCH, 6)) == "axis 0 of x"
+
+
+def test_batches_that_never_meet_are_one() -> None:
+    """Noise for a generator, images for its critic."""
+
+    def step(maker: Any, critic: Any, noise: Any, images: Any) -> Any:
+        def loss(critic: Any) -> Any:
+            made = mlp(critic, mlp(maker, noise))
+            return (mlp(critic, images) ** 2).mean() + ((made - 1) ** 2).mean()
+
+        return jax.grad(loss)(critic)
+
+    arguments = mlp_weights(4, 6, 5), mlp_weights(5, 9, 1), normal(8, 4), normal(8, 5)
+    assert chosen(step, *arguments) == "axis 0 of noise and of images"
+
+
+def test_the_models_of_an_ensemble_are_no_batch() -> None:
+    def step(weights: Any, x: Any) -> Any:
+        def loss(weights: Any) -> Any:
+            hidden = x @ weights[0]
+            return (((hidden - hidden.mean(0)) @ weights[1]) ** 2).mean()
+
+        return jax.grad(lambda weights: jax.vmap(loss)(weights).sum())(weights)
+
+    weights = [normal(3, 6, 8), normal(3, 8, 5, seed=1)]
+    assert "axis 0 of x, 4 elements: it takes 3 loops" in refusal(step, weights, normal(BATCH, 6))
+
+
+def test_products_of_the_optimizer_do_not_count() -> None:
+    """Newton's iteration on gradients, as Muon has it, is work on sums."""
+
+    def step(weights: Any, x: Any) -> Any:
+        gradients = jax.grad(lambda w: (mlp(w, x) ** 2).mean())(weights)
+        for _ in range(3):
+            gradients = [1.5 * g - 0.5 * g @ g.T @ g for g in gradients]
+        return [w - 0.1 * g for w, g in zip(weights, gradients, strict=True)]
+
+    assert chosen(step, mlp_weights(6, 8, 3), normal(BATCH, 6)) == "axis 0 of x"
+
+
+def forward_only(weights: Any, x: Any) -> Any:
+    return mlp(weights, x)
+
+
+def of_sums(weights: Any, x: Any) -> Any:
+    return (mlp(weights, x) ** 2).mean()
+
+
+def elementwise(weights: Any, x: Any) -> Any:
+    return jax.tree.map(jnp.sin, weights), x.sum()
+
+
+@pytest.mark.parametrize("program", [forward_only, of_sums, elementwise])
+@pytest.mark.parametrize("axes", [None, at(("x", 0)), at(("batch", 0))])
+def test_a_program_without_gradients_is_no_step(
+    program: Callable[..., Any], axes: Axes | None
+) -> None:
+    """Whatever the flag names: an evaluation is compiled under it, too."""
+    with pytest.raises(NoStepError):
+        chosen(program, mlp_weights(6, 8, 8, 3), normal(BATCH, 6), axes=axes)
+
+
+def gradients_by_hand(weights: Any, x: Any) -> Any:
+    hidden = x @ weights
+    return x.T @ (2 * hidden)
+
+
+def test_gradients_by_hand_are_found_where_the_batch_is_named() -> None:
+    arguments = normal(6, 3), normal(BATCH, 6)
+    assert chosen(gradients_by_hand, *arguments, axes=at(("x", 0))) == "axis 0 of x"
+    with pytest.raises(NoStepError):
+        chosen(gradients_by_hand, *arguments)
+
+
+def nested(weights: Any, batch: Any, rest: Any) -> Any:
+    def loss(weights: Any) -> Any:
+        return ((mlp(weights, batch["x"]) - batch["y"]) ** 2).mean() * rest.sum()
+
+    return jax.value_and_grad(loss)(weights)
+
+
+NESTED = (mlp_weights(6, 8, 3), {"x": normal(BATCH, 6), "y": normal(BATCH, 3)}, jnp.ones(BATCH))
+
+
+@pytest.mark.parametrize(
+    "places",
+    [
+        (("batch", 0),),
+        (("batch['x']", 0),),
+        (("batch[y]", 0),),
+        (("2", 0),),
+        (("batch", 0), ("3", 0)),
+    ],
+)
+def test_the_batch_is_named(places: tuple[tuple[str, int], ...]) -> None:
+    """One place of the dimension is enough; a tree stands for all in it; shells drop quotes."""
+    assert chosen(nested, *NESTED, axes=at(*places)) == "axis 0 of batch['x'] and of batch['y']"
+
+
+@pytest.mark.parametrize(
+    ("places", "said"),
+    [
+        (
+            (("bach", 0),),
+            "it has no argument 'bach'. Did you mean 'batch'? There are weights[0], weights[1], "
+            "batch['x'], batch['y'], rest.",
+        ),
+        ((("17", 0),), "it has no argument '17'."),
+        ((("batch['x']", 2),), "batch['x'], tensor<4x6xf32>, has no axis 2"),
+        ((("batch", 0), ("weights[0]", 0)), "are not of one length"),
+        ((("batch['y']", 1),), "axis 1 of weights[1] and of batch['y'], 3 elements: 29% of the "),
+        ((("rest", 0),), "axis 0 of rest, 4 elements: 43% of the products are done at once"),
+    ],
+)
+def test_what_is_named_wrongly(places: tuple[tuple[str, int], ...], said: str) -> None:
+    assert said in refusal(nested, *NESTED, axes=at(*places))
+
+
+@pytest.mark.parametrize("size", [0, 1])
+def test_a_batch_of_one_or_none_is_not_divided(size: int) -> None:
+    step = mlp_with_targets()
+    arguments = (step.arguments[0], normal(size, 6), normal(size, 3))
+    counted = "one element" if size else "no element"
+    said = refusal(step.step, *arguments, axes=at(("x", 0)))
+    assert said == f"axis 0 of x has {counted}: there is nothing to divide"
+    assert refusal(step.step, *arguments)
