@@ -66,6 +66,7 @@ from hloom.passes.framework.feedback import Attempt, Complaint, MeasuredPass
 from hloom.passes.framework.options import Budget, Bytes, option
 from hloom.passes.free_constants import FreeConstants
 from hloom.passes.inline import Inline
+from hloom.passes.ir import walk
 from hloom.passes.one_hot import OneHot
 from hloom.passes.phase_loops.apply import apply_loops
 from hloom.passes.remat.explain import describe_floor, describe_peak
@@ -121,7 +122,10 @@ class Chunk(MeasuredPass[ChunkRecord]):
     def plan_after(
         self, module: ir.Module, target: Target, attempts: Sequence[Attempt[ChunkRecord]]
     ) -> ChunkPlan:
-        planner = ChunkPlanner(module, target, self.chunks, self.min_bytes)
+        try:
+            planner = ChunkPlanner(module, target, self.chunks, self.min_bytes)
+        except walk.NoEntryError as error:
+            return ChunkPlan((), record=ChunkRecord(unplanned=str(error)))
         if self.budget is None:
             return planner.plan()
         return planner.plan(goal_after(self.budget, attempts, target, planner))
@@ -146,7 +150,11 @@ class Chunk(MeasuredPass[ChunkRecord]):
         target: Target,
         module_of_best: Callable[[], ir.Module],
     ) -> Complaint | None:
-        if self.budget is None or not attempts or self.budget.least:
+        if self.budget is None or not attempts:
+            return None
+        if why := attempts[best].record.unplanned:
+            return Complaint(f"{why}.")
+        if self.budget.least:
             return None
         limit = temp_budget(self.budget, attempts, target)
         attempt = attempts[best]

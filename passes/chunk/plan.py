@@ -135,8 +135,8 @@ class ChunkPlan:
 
     def summary(self) -> str:
         if self.empty:
-            because = f": {self.left[0]}" if self.left else ""
-            return f"nothing to run in chunks{because}"
+            because = self.record.unplanned or (str(self.left[0]) if self.left else "")
+            return f"nothing to run in chunks{f': {because}' if because else ''}"
         return f"{self.effect()}, {size(self.before_bytes)} become {size(self.after_bytes)}"
 
     def effect(self) -> str:
