@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from jax.extend.mlir import ir
 
-from hloom.passes.accumulate.refusal import RefusedError
+from hloom.passes.accumulate.refusal import BatchRefusedError
 from hloom.passes.analysis.dimension_flow.program import FlowProgram
 from hloom.passes.framework.errors import did_you_mean, echo
 from hloom.passes.framework.options import Axes
@@ -28,7 +28,7 @@ class ArgumentNames:
         return self._names[number] or f"argument {number}"
 
     def resolve(self, axes: Axes) -> list[tuple[ir.Value, int]]:
-        """The places that are meant. Raises RefusedError where one is not there.
+        """The places that are meant. Raises BatchRefusedError where one is not there.
 
         A name stands for an argument, or for all in the tree of that name which have the axis.
         """
@@ -41,16 +41,16 @@ class ArgumentNames:
     def _numbers(self, name: str, axis: int) -> list[int]:
         named = self._named(name)
         if not named:
-            raise RefusedError(f"it has no argument {echo(name)}.{self._meant(name)}")
+            raise BatchRefusedError(f"it has no argument {echo(name)}.{self._meant(name)}")
         having = [number for number in named if axis < len(_shape(self.values[number]))]
         if not having:
             value = self.values[named[0]]
-            raise RefusedError(f"{self.of(value)}, {value.type}, has no axis {axis}")
+            raise BatchRefusedError(f"{self.of(value)}, {value.type}, has no axis {axis}")
         short = [number for number in having if _shape(self.values[number])[axis] < 2]
         if short:
             length = _shape(self.values[short[0]])[axis]
             counted = "one element" if length == 1 else "no element"
-            raise RefusedError(
+            raise BatchRefusedError(
                 f"axis {axis} of {self.of(self.values[short[0]])} has {counted}: there is nothing "
                 "to divide"
             )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from jax.extend.mlir import ir
 
 from hloom.passes.accumulate.arguments import ArgumentNames, names_of
-from hloom.passes.accumulate.refusal import RefusedError, why_not
+from hloom.passes.accumulate.refusal import BatchRefusedError, why_not
 from hloom.passes.accumulate.trial import CutTrial, tried
 from hloom.passes.analysis.autodiff import is_backward
 from hloom.passes.analysis.dimension_flow.dimensions import Dimension, dimensions_of
@@ -43,13 +43,13 @@ def choose(program: FlowProgram, axes: Axes | None, phases: int) -> CutTrial:
       axes: what the user calls the batch; None to find it.
       phases: how many loops it may take.
 
-    Raises RefusedError where the program is a training step and none will do, and NoStepError
+    Raises BatchRefusedError where the program is a training step and none will do, and NoStepError
     where it is none. Whether it is one is told by JAX's names; whether it may be cut is not.
     """
     search = _Search(program, phases)
     try:
         found = search.found() if axes is None else search.named(axes)
-    except RefusedError as error:
+    except BatchRefusedError as error:
         refusal = error
     else:
         if found is not None:
@@ -112,18 +112,20 @@ class _Search:
             self._try(seeds)
         return self._best()
 
-    def refusal(self) -> RefusedError:
+    def refusal(self) -> BatchRefusedError:
         """Why nothing was found."""
         if not self._trials:
-            return RefusedError("its arguments have no dimension that many of its products share")
+            return BatchRefusedError(
+                "its arguments have no dimension that many of its products share"
+            )
         best = min(self._trials, key=lambda trial: trial.likeness)
         names = ArgumentNames(self._program)
         places = [(seed.value, seed.layout.axis) for seed in best.flow.seeds]
         where = f"{names_of(names, places)}, {best.flow.size} elements"
         reason = why_not(best, self._phases) or "most of the gradients would be no sums over it"
         if self._is_named:
-            return RefusedError(f"{where}: {reason}")
-        return RefusedError(
+            return BatchRefusedError(f"{where}: {reason}")
+        return BatchRefusedError(
             f"it has no batch that can be cut; of what is nearest, {where}: {reason}"
         )
 
@@ -168,7 +170,7 @@ class _Search:
         found = next((other for other in others if other[0].layout.size == length), None)
         if found is None:
             first = names_of(names, [(seeds[0].value, seeds[0].layout.axis)])
-            raise RefusedError(f"{first} and {names_of(names, [place])} are not of one length")
+            raise BatchRefusedError(f"{first} and {names_of(names, [place])} are not of one length")
         return found
 
 

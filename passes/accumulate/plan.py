@@ -17,7 +17,7 @@ from hloom.passes.accumulate.closed_loop import (
     temp_limit,
 )
 from hloom.passes.accumulate.record import AccumulateRecord
-from hloom.passes.accumulate.refusal import RefusedError
+from hloom.passes.accumulate.refusal import BatchRefusedError
 from hloom.passes.analysis.dimension_flow.flow import AxisLayout
 from hloom.passes.analysis.dimension_flow.program import FlowProgram
 from hloom.passes.analysis.dimension_flow.result import DimensionFlow, Seed, site
@@ -198,7 +198,7 @@ class MicrobatchPlanner:
             trial = choose(program, self._settings.axes, self._settings.phases)
         except (NoStepError, walk.NoEntryError) as error:
             return AccumulatePlan(reason=str(error))
-        except RefusedError as error:
+        except BatchRefusedError as error:
             return _refused(str(error))
         places = [(seed.value, seed.layout) for seed in trial.flow.seeds]
         text = names_of(ArgumentNames(program), [(value, each.axis) for value, each in places])

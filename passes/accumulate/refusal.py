@@ -11,7 +11,7 @@ MOST_WHOLE = 0.05
 low-rank updates that are added to its weights, and the like."""
 
 
-class RefusedError(Exception):
+class BatchRefusedError(Exception):
     """The step is not accumulated as it is asked for; the text, one line, says why."""
 
 

@@ -59,7 +59,7 @@ class RematRecord(PlanRecord):
         work, which mostly fuses into kernels that run anyway, an upper bound.
       obstacle: what keeps the module from being rewritten, or its straight-line blocks.
       unmodified_bytes: temporary memory of the program as it is, by the model of estimates; None
-        without a budget, and in what is read from a dump.
+        without a budget.
     """
 
     estimate: Estimate | None = None
@@ -100,6 +100,7 @@ class RematRecord(PlanRecord):
         return found | {
             "setting": _candidate_json(self.estimate.candidate),
             "model_temp_bytes": self.estimate.temp_bytes,
+            "model_unmodified_bytes": self.unmodified_bytes,
             "predicted_temp_bytes": self.prediction.temp_bytes,
             "weighted_seconds": self.estimate.seconds,
             "considered": [one.to_json() for one in self.considered],
@@ -121,6 +122,7 @@ class RematRecord(PlanRecord):
             considered=tuple(map(Estimate.from_json, plan.get("considered", ()))),
             added_seconds=number(plan.get("added_seconds", 0.0)),
             obstacle=None if obstacle is None else RematObstacle(obstacle),
+            unmodified_bytes=plan.get("model_unmodified_bytes"),
         )
 
 

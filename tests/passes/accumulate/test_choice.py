@@ -26,7 +26,7 @@ from support.programs.libraries import LIBRARY_PROGRAMS
 
 from hloom.passes.accumulate.arguments import ArgumentNames, names_of
 from hloom.passes.accumulate.choice import NoStepError, choose
-from hloom.passes.accumulate.refusal import RefusedError
+from hloom.passes.accumulate.refusal import BatchRefusedError
 from hloom.passes.analysis.dimension_flow.program import FlowProgram
 from hloom.passes.framework.options import Axes
 
@@ -46,7 +46,7 @@ def chosen(
 def refusal(
     function: Callable[..., Any], *arguments: Any, axes: Axes | None = None, phases: int = 1
 ) -> str:
-    with pytest.raises(RefusedError) as caught:
+    with pytest.raises(BatchRefusedError) as caught:
         chosen(function, *arguments, axes=axes, phases=phases)
     return str(caught.value)
 
