@@ -28,6 +28,7 @@ class Speed:
       vector_flops_per_s: FLOPs a second outside matrix units, in 32 bits.
       bytes_per_s: traffic to and from the device's memory.
       kernel_s: what the smallest kernel takes.
+      overlaps: whether a product moves data while it computes.
     """
 
     matrix_flops_per_s: tuple[tuple[int, float], ...] = (
@@ -39,6 +40,7 @@ class Speed:
     vector_flops_per_s: float = 67e12
     bytes_per_s: float = 3.35e12
     kernel_s: float = 2e-6
+    overlaps: bool = True
 
     def matrix_rate(self, bits: int) -> float:
         """FLOPs a second in products of elements of this width."""
@@ -53,6 +55,7 @@ CPU_SPEED = Speed(
     vector_flops_per_s=50e9,
     bytes_per_s=20e9,
     kernel_s=1e-6,
+    overlaps=False,
 )
 """A CPU of a few cores. Plans depend on how its figures compare, not on how large they are."""
 

@@ -47,4 +47,5 @@ class RegionWork:
             bits = max(bits, self._sizes.of(values[value]).bits)
         work_s = node.flops / trips / self._speed.matrix_rate(bits)
         moved_s = moved_bytes / self._speed.bytes_per_s
-        return trips * max(work_s, moved_s, self._speed.kernel_s)
+        both_s = max(work_s, moved_s) if self._speed.overlaps else work_s + moved_s
+        return trips * max(both_s, self._speed.kernel_s)

@@ -59,7 +59,11 @@ def target(recorded: Any, here: Target) -> Target:
             name=name,
             memory_bytes=whole_or_none(recorded["memory_bytes"]),
             usable_bytes=whole_or_none(recorded["usable_bytes"]),
-            speed=Speed(rates, **{each: _rate(speed[each]) for each in figures}),
+            speed=Speed(
+                rates,
+                **{each: _rate(speed[each]) for each in figures},
+                overlaps=speed.get("overlaps") is not False,
+            ),
             keeps_barriers=recorded["keeps_barriers"] is True,
         )
     except (KeyError, TypeError, ValueError):
