@@ -50,7 +50,7 @@ def filled_in(page: str, text: str) -> str:
     return text
 
 
-def _three_figures() -> Iterator[str]:
+def _figures() -> Iterator[str]:
     """Memory, budgets and graphs, each of the oldest JAX that was measured."""
     version, measured = _oldest("remat_frontier_h100.json")
     programs = frontiers(measured["programs"])
@@ -78,6 +78,26 @@ def _three_figures() -> Iterator[str]:
         f"| thunks (kernels, copies) in CUDA graphs, {scanned['title']}: `capture` "
         f"| {cell(scanned['alone'])} | {cell(scanned['captured'])} |"
     )
+    yield from _figures_of_loops()
+
+
+def _figures_of_loops() -> Iterator[str]:
+    """Temporary memory of a step in microbatches, and of programs with a large vocabulary."""
+    _, accumulated = _oldest("accumulate_h100.json")
+    ways, spec = accumulated["one_device"]["scanned"], "accumulate{microbatches=8}"
+    before, after = (ways[way]["temp_bytes"] for way in ("the whole batch", f"`{spec}`"))
+    yield (
+        f"| temporaries of a step, GPT, 12 layers scanned, with Adam: `{spec}` "
+        f"| {_mebi(before)} MiB | {_mebi(after)} MiB |"
+    )
+    _, heads = _oldest("loss_heads_h100.json")
+    for subject, title, spec in (
+        ("head_131072", "temporaries of a loss head, 8192 tokens, 131072 words", "chunk"),
+        ("gpt_without_checkpoint", "temporaries of a GPT with that head", "chunk,remat"),
+    ):
+        row = heads["subjects"][subject]
+        before, after = (row[each]["temp_bytes"] for each in ("off", spec))
+        yield f"| {title}: `{spec}` | {_mebi(before)} MiB | {_mebi(after)} MiB |"
 
 
 def _demo_output() -> Iterator[str]:
@@ -269,7 +289,7 @@ def _read(name: str) -> dict[str, Any]:
 
 
 PAGES: dict[str, dict[str, Callable[[], Iterable[str]]]] = {
-    "README.md": {"figures": _three_figures, "demo": _demo_output},
+    "README.md": {"figures": _figures, "demo": _demo_output},
     "docs/graphs.md": {"capture": _capture},
     "docs/dumps.md": {"dump_cost": _dump_cost},
     "docs/budgets.md": {
