@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.dimension_flow.program import FlowBlock
+from hloom.passes.analysis.dimension_flow.program import FlowBlock, has_effects
 from hloom.passes.ir import walk
 from hloom.passes.ir.ops import facts_of
 from hloom.passes.phase_loops.errors import NotLoopableError
@@ -100,8 +100,7 @@ def placed(
 
 
 def _may_move(op: ir.Operation) -> bool:
-    attribute = walk.readable_attributes(op).get("has_side_effect")
-    return not (isinstance(attribute, ir.BoolAttr) and attribute.value)
+    return not any(map(has_effects, (op, *walk.operations(op))))
 
 
 def _stages(

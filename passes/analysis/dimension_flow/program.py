@@ -179,7 +179,7 @@ class FlowProgram:
         operands = tuple(map(self._value, op.operands))
         blocks: tuple[FlowBlock, ...] = ()
         captures: tuple[int, ...] = ()
-        effects = _has_effects(op, facts.category)
+        effects = has_effects(op)
         flops = operation_flops(op, self._sizes) if facts.is_product else 0.0
         if facts.holds_code:
             blocks = tuple(self._block(block) for region in op.regions for block in region.blocks)
@@ -261,8 +261,9 @@ def trips_of(op: ir.Operation) -> int:
     return 1 if trips is None else max(trips, 0)
 
 
-def _has_effects(op: ir.Operation, category: Category) -> bool:
+def has_effects(op: ir.Operation) -> bool:
     """Whether an operation by itself does more than to make results, so that it has to run once."""
+    category = facts_of(op.name).category
     if category is Category.HOST_TRANSFER or op.name == "stablehlo.rng":
         return True
     if op.name == CUSTOM_CALL:

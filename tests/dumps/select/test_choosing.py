@@ -27,8 +27,9 @@ pytestmark = DUMP_MARKS
         ({"HLOOM_DUMP_TO": "d", "HLOOM_DUMP_STEPS": "3-7"}, f"HLOOM_DUMP_STEPS='3-7': {WANTED}"),
         (
             {"HLOOM_DUMP_TO": "d", "HLOOM_DUMP_PASSES": "touhc"},
-            "HLOOM_DUMP_PASSES: there is no pass 'touhc'; wanted some of barriers, capture, cse, "
-            "free-constants, inline, needs-touch, remat, replace-two, touch, unroll. "
+            "HLOOM_DUMP_PASSES: there is no pass 'touhc'; wanted some of accumulate, barriers, "
+            "capture, chunk, cse, fold-transposes, free-constants, inline, needs-touch, one-hot, remat, "
+            "replace-two, touch, unroll. "
             "Did you mean 'touch'?",
         ),
         (
