@@ -16,6 +16,8 @@ def test_a_cache_hit_is_seen_in_its_own_thread_only() -> None:
     def hit() -> None:
         jax.monitoring.record_event("/jax/compilation_cache/cache_hits")
 
+    was_on = jax.config.jax_enable_compilation_cache
+    jax.config.update("jax_enable_compilation_cache", True)
     jax.config.update("jax_compilation_cache_dir", "/nonexistent")
     try:
         with watch_cache() as outcome:
@@ -31,6 +33,7 @@ def test_a_cache_hit_is_seen_in_its_own_thread_only() -> None:
         assert outcome.hit is False
     finally:
         jax.config.update("jax_compilation_cache_dir", None)
+        jax.config.update("jax_enable_compilation_cache", was_on)
 
 
 def test_no_cache_is_neither_hit_nor_miss() -> None:
