@@ -108,13 +108,25 @@ class AccumulateSettings:
 
 @dataclass(frozen=True)
 class _Batch:
-    """What is divided, by the numbers of arguments: it holds for any clone of the module."""
+    """What is divided, by the numbers of arguments: it holds for any clone of the module.
+
+    Attributes:
+      places: arguments by number, and where the batch is in them.
+      text: the same for people.
+      flow: of the batch, in the module itself.
+    """
 
     places: tuple[tuple[int, AxisLayout], ...]
     text: str
-    size: int
+    flow: DimensionFlow
+
+    @property
+    def size(self) -> int:
+        return self.flow.size
 
     def flow_in(self, module: ir.Module) -> DimensionFlow:
+        if module is self.flow.program.module:
+            return self.flow
         program = FlowProgram.of(module)
         values = [program.values[number] for number in program.root.arguments]
         return dimension_flow(
@@ -203,7 +215,7 @@ class MicrobatchPlanner:
         places = [(seed.value, seed.layout) for seed in trial.flow.seeds]
         text = names_of(ArgumentNames(program), [(value, each.axis) for value, each in places])
         numbers = [(ir.BlockArgument(value).arg_number, layout) for value, layout in places]
-        return _Batch(tuple(numbers), text, trial.flow.size)
+        return _Batch(tuple(numbers), text, trial.flow)
 
     def _predicted(self, batch: _Batch, number: int) -> MemoryPrediction:
         if number not in self._modelled:
