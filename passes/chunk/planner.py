@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, replace
 
 from jax.extend.mlir import ir
@@ -23,6 +23,7 @@ from hloom.passes.framework.base import Target
 from hloom.passes.framework.feedback import Prediction
 from hloom.passes.framework.text import size
 from hloom.passes.ir import walk
+from hloom.passes.ir.locations import source_of
 from hloom.passes.phase_loops.errors import NotLoopableError
 from hloom.passes.phase_loops.plan import LoopsPlan, plan_loops
 
@@ -31,6 +32,12 @@ _MOST_REGIONS = 64
 
 _MOST_OPERATIONS = 400_000
 """That are simulated again, all regions together: a simulation takes as long as the block has."""
+
+_MOST_REFUSED = 3
+"""Values of one line of the program and one type that are tried, where none has a region: a model's
+layers, written out, have the same."""
+
+_ALIKE = "others like it, of the same line, have no region"
 
 _SMALL = 0.02
 """A value of less than this share of the peak is left alone."""
@@ -124,6 +131,7 @@ class ChunkPlanner:
         self._most_tried = 1 if is_large else _MOST_TRIED
         self._finders: dict[BlockMemory, RegionFinder] = {}
         self._left: dict[tuple[BlockMemory, ir.Value], LeftValue] = {}
+        self._refused: dict[Hashable, int] = {}
         self._found: list[ChunkedRegion] = []
 
     @property
@@ -181,12 +189,17 @@ class ChunkPlanner:
             key = (live.block, live.value)
             if key in self._left or any(found.has(live.value) for _, found in tried):
                 continue
+            alike = _kind_of(live)
+            if self._refused.get(alike, 0) >= _MOST_REFUSED:
+                self._left[key] = LeftValue(live.value, live.bytes, (_ALIKE,))
+                continue
             # What is beside the block of a value that is in another one leaves less for it.
             beside = peak_bytes - live.block.peak.bytes
             goal = None if goal_bytes is None else goal_bytes - beside
             candidate, reasons = self._best(live, goal)
             if candidate is None:
                 self._left[key] = LeftValue(live.value, live.bytes, reasons)
+                self._refused[alike] = self._refused.get(alike, 0) + 1
                 continue
             tried.append((live, candidate))
             if candidate.holds:
@@ -327,6 +340,13 @@ class ChunkPlanner:
         if not best:
             raise NoRegionError("its products would not fill the device in chunks")
         return best
+
+
+def _kind_of(live: LiveValue) -> Hashable:
+    """What a value has in common with those of a model's other layers."""
+    owner = live.value.owner
+    line = "" if isinstance(owner, ir.Block) else str(source_of(owner.operation.location))
+    return live.block, live.value.type, line or live.value
 
 
 _MOST_CHUNKS = 1024
