@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.flows.heads import HEADS, Head, logs, plain
 from support.flows.runs import assert_chunks_agree, flow_of, lowered, results_of
 
 TOKENS, WIDTH, WORDS = 4, 3, 5
@@ -21,98 +22,18 @@ ARGUMENTS = (
     np.array([1, 0, 1, 1], np.float32),
 )
 
-Loss = Callable[[Any, Any, Any, Any], Any]
 
-
-def chosen(scores: Any, labels: Any) -> Any:
-    return jnp.take_along_axis(scores, labels[:, None], -1)[:, 0]
-
-
-def logs(x: Any, w: Any) -> Any:
-    return jax.nn.log_softmax(x @ w.T)
-
-
-def plain(x: Any, w: Any, labels: Any, mask: Any) -> Any:
-    return -chosen(logs(x, w), labels).mean()
-
-
-def by_vmap(x: Any, w: Any, labels: Any, mask: Any) -> Any:
-    return -jax.vmap(lambda row, label: row[label])(logs(x, w), labels).mean()
-
-
-def by_one_hot(x: Any, w: Any, labels: Any, mask: Any) -> Any:
-    return -(logs(x, w) * jax.nn.one_hot(labels, WORDS)).sum(-1).mean()
-
-
-def masked(x: Any, w: Any, labels: Any, mask: Any) -> Any:
-    return -(chosen(logs(x, w), labels) * mask).sum() / mask.sum()
-
-
-def ignoring_a_label(x: Any, w: Any, labels: Any, mask: Any) -> Any:
-    valid = labels != 4
-    losses = jnp.where(valid, chosen(logs(x, w), jnp.where(valid, labels, 0)), 0)
-    return -losses.sum() / jnp.maximum(valid.sum(), 1)
-
-
-def with_a_norm(x: Any, w: Any, labels: Any, mask: Any) -> Any:
-    scores = x @ w.T
-    norm = jax.nn.logsumexp(scores, -1)
-    return (norm - chosen(scores, labels)).mean() + 1e-4 * (norm**2).mean()
-
-
-def smoothed(x: Any, w: Any, labels: Any, mask: Any) -> Any:
-    targets = jax.nn.one_hot(labels, WORDS) * 0.9 + 0.1 / WORDS
-    return -(logs(x, w) * targets).sum(-1).mean()
-
-
-def focal(x: Any, w: Any, labels: Any, mask: Any) -> Any:
-    losses = chosen(logs(x, w), labels)
-    return -((1 - jnp.exp(losses)) ** 2 * losses).mean()
-
-
-def soft_capped(x: Any, w: Any, labels: Any, mask: Any) -> Any:
-    return -chosen(jax.nn.log_softmax(3 * jnp.tanh(x @ w.T / 3)), labels).mean()
-
-
-def distilled(x: Any, w: Any, labels: Any, mask: Any) -> Any:
-    teacher = jax.nn.log_softmax(jax.lax.stop_gradient(jnp.sin(x) @ w.T))
-    return (jnp.exp(teacher) * (teacher - logs(x, w))).sum(-1).mean()
-
-
-def two_heads(x: Any, w: Any, labels: Any, mask: Any) -> Any:
-    return plain(x, w, labels, mask) + plain(jnp.tanh(x), w * 2, labels, mask)
-
-
-def checkpointed(x: Any, w: Any, labels: Any, mask: Any) -> Any:
-    return jax.checkpoint(plain)(x, w, labels, mask)
-
-
-def gradient(loss: Loss) -> Callable[..., Any]:
+def gradient(loss: Head) -> Callable[..., Any]:
     return jax.value_and_grad(loss, (0, 1))
 
 
 SPLIT = "split along axis 0 in phase 1"
 SUM = "partial sum in phase 1"
 
-IN_ONE_LOOP: list[Loss] = [
-    plain,
-    by_vmap,
-    by_one_hot,
-    masked,
-    ignoring_a_label,
-    with_a_norm,
-    smoothed,
-    focal,
-    soft_capped,
-    distilled,
-    two_heads,
-    checkpointed,
-]
 
-
-@pytest.mark.parametrize("loss", IN_ONE_LOOP, ids=lambda loss: loss.__name__)
+@pytest.mark.parametrize("loss", HEADS, ids=lambda loss: loss.__name__)
 @pytest.mark.parametrize("labels", [False, True], ids=["tokens", "tokens and labels"])
-def test_one_loop_has_all_of_a_head(loss: Loss, labels: bool) -> None:
+def test_one_loop_has_all_of_a_head(loss: Head, labels: bool) -> None:
     module = lowered(gradient(loss), *ARGUMENTS)
     flow = flow_of(module, *([(0, 0), (2, 0), (3, 0)] if labels else [(0, 0)]))
     assert results_of(flow) == [SUM, SPLIT, SUM]
