@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
 import sys
@@ -121,7 +122,9 @@ def test_dropout_draws_the_same_with_and_without(ran: Outcome, tmp_path: Path) -
 
 @pytest.mark.once
 def test_disagreeing_losses_are_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hloom.tools.demo.main.largest_difference", lambda one, other: 0.5)
+    # By the module itself: a test before may have taken it off its package.
+    module = importlib.import_module("hloom.tools.demo.main")
+    monkeypatch.setattr(module, "largest_difference", lambda one, other: 0.5)
     outcome = demo(tmp_path, *SMALLER)
     assert outcome.status == 1
     assert "THE LOSSES DISAGREE" in outcome.printed
