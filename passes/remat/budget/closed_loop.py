@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.feedback import Attempt
 from hloom.passes.framework.options import Budget
-from hloom.passes.remat.budget.search import Search, cheapest, corrected_bytes
+from hloom.passes.remat.budget.price_grid import Candidate
+from hloom.passes.remat.budget.search import cheapest, corrected_bytes
 from hloom.passes.remat.record import Estimate, Measurement, RematRecord, measured
 
 _CAUTION = (0.99, 0.99, 0.97)
@@ -52,7 +54,28 @@ def temp_budget(
     return bound - (attempts[0].step_bytes - attempts[0].temp_bytes)
 
 
-def decide(search: Search, limit_bytes: int, attempts: Sequence[Attempt[RematRecord]]) -> Choice:
+class CandidateSearch(Protocol):
+    """Finds candidates for a bound on memory, of `remat` alone or with other moves."""
+
+    @property
+    def estimates(self) -> Mapping[Candidate | None, Estimate]:
+        """All that are known by now."""
+
+    def within(
+        self,
+        limit_bytes: float,
+        fits: Callable[[Estimate], bool],
+        tried: Sequence[Measurement] = (),
+    ) -> None:
+        """Adds those around the ones that just fit in about ``limit_bytes``."""
+
+    def lowest(self) -> list[Estimate]:
+        """Those of little memory, the program as it is among them."""
+
+
+def decide(
+    search: CandidateSearch, limit_bytes: int, attempts: Sequence[Attempt[RematRecord]]
+) -> Choice:
     """The next candidate to compile for at most ``limit_bytes`` of temporary memory."""
     tried = measured(attempts)
     fits = _Fits(limit_bytes, tried)
