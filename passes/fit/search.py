@@ -12,7 +12,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from hloom.passes.chunk import Chunk
 from hloom.passes.fit.variants import Variant, Variants
+from hloom.passes.framework.options import Bytes
 from hloom.passes.remat.budget.price_grid import Candidate
 from hloom.passes.remat.budget.search import Search, cheapest
 from hloom.passes.remat.record import Estimate, Measurement
@@ -31,6 +33,10 @@ _NEXT_TO_NOTHING = 0.002
 """The share of a step's time that is not worth more planning."""
 
 _MICROBATCHES = (2, 4, 8, 16)
+
+_LARGE_PROGRAM_BYTES, _SMALLEST_CHUNKED = 2**30, 64
+"""`chunk` looks at values of its own `min_bytes` in a program that takes so much; in a smaller one
+at those of more than one part in so many of its peak."""
 
 _MORE_CHUNKS = (2, 4)
 """Times as many chunks as `chunk` takes by itself: recomputation lowers the rest of the peak."""
@@ -97,26 +103,30 @@ class FitSearch:
         yield ""
         if CHUNK in self._moves:
             yield "one-hot"
-            yield from self._chunked("", fits)
+            yield from self._chunked(fits)
         if ACCUMULATE in self._moves:
             for count in _MICROBATCHES:
                 yield f"accumulate{{microbatches={count}}}"
 
-    def _chunked(self, before: str, fits: Callable[[Estimate], bool]) -> Iterator[str]:
+    def _chunked(self, fits: Callable[[Estimate], bool]) -> Iterator[str]:
         """`chunk` as it is, and with more chunks where that does not fit."""
-        variant = self._variants.of("chunk")
-        if variant is None:
-            return
-        chunks = next(
-            (run.plan["chunks"] for run in variant.of.runs if run.step.name == "chunk"), 0
-        )
+        step = self._chunk()
+        variant = self._variants.of(str(step))
+        plans = {} if variant is None else {run.step.name: run.plan for run in variant.of.runs}
+        chunks = plans.get("chunk", {}).get("chunks")
         if not isinstance(chunks, int) or not chunks:
             return
-        yield "chunk"
+        yield str(step)
         for times in _MORE_CHUNKS:
-            if any(fits(one) for one in self.estimates.values() if _moves_of(one) == "chunk"):
+            if any(fits(one) for one in self.estimates.values() if _moves_of(one) == str(step)):
                 return
-            yield f"chunk{{chunks={times * chunks}}}"
+            yield str(dataclasses.replace(step, chunks=times * chunks))
+
+    def _chunk(self) -> Chunk:
+        peak_bytes = self.estimate(None).temp_bytes
+        if peak_bytes >= _LARGE_PROGRAM_BYTES:
+            return Chunk()
+        return Chunk(min_bytes=Bytes(1 << max(peak_bytes // _SMALLEST_CHUNKED, 1).bit_length()))
 
     def _within(
         self,
