@@ -13,7 +13,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from hloom.passes.chunk import Chunk
-from hloom.passes.fit.variants import Variant, Variants
+from hloom.passes.fit.variants import Variant, Variants, moves_of
 from hloom.passes.framework.options import Bytes
 from hloom.passes.remat.budget.price_grid import Candidate
 from hloom.passes.remat.budget.search import Search, cheapest
@@ -28,6 +28,9 @@ RECOMPUTE, CHUNK, SPLIT_LOOP, OFFLOAD, ACCUMULATE = (
 )
 MOVES = (RECOMPUTE, CHUNK, SPLIT_LOOP, OFFLOAD, ACCUMULATE)
 """The names of the moves, in the order in which they are tried."""
+
+DEFAULT_MOVES = (RECOMPUTE, CHUNK, SPLIT_LOOP)
+"""Those that are made unless others are named."""
 
 _NEXT_TO_NOTHING = 0.002
 """The share of a step's time that is not worth more planning."""
@@ -118,7 +121,7 @@ class FitSearch:
             return
         yield str(step)
         for times in _MORE_CHUNKS:
-            if any(fits(one) for one in self.estimates.values() if _moves_of(one) == str(step)):
+            if any(fits(one) for one in self.estimates.values() if moves_of(one) == str(step)):
                 return
             yield str(dataclasses.replace(step, chunks=times * chunks))
 
@@ -139,7 +142,7 @@ class FitSearch:
         own = [
             dataclasses.replace(each, estimate=_lowered(variant, each.estimate))
             for each in tried
-            if _moves_of(each.estimate) == variant.moves
+            if moves_of(each.estimate) == variant.moves
         ]
         search.within(limit_bytes, lambda found: fits(_lifted(variant, found)), own)
         for found in search.estimates.values():
@@ -157,7 +160,7 @@ class FitSearch:
             known = [
                 _lowered(variant, each)
                 for each in self.estimates.values()
-                if _moves_of(each) == variant.moves
+                if moves_of(each) == variant.moves
             ]
             self._searches[variant.moves] = Search(variant.model, known)
         return self._searches[variant.moves]
@@ -165,10 +168,6 @@ class FitSearch:
     def _add(self, variant: Variant, found: Estimate) -> None:
         lifted = _lifted(variant, found)
         self.estimates.setdefault(lifted.candidate, lifted)
-
-
-def _moves_of(estimate: Estimate) -> str:
-    return "" if estimate.candidate is None else estimate.candidate.moves
 
 
 def _of_remat(candidate: Candidate) -> Candidate | None:

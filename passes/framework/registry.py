@@ -22,7 +22,7 @@ from hloom.passes.framework.errors import reason_of
 GROUP = "hloom.passes"
 """The entry-point group in which distributions register passes."""
 
-DEFAULT = "remat"
+DEFAULT = "fit"
 """What the spec "default" stands for: the recommended passes."""
 
 _OWN = {
