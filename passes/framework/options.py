@@ -12,6 +12,7 @@ A field's type decides its spelling:
 | `Duration` | 60s, 1.5s, 500ms               | the largest exact unit   |
 | `Budget`   | 60GiB, 12.5%, fit, min         | the same way             |
 | `Axes`     | tokens, batch['x']:1;7         | the same way             |
+| `Cuts`     | 4, 4:8                         | the same way             |
 
 KiB, MiB, GiB and TiB are powers of 1024; KB, MB, GB and TB, powers of 1000.
 
@@ -62,6 +63,13 @@ class Axes:
     """
 
     places: tuple[tuple[str, int], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Cuts:
+    """Where parts of something begin, the first one left out: at least one number, ascending."""
+
+    positions: tuple[int, ...]
 
 
 class SpellingError(ValueError):
@@ -138,6 +146,8 @@ class OptionInfo:
             return isinstance(value, Budget) and _is_possible(value)
         if self.type is Axes:
             return _are_axes(value)
+        if self.type is Cuts:
+            return _are_cuts(value)
         if type(value) not in _KINDS[self.type].accepts:
             return False
         low = _KINDS[self.type].minimum if self.minimum is None else self.minimum
@@ -370,6 +380,21 @@ def _are_axes(axes: Any) -> bool:
         return False
 
 
+def _parse_cuts(text: str) -> Cuts:
+    return Cuts(tuple(map(_parse_int, text.split(":"))))
+
+
+def _print_cuts(cuts: Cuts) -> str:
+    return ":".join(map(str, cuts.positions))
+
+
+def _are_cuts(cuts: Any) -> bool:
+    if not isinstance(cuts, Cuts) or not all(type(at) is int for at in cuts.positions):
+        return False
+    ascending = sorted({0, *cuts.positions})
+    return bool(cuts.positions) and [0, *cuts.positions] == ascending and ascending[-1] <= _LARGEST
+
+
 _KINDS: dict[Any, _Kind] = {
     bool: _Kind("on or off", (bool,), _parse_bool, lambda value: "on" if value else "off"),
     int: _Kind("a whole number", (int,), _parse_int, str, -_LARGEST, _LARGEST),
@@ -391,5 +416,11 @@ _KINDS: dict[Any, _Kind] = {
         (Axes,),
         _parse_axes,
         _print_axes,
+    ),
+    Cuts: _Kind(
+        "ascending numbers from 1, parted by ':', such as 4 or 4:8",
+        (Cuts,),
+        _parse_cuts,
+        _print_cuts,
     ),
 }
