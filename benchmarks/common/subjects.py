@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from types import ModuleType
+from functools import partial
 from typing import Any
 
 import jax
 
 from benchmarks.programs import llama, lstm, mixture_of_experts, resnet, two_level_scan, unet
-from benchmarks.programs.common import checkpoint_with
+from benchmarks.programs.common import Checkpoint, checkpoint_with
 from benchmarks.programs.gpt import Gpt
+from benchmarks.programs.hard import (
+    associative_scan,
+    diffusion_unet,
+    forces,
+    maml,
+    message_passing,
+)
 
 POLICIES = (
     "everything_saveable",
@@ -40,16 +47,25 @@ class Subject:
 
 
 def _gpt(scanned: bool) -> Subject:
+    return _gpt_titled(f"GPT, 12 layers {'scanned' if scanned else 'unrolled'}", scanned)
+
+
+def _gpt_titled(
+    title: str, scanned: bool, *, as_it_is: str | None = None, vocabulary: int = 8192
+) -> Subject:
+    """A GPT that has a policy on its blocks already, or none."""
+
     def lower(policy: str | None, sharding: Any) -> Any:
-        return Gpt(scanned=scanned, policy=policy).lower(sharding)
+        program = Gpt(scanned=scanned, policy=policy or as_it_is, vocabulary=vocabulary)
+        return program.lower(sharding)
 
-    return Subject(f"GPT, 12 layers {'scanned' if scanned else 'unrolled'}", scanned, lower)
+    return Subject(title, scanned, lower)
 
 
-def _program(title: str, module: ModuleType, *, scanned: bool) -> Subject:
+def _program(title: str, program: Callable[[Checkpoint], Any], *, scanned: bool) -> Subject:
     def lower(policy: str | None, sharding: Any) -> Any:
         # In a scan nothing can merge the copy back, and the barrier would only cost.
-        function, arguments = module.program(checkpoint_with(policy, prevent_cse=not scanned))
+        function, arguments = program(checkpoint_with(policy, prevent_cse=not scanned))
         placed = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
             arguments,
@@ -62,12 +78,42 @@ def _program(title: str, module: ModuleType, *, scanned: bool) -> Subject:
 SUBJECTS = {
     "gpt_unrolled": _gpt(scanned=False),
     "gpt_scanned": _gpt(scanned=True),
-    "llama": _program("Llama-style, 8 layers", llama, scanned=True),
+    "llama": _program("Llama-style, 8 layers", llama.program, scanned=True),
     "mixture_of_experts": _program(
-        "mixture of experts, 6 layers", mixture_of_experts, scanned=True
+        "mixture of experts, 6 layers", mixture_of_experts.program, scanned=True
     ),
-    "resnet": _program("ResNet-50", resnet, scanned=False),
-    "unet": _program("U-Net", unet, scanned=False),
-    "lstm": _program("LSTM, 2 layers of 256 steps", lstm, scanned=True),
-    "two_level_scan": _program("scan of 6 scans of 6 layers", two_level_scan, scanned=True),
+    "resnet": _program("ResNet-50", resnet.program, scanned=False),
+    "unet": _program("U-Net", unet.program, scanned=False),
+    "lstm": _program("LSTM, 2 layers of 256 steps", lstm.program, scanned=True),
+    "two_level_scan": _program("scan of 6 scans of 6 layers", two_level_scan.program, scanned=True),
 }
+"""What every benchmark of memory is about."""
+
+HARD_SUBJECTS = {
+    "gpt_131072": _gpt_titled(
+        "GPT, 12 layers scanned, 131072 words", scanned=True, vocabulary=131072
+    ),
+    "llama_128256": _program(
+        "Llama-style, 8 layers, 128256 words",
+        partial(llama.program, vocabulary=128256),
+        scanned=True,
+    ),
+    "associative_scan": _program(
+        "associative scans, 4 layers unrolled", associative_scan.program, scanned=False
+    ),
+    "message_passing": _program(
+        "message passing, 6 rounds unrolled", message_passing.program, scanned=False
+    ),
+    "forces": _program("forces, 6 layers scanned", forces.program, scanned=True),
+    "maml": _program("MAML, 8 layers scanned", maml.program, scanned=True),
+    "diffusion_unet": _program(
+        "diffusion U-Net with attention", diffusion_unet.program, scanned=False
+    ),
+    "checkpointed_gpt": _gpt_titled(
+        "GPT, 12 layers scanned, as it is `nothing_saveable`",
+        scanned=True,
+        as_it_is="nothing_saveable",
+    ),
+}
+"""Large loss heads, gradients of gradients, layers that are no plain blocks, and layers that have a
+checkpoint as they are."""

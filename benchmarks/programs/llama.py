@@ -14,8 +14,11 @@ BATCH, SEQUENCE = 4, 1024
 HEAD = WIDTH // HEADS
 
 
-def program(checkpoint: Checkpoint) -> tuple[Any, tuple[Any, ...]]:
+def program(
+    checkpoint: Checkpoint, *, vocabulary: int | None = None
+) -> tuple[Any, tuple[Any, ...]]:
     """`value_and_grad` of the loss, float32 parameters used as bfloat16, and its arguments."""
+    vocabulary = vocabulary or VOCABULARY
     layer = checkpoint(_layer)
 
     def loss(parameters: Parameters, tokens: jax.Array) -> jax.Array:
@@ -38,8 +41,8 @@ def program(checkpoint: Checkpoint) -> tuple[Any, tuple[Any, ...]]:
         "down": (HIDDEN, WIDTH),
     }
     parameters: Parameters = {
-        "embedding": shaped(VOCABULARY, WIDTH),
-        "out": shaped(WIDTH, VOCABULARY),
+        "embedding": shaped(vocabulary, WIDTH),
+        "out": shaped(WIDTH, vocabulary),
         "gain": shaped(WIDTH),
         "layers": {name: shaped(LAYERS, *shape) for name, shape in shapes.items()},
     }

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from hloom.passes.accumulate.record import AccumulateRecord
+from hloom.passes.framework import feedback
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.feedback import Attempt
 from hloom.passes.framework.options import Budget
@@ -23,22 +24,10 @@ _INDISTINCT = 1.02
 def temp_limit(
     budget: Budget, attempts: Attempts, target: Target, around_bytes: int | None = None
 ) -> int | None:
-    """Bytes of temporary memory that the budget leaves; None where nothing is known to bound.
-
-    Args:
-      budget: what is to hold.
-      attempts: what was compiled.
-      target: what it runs on.
-      around_bytes: arguments and results by the model, where nothing was compiled yet.
-    """
-    if budget.percent is not None:
-        unmodified = (each.temp_bytes for each in attempts if each.record.microbatches == 1)
-        whole = next(unmodified, None)
-        return None if whole is None else int(whole * budget.percent / 100)
-    bound = target.usable_bytes if budget.size_bytes is None else budget.size_bytes
-    if attempts:
-        around_bytes = attempts[0].step_bytes - attempts[0].temp_bytes
-    return None if bound is None or around_bytes is None else bound - around_bytes
+    """Bytes of temporary memory that the budget leaves; None where nothing is known to bound."""
+    return feedback.temp_limit(
+        budget, attempts, target, lambda record: record.microbatches == 1, around_bytes
+    )
 
 
 class Correction:
@@ -117,8 +106,4 @@ def is_worthwhile(attempts: Attempts, limit: int) -> bool:
 
 def best_of(attempts: Attempts, limit: int | None) -> int:
     """The attempt to use: of those that hold the fewest microbatches, else the least memory."""
-    numbers = range(len(attempts))
-    holding = [n for n in numbers if limit is not None and attempts[n].temp_bytes <= limit]
-    if holding:
-        return min(holding, key=lambda n: attempts[n].record.microbatches)
-    return min(numbers, key=lambda n: (attempts[n].temp_bytes, n))
+    return feedback.best_of(attempts, limit, lambda record: record.microbatches)

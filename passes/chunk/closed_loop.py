@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from hloom.passes.chunk.record import ChunkRecord
+from hloom.passes.framework import feedback
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.feedback import Attempt
 from hloom.passes.framework.options import Budget
@@ -28,22 +29,15 @@ class Predicted(Protocol):
 
 
 def temp_budget(
-    budget: Budget, attempts: Sequence[Attempt[ChunkRecord]], target: Target
+    budget: Budget,
+    attempts: Sequence[Attempt[ChunkRecord]],
+    target: Target,
+    around_bytes: int | None = None,
 ) -> int | None:
     """Bytes of temporary memory that the budget leaves; None where nothing is known to bound."""
-    if not attempts:
-        return None
-    if budget.percent is not None:
-        whole = next((each.temp_bytes for each in attempts if not each.record.chunks), None)
-        return None if whole is None else int(whole * budget.percent / 100)
-    return _bytes_left(budget, target, attempts[0].step_bytes - attempts[0].temp_bytes)
-
-
-def _bytes_left(budget: Budget, target: Target, around_bytes: int) -> int | None:
-    if budget.least:
-        return 0
-    bound = target.usable_bytes if budget.size_bytes is None else budget.size_bytes
-    return None if bound is None else bound - around_bytes
+    return feedback.temp_limit(
+        budget, attempts, target, lambda record: not record.chunks, around_bytes
+    )
 
 
 def goal_after(
@@ -59,7 +53,7 @@ def goal_after(
     if not attempts:
         if budget.percent is not None:
             return program.before_bytes
-        limit = _bytes_left(budget, target, program.around_bytes)
+        limit = temp_budget(budget, attempts, target, program.around_bytes)
         return program.before_bytes if limit is None else int(limit * _CAUTION)
     limit = temp_budget(budget, attempts, target)
     last = attempts[-1]
@@ -73,10 +67,4 @@ def goal_after(
 
 def best_of(attempts: Sequence[Attempt[ChunkRecord]], limit_bytes: int | None) -> int:
     """The attempt of the fewest chunks that holds the budget, else the one with least memory."""
-    numbers = range(len(attempts))
-    fitting = [
-        n for n in numbers if limit_bytes is not None and attempts[n].temp_bytes <= limit_bytes
-    ]
-    if fitting:
-        return min(fitting, key=lambda n: (attempts[n].record.chunks, n))
-    return min(numbers, key=lambda n: (attempts[n].temp_bytes, n))
+    return feedback.best_of(attempts, limit_bytes, lambda record: record.chunks)

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 from jax.extend.mlir import ir
 
 from hloom.passes.framework.base import Pass, Plan, Target
+from hloom.passes.framework.options import Budget
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,55 @@ class Attempt(Generic[_Record_co]):
     record: _Record_co
     step_bytes: int
     temp_bytes: int
+
+
+def temp_limit(
+    budget: Budget,
+    attempts: Sequence[Attempt[Record]],
+    target: Target,
+    unmodified: Callable[[Record], bool],
+    around_bytes: int | None = None,
+) -> int | None:
+    """Bytes of temporary memory that a budget leaves; None where nothing is known to bound.
+
+    A share is of what the program as it is takes, once an attempt was that. Of a size there is
+    left what the step is not given and does not return, as in the first attempt.
+
+    Args:
+      budget: what is to hold.
+      attempts: what was measured, oldest first.
+      target: what it runs on.
+      unmodified: whether a record is of a plan that leaves the program as it is.
+      around_bytes: arguments and results by the model, where nothing was measured yet.
+    """
+    if budget.percent is not None:
+        whole = next((each.temp_bytes for each in attempts if unmodified(each.record)), None)
+        return None if whole is None else int(whole * budget.percent / 100)
+    bound = target.usable_bytes if budget.size_bytes is None else budget.size_bytes
+    if attempts:
+        around_bytes = attempts[0].step_bytes - attempts[0].temp_bytes
+    return None if bound is None or around_bytes is None else bound - around_bytes
+
+
+def best_of(
+    attempts: Sequence[Attempt[Record]],
+    limit_bytes: int | None,
+    seconds: Callable[[Record], float],
+) -> int:
+    """The index of the attempt to use: the cheapest that holds, else the one with least memory.
+
+    Args:
+      attempts: at least one; of those that are alike the oldest is used.
+      limit_bytes: of temporary memory; None where nothing is known to bound.
+      seconds: the time that a record's plan adds, or whatever grows with it.
+    """
+    numbers = range(len(attempts))
+    holding = [
+        n for n in numbers if limit_bytes is not None and attempts[n].temp_bytes <= limit_bytes
+    ]
+    if holding:
+        return min(holding, key=lambda n: (seconds(attempts[n].record), n))
+    return min(numbers, key=lambda n: (attempts[n].temp_bytes, n))
 
 
 @dataclass(frozen=True)

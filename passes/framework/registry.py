@@ -31,6 +31,7 @@ _OWN = {
     "capture": "hloom.passes.capture:Capture",
     "chunk": "hloom.passes.chunk:Chunk",
     "cse": "hloom.passes.cse:Cse",
+    "fit": "hloom.passes.fit:Fit",
     "fold-transposes": "hloom.passes.fold_transposes:FoldTransposes",
     "free-constants": "hloom.passes.free_constants:FreeConstants",
     "inline": "hloom.passes.inline:Inline",

@@ -27,6 +27,14 @@ def clone_module(module: ir.Module) -> ir.Module:
     return clone
 
 
+def replace_body(module: ir.Module, other: ir.Module) -> None:
+    """Puts copies of all that is in another module of the same context in a module's place."""
+    for operation in list(module.body.operations):
+        operation.operation.erase()
+    for operation in other.body.operations:
+        module.body.append(operation.operation.clone(ip=False))
+
+
 def remap_operands(op: ir.Operation, values: Mapping[ir.Value, ir.Value]) -> None:
     """Makes an operation, and everything inside it, read other values than it does, in place."""
     for each in (op, *walk.operations(op)):

@@ -81,21 +81,10 @@ from hloom.passes.inline import Inline
 from hloom.passes.ir.while_rewriter import Replacements
 from hloom.passes.remat.block.rewrite import apply_block
 from hloom.passes.remat.budget.closed_loop import best_of, is_worthwhile, temp_budget
-from hloom.passes.remat.explain import describe_floor, describe_peak
-from hloom.passes.remat.obstacle import RematObstacle
+from hloom.passes.remat.missed import Bounds, complaint_of
 from hloom.passes.remat.plan import BudgetPlanner, RematPlan, plan_cheap
 from hloom.passes.remat.record import RematRecord
 from hloom.passes.remat.scan.rewrite import apply_scan, finish_scans
-
-_UNMEASURED = (
-    "XLA does not tell what memory the program takes here, so that it is not known whether the "
-    "budget holds."
-)
-_FOR_HELPERS = (
-    "Where it is no program that the share is meant for, raise helper_bytes, or give the share to "
-    "the training step alone, as its compiler_options."
-)
-_OTHERS = "hloom.estimate, or `hloom budgets` on a dump, tells what other budgets give."
 
 
 @dataclass(frozen=True)
@@ -170,42 +159,8 @@ class Remat(MeasuredPass[RematRecord]):
     ) -> Complaint | None:
         if self.budget is None:
             return None
-        if not attempts:
-            return Complaint(_UNMEASURED)
-        if why := attempts[best].record.unplanned:
-            return Complaint(f"{why}.")
-        limit = temp_budget(self.budget, attempts, target)
-        if limit is None:
-            return Complaint(
-                f"the memory of {target.name} is not known, so that nothing was done to fit it."
-            )
-        attempt = attempts[best]
-        if attempt.temp_bytes <= limit or self.budget.least:
-            return None
-        obstacle = self._obstacle(attempts, best)
-        is_forward = obstacle is RematObstacle.NO_BACKWARD
-        percent = self.budget.percent
-        if percent is not None and is_forward and attempt.temp_bytes < self.helper_bytes:
-            return None
-        around = 0 if percent is not None else attempt.step_bytes - attempt.temp_bytes
-        sentences = [
-            describe_floor(percent, attempt.temp_bytes + around, limit + around),
-            obstacle.sentence if obstacle else "",
-            _FOR_HELPERS if is_forward and percent is not None else "",
-            describe_peak(module_of_best(), arguments=percent is None),
-            _OTHERS if attempt.record.candidate is not None else "",
-        ]
-        return Complaint(" ".join(filter(None, sentences)), str(obstacle) if is_forward else "")
-
-    def _obstacle(
-        self, attempts: Sequence[Attempt[RematRecord]], best: int
-    ) -> RematObstacle | None:
-        """Why not more is recomputed, where that is more than the floor itself."""
-        if found := attempts[0].record.obstacle:
-            return found
-        if attempts[best].record.candidate is not None:
-            return None
-        return RematObstacle.ONE_COMPILE if self.compiles == 1 else RematObstacle.NO_GAIN
+        bounds = Bounds(self.budget, self.helper_bytes, self.compiles)
+        return complaint_of(bounds, attempts, best, target, module_of_best)
 
     def apply(self, plan: RematPlan) -> None:
         replaced = Replacements()

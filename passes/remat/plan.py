@@ -178,6 +178,4 @@ class BudgetPlanner:
 
 def _predicted(model: Model) -> Attempt[RematRecord]:
     """The attempt that a compile of the unmodified module is predicted to be."""
-    memory = model.unmodified()
-    around_bytes = memory.argument_bytes + memory.output_bytes - memory.alias_bytes
-    return Attempt(RematRecord(), around_bytes, 0)
+    return Attempt(RematRecord(), model.unmodified().around_bytes, 0)

@@ -135,9 +135,16 @@ def measured(attempts: Sequence[Attempt[RematRecord]]) -> list[Measurement]:
     ]
 
 
-def _candidate_json(candidate: Candidate | None) -> list[int] | None:
-    return None if candidate is None else list(dataclasses.astuple(candidate))
+def _candidate_json(candidate: Candidate | None) -> list[int | str] | None:
+    if candidate is None:
+        return None
+    return [each for each in dataclasses.astuple(candidate) if each != ""]
 
 
 def _candidate(found: Any) -> Candidate | None:
-    return None if found is None else Candidate(*map(int, found))
+    if found is None:
+        return None
+    numbers = [int(each) for each in found if not isinstance(each, str)]
+    moves = "".join(each for each in found if isinstance(each, str))
+    fields = dict(zip(("window_length", "price", "cheap_prefix"), numbers, strict=True))
+    return Candidate(**fields, moves=moves)

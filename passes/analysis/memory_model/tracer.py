@@ -38,7 +38,12 @@ class MemoryPrediction:
     @property
     def step_bytes(self) -> int:
         """All memory of the step on a device."""
-        return self.argument_bytes + self.output_bytes - self.alias_bytes + self.temp_bytes
+        return self.around_bytes + self.temp_bytes
+
+    @property
+    def around_bytes(self) -> int:
+        """What the step takes beside temporary memory."""
+        return self.argument_bytes + self.output_bytes - self.alias_bytes
 
 
 def predict(module: ir.Module, shards: Shards | None = None) -> MemoryPrediction:

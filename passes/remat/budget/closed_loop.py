@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
+from hloom.passes.framework import feedback
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.feedback import Attempt
 from hloom.passes.framework.options import Budget
-from hloom.passes.remat.budget.search import Search, cheapest, corrected_bytes
+from hloom.passes.remat.budget.price_grid import Candidate
+from hloom.passes.remat.budget.search import cheapest, corrected_bytes
 from hloom.passes.remat.record import Estimate, Measurement, RematRecord, measured
 
 _CAUTION = (0.99, 0.99, 0.97)
@@ -38,21 +41,32 @@ class Choice:
 def temp_budget(
     budget: Budget, attempts: Sequence[Attempt[RematRecord]], target: Target
 ) -> int | None:
-    """Bytes of temporary memory that the budget leaves; None where nothing is known to bound.
-
-    What the step is given and returns is as in the first attempt.
-    """
-    if budget.percent is not None:
-        unmodified = (a.temp_bytes for a in attempts if a.record.candidate is None)
-        share = next(unmodified, None)
-        return None if share is None else int(share * budget.percent / 100)
-    bound = target.usable_bytes if budget.size_bytes is None else budget.size_bytes
-    if bound is None:
-        return None
-    return bound - (attempts[0].step_bytes - attempts[0].temp_bytes)
+    """Bytes of temporary memory that the budget leaves; None where nothing is known to bound."""
+    return feedback.temp_limit(budget, attempts, target, lambda record: record.candidate is None)
 
 
-def decide(search: Search, limit_bytes: int, attempts: Sequence[Attempt[RematRecord]]) -> Choice:
+class CandidateSearch(Protocol):
+    """Finds candidates for a bound on memory, of `remat` alone or with other moves."""
+
+    @property
+    def estimates(self) -> Mapping[Candidate | None, Estimate]:
+        """All that are known by now."""
+
+    def within(
+        self,
+        limit_bytes: float,
+        fits: Callable[[Estimate], bool],
+        tried: Sequence[Measurement] = (),
+    ) -> None:
+        """Adds those around the ones that just fit in about ``limit_bytes``."""
+
+    def lowest(self) -> list[Estimate]:
+        """Those of little memory, the program as it is among them."""
+
+
+def decide(
+    search: CandidateSearch, limit_bytes: int, attempts: Sequence[Attempt[RematRecord]]
+) -> Choice:
     """The next candidate to compile for at most ``limit_bytes`` of temporary memory."""
     tried = measured(attempts)
     fits = _Fits(limit_bytes, tried)
@@ -108,13 +122,7 @@ def is_worthwhile(attempts: Sequence[Attempt[RematRecord]], limit_bytes: int) ->
 
 def best_of(attempts: Sequence[Attempt[RematRecord]], limit_bytes: int | None) -> int:
     """The attempt to use: the cheapest that holds the budget, else the one with least memory."""
-    numbers = range(len(attempts))
-    fitting = [
-        n for n in numbers if limit_bytes is not None and attempts[n].temp_bytes <= limit_bytes
-    ]
-    if fitting:
-        return min(fitting, key=lambda n: (attempts[n].record.seconds, n))
-    return min(numbers, key=lambda n: (attempts[n].temp_bytes, n))
+    return feedback.best_of(attempts, limit_bytes, lambda record: record.seconds)
 
 
 def least(estimates: Sequence[Estimate], tried: Sequence[Measurement] = ()) -> Estimate:

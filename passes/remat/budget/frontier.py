@@ -25,7 +25,7 @@ from hloom.passes.remat import Remat
 from hloom.passes.remat.budget.added_work import added_work
 from hloom.passes.remat.budget.closed_loop import best_of, decide, least
 from hloom.passes.remat.budget.estimate import Model
-from hloom.passes.remat.budget.price_grid import PRICES, STEPS, Candidate
+from hloom.passes.remat.budget.price_grid import STEPS, TOP, Candidate
 from hloom.passes.remat.budget.search import Search, corrected_bytes
 from hloom.passes.remat.obstacle import RematObstacle, obstacle_of
 from hloom.passes.remat.plan import RematPlan
@@ -37,9 +37,6 @@ frontier's height."""
 
 _CLOSE = 0.02
 """Points closer to each other than this share of the frontier's width are one."""
-
-_TOP = PRICES * STEPS
-"""The price at which nothing is recomputed."""
 
 _LEAST = Budget(percent=0.0, least=True)
 
@@ -108,8 +105,7 @@ class FrontierAnalysis:
         """What the step takes beside temporary memory."""
         if self.attempts:
             return self.attempts[0].step_bytes - self.attempts[0].temp_bytes
-        memory = self.model.unmodified()
-        return memory.argument_bytes + memory.output_bytes - memory.alias_bytes
+        return self.model.unmodified().around_bytes
 
     @cached_property
     def obstacle(self) -> RematObstacle | None:
@@ -184,7 +180,7 @@ class FrontierAnalysis:
             for candidate, one in known.items()
             if candidate is not None and candidate.window_length == length
         }
-        column[_TOP] = known[None]
+        column[TOP] = known[None]
         enough = self.model.simulated + count - len(undominated(known.values(), by_memory_and_time))
         while self.model.simulated < enough and self._has_time():
             prices = sorted(price for price in column if price >= lowest.price)
@@ -310,7 +306,7 @@ def _spread(estimates: Sequence[Estimate], count: int) -> list[Estimate]:
 def _weight(below: Estimate, above: Estimate, low: int, high: int) -> float:
     """What is to be found between two prices: bytes, and ever less in smaller steps."""
     gap_bytes = abs(above.temp_bytes - below.temp_bytes)
-    if high - low <= 1 or (high == _TOP and high - low <= STEPS):
+    if high - low <= 1 or (high == TOP and high - low <= STEPS):
         return 0.0
     return gap_bytes * min(1.0, (high - low) / STEPS) ** 2
 

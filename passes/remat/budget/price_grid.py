@@ -22,6 +22,9 @@ PRICES = (_LAST - _LOWEST) * _PRICES_PER_DOUBLING + 1
 STEPS = 32
 """Steps from one grid price to the next."""
 
+TOP = PRICES * STEPS
+"""The price at which nothing is recomputed."""
+
 
 @dataclass(frozen=True, order=True)
 class Candidate:
@@ -35,11 +38,23 @@ class Candidate:
         upper one.
       cheap_prefix: the number of windows, of those that run first, that recompute cheap work only.
         What they would recompute is mostly in memory at that time in any case.
+      moves: the passes that `fit` runs before, as a spec; the others are of what these make.
     """
 
     window_length: int
     price: int
     cheap_prefix: int = 0
+    moves: str = ""
+
+    @classmethod
+    def of_moves(cls, moves: str) -> Candidate:
+        """What these passes alone make of a program: nothing is recomputed."""
+        return cls(0, TOP, moves=moves)
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether the price is one at which something may be recomputed."""
+        return self.price < TOP
 
     @property
     def price_index(self) -> int:

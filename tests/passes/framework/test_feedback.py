@@ -17,6 +17,8 @@ from hloom.passes.framework.feedback import (
     PlanRecord,
     Prediction,
     attempts,
+    best_of,
+    temp_limit,
 )
 from hloom.passes.framework.options import Budget
 from hloom.passes.framework.pipeline import Pipeline
@@ -50,6 +52,51 @@ def test_a_pass_bounds_its_attempts() -> None:
     assert goes_through(90, 80, 70, 60, 50) == [(1, 0), (2, 1), (3, 2), (4, 3)]
     once = toy.DropProducts(budget=Budget(size_bytes=1), compiles=1)
     assert goes_through(90, 80, step=once) == [(1, 0)]
+
+
+def tried(*plans: tuple[int, float]) -> list[Attempt[PlanRecord]]:
+    """Attempts of 10 bytes around the temporaries, and what their plans add, by both."""
+    return [
+        Attempt(
+            PlanRecord(Prediction(temp_bytes + 10, temp_bytes, added)), temp_bytes + 10, temp_bytes
+        )
+        for temp_bytes, added in plans
+    ]
+
+
+def added(record: PlanRecord) -> float:
+    assert record.prediction is not None
+    return record.prediction.added_flops
+
+
+@pytest.mark.parametrize(
+    ("limit_bytes", "best"),
+    [
+        (80, 1),  # of two that hold at the same price the oldest
+        (45, 3),
+        (30, 3),  # none holds: the least memory
+        (None, 3),
+    ],
+)
+def test_the_cheapest_that_holds_is_used(limit_bytes: int | None, best: int) -> None:
+    made = tried((90, 0.0), (70, 2.0), (50, 2.0), (40, 9.0))
+    assert best_of(made, limit_bytes, added) == best
+
+
+def test_what_a_budget_leaves_for_temporaries() -> None:
+    def left(
+        budget: Budget, made: list[Attempt[PlanRecord]], around_bytes: int | None = None
+    ) -> int | None:
+        target = Target(usable_bytes=100)
+        return temp_limit(budget, made, target, lambda record: added(record) == 0, around_bytes)
+
+    size, share = Budget(size_bytes=60), Budget(percent=50.0)
+    assert left(size, tried((90, 0.0))) == 50
+    assert left(size, [], around_bytes=20) == 40
+    assert left(size, []) is None
+    assert left(share, tried((40, 2.0), (90, 0.0))) == 45
+    assert left(share, tried((40, 2.0))) is None
+    assert left(Budget(), tried((90, 0.0))) == 90
 
 
 def loss(w: jax.Array, x: jax.Array) -> jax.Array:

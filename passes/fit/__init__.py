@@ -1,0 +1,127 @@
+"""Make a step fit a number of bytes, by whatever adds the least time.
+
+``fit`` holds a budget as `remat` does, and has more moves than to recompute:
+
+- ``recompute``: values are computed again instead of kept (`remat`);
+- ``chunk``: what makes the largest values runs in chunks (`one-hot`, `chunk`);
+- ``split-loop``: a loop over layers becomes two or three, each with a plan of its own;
+- ``offload``: what a loop stacks for the backward pass lies in the host's memory;
+- ``accumulate``: the step runs in microbatches.
+
+Each move is a pass that can be used alone. The planner prices all of them in seconds of a step, by
+the roofline of the target, against bytes at the peak: it runs moves on copies of the program, plans
+the recomputation that what is left needs, and takes the least sum. XLA's figure for the compiled
+plan corrects the model, as with `remat`; where the program fits as it is, it stays as it is. A plan
+is never slower by the model than what `remat` alone would do.
+
+The plan names the passes, so that the same can be had without the search::
+
+    fit{budget=4GiB}   chose   chunk,remat{budget=4GiB}
+
+The package, in the order in which a module passes through it: ``planner`` makes the plan that
+follows some attempts, ``search`` tries variants of the program (``variants``, ``moves``) with the
+candidates of `remat`, ``plan`` is what was chosen, and what it gives and costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jax.extend.mlir import ir
+
+from hloom.passes.cse import Cse
+from hloom.passes.fit.plan import FitPlan
+from hloom.passes.fit.planner import FitPlanner
+from hloom.passes.fit.search import CHUNK, MOVES, RECOMPUTE, SPLIT_LOOP
+from hloom.passes.framework.base import Pass, Target
+from hloom.passes.framework.feedback import Attempt, Complaint, MeasuredPass, Planner
+from hloom.passes.framework.options import Budget, Bytes, Words, option
+from hloom.passes.free_constants import FreeConstants
+from hloom.passes.inline import Inline
+from hloom.passes.ir import walk
+from hloom.passes.ir.clone import IRMapping, replace_body
+from hloom.passes.remat import Remat
+from hloom.passes.remat.budget.closed_loop import best_of, is_worthwhile, temp_budget
+from hloom.passes.remat.missed import Bounds, complaint_of
+from hloom.passes.remat.plan import RematPlan
+from hloom.passes.remat.record import RematRecord
+
+
+@dataclass(frozen=True)
+class Fit(MeasuredPass[RematRecord]):
+    """Make a step fit a budget of memory in the least added time."""
+
+    name: ClassVar[str] = "fit"
+    summary: ClassVar[str] = "make the step fit the memory, by whatever adds the least time"
+    example: ClassVar[str] = "fit{budget=60GiB}"
+    requires: ClassVar[tuple[type[Pass], ...]] = (Inline, Cse, FreeConstants)
+    once: ClassVar[bool] = True
+    saves_memory: ClassVar[bool] = True
+    record_type: ClassVar[type[RematRecord]] = RematRecord
+
+    budget: Budget = option(
+        Budget(),
+        doc="the memory that a step may take on a device: fit, for what the device has; bytes for "
+        "arguments, results and all temporaries; a share of the temporaries that the program takes "
+        "without the pass; or min, for the least that can be reached",
+    )
+    moves: Words = option(
+        Words((RECOMPUTE, CHUNK, SPLIT_LOOP)),
+        doc="what may be done to the program. offload and accumulate are off unless named: what "
+        "the first costs has not been measured on a device, the second changes the order of sums",
+        choices=MOVES,
+    )
+    compiles: int = option(
+        3, doc="how often the program may be compiled to hold the budget", minimum=1
+    )
+    min_bytes: Bytes = option(
+        Bytes(16 * 1024), doc="values smaller than this are not recomputed", minimum=0
+    )
+    helper_bytes: Bytes = option(
+        Bytes(2**20),
+        doc="a share does not bound a program of which nothing can be recomputed whose temporaries "
+        "are smaller than this: the helper programs that JAX compiles beside a step",
+        minimum=0,
+    )
+
+    def plan_after(
+        self, module: ir.Module, target: Target, attempts: Sequence[Attempt[RematRecord]]
+    ) -> FitPlan:
+        return self._planner(module, target)(module, attempts)
+
+    def planner(self, origin: ir.Module, target: Target) -> Planner[RematRecord]:
+        return self._planner(origin, target)
+
+    def _planner(self, origin: ir.Module, target: Target) -> FitPlanner:
+        return FitPlanner(origin, target, self.budget, self.moves, self.min_bytes)
+
+    def wants_another(self, attempts: Sequence[Attempt[RematRecord]], target: Target) -> bool:
+        limit = temp_budget(self.budget, attempts, target)
+        return limit is not None and is_worthwhile(attempts, limit)
+
+    def best(self, attempts: Sequence[Attempt[RematRecord]], target: Target) -> int:
+        return best_of(attempts, temp_budget(self.budget, attempts, target))
+
+    def complaint(
+        self,
+        attempts: Sequence[Attempt[RematRecord]],
+        best: int,
+        target: Target,
+        module_of_best: Callable[[], ir.Module],
+    ) -> Complaint | None:
+        bounds = Bounds(self.budget, self.helper_bytes, self.compiles)
+        return complaint_of(bounds, attempts, best, target, module_of_best)
+
+    def apply(self, plan: FitPlan) -> None:
+        remat = plan.remat
+        if plan.moved is not None:
+            number = {
+                walk.key(op): place
+                for place, op in enumerate(walk.operations(plan.moved.module.operation))
+            }
+            replace_body(plan.module, plan.moved.module)
+            blocks, scans = IRMapping(number, plan.module).of((remat.blocks, remat.scans))
+            remat = RematPlan(blocks, scans)
+        Remat().apply(remat)

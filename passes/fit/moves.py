@@ -1,0 +1,86 @@
+"""Moves: passes that run before the recomputation, and what they made of a module."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from jax.extend.mlir import ir
+
+from hloom.passes.framework.base import Decision, DivisiblePlan, Pass, Target
+from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.ir.clone import clone_module
+
+
+@dataclass(frozen=True)
+class MoveRun:
+    """What one pass of the moves did.
+
+    Attributes:
+      step: the pass.
+      summary: its plan in a line.
+      plan: its plan as JSON.
+      decisions: what it decided; its name alone where its plan is not divisible.
+    """
+
+    step: Pass
+    summary: str
+    plan: dict[str, object]
+    decisions: tuple[Decision, ...]
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A module that moves have rewritten.
+
+    Attributes:
+      module: the module, for nobody to edit.
+      runs: the passes that changed it.
+    """
+
+    module: ir.Module
+    runs: tuple[MoveRun, ...]
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        return tuple(decision for run in self.runs for decision in run.decisions)
+
+
+def moved(
+    module: ir.Module, moves: str, target: Target, ids: Collection[str] | None = None
+) -> Moved:
+    """What a spec of moves makes of a copy of the module: of equal modules the same.
+
+    Args:
+      module: the module, its calls inlined.
+      moves: the passes.
+      target: what it will run on.
+      ids: the decisions to carry out; None for all.
+    """
+    copy, runs = clone_module(module), list[MoveRun]()
+    with copy.context, ir.Location.unknown():
+        for step in Pipeline.parse(moves, source="fit").steps():
+            plan = step.plan(copy, target)
+            if plan.empty:
+                continue
+            chosen = plan
+            decisions: tuple[Decision, ...] = (Decision(step.name, plan.summary()),)
+            if isinstance(plan, DivisiblePlan):
+                found = plan.decisions()
+                decisions = tuple(
+                    Decision(f"{step.name}/{each.id}", each.description) for each in found
+                )
+                if ids is not None:
+                    kept = [
+                        part.id
+                        for part, whole in zip(found, decisions, strict=True)
+                        if whole.id in ids
+                    ]
+                    chosen = plan.restricted_to(kept)
+            elif ids is not None and step.name not in ids:
+                continue
+            if chosen.empty:
+                continue
+            runs.append(MoveRun(step, chosen.summary(), chosen.to_json(), decisions))
+            step.apply(chosen)
+    return Moved(copy, tuple(runs))

@@ -1,0 +1,121 @@
+"""The plan of `fit`: moves, then what is recomputed in what they make of the program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+
+from jax.extend.mlir import ir
+
+from hloom.passes.fit.moves import Moved
+from hloom.passes.framework.base import Decision
+from hloom.passes.framework.feedback import Prediction
+from hloom.passes.framework.text import size
+from hloom.passes.remat.plan import RematPlan
+from hloom.passes.remat.record import RematRecord
+
+REMAT = "recompute"
+
+
+@dataclass(frozen=True)
+class MoveEffect:
+    """What one move gives and costs, by the models.
+
+    Attributes:
+      spec: the pass; `remat` for what is recomputed.
+      summary: what it does, in a line.
+      before_bytes, after_bytes: temporary memory at the peak without it and with it; None where
+        that was not looked at.
+      added_seconds: of a step; of cheap work one sixteenth counts.
+      plan: the pass's own plan.
+    """
+
+    spec: str
+    summary: str
+    before_bytes: int | None
+    after_bytes: int | None
+    added_seconds: float
+    plan: dict[str, object] = field(repr=False)
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "pass": self.spec,
+            "summary": self.summary,
+            "temp_bytes_before": self.before_bytes,
+            "temp_bytes_after": self.after_bytes,
+            "weighted_seconds": self.added_seconds,
+            "plan": self.plan,
+        }
+
+    def __str__(self) -> str:
+        gain = ""
+        if self.before_bytes is not None and self.after_bytes is not None:
+            gain = f"; {size(self.before_bytes)} become {size(self.after_bytes)}"
+        return f"{self.spec}: {self.summary}{gain}, {self.added_seconds * 1e3:.2f} ms added"
+
+
+@dataclass(frozen=True)
+class FitPlan:
+    """Moves and recomputation for one module.
+
+    Attributes:
+      module: the module to rewrite.
+      moved: what the moves make of it; None where there are no moves.
+      remat: what is recomputed, of `moved`'s module, or of the module itself.
+      on: gives the recomputation of `moved`'s module for a clone of that.
+      effects: what each move gives and costs.
+      record: for the plans that follow.
+      again: makes the same plan with some of the moves' decisions alone, and nothing recomputed
+        unless all of these are there.
+    """
+
+    module: ir.Module
+    moved: Moved | None
+    remat: RematPlan
+    effects: tuple[MoveEffect, ...] = ()
+    record: RematRecord = field(default_factory=RematRecord)
+    again: Callable[[ir.Module, Collection[str]], Moved | None] | None = field(
+        default=None, repr=False
+    )
+
+    @property
+    def empty(self) -> bool:
+        return self.moved is None and self.remat.empty
+
+    def summary(self) -> str:
+        if self.empty:
+            because = self.record.unplanned or ""
+            return f"nothing to do{f': {because}' if because else ''}"
+        told = [f"{effect.spec}: {effect.summary}" for effect in self.effects]
+        prediction = self.record.prediction
+        if isinstance(prediction, Prediction):
+            told.append(f"{size(prediction.step_bytes)} predicted for the step")
+        return "; ".join(told)
+
+    def effect(self) -> str:
+        return "; ".join(effect.summary for effect in self.effects)
+
+    def lines(self) -> list[str]:
+        return [str(effect) for effect in self.effects]
+
+    def to_json(self) -> dict[str, object]:
+        moves = [effect.to_json() for effect in self.effects]
+        return {"moves": moves} | self.remat.to_json() | self.record.to_json()
+
+    def decisions(self) -> tuple[Decision, ...]:
+        """Those of the moves, then those of the recomputation, which needs all of the moves."""
+        moves = () if self.moved is None else self.moved.decisions
+        recomputed = (
+            Decision(f"remat/{each.id}", each.description) for each in self.remat.decisions()
+        )
+        return (*moves, *recomputed)
+
+    def restricted_to(self, ids: Collection[str]) -> FitPlan:
+        """The plan with these decisions alone, without a prediction."""
+        left = {each.removeprefix("remat/") for each in ids if each.startswith("remat/")}
+        if self.moved is None:
+            return FitPlan(self.module, None, self.remat.restricted_to(left))
+        if all(each.id in ids for each in self.moved.decisions):
+            return FitPlan(self.module, self.moved, self.remat.restricted_to(left))
+        assert self.again is not None
+        return FitPlan(self.module, self.again(self.module, ids), RematPlan((), ()))

@@ -1,0 +1,135 @@
+"""Plans for a budget over all moves: the closed loop of `remat` on the variants of a program."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+
+from jax.extend.mlir import ir
+
+from hloom.passes.analysis.cost import all_flops
+from hloom.passes.fit.moves import Moved, moved
+from hloom.passes.fit.plan import FitPlan, MoveEffect
+from hloom.passes.fit.search import FitSearch
+from hloom.passes.fit.variants import Variant, Variants
+from hloom.passes.framework.base import Target
+from hloom.passes.framework.feedback import Attempt, Prediction
+from hloom.passes.framework.options import Budget
+from hloom.passes.ir import walk
+from hloom.passes.ir.types import TensorSizes
+from hloom.passes.remat.budget.added_work import added_work
+from hloom.passes.remat.budget.closed_loop import Choice, decide, temp_budget
+from hloom.passes.remat.budget.estimate import Plans
+from hloom.passes.remat.plan import RematPlan
+from hloom.passes.remat.record import Estimate, RematRecord
+
+
+class FitPlanner:
+    """Plans for a budget. The module is analysed once, and each attempt edits a clone of it."""
+
+    def __init__(
+        self,
+        origin: ir.Module,
+        target: Target,
+        budget: Budget,
+        moves: Sequence[str],
+        min_bytes: int,
+    ) -> None:
+        self._target, self._budget, self._moves = target, budget, tuple(moves)
+        self._variants = Variants(origin, target, min_bytes)
+
+    def __call__(self, module: ir.Module, attempts: Sequence[Attempt[RematRecord]]) -> FitPlan:
+        """The next plan, for a clone of the module or the module itself, after these attempts."""
+        try:
+            choice, around_bytes = self._choose(attempts)
+        except walk.NoEntryError as error:
+            unplanned = RematRecord(unplanned=f"no budget can be held: {error}")
+            return FitPlan(module, None, RematPlan((), ()), record=unplanned)
+        candidate = choice.estimate.candidate
+        variant = self._variants.of("" if candidate is None else candidate.moves)
+        assert variant is not None
+        plans: Plans = ((), ())
+        again_flops = again_s = 0.0
+        if candidate is not None and candidate.recomputes:
+            plans = variant.model.plan(replace(candidate, moves=""))
+            again_flops, again_s = added_work(*plans, variant.model.pricing)
+        own = plans if variant.base is not None else variant.model.on(module, plans)
+        remat = RematPlan(*own)
+        record = RematRecord(
+            prediction=Prediction(
+                step_bytes=around_bytes + choice.expected_bytes,
+                temp_bytes=choice.expected_bytes,
+                added_flops=again_flops + self._moved_flops(variant),
+            ),
+            estimate=choice.estimate,
+            considered=choice.known,
+            added_seconds=again_s + variant.added_seconds,
+            unmodified_bytes=self._variants.base.model.estimate(None).temp_bytes,
+        )
+        return FitPlan(
+            module,
+            None if variant.base is None else variant.of,
+            remat,
+            tuple(self._effects(variant, remat, choice.estimate)),
+            record,
+            lambda other, ids: self._again(variant, other, ids),
+        )
+
+    def _choose(self, attempts: Sequence[Attempt[RematRecord]]) -> tuple[Choice, int]:
+        """The candidate to compile, and what the step takes beside temporary memory."""
+        model = self._variants.base.model
+        first = attempts or (Attempt(RematRecord(), model.unmodified().around_bytes, 0),)
+        known = attempts[-1].record.considered if attempts else ()
+        search = FitSearch(self._variants, self._moves, known)
+        share = self._budget.percent is not None
+        limit = temp_budget(self._budget, attempts if share else first, self._target)
+        if limit is None:
+            # A share of what the unmodified program takes, which is compiled first to find out.
+            unmodified = search.estimate(None)
+            choice = Choice(unmodified, unmodified.temp_bytes, (unmodified,))
+        else:
+            choice = decide(search, limit, attempts)
+        return choice, first[0].step_bytes - first[0].temp_bytes
+
+    def _moved_flops(self, variant: Variant) -> float:
+        """The floating-point operations that the moves add."""
+        if variant.base is None:
+            return 0.0
+        sizes = TensorSizes()
+        after, before = (
+            sum(all_flops(op, sizes) for op in one.model.main.operations)
+            for one in (variant, variant.base)
+        )
+        return max(after - before, 0.0)
+
+    def _effects(
+        self, variant: Variant, remat: RematPlan, estimate: Estimate
+    ) -> Iterator[MoveEffect]:
+        before = self._variants.base.model.estimate(None).temp_bytes
+        if variant.base is not None:
+            after = variant.model.estimate(None).temp_bytes
+            runs = variant.of.runs
+            for number, run in enumerate(runs):
+                last = number == len(runs) - 1
+                yield MoveEffect(
+                    spec=str(run.step),
+                    summary=run.summary,
+                    before_bytes=before if last else None,
+                    after_bytes=after if last else None,
+                    added_seconds=variant.added_seconds if last else 0.0,
+                    plan=run.plan,
+                )
+            before = after
+        if not remat.empty:
+            yield MoveEffect(
+                spec="remat",
+                summary=remat.summary(),
+                before_bytes=before,
+                after_bytes=estimate.temp_bytes,
+                added_seconds=estimate.seconds - variant.added_seconds,
+                plan={},
+            )
+
+    def _again(self, variant: Variant, module: ir.Module, ids: Collection[str]) -> Moved | None:
+        found = moved(module, variant.moves, self._target, ids)
+        return found if found.runs else None

@@ -1,0 +1,191 @@
+"""Searches the moves and the recomputation that hold a bound on memory in the least added time.
+
+Moves are passes that run before the recomputation: each combination that is tried is a variant of
+the program, on which `remat` searches as it does alone. A variant whose moves alone cost more than
+the best plan so far is not searched, and where the best plan costs next to nothing no more
+combinations are tried. What `remat` does alone is among the plans, so that no plan is slower than
+that by the model.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from hloom.passes.fit.variants import Variant, Variants
+from hloom.passes.remat.budget.price_grid import Candidate
+from hloom.passes.remat.budget.search import Search, cheapest
+from hloom.passes.remat.record import Estimate, Measurement
+
+RECOMPUTE, CHUNK, SPLIT_LOOP, OFFLOAD, ACCUMULATE = (
+    "recompute",
+    "chunk",
+    "split-loop",
+    "offload",
+    "accumulate",
+)
+MOVES = (RECOMPUTE, CHUNK, SPLIT_LOOP, OFFLOAD, ACCUMULATE)
+"""The names of the moves, in the order in which they are tried."""
+
+_NEXT_TO_NOTHING = 0.002
+"""The share of a step's time that is not worth more planning."""
+
+_MICROBATCHES = (2, 4, 8, 16)
+
+_MORE_CHUNKS = (2, 4)
+"""Times as many chunks as `chunk` takes by itself: recomputation lowers the rest of the peak."""
+
+
+class FitSearch:
+    """Searches the candidates of all variants, and keeps every estimate in order.
+
+    Attributes:
+      estimates: by candidate; added times include those of the moves.
+    """
+
+    def __init__(
+        self, variants: Variants, moves: Sequence[str], known: Iterable[Estimate] = ()
+    ) -> None:
+        self.estimates: dict[Candidate | None, Estimate] = {each.candidate: each for each in known}
+        self._variants, self._moves = variants, frozenset(moves)
+        self._searches: dict[str, Search] = {}
+
+    def estimate(self, candidate: Candidate | None) -> Estimate:
+        """The estimate of a candidate, cached; None is the program as it is."""
+        if candidate not in self.estimates:
+            variant = self._variants.of("" if candidate is None else candidate.moves)
+            assert variant is not None
+            own = None if candidate is None else _of_remat(candidate)
+            self._add(variant, self._search(variant).estimate(own))
+        return self.estimates[candidate]
+
+    def within(
+        self,
+        limit_bytes: float,
+        fits: Callable[[Estimate], bool],
+        tried: Sequence[Measurement] = (),
+    ) -> None:
+        """Tries candidates around those that just fit in about ``limit_bytes``."""
+        if fits(self.estimate(None)):
+            return
+        step_s = self._variants.base.step_seconds
+        best: Estimate | None = None
+        for variant in self._tried(fits):
+            if best is not None and variant.added_seconds >= best.seconds:
+                continue
+            self._within(variant, limit_bytes, fits, tried)
+            best = cheapest(filter(fits, self.estimates.values()))
+            if best is not None and best.seconds <= _NEXT_TO_NOTHING * step_s:
+                return
+
+    def lowest(self) -> list[Estimate]:
+        """Estimates with little memory, of all variants; the program as it is first."""
+        found: list[Estimate] = [self.estimate(None)]
+        for variant in self._tried(lambda _: False):
+            lowest = self._lowest_of(variant)
+            found += lowest
+        return found
+
+    def _tried(self, fits: Callable[[Estimate], bool]) -> Iterator[Variant]:
+        """The variants to search, the plainest first; which ones depends on what was found."""
+        for moves in self._specs(fits):
+            variant = self._variants.of(moves)
+            if variant is not None:
+                yield variant
+
+    def _specs(self, fits: Callable[[Estimate], bool]) -> Iterator[str]:
+        yield ""
+        if CHUNK in self._moves:
+            yield "one-hot"
+            yield from self._chunked("", fits)
+        if ACCUMULATE in self._moves:
+            for count in _MICROBATCHES:
+                yield f"accumulate{{microbatches={count}}}"
+
+    def _chunked(self, before: str, fits: Callable[[Estimate], bool]) -> Iterator[str]:
+        """`chunk` as it is, and with more chunks where that does not fit."""
+        variant = self._variants.of("chunk")
+        if variant is None:
+            return
+        chunks = next(
+            (run.plan["chunks"] for run in variant.of.runs if run.step.name == "chunk"), 0
+        )
+        if not isinstance(chunks, int) or not chunks:
+            return
+        yield "chunk"
+        for times in _MORE_CHUNKS:
+            if any(fits(one) for one in self.estimates.values() if _moves_of(one) == "chunk"):
+                return
+            yield f"chunk{{chunks={times * chunks}}}"
+
+    def _within(
+        self,
+        variant: Variant,
+        limit_bytes: float,
+        fits: Callable[[Estimate], bool],
+        tried: Sequence[Measurement],
+    ) -> None:
+        search = self._search(variant)
+        own = [
+            dataclasses.replace(each, estimate=_lowered(variant, each.estimate))
+            for each in tried
+            if _moves_of(each.estimate) == variant.moves
+        ]
+        search.within(limit_bytes, lambda found: fits(_lifted(variant, found)), own)
+        for found in search.estimates.values():
+            self._add(variant, found)
+
+    def _lowest_of(self, variant: Variant) -> list[Estimate]:
+        search = self._search(variant)
+        found = [_lifted(variant, each) for each in search.lowest()]
+        for each in search.estimates.values():
+            self._add(variant, each)
+        return found
+
+    def _search(self, variant: Variant) -> Search:
+        if variant.moves not in self._searches:
+            known = [
+                _lowered(variant, each)
+                for each in self.estimates.values()
+                if _moves_of(each) == variant.moves
+            ]
+            self._searches[variant.moves] = Search(variant.model, known)
+        return self._searches[variant.moves]
+
+    def _add(self, variant: Variant, found: Estimate) -> None:
+        lifted = _lifted(variant, found)
+        self.estimates.setdefault(lifted.candidate, lifted)
+
+
+def _moves_of(estimate: Estimate) -> str:
+    return "" if estimate.candidate is None else estimate.candidate.moves
+
+
+def _of_remat(candidate: Candidate) -> Candidate | None:
+    """The candidate on a variant's own program; None where nothing is recomputed there."""
+    return dataclasses.replace(candidate, moves="") if candidate.recomputes else None
+
+
+def _lifted(variant: Variant, found: Estimate) -> Estimate:
+    """An estimate of the variant's own program as one of the whole plan."""
+    if not variant.moves:
+        return found
+    candidate = (
+        Candidate.of_moves(variant.moves)
+        if found.candidate is None
+        else dataclasses.replace(found.candidate, moves=variant.moves)
+    )
+    return dataclasses.replace(
+        found, candidate=candidate, seconds=found.seconds + variant.added_seconds
+    )
+
+
+def _lowered(variant: Variant, found: Estimate) -> Estimate:
+    """The inverse of `_lifted`."""
+    if not variant.moves or found.candidate is None:
+        return found
+    return dataclasses.replace(
+        found,
+        candidate=_of_remat(found.candidate),
+        seconds=found.seconds - variant.added_seconds,
+    )

@@ -1,0 +1,74 @@
+"""Variants of a program: what moves make of it, each with the model of its recomputation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from jax.extend.mlir import ir
+
+from hloom.passes.analysis.loops.counted import runs_of
+from hloom.passes.fit.moves import Moved, moved
+from hloom.passes.framework.base import Target
+from hloom.passes.ir.ops import facts_of
+from hloom.passes.remat.budget.estimate import Model
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A program after some moves.
+
+    Attributes:
+      moves: their spec; empty for the program as it is.
+      of: the module and what the moves did.
+      base: the program as it is; None for itself.
+    """
+
+    moves: str
+    of: Moved
+    target: Target
+    min_bytes: int
+    base: Variant | None = None
+
+    @cached_property
+    def model(self) -> Model:
+        """Memory and time of its candidates."""
+        return Model(self.of.module, self.target, self.min_bytes)
+
+    @cached_property
+    def step_seconds(self) -> float:
+        """The time of a step by rooflines, in which a second of cheap work counts by a share."""
+        pricing = self.model.pricing
+        runs = {block: runs_of(block) for block in self.model.blocks}
+        return sum(
+            runs[op.block] * pricing.seconds(op)
+            for op in self.model.operations
+            if not facts_of(op.name).holds_code and op.block in runs
+        )
+
+    @property
+    def added_seconds(self) -> float:
+        """What the moves add to a step; nothing where they take from it."""
+        if self.base is None:
+            return 0.0
+        return max(self.step_seconds - self.base.step_seconds, 0.0)
+
+
+class Variants:
+    """The variants of one module, made when they are asked for."""
+
+    def __init__(self, origin: ir.Module, target: Target, min_bytes: int) -> None:
+        self._target, self._min_bytes = target, min_bytes
+        self.base = Variant("", Moved(origin, ()), target, min_bytes)
+        self._known: dict[str, Variant | None] = {"": self.base}
+
+    def of(self, moves: str) -> Variant | None:
+        """The program after these moves; None where they find nothing to do."""
+        if moves not in self._known:
+            found = moved(self.base.of.module, moves, self._target)
+            self._known[moves] = (
+                Variant(moves, found, self._target, self._min_bytes, self.base)
+                if found.runs
+                else None
+            )
+        return self._known[moves]

@@ -1,0 +1,82 @@
+"""What the user is told of a budget that is missed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from jax.extend.mlir import ir
+
+from hloom.passes.framework.base import Target
+from hloom.passes.framework.feedback import Attempt, Complaint
+from hloom.passes.framework.options import Budget
+from hloom.passes.remat.budget.closed_loop import temp_budget
+from hloom.passes.remat.explain import describe_floor, describe_peak
+from hloom.passes.remat.obstacle import RematObstacle
+from hloom.passes.remat.record import RematRecord
+
+_UNMEASURED = (
+    "XLA does not tell what memory the program takes here, so that it is not known whether the "
+    "budget holds."
+)
+_FOR_HELPERS = (
+    "Where it is no program that the share is meant for, raise helper_bytes, or give the share to "
+    "the training step alone, as its compiler_options."
+)
+_OTHERS = "hloom.estimate, or `hloom budgets` on a dump, tells what other budgets give."
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What a pass was asked to hold: its options of these names."""
+
+    budget: Budget
+    helper_bytes: int
+    compiles: int
+
+
+def complaint_of(
+    bounds: Bounds,
+    attempts: Sequence[Attempt[RematRecord]],
+    best: int,
+    target: Target,
+    module_of_best: Callable[[], ir.Module],
+) -> Complaint | None:
+    """What the best attempt fails to hold; None where it holds."""
+    if not attempts:
+        return Complaint(_UNMEASURED)
+    if why := attempts[best].record.unplanned:
+        return Complaint(f"{why}.")
+    limit = temp_budget(bounds.budget, attempts, target)
+    if limit is None:
+        return Complaint(
+            f"the memory of {target.name} is not known, so that nothing was done to fit it."
+        )
+    attempt = attempts[best]
+    if attempt.temp_bytes <= limit or bounds.budget.least:
+        return None
+    obstacle = _obstacle(bounds, attempts, best)
+    is_forward = obstacle is RematObstacle.NO_BACKWARD
+    percent = bounds.budget.percent
+    if percent is not None and is_forward and attempt.temp_bytes < bounds.helper_bytes:
+        return None
+    around = 0 if percent is not None else attempt.step_bytes - attempt.temp_bytes
+    sentences = [
+        describe_floor(percent, attempt.temp_bytes + around, limit + around),
+        obstacle.sentence if obstacle else "",
+        _FOR_HELPERS if is_forward and percent is not None else "",
+        describe_peak(module_of_best(), arguments=percent is None),
+        _OTHERS if attempt.record.candidate is not None else "",
+    ]
+    return Complaint(" ".join(filter(None, sentences)), str(obstacle) if is_forward else "")
+
+
+def _obstacle(
+    bounds: Bounds, attempts: Sequence[Attempt[RematRecord]], best: int
+) -> RematObstacle | None:
+    """Why not more is recomputed, where that is more than the floor itself."""
+    if found := attempts[0].record.obstacle:
+        return found
+    if attempts[best].record.candidate is not None:
+        return None
+    return RematObstacle.ONE_COMPILE if bounds.compiles == 1 else RematObstacle.NO_GAIN
