@@ -37,6 +37,7 @@ _OWN = {
     "inline": "hloom.passes.inline:Inline",
     "one-hot": "hloom.passes.one_hot:OneHot",
     "remat": "hloom.passes.remat:Remat",
+    "split-loop": "hloom.passes.split_loop:SplitLoop",
     "unroll": "hloom.passes.unroll:Unroll",
 }
 """Where the passes of hloom are, by name."""
