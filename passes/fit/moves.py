@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from hloom.passes.framework.base import Decision, DivisiblePlan, Pass, Target
+from hloom.passes.framework.base import Decision, DivisiblePlan, Pass, PlanWithEffect, Target
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.ir.clone import clone_module
 
@@ -19,12 +19,16 @@ class MoveRun:
     Attributes:
       step: the pass.
       summary: its plan in a line.
+      effect: what it does, in a few words.
+      prepares: the spec does not name it: another pass of the moves requires it.
       plan: its plan as JSON.
       decisions: what it decided; its name alone where its plan is not divisible.
     """
 
     step: Pass
     summary: str
+    effect: str
+    prepares: bool
     plan: dict[str, object]
     decisions: tuple[Decision, ...]
 
@@ -59,7 +63,8 @@ def moved(
     """
     copy, runs = clone_module(module), list[MoveRun]()
     with copy.context, ir.Location.unknown():
-        for step in Pipeline.parse(moves, source="fit").steps():
+        pipeline = Pipeline.parse(moves, source="fit")
+        for step in pipeline.steps():
             plan = step.plan(copy, target)
             if plan.empty:
                 continue
@@ -81,6 +86,16 @@ def moved(
                 continue
             if chosen.empty:
                 continue
-            runs.append(MoveRun(step, chosen.summary(), chosen.to_json(), decisions))
+            summary = chosen.summary()
+            runs.append(
+                MoveRun(
+                    step=step,
+                    summary=summary,
+                    effect=chosen.effect() if isinstance(chosen, PlanWithEffect) else summary,
+                    prepares=step not in pipeline.passes,
+                    plan=chosen.to_json(),
+                    decisions=decisions,
+                )
+            )
             step.apply(chosen)
     return Moved(copy, tuple(runs))

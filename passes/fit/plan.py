@@ -14,8 +14,6 @@ from hloom.passes.framework.text import size
 from hloom.passes.remat.plan import RematPlan
 from hloom.passes.remat.record import RematRecord
 
-REMAT = "recompute"
-
 
 @dataclass(frozen=True)
 class MoveEffect:
@@ -24,6 +22,8 @@ class MoveEffect:
     Attributes:
       spec: the pass; `remat` for what is recomputed.
       summary: what it does, in a line.
+      effect: the same in a few words.
+      prepares: it only prepares the program for a move that comes after it.
       before_bytes, after_bytes: temporary memory at the peak without it and with it; None where
         that was not looked at.
       added_seconds: of a step; of cheap work one sixteenth counts.
@@ -32,6 +32,8 @@ class MoveEffect:
 
     spec: str
     summary: str
+    effect: str
+    prepares: bool
     before_bytes: int | None
     after_bytes: int | None
     added_seconds: float
@@ -41,6 +43,7 @@ class MoveEffect:
         return {
             "pass": self.spec,
             "summary": self.summary,
+            "prepares": self.prepares,
             "temp_bytes_before": self.before_bytes,
             "temp_bytes_after": self.after_bytes,
             "weighted_seconds": self.added_seconds,
@@ -48,10 +51,11 @@ class MoveEffect:
         }
 
     def __str__(self) -> str:
-        gain = ""
-        if self.before_bytes is not None and self.after_bytes is not None:
-            gain = f"; {size(self.before_bytes)} become {size(self.after_bytes)}"
-        return f"{self.spec}: {self.summary}{gain}, {self.added_seconds * 1e3:.2f} ms added"
+        text = f"{self.spec}: {self.effect}"
+        if self.before_bytes is None or self.after_bytes is None:
+            return text
+        gain = f"{size(self.before_bytes)} become {size(self.after_bytes)}"
+        return f"{text}, {gain}, {1e3 * self.added_seconds:.3g} ms added"
 
 
 @dataclass(frozen=True)
@@ -86,17 +90,14 @@ class FitPlan:
         if self.empty:
             because = self.record.unplanned or ""
             return f"nothing to do{f': {because}' if because else ''}"
-        told = [f"{effect.spec}: {effect.summary}" for effect in self.effects]
+        told = [str(effect) for effect in self.effects if not effect.prepares]
         prediction = self.record.prediction
         if isinstance(prediction, Prediction):
             told.append(f"{size(prediction.step_bytes)} predicted for the step")
         return "; ".join(told)
 
     def effect(self) -> str:
-        return "; ".join(effect.summary for effect in self.effects)
-
-    def lines(self) -> list[str]:
-        return [str(effect) for effect in self.effects]
+        return ", ".join(effect.effect for effect in self.effects if not effect.prepares)
 
     def to_json(self) -> dict[str, object]:
         moves = [effect.to_json() for effect in self.effects]

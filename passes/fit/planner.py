@@ -95,6 +95,8 @@ class FitPlanner:
                 yield MoveEffect(
                     spec=str(run.step),
                     summary=run.summary,
+                    effect=run.effect,
+                    prepares=run.prepares,
                     before_bytes=before if last else None,
                     after_bytes=after if last else None,
                     added_seconds=variant.added_seconds if last else 0.0,
@@ -105,6 +107,8 @@ class FitPlanner:
             yield MoveEffect(
                 spec="remat",
                 summary=remat.summary(),
+                effect=remat.effect(),
+                prepares=False,
                 before_bytes=before,
                 after_bytes=estimate.temp_bytes,
                 added_seconds=estimate.seconds - variant.added_seconds,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -150,10 +150,14 @@ class ModuleDump:
     @cached_property
     def planned(self) -> tuple[PlanFile, ...]:
         """The plans in the order of the passes."""
-        matches = [(_PLAN.fullmatch(file.name), file) for file in self.folder.glob("plan-*.json")]
-        found = sorted((int(match[1]), match[2], file) for match, file in matches if match)
-        read = [(name, index, self.json(file.name)) for index, name, file in found]
-        return tuple(PlanFile(name, n, plan) for name, n, plan in read if isinstance(plan, dict))
+        return self._planned("")
+
+    def planned_for(self, attempt: int) -> tuple[PlanFile, ...]:
+        """The plans of an attempt, from 1, that was not used; those of the used one are `planned`.
+
+        There are none but of the measured pass and those after it.
+        """
+        return self._planned(f"attempt-{attempt}/")
 
     @cached_property
     def plans(self) -> dict[str, dict[str, Any]]:
@@ -161,7 +165,7 @@ class ModuleDump:
 
         The passes that `fit` chose are among them.
         """
-        return dict(pair for plan in self.planned for pair in plans_in(plan.name, plan.json))
+        return plans_by_pass(self.planned)
 
     def plan(self, name: str) -> dict[str, Any] | None:
         """The plan of a pass; None where there is none."""
@@ -235,6 +239,12 @@ class ModuleDump:
                     return folder
         return None
 
+    def _planned(self, under: str) -> tuple[PlanFile, ...]:
+        matches = map(_PLAN.fullmatch, (f.name for f in (self.folder / under).glob("plan-*.json")))
+        found = sorted((int(match[1]), match[2], match[0]) for match in matches if match)
+        read = [(name, index, self.json(f"{under}{file}")) for index, name, file in found]
+        return tuple(PlanFile(name, n, plan) for name, n, plan in read if isinstance(plan, dict))
+
     def _object(self, name: str) -> dict[str, Any] | None:
         value = self.json(name)
         return value if isinstance(value, dict) else None
@@ -283,7 +293,12 @@ def json_text(value: object, *, default: Callable[[Any], object] | None = None) 
     return json.dumps(value, indent=2, sort_keys=True, default=default) + "\n"
 
 
-def plans_in(name: str, plan: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+def plans_by_pass(planned: Sequence[PlanFile]) -> dict[str, dict[str, Any]]:
+    """Plans by the pass's name, those of the passes that `fit` chose as well; the last of each."""
+    return dict(pair for plan in planned for pair in _plans_in(plan.name, plan.json))
+
+
+def _plans_in(name: str, plan: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """A plan with its pass's name, and of `fit` also the plans of the passes that it chose.
 
     What `fit` recomputes stands in its plan as in one of `remat`.

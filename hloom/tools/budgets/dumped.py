@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from hloom.dumps.read.module import ModuleDump
-from hloom.files import FileError, read_json
+from hloom.dumps.read.module import ModuleDump, plans_by_pass
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.feedback import Attempt
 from hloom.passes.remat.record import Estimate, RematRecord
@@ -28,14 +27,14 @@ def target_of(dump: ModuleDump) -> Target | None:
 
 @dataclass(frozen=True)
 class CompiledPlan:
-    """A plan of `remat` with XLA's figures, and whether it is the one that was used."""
+    """A plan of `remat` or `fit` with XLA's figures, and whether it is the one that was used."""
 
     attempt: Attempt[RematRecord]
     used: bool
 
 
 def compiled_plans(dump: ModuleDump) -> Iterator[CompiledPlan]:
-    """The plans of `remat` for a budget that were compiled; what is damaged is left out."""
+    """The plans of `remat` or `fit` for a budget that were compiled; what is damaged is left out."""
     rows: list[tuple[dict[str, Any] | None, dict[str, Any]]] = []
     if dump.attempts:
         rows += [(_plan(dump, number), row) for number, row in enumerate(dump.attempts, 1)]
@@ -68,10 +67,6 @@ def _is_sound(estimate: Estimate) -> bool:
 
 def _plan(dump: ModuleDump, number: int) -> dict[str, Any] | None:
     """The plan of an attempt: in its own folder, or, of the one that was used, in the module's."""
-    for file in sorted((dump.folder / f"attempt-{number}").glob("plan-*-remat.json")):
-        try:
-            plan = read_json(file.parent, file.name)
-        except (FileError, OSError, ValueError):
-            return None
-        return plan if isinstance(plan, dict) else None
-    return dump.plan("remat") if dump.attempts[number - 1].get("used") else None
+    if dump.attempts[number - 1].get("used"):
+        return dump.plan("remat")
+    return plans_by_pass(dump.planned_for(number)).get("remat")

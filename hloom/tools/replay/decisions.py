@@ -13,7 +13,6 @@ from typing import Any
 from jax.extend.mlir import ir
 
 from hloom.dumps.read.dump import ModuleDump
-from hloom.dumps.read.module import read_json
 from hloom.passes.framework.base import Decision, DivisiblePlan, Pass, Plan, Target
 from hloom.passes.framework.feedback import Attempt, MeasuredPass, Planner
 from hloom.passes.framework.pipeline import PassRun, Pipeline
@@ -34,8 +33,7 @@ def recorded_attempts(dump: ModuleDump, step: MeasuredPass[Any]) -> tuple[Attemp
 def _attempt(
     dump: ModuleDump, step: MeasuredPass[Any], number: int, row: dict[str, Any]
 ) -> Attempt[Any]:
-    files = sorted((dump.folder / f"attempt-{number}").glob(f"plan-*-{step.name}.json"))
-    plans = (plan for plan in map(read_json, files) if isinstance(plan, dict))
+    plans = (each.json for each in dump.planned_for(number) if each.name == step.name)
     plan = next(plans, None) or dump.plan(step.name)
     step_bytes, temp_bytes = row.get("step_bytes"), row.get("temp_bytes")
     cause: Exception | None = None

@@ -14,7 +14,7 @@ from hloom.dumps.read.dump import Dump, alike
 from hloom.dumps.read.module import Missing, ModuleDump, State
 from hloom.passes.framework import registry
 from hloom.passes.framework.errors import PassError
-from hloom.tools.report import chunks, folder, plan_views
+from hloom.tools.report import chunks, folder, moves, plan_views
 from hloom.tools.report.chunks import ChunksView
 from hloom.tools.report.folder import Facts, File, Notice, Times
 from hloom.tools.report.frontier import FrontierView, frontier_of
@@ -25,6 +25,7 @@ from hloom.tools.report.memory import (
     model_owners,
     xla_owners,
 )
+from hloom.tools.report.moves import MovesView
 from hloom.tools.report.plan_views import BarriersView, Graphs, Recomputation
 from hloom.tools.report.sources import Sources
 from hloom.tools.report.tips.alive import tips_of_xla
@@ -61,6 +62,7 @@ class ModuleReport:
     in_full: bool
     notices: tuple[Notice, ...]
     memory: MemoryView
+    moves: MovesView | None
     recomputation: Recomputation | None
     chunks: ChunksView | None
     frontier: FrontierView | None
@@ -118,6 +120,8 @@ def _module(group: Sequence[ModuleDump], number: int, *, in_full: bool) -> Modul
     recomputes = partial(plan_views.recomputation, attempts=dump.attempts, sources=sources)
     meets = partial(plan_views.barriers, sources=sources)
     cuts = partial(chunks.chunks_of, sources=sources)
+    done = partial(moves.moves_of, sources=sources)
+    moved = {name: plan for name in ("fit", *moves.ALONE) if (plan := dump.plan(name)) is not None}
     in_chunks = {name: plan for name in chunks.PASSES if (plan := dump.plan(name)) is not None}
     found = ModuleReport(
         anchor=f"module-{number + 1}",
@@ -130,6 +134,7 @@ def _module(group: Sequence[ModuleDump], number: int, *, in_full: bool) -> Modul
         in_full=in_full,
         notices=folder.notices_of(dump),
         memory=memory,
+        moves=read("what was done", done, moved or None),
         recomputation=read("what is recomputed", recomputes, dump.plan("remat")),
         chunks=read("what runs in chunks", cuts, in_chunks or None),
         frontier=read("budgets", partial(frontier_of, bound=memory.bound), dump),

@@ -10,7 +10,7 @@ from jax.extend.mlir import ir
 
 from hloom import units
 from hloom._jax.modules import make_context
-from hloom.dumps.read.module import ModuleDump
+from hloom.dumps.read.module import ModuleDump, plans_by_pass
 from hloom.passes.analysis.memory_model.profile import MemoryProfile, memory_profile
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.errors import SpecError
@@ -189,16 +189,16 @@ def _xla_figures(memory: Mapping[str, Any] | None) -> StepBytes | None:
 
 
 def _unmodified(dump: ModuleDump, figures: StepBytes) -> StepBytes | None:
-    """XLA's figures of the attempt in which nothing was recomputed, where there was one.
+    """XLA's figures of the attempt in which nothing was done, where there was one.
 
-    `figures` are of what runs: recomputation changes neither arguments nor results.
+    `figures` are of what runs: neither recomputation nor the moves of `fit` change arguments and
+    results.
     """
     for index, attempt in enumerate(dump.attempts, start=1):
-        for file in sorted(dump.folder.glob(f"attempt-{index}/plan-*-remat.json")):
-            plan = dump.json(f"attempt-{index}/{file.name}")
-            if isinstance(plan, dict) and not plan.get("blocks") and not plan.get("scans"):
-                temp_bytes = _known(attempt.get("temp_bytes"))
-                return None if temp_bytes is None else replace(figures, temp_bytes=temp_bytes)
+        plan = plans_by_pass(dump.planned_for(index)).get("remat")
+        if plan is not None and not any(plan.get(key) for key in ("moves", "blocks", "scans")):
+            temp_bytes = _known(attempt.get("temp_bytes"))
+            return None if temp_bytes is None else replace(figures, temp_bytes=temp_bytes)
     return None
 
 

@@ -17,6 +17,7 @@ from hloom.passes.framework.text import pluralize
 from hloom.pictures import COLORS_CSS
 from hloom.tools.report.drawing import Drawing
 from hloom.tools.report.gather import ModuleReport, Report
+from hloom.tools.report.moves import price
 from hloom.tools.report.plan_views import HOW_PREDICTED
 from hloom.tools.report.plots import Figure, figure_of_two, figures_of
 from hloom.tools.report.several.index import Index
@@ -85,6 +86,7 @@ def _sections(module: ModuleReport) -> list[tuple[str, str]]:
         ("memory", "Memory", True),
         ("curve", "Over the program", has_curve),
         ("owners", "The peak's owners", memory.owners),
+        ("moves", "What was done", module.moves),
         ("recomputed", "Recomputed", module.recomputation),
         ("chunks", "In chunks", module.chunks),
         ("frontier", "Budgets", module.frontier),
@@ -162,6 +164,7 @@ _FILTERS = {
     "of": _of,
     "parted": _parted,
     "percent": units.percent,
+    "price": price,
     "plain_operation": lambda name: name.removeprefix("stablehlo.").replace("_", " "),
     "ranges": _ranges,
     "seconds": units.seconds,

@@ -17,6 +17,7 @@ from hloom.tools.report.chunks import ChunkedRow, ChunksView
 from hloom.tools.report.folder import Times
 from hloom.tools.report.gather import ModuleReport, Report
 from hloom.tools.report.memory import Bound, MemoryView, PeakOwners
+from hloom.tools.report.moves import MovesView, price
 from hloom.tools.report.plan_views import (
     HOW_PREDICTED,
     AttemptRow,
@@ -58,6 +59,8 @@ def _module(module: ModuleReport) -> Iterator[RenderableType]:
         style = "bold red" if notice.severity == "error" else "bold yellow"
         yield Text.assemble((f"{notice.title}: ", style), notice.text)
     yield from _memory(module.memory)
+    if module.moves is not None:
+        yield from moves(module.moves)
     if module.recomputation is not None:
         yield from recomputation(module.recomputation, module.memory.bound)
     if module.chunks is not None:
@@ -143,6 +146,22 @@ def _owners(owners: PeakOwners) -> Iterator[Sequence[str]]:
         share = units.percent(row.size_bytes / owners.peak_bytes)
         value = count + row.value.described
         yield units.size(row.size_bytes), share, value, str(row.value.place)
+
+
+def moves(what: MovesView) -> Iterator[RenderableType]:
+    yield heading("What was done, and what it costs")
+    rows: list[Sequence[str | Text]] = []
+    for row in what.rows[:_MOST_ROWS]:
+        for number, move in enumerate(row.moves, start=1):
+            details = (f"{one.text} {one.value.place}" for one in move.details[:_MOST_ROWS])
+            told = "\n".join(filter(None, (move.summary, *details)))
+            style = "dim" if move.prepares else ""
+            figures = (row.gain, row.price) if number == len(row.moves) else ("", "")
+            rows.append((Text(move.spec, style=style), Text(told, style=style), *figures))
+    yield table(("move", "what it did", "temporaries>", "adds>"), rows)
+    yield from _more(len(what.rows))
+    if what.gain and what.seconds is not None:
+        yield Text(f"{what.gain} at the peak, by the model; added to a step: {price(what.seconds)}")
 
 
 def recomputation(what: Recomputation, bound: Bound | None) -> Iterator[RenderableType]:
