@@ -15,6 +15,7 @@ from hloom.budgets.frontier import BudgetPoint, Frontier
 from hloom.compiling.origin import module_name
 from hloom.passes.fit import Fit
 from hloom.passes.fit.frontier import FrontierAnalysis, FrontierPoint, knees
+from hloom.passes.fit.variants import moves_of
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.errors import SpecError
 from hloom.passes.framework.feedback import Attempt
@@ -176,4 +177,5 @@ def _shown(point: FrontierPoint, step_seconds: float, *, knee: bool) -> BudgetPo
         added_flops=point.added_flops,
         holds=point.holds,
         knee=knee,
+        moves=moves_of(point.estimate),
     )

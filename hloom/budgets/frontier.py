@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
@@ -16,16 +17,21 @@ from hloom.terminal import PlainConsole
 from hloom.units import size
 from hloom.visible import visible
 
-COLUMNS = (
+_COLUMNS = (
     ("step", True),
     ("temporaries", True),
     ("added time", True),
     ("of step", True),
-    ("recomputed", True),
+    ("added work", True),
     ("", False),
     ("spec", False),
 )
 """The columns of a table, and which of them are figures."""
+
+_MOVES = ("moves", False)
+"""The column of the moves beside recomputation, where any point has some."""
+
+_OPTIONS = re.compile(r"\{[^}]*\}")
 
 
 @dataclass(frozen=True)
@@ -36,11 +42,12 @@ class BudgetPoint:
       spec: the spec to use, e.g. "remat{budget=60GiB}"; "off" for the program as it is.
       step_bytes: arguments, results and temporary memory.
       temp_bytes: of that, temporary memory.
-      added_seconds: the time that the recomputation adds to a step.
+      added_seconds: the time that recomputation and moves add to a step.
       added_share: the same as a share of the step's own time.
-      added_flops: floating-point operations that are done once more.
+      added_flops: floating-point operations that are added.
       holds: whether the budget is predicted to hold.
       knee: below this much memory each byte costs more time than above.
+      moves: the passes that `fit` runs beside recomputation, as a spec, e.g. "chunk".
     """
 
     spec: str
@@ -51,6 +58,7 @@ class BudgetPoint:
     added_flops: float
     holds: bool = True
     knee: bool = False
+    moves: str = ""
 
     def to_json(self) -> dict[str, object]:
         """Its fields, as values that `json.dumps` takes."""
@@ -90,8 +98,17 @@ class Frontier:
         """Everything, as values that `json.dumps` takes."""
         return dict(vars(self)) | {"points": [point.to_json() for point in self.points]}
 
+    @property
+    def columns(self) -> tuple[tuple[str, bool], ...]:
+        """The columns of the table, and which of them are figures."""
+        return (*_COLUMNS, _MOVES) if self._has_moves else _COLUMNS
+
+    @property
+    def _has_moves(self) -> bool:
+        return any(point.moves for point in self.points)
+
     def rows(self) -> Iterator[tuple[str, ...]]:
-        """The points as texts for people, in the order of `COLUMNS`."""
+        """The points as texts for people, in the order of `columns`."""
         for point in self.points:
             added = ("", "", "")
             if point.spec != "off":
@@ -101,13 +118,16 @@ class Frontier:
                     _flops(point.added_flops),
                 )
             mark = "◆" if point.knee else "" if point.holds else "✗"
-            yield size(point.step_bytes), size(point.temp_bytes), *added, mark, point.spec
+            sizes = (size(point.step_bytes), size(point.temp_bytes))
+            moves = (_OPTIONS.sub("", point.moves),) if self._has_moves else ()
+            yield *sizes, *added, mark, point.spec, *moves
 
     def table(self) -> Table:
         """The points as a table of rich."""
         table = Table(box=None, pad_edge=False)
-        for name, is_number in COLUMNS:
-            table.add_column(name, justify="right" if is_number else "left", no_wrap=True)
+        for name, is_number in self.columns:
+            side = "right" if is_number else "left"
+            table.add_column(name, justify=side, no_wrap=name != "moves", overflow="fold")
         for row in self.rows():
             table.add_row(*row)
         return table
@@ -163,7 +183,7 @@ class Frontier:
         source = f"data:image/svg+xml;base64,{picture}"
         looks = 'style="max-width:100%;height:auto"'
         image = f'<img {looks} alt="{title}" src="{source}">' if picture else f"<p>{title}</p>"
-        head = "".join(f"<th>{name}</th>" for name, _ in COLUMNS)
+        head = "".join(f"<th>{name}</th>" for name, _ in self.columns)
         cell = '<td style="white-space:nowrap">'
         rows = (
             "".join(f"{cell}{escape(visible(each))}</td>" for each in row) for row in self.rows()

@@ -157,6 +157,7 @@ class FrontierAnalysis:
     def along(self, count: int) -> list[FrontierPoint]:
         """At most ``count`` points from the program as it is down to the floor, evenly by memory.
 
+        The first is the program as it is, also where moves take less memory in no more time.
         Each budget is one that its point holds. A plan for it may add less time still, since it
         tries more of the candidates around it. Very long programs have few points.
         """
@@ -166,6 +167,8 @@ class FrontierAnalysis:
         width = self.unmodified.temp_bytes - bottom.temp_bytes
         points = [one for one in points if one.temp_bytes - bottom.temp_bytes > _CLOSE * width]
         points = undominated([self.unmodified, *points, bottom], _of_point)
+        if self.unmodified not in points:
+            points.insert(0, self.unmodified)
         unit_bytes = 1 << max(0, (width // _ROUND).bit_length() - 1)
         return [self._with_budget(point, unit_bytes) for point in points]
 

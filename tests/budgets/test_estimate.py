@@ -86,7 +86,8 @@ def test_budgets_as_in_a_spec() -> None:
     budgets = ["50%", "min", "fit", "1KiB", "1GiB"]
     found = hloom.estimate(STEP, *shapes(), budgets=budgets, target=TARGET)
     by_spec = {point.spec: point for point in found.points}
-    assert set(by_spec) == {"off", *(f"fit{{budget={budget}}}" for budget in budgets)}
+    others = (f"fit{{budget={budget}}}" for budget in budgets if budget != "fit")
+    assert set(by_spec) == {"off", "fit", *others}
     off, half = by_spec["off"], by_spec["fit{budget=50%}"]
     assert half.holds
     assert half.temp_bytes <= off.temp_bytes / 2
@@ -172,7 +173,7 @@ def test_where_barriers_are_dropped_it_says_so() -> None:
 
     target = Target(keeps_barriers=False)
     found = hloom.estimate(jax.jit(jax.grad(straight)), *shapes(), target=target)
-    assert len(found.points) == 1
+    assert all(point.moves for point in found.points[1:])
     assert "the CPU compiler of jaxlib 0.10 keeps no optimization barriers" in found.note
     scans = hloom.estimate(STEP, *shapes(), target=target)
     assert len(scans.points) > 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import builtins
+import dataclasses
 import re
 from typing import Any
 
@@ -99,3 +100,18 @@ def test_without_matplotlib_there_is_the_table() -> None:
     assert "fit{budget=60MiB}" in html
     with pytest.raises(PictureError, match=r"needs matplotlib.*pip install 'hloom\[report\]'"):
         FRONTIER.svg()
+
+
+def test_moves_have_a_column_where_a_point_has_some() -> None:
+    assert "moves" not in str(FRONTIER)
+    assert "moves" not in FRONTIER._repr_html_()
+    chunked = point(30, 0.02, "fit{budget=30MiB}", moves="chunk{chunks=8}")
+    found = dataclasses.replace(FRONTIER, points=(*FRONTIER.points, chunked))
+    lines = str(found).splitlines()
+    assert lines[1].split()[-2:] == ["spec", "moves"]
+    assert lines[5].split()[-2:] == ["fit{budget=30MiB}", "chunk"]
+    assert {len(row) for row in found.rows()} == {len(found.columns)}
+    html = found._repr_html_()
+    assert "<th>moves</th>" in html
+    assert ">chunk</td>" in html
+    assert found.to_json()["points"][-1]["moves"] == "chunk{chunks=8}"  # type: ignore[index]

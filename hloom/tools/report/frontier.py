@@ -69,8 +69,8 @@ def frontier_of(dump: ModuleDump, *, bound: Bound | None) -> FrontierView | None
     caption = (
         f"{pluralize(len(considered), 'plan')} that hloom considered, by its model"
         + (" corrected by XLA's figures" if tried else "")
-        + ": what a step takes of each device, and the time that its recomputation adds by the "
-        "model. The line joins those that none is better than."
+        + ": what a step takes of each device, and the time that it adds by the model. "
+        " The line joins those that none is better than."
     )
     if len(compiled) > 1:
         caption += " Numbers are attempts, in order, by XLA's own figures."

@@ -126,7 +126,10 @@ def _details(name: str, plan: Json, sources: Sources) -> tuple[MoveDetail, ...]:
 
 def _split(entry: Json, sources: Sources) -> MoveDetail:
     trips = [whole(each) for each in entry["trips"]]
-    loops, stacks = pluralize(whole(entry["loops"]), "loop"), pluralize(whole(entry["stacks"]), "stack")
+    loops, stacks = (
+        pluralize(whole(entry["loops"]), "loop"),
+        pluralize(whole(entry["stacks"]), "stack"),
+    )
     return MoveDetail(
         sources.named(entry),
         f"{sum(trips)} iterations become {' + '.join(map(str, trips))} in {loops} that share "

@@ -12,11 +12,14 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+import hloom
 import hloom_cli as cli
 from hloom.budgets.estimating import frontier_of
+from hloom.dumps.read.dump import open_dump
 from hloom.passes.framework.options import Budget
 from hloom.passes.ir.clone import clone_module
 from hloom.targets import load
+from hloom.tools.budgets.dumped import compiled_plans
 
 pytestmark = pytest.mark.once
 
@@ -253,3 +256,32 @@ def test_without_its_input_a_dump_is_of_no_use(run: Run, dump: Path) -> None:
     status, _, err = run(dump)
     assert status == 1
     assert "has no 00-input.mlir, the module as it was: dump it again." in err
+
+
+# A dump of `fit`, by what was recorded of a real run.
+
+
+def test_a_dump_of_fit_corrects_the_model_by_its_attempts(
+    run: Run, fit_dump: tuple[Path, hloom.CompileRecord], tmp_path: Path
+) -> None:
+    folder, record = fit_dump
+    compiled = list(compiled_plans(open_dump(folder).modules[0]))
+    assert [each.used for each in compiled].count(True) == 1
+    assert [each.attempt.temp_bytes for each in compiled] == [
+        each.temp_bytes for each in record.attempts
+    ]
+    first, *others = (each.attempt.record.candidate for each in compiled)
+    assert first is None
+    assert all(other is not None and other.moves.startswith("chunk") for other in others)
+    out = tmp_path / "out.json"
+    status, text, err = run(folder, "--budget", "38%", "--json", out)
+    assert (status, err) == (0, "")
+    off, chunked = json.loads(out.read_text())["points"]
+    # XLA's own figure, and not that of the model, which is a third higher.
+    assert off["temp_bytes"] == pytest.approx(record.attempts[0].temp_bytes, rel=0.01)
+    assert off["moves"] == ""
+    assert chunked["moves"].startswith("chunk")
+    heads, first_row, second_row = text.splitlines()[1:4]
+    assert heads.split()[-2:] == ["spec", "moves"]
+    assert first_row.split()[-1] == "off"
+    assert second_row.split()[-2:] == ["fit{budget=38%}", "chunk"]
