@@ -34,8 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Shows the memory that budgets would give a program against the time that "
         "recomputation and the other moves of `fit` add, by hloom's model of the target, with the "
-        "knees marked and a spec to copy for each. Nothing is compiled and nothing runs. Of a dump with XLA's figures these "
-        "correct the model."
+        "knees marked and a spec to copy for each. Nothing is compiled and nothing runs. Of a dump "
+        "with XLA's figures these correct the model."
     )
     parser.add_argument(
         "program",

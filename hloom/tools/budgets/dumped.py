@@ -34,7 +34,7 @@ class CompiledPlan:
 
 
 def compiled_plans(dump: ModuleDump) -> Iterator[CompiledPlan]:
-    """The plans of `remat` or `fit` for a budget that were compiled; what is damaged is left out."""
+    """The plans for a budget that were compiled; what is damaged is left out."""
     rows: list[tuple[dict[str, Any] | None, dict[str, Any]]] = []
     if dump.attempts:
         rows += [(_plan(dump, number), row) for number, row in enumerate(dump.attempts, 1)]
