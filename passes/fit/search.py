@@ -40,7 +40,7 @@ DEFAULT_MOVES = (RECOMPUTE, CHUNK, SPLIT_LOOP)
 _NEXT_TO_NOTHING = 0.002
 """The share of a step's time that is not worth more planning."""
 
-_SPLIT_VARIANTS = 2
+_SPLIT_VARIANTS = 1
 """Of how many variants the loops are split."""
 
 _WORTH_A_SPLIT = 0.98
