@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -44,7 +45,7 @@ class GroupLoop:
         bounds = [0, *at, trips]
         if self.reversed_:
             bounds = [trips - bound for bound in reversed(bounds)]
-        return list(zip(bounds[:-1], bounds[1:], strict=True))
+        return list(itertools.pairwise(bounds))
 
 
 @dataclass(frozen=True)

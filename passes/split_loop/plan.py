@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
@@ -33,7 +34,7 @@ class GroupSplit:
     def trip_counts(self) -> tuple[int, ...]:
         """The trip counts of the parts, in the order of the group's first loop."""
         bounds = (0, *self.at, self.group.trip_count)
-        return tuple(end - start for start, end in zip(bounds[:-1], bounds[1:], strict=True))
+        return tuple(end - start for start, end in itertools.pairwise(bounds))
 
     def __str__(self) -> str:
         parts = " + ".join(map(str, self.trip_counts))

@@ -29,7 +29,7 @@ pytestmark = DUMP_MARKS
             {"HLOOM_DUMP_TO": "d", "HLOOM_DUMP_PASSES": "touhc"},
             "HLOOM_DUMP_PASSES: there is no pass 'touhc'; wanted some of accumulate, barriers, "
             "capture, chunk, cse, fold-transposes, free-constants, inline, needs-touch, one-hot, "
-            "remat, replace-two, touch, unroll. "
+            "remat, replace-two, split-loop, touch, unroll. "
             "Did you mean 'touch'?",
         ),
         (
