@@ -238,6 +238,21 @@ def test_plans_are_tables_where_they_are_asked_for(run: Run) -> None:
         assert '{"' not in err
 
 
+def test_a_plan_of_fit_is_told_move_by_move(run: Run, fit_dump: tuple[Path, object]) -> None:
+    file, spec = str(fit_dump[0] / "00-input.mlir"), "fit{budget=500KiB min_bytes=1KiB}"
+    _, out, err = run(file, "-p", spec, "--print-plan=table", "--print-ir-after-all")
+    assert out.count(b"stablehlo.while") > 2
+    for told in (
+        "What was done, and what it costs",
+        "one-hot ",
+        "chunk{",
+        "Recomputed rather than kept",
+        "What runs in chunks, and why",
+    ):
+        assert f"\n{told}" in err
+    assert "// IR Dump After fit" in err
+
+
 def test_plans_are_lines_of_json(run: Run) -> None:
     _, _, err = run(write(ADD), "-p", "tell-target,complain", "--print-plan")
     lines = [json.loads(line) for line in err.splitlines() if line.startswith("{")]
