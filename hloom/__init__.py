@@ -1,11 +1,11 @@
 """hloom: MLIR passes over StableHLO inside jax.jit.
 
-Installed, it is found by JAX without an import: `JAX_HLOOM=remat python train.py`. A program that
+Installed, it is found by JAX without an import: `JAX_HLOOM=fit python train.py`. A program that
 compiles for devices that are only described, before any backend has started, imports it first:
 JAX has not looked for plugins then. Importing it gives the ways to set the passes from a program,
 and to ask what they did:
 
-    with hloom.passes("remat"): ...          # also jax.config.update("jax_hloom", "remat")
+    with hloom.passes("fit"): ...            # also jax.config.update("jax_hloom", "fit")
     hloom.records("train_step")
 
 and to write what they did to the programs of chosen steps to disk:

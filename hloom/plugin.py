@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from hloom.passes.framework.pipeline import Pipeline
 
 _FLAG_DOC = (
-    "Passes that hloom runs on every module before XLA, e.g. 'remat'; 'off' for none, 'default' "
+    "Passes that hloom runs on every module before XLA, e.g. 'fit'; 'off' for none, 'default' "
     "for the recommended ones. `hloom passes` lists them."
 )
 _MODULES_DOC = (
@@ -162,7 +162,7 @@ def _check_type(spec: Any, *, source: str) -> None:
     text = repr(spec)
     raise SpecError(
         f"{source}={text if len(text) <= 120 else f'{text[:120]}...'}: a spec is a string such as "
-        f"'remat'{hint}."
+        f"'fit'{hint}."
     )
 
 

@@ -21,11 +21,11 @@ switches it on."""
 
 _EPILOG = """\
 the flag, in its five forms:
-  JAX_HLOOM=remat python train.py                          one run of a program
-  jax.config.update("jax_hloom", "remat")                  one process
-  with hloom.passes("remat"): ...                          one block
-  jax.jit(step, compiler_options={"hloom": "remat"})       one function
-  lowered.compile(compiler_options={"hloom": "remat"})     one ahead-of-time compile
+  JAX_HLOOM=fit python train.py                            one run of a program
+  jax.config.update("jax_hloom", "fit")                    one process
+  with hloom.passes("fit"): ...                            one block
+  jax.jit(step, compiler_options={"hloom": "fit"})         one function
+  lowered.compile(compiler_options={"hloom": "fit"})       one ahead-of-time compile
 
 see also:
   hloom passes             the passes that a spec can name

@@ -51,8 +51,8 @@ def test_no_persistent_cache(run_python: RunPython) -> None:
     assert json.loads(run_python(STEP, JAX_HLOOM="replace-two{by=5}").stdout) == [20, None]
 
 
-# A training step with nested calls, a scan, randomness and a conditional, so that the recommended
-# passes have all they know of to look at; its residuals are above remat's min_bytes.
+# A training step with nested calls, a scan, randomness and a conditional, so that the passes have all
+# they know of to look at; its residuals are above remat's min_bytes.
 TRAINING_STEP = """
 import jax, jax.numpy as jnp
 def layer(x, w):
@@ -72,13 +72,17 @@ def test_every_process_makes_the_same_bytes(run_python: RunPython, tmp_path: Pat
     for seed in ("0", "4242"):
         folder = tmp_path / seed
         run_python(
-            TRAINING_STEP, JAX_HLOOM="default", HLOOM_DUMP_TO=str(folder), PYTHONHASHSEED=seed
+            TRAINING_STEP,
+            JAX_HLOOM="remat,fit{budget=min}",
+            HLOOM_DUMP_TO=str(folder),
+            PYTHONHASHSEED=seed,
         )
         # All but the manifests, which tell when, and how long it took.
         files = sorted(
             file for file in folder.rglob("*") if file.is_file() and file.name != "manifest.json"
         )
-        assert any("after-remat" in file.name for file in files)
+        for step in ("remat", "fit"):
+            assert any(f"after-{step}" in file.name for file in files)
         digests.append(
             {
                 str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest()

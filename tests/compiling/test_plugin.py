@@ -197,12 +197,12 @@ NO_STRINGS = [
 def test_a_spec_is_a_string(value: object, hint: str) -> None:
     with pytest.raises(hloom.SpecError) as caught:
         jax.config.update("jax_hloom", value)
-    assert str(caught.value) == f"jax_hloom={value!r}: a spec is a string such as 'remat'{hint}."
+    assert str(caught.value) == f"jax_hloom={value!r}: a spec is a string such as 'fit'{hint}."
 
 
 @pytest.mark.parametrize(("value", "hint"), NO_STRINGS)
 def test_a_jits_own_option_is_a_string(value: Any, hint: str) -> None:
-    said = f"compiler_options['hloom']={value!r}: a spec is a string such as 'remat'{hint}."
+    said = f"compiler_options['hloom']={value!r}: a spec is a string such as 'fit'{hint}."
     with pytest.raises(hloom.SpecError) as caught:
         fresh_jit(**with_option(value))(X)
     assert str(caught.value) == said
@@ -213,7 +213,7 @@ def test_a_jits_own_option_is_a_string(value: Any, hint: str) -> None:
 
 @pytest.mark.parametrize("value", [["remat"], {"remat": 1}, {"remat"}])
 def test_an_option_of_an_ahead_of_time_compile_need_not_be_hashable(value: Any) -> None:
-    with pytest.raises(hloom.SpecError, match="a spec is a string such as 'remat'"):
+    with pytest.raises(hloom.SpecError, match="a spec is a string such as 'fit'"):
         fresh_jit().lower(X).compile(**with_option(value))
 
 
@@ -247,7 +247,7 @@ print("after")
         "hloom.passes.framework.errors.SpecError: JAX_HLOOM='remta': unknown pass 'remta' "
         "(at character 1). "
         "Did you mean 'remat'? Passes: accumulate, barriers, capture, chunk, cse, "
-        "fold-transposes, free-constants, inline, one-hot, remat, split-loop, unroll; or "
+        "fit, fold-transposes, free-constants, inline, one-hot, remat, split-loop, unroll; or "
         "'default', or 'off'. `hloom passes` lists them with their options.\n"
     ) in result.stderr
     assert "During handling" not in result.stderr

@@ -165,7 +165,7 @@ runtime.register(runtime.targets("cpu"), "cpu")
 print(runtime.load_library().path)
 """
     )
-    assert run_python(script).stdout == f"remat\n{tmp_path / LIBRARY}\n"
+    assert run_python(script).stdout == f"fit\n{tmp_path / LIBRARY}\n"
 
 
 IN_THE_TREE = """

@@ -42,7 +42,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Trains a small GPT on the source files of Python's standard library twice, hloom off "
         "and on, from the same seed, and compares losses, XLA's memory figures, and times."
     )
-    parser.add_argument("--spec", default="default", help="the passes (default: %(default)s)")
+    parser.add_argument(
+        "--spec",
+        # What is recommended, `fit`, would leave a program as it is that fits any machine.
+        default="remat",
+        help="the passes, e.g. 'fit{budget=50%%}' (default: %(default)s)",
+    )
     parser.add_argument(
         "--steps",
         type=_positive,
