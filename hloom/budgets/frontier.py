@@ -126,8 +126,13 @@ class Frontier:
         """The points as a table of rich."""
         table = Table(box=None, pad_edge=False)
         for name, is_number in self.columns:
-            side = "right" if is_number else "left"
-            table.add_column(name, justify=side, no_wrap=name != "moves", overflow="fold")
+            # Moves may be broken, so that figures and specs are not.
+            table.add_column(
+                name,
+                justify="right" if is_number else "left",
+                no_wrap=name != "moves",
+                overflow="fold",
+            )
         for row in self.rows():
             table.add_row(*row)
         return table

@@ -43,11 +43,11 @@ def test_help_teaches_the_flag_and_the_commands(run: Run, words: tuple[str, ...]
     status, out, err = run(*words)
     assert (status, err) == (0, "")
     for line in (
-        "JAX_HLOOM=remat python train.py",
-        'jax.config.update("jax_hloom", "remat")',
-        'with hloom.passes("remat")',
-        'jax.jit(step, compiler_options={"hloom": "remat"})',
-        'lowered.compile(compiler_options={"hloom": "remat"})',
+        "JAX_HLOOM=fit python train.py",
+        'jax.config.update("jax_hloom", "fit")',
+        'with hloom.passes("fit")',
+        'jax.jit(step, compiler_options={"hloom": "fit"})',
+        'lowered.compile(compiler_options={"hloom": "fit"})',
         "passes",
         "demo",
         "hloom-opt",
