@@ -1,8 +1,8 @@
 """Shards: the bytes of a value on one device, in a program that is sharded over several.
 
-What `host_memory` leaves out takes none. Before XLA partitions a module its shapes are global. Shardy's propagation, run on a clone, finds
-how each value will be split. Memory that the partitioner's own collectives need, a gathered weight
-for one, is not counted.
+What `host_memory` leaves out takes none. Before XLA partitions a module its shapes are global.
+Shardy's propagation, run on a clone, finds how each value will be split. Memory that the
+partitioner's own collectives need, a gathered weight for one, is not counted.
 """
 
 from __future__ import annotations

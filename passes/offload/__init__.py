@@ -2,9 +2,9 @@
 
 The forward loop of a scan stacks its residuals, a slice a layer, and the backward loop reads them
 slice by slice. This pass puts such stacks into the host's memory. The backward loop carries the
-slice that it works on, and at the beginning of each iteration requests that of the next one, so that
-the copy runs beside a whole iteration's work. XLA's own placement of the load, right before its
-reader, exposes it.
+slice that it works on, and at the beginning of each iteration requests that of the next one: the
+copy then runs beside the work of an iteration. Loaded in the iteration that reads it, a slice is
+waited for.
 
 Before::
 
@@ -30,21 +30,23 @@ After::
       %1 = stablehlo.multiply %dx, %r
     }
 
-A stack goes to the host only where the link moves its slices in the time that the loops' own
-work takes, by the cost model: a store has what the forward body does after the value is made, a load
-has an iteration of the backward body, and all stacks of a loop share the link. The largest are taken
-first. ``exposed`` allows for more.
+A stack goes to the host only where the link moves its slices in the time that the loops' own work
+takes, by the cost model: a store can span what the forward body does without waiting for the value,
+a load can span an iteration of the backward body, and all stacks of a loop share the link. The
+largest are taken first. ``exposed`` allows for more.
+
+On the device each such stack leaves two slices: the one in use, and the next.
 
 Stacks stay on the device, and the plan says why, where the trip count is not constant, where
 anything but one backward loop reads them, where that does not begin with the slice that was stored
 last, and in loops inside other loops. Programs for anything but a GPU whose link is known stay as
 they are. Results are the same to the bit.
 
-XLA captures no copy between device and host in a CUDA graph: ``capture`` leaves loops with such
-stacks out, and says so.
+No CUDA graph holds a copy between device and host: ``capture`` leaves loops with such stacks out,
+and says so.
 
-The package: ``candidates`` (which stacks, and what each costs), ``link`` (what a loop's work hides),
-``plan``, ``rewrite``.
+The package: ``candidates`` (which stacks, and what each costs), ``link`` (what a loop's work
+hides), ``plan``, ``rewrite``.
 
 Source: JAX's ``save_and_offload_only_these_names``, whose annotations the pass writes.
 """
@@ -96,8 +98,8 @@ class Offload(Pass):
     )
     exposed: float = option(
         0.0,
-        doc="the share of their loops' time by which copies may lengthen a step, by the cost model; "
-        "0 takes only stacks whose copies are hidden",
+        doc="the share of the loops' time by which copies may lengthen a step, by the cost "
+        "model; 0 takes only stacks whose copies are hidden",
         minimum=0,
     )
 

@@ -21,7 +21,7 @@ from hloom.passes.framework.base import Target
 from hloom.passes.ir import mesh, walk
 from hloom.passes.ir.locations import operation_name, source_of
 from hloom.passes.ir.placement import is_stored_on_host
-from hloom.passes.ir.types import element_bits
+from hloom.passes.ir.types import element_bits, tensor_bytes
 from hloom.passes.offload.link import LoopWork, exposed_s
 
 
@@ -38,6 +38,7 @@ class OffloadCandidate:
       stack_bytes, slice_bytes: of the stack and of a slice, on one device.
       link_s: seconds that the link takes for a slice, each way.
       store_window_s: seconds of the forward body's work that a store can span.
+      load_window_s: seconds of the backward body's work that a load can span.
       forward, backward: the work of both loops.
     """
 
@@ -51,6 +52,7 @@ class OffloadCandidate:
     slice_bytes: int
     link_s: float
     store_window_s: float
+    load_window_s: float
     forward: LoopWork
     backward: LoopWork
 
@@ -68,7 +70,7 @@ class OffloadCandidate:
             "bytes": self.stack_bytes,
             "link_s": self.link_s,
             "store_window_s": self.store_window_s,
-            "load_window_s": self.backward.iteration_s,
+            "load_window_s": self.load_window_s,
         }
 
 
@@ -155,7 +157,8 @@ class _Finder:
 
     def _look_at(self, pair: LoopPair, residual: Residual) -> None:
         stack = residual.stack
-        slice_bytes = self._bytes(stack.update.operands[1])
+        slice_ = stack.update.operands[1]
+        slice_bytes = self._bytes(slice_)
         stack_bytes = slice_bytes * pair.forward.trip_count
         if stack_bytes < self.min_bytes or not slice_bytes:
             return
@@ -176,14 +179,17 @@ class _Finder:
                 stack_bytes=stack_bytes,
                 slice_bytes=slice_bytes,
                 link_s=slice_bytes / self.bytes_per_s,
-                store_window_s=forward.after_s(stack.update.operands[1]),
+                # Over several devices XLA may let copies span a collective, and nothing else.
+                store_window_s=forward.after_s(slice_) if self.devices == 1 else 0.0,
+                load_window_s=backward.iteration_s if self.devices == 1 else 0.0,
                 forward=forward,
                 backward=backward,
             )
         )
 
     def _leave(self, stack: StackedOutput, reason: str) -> None:
-        size = self._bytes(stack.update.results[0])
+        value = stack.update.results[0]
+        size = self._bytes(value) or tensor_bytes(value.type) or 0  # on the host it takes none
         if size >= self.min_bytes:
             self.left.append(StackLeft(stack.value, size, reason))
 
@@ -209,7 +215,7 @@ def exposed_seconds(chosen: Iterable[OffloadCandidate]) -> float:
         copies = [(one.link_s, one.store_window_s) for one in group]
         total += exposed_s(copies) * group[0].forward.trip_count
     for group in loads.values():
-        copies = [(one.link_s, one.backward.iteration_s) for one in group]
+        copies = [(one.link_s, one.load_window_s) for one in group]
         total += exposed_s(copies) * group[0].backward.trip_count
     return total
 

@@ -25,6 +25,7 @@ SCOPE = "hloom.offload"
 def apply_offload(chosen: Sequence[OffloadCandidate]) -> None:
     """Puts the stacks of the candidates into host memory."""
     replaced = Replacements()
+    before = [one.pair.forward.op.operands[one.residual.stack.number] for one in chosen]
     last: dict[str, ir.Value] = {}
     loops: dict[Hashable, ir.Operation] = {}
     for one in chosen:
@@ -42,6 +43,7 @@ def apply_offload(chosen: Sequence[OffloadCandidate]) -> None:
         last |= {id_: new.results[edit.position(number)] for id_, number in carried.items()}
     for old in reversed(replaced.ops):
         old.erase()
+    _erase_unread(before)
 
 
 def _position(op: ir.Operation) -> int:
@@ -65,6 +67,13 @@ def _store(one: OffloadCandidate, edit: WhileRewriter) -> int:
     carried = edit.add(nothing)
     edit.returned[carried] = slice_
     return carried
+
+
+def _erase_unread(values: list[ir.Value]) -> None:
+    """Erases what made the stacks before, where nothing else reads it."""
+    for value in dict.fromkeys(values):
+        if not any(True for _ in value.uses):
+            value.owner.operation.erase()
 
 
 def _load_ahead(one: OffloadCandidate, edit: WhileRewriter, first: ir.Value) -> None:
