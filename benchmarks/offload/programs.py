@@ -30,7 +30,7 @@ def perceptrons(
         return x + jnp.tanh(x @ first) @ second, None
 
     if by_hand:
-        layer = jax.checkpoint(  # type: ignore[assignment]
+        layer = jax.checkpoint(
             layer,
             policy=jax.checkpoint_policies.save_and_offload_only_these_names(
                 names_which_can_be_saved=[],

@@ -1,4 +1,4 @@
-"""Copies between device and host in XLA's schedule: what runs between a copy's start and its end."""
+"""Copies between device and host in XLA's schedule, and the products that run beside each."""
 
 from __future__ import annotations
 

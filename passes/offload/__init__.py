@@ -3,8 +3,8 @@
 The forward loop of a scan stacks its residuals, a slice a layer, and the backward loop reads them
 slice by slice. This pass puts such stacks into the host's memory. The backward loop carries the
 slice that it works on, and at the beginning of each iteration requests that of the next one: the
-copy then runs beside the work of an iteration. Loaded in the iteration that reads it, a slice is
-waited for.
+copy then runs beside the work of an iteration, where one loaded in the iteration that reads it is
+mostly waited for.
 
 Before::
 

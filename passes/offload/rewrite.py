@@ -12,6 +12,7 @@ from collections.abc import Hashable, Sequence
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
+from hloom.passes.analysis.loops.counted import defining_op
 from hloom.passes.ir import walk
 from hloom.passes.ir.locations import scoped
 from hloom.passes.ir.placement import DEVICE, PINNED_HOST, placed
@@ -72,8 +73,9 @@ def _store(one: OffloadCandidate, edit: WhileRewriter) -> int:
 def _erase_unread(values: list[ir.Value]) -> None:
     """Erases what made the stacks before, where nothing else reads it."""
     for value in dict.fromkeys(values):
-        if not any(True for _ in value.uses):
-            value.owner.operation.erase()
+        op = defining_op(value)
+        if op is not None and not any(True for _ in value.uses):
+            op.erase()
 
 
 def _load_ahead(one: OffloadCandidate, edit: WhileRewriter, first: ir.Value) -> None:
