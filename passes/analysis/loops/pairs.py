@@ -17,6 +17,7 @@ from hloom.passes.analysis.loops.counted import (
 )
 from hloom.passes.analysis.loops.dynamic import direction, dynamic_loops, same_count
 from hloom.passes.ir import walk
+from hloom.passes.ir.placement import is_stored_on_host
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,9 @@ def _pairs(
 
 
 def _reader(loop: CountedLoop, stack: StackedOutput) -> _StackReader | None:
-    """The only other operation of the loop's block that reads a stack."""
+    """The only other operation of the loop's block that reads a stack; None for one on the host."""
+    if is_stored_on_host(stack.update):
+        return None
     result = loop.op.results[stack.number]
     return _only_reader(stack, [result], result.type, None)
 
