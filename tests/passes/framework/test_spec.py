@@ -183,7 +183,10 @@ def test_mistakes_of_an_author_of_a_pass() -> None:
         (GivenByDefault, "GivenByDefault.limit: options of type int | None have no spelling in "),
         (Plain, "Plain.limit is not declared with option(...)"),
         (NoSpelling, "NoSpelling.limit: options of type <class 'complex'> have no spelling in "),
-        (AnyText, "AnyText.title: str and Words options, and only they, have choices, each a plain word"),
+        (
+            AnyText,
+            "AnyText.title: str and Words options, and only they, have choices, each a plain word",
+        ),
         (BadDefault, "BadDefault.limit: its default 3 is not a whole number, at most 2"),
     ):
         with pytest.raises(TypeError) as caught:
