@@ -242,9 +242,9 @@ class _Reader:
         counts = []
         for value in self._program.root.arguments:
             layout, read = self._of(value).layout, self._program.values[value]
-            # What a part reads may be the result of an operation outside of it.
-            if layout is not None and isinstance(read.owner, ir.Block):
-                counts.append((layout, argument_counts(ir.BlockArgument(read))))
+            # What a part reads may be the result of an operation outside of it, which has none.
+            if layout is not None:
+                counts.append((layout, argument_counts(read)))
         for node in self._program.root.inside():
             if node.op.name == CONSTRAINT:
                 layout = self._of(node.operands[0]).layout
