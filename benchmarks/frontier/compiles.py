@@ -24,6 +24,7 @@ from hloom.compiling.cross_process import Agreement
 from hloom.compiling.request import CompileRequest
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.ir.clone import clone_module
+from hloom.record import CompileRecord
 from hloom.targets.devices import placement_of, target_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -145,7 +146,7 @@ class Compiles:
         with module.context, ir.Location.unknown():
             record = compile_program(request).record
         planning_s = _cpu_seconds() - start_s - compiling_s
-        used = asked[record.best_attempt or 0]
+        used, plan = asked[record.best_attempt or 0], _plan(record)
         return BudgetPoint(
             **dataclasses.asdict(used.point(spec)),
             budget_bytes=budget_bytes,
@@ -154,7 +155,14 @@ class Compiles:
             complaint=record.complaint and without_place(record.complaint),
             planning_cpu_s=round(planning_s, 3),
             compile_cpu_s=round(sum(each.compile_cpu_s for each in asked), 3),
+            added_s=plan.get("weighted_seconds"),
+            moves=[each["pass"] for each in plan.get("moves", ())],
         )
+
+
+def _plan(record: CompileRecord) -> Mapping[str, Any]:
+    """The plan that was used; empty where no attempt has one."""
+    return {} if record.best_attempt is None else record.attempts[record.best_attempt].plan
 
 
 def without_place(text: str) -> str:

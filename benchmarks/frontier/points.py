@@ -46,6 +46,8 @@ class BudgetPoint(Point):
       complaint: what was told the user; None where nothing.
       planning_cpu_s: CPU seconds in hloom, over all attempts; None where nobody counted.
       compile_cpu_s: CPU seconds in XLA, over all attempts.
+      added_s: time that the plan adds to a step, by the model; None where it does not tell.
+      moves: the passes that the plan is made of, where it names any.
     """
 
     budget_bytes: int | None
@@ -54,6 +56,8 @@ class BudgetPoint(Point):
     complaint: str | None
     planning_cpu_s: float | None = None
     compile_cpu_s: float | None = None
+    added_s: float | None = None
+    moves: Sequence[str] = ()
 
     @property
     def attempts(self) -> int:
@@ -149,6 +153,7 @@ class Kept:
       above_floor: budgets not under the least memory that any of them gave.
       within: of these, how many steps took no more.
       work_falls: a larger budget never cost more work.
+      time_falls: nor more time by the model; None where the plans do not tell.
       memory_rises: nor less memory.
       median_error: of the predictions of the plans that were used.
       median_first_error: of the first plans that predicted anything, before XLA's figures
@@ -162,6 +167,7 @@ class Kept:
     above_floor: int
     within: int
     work_falls: bool
+    time_falls: bool | None
     memory_rises: bool
     median_error: float | None
     median_first_error: float | None
@@ -179,11 +185,13 @@ def kept(points: Sequence[BudgetPoint], none: Point) -> Kept:
     floor = min((p.step_bytes for _, p in budgets), default=0)
     above = [(budget, p) for budget, p in budgets if budget >= floor]
     work, memory = [p.flops for _, p in budgets], [p.step_bytes for _, p in budgets]
+    times = [p.added_s for _, p in budgets if p.added_s is not None]
     shares = (p.planning_share for _, p in budgets)
     return Kept(
         above_floor=len(above),
         within=sum(p.step_bytes <= budget for budget, p in above),
         work_falls=work == sorted(work, reverse=True),
+        time_falls=times == sorted(times, reverse=True) if times else None,
         memory_rises=memory == sorted(memory),
         median_error=_median(p.error for _, p in budgets),
         median_first_error=_median(p.first_error for _, p in budgets),

@@ -45,7 +45,15 @@ class Frontier:
 def summary_table(frontiers: dict[str, Frontier]) -> list[str]:
     """A row for each program and pass: points won, budgets kept and used, attempts, floors."""
     columns = ["program", "pass", "points won", "in products", "budgets kept", "work falls"]
-    columns += ["memory rises", "use", "compiles", "planning", "error", "of first plans"]
+    columns += [
+        "time falls",
+        "memory rises",
+        "use",
+        "compiles",
+        "planning",
+        "error",
+        "of first plans",
+    ]
     columns += ["floor, MiB", f"{FLOOR_POLICY}, MiB"]
     rows = [
         _summary_cells(frontier, name)
@@ -69,6 +77,7 @@ def _summary_cells(frontier: Frontier, name: str) -> list[str]:
         f"{sum(verdict.won_in_products for verdict in verdicts)} of {len(verdicts)}",
         f"{found.within} of {found.above_floor}",
         _yes(found.work_falls),
+        "" if found.time_falls is None else _yes(found.time_falls),
         _yes(found.memory_rises),
         _percent(found.median_use),
         "" if found.median_attempts is None else f"{found.median_attempts:g}",
@@ -87,7 +96,8 @@ def program_tables(frontier: Frontier) -> Iterator[str]:
     rows = (_policy_cells(frontier, p, name) for p in frontier.policies for name in frontier.passes)
     yield from table(columns, rows, names=3)
     columns = ["spec", "budget, MiB", "predicted", "real", "kept", "added GFLOP"]
-    columns += ["in products", "compiles", "planning, CPU s", "XLA, CPU s"]
+    columns += ["in products", "added ms, modelled", "compiles", "planning, CPU s", "XLA, CPU s"]
+    columns += ["moves"]
     for points in frontier.passes.values():
         yield ""
         yield from table(columns, [_budget_cells(frontier, point) for point in points])
@@ -125,9 +135,11 @@ def _budget_cells(frontier: Frontier, point: BudgetPoint) -> list[str]:
         _yes(point.step_bytes <= budget) if budget else "",
         frontier.added(point),
         f"{products:.2f}",
+        "" if point.added_s is None else f"{point.added_s * 1e3:.2f}",
         str(point.attempts),
         "" if point.planning_cpu_s is None else f"{point.planning_cpu_s:.2f}",
         "" if point.compile_cpu_s is None else f"{point.compile_cpu_s:.1f}",
+        ", ".join(f"`{move}`" for move in point.moves),
     ]
 
 

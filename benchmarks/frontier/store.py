@@ -142,4 +142,6 @@ are budgets that are not under the floor. "Use" is the share of a kept budget th
 "compiles" how often XLA was asked for a budget, each the median, the former of budgets that cost
 work. "Planning" is hloom's CPU time as a share of XLA's, median and most. "Error" is the prediction
 of the plan that was used against XLA's figure; that of the first plan is the model's alone, before
-XLA's figures corrected it."""
+XLA's figures corrected it. "Modelled" is the time that a plan adds to a step by the
+model that plans are chosen by; "work falls" and "time falls" say that no larger budget adds
+more."""

@@ -114,6 +114,16 @@ def test_how_a_budget_is_used_counts_where_it_costs_work() -> None:
     assert found.planning_shares == (0.0, 0.03, 0.05, 0.25)
 
 
+@pytest.mark.parametrize(("seconds", "falls"), [((3.0, 2.0), True), ((2.0, 3.0), False)])
+def test_time_falls_as_budgets_grow(seconds: tuple[float, float], falls: bool) -> None:
+    points = [
+        dataclasses.replace(budget_point(60 + n, 60, 1), added_s=each)
+        for n, each in enumerate(seconds)
+    ]
+    assert kept(points, NONE).time_falls is falls
+    assert kept([budget_point(60, 60, 1)], NONE).time_falls is None
+
+
 @pytest.mark.parametrize(
     ("count", "budgets"),
     [
@@ -137,7 +147,7 @@ def test_the_tables_and_the_plot(tmp_path: Path) -> None:
     )
     [_, _, summary] = summary_table({"toy": frontier})
     assert summary == (
-        "| a program | `remat` | 0 of 1 | 0 of 1 | 2 of 2 | yes | yes | 99.0 % | 2 "
+        "| a program | `remat` | 0 of 1 | 0 of 1 | 2 of 2 | yes |  | yes | 99.0 % | 2 "
         "| 7.5 %, at most 10.0 % | 0.0 % | 0.0 % | 99 | 90 |"
     )
     text = "\n".join(program_tables(frontier))
@@ -201,6 +211,7 @@ def test_a_point_has_what_a_compile_by_jax_has(tmp_path: Path) -> None:
     assert found.predictions == list(wanted.predictions)
     assert found.best == wanted.best_attempt
     assert found.planning_share is not None
+    assert found.added_s is not None
 
 
 def test_a_module_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
