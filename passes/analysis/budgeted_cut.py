@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import Bounds, LinearConstraint, OptimizeResult, milp
 from scipy.sparse import csr_matrix
+from scipy.sparse.csgraph import connected_components
 
 from hloom.passes.analysis.mincut import minimum_vertex_cut
 
@@ -79,7 +80,8 @@ def budgeted_vertex_cut(network: FlowNetwork, limit: int) -> frozenset[int] | No
     Of sets of one price it takes a lightest.
 
     Exact up to 400 vertices (a mixed-integer linear program, solved by HiGHS); of larger ones, and
-    where HiGHS gives up, the best cut with one price for every byte. None where nothing fits.
+    where HiGHS gives up, the best cut with one price for every byte, or with two where the network
+    has parts that are not connected. None where nothing fits.
     """
     if not network.sinks:
         return frozenset()
@@ -141,7 +143,10 @@ def _solve(network: FlowNetwork, limit: int, needed: list[int]) -> frozenset[int
 
 
 def _lagrangian_cut(network: FlowNetwork, limit: int) -> frozenset[int] | None:
-    """The cut at the highest price of recomputation, against a byte's, whose weight fits."""
+    """The cut at the highest price of recomputation, against a byte's, whose weight fits.
+
+    Where parts of the network are not connected, some of them may be cut at a price above it.
+    """
     weights, prices = network.weights, network.prices
     bound = 1 + sum(weights[sink] for sink in network.sinks)
 
@@ -151,7 +156,7 @@ def _lagrangian_cut(network: FlowNetwork, limit: int) -> frozenset[int] | None:
 
     highest = max(prices.values(), default=0) or 1
     low, high = 1.0 / highest, float(bound)
-    best = cut(0.0)
+    best, beyond = cut(0.0), cut(high)
     if network.weigh(best) > limit:
         return None
     for _ in range(_STEPS):
@@ -162,5 +167,38 @@ def _lagrangian_cut(network: FlowNetwork, limit: int) -> frozenset[int] | None:
             if network.price_of(kept) <= network.price_of(best):
                 best = kept
         else:
-            high = middle
-    return best
+            high, beyond = middle, kept
+    return _mixed(network, limit, best, beyond)
+
+
+def _mixed(
+    network: FlowNetwork, limit: int, within: frozenset[int], beyond: frozenset[int]
+) -> frozenset[int]:
+    """The set ``within``, with parts of ``beyond`` where these are not connected and it fits.
+
+    The part that saves most is taken first.
+    """
+    kept, price = within, network.price_of(within)
+    parts = [part for part in _unconnected(network) if within & part != beyond & part]
+    while True:
+        better: list[tuple[int, int, frozenset[int]]] = []
+        for number, part in enumerate(parts):
+            mixed = (kept - part) | (beyond & part)
+            if mixed != kept and network.weigh(mixed) <= limit:
+                better.append((network.price_of(mixed), number, mixed))
+        least = min(better, default=None, key=lambda one: one[:2])
+        if least is None or least[0] >= price:
+            return kept
+        price, _, kept = least
+
+
+def _unconnected(network: FlowNetwork) -> list[frozenset[int]]:
+    """The vertices of each part of the network that no edge connects with another one."""
+    count = len(network.weights)
+    starts, ends = np.array(network.edges, dtype=int).reshape(-1, 2).T
+    graph = csr_matrix((np.ones(len(starts)), (starts, ends)), shape=(count, count))
+    _, labels = connected_components(graph, directed=False)
+    parts: dict[int, list[int]] = {}
+    for vertex, label in enumerate(labels):
+        parts.setdefault(int(label), []).append(vertex)
+    return [frozenset(part) for part in parts.values()]

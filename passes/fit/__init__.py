@@ -34,7 +34,7 @@ from jax.extend.mlir import ir
 from hloom.passes.cse import Cse
 from hloom.passes.fit.plan import FitPlan
 from hloom.passes.fit.planner import FitPlanner
-from hloom.passes.fit.search import CHUNK, MOVES, RECOMPUTE, SPLIT_LOOP
+from hloom.passes.fit.search import DEFAULT_MOVES, MOVES
 from hloom.passes.framework.base import Pass, Target
 from hloom.passes.framework.feedback import Attempt, Complaint, MeasuredPass, Planner
 from hloom.passes.framework.options import Budget, Bytes, Words, option
@@ -68,7 +68,7 @@ class Fit(MeasuredPass[RematRecord]):
         "without the pass; or min, for the least that can be reached",
     )
     moves: Words = option(
-        Words((RECOMPUTE, CHUNK, SPLIT_LOOP)),
+        Words(DEFAULT_MOVES),
         doc="what may be done to the program. offload and accumulate are off unless named: what "
         "the first costs has not been measured on a device, the second changes the order of sums",
         choices=MOVES,

@@ -12,7 +12,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from hloom.passes.fit.variants import Variant, Variants
+from hloom.passes.chunk import Chunk
+from hloom.passes.fit.variants import Variant, Variants, moves_of
+from hloom.passes.framework.options import Bytes
 from hloom.passes.remat.budget.price_grid import Candidate
 from hloom.passes.remat.budget.search import Search, cheapest
 from hloom.passes.remat.record import Estimate, Measurement
@@ -27,10 +29,17 @@ RECOMPUTE, CHUNK, SPLIT_LOOP, OFFLOAD, ACCUMULATE = (
 MOVES = (RECOMPUTE, CHUNK, SPLIT_LOOP, OFFLOAD, ACCUMULATE)
 """The names of the moves, in the order in which they are tried."""
 
+DEFAULT_MOVES = (RECOMPUTE, CHUNK, SPLIT_LOOP)
+"""Those that are made unless others are named."""
+
 _NEXT_TO_NOTHING = 0.002
 """The share of a step's time that is not worth more planning."""
 
 _MICROBATCHES = (2, 4, 8, 16)
+
+_LARGE_PROGRAM_BYTES, _SMALLEST_CHUNKED = 2**30, 64
+"""`chunk` looks at values of its own `min_bytes` in a program that takes so much; in a smaller one
+at those of more than one part in so many of its peak."""
 
 _MORE_CHUNKS = (2, 4)
 """Times as many chunks as `chunk` takes by itself: recomputation lowers the rest of the peak."""
@@ -97,26 +106,30 @@ class FitSearch:
         yield ""
         if CHUNK in self._moves:
             yield "one-hot"
-            yield from self._chunked("", fits)
+            yield from self._chunked(fits)
         if ACCUMULATE in self._moves:
             for count in _MICROBATCHES:
                 yield f"accumulate{{microbatches={count}}}"
 
-    def _chunked(self, before: str, fits: Callable[[Estimate], bool]) -> Iterator[str]:
+    def _chunked(self, fits: Callable[[Estimate], bool]) -> Iterator[str]:
         """`chunk` as it is, and with more chunks where that does not fit."""
-        variant = self._variants.of("chunk")
-        if variant is None:
-            return
-        chunks = next(
-            (run.plan["chunks"] for run in variant.of.runs if run.step.name == "chunk"), 0
-        )
+        step = self._chunk()
+        variant = self._variants.of(str(step))
+        plans = {} if variant is None else {run.step.name: run.plan for run in variant.of.runs}
+        chunks = plans.get("chunk", {}).get("chunks")
         if not isinstance(chunks, int) or not chunks:
             return
-        yield "chunk"
+        yield str(step)
         for times in _MORE_CHUNKS:
-            if any(fits(one) for one in self.estimates.values() if _moves_of(one) == "chunk"):
+            if any(fits(one) for one in self.estimates.values() if moves_of(one) == str(step)):
                 return
-            yield f"chunk{{chunks={times * chunks}}}"
+            yield str(dataclasses.replace(step, chunks=times * chunks))
+
+    def _chunk(self) -> Chunk:
+        peak_bytes = self.estimate(None).temp_bytes
+        if peak_bytes >= _LARGE_PROGRAM_BYTES:
+            return Chunk()
+        return Chunk(min_bytes=Bytes(1 << max(peak_bytes // _SMALLEST_CHUNKED, 1).bit_length()))
 
     def _within(
         self,
@@ -129,7 +142,7 @@ class FitSearch:
         own = [
             dataclasses.replace(each, estimate=_lowered(variant, each.estimate))
             for each in tried
-            if _moves_of(each.estimate) == variant.moves
+            if moves_of(each.estimate) == variant.moves
         ]
         search.within(limit_bytes, lambda found: fits(_lifted(variant, found)), own)
         for found in search.estimates.values():
@@ -147,7 +160,7 @@ class FitSearch:
             known = [
                 _lowered(variant, each)
                 for each in self.estimates.values()
-                if _moves_of(each) == variant.moves
+                if moves_of(each) == variant.moves
             ]
             self._searches[variant.moves] = Search(variant.model, known)
         return self._searches[variant.moves]
@@ -155,10 +168,6 @@ class FitSearch:
     def _add(self, variant: Variant, found: Estimate) -> None:
         lifted = _lifted(variant, found)
         self.estimates.setdefault(lifted.candidate, lifted)
-
-
-def _moves_of(estimate: Estimate) -> str:
-    return "" if estimate.candidate is None else estimate.candidate.moves
 
 
 def _of_remat(candidate: Candidate) -> Candidate | None:

@@ -13,6 +13,7 @@ A field's type decides its spelling:
 | `Duration` | 60s, 1.5s, 500ms               | the largest exact unit   |
 | `Budget`   | 60GiB, 12.5%, fit, min         | the same way             |
 | `Axes`     | tokens, batch['x']:1;7         | the same way             |
+| `Cuts`     | 4, 4:8                         | the same way             |
 
 KiB, MiB, GiB and TiB are powers of 1024; KB, MB, GB and TB, powers of 1000.
 
@@ -36,6 +37,7 @@ from hloom.passes.framework.spellings import (
     Axes,
     Budget,
     Bytes,
+    Cuts,
     Duration,
     SpellingError,
     Words,
@@ -48,6 +50,7 @@ __all__ = [
     "Axes",
     "Budget",
     "Bytes",
+    "Cuts",
     "Duration",
     "OptionInfo",
     "SpellingError",
@@ -125,6 +128,8 @@ class OptionInfo:
             return isinstance(value, Budget) and spellings.is_possible_budget(value)
         if self.type is Axes:
             return spellings.are_axes(value)
+        if self.type is Cuts:
+            return spellings.are_cuts(value)
         if type(value) not in _KINDS[self.type].accepts:
             return False
         low = _KINDS[self.type].minimum if self.minimum is None else self.minimum
@@ -258,5 +263,11 @@ _KINDS: dict[Any, _Kind] = {
         (Axes,),
         spellings.parse_axes,
         spellings.print_axes,
+    ),
+    Cuts: _Kind(
+        "ascending numbers from 1, parted by ':', such as 4 or 4:8",
+        (Cuts,),
+        spellings.parse_cuts,
+        spellings.print_cuts,
     ),
 }

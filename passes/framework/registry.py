@@ -22,7 +22,7 @@ from hloom.passes.framework.errors import reason_of
 GROUP = "hloom.passes"
 """The entry-point group in which distributions register passes."""
 
-DEFAULT = "remat"
+DEFAULT = "fit"
 """What the spec "default" stands for: the recommended passes."""
 
 _OWN = {
@@ -37,6 +37,7 @@ _OWN = {
     "inline": "hloom.passes.inline:Inline",
     "one-hot": "hloom.passes.one_hot:OneHot",
     "remat": "hloom.passes.remat:Remat",
+    "split-loop": "hloom.passes.split_loop:SplitLoop",
     "unroll": "hloom.passes.unroll:Unroll",
 }
 """Where the passes of hloom are, by name."""

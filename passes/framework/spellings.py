@@ -46,6 +46,13 @@ class Axes:
     places: tuple[tuple[str, int], ...]
 
 
+@dataclasses.dataclass(frozen=True)
+class Cuts:
+    """Where parts of something begin, the first one left out: at least one number, ascending."""
+
+    positions: tuple[int, ...]
+
+
 class SpellingError(ValueError):
     """A value that is spelled wrongly; its text is a hint for the user, or empty."""
 
@@ -201,6 +208,22 @@ def are_axes(axes: Any) -> bool:
         return isinstance(axes, Axes) and parse_axes(print_axes(axes)) == axes
     except (SpellingError, TypeError, ValueError):
         return False
+
+
+def parse_cuts(text: str) -> Cuts:
+    return Cuts(tuple(map(parse_int, text.split(":"))))
+
+
+def print_cuts(cuts: Cuts) -> str:
+    return ":".join(map(str, cuts.positions))
+
+
+def are_cuts(cuts: Any) -> bool:
+    """Whether they are spelled in a spec, and read back."""
+    if not isinstance(cuts, Cuts) or not all(type(at) is int for at in cuts.positions):
+        return False
+    ascending = sorted({0, *cuts.positions})
+    return bool(cuts.positions) and [0, *cuts.positions] == ascending and ascending[-1] <= LARGEST
 
 
 def parse_words(text: str, choices: tuple[str, ...]) -> Words:

@@ -157,3 +157,21 @@ def test_a_large_network_within_a_limit_is_near_the_exact_one(
     assert network.weigh(near) <= limit
     least = network.price_of(exact)
     assert least <= network.price_of(near) <= 1.2 * least
+
+
+def test_parts_of_a_large_network_are_cut_at_different_prices(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Three copies of a chain: within the limit one of them keeps what is dear to make."""
+    weights = [1, 30, 40] * 3
+    edges = [(start + step, start + step + 1) for start in (0, 3, 6) for step in (0, 1)]
+    prices = {vertex: 100 for start in (0, 3, 6) for vertex in (start + 1, start + 2)}
+    network = FlowNetwork(weights, edges, [0, 3, 6], [2, 5, 8], prices)
+    limit = 1 + 1 + 40
+    exact = budgeted_vertex_cut(network, limit)
+    monkeypatch.setattr("hloom.passes.analysis.budgeted_cut._MOST_VERTICES", 0)
+    near = budgeted_vertex_cut(network, limit)
+    assert exact is not None
+    assert near is not None
+    assert network.weigh(near) <= limit
+    assert network.price_of(near) == network.price_of(exact) == 400

@@ -1,0 +1,125 @@
+"""Split a scan over layers into two or three, so that ``remat`` can plan each of them otherwise.
+
+A scan stacks the same residuals in all of its iterations, so that a plan of ``remat`` treats all
+layers alike: the memory of its plans goes in steps of a value times the trip count. Between two
+steps a budget pays for memory that it does not use. This pass writes the forward loop and its
+backward loop as parts, one behind the other. Each part has its own body and its own stacks, and
+``remat`` after it can store more in one part than in another.
+
+Before::
+
+    %0:3 = stablehlo.while(%i = 0, %c = %x, %s = %zeros_12) cond { %i < 12 } do {
+      %1 = stablehlo.tanh %c
+      %2 = stablehlo.dynamic_update_slice %s, %1, %i
+      stablehlo.return %i + 1, %1, %2
+    }
+    %3:3 = stablehlo.while(%i = 0, %g = %y, %s = %0#2) cond { %i < 12 } do {
+      %4 = stablehlo.dynamic_slice %s, 11 - %i
+      ...
+    }
+
+After, with ``at=8``::
+
+    %0:3 = stablehlo.while(%i = 0, %c = %x, %s = %zeros_8) cond { %i < 8 } do {
+      %1 = stablehlo.tanh %c
+      %2 = stablehlo.dynamic_update_slice %s, %1, %i
+      stablehlo.return %i + 1, %1, %2
+    }
+    %3:3 = stablehlo.while(%i = 0, %c = %0#1, %s = %zeros_4) cond { %i < 4 } do { ... }
+    %4:3 = stablehlo.while(%i = 0, %g = %y, %s = %3#2) cond { %i < 4 } do {
+      %5 = stablehlo.dynamic_slice %s, 3 - %i
+      ...
+    }
+    %6:3 = stablehlo.while(%i = 0, %g = %4#1, %s = %0#2) cond { %i < 8 } do {
+      %7 = stablehlo.dynamic_slice %s, 7 - %i
+      ...
+    }
+
+The parts run the same operations on the same values in the same order, so that the results stay
+the same. Alone the pass saves no memory; the program has more bodies to compile. A part reads the
+scan's inputs in place, at its counter plus its first iteration. A stack that is read by anything
+but these loops, as the outputs of a scan, stays whole and goes through all parts.
+
+The pass splits a forward loop that stacks residuals together with the backward loop that reads
+them, and all loops that share stacks with these. A loop stays whole if its trip count is known only
+at run time, if it has sharding attributes for each carry, or if a part would have fewer than two
+iterations. Loops inside of a split one stay in its bodies.
+
+The package, in the order in which a module passes through it:
+
+- ``groups`` finds the loops that can be split, and why others cannot;
+- ``choice`` tells where to split for a budget, from what plans without a split take;
+- ``plan`` has the positions, ``rewrite`` writes the parts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jax.extend.mlir import ir
+
+from hloom.passes.cse import Cse
+from hloom.passes.framework.base import Pass, Target
+from hloom.passes.framework.options import Cuts, option
+from hloom.passes.framework.text import pluralize
+from hloom.passes.inline import Inline
+from hloom.passes.split_loop.groups import LEAST_TRIPS, LoopGroup, WholeLoop, splittable
+from hloom.passes.split_loop.plan import (
+    MOST_PARTS,
+    GroupSplit,
+    SplitPlan,
+    SplitPositionError,
+    even_positions,
+    plan_split,
+)
+from hloom.passes.split_loop.rewrite import apply_split
+
+
+@dataclass(frozen=True)
+class SplitLoop(Pass):
+    """Split scans into parts."""
+
+    name: ClassVar[str] = "split-loop"
+    summary: ClassVar[str] = "split a scan in parts, so that remat can plan each of them otherwise"
+    example: ClassVar[str] = "split-loop{at=8},remat{budget=60GiB}"
+    requires: ClassVar[tuple[type[Pass], ...]] = (Inline, Cse)
+    once: ClassVar[bool] = True
+
+    parts: int = option(
+        2, doc="parts of equal length that each loop becomes", minimum=2, maximum=MOST_PARTS
+    )
+    at: Cuts | None = option(
+        None, doc="the iterations at which a part begins, instead of parts of equal length"
+    )
+    min_trips: int = option(
+        2 * LEAST_TRIPS, doc="loops of fewer iterations stay whole", minimum=2 * LEAST_TRIPS
+    )
+
+    def plan(self, module: ir.Module, target: Target) -> SplitPlan:
+        groups, whole = splittable(module.operation)
+        splits: list[GroupSplit] = []
+        for group in groups:
+            found = self._split(group)
+            if isinstance(found, GroupSplit):
+                splits.append(found)
+            else:
+                whole.append(WholeLoop(group.loops[0].loop.op, found))
+        refused = self.at is not None and not splits
+        refusal = f"{self}: no loop is split. {'; '.join(map(str, whole))}" if refused else ""
+        return SplitPlan(tuple(splits), tuple(whole), refusal)
+
+    def _split(self, group: LoopGroup) -> GroupSplit | str:
+        """The split of a group, or why it stays whole."""
+        trips = group.trip_count
+        if trips < self.min_trips:
+            return f"it has {pluralize(trips, 'iteration')}, fewer than min_trips={self.min_trips}"
+        at = even_positions(trips, self.parts) if self.at is None else self.at.positions
+        try:
+            return plan_split(group, at)
+        except SplitPositionError as error:
+            return str(error)
+
+    def apply(self, plan: SplitPlan) -> None:
+        for split in plan.splits:
+            apply_split(split)

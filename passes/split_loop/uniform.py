@@ -1,0 +1,30 @@
+"""What plans of `remat` take that treat all iterations of a loop alike, by its model."""
+
+from __future__ import annotations
+
+from hloom.passes.ir import walk
+from hloom.passes.remat.budget.estimate import Model
+from hloom.passes.remat.budget.price_grid import PRICES, STEPS, Candidate
+from hloom.passes.split_loop.choice import UniformPlan
+from hloom.passes.split_loop.groups import LoopGroup
+
+
+def uniform_plans(model: Model, group: LoopGroup, window_length: int = 0) -> list[UniformPlan]:
+    """The plans at the grid prices for the model's module, in which ``group`` is whole.
+
+    Where several prices decide the same for loops, the plan is estimated once.
+    """
+    numbers = {model.number[walk.key(each.loop.op)] for each in group.loops}
+    found: list[UniformPlan] = []
+    before = None
+    for price in range(0, PRICES * STEPS, STEPS):
+        plans = model.loops.plans(price)
+        if plans == before:
+            continue
+        before = plans
+        effects = model.loops.at(price)
+        estimate = model.estimate(Candidate(window_length, price))
+        stacks = [effects[number].stacked_bytes for number in numbers & effects.keys()]
+        stacked_bytes = sum(stacks) if stacks else group.stacked_bytes
+        found.append(UniformPlan(estimate.temp_bytes, stacked_bytes, estimate.seconds))
+    return found
