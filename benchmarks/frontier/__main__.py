@@ -21,9 +21,10 @@ from jax.extend.mlir import ir
 
 from benchmarks.common.h100 import MEBI_BYTES, placement
 from benchmarks.common.subjects import POLICIES
+from benchmarks.frontier import store
 from benchmarks.frontier.compiles import ROOT, Compiles, without_place
 from benchmarks.frontier.points import BudgetPoint, Point, budgets_between
-from benchmarks.frontier.store import PASSES, PROGRAMS, FrontierStore
+from benchmarks.frontier.store import PASSES, PROGRAMS
 from hloom.passes.framework import registry
 from hloom.passes.framework.errors import PassError
 from hloom.passes.framework.options import print_bytes
@@ -44,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     passes = chosen.passes.split(",") if chosen.passes else _known_passes()
     if unknown := set(passes) - set(registry.names()):
         parser.error(f"no pass {', '.join(sorted(unknown))}")
-    store, sharding = FrontierStore(), placement()
+    sharding = placement()
     compiles = Compiles(sharding, ROOT / "build" / "frontier" / f"{jaxlib.__version__}.json")
     count = QUICK_BUDGETS if chosen.quick else chosen.budgets
     failed = False

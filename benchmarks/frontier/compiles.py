@@ -82,10 +82,7 @@ class Compiles:
     def __init__(self, sharding: Any, file: Path) -> None:
         self._devices = jax.devices("cpu")[:1] if sharding is None else list(sharding.device_set)
         self._file = file
-        self._known: dict[str, ModuleFigures] = {}
-        if self._file.exists():
-            found = json.loads(self._file.read_text("utf-8"))
-            self._known = {digest: ModuleFigures(**each) for digest, each in found.items()}
+        self._known = self._read()
 
     def figures(self, module: ir.Module) -> ModuleFigures:
         """XLA's figures of a module as it is."""
@@ -109,10 +106,20 @@ class Compiles:
             self._write()
         return self._known[digest]
 
+    def _read(self) -> dict[str, ModuleFigures]:
+        if not self._file.exists():
+            return {}
+        found = json.loads(self._file.read_text("utf-8"))
+        return {digest: ModuleFigures(**each) for digest, each in found.items()}
+
     def _write(self) -> None:
-        self._file.parent.mkdir(parents=True, exist_ok=True)
+        # Another process may have written meanwhile, and this one may end at once.
+        self._known = self._read() | self._known
         entries = {digest: dataclasses.asdict(each) for digest, each in self._known.items()}
-        self._file.write_text(json.dumps(entries, indent=1) + "\n", encoding="utf-8")
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        written = self._file.with_suffix(f".{os.getpid()}")
+        written.write_text(json.dumps(entries, indent=1) + "\n", encoding="utf-8")
+        written.replace(self._file)
 
     def under(self, module: ir.Module, spec: str, budget_bytes: int | None) -> BudgetPoint:
         """What a spec gives, by hloom's own loop: plan, compile, plan again.

@@ -24,51 +24,54 @@ PASSES = ("fit", "remat")
 NAME = "frontier_h100"
 
 
-class FrontierStore:
-    """The results of the JAX that runs this; written whenever any are added."""
+def add_policies(program: str, points: Sequence[Point]) -> None:
+    """Takes the place of what was known of a program under policies, with this JAX."""
+    programs = _programs()
+    _entry(programs, program)["policies"] = [dataclasses.asdict(point) for point in points]
+    _write(programs)
 
-    def __init__(self) -> None:
-        file = RESULTS / f"{NAME}.json"
-        report: Report = json.loads(file.read_text("utf-8")) if file.exists() else {}
-        self._programs: dict[str, dict[str, Any]] = report.get(jax.__version__, {}).get(
-            "programs", {}
-        )
 
-    def add_policies(self, program: str, points: Sequence[Point]) -> None:
-        """Takes the place of what was known of the program under policies."""
-        self._program(program)["policies"] = [dataclasses.asdict(point) for point in points]
-        self._write()
+def add_pass(
+    program: str, name: str, points: Sequence[BudgetPoint], failures: Mapping[str, str]
+) -> None:
+    """Takes the place of what was known of a program under a pass, with this JAX."""
+    programs = _programs()
+    passes = _entry(programs, program)["passes"]
+    passes[name] = {
+        "points": [dataclasses.asdict(point) for point in points],
+        "failures": dict(failures),
+    }
+    _entry(programs, program)["passes"] = {each: passes[each] for each in sorted(passes)}
+    _write(programs)
 
-    def add_pass(
-        self, program: str, name: str, points: Sequence[BudgetPoint], failures: Mapping[str, str]
-    ) -> None:
-        """Takes the place of what was known of the program under a pass."""
-        found = {
-            "points": [dataclasses.asdict(point) for point in points],
-            "failures": dict(failures),
-        }
-        passes = self._program(program)["passes"] | {name: found}
-        self._programs[program]["passes"] = {each: passes[each] for each in sorted(passes)}
-        self._write()
 
-    def _program(self, program: str) -> dict[str, Any]:
-        return self._programs.setdefault(program, {"policies": [], "passes": {}})
+def draw() -> None:
+    """Writes the plot of the JAX that runs this."""
+    measured = frontiers(_programs())
+    if measured:
+        title = f"compiled for an H100, jax {jax.__version__}"
+        plot(measured, title, RESULTS / drawing(jax.__version__))
 
-    def _write(self) -> None:
-        ordered = {name: self._programs[name] for name in PROGRAMS if name in self._programs}
-        entry = {
-            "hloom": hloom.__version__,
-            "python": platform.python_version(),
-            "programs": ordered,
-        }
-        update_report(NAME, entry, markdown, RESULTS)
 
-    def draw(self) -> None:
-        """Writes the plot of the JAX that runs this."""
-        measured = frontiers(self._programs)
-        if measured:
-            title = f"compiled for an H100, jax {jax.__version__}"
-            plot(measured, title, RESULTS / drawing(jax.__version__))
+def _programs() -> dict[str, dict[str, Any]]:
+    """What is known with this JAX; another process may have added to it since the last time."""
+    file = RESULTS / f"{NAME}.json"
+    report: Report = json.loads(file.read_text("utf-8")) if file.exists() else {}
+    programs: dict[str, dict[str, Any]] = report.get(jax.__version__, {}).get("programs", {})
+    return programs
+
+
+def _entry(programs: dict[str, dict[str, Any]], program: str) -> dict[str, Any]:
+    return programs.setdefault(program, {"policies": [], "passes": {}})
+
+
+def _write(programs: dict[str, dict[str, Any]]) -> None:
+    entry = {
+        "hloom": hloom.__version__,
+        "python": platform.python_version(),
+        "programs": {name: programs[name] for name in PROGRAMS if name in programs},
+    }
+    update_report(NAME, entry, markdown, RESULTS)
 
 
 def frontiers(programs: dict[str, dict[str, Any]]) -> dict[str, Frontier]:

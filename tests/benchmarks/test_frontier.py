@@ -229,9 +229,8 @@ def test_what_is_measured_is_merged_into_what_is_known(
     monkeypatch.setattr(store, "RESULTS", tmp_path)
     none, policy = point(200, 10), dataclasses.replace(point(90, 15), label="nothing_saveable")
     for program, name in (("lstm", "remat"), ("llama", "remat"), ("lstm", "fit")):
-        results = store.FrontierStore()
-        results.add_policies(program, [none, policy])
-        results.add_pass(program, name, [budget_point(100, 99, 16)], {})
+        store.add_policies(program, [none, policy])
+        store.add_pass(program, name, [budget_point(100, 99, 16)], {})
     text = (tmp_path / "frontier_h100.md").read_text("utf-8")
     rows = [line.split(" | ")[:2] for line in text.splitlines() if " of 1 | " in line]
     assert rows == [
