@@ -7,7 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hloom.passes.framework.feedback import Attempt, PlanRecord, number, prediction_of
+from hloom.passes.framework.feedback import (
+    Attempt,
+    PlanRecord,
+    number,
+    prediction_of,
+    whole_number,
+)
 from hloom.passes.remat.budget.price_grid import Candidate
 from hloom.passes.remat.obstacle import RematObstacle
 
@@ -35,7 +41,7 @@ class Estimate:
     def from_json(cls, found: Mapping[str, Any]) -> Estimate:
         return cls(
             _candidate(found["setting"]),
-            int(found["temp_bytes"]),
+            whole_number(found["temp_bytes"]),
             number(found["weighted_seconds"]),
         )
 
@@ -114,7 +120,7 @@ class RematRecord(PlanRecord):
         estimate = None
         if "model_temp_bytes" in plan:
             estimate = Estimate.from_json({**plan, "temp_bytes": plan["model_temp_bytes"]})
-        obstacle = plan.get("obstacle")
+        obstacle, unmodified = plan.get("obstacle"), plan.get("model_unmodified_bytes")
         return cls(
             prediction=prediction_of(plan),
             unplanned=plan.get("unplanned"),
@@ -122,7 +128,7 @@ class RematRecord(PlanRecord):
             considered=tuple(map(Estimate.from_json, plan.get("considered", ()))),
             added_seconds=number(plan.get("added_seconds", 0.0)),
             obstacle=None if obstacle is None else RematObstacle(obstacle),
-            unmodified_bytes=plan.get("model_unmodified_bytes"),
+            unmodified_bytes=None if unmodified is None else whole_number(unmodified),
         )
 
 
