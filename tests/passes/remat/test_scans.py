@@ -47,7 +47,7 @@ class LoopsPlan:
         return f"{len(self.scans)} pairs of loops"
 
     def to_json(self) -> dict[str, object]:
-        return {"scans": [scan.to_json() for scan in self.scans]}
+        return {"scans": [pair for scan in self.scans for pair in scan.to_json()]}
 
 
 @dataclasses.dataclass(frozen=True)
