@@ -12,15 +12,16 @@ backward body, right before the inner backward loop, and its stacks live for one
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 
 from jax.extend.mlir import ir
 
 from hloom.passes.analysis.block_graph import FROM_OUTSIDE, BlockGraph
 from hloom.passes.analysis.loops.counted import StackedOutput, defining_op
-from hloom.passes.analysis.loops.pairs import LoopPair, loop_pairs, nested_pairs
+from hloom.passes.analysis.loops.pairs import LoopPair, nested_pairs
 from hloom.passes.ir import walk
 from hloom.passes.ir.op_facts import Kind
+from hloom.passes.ir.types import tensor_bytes
 
 _DEEPEST = 4
 """The most levels of nested loops that are planned together."""
@@ -167,26 +168,20 @@ class ScanBody:
 
 
 def inner_pairs(outer: LoopPair) -> list[LoopPair]:
-    """The inner pairs of an outer pair, each loop in one of them.
-
-    Those are left out that share a loop with another pair of their own block that may be a
-    gradient: with one whose second loop runs backward.
-    """
-    blocks = outer.forward.body, outer.backward.body
-    taken = {
-        walk.key(loop.op)
-        for block in blocks
-        for pair in loop_pairs(block)
-        if pair.reversed_
-        for loop in (pair.forward, pair.backward)
-    }
+    """The inner pairs of an outer pair, each loop in one of them: in the one that stacks most."""
     chosen: list[LoopPair] = []
-    for pair in nested_pairs(outer):
+    taken: set[Hashable] = set()
+    for pair in sorted(nested_pairs(outer), key=_stacked_bytes, reverse=True):
         loops = {walk.key(pair.forward.op), walk.key(pair.backward.op)}
         if not loops & taken:
             chosen.append(pair)
             taken |= loops
     return chosen
+
+
+def _stacked_bytes(pair: LoopPair) -> int:
+    trips = pair.forward.trip_count
+    return sum((tensor_bytes(residual.stored.type) or 0) * trips for residual in pair.residuals)
 
 
 def _stands_before(op: ir.Operation, loop: ir.Operation) -> bool:

@@ -23,28 +23,22 @@ from hloom.passes.remat.scan.bodies import ScanBody, inner_pairs
 
 def scan_groups(block: ir.Block, min_bytes: int) -> list[list[ScanBody]]:
     """The bodies of each group of loops of a block, those of earlier loops first."""
-    by_forward: dict[Hashable, list[LoopPair]] = {}
-    for pair in _free(block, loop_pairs(block)):
-        by_forward.setdefault(walk.key(pair.forward.op), []).append(pair)
-    chosen = [_chosen(pairs) for pairs in by_forward.values() if _is_large(pairs, min_bytes)]
+    chosen = [_chosen(found) for found in _free(block) if _is_large(found, min_bytes)]
     return [_linked(_with_chains(group)) for group in _connected(chosen)]
 
 
-def _free(block: ir.Block, pairs: Iterable[LoopPair]) -> list[LoopPair]:
-    """The pairs that were not rematerialized before, nor are planned with loops around them."""
-    found = [pair for pair in pairs if not _is_done(pair)]
-    if not all(pair.reversed_ for pair in found):
-        taken = _planned_from_outside(block)
-        found = [
-            pair
-            for pair in found
-            if pair.reversed_
-            or taken.isdisjoint((walk.key(pair.forward.op), walk.key(pair.backward.op)))
-        ]
+def _free(block: ir.Block) -> list[list[LoopPair]]:
+    """By forward loop, the pairs not rematerialized before that share no loop with outer ones.
+
+    What is stacked for a loop around both is in memory in each iteration of that one.
+    """
+    taken = _planned_from_outside(block)
     by_forward: dict[Hashable, list[LoopPair]] = {}
-    for pair in found:
-        by_forward.setdefault(walk.key(pair.forward.op), []).append(pair)
-    return [pair for group in by_forward.values() for pair in closed(group)]
+    for pair in loop_pairs(block):
+        forward, backward = walk.key(pair.forward.op), walk.key(pair.backward.op)
+        if not _is_done(pair) and forward not in taken and backward not in taken:
+            by_forward.setdefault(forward, []).append(pair)
+    return [pairs for found in by_forward.values() if (pairs := closed(found))]
 
 
 def _is_done(pair: LoopPair) -> bool:
@@ -63,7 +57,7 @@ def _planned_from_outside(block: ir.Block) -> set[Hashable]:
     return {
         walk.key(each.op)
         for outer in loop_pairs(loop.block)
-        if loop in (outer.forward.op, outer.backward.op)
+        if loop in (outer.forward.op, outer.backward.op) and not _is_done(outer)
         for pair in inner_pairs(outer)
         for each in (pair.forward, pair.backward)
     }

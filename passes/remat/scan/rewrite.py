@@ -167,9 +167,9 @@ def _rebuild_forward(
     for part, rebuilt in zip(parts, inner, strict=True):
         for value in () if part.rerun else _handed_on(part, rebuilt):
             if value not in numbers:
-                number = there.get(value)
+                known = there.get(value)
                 numbers[value] = (
-                    edit.add_stack(value, trip_count, index) if number is None else number
+                    edit.add_stack(value, trip_count, index) if known is None else known
                 )
     outer = {
         argument: operand
