@@ -7,7 +7,15 @@ from typing import Any
 import jax
 import pytest
 from jax.extend.mlir import ir
-from support.linked_scans import LINKED, adapted, arguments, energy, forces, random_chain
+from support.linked_scans import (
+    LINKED,
+    adapted,
+    arguments,
+    energy,
+    forces,
+    pulled_twice,
+    random_chain,
+)
 from support.programs import PROGRAMS
 from support.remat_loops import (
     CHEAP,
@@ -102,12 +110,12 @@ def test_no_more_is_stacked_than_with_checkpointed_layers(function: Any) -> None
 
 
 def test_one_stack_serves_both_loops_that_read_it() -> None:
-    function, given = LINKED["pulled_twice"]()
-    plans = plans_of(jax.jit(function).lower(*given), spec_of(FREE))
-    stored = [[value["type"] for value in plan["stored"]] for plan in plans]
-    assert stored[0] == stored[1] == ["tensor<32x8xf32>"]
+    lowered = jax.jit(pulled_twice).lower(*arguments())
+    one, other = plans_of(lowered, spec_of(FREE))
+    assert [value["type"] for value in one["stored"]] == ["tensor<32x8xf32>"]
+    assert one["stored"] == other["stored"]
     # What both drop is counted once.
-    assert plans[0]["freed_bytes"] > 0 == plans[1]["freed_bytes"]
+    assert one["freed_bytes"] > 0 == other["freed_bytes"]
 
 
 def test_a_value_is_kept_where_recomputing_it_twice_costs_more() -> None:
@@ -127,7 +135,7 @@ def test_a_value_is_kept_where_recomputing_it_twice_costs_more() -> None:
     def once() -> Any:
         return jax.grad(energy, 1), arguments()
 
-    one, two = products(once), products(LINKED["pulled_twice"])
+    one, two = products(once), products(lambda: (pulled_twice, arguments()))
     assert one[0] == 1
     assert two[0] == 2
     last = [max(n for n, count in enumerate(found) if count) for found in (one, two)]
