@@ -3,8 +3,8 @@
 A value that the backward pass reads occupies memory from the time the forward pass computes it.
 This pass clones its computation next to the backward reader; the clones start from other values
 that are saved. Which values to save is a minimum vertex cut, solved for each window of the
-backward pass of a straight-line block, and for the body of each ``lax.scan`` together with the
-scans inside it.
+backward pass of a straight-line block, and for the bodies of ``lax.scan`` loops that read what
+others stack, together with the scans inside them.
 
 Without a budget only cheap work is recomputed (elementwise operations, broadcasts, conversions,
 transposes, slices, reductions), and only if that saves memory.
@@ -48,13 +48,19 @@ behind a barrier XLA could not fold them and would keep them alive. All other va
 start from pass the barrier, so that XLA's CSE cannot merge the clones with the first computation. A
 rewritten scan needs no barrier, since the forward and the backward body are separate computations:
 the forward loop stacks other residuals, and the backward body recomputes the rest. On a target that
-drops barriers early (XLA:CPU of jaxlib 0.10) only scans are rewritten. Work that a user's
-``jax.checkpoint`` recomputes counts as backward work and stays as it is.
+drops barriers early (XLA:CPU of jaxlib 0.10) only scans are rewritten. In straight-line blocks work
+that a user's ``jax.checkpoint`` recomputes counts as backward work and stays as it is.
+
+Two loops are planned together where one reads, slice by slice, what the other stacks, whatever they
+are for: a gradient inside of another gradient, a second derivative, or no gradient at all. Where
+several loops read a stack, its values are kept for all of them or recomputed in each. A loop that
+reads stacks may itself stack for others; what is recomputed at the end of such a chain starts from
+what its first loop stored.
 
 The package, in the order in which a module passes through it:
 
 - ``plan`` decides: without a budget `plan_cheap`, with one `BudgetPlanner`;
-- ``block/`` plans and rewrites straight-line code, ``scan/`` pairs of loops;
+- ``block/`` plans and rewrites straight-line code, ``scan/`` loops that stacks connect;
 - ``budget/`` estimates candidates, searches them, and reads XLA's figures of earlier attempts;
 - ``record`` is what an attempt remembers, ``obstacle`` why nothing is rewritten, ``explain`` the
   texts for people, ``decisions`` the plan taken apart for ``bisect``.

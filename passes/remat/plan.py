@@ -76,7 +76,7 @@ class RematPlan:
             "freed_bytes": self.freed_bytes,
             "added_bytes": self.added_bytes,
             "blocks": [block.to_json() for block in self.blocks],
-            "scans": [scan.to_json() for scan in self.scans],
+            "scans": [pair for scan in self.scans for pair in scan.to_json()],
         } | self.record.to_json()
 
     def decisions(self) -> tuple[base.Decision, ...]:
@@ -106,7 +106,7 @@ def plan_cheap(module: ir.Module, target: Target, min_bytes: int) -> RematPlan:
         return RematPlan((), tuple(scans), RematRecord(obstacle=obstacle))
     # A scan's plan rewrites the bodies of its loops, so no block plan may cover them, nor the
     # bodies that an earlier run rewrote.
-    taken = {loop for scan in scans for loop in (scan.pair.forward.op, scan.pair.backward.op)}
+    taken = {loop for scan in scans for loop in scan.loops}
     blocks = [
         plan
         for block in code_blocks

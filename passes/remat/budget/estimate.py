@@ -258,9 +258,10 @@ class Model:
                 trace.inner[position] = self._inside(op, planned)
                 continue
             trace.inner[position] = effect.inner_bytes
-            if effect.partner is not None:
-                reader = graph.producers[graph.index[self.operations[effect.partner].results[0]]]
-                put_stacks(trace, position, reader, effect.stacked_bytes)
+            loops = {number: self.operations[number] for by, _ in effect.stacks for number in by}
+            places = {n: graph.producers[graph.index[op.results[0]]] for n, op in loops.items()}
+            stacks = [([places[number] for number in by], size) for by, size in effect.stacks]
+            put_stacks(trace, position, stacks)
         return trace
 
 
