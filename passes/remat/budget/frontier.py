@@ -115,7 +115,6 @@ class FrontierAnalysis:
     def obstacle(self) -> RematObstacle | None:
         """Why the program, or its straight-line part, cannot be rewritten."""
         return obstacle_of(
-            self.model.operations,
             keeps_barriers=self.target.keeps_barriers,
             scans=bool(self.model.pairs),
             lines=bool(self.model.block_plans.forwards),
@@ -178,11 +177,10 @@ class FrontierAnalysis:
         lowest = self.floor.estimate.candidate
         if lowest is None:
             return list(known.values())
-        length = lowest.window_length
         column = {
             candidate.price: one
             for candidate, one in known.items()
-            if candidate is not None and candidate.window_length == length
+            if candidate is not None and replace(lowest, price=candidate.price) == candidate
         }
         column[_TOP] = known[None]
         enough = self.model.simulated + count - len(undominated(known.values(), by_memory_and_time))
@@ -196,7 +194,7 @@ class FrontierAnalysis:
             if not weight:
                 break
             price = _between(low, high)
-            column[price] = self.model.estimate(Candidate(length, price))
+            column[price] = self.model.estimate(replace(lowest, price=price))
         return [*known.values(), *column.values()]
 
     def _with_budget(self, point: FrontierPoint, unit_bytes: int) -> FrontierPoint:

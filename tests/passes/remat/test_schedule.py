@@ -20,9 +20,8 @@ PRICING = Pricing(CPU_SPEED)
 def schedule_of(block: TrainingBlock, *windows: tuple[str, str], kept: str = "") -> CloneSchedule:
     """The schedule where each window is from one value's operation to another's."""
     ranges = [range(block.position(first), block.position(last) + 1) for first, last in windows]
-    return CloneSchedule(
-        block.forward, ranges, frozenset(block.number[name] for name in kept.split())
-    )
+    saved = frozenset(block.number[name] for name in kept.split())
+    return CloneSchedule(block.forward, list(map(block.window, ranges)), [saved] * len(ranges))
 
 
 def told(block: TrainingBlock, placement: ClonePlacement) -> tuple[str, list[str], list[str], str]:
@@ -32,7 +31,7 @@ def told(block: TrainingBlock, placement: ClonePlacement) -> tuple[str, list[str
         *block.made_at([placement.before]),
         block.made_at(placement.cloned),
         block.names(placement.leaves),
-        block.names([gate.gradient])[0] if gate else "",
+        " ".join(block.names(gate.values)) if gate else "",
     )
 
 
