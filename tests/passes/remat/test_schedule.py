@@ -281,9 +281,7 @@ def drawn(block_of: BlockOf, seed: int) -> tuple[ForwardValues, list[Window], Cl
     return forward, windows, CloneSchedule(forward, windows, keep_of(forward, windows, seed))
 
 
-def keep_of(
-    forward: ForwardValues, windows: list[Window], seed: int
-) -> tuple[frozenset[int], ...]:
+def keep_of(forward: ForwardValues, windows: list[Window], seed: int) -> tuple[frozenset[int], ...]:
     rates = Rates(expensive=0.0 if seed % 2 else 1e7, cheap=0.0)
     return keep(forward, windows, [PriceSchedule.flat(rates)] * len(windows))
 

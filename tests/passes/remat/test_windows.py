@@ -114,7 +114,11 @@ def test_the_losss_window_is_short(block_of: BlockOf) -> None:
     lines = "a call x\n---\n" + "\n".join(f"g{n} call d a" for n in range(399))
     forward = TrainingBlock(block_of, lines).forward
     assert [len(window.positions) for window in split(forward, 160)] == [160, 240]
-    assert [len(window.positions) for window in split(forward, 160, loss_apart=True)] == [48, 160, 192]
+    assert [len(window.positions) for window in split(forward, 160, loss_apart=True)] == [
+        48,
+        160,
+        192,
+    ]
     assert [len(window.positions) for window in split(forward, 16, loss_apart=True)][:2] == [16, 16]
 
 
