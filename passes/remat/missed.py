@@ -57,17 +57,17 @@ def complaint_of(
     obstacle = _obstacle(bounds, attempts, best)
     if obstacle is RematObstacle.HELPER:
         return None
-    is_total = obstacle is not None and obstacle.is_total
+    nothing = obstacle is RematObstacle.NOTHING_HELD
     percent = bounds.budget.percent
     around = 0 if percent is not None else attempt.step_bytes - attempt.temp_bytes
     sentences = [
         describe_floor(percent, attempt.temp_bytes + around, limit + around),
         obstacle.sentence if obstacle else "",
-        _FOR_HELPERS if is_total and percent is not None else "",
+        _FOR_HELPERS if nothing and percent is not None else "",
         describe_peak(module_of_best(), arguments=percent is None),
         _OTHERS if attempt.record.candidate is not None else "",
     ]
-    return Complaint(" ".join(filter(None, sentences)), str(obstacle) if is_total else "")
+    return Complaint(" ".join(filter(None, sentences)), str(obstacle) if nothing else "")
 
 
 def _obstacle(
