@@ -14,9 +14,24 @@ the recomputation that what is left needs, and takes the least sum. XLA's figure
 plan corrects the model, as with `remat`; where the program fits as it is, it stays as it is. A plan
 is never slower by the model than what `remat` alone would do.
 
-The plan names the passes, so that the same can be had without the search::
+Before::
 
-    fit{budget=4GiB}   chose   chunk,remat{budget=4GiB}
+    %0 = stablehlo.dot_general %x, %w         : tensor<8192x768xf32>
+    %1 = stablehlo.tanh %0                    : tensor<8192x768xf32>   // read in the backward pass
+    %2 = stablehlo.dot_general %1, %v         : tensor<8192x131072xf32>
+    %3 = stablehlo.exponential %2             : tensor<8192x131072xf32>
+
+After, as ``chunk,remat{budget=4GiB}`` would write it::
+
+    %0 = stablehlo.dot_general %x, %w         : tensor<8192x768xf32>
+    %1 = stablehlo.tanh %0                    : tensor<8192x768xf32>
+    stablehlo.while (8 times) {
+      %2 = stablehlo.dot_general %c, %v       : tensor<1024x131072xf32>
+      %3 = stablehlo.exponential %2           : tensor<1024x131072xf32>
+    }
+    %r = stablehlo.tanh %0                    : tensor<8192x768xf32>   // once more, in place of %1
+
+The plan names the passes, so that the same can be had without the search.
 
 The package, in the order in which a module passes through it: ``planner`` makes the plan that
 follows some attempts, ``search`` tries variants of the program (``variants``, ``moves``) with the
@@ -95,7 +110,9 @@ class Fit(MeasuredPass[RematRecord]):
         return self._planner(origin, target)
 
     def _planner(self, origin: ir.Module, target: Target) -> FitPlanner:
-        return FitPlanner(origin, target, self.budget, self.moves, self.min_bytes)
+        return FitPlanner(
+            origin, target, self.budget, self.moves, self.min_bytes, self.helper_bytes
+        )
 
     def wants_another(self, attempts: Sequence[Attempt[RematRecord]], target: Target) -> bool:
         limit = temp_budget(self.budget, attempts, target)
@@ -111,7 +128,7 @@ class Fit(MeasuredPass[RematRecord]):
         target: Target,
         module_of_best: Callable[[], ir.Module],
     ) -> Complaint | None:
-        bounds = Bounds(self.budget, self.helper_bytes, self.compiles)
+        bounds = Bounds(self.budget, self.compiles)
         return complaint_of(bounds, attempts, best, target, module_of_best)
 
     def apply(self, plan: FitPlan) -> None:

@@ -118,7 +118,6 @@ class FrontierAnalysis:
     def obstacle(self) -> RematObstacle | None:
         """Why the program, or its straight-line part, cannot be rewritten."""
         return obstacle_of(
-            self.model.operations,
             keeps_barriers=self.target.keeps_barriers,
             scans=bool(self.model.pairs),
             lines=bool(self.model.block_plans.forwards),
@@ -193,15 +192,16 @@ class FrontierAnalysis:
         recomputing = [one for one in known if one.candidate and one.candidate.recomputes]
         lowest = least(recomputing).candidate
         assert lowest is not None
-        length = lowest.window_length
+        lowest = replace(lowest, cheap_prefix=0)
         column = {
             one.candidate.price: one
             for one in recomputing
-            if one.candidate and one.candidate.window_length == length
+            if one.candidate and replace(lowest, price=one.candidate.price) == one.candidate
         }
         column[TOP] = search.estimate(Candidate.of_moves(moves) if moves else None)
-        enough = model.simulated + count - len(undominated(known, by_memory_and_time))
-        while model.simulated < enough and self._has_time():
+        enough = len(_distinct(known, column.values())) + count
+        enough -= len(undominated(known, by_memory_and_time))
+        while len(_distinct(known, column.values())) < enough and self._has_time():
             prices = sorted(price for price in column if price >= lowest.price)
             gaps = [
                 (_weight(column[low], column[high], low, high), low, high)
@@ -211,7 +211,7 @@ class FrontierAnalysis:
             if not weight:
                 break
             price = _between(low, high)
-            column[price] = search.estimate(Candidate(length, price, moves=moves))
+            column[price] = search.estimate(replace(lowest, price=price))
         return list(column.values())
 
     def _with_budget(self, point: FrontierPoint, unit_bytes: int) -> FrontierPoint:
@@ -304,6 +304,10 @@ def undominated(found: Iterable[_T], measure: Callable[[_T], tuple[int, float]])
         if not kept or measure(one)[0] < measure(kept[-1])[0]:
             kept.append(one)
     return kept
+
+
+def _distinct(*found: Iterable[Estimate]) -> set[tuple[int, float]]:
+    return {by_memory_and_time(estimate) for some in found for estimate in some}
 
 
 def by_memory_and_time(estimate: Estimate) -> tuple[int, float]:

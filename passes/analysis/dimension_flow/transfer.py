@@ -19,7 +19,7 @@ Flows = Sequence[Flow]
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class FlowFit:
     """What an operation gives, and what it needs for that.
 
     Attributes:
@@ -35,13 +35,13 @@ class Fit:
     captured: tuple[int, ...] = ()
 
 
-def transfer(signature: Signature | None, flows: Flows, results: int) -> Fit:
+def transfer(signature: Signature | None, flows: Flows, results: int) -> FlowFit:
     """The fit that needs the fewest loops; of these the one that finishes fewest operands.
 
     At worst all operands are finished, and the results are whole.
     """
     if signature is not None:
-        found: Fit | None = None
+        found: FlowFit | None = None
         for finished in _attempts(signature, flows):
             read = [
                 flow.finished if number in finished else flow for number, flow in enumerate(flows)
@@ -52,17 +52,17 @@ def transfer(signature: Signature | None, flows: Flows, results: int) -> Fit:
             if not finished:
                 return fit
             if found is None or fit.results[0].phase < found.results[0].phase:
-                found = Fit(fit.results, tuple(sorted(finished)), fit.cuts)
+                found = FlowFit(fit.results, tuple(sorted(finished)), fit.cuts)
         if found is not None:
             return found
     return finish(flows, results)
 
 
-def finish(flows: Flows, results: int) -> Fit:
+def finish(flows: Flows, results: int) -> FlowFit:
     """All operands are read whole."""
     phase = max((flow.finished.phase for flow in flows), default=0)
     read = tuple(number for number, flow in enumerate(flows) if not flow.is_whole)
-    return Fit((whole(phase),) * results, read)
+    return FlowFit((whole(phase),) * results, read)
 
 
 def _attempts(signature: Signature, flows: Flows) -> Iterator[frozenset[int]]:
@@ -95,7 +95,7 @@ def _place(signature: Signature, number: int, flow: Flow) -> FactorPlace | None:
     return signature.place_in(signature.operands[number], flow.layout)
 
 
-def _fit(signature: Signature, flows: Flows) -> Fit | None:
+def _fit(signature: Signature, flows: Flows) -> FlowFit | None:
     """The results, without finishing anything; None where that is not possible."""
     splits = [number for number, flow in enumerate(flows) if flow.is_split]
     if splits:
@@ -108,7 +108,7 @@ def _fit(signature: Signature, flows: Flows) -> Fit | None:
     return _linear_fit(signature, flows)
 
 
-def _split_fit(signature: Signature, flows: Flows, place: FactorPlace) -> Fit | None:
+def _split_fit(signature: Signature, flows: Flows, place: FactorPlace) -> FlowFit | None:
     reduction = signature.reductions.get(place.factor)
     beside = frozenset[int]() if reduction is None else reduction.beside
     cuts = []
@@ -132,7 +132,7 @@ def _split_fit(signature: Signature, flows: Flows, place: FactorPlace) -> Fit | 
             results.append(partial(reduction.combine, phase))
         else:
             return None
-    return Fit(tuple(results), cuts=tuple(cuts))
+    return FlowFit(tuple(results), cuts=tuple(cuts))
 
 
 def _is_term(flow: Flow, reduction: FactorReduction) -> bool:
@@ -142,7 +142,7 @@ def _is_term(flow: Flow, reduction: FactorReduction) -> bool:
     return flow.combine is reduction.combine
 
 
-def _linear_fit(signature: Signature, flows: Flows) -> Fit | None:
+def _linear_fit(signature: Signature, flows: Flows) -> FlowFit | None:
     """Of partial operands, in a loop that makes them anyway: a later one would do so again."""
     partials = [flow for flow in flows if flow.is_partial]
     if not partials:
@@ -157,5 +157,5 @@ def _linear_fit(signature: Signature, flows: Flows) -> Fit | None:
             _is_term(flow, terms) if number in group.operands else flow.is_whole
             for number, flow in enumerate(flows)
         ):
-            return Fit((partial(combine, phase),) * len(signature.results))
+            return FlowFit((partial(combine, phase),) * len(signature.results))
     return None

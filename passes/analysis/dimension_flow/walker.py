@@ -18,7 +18,7 @@ from hloom.passes.analysis.dimension_flow.regions import (
 )
 from hloom.passes.analysis.dimension_flow.rules.table import Signatures
 from hloom.passes.analysis.dimension_flow.state import Finish, FlowState, Needs, StuckError
-from hloom.passes.analysis.dimension_flow.transfer import Fit, finish, transfer
+from hloom.passes.analysis.dimension_flow.transfer import FlowFit, finish, transfer
 from hloom.passes.ir.custom_calls import target_of
 from hloom.passes.ir.op_facts import Category, FlowRule
 from hloom.passes.ir.ops import facts_of
@@ -54,7 +54,7 @@ class FlowWalker:
         self._given_bytes = 0
         self._signatures = signatures
         self._seeds: dict[int, Flow] = {}
-        self.fits: dict[int, Fit] = {}
+        self.fits: dict[int, FlowFit] = {}
         self._fitted: dict[int, tuple[Flow, ...]] = {}
 
     def run(self, seeds: dict[int, Flow]) -> None:
@@ -101,7 +101,7 @@ class FlowWalker:
         else:
             self._apply(node, self._fit(node, flows), needs, inside)
 
-    def _fit(self, node: FlowNode, flows: tuple[Flow, ...]) -> Fit:
+    def _fit(self, node: FlowNode, flows: tuple[Flow, ...]) -> FlowFit:
         """In a loop's further rounds mostly the one of the round before."""
         if self._fitted.get(node.number) == flows:
             return self.fits[node.number]
@@ -113,7 +113,7 @@ class FlowWalker:
         self._fitted[node.number], self.fits[node.number] = flows, fit
         return fit
 
-    def _apply(self, node: FlowNode, fit: Fit, needs: Needs, inside: bool) -> None:
+    def _apply(self, node: FlowNode, fit: FlowFit, needs: Needs, inside: bool) -> None:
         finished = tuple(dict.fromkeys(node.operands[number] for number in fit.finished))
         if finished and inside:
             raise StuckError(node, finished)
@@ -170,7 +170,7 @@ class FlowWalker:
         captured = tuple(value for value in node.captures if value in finished)
         if found is None:
             results = (whole(last),) * len(node.results)
-            self.fits[node.number] = Fit(results, places, (), captured)
+            self.fits[node.number] = FlowFit(results, places, (), captured)
             for result in node.results:
                 self.state.put(result, whole(last))
             return
@@ -190,7 +190,7 @@ class FlowWalker:
             for place, layout in region.starts(results)
             if known[node.operands[place]].is_whole
         )
-        self.fits[node.number] = Fit(results, places, cuts, captured)
+        self.fits[node.number] = FlowFit(results, places, cuts, captured)
         for result, flow in zip(node.results, results, strict=True):
             self._put(result, flow)
 

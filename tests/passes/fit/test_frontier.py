@@ -165,11 +165,10 @@ def test_the_figures_of_compiles_correct_the_model() -> None:
         assert point.temp_bytes == 2 * plain.temp_bytes
 
 
-def test_without_a_backward_pass_there_is_one_point() -> None:
-    with analysis_of(unrolled, moves=("recompute",)) as analysis:
+def test_where_nothing_is_held_there_is_one_point() -> None:
+    with analysis_of(lambda x, w: jnp.tanh(x)) as analysis:
         assert [point.budget for point in analysis.along(10)] == [None]
-        assert analysis.obstacle is not None
-        assert "no backward pass" in analysis.obstacle.sentence
+        assert analysis.obstacle is RematObstacle.NOTHING_HELD
 
 
 def test_a_long_program_has_few_points(monkeypatch: pytest.MonkeyPatch) -> None:
