@@ -21,7 +21,7 @@ Before::
     %2 = stablehlo.dot_general %1, %v         : tensor<8192x131072xf32>
     %3 = stablehlo.exponential %2             : tensor<8192x131072xf32>
 
-After, as ``chunk,remat{budget=4GiB}`` would write it::
+After::
 
     %0 = stablehlo.dot_general %x, %w         : tensor<8192x768xf32>
     %1 = stablehlo.tanh %0                    : tensor<8192x768xf32>
@@ -31,7 +31,8 @@ After, as ``chunk,remat{budget=4GiB}`` would write it::
     }
     %r = stablehlo.tanh %0                    : tensor<8192x768xf32>   // once more, in place of %1
 
-The plan names the passes, so that the same can be had without the search.
+The plan names the passes, here ``chunk,remat{budget=4GiB}``, so that the same can be had without the
+search.
 
 The package, in the order in which a module passes through it: ``planner`` makes the plan that
 follows some attempts, ``search`` tries variants of the program (``variants``, ``moves``) with the

@@ -18,8 +18,9 @@ Before::
       ...
     }
 
-After, with ``at=8``::
+After::
 
+    // with at=8
     %0:3 = stablehlo.while(%i = 0, %c = %x, %s = %zeros_8) cond { %i < 8 } do {
       %1 = stablehlo.tanh %c
       %2 = stablehlo.dynamic_update_slice %s, %1, %i
