@@ -31,8 +31,8 @@ After::
     }
     %r = stablehlo.tanh %0                    : tensor<8192x768xf32>   // once more, in place of %1
 
-The plan names the passes, here ``chunk,remat{budget=4GiB}``, so that the same can be had without the
-search.
+The plan names the passes, here ``chunk,remat{budget=4GiB}``, so that the same can be had without
+the search.
 
 The package, in the order in which a module passes through it: ``planner`` makes the plan that
 follows some attempts, ``search`` tries variants of the program (``variants``, ``moves``) with the

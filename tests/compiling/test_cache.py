@@ -51,8 +51,8 @@ def test_no_persistent_cache(run_python: RunPython) -> None:
     assert json.loads(run_python(STEP, JAX_HLOOM="replace-two{by=5}").stdout) == [20, None]
 
 
-# A training step with nested calls, a scan, randomness and a conditional, so that the passes have all
-# they know of to look at; its residuals are above remat's min_bytes.
+# A training step with nested calls, a scan, randomness and a conditional, so that the passes have
+# all they know of to look at; its residuals are above remat's min_bytes.
 TRAINING_STEP = """
 import jax, jax.numpy as jnp
 def layer(x, w):

@@ -248,8 +248,7 @@ print("after")
         "(at character 1). "
         "Did you mean 'remat'? Passes: accumulate, barriers, capture, chunk, cse, "
         "fit, fold-transposes, free-constants, inline, offload, one-hot, remat, split-loop, "
-        "unroll; or 'default', or 'off'. `hloom passes` lists them with their options.
-"
+        "unroll; or 'default', or 'off'. `hloom passes` lists them with their options.\n"
     ) in result.stderr
     assert "During handling" not in result.stderr
 
