@@ -8,11 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hloom.passes.remat.exact.problem import Run, SchedulingProblem, run
+from hloom.passes.remat.exact.problem import Run, SchedulingProblem, run, unmodified
 from hloom.passes.remat.exact.program import IntegerProgram, integer_program, sequence_of
 
 _SCALE = 1000.0
 """The objective where all work runs once more. HiGHS's absolute tolerances are about 1e-6."""
+
+_UNIT = 10.0
+"""The unit of memory in the program, as a multiple of the bound."""
 
 _REPAIRS = 3
 """How often the bound is lowered where HiGHS's tolerance has let a sequence exceed it."""
@@ -47,7 +50,12 @@ class Optimum:
 
 def optimum(problem: SchedulingProblem, limit_bytes: int, effort: Effort | None = None) -> Optimum:
     """The least added time such that the peak is at most ``limit_bytes``."""
+    everything = unmodified(problem)
+    if everything.peak_bytes <= limit_bytes:
+        return Optimum(everything, 0.0)
     program = integer_program(problem)
+    if not program.again:
+        return Optimum(None, math.inf)
     total_s = sum(node.seconds for node in problem.nodes) or 1.0
     costs = np.zeros(len(program.least))
     for (_, node), variable in program.again.items():
@@ -69,6 +77,9 @@ def optimum(problem: SchedulingProblem, limit_bytes: int, effort: Effort | None 
 def least_peak(problem: SchedulingProblem, effort: Effort | None = None) -> Optimum:
     """The least peak, whatever time it adds."""
     program = integer_program(problem)
+    if not program.again:
+        everything = unmodified(problem)
+        return Optimum(everything, everything.peak_bytes)
     costs = np.zeros(len(program.least))
     values, bound = _solve(program, costs, None, effort or Effort())
     if values is None:
@@ -94,7 +105,8 @@ def _solve(
 
     count = len(program.least)
     most = max(constant + sum(f for _, f in terms) for terms, constant in program.memory)
-    unit = float(limit_bytes or most) or 1.0
+    # Small factors: HiGHS would print where its presolve brings a row beyond its tolerance.
+    unit = _UNIT * float(limit_bytes or most) or 1.0
     rows = list(program.rows)
     for terms, constant in program.memory:
         scaled = [(variable, factor / unit) for variable, factor in terms]

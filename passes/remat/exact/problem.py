@@ -35,9 +35,8 @@ class Node:
 class SchedulingProblem:
     """Nodes in the order of the program; each reads only earlier ones.
 
-    Before a node of ``stages`` all may run again that this node is computed from, to be read by it
-    or by another node that runs again there. Only then is there a reason not to have run it again
-    later.
+    Before a node of ``stages`` all may run again that this node is computed from, each to be read
+    by this node or by another one that runs again there: nothing runs again in advance.
     """
 
     nodes: tuple[Node, ...]
