@@ -11,7 +11,7 @@ from hloom.passes.remat.budget.estimate import Model
 from hloom.passes.remat.budget.price_grid import Candidate
 from hloom.passes.remat.budget.search import Search, cheapest
 from hloom.passes.remat.exact.machine import BlockMachine
-from hloom.passes.remat.exact.problem import Run, run, unmodified
+from hloom.passes.remat.exact.problem import MachineRun, run, unmodified
 from hloom.passes.remat.exact.windows import sequence_of_clones
 from hloom.passes.remat.record import Estimate
 
@@ -23,9 +23,9 @@ class MachineModel(Model):
         super().__init__(module, target, min_bytes)
         self.machine = BlockMachine(self.block_plans.forwards[self.main])
         self._unmodified = unmodified(self.machine.problem)
-        self._runs: dict[CloneSchedule, Run] = {}
+        self._runs: dict[CloneSchedule, MachineRun] = {}
 
-    def run(self, candidate: Candidate | None) -> Run:
+    def run(self, candidate: Candidate | None) -> MachineRun:
         """What a candidate's plan takes; None is the program as it is."""
         schedules = {} if candidate is None else self.block_plans.schedules(candidate)
         if self.main not in schedules:
@@ -35,7 +35,7 @@ class MachineModel(Model):
             self._runs[schedule] = self.run_of(schedule)
         return self._runs[schedule]
 
-    def run_of(self, schedule: CloneSchedule) -> Run:
+    def run_of(self, schedule: CloneSchedule) -> MachineRun:
         return run(self.machine.problem, sequence_of_clones(self.machine, schedule))
 
     def estimate(self, candidate: Candidate | None) -> Estimate:
@@ -52,11 +52,11 @@ class MachineModel(Model):
         """The time of the program as it is, weighted as added time is."""
         return sum(self.pricing.seconds(op) for op in self.machine.forward.graph.ops)
 
-    def floor(self) -> Run:
+    def floor(self) -> MachineRun:
         """What the search comes to where it looks for the least memory."""
         return self.run(least(Search(self).lowest()).candidate)
 
-    def within(self, limit_bytes: int) -> Run | None:
+    def within(self, limit_bytes: int) -> MachineRun | None:
         """What the search comes to within a bound on memory; None where nothing fits."""
         search = Search(self)
 

@@ -17,18 +17,19 @@ _PROVED = 1.005
 _MISSED = "none"
 
 _MEANING = (
-    "The optimum is that of an abstract machine. The kernels of the block, after fusion, run in the "
-    "order of the program. Before a backward kernel, forward kernels may run again whose results it "
-    "needs; backward kernels run once. A buffer takes its bytes from the kernel that writes it to "
-    "the last one that reads it; arguments and returned values take none. Values that `remat` saves "
-    "in any case (below `min_bytes`, and reductions much smaller than what they read) do not run "
-    "again. Time is that of the kernels that run again, by the rooflines of an H100, cheap work "
-    "weighted as in plans. The search's plans, what they save and their windows, are put into the "
-    "same machine, which also decides what fits. The bounds on memory lie at 10, 30, 50, 70 and 90 "
-    "% of the way from the least peak to the program as it is. HiGHS proves the optimum or gives a "
-    'bound on it. "Written" is the optimum brought into the form that `remat` can write, saved '
-    "values and windows, or the search's plan where that adds less time. A bound is missed where "
-    "nothing that was tried holds it."
+    "The optimum is that of an abstract machine. The kernels of the block, after fusion, run "
+    "in the order of the program. Before a backward kernel, forward kernels may run again "
+    "whose results it needs; backward kernels run once. A buffer takes its bytes from the "
+    "kernel that writes it to the last one that reads it; arguments and returned values take "
+    "none. Values that `remat` saves in any case (below `min_bytes`, and reductions much "
+    "smaller than what they read) do not run again. Time is that of the kernels that run "
+    "again, by the rooflines of an H100, cheap work weighted as in plans. The search's plans,"
+    " what they save and their windows, are put into the same machine, which also decides "
+    "what fits. The bounds on memory lie at 10, 30, 50, 70 and 90 % of the way from the least"
+    " peak to the program as it is. HiGHS proves the optimum or gives a bound on it. "
+    '"Written" is the optimum brought into the form that `remat` can write, saved values and '
+    "windows, or the search's plan where that adds less time. A bound is missed where nothing"
+    " that was tried holds it."
 )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hloom.passes.remat.exact.problem import Run, SchedulingProblem, run, unmodified
+from hloom.passes.remat.exact.problem import MachineRun, SchedulingProblem, run, unmodified
 from hloom.passes.remat.exact.program import IntegerProgram, integer_program, sequence_of
 
 _SCALE = 1000.0
@@ -44,7 +44,7 @@ class Optimum:
         none holds the bound on memory.
     """
 
-    run: Run | None
+    run: MachineRun | None
     bound: float
 
 

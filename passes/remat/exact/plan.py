@@ -13,34 +13,55 @@ from itertools import pairwise
 
 from hloom.passes.remat.block.schedule import CloneSchedule
 from hloom.passes.remat.exact.machine import BlockMachine
-from hloom.passes.remat.exact.optimum import Effort, optimum
-from hloom.passes.remat.exact.problem import Run, SchedulingProblem, run, unmodified
+from hloom.passes.remat.exact.optimum import Effort, least_peak, optimum
+from hloom.passes.remat.exact.problem import MachineRun, SchedulingProblem, run, unmodified
 from hloom.passes.remat.exact.windows import sequence_of_clones
 
-_MOST_DECISIONS = 200
-"""Pairs of a stage and a node that may run again before it; with more the program takes minutes."""
+_MOST_DECISIONS = 100
+"""A block with more pairs of a stage and a node that may run again before it is not small: the root
+of its integer program may take a second, and there is one for each bound."""
 
-_EFFORT = Effort(nodes=100, gap=0.01)
+_EFFORT = Effort(nodes=1, gap=0.02)
+"""The root of the search tree, with HiGHS's heuristics: more nodes mostly prove what it finds."""
+
+_STEPS = 10
+"""Bounds from the least peak to the peak of the block as it is."""
 
 
-def optimal_schedule(
-    machine: BlockMachine, limit_bytes: int, effort: Effort = _EFFORT
-) -> CloneSchedule | None:
-    """The clones by which the machine's optimum is written, or what of it a plan can have.
+def optimal_schedules(machine: BlockMachine) -> tuple[CloneSchedule, ...]:
+    """Plans of a small block from little memory to much, at bounds evenly spaced between; pure.
 
-    ``limit_bytes`` bounds the memory of the machine. None where the block is not small, or where no
-    such plan holds the bound.
+    Where the block is not small there are none. The memory that each takes is to be estimated as
+    any plan's: the bounds are on the memory of the machine.
     """
     problem = machine.problem
-    if not problem.again or sum(map(len, problem.again.values())) > _MOST_DECISIONS:
+    if not 0 < sum(map(len, problem.again.values())) <= _MOST_DECISIONS:
+        return ()
+    lowest, top_bytes = least_peak(problem, _EFFORT).run, unmodified(problem).peak_bytes
+    if lowest is None:
+        return ()
+    width = top_bytes - lowest.peak_bytes
+    found: dict[tuple[frozenset[int], tuple[int, ...]], CloneSchedule] = {}
+    for step in range(_STEPS if width else 0):
+        schedule = optimal_schedule(machine, lowest.peak_bytes + width * step // _STEPS)
+        if schedule is not None:
+            begins = tuple(min(window.reads) for window in schedule.windows)
+            found.setdefault((schedule.kept, begins), schedule)
+    return tuple(found.values())
+
+
+def optimal_schedule(machine: BlockMachine, limit_bytes: int) -> CloneSchedule | None:
+    """The clones by which the optimum within a bound is written, or what of it a plan can have.
+
+    None where the block takes no more as it is, or where no such plan holds the bound.
+    """
+    if unmodified(machine.problem).peak_bytes <= limit_bytes:
         return None
-    if unmodified(problem).peak_bytes <= limit_bytes:
-        return None
-    found = optimum(problem, limit_bytes, effort).run
+    found = optimum(machine.problem, limit_bytes, _EFFORT).run
     return None if found is None else schedule_of(machine, found, limit_bytes)
 
 
-def schedule_of(machine: BlockMachine, found: Run, limit_bytes: int) -> CloneSchedule | None:
+def schedule_of(machine: BlockMachine, found: MachineRun, limit_bytes: int) -> CloneSchedule | None:
     """The plan of least added time, of those made from a sequence, that holds the bound."""
     best: CloneSchedule | None = None
     best_s = math.inf
@@ -51,7 +72,7 @@ def schedule_of(machine: BlockMachine, found: Run, limit_bytes: int) -> CloneSch
     return best
 
 
-def _schedules(machine: BlockMachine, found: Run) -> Iterator[CloneSchedule]:
+def _schedules(machine: BlockMachine, found: MachineRun) -> Iterator[CloneSchedule]:
     """What never runs again is saved, or also what is read beyond the window it runs again in."""
     problem = machine.problem
     copies = _copies(problem, found)
@@ -71,7 +92,7 @@ def _schedule(machine: BlockMachine, saved: frozenset[int], begins: Sequence[int
     return CloneSchedule(machine.forward, windows, machine.values_of(saved))
 
 
-def _copies(problem: SchedulingProblem, found: Run) -> list[tuple[int, int, int]]:
+def _copies(problem: SchedulingProblem, found: MachineRun) -> list[tuple[int, int, int]]:
     """Each node that runs again, the stage before which it does, and the last one that reads it."""
     again = found.again()
     made: dict[int, int] = {}

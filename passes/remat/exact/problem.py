@@ -74,7 +74,7 @@ class SchedulingProblem:
 
 
 @dataclass(frozen=True)
-class Run:
+class MachineRun:
     """A sequence of nodes, and what it takes.
 
     Attributes:
@@ -106,7 +106,7 @@ class InvalidSequenceError(ValueError):
     """A sequence that the machine does not run."""
 
 
-def run(problem: SchedulingProblem, sequence: Sequence[int]) -> Run:
+def run(problem: SchedulingProblem, sequence: Sequence[int]) -> MachineRun:
     """Runs a sequence; raises InvalidSequenceError where the machine cannot or may not."""
     _check(problem, sequence)
     nodes = problem.nodes
@@ -127,7 +127,7 @@ def run(problem: SchedulingProblem, sequence: Sequence[int]) -> Run:
         peak_bytes = max(peak_bytes, total + nodes[number].inner_bytes)
         freed[last[place]] += nodes[number].bytes
         total -= freed[place]
-    return Run(tuple(sequence), peak_bytes, seconds)
+    return MachineRun(tuple(sequence), peak_bytes, seconds)
 
 
 def _check(problem: SchedulingProblem, sequence: Sequence[int]) -> None:
@@ -152,6 +152,6 @@ def _check(problem: SchedulingProblem, sequence: Sequence[int]) -> None:
         raise InvalidSequenceError(f"the sequence ends before node {following}")
 
 
-def unmodified(problem: SchedulingProblem) -> Run:
+def unmodified(problem: SchedulingProblem) -> MachineRun:
     """The program as it is."""
     return run(problem, range(len(problem.nodes)))
