@@ -10,6 +10,7 @@ from jax.extend.mlir import ir
 from hloom.passes.framework.base import Decision, DivisiblePlan, Pass, Target
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.ir.clone import clone_module
+from hloom.passes.offload.plan import OffloadPlan
 
 
 @dataclass(frozen=True)
@@ -21,12 +22,14 @@ class MoveRun:
       summary: its plan in a line.
       plan: its plan as JSON.
       decisions: what it decided; its name alone where its plan is not divisible.
+      waited_s: seconds of a step in which nothing but copies to the host and back runs.
     """
 
     step: Pass
     summary: str
     plan: dict[str, object]
     decisions: tuple[Decision, ...]
+    waited_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,7 @@ def moved(
                 continue
             if chosen.empty:
                 continue
-            runs.append(MoveRun(step, chosen.summary(), chosen.to_json(), decisions))
+            waited_s = chosen.exposed_s if isinstance(chosen, OffloadPlan) else 0.0
+            runs.append(MoveRun(step, chosen.summary(), chosen.to_json(), decisions, waited_s))
             step.apply(chosen)
     return Moved(copy, tuple(runs))
