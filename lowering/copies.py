@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.host_memory import loads_ahead
 from hloom.passes.ir import walk
+from hloom.passes.ir.custom_calls import loads_ahead
 
 ASYNC_LIMIT = "xla_gpu_experimental_parallel_async_compute_limit"
 

@@ -12,7 +12,7 @@ from jax.extend.mlir import ir
 
 from hloom.passes.analysis.loops.counted import defining_op
 from hloom.passes.ir import walk
-from hloom.passes.ir.placement import DEVICE, is_stored_on_host, placement_of
+from hloom.passes.ir.custom_calls import is_stored_on_host, loads_ahead
 
 
 def uncounted_values(module: ir.Module) -> Iterator[ir.Value]:
@@ -26,20 +26,6 @@ def uncounted_values(module: ir.Module) -> Iterator[ir.Value]:
                 yield from _read_by_loops(op.results[number])
             for load in loads_ahead(op).values():
                 yield from (load.operands[0], load.results[0])
-
-
-def loads_ahead(op: ir.Operation) -> dict[int, ir.Operation]:
-    """By carry, the placements on the device that a loop hands to its next iteration; none where
-    the operation is no loop."""
-    if op.name != "stablehlo.while":
-        return {}
-    returned = walk.terminator(op.regions[1].blocks[0]).operands
-    makers = enumerate(map(defining_op, returned))
-    return {
-        number: maker
-        for number, maker in makers
-        if maker is not None and placement_of(maker) == DEVICE
-    }
 
 
 def _stored_on_host(loop: ir.Operation) -> Iterator[int]:

@@ -186,9 +186,7 @@ class FrontierAnalysis:
         return found
 
     def _swept_of(self, moves: str, known: Sequence[Estimate], count: int) -> list[Estimate]:
-        variant = self.variants.of(moves)
-        assert variant is not None
-        model, search = variant.model, FitSearch(self.variants, self.moves, known)
+        search = FitSearch(self.variants, self.moves, known)
         recomputing = [one for one in known if one.candidate and one.candidate.recomputes]
         lowest = least(recomputing).candidate
         assert lowest is not None

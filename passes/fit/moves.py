@@ -10,6 +10,7 @@ from jax.extend.mlir import ir
 from hloom.passes.framework.base import Decision, DivisiblePlan, Pass, PlanWithEffect, Target
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.ir.clone import clone_module
+from hloom.passes.offload.plan import OffloadPlan
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class MoveRun:
       prepares: the spec does not name it: another pass of the moves requires it.
       plan: its plan as JSON.
       decisions: what it decided; its name alone where its plan is not divisible.
+      waited_s: seconds of a step in which nothing but copies to the host and back runs.
     """
 
     step: Pass
@@ -31,6 +33,7 @@ class MoveRun:
     prepares: bool
     plan: dict[str, object]
     decisions: tuple[Decision, ...]
+    waited_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,7 @@ def moved(
                     prepares=step not in pipeline.passes,
                     plan=chosen.to_json(),
                     decisions=decisions,
+                    waited_s=chosen.exposed_s if isinstance(chosen, OffloadPlan) else 0.0,
                 )
             )
             step.apply(chosen)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from hloom.passes.chunk import Chunk
 from hloom.passes.fit.variants import Variant, Variants, moves_of
 from hloom.passes.framework.options import Bytes, Cuts
+from hloom.passes.offload import Offload
 from hloom.passes.remat.budget.price_grid import Candidate
 from hloom.passes.remat.budget.search import Search, cheapest, corrected_bytes
 from hloom.passes.remat.record import Estimate, Measurement
@@ -51,6 +52,9 @@ _MICROBATCHES = (2, 4, 8, 16)
 _LARGE_PROGRAM_BYTES, _SMALLEST_CHUNKED = 2**30, 64
 """`chunk` looks at values of its own `min_bytes` in a program that takes so much; in a smaller one
 at those of more than one part in so many of its peak."""
+
+_EXPOSED = (0.0, 0.1, 0.5, 2.0)
+"""Shares of the loops' time that may be waited for copies between device and host."""
 
 _MORE_CHUNKS = (2, 4)
 """Times as many chunks as `chunk` takes by itself: recomputation lowers the rest of the peak."""
@@ -165,6 +169,9 @@ class FitSearch:
         if ACCUMULATE in self._moves:
             for count in _MICROBATCHES:
                 yield f"accumulate{{microbatches={count}}}"
+        if OFFLOAD in self._moves:
+            for exposed in _EXPOSED:
+                yield str(Offload(exposed=exposed))
 
     def _chunked(self, fits: Callable[[Estimate], bool]) -> Iterator[str]:
         """`chunk` as it is, and with more chunks where that does not fit."""

@@ -73,7 +73,8 @@ class Variant:
         """What the moves add to a step; nothing where they take from it."""
         if self.base is None:
             return 0.0
-        return max(self.step_seconds - self.base.step_seconds, 0.0)
+        waited_s = sum(run.waited_s for run in self.of.runs)
+        return max(self.step_seconds - self.base.step_seconds, 0.0) + waited_s
 
 
 class Variants:

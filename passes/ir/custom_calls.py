@@ -1,4 +1,5 @@
-"""What a custom call is: its target, its API version, the operands that its results lie in."""
+"""What a custom call is: its target, its API version, the operands that its results lie in; and
+the placements by which JAX tells XLA where a value lies, on the device or on its host."""
 
 from __future__ import annotations
 
@@ -19,6 +20,15 @@ TYPED_FFI = 4
 
 _TYPED_ATTRIBUTES = "mhlo.backend_config"
 """Where JAX writes the attributes for a typed FFI handler, and then no `api_version`."""
+
+DEVICE, PINNED_HOST = "device", "pinned_host"
+"""JAX's names of memories."""
+
+PLACEMENT = "annotate_device_placement"
+"""The target of the custom call by which JAX places a value. XLA's offloading consumes it: a slice
+that is stored to a stack is placed on the host, and with it the stack."""
+
+_ATTRIBUTES, _MEMORY = "mhlo.frontend_attributes", "_xla_buffer_placement"
 
 _PYTHON_CALLBACK = re.compile(r"\w*_python_\w*callback")
 """The targets by which JAX calls Python, on every platform."""
@@ -55,3 +65,54 @@ def is_host_callback(op: ir.Operation) -> bool:
     """Whether the operation itself calls Python on the host."""
     target = target_of(op)
     return target is not None and is_python_callback(target)
+
+
+def placed(value: ir.Value, memory: str) -> ir.Value:
+    """The value, placed in a memory; made at the insertion point, as JAX lowers `device_put`."""
+    attributes = {
+        "call_target_name": ir.StringAttr.get(PLACEMENT),
+        "backend_config": ir.StringAttr.get(""),
+        "has_side_effect": ir.BoolAttr.get(True),
+        _ATTRIBUTES: ir.DictAttr.get({_MEMORY: ir.StringAttr.get(memory)}),
+    }
+    call = ir.Operation.create(
+        CUSTOM_CALL, results=[value.type], operands=[value], attributes=attributes
+    )
+    return call.results[0]
+
+
+def placement_of(op: ir.Operation) -> str | None:
+    """The memory that an operation places its operand in; None where it does not place it."""
+    if target_of(op) != PLACEMENT:
+        return None
+    attributes = walk.readable_attributes(op).get(_ATTRIBUTES)
+    if not isinstance(attributes, ir.DictAttr) or _MEMORY not in attributes:
+        return None
+    return ir.StringAttr(attributes[_MEMORY]).value
+
+
+def is_stored_on_host(update: ir.Operation) -> bool:
+    """Whether a `dynamic_update_slice` stores what is placed on the host: its operand lies there.
+
+    Reshapes and broadcasts between the two are looked through.
+    """
+    value = update.operands[1]
+    while isinstance(value, ir.OpResult):
+        op = value.owner.operation
+        if op.name not in ("stablehlo.reshape", "stablehlo.broadcast_in_dim"):
+            return placement_of(op) == PINNED_HOST
+        value = op.operands[0]
+    return False
+
+
+def loads_ahead(op: ir.Operation) -> dict[int, ir.Operation]:
+    """By carry, the placements on the device that a loop hands to its next iteration; none where
+    the operation is no loop."""
+    if op.name != "stablehlo.while":
+        return {}
+    found: dict[int, ir.Operation] = {}
+    for number, value in enumerate(walk.terminator(op.regions[1].blocks[0]).operands):
+        owner = value.owner
+        if not isinstance(owner, ir.Block) and placement_of(owner.operation) == DEVICE:
+            found[number] = owner.operation
+    return found

@@ -19,8 +19,8 @@ from hloom.passes.analysis.loops.pairs import LoopPair, Residual, loop_pairs
 from hloom.passes.analysis.shards import Shards
 from hloom.passes.framework.base import Target
 from hloom.passes.ir import mesh, walk
+from hloom.passes.ir.custom_calls import is_stored_on_host
 from hloom.passes.ir.locations import operation_name, source_of
-from hloom.passes.ir.placement import is_stored_on_host
 from hloom.passes.ir.types import element_bits, tensor_bytes
 from hloom.passes.offload.link import LoopWork, exposed_s
 

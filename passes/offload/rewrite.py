@@ -14,8 +14,8 @@ from jax.extend.mlir.dialects import stablehlo
 
 from hloom.passes.analysis.loops.counted import defining_op
 from hloom.passes.ir import walk
+from hloom.passes.ir.custom_calls import DEVICE, PINNED_HOST, placed
 from hloom.passes.ir.locations import scoped
-from hloom.passes.ir.placement import DEVICE, PINNED_HOST, placed
 from hloom.passes.ir.while_rewriter import Replacements, WhileRewriter, integer_like, zeros
 from hloom.passes.offload.candidates import OffloadCandidate
 

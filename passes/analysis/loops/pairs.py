@@ -22,7 +22,7 @@ from hloom.passes.analysis.loops.counted import (
 )
 from hloom.passes.analysis.loops.dynamic import direction, dynamic_loops, same_count
 from hloom.passes.ir import walk
-from hloom.passes.ir.placement import is_stored_on_host
+from hloom.passes.ir.custom_calls import is_stored_on_host
 
 
 @dataclass(frozen=True)

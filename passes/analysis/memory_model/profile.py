@@ -13,12 +13,12 @@ from typing import Any
 from jax.extend.mlir import ir
 
 from hloom.passes.analysis.block_graph import BlockGraph
-from hloom.passes.analysis.host_memory import loads_ahead
 from hloom.passes.analysis.memory_model.layouts import transposing_bytes
 from hloom.passes.analysis.memory_model.peak import buffer_timeline, simulate
 from hloom.passes.analysis.memory_model.tracer import ahead_bytes, prediction_of, trace_block
 from hloom.passes.analysis.shards import Shards
 from hloom.passes.ir import walk
+from hloom.passes.ir.custom_calls import loads_ahead
 from hloom.passes.ir.locations import operation_name, source_line, source_of
 from hloom.passes.ir.names import SourceLine
 

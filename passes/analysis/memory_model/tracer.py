@@ -8,16 +8,14 @@ from dataclasses import dataclass
 from jax.extend.mlir import ir
 
 from hloom.passes.analysis.block_graph import FROM_OUTSIDE, BlockGraph
-from hloom.passes.analysis.host_memory import loads_ahead
 from hloom.passes.analysis.memory_model.layouts import transposing_bytes
 from hloom.passes.analysis.memory_model.peak import Peak, simulate
 from hloom.passes.analysis.memory_model.trace import OpTrace
 from hloom.passes.analysis.shards import Shards
 from hloom.passes.ir import walk
-from hloom.passes.ir.custom_calls import CUSTOM_CALL
+from hloom.passes.ir.custom_calls import CUSTOM_CALL, loads_ahead, placement_of
 from hloom.passes.ir.op_facts import BufferUse
 from hloom.passes.ir.ops import buffer_use_of, facts_of
-from hloom.passes.ir.placement import placement_of
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,68 @@
+"""The search of `remat`, its candidates measured in the machine that the optimum is of."""
+
+from __future__ import annotations
+
+from jax.extend.mlir import ir
+
+from hloom.passes.framework.base import Target
+from hloom.passes.remat.block.schedule import CloneSchedule
+from hloom.passes.remat.budget.closed_loop import least
+from hloom.passes.remat.budget.estimate import Model
+from hloom.passes.remat.budget.price_grid import Candidate
+from hloom.passes.remat.budget.search import Search, cheapest
+from hloom.passes.remat.exact.machine import BlockMachine
+from hloom.passes.remat.exact.problem import MachineRun, run, unmodified
+from hloom.passes.remat.exact.windows import sequence_of_clones
+from hloom.passes.remat.record import Estimate
+
+
+class MachineModel(Model):
+    """Candidates for the main block of a module without loops, by what the machine runs."""
+
+    def __init__(self, module: ir.Module, target: Target, min_bytes: int) -> None:
+        super().__init__(module, target, min_bytes)
+        self.machine = BlockMachine(self.block_plans.forwards[self.main])
+        self._unmodified = unmodified(self.machine.problem)
+        self._runs: dict[CloneSchedule, MachineRun] = {}
+
+    def run(self, candidate: Candidate | None) -> MachineRun:
+        """What a candidate's plan takes; None is the program as it is."""
+        schedules = {} if candidate is None else self.block_plans.schedules(candidate)
+        if self.main not in schedules:
+            return self._unmodified
+        schedule = schedules[self.main]
+        if schedule not in self._runs:
+            self._runs[schedule] = self.run_of(schedule)
+        return self._runs[schedule]
+
+    def run_of(self, schedule: CloneSchedule) -> MachineRun:
+        return run(self.machine.problem, sequence_of_clones(self.machine, schedule))
+
+    def estimate(self, candidate: Candidate | None) -> Estimate:
+        found = self.run(candidate)
+        return Estimate(candidate, found.peak_bytes, found.seconds)
+
+    def seconds(self, candidate: Candidate) -> float:
+        return self.run(candidate).seconds
+
+    def are_alike(self, one: Candidate | None, other: Candidate | None) -> bool:
+        return self.run(one) is self.run(other)
+
+    def step_seconds(self) -> float:
+        """The time of the program as it is, weighted as added time is."""
+        return sum(self.pricing.seconds(op) for op in self.machine.forward.graph.ops)
+
+    def floor(self) -> MachineRun:
+        """What the search comes to where it looks for the least memory."""
+        return self.run(least(Search(self).lowest()).candidate)
+
+    def within(self, limit_bytes: int) -> MachineRun | None:
+        """What the search comes to within a bound on memory; None where nothing fits."""
+        search = Search(self)
+
+        def fits(estimate: Estimate) -> bool:
+            return estimate.temp_bytes <= limit_bytes
+
+        search.within(limit_bytes, fits)
+        found = cheapest(filter(fits, (*search.estimates.values(), *search.lowest())))
+        return None if found is None else self.run(found.candidate)
