@@ -161,7 +161,7 @@ def test_sharded_arguments_count_by_their_share() -> None:
 def test_without_a_gradient_it_says_so() -> None:
     found = hloom.estimate(jax.jit(loss), *shapes(), target=TARGET)
     assert [point.spec for point in found.points] == ["off"]
-    assert found.note.startswith("Nothing is recomputed: no backward pass was found")
+    assert found.note.startswith("Nothing is recomputed: no recomputation that was tried lowers")
     assert found.note in str(found)
 
 
