@@ -95,7 +95,9 @@ class Fit(MeasuredPass[RematRecord]):
         return self._planner(origin, target)
 
     def _planner(self, origin: ir.Module, target: Target) -> FitPlanner:
-        return FitPlanner(origin, target, self.budget, self.moves, self.min_bytes)
+        return FitPlanner(
+            origin, target, self.budget, self.moves, self.min_bytes, self.helper_bytes
+        )
 
     def wants_another(self, attempts: Sequence[Attempt[RematRecord]], target: Target) -> bool:
         limit = temp_budget(self.budget, attempts, target)
@@ -111,7 +113,7 @@ class Fit(MeasuredPass[RematRecord]):
         target: Target,
         module_of_best: Callable[[], ir.Module],
     ) -> Complaint | None:
-        bounds = Bounds(self.budget, self.helper_bytes, self.compiles)
+        bounds = Bounds(self.budget, self.compiles)
         return complaint_of(bounds, attempts, best, target, module_of_best)
 
     def apply(self, plan: FitPlan) -> None:

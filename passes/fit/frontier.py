@@ -118,7 +118,6 @@ class FrontierAnalysis:
     def obstacle(self) -> RematObstacle | None:
         """Why the program, or its straight-line part, cannot be rewritten."""
         return obstacle_of(
-            self.model.operations,
             keeps_barriers=self.target.keeps_barriers,
             scans=bool(self.model.pairs),
             lines=bool(self.model.block_plans.forwards),
@@ -190,11 +189,10 @@ class FrontierAnalysis:
         recomputing = [one for one in known if one.candidate and one.candidate.recomputes]
         lowest = least(recomputing).candidate
         assert lowest is not None
-        length = lowest.window_length
         column = {
             one.candidate.price: one
             for one in recomputing
-            if one.candidate and one.candidate.window_length == length
+            if one.candidate and replace(lowest, price=one.candidate.price) == one.candidate
         }
         column[TOP] = search.estimate(Candidate.of_moves(moves) if moves else None)
         enough = model.simulated + count - len(undominated(known, by_memory_and_time))
@@ -208,7 +206,7 @@ class FrontierAnalysis:
             if not weight:
                 break
             price = _between(low, high)
-            column[price] = search.estimate(Candidate(length, price, moves=moves))
+            column[price] = search.estimate(replace(lowest, price=price))
         return list(column.values())
 
     def _with_budget(self, point: FrontierPoint, unit_bytes: int) -> FrontierPoint:

@@ -16,7 +16,7 @@ from hloom.passes.framework.options import Budget
 from hloom.passes.ir import walk
 from hloom.passes.remat.budget.added_work import added_work
 from hloom.passes.remat.budget.closed_loop import Choice, decide, temp_budget
-from hloom.passes.remat.plan import RematPlan
+from hloom.passes.remat.plan import RematPlan, obstacle_in
 from hloom.passes.remat.record import Estimate, RematRecord
 
 
@@ -30,7 +30,10 @@ class FitPlanner:
         budget: Budget,
         moves: Sequence[str],
         min_bytes: int,
+        helper_bytes: int = 0,
     ) -> None:
+        """A share does not bound a helper program, which takes less than ``helper_bytes``."""
+        self._helper_bytes = helper_bytes
         self._target, self._budget, self._moves = target, budget, tuple(moves)
         self._variants = Variants(origin, target, min_bytes)
 
@@ -56,6 +59,9 @@ class FitPlanner:
             estimate=choice.estimate,
             considered=choice.known,
             added_seconds=again_s + variant.added_seconds,
+            obstacle=None
+            if variant.base is not None
+            else obstacle_in(variant.model, self._target, self._budget, self._helper_bytes),
             unmodified_bytes=self._variants.base.model.estimate(None).temp_bytes,
         )
         return FitPlan(

@@ -10,14 +10,19 @@ that by the model.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from hloom.passes.chunk import Chunk
 from hloom.passes.fit.variants import Variant, Variants, moves_of
-from hloom.passes.framework.options import Bytes
+from hloom.passes.framework.options import Bytes, Cuts
 from hloom.passes.remat.budget.price_grid import Candidate
-from hloom.passes.remat.budget.search import Search, cheapest
+from hloom.passes.remat.budget.search import Search, cheapest, corrected_bytes
 from hloom.passes.remat.record import Estimate, Measurement
+from hloom.passes.split_loop import SplitLoop
+from hloom.passes.split_loop.choice import choose_split
+from hloom.passes.split_loop.groups import splittable
+from hloom.passes.split_loop.uniform import uniform_plans
 
 RECOMPUTE, CHUNK, SPLIT_LOOP, OFFLOAD, ACCUMULATE = (
     "recompute",
@@ -34,6 +39,12 @@ DEFAULT_MOVES = (RECOMPUTE, CHUNK, SPLIT_LOOP)
 
 _NEXT_TO_NOTHING = 0.002
 """The share of a step's time that is not worth more planning."""
+
+_SPLIT_VARIANTS = 1
+"""Of how many variants the loops are split."""
+
+_WORTH_A_SPLIT = 0.98
+"""A split has to promise this share of the best plan's added time, or less."""
 
 _MICROBATCHES = (2, 4, 8, 16)
 
@@ -77,15 +88,59 @@ class FitSearch:
         """Tries candidates around those that just fit in about ``limit_bytes``."""
         if fits(self.estimate(None)):
             return
-        step_s = self._variants.base.step_seconds
+        enough_s = _NEXT_TO_NOTHING * self._variants.base.step_seconds
         best: Estimate | None = None
+        searched: list[Variant] = []
         for variant in self._tried(fits):
             if best is not None and variant.added_seconds >= best.seconds:
                 continue
             self._within(variant, limit_bytes, fits, tried)
-            best = cheapest(filter(fits, self.estimates.values()))
-            if best is not None and best.seconds <= _NEXT_TO_NOTHING * step_s:
+            searched.append(variant)
+            best = self._best(fits)
+            if best is not None and best.seconds <= enough_s:
                 return
+        if SPLIT_LOOP not in self._moves:
+            return
+        # What is best where loops are whole mostly is where they are split.
+        searched.sort(key=lambda variant: self._least_seconds(variant, fits))
+        for whole in searched[:_SPLIT_VARIANTS]:
+            split = self._split(whole, limit_bytes, tried, best)
+            if split is not None:
+                self._within(split, limit_bytes, fits, tried)
+                best = self._best(fits)
+
+    def _best(self, fits: Callable[[Estimate], bool]) -> Estimate | None:
+        return cheapest(filter(fits, self.estimates.values()))
+
+    def _least_seconds(self, variant: Variant, fits: Callable[[Estimate], bool]) -> float:
+        found = (one for one in self.estimates.values() if moves_of(one) == variant.moves)
+        return min((one.seconds for one in found if fits(one)), default=math.inf)
+
+    def _split(
+        self,
+        whole: Variant,
+        limit_bytes: float,
+        tried: Sequence[Measurement],
+        best: Estimate | None,
+    ) -> Variant | None:
+        """A variant with its loops split where that promises less time than the best plan."""
+        groups, _ = splittable(whole.of.module.operation)
+        if not groups:
+            return None
+        group = max(groups, key=lambda group: group.stacked_bytes)
+        model = whole.model
+        as_it_is = _lifted(whole, model.estimate(None))
+        factor = corrected_bytes(as_it_is, tried) / max(as_it_is.temp_bytes, 1)
+        choice = choose_split(
+            limit_bytes / max(factor, 1e-9), uniform_plans(model, group), group.trip_count
+        )
+        if choice is None:
+            return None
+        seconds = choice.seconds + whole.added_seconds
+        if best is not None and seconds > best.seconds * _WORTH_A_SPLIT:
+            return None
+        step = SplitLoop(at=Cuts((choice.at,)))
+        return self._variants.of(",".join(filter(None, (whole.moves, str(step)))))
 
     def lowest(self) -> list[Estimate]:
         """Estimates with little memory, of all variants; the program as it is first."""

@@ -35,6 +35,7 @@ _OWN = {
     "fold-transposes": "hloom.passes.fold_transposes:FoldTransposes",
     "free-constants": "hloom.passes.free_constants:FreeConstants",
     "inline": "hloom.passes.inline:Inline",
+    "offload": "hloom.passes.offload:Offload",
     "one-hot": "hloom.passes.one_hot:OneHot",
     "remat": "hloom.passes.remat:Remat",
     "split-loop": "hloom.passes.split_loop:SplitLoop",

@@ -141,16 +141,18 @@ def measured(attempts: Sequence[Attempt[RematRecord]]) -> list[Measurement]:
     ]
 
 
-def _candidate_json(candidate: Candidate | None) -> list[int | str] | None:
+def _candidate_json(candidate: Candidate | None) -> list[int | bool | str] | None:
     if candidate is None:
         return None
-    return [each for each in dataclasses.astuple(candidate) if each != ""]
+    *fields, moves = dataclasses.astuple(candidate)
+    return [*fields, moves] if moves else fields
 
 
 def _candidate(found: Any) -> Candidate | None:
     if found is None:
         return None
-    numbers = [int(each) for each in found if not isinstance(each, str)]
-    moves = "".join(each for each in found if isinstance(each, str))
-    fields = dict(zip(("window_length", "price", "cheap_prefix"), numbers, strict=True))
-    return Candidate(**fields, moves=moves)
+    moves = found[-1] if isinstance(found[-1], str) else ""
+    length, price, cheap_prefix, *flags = found[: len(found) - bool(moves)]
+    # Dumps of earlier versions have no flags.
+    segmented, nested = map(bool, flags or (False, False))
+    return Candidate(int(length), int(price), int(cheap_prefix), segmented, nested, moves)

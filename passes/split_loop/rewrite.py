@@ -197,5 +197,6 @@ class _Part:
         loop = self.edit.apply(Replacements())
         loop.location = ir.Location.current
         self.op.erase()
-        erase_dead(loop.regions[1].blocks[0])
+        for region in loop.regions:
+            erase_dead(region.blocks[0])
         return loop

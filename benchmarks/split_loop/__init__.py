@@ -1,0 +1,1 @@
+"""What a split scan takes beside a whole one: memory, work, and time to compile."""
