@@ -147,7 +147,7 @@ def test_the_tables_and_the_plot(tmp_path: Path) -> None:
     )
     [_, _, summary] = summary_table({"toy": frontier})
     assert summary == (
-        "| a program | `remat` | 0 of 1 | 0 of 1 | 2 of 2 | yes |  | yes | 99.0 % | 2 "
+        "| a program | `remat` | 0 of 1 | 0 of 1 | 2 of 3 | yes |  | yes | 99.0 % | 2 "
         "| 7.5 %, at most 10.0 % | 0.0 % | 0.0 % | 99 | 90 |"
     )
     text = "\n".join(program_tables(frontier))

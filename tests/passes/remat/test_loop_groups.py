@@ -7,7 +7,10 @@ from typing import Any
 import jax
 import pytest
 from jax.extend.mlir import ir
-from support.linked_scans import (
+from support.programs import PROGRAMS
+from support.remat_runs import assert_same, plain
+from support.scan_programs import SCANS
+from support.scans.linked import (
     LINKED,
     adapted,
     arguments,
@@ -16,8 +19,7 @@ from support.linked_scans import (
     pulled_twice,
     random_chain,
 )
-from support.programs import PROGRAMS
-from support.remat_loops import (
+from support.scans.loops_pass import (
     CHEAP,
     FREE,
     MIDDLE,
@@ -27,8 +29,6 @@ from support.remat_loops import (
     spec_of,
     temp_bytes,
 )
-from support.remat_runs import assert_same, plain
-from support.scan_programs import SCANS
 
 from hloom.passes.analysis.cost import CPU_SPEED
 from hloom.passes.framework import registry

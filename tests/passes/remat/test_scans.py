@@ -9,7 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.programs import PROGRAMS, normal
-from support.remat_loops import (
+from support.remat_runs import assert_same, plain
+from support.scan_programs import SCANS, kernels, layer, random_loops
+from support.scans.loops_pass import (
     CHEAP,
     DEAR,
     FREE,
@@ -20,8 +22,6 @@ from support.remat_loops import (
     spec_of,
     temp_bytes,
 )
-from support.remat_runs import assert_same, plain
-from support.scan_programs import SCANS, kernels, layer, random_loops
 
 from hloom.passes.analysis.cost import CPU_SPEED
 from hloom.passes.analysis.loops.pairs import loop_pairs, nested_pairs

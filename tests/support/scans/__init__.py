@@ -1,0 +1,1 @@
+"""Scans for remat: programs that stacks connect, and a pass that treats loops alone."""
