@@ -101,7 +101,7 @@ class Frontier:
     @property
     def columns(self) -> tuple[tuple[str, bool], ...]:
         """The columns of the table, and which of them are figures."""
-        return (*_COLUMNS, _MOVES) if self._has_moves else _COLUMNS
+        return (*_COLUMNS[:-1], _MOVES, _COLUMNS[-1]) if self._has_moves else _COLUMNS
 
     @property
     def _has_moves(self) -> bool:
@@ -120,7 +120,7 @@ class Frontier:
             mark = "◆" if point.knee else "" if point.holds else "✗"
             sizes = (size(point.step_bytes), size(point.temp_bytes))
             moves = (_OPTIONS.sub("", point.moves),) if self._has_moves else ()
-            yield *sizes, *added, mark, point.spec, *moves
+            yield *sizes, *added, mark, *moves, point.spec
 
     def table(self) -> Table:
         """The points as a table of rich."""
