@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -178,6 +179,16 @@ def test_a_plan_tells_each_move_with_its_gain_and_its_price() -> None:
     priced = sum(move["weighted_seconds"] for move in found["moves"])
     assert priced == pytest.approx(plan.record.seconds)
     assert RematRecord.from_json(found) == plan.record
+
+
+def test_what_it_did_is_told_in_few_words() -> None:
+    plan = plan_for(Fit, language_model, 0.3)
+    moves = [effect for effect in plan.effects if not effect.prepares]
+    assert plan.effect() == ", ".join(effect.effect for effect in moves)
+    assert re.fullmatch(r"\d+ regions? of \d+ operations run in chunks", moves[0].effect)
+    assert "one-hot" in [effect.spec for effect in plan.effects]
+    assert "scatter" not in plan.effect(), "what prepares for a move is of little interest"
+    assert plan.summary().startswith(f"{moves[0].spec}: {moves[0].effect}")
 
 
 def test_plans_are_the_same_in_every_planner() -> None:

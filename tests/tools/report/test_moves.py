@@ -129,6 +129,18 @@ def test_the_attempt_without_any_move_is_the_program_as_it_was(
     assert gather(open_dump(edited)).modules[0].memory.xla_before is None
 
 
+def test_the_line_of_the_program_says_what_was_done(
+    fit_dump: tuple[Path, hloom.CompileRecord],
+) -> None:
+    record = fit_dump[1]
+    assert "run in chunks, " in record.headline
+    assert "operations recomputed (+" in record.headline
+    assert record.before_is_measured
+    assert record.temp_bytes_before == record.attempts[0].temp_bytes
+    assert record.added_work is not None
+    assert 0 < record.added_work < 1
+
+
 def test_candidates_with_moves_are_in_the_plot(module: ModuleReport) -> None:
     assert module.frontier is not None
     assert "plans that hloom considered" in module.frontier.caption
