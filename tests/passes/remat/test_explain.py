@@ -152,7 +152,10 @@ HALF = Remat(budget=Budget(percent=50))
     [
         ("no-barriers", "Nothing is recomputed: the CPU compiler of jaxlib 0.10 keeps no"),
         ("only-scans", "Its straight-line part is left as it is: the CPU compiler of jaxlib 0.10"),
-        ("nothing-held", "Nothing is recomputed: nothing of min_bytes or more that may be computed"),
+        (
+            "nothing-held",
+            "Nothing is recomputed: nothing of min_bytes or more that may be computed",
+        ),
         (None, "Nothing is recomputed: no recomputation that was tried lowers the peak."),
     ],
 )

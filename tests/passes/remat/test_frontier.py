@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import pytest
 from jax.extend.mlir import ir
 from support.programs.chains import scanned, unrolled
@@ -24,6 +25,7 @@ from hloom.passes.remat.budget.frontier import (
     knees,
     undominated,
 )
+from hloom.passes.remat.obstacle import RematObstacle
 from hloom.passes.remat.plan import BudgetPlanner
 from hloom.passes.remat.record import Estimate, RematRecord
 
