@@ -21,7 +21,8 @@ class TrainingBlock:
 
     A line is ``name kind operand … [width]``; a line of dashes is a border, the last one the
     highest. Of the kinds ``call`` may not be done again, ``dot`` is expensive, ``constant``,
-    ``table`` and ``iota`` are made of nothing, and the others are cheap. ``x`` and ``d`` are arguments.
+    ``table`` and ``iota`` are made of nothing, and the others are cheap. ``x`` and ``d`` are
+    arguments.
     """
 
     def __init__(self, block_of: BlockOf, lines: str, pricing: Pricing | None = None) -> None:
