@@ -77,10 +77,8 @@ bench: .venv/cuda13.stamp .venv-newest/cuda13.stamp
 	for python in .venv/bin/python .venv-newest/bin/python; do \
 	  XLA_FLAGS=$(devices)=64 $$python -m benchmarks.barrier_latency || exit 1; \
 	  XLA_FLAGS=$(devices)=8 $$python -m benchmarks.ragged_all_to_all || exit 1; \
-	  for name in step_memory remat_cheap hold_variants split_loop liveness_error planning_time capture dump_cost; do \
-	    $$python -m benchmarks.$$name || exit 1; done; \
-	  for platform in h100 cpu; do \
-	    $$python -m benchmarks.remat_frontier --again --platform $$platform || exit 1; done; done
+	  for name in step_memory remat_cheap hold_variants split_loop liveness_error planning_time capture dump_cost frontier; do \
+	    $$python -m benchmarks.$$name || exit 1; done; done
 	.venv/bin/python -m benchmarks.budgets
 	.venv/bin/python -m benchmarks.budgets --picture
 	.venv/bin/python -m benchmarks.pictures.report

@@ -17,12 +17,12 @@ from typing import Any
 
 from benchmarks.budgets.tables import summary
 from benchmarks.capture import DEVICES, cell
-from benchmarks.common.frontier_report import FLOOR_POLICY, Frontier
-from benchmarks.common.frontiers import Point, kept
 from benchmarks.common.h100 import MEBI_BYTES
 from benchmarks.common.tables import RESULTS, table
+from benchmarks.frontier.points import BudgetPoint, Point, kept
+from benchmarks.frontier.report import FLOOR_POLICY, Frontier
+from benchmarks.frontier.store import NAME, PASSES, drawing, frontiers
 from benchmarks.gpu.tables import results_section
-from benchmarks.remat_frontier import drawing, frontiers
 
 ROOT = Path(__file__).parents[1]
 
@@ -52,11 +52,12 @@ def filled_in(page: str, text: str) -> str:
 
 def _figures() -> Iterator[str]:
     """Memory, budgets and graphs, each of the oldest JAX that was measured."""
-    version, measured = _oldest("remat_frontier_h100.json")
+    version, measured = _oldest(f"{NAME}.json")
     programs = frontiers(measured["programs"])
     gpt = programs["gpt_unrolled"]
-    cheap = next(point for point in gpt.hloom if point.budget_bytes is None)
-    budgets = [kept(frontier.hloom) for frontier in programs.values()]
+    cheap = next(point for point in gpt.passes["remat"] if point.budget_bytes is None)
+    shown = _shown(programs)
+    budgets = [kept(frontier.passes[shown], frontier.none) for frontier in programs.values()]
     within, tried = (sum(getattr(b, of) for b in budgets) for of in ("within", "above_floor"))
     _, captured = _oldest("capture_h100.json")
     scanned = next(
@@ -71,7 +72,7 @@ def _figures() -> Iterator[str]:
         f"| {gpt.mebi(gpt.none)} MiB | {gpt.mebi(cheap)} MiB |"
     )
     yield (
-        f"| budgets that the compiled step keeps, {len(programs)} programs: `remat{{budget=…}}` "
+        f"| budgets that the compiled step keeps, {len(programs)} programs: `{shown}{{budget=…}}` "
         f"| | {within} of {tried} |"
     )
     yield (
@@ -79,6 +80,11 @@ def _figures() -> Iterator[str]:
         f"| {cell(scanned['alone'])} | {cell(scanned['captured'])} |"
     )
     yield from _figures_of_loops()
+
+
+def _shown(programs: dict[str, Frontier]) -> str:
+    """The first of the passes that every program was measured with."""
+    return next(name for name in PASSES if all(name in one.passes for one in programs.values()))
 
 
 def _figures_of_loops() -> Iterator[str]:
@@ -179,29 +185,32 @@ _POLICIES = "dots_saveable", FLOOR_POLICY
 
 def _frontier() -> Iterator[str]:
     """Of the oldest JAX that was measured: each program's memory and work under budgets."""
-    version, entry = _oldest("remat_frontier_h100.json")
+    version, entry = _oldest(f"{NAME}.json")
+    programs = frontiers(entry["programs"])
+    shown = _shown(programs)
     columns = [f"program, jax {version}", "no checkpoint"]
     for policy in _POLICIES:
-        columns += [f"`{policy}`", "`remat{budget=…}` there"]
-    rows = map(_frontier_cells, frontiers(entry["programs"]).values())
+        columns += [f"`{policy}`", f"`{shown}{{budget=…}}` there"]
+    rows = (_frontier_cells(frontier, shown) for frontier in programs.values())
     yield from table([*columns, "the floor"], rows)
-    picture = RESULTS / drawing("h100", version)
+    picture = RESULTS / drawing(version)
     if picture.exists():
         yield ""
         yield f"![added work over memory, jax {version}](../{picture.relative_to(ROOT)})"
 
 
-def _frontier_cells(frontier: Frontier) -> list[str]:
+def _frontier_cells(frontier: Frontier, shown: str) -> list[str]:
+    points = frontier.passes[shown]
     cells = [frontier.title, frontier.mebi(frontier.none)]
     for policy in (point for point in frontier.policies if point.label in _POLICIES):
-        cells += [_point(frontier, policy), _point(frontier, _cheapest_within(frontier, policy))]
-    floor = min(frontier.hloom, key=lambda point: (point.step_bytes, point.flops))
+        cells += [_point(frontier, policy), _point(frontier, _cheapest_within(points, policy))]
+    floor = min(points, key=lambda point: (point.step_bytes, point.flops))
     return [*cells, _point(frontier, floor)]
 
 
-def _cheapest_within(frontier: Frontier, policy: Point) -> Point | None:
+def _cheapest_within(points: Sequence[BudgetPoint], policy: Point) -> Point | None:
     """The point of least work that takes no more memory than the policy."""
-    within: Sequence[Point] = [p for p in frontier.hloom if p.step_bytes <= policy.step_bytes]
+    within = [point for point in points if point.step_bytes <= policy.step_bytes]
     return min(within, key=lambda point: (point.flops, point.step_bytes), default=None)
 
 

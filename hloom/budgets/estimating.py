@@ -13,6 +13,8 @@ from hloom._jax import devices as jax_devices
 from hloom._jax.lowered import devices_of
 from hloom.budgets.frontier import BudgetPoint, Frontier
 from hloom.compiling.origin import module_name
+from hloom.passes.fit import Fit
+from hloom.passes.fit.frontier import FrontierAnalysis, FrontierPoint, knees
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.errors import SpecError
 from hloom.passes.framework.feedback import Attempt
@@ -21,8 +23,6 @@ from hloom.passes.framework.options import Budget, SpellingError, options_of
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
-from hloom.passes.remat import Remat
-from hloom.passes.remat.budget.frontier import FrontierAnalysis, FrontierPoint, knees
 from hloom.passes.remat.obstacle import RematObstacle
 from hloom.passes.remat.record import RematRecord
 from hloom.targets.devices import target_of
@@ -30,7 +30,7 @@ from hloom.targets.devices import target_of
 POINTS = 10
 """The points along a frontier where no budgets are asked for."""
 
-_SPELLING = next(option for option in options_of(Remat) if option.name == "budget")
+_SPELLING = next(option for option in options_of(Fit) if option.name == "budget")
 
 
 def estimate(
@@ -119,15 +119,15 @@ def frontier_of(
       budgets: those to estimate, or how many points to find.
       attempts: earlier compiles of it for that target, with XLA's figures, which correct the model.
 
-    Raises PassError where a pass before `remat` fails.
+    Raises PassError where a pass before `fit` fails.
     """
-    pipeline = Pipeline((Remat(budget=Budget()),))
+    pipeline = Pipeline((Fit(),))
     driver = pipeline.driver()
     assert driver is not None
     prepared = clone_module(module)
     pipeline.run(prepared, target=target, stop=driver[0])
     with prepared.context, ir.Location.unknown(), gc_paused():
-        analysis = FrontierAnalysis(prepared, target, Remat().min_bytes, attempts)
+        analysis = FrontierAnalysis(prepared, target, Fit().min_bytes, attempts)
         try:
             return _frontier(module_name(module), analysis, budgets)
         except walk.NoEntryError as error:
@@ -168,7 +168,7 @@ def _frontier(name: str, analysis: FrontierAnalysis, budgets: tuple[Budget, ...]
 
 def _shown(point: FrontierPoint, step_seconds: float, *, knee: bool) -> BudgetPoint:
     return BudgetPoint(
-        spec="off" if point.budget is None else str(Remat(budget=point.budget)),
+        spec="off" if point.budget is None else str(Fit(budget=point.budget)),
         step_bytes=point.step_bytes,
         temp_bytes=point.temp_bytes,
         added_seconds=point.added_seconds,

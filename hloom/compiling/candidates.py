@@ -12,7 +12,7 @@ from jax.extend.mlir import ir
 from hloom._jax.devices import ffi_targets
 from hloom.compiling.modelled import ChangeObserver, ModelledChange
 from hloom.compiling.request import CompileRequest
-from hloom.lowering.capture import compile_options
+from hloom.lowering import capture, copies
 from hloom.lowering.lower import Lowered, lower
 from hloom.lowering.placement import Placement
 from hloom.passes.framework.errors import PassError, reason_of
@@ -96,7 +96,11 @@ class Candidates:
         changed = self._preparation.changed or result.changed
         rewritten = self._preparation.rewritten or result.rewritten
         # Read first: lowering leaves no marks.
-        options = compile_options(module, self._request.target.platform) if changed else {}
+        platform = self._request.target.platform
+        options: dict[str, str | int] = {}
+        if changed:
+            options = capture.compile_options(module, platform)
+            options |= copies.compile_options(module, platform)
         if rewritten and _lower(module, self._request.placement).marks:
             self._request.observer.lowered(len(runs), module)
         return ModuleCandidate(

@@ -1,4 +1,4 @@
-"""Compiles with the options that capture regions ask for, and checks what came of them."""
+"""Compiles with the options that passes ask for, and checks what came of capture regions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from jax.extend.mlir import ir
 
-from hloom.lowering.capture import DISABLED_PASSES
+from hloom.lowering.capture import COMMAND_BUFFER_TYPES, DISABLED_PASSES
 from hloom.record import Captured, Options
 from hloom.xla.thunk_dump import thunk_dump
 
@@ -47,19 +47,14 @@ def compile_captured(
     if not wanted:
         return compile_(module, {}), None
     options, notes = _beside(wanted, theirs.given)
+    if COMMAND_BUFFER_TYPES not in wanted:
+        executable = _compile(compile_, module, options, {}, notes)
+        _log_all(notes)
+        return executable, None
     if theirs.profiled is not None:
         notes.append(theirs.profiled)
     with thunk_dump(theirs.given) as dump:
-        while True:
-            try:
-                executable = compile_(module, {**options, **dump.options})
-                break
-            except Exception as error:
-                refused = _refused(error, options)
-                if refused is None:
-                    raise
-                del options[refused]
-                notes.append(f"this XLA refuses {refused}: {error}")
+        executable = _compile(compile_, module, options, dump.options, notes)
         try:
             found = dump.read()
         except (OSError, ValueError) as error:
@@ -68,9 +63,32 @@ def compile_captured(
         else:
             if found is None:
                 notes.append("not known: the executable was compiled before, and came from a cache")
+    _log_all(notes)
+    return executable, Captured(options, found, tuple(notes))
+
+
+def _compile(
+    compile_: CompileFunction,
+    module: ir.Module,
+    options: dict[str, Any],
+    more: Options,
+    notes: list[str],
+) -> Any:
+    """The executable, without those ``options`` that XLA refuses; they are taken out, and noted."""
+    while True:
+        try:
+            return compile_(module, {**options, **more})
+        except Exception as error:
+            refused = _refused(error, options)
+            if refused is None:
+                raise
+            del options[refused]
+            notes.append(f"this XLA refuses {refused}: {error}")
+
+
+def _log_all(notes: list[str]) -> None:
     for note in notes:
         _log.info("%s", note)
-    return executable, Captured(options, found, tuple(notes))
 
 
 def _beside(wanted: Options, given: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:

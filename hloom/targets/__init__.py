@@ -7,6 +7,7 @@ it has the figures that hloom's passes plan with.
 
 from __future__ import annotations
 
+import dataclasses
 import tomllib
 from collections.abc import Callable
 from importlib import resources
@@ -38,6 +39,7 @@ _KNOWN = _NEEDED | {
     "core_count": "a positive whole number",
     "clock_hz": "a positive number",
     "bytes_per_s": "a positive number",
+    "host_bytes_per_s": "a positive number",
 }
 """The figures of a target, with the kind of value of each."""
 
@@ -127,6 +129,8 @@ def _target(name: str, figures: dict[str, Any]) -> Target:
             clock_hz=figures.get("clock_hz"),
             bytes_per_s=figures.get("bytes_per_s"),
         )
+    if "host_bytes_per_s" in figures:
+        speed = dataclasses.replace(speed, host_bytes_per_s=figures["host_bytes_per_s"])
     return Target(
         platform=figures["platform"],
         name=name,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hloom.passes.framework.feedback import PlanRecord, prediction_of
+from hloom.passes.framework.feedback import PlanRecord, prediction_of, whole_number
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,12 @@ class AccumulateRecord(PlanRecord):
     @classmethod
     def from_json(cls, plan: Mapping[str, Any]) -> AccumulateRecord:
         modelled = plan.get("modelled_temp_bytes", {})
+        if not isinstance(modelled, Mapping):
+            raise TypeError(f"{modelled!r} has no sizes by number")
         return cls(
             prediction=prediction_of(plan),
             unplanned=plan.get("unplanned"),
-            microbatches=int(plan["microbatches"]),
-            possible=tuple(map(int, plan.get("possible", ()))),
-            modelled=tuple((int(number), int(size)) for number, size in modelled.items()),
+            microbatches=whole_number(plan["microbatches"]),
+            possible=tuple(map(whole_number, plan.get("possible", ()))),
+            modelled=tuple((int(number), whole_number(size)) for number, size in modelled.items()),
         )

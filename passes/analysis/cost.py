@@ -29,6 +29,8 @@ class Speed:
       bytes_per_s: traffic to and from the device's memory.
       kernel_s: what the smallest kernel takes.
       overlaps: whether a product moves data while it computes.
+      host_bytes_per_s: copies between the device's memory and its host's, each way; None where it
+        is not known.
     """
 
     matrix_flops_per_s: tuple[tuple[int, float], ...] = (
@@ -41,6 +43,7 @@ class Speed:
     bytes_per_s: float = 3.35e12
     kernel_s: float = 2e-6
     overlaps: bool = True
+    host_bytes_per_s: float | None = None
 
     def matrix_rate(self, bits: int) -> float:
         """FLOPs a second in products of elements of this width."""

@@ -1,8 +1,8 @@
 """Shards: the bytes of a value on one device, in a program that is sharded over several.
 
-Before XLA partitions a module its shapes are global. Shardy's propagation, run on a clone, finds
-how each value will be split. Memory that the partitioner's own collectives need, a gathered weight
-for one, is not counted.
+What `host_memory` leaves out takes none. Before XLA partitions a module its shapes are global.
+Shardy's propagation, run on a clone, finds how each value will be split. Memory that the
+partitioner's own collectives need, a gathered weight for one, is not counted.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import sdy
 from jax.extend.mlir.passmanager import PassManager
 
+from hloom.passes.analysis.host_memory import uncounted_values
 from hloom.passes.analysis.loops.counted import defining_op
 from hloom.passes.analysis.sharding_constraints import CONSTRAINT
 from hloom.passes.ir import mesh, walk
@@ -46,10 +47,11 @@ class Shards:
 
     @classmethod
     def of(cls, module: ir.Module) -> Shards:
-        """The shares in a module for several devices; pure. Quick where it is for one device."""
+        """The shares in a module; pure. Quick where it is for one device."""
+        uncounted = dict.fromkeys(uncounted_values(module), Fraction(0))
         meshes = _meshes(module)
         if not any(math.prod(axes.values()) > 1 for axes in meshes.values()):
-            return cls()
+            return cls(dict.fromkeys(_values(module), _WHOLE) | uncounted) if uncounted else cls()
         propagated = clone_module(module)
         with module.context:
             integer = ir.IntegerType.get_signless(64)
@@ -74,7 +76,7 @@ class Shards:
                 for value, sharding, split in found:
                     counts[value] = _counts(value, sharding, meshes, split)
                     shares[value] = _share(value, counts[value])
-        return cls(shares, counts)
+        return cls(shares | uncounted, counts)
 
     def devices_along(self, value: ir.Value, axis: int) -> int:
         """Over how many devices an axis of a value is split; 1 where it has no sharding."""

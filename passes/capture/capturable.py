@@ -15,6 +15,7 @@ from jax.extend.mlir import ir
 from hloom.passes.ir.collectives import is_collective
 from hloom.passes.ir.custom_calls import OWN, is_host_callback, is_typed_ffi, target_of
 from hloom.passes.ir.ops import facts_of
+from hloom.passes.ir.placement import PLACEMENT
 from hloom.passes.ir.walk import values_read
 
 
@@ -44,10 +45,11 @@ class CaptureObstacle:
     reason: str
 
 
-_NO_WORK = frozenset(
-    {"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "annotate_device_placement"}
-)
+_NO_WORK = frozenset({"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape"})
 """Targets of custom calls that tell XLA something and are gone when it makes kernels."""
+
+HOST_COPY = "a copy between device and host"
+"""Why a placement is not captured, nor any loop with one."""
 
 
 def obstacle(op: ir.Operation, rules: Rules) -> CaptureObstacle | None:
@@ -95,6 +97,8 @@ def _can_pass(type_: ir.Type) -> bool:
 
 
 def _reason_of_custom_call(op: ir.Operation, target: str) -> str | None:
+    if target == PLACEMENT:
+        return HOST_COPY
     # hloom's own kernels have the command-buffer trait.
     if target in _NO_WORK or target.startswith(("xla.sdy.", OWN)):
         return None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from hloom.passes.capture.capturable import CaptureObstacle, Rules
+from hloom.passes.capture.capturable import HOST_COPY, CaptureObstacle, Rules
 from hloom.passes.capture.control_deps import ControlDependency, can_be_selected, waiting_operands
 from hloom.passes.capture.regions import BlockRegions, regions_of
 from hloom.passes.capture.schedule import BlockSchedule, GraphBreak
@@ -100,7 +100,9 @@ def plan_module(module: ir.Module, rules: Rules, min_ops: int) -> CapturePlan:
     graph_breaks: list[GraphBreak] = []
     for found in regions_of(module, rules, min_ops):
         graph_breaks += [
-            each for each in found.schedule.graph_breaks if each.obstacle.op == each.op
+            each
+            for each in found.schedule.graph_breaks
+            if each.obstacle.op == each.op or each.obstacle.reason == HOST_COPY
         ]
         if found.regions:
             can_tie = can_tie_at_top or mesh.is_in_manual_computation(found.schedule.block)

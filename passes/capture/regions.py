@@ -3,7 +3,8 @@
 A region is a maximal run of work in one block: the operations of one phase of the block's schedule,
 including loops and branches as a whole. It becomes a graph if it has at least ``min_ops``
 operations, without constants and operations that return their operands. The blocks of a loop, a
-branch or a manual computation that no graph can contain as a whole have regions of their own.
+branch or a manual computation that no graph can contain as a whole have regions of their own; but a
+loop with copies between device and host stays as it is, because these run beside its work.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from hloom.passes.capture.capturable import Rules
+from hloom.passes.capture.capturable import HOST_COPY, Rules
 from hloom.passes.capture.schedule import BlockSchedule, is_free, schedule_block
 from hloom.passes.ir import walk
 from hloom.passes.ir.op_facts import Category
@@ -55,6 +56,8 @@ def _of_block(block: ir.Block, rules: Rules, min_ops: int) -> Iterator[BlockRegi
     found = (Region(phase, count) for phase, count in enumerate(counts) if count >= min_ops)
     yield BlockRegions(sorted_, tuple(found))
     for graph_break in sorted_.graph_breaks:
+        if graph_break.obstacle.reason == HOST_COPY:
+            continue
         for inner in _inner_blocks(graph_break.op):
             yield from _of_block(inner, rules, min_ops)
 

@@ -25,6 +25,7 @@ from hloom.passes.framework.text import size
 from hloom.passes.ir import walk
 from hloom.passes.ir.locations import source_of
 from hloom.passes.phase_loops.errors import NotLoopableError
+from hloom.passes.phase_loops.placement import LoopContents, check_together
 from hloom.passes.phase_loops.plan import LoopsPlan, plan_loops
 
 _MOST_REGIONS = 64
@@ -133,6 +134,7 @@ class ChunkPlanner:
         self._left: dict[tuple[BlockMemory, ir.Value], LeftValue] = {}
         self._refused: dict[Hashable, int] = {}
         self._found: list[ChunkedRegion] = []
+        self._loops: dict[BlockMemory, list[LoopContents]] = {}
 
     @property
     def around_bytes(self) -> int:
@@ -223,6 +225,7 @@ class ChunkPlanner:
             for node in found.region.nodes
             if not all(map(finder.is_repeated, node.results))
         )
+        self._loops.setdefault(live.block, []).append(found.loops.contents)
         in_loop = any(op.name == "stablehlo.while" for op in walk.ancestors(live.block.block))
         self._found.append(
             ChunkedRegion(
@@ -281,11 +284,18 @@ class ChunkPlanner:
         best = sorted(candidates, key=lambda each: (each.sharded, each.bytes > _SAME * least))
         for found in best:
             try:
-                return found.written(), ()
+                return self._beside_others(live.block, found.written()), ()
             except NotLoopableError as error:
                 where = "" if error.op is None else f"{site(error.op)}: "
                 reasons.append(f"along {found.region.layout}: {where}{error.reason}")
         return None, tuple(reasons) or ("no axis of it can be cut",)
+
+    def _beside_others(self, block: BlockMemory, written: _Candidate) -> _Candidate:
+        """The same. Raises NotLoopableError where it and loops of the plan wait for each other."""
+        assert written.loops is not None
+        loops = [*self._loops.get(block, ()), written.loops.contents]
+        check_together(self._finder(block).program.root, loops)
+        return written
 
     def _candidate(
         self,

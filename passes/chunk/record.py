@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hloom.passes.framework.feedback import PlanRecord, prediction_of
+from hloom.passes.framework.feedback import PlanRecord, prediction_of, whole_number
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,5 @@ class ChunkRecord(PlanRecord):
 
     @classmethod
     def from_json(cls, plan: Mapping[str, Any]) -> ChunkRecord:
-        return cls(
-            prediction_of(plan), plan.get("unplanned"), int(plan["chunks"]), bool(plan["is_least"])
-        )
+        chunks = whole_number(plan["chunks"])
+        return cls(prediction_of(plan), plan.get("unplanned"), chunks, bool(plan["is_least"]))

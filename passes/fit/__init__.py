@@ -34,7 +34,7 @@ from jax.extend.mlir import ir
 from hloom.passes.cse import Cse
 from hloom.passes.fit.plan import FitPlan
 from hloom.passes.fit.planner import FitPlanner
-from hloom.passes.fit.search import CHUNK, MOVES, RECOMPUTE, SPLIT_LOOP
+from hloom.passes.fit.search import DEFAULT_MOVES, MOVES
 from hloom.passes.framework.base import Pass, Target
 from hloom.passes.framework.feedback import Attempt, Complaint, MeasuredPass, Planner
 from hloom.passes.framework.options import Budget, Bytes, Words, option
@@ -68,7 +68,7 @@ class Fit(MeasuredPass[RematRecord]):
         "without the pass; or min, for the least that can be reached",
     )
     moves: Words = option(
-        Words((RECOMPUTE, CHUNK, SPLIT_LOOP)),
+        Words(DEFAULT_MOVES),
         doc="what may be done to the program. offload and accumulate are off unless named: what "
         "the first costs has not been measured on a device, the second changes the order of sums",
         choices=MOVES,
@@ -95,7 +95,9 @@ class Fit(MeasuredPass[RematRecord]):
         return self._planner(origin, target)
 
     def _planner(self, origin: ir.Module, target: Target) -> FitPlanner:
-        return FitPlanner(origin, target, self.budget, self.moves, self.min_bytes)
+        return FitPlanner(
+            origin, target, self.budget, self.moves, self.min_bytes, self.helper_bytes
+        )
 
     def wants_another(self, attempts: Sequence[Attempt[RematRecord]], target: Target) -> bool:
         limit = temp_budget(self.budget, attempts, target)
@@ -111,7 +113,7 @@ class Fit(MeasuredPass[RematRecord]):
         target: Target,
         module_of_best: Callable[[], ir.Module],
     ) -> Complaint | None:
-        bounds = Bounds(self.budget, self.helper_bytes, self.compiles)
+        bounds = Bounds(self.budget, self.compiles)
         return complaint_of(bounds, attempts, best, target, module_of_best)
 
     def apply(self, plan: FitPlan) -> None:

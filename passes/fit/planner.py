@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.cost import all_flops
 from hloom.passes.fit.moves import Moved, moved
 from hloom.passes.fit.plan import FitPlan, MoveEffect
 from hloom.passes.fit.search import FitSearch
-from hloom.passes.fit.variants import Variant, Variants
+from hloom.passes.fit.variants import Variant, Variants, moves_of
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.feedback import Attempt, Prediction
 from hloom.passes.framework.options import Budget
 from hloom.passes.ir import walk
-from hloom.passes.ir.types import TensorSizes
 from hloom.passes.remat.budget.added_work import added_work
 from hloom.passes.remat.budget.closed_loop import Choice, decide, temp_budget
-from hloom.passes.remat.budget.estimate import Plans
-from hloom.passes.remat.plan import RematPlan
+from hloom.passes.remat.plan import RematPlan, obstacle_in
 from hloom.passes.remat.record import Estimate, RematRecord
 
 
@@ -34,7 +30,10 @@ class FitPlanner:
         budget: Budget,
         moves: Sequence[str],
         min_bytes: int,
+        helper_bytes: int = 0,
     ) -> None:
+        """A share does not bound a helper program, which takes less than ``helper_bytes``."""
+        self._helper_bytes = helper_bytes
         self._target, self._budget, self._moves = target, budget, tuple(moves)
         self._variants = Variants(origin, target, min_bytes)
 
@@ -45,25 +44,24 @@ class FitPlanner:
         except walk.NoEntryError as error:
             unplanned = RematRecord(unplanned=f"no budget can be held: {error}")
             return FitPlan(module, None, RematPlan((), ()), record=unplanned)
-        candidate = choice.estimate.candidate
-        variant = self._variants.of("" if candidate is None else candidate.moves)
+        variant = self._variants.of(moves_of(choice.estimate))
         assert variant is not None
-        plans: Plans = ((), ())
-        again_flops = again_s = 0.0
-        if candidate is not None and candidate.recomputes:
-            plans = variant.model.plan(replace(candidate, moves=""))
-            again_flops, again_s = added_work(*plans, variant.model.pricing)
+        plans = variant.plan(choice.estimate)
+        again_flops, again_s = added_work(*plans, variant.model.pricing)
         own = plans if variant.base is not None else variant.model.on(module, plans)
         remat = RematPlan(*own)
         record = RematRecord(
             prediction=Prediction(
                 step_bytes=around_bytes + choice.expected_bytes,
                 temp_bytes=choice.expected_bytes,
-                added_flops=again_flops + self._moved_flops(variant),
+                added_flops=again_flops + variant.added_flops,
             ),
             estimate=choice.estimate,
             considered=choice.known,
             added_seconds=again_s + variant.added_seconds,
+            obstacle=None
+            if variant.base is not None
+            else obstacle_in(variant.model, self._target, self._budget, self._helper_bytes),
             unmodified_bytes=self._variants.base.model.estimate(None).temp_bytes,
         )
         return FitPlan(
@@ -90,17 +88,6 @@ class FitPlanner:
         else:
             choice = decide(search, limit, attempts)
         return choice, first[0].step_bytes - first[0].temp_bytes
-
-    def _moved_flops(self, variant: Variant) -> float:
-        """The floating-point operations that the moves add."""
-        if variant.base is None:
-            return 0.0
-        sizes = TensorSizes()
-        after, before = (
-            sum(all_flops(op, sizes) for op in one.model.main.operations)
-            for one in (variant, variant.base)
-        )
-        return max(after - before, 0.0)
 
     def _effects(
         self, variant: Variant, remat: RematPlan, estimate: Estimate

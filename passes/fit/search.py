@@ -10,12 +10,19 @@ that by the model.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from hloom.passes.fit.variants import Variant, Variants
+from hloom.passes.chunk import Chunk
+from hloom.passes.fit.variants import Variant, Variants, moves_of
+from hloom.passes.framework.options import Bytes, Cuts
 from hloom.passes.remat.budget.price_grid import Candidate
-from hloom.passes.remat.budget.search import Search, cheapest
+from hloom.passes.remat.budget.search import Search, cheapest, corrected_bytes
 from hloom.passes.remat.record import Estimate, Measurement
+from hloom.passes.split_loop import SplitLoop
+from hloom.passes.split_loop.choice import choose_split
+from hloom.passes.split_loop.groups import splittable
+from hloom.passes.split_loop.uniform import uniform_plans
 
 RECOMPUTE, CHUNK, SPLIT_LOOP, OFFLOAD, ACCUMULATE = (
     "recompute",
@@ -27,10 +34,23 @@ RECOMPUTE, CHUNK, SPLIT_LOOP, OFFLOAD, ACCUMULATE = (
 MOVES = (RECOMPUTE, CHUNK, SPLIT_LOOP, OFFLOAD, ACCUMULATE)
 """The names of the moves, in the order in which they are tried."""
 
+DEFAULT_MOVES = (RECOMPUTE, CHUNK, SPLIT_LOOP)
+"""Those that are made unless others are named."""
+
 _NEXT_TO_NOTHING = 0.002
 """The share of a step's time that is not worth more planning."""
 
+_SPLIT_VARIANTS = 1
+"""Of how many variants the loops are split."""
+
+_WORTH_A_SPLIT = 0.98
+"""A split has to promise this share of the best plan's added time, or less."""
+
 _MICROBATCHES = (2, 4, 8, 16)
+
+_LARGE_PROGRAM_BYTES, _SMALLEST_CHUNKED = 2**30, 64
+"""`chunk` looks at values of its own `min_bytes` in a program that takes so much; in a smaller one
+at those of more than one part in so many of its peak."""
 
 _MORE_CHUNKS = (2, 4)
 """Times as many chunks as `chunk` takes by itself: recomputation lowers the rest of the peak."""
@@ -68,15 +88,59 @@ class FitSearch:
         """Tries candidates around those that just fit in about ``limit_bytes``."""
         if fits(self.estimate(None)):
             return
-        step_s = self._variants.base.step_seconds
+        enough_s = _NEXT_TO_NOTHING * self._variants.base.step_seconds
         best: Estimate | None = None
+        searched: list[Variant] = []
         for variant in self._tried(fits):
             if best is not None and variant.added_seconds >= best.seconds:
                 continue
             self._within(variant, limit_bytes, fits, tried)
-            best = cheapest(filter(fits, self.estimates.values()))
-            if best is not None and best.seconds <= _NEXT_TO_NOTHING * step_s:
+            searched.append(variant)
+            best = self._best(fits)
+            if best is not None and best.seconds <= enough_s:
                 return
+        if SPLIT_LOOP not in self._moves:
+            return
+        # What is best where loops are whole mostly is where they are split.
+        searched.sort(key=lambda variant: self._least_seconds(variant, fits))
+        for whole in searched[:_SPLIT_VARIANTS]:
+            split = self._split(whole, limit_bytes, tried, best)
+            if split is not None:
+                self._within(split, limit_bytes, fits, tried)
+                best = self._best(fits)
+
+    def _best(self, fits: Callable[[Estimate], bool]) -> Estimate | None:
+        return cheapest(filter(fits, self.estimates.values()))
+
+    def _least_seconds(self, variant: Variant, fits: Callable[[Estimate], bool]) -> float:
+        found = (one for one in self.estimates.values() if moves_of(one) == variant.moves)
+        return min((one.seconds for one in found if fits(one)), default=math.inf)
+
+    def _split(
+        self,
+        whole: Variant,
+        limit_bytes: float,
+        tried: Sequence[Measurement],
+        best: Estimate | None,
+    ) -> Variant | None:
+        """A variant with its loops split where that promises less time than the best plan."""
+        groups, _ = splittable(whole.of.module.operation)
+        if not groups:
+            return None
+        group = max(groups, key=lambda group: group.stacked_bytes)
+        model = whole.model
+        as_it_is = _lifted(whole, model.estimate(None))
+        factor = corrected_bytes(as_it_is, tried) / max(as_it_is.temp_bytes, 1)
+        choice = choose_split(
+            limit_bytes / max(factor, 1e-9), uniform_plans(model, group), group.trip_count
+        )
+        if choice is None:
+            return None
+        seconds = choice.seconds + whole.added_seconds
+        if best is not None and seconds > best.seconds * _WORTH_A_SPLIT:
+            return None
+        step = SplitLoop(at=Cuts((choice.at,)))
+        return self._variants.of(",".join(filter(None, (whole.moves, str(step)))))
 
     def lowest(self) -> list[Estimate]:
         """Estimates with little memory, of all variants; the program as it is first."""
@@ -97,26 +161,30 @@ class FitSearch:
         yield ""
         if CHUNK in self._moves:
             yield "one-hot"
-            yield from self._chunked("", fits)
+            yield from self._chunked(fits)
         if ACCUMULATE in self._moves:
             for count in _MICROBATCHES:
                 yield f"accumulate{{microbatches={count}}}"
 
-    def _chunked(self, before: str, fits: Callable[[Estimate], bool]) -> Iterator[str]:
+    def _chunked(self, fits: Callable[[Estimate], bool]) -> Iterator[str]:
         """`chunk` as it is, and with more chunks where that does not fit."""
-        variant = self._variants.of("chunk")
-        if variant is None:
-            return
-        chunks = next(
-            (run.plan["chunks"] for run in variant.of.runs if run.step.name == "chunk"), 0
-        )
+        step = self._chunk()
+        variant = self._variants.of(str(step))
+        plans = {} if variant is None else {run.step.name: run.plan for run in variant.of.runs}
+        chunks = plans.get("chunk", {}).get("chunks")
         if not isinstance(chunks, int) or not chunks:
             return
-        yield "chunk"
+        yield str(step)
         for times in _MORE_CHUNKS:
-            if any(fits(one) for one in self.estimates.values() if _moves_of(one) == "chunk"):
+            if any(fits(one) for one in self.estimates.values() if moves_of(one) == str(step)):
                 return
-            yield f"chunk{{chunks={times * chunks}}}"
+            yield str(dataclasses.replace(step, chunks=times * chunks))
+
+    def _chunk(self) -> Chunk:
+        peak_bytes = self.estimate(None).temp_bytes
+        if peak_bytes >= _LARGE_PROGRAM_BYTES:
+            return Chunk()
+        return Chunk(min_bytes=Bytes(1 << max(peak_bytes // _SMALLEST_CHUNKED, 1).bit_length()))
 
     def _within(
         self,
@@ -129,7 +197,7 @@ class FitSearch:
         own = [
             dataclasses.replace(each, estimate=_lowered(variant, each.estimate))
             for each in tried
-            if _moves_of(each.estimate) == variant.moves
+            if moves_of(each.estimate) == variant.moves
         ]
         search.within(limit_bytes, lambda found: fits(_lifted(variant, found)), own)
         for found in search.estimates.values():
@@ -147,7 +215,7 @@ class FitSearch:
             known = [
                 _lowered(variant, each)
                 for each in self.estimates.values()
-                if _moves_of(each) == variant.moves
+                if moves_of(each) == variant.moves
             ]
             self._searches[variant.moves] = Search(variant.model, known)
         return self._searches[variant.moves]
@@ -155,10 +223,6 @@ class FitSearch:
     def _add(self, variant: Variant, found: Estimate) -> None:
         lifted = _lifted(variant, found)
         self.estimates.setdefault(lifted.candidate, lifted)
-
-
-def _moves_of(estimate: Estimate) -> str:
-    return "" if estimate.candidate is None else estimate.candidate.moves
 
 
 def _of_remat(candidate: Candidate) -> Candidate | None:

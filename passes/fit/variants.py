@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from jax.extend.mlir import ir
 
+from hloom.passes.analysis.cost import all_flops
 from hloom.passes.analysis.loops.counted import runs_of
 from hloom.passes.fit.moves import Moved, moved
 from hloom.passes.framework.base import Target
 from hloom.passes.ir.ops import facts_of
-from hloom.passes.remat.budget.estimate import Model
+from hloom.passes.ir.types import TensorSizes
+from hloom.passes.remat.budget.estimate import Model, Plans
+from hloom.passes.remat.record import Estimate
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,25 @@ class Variant:
             if not facts_of(op.name).holds_code and op.block in runs
         )
 
+    def plan(self, estimate: Estimate) -> Plans:
+        """What an estimate of the variant recomputes in its module."""
+        candidate = estimate.candidate
+        if candidate is None or not candidate.recomputes:
+            return (), ()
+        return self.model.plan(replace(candidate, moves=""))
+
+    @cached_property
+    def added_flops(self) -> float:
+        """Floating-point operations that the moves add."""
+        if self.base is None:
+            return 0.0
+        sizes = TensorSizes()
+        after, before = (
+            sum(all_flops(op, sizes) for op in one.model.main.operations)
+            for one in (self, self.base)
+        )
+        return max(after - before, 0.0)
+
     @property
     def added_seconds(self) -> float:
         """What the moves add to a step; nothing where they take from it."""
@@ -72,3 +94,17 @@ class Variants:
                 else None
             )
         return self._known[moves]
+
+    @property
+    def simulated_operations(self) -> int:
+        """Operations that were simulated by now, over all candidates."""
+        return sum(
+            each.model.simulated * len(each.model.operations)
+            for each in self._known.values()
+            if each is not None and "model" in vars(each)
+        )
+
+
+def moves_of(estimate: Estimate) -> str:
+    """The moves of an estimate's candidate."""
+    return "" if estimate.candidate is None else estimate.candidate.moves

@@ -76,13 +76,22 @@ def prediction_of(plan: Mapping[str, Any]) -> Prediction | None:
     if "predicted_step_bytes" not in plan:
         return None
     step_bytes, temp_bytes = plan["predicted_step_bytes"], plan["predicted_temp_bytes"]
-    return Prediction(int(step_bytes), int(temp_bytes), number(plan["added_flops"]))
+    return Prediction(
+        whole_number(step_bytes), whole_number(temp_bytes), number(plan["added_flops"])
+    )
 
 
 def number(value: Any) -> float:
     """A number of a dumped plan, as it is. Raises TypeError where it is none."""
     if not isinstance(value, int | float):
         raise TypeError(f"{value!r} is no number")
+    return value
+
+
+def whole_number(value: Any) -> int:
+    """A whole number of a dumped plan, as it is. Raises TypeError where it is none."""
+    if not isinstance(value, int):
+        raise TypeError(f"{value!r} is no whole number")
     return value
 
 

@@ -22,7 +22,7 @@ from hloom.passes.framework.errors import reason_of
 GROUP = "hloom.passes"
 """The entry-point group in which distributions register passes."""
 
-DEFAULT = "remat"
+DEFAULT = "fit"
 """What the spec "default" stands for: the recommended passes."""
 
 _OWN = {
@@ -35,6 +35,7 @@ _OWN = {
     "fold-transposes": "hloom.passes.fold_transposes:FoldTransposes",
     "free-constants": "hloom.passes.free_constants:FreeConstants",
     "inline": "hloom.passes.inline:Inline",
+    "offload": "hloom.passes.offload:Offload",
     "one-hot": "hloom.passes.one_hot:OneHot",
     "remat": "hloom.passes.remat:Remat",
     "split-loop": "hloom.passes.split_loop:SplitLoop",

@@ -29,7 +29,10 @@ class Replacements:
     """Blocks where edits have left operations that nothing reads."""
 
     def op(self, planned: ir.Operation) -> ir.Operation:
-        return self._loops.get(planned.results[0], planned) if len(planned.results) else planned
+        """What stands for a planned operation now: a loop may have been replaced several times."""
+        while len(planned.results) and (newer := self._loops.get(planned.results[0])) is not None:
+            planned = newer
+        return planned
 
     def put_loop(self, old: ir.Operation, new: ir.Operation) -> None:
         """Notes the new loop that replaces an old one; every loop has a result."""
@@ -37,7 +40,10 @@ class Replacements:
         self._loops[old.results[0]] = new
 
     def value(self, planned: ir.Value) -> ir.Value:
-        return self.values.get(planned, planned)
+        """What stands for a planned value now."""
+        while (newer := self.values.get(planned)) is not None:
+            planned = newer
+        return planned
 
 
 class WhileRewriter:

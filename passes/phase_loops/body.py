@@ -13,7 +13,7 @@ from hloom.passes.analysis.dimension_flow.program import FlowBlock, FlowNode
 from hloom.passes.analysis.sharding_constraints import CONSTRAINT
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import remap_operands
-from hloom.passes.phase_loops.copies import IOTA, CopyFinder, Form, LoopCopies, OperationCopy, Read
+from hloom.passes.phase_loops.copies import IOTA, Form, LoopCopies, OperationCopy, Read
 from hloom.passes.phase_loops.program import LoopProgram
 from hloom.passes.phase_loops.sizes import resize_attributes
 from hloom.passes.phase_loops.slices import (
@@ -50,8 +50,6 @@ class ChunkWriter:
         self._outside = outside
         self._parts = parts or {}
         self._scopes: list[dict[Read, ir.Value]] = [{}]
-        # Asks how values are read; finds nothing.
-        self._reader = CopyFinder(program, copies.phase, lambda value: None, lambda value: False)
 
     def write(self) -> None:
         """Writes the operations; `value` then gives what they make."""
@@ -101,7 +99,7 @@ class ChunkWriter:
         elif copy.layout is not None and node.op.name == IOTA:
             results = [self._iota(node, copy.layout)]
         elif copy.layout is None and node.blocks:
-            results = self._code(node, operands)
+            results = self._code(copy, operands)
         else:
             results = self._clone(node, operands, copy.layout)
         form = Form.LOCAL if copy.layout is None else copy.layout
@@ -142,9 +140,9 @@ class ChunkWriter:
     def _layout(self, value: int) -> AxisLayout | None:
         return self._program.of(value).layout
 
-    def _code(self, node: FlowNode, operands: Sequence[ir.Value]) -> Sequence[ir.Value]:
+    def _code(self, copy: OperationCopy, operands: Sequence[ir.Value]) -> Sequence[ir.Value]:
         """An operation with code in it, and that code."""
-        op = node.op
+        node, op = copy.node, copy.node.op
         results = [self._type(value) for value in node.results]
         made = ir.Operation.create(
             op.name,
@@ -154,29 +152,31 @@ class ChunkWriter:
             regions=len(op.regions),
             loc=op.location,
         )
-        blocks = iter(node.blocks)
+        blocks = zip(node.blocks, copy.returned, strict=True)
         for region, old in zip(made.regions, op.regions, strict=True):
             for old_block in old.blocks:
-                block = next(blocks)
+                block, returned = next(blocks)
                 types = list(map(self._type, block.arguments))
                 locations = [argument.location for argument in old_block.arguments]
                 new = region.blocks.append(*types, arg_locs=locations)
-                self._code_block(node, block, new, old_block)
+                self._code_block(block, returned, new, old_block)
         return list(made.results)
 
     def _type(self, value: int) -> ir.Type:
         type_, layout = self._program.program.values[value].type, self._layout(value)
         return type_ if layout is None else chunk_type(type_, layout, self._chunk)
 
-    def _code_block(self, node: FlowNode, block: FlowBlock, new: ir.Block, old: ir.Block) -> None:
+    def _code_block(
+        self, block: FlowBlock, returned: Sequence[Read], new: ir.Block, old: ir.Block
+    ) -> None:
         terminator = walk.terminator(old)
         with ir.InsertionPoint(new), self._scope():
             for value, argument in zip(block.arguments, new.arguments, strict=True):
                 self._scopes[-1][value, Form.LOCAL] = argument
             self._block(block)
-            returned = [self._value(read) for read in self._reader.returned(node, block)]
+            values = list(map(self._value, returned))
             end = terminator.clone().operation
-            for place, each in enumerate(returned):
+            for place, each in enumerate(values):
                 end.operands[place] = each
 
     @contextmanager

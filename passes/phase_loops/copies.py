@@ -8,6 +8,7 @@ a value that only loops read is made of parts of what it is made of, where those
 from __future__ import annotations
 
 import enum
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -43,11 +44,13 @@ class OperationCopy:
       layout: of a copy that makes a part of a whole result, the part; None of one that makes its
         results as the flow says.
       reads: what its operands are.
+      returned: what each block of its code returns; of a copy that makes a part, nothing.
     """
 
     node: FlowNode
     layout: AxisLayout | None
     reads: tuple[Read, ...]
+    returned: tuple[tuple[Read, ...], ...] = ()
 
 
 @dataclass
@@ -172,25 +175,23 @@ class CopyFinder:
             self._read(node, value, cuts.get(place), place in finished or value in held)
             for place, value in enumerate(node.operands)
         )
-        copies.append(OperationCopy(node, None, reads))
-        for read in reads:
+        returned = tuple(self._returned(node, block) for block in node.blocks)
+        copies.append(OperationCopy(node, None, reads, returned))
+        for read in itertools.chain(reads, *returned):
             self._want(read)
-        for block in node.blocks:
-            for read in self.returned(node, block):
-                self._want(read)
 
-    def returned(self, node: FlowNode, block: FlowBlock) -> list[Read]:
+    def _returned(self, node: FlowNode, block: FlowBlock) -> tuple[Read, ...]:
         """How the end of a block of an operation's code reads what it returns."""
         if node.rule is FlowRule.LOOP and block is node.blocks[0]:
-            return [self._whole(block.returned[0])]
+            return (self._whole(block.returned[0]),)
         held = self._program.held_inside(node)
-        return [
+        return tuple(
             self._read(node, value, None if layout is None else layout, value in held)
             for value, layout in (
                 (value, self._wanted_layout(value, result, held))
                 for value, result in zip(block.returned, node.results, strict=True)
             )
-        ]
+        )
 
     def _wanted_layout(self, value: int, result: int, held: frozenset[int]) -> AxisLayout | None:
         """The part that code returns of what is whole in it."""

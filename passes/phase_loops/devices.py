@@ -17,6 +17,7 @@ from jax.extend.mlir.dialects import sdy, stablehlo
 
 from hloom.passes.analysis.dimension_flow.flow import AxisLayout, Combine
 from hloom.passes.analysis.dimension_flow.program import FlowNode
+from hloom.passes.analysis.dimension_flow.sharded import argument_sharding
 from hloom.passes.analysis.sharding_constraints import CONSTRAINT
 from hloom.passes.ir import mesh, walk
 from hloom.passes.ir.op_facts import Category, FlowRule
@@ -74,7 +75,7 @@ def parts_of(
 def _of_seeds(program: LoopProgram) -> DeviceParts | None:
     found: set[tuple[ir.Attribute, tuple[str, ...]]] = set()
     for seed in program.flow.seeds:
-        sharding = _argument_sharding(seed.value)
+        sharding = argument_sharding(seed.value)
         if sharding is None or _sharded_axes(sharding) != {seed.layout.axis}:
             return None
         along = sdy.DimensionShardingAttr(sharding.dimension_shardings[seed.layout.axis])
@@ -94,19 +95,6 @@ def _of_seeds(program: LoopProgram) -> DeviceParts | None:
     if count < 2 or count != math.prod(sizes.values()):
         return None
     return DeviceParts(reference, names, count)
-
-
-def _argument_sharding(value: ir.Value) -> sdy.TensorShardingAttr | None:
-    """The sharding of a function's argument; None of other values, and without one."""
-    if not isinstance(value.owner, ir.Block) or value.owner.owner.operation.name != "func.func":
-        return None
-    described = walk.readable_attributes(value.owner.owner.operation).get("arg_attrs")
-    if not isinstance(described, ir.ArrayAttr):
-        return None
-    attributes = ir.DictAttr(described[ir.BlockArgument(value).arg_number])
-    if "sdy.sharding" not in attributes:
-        return None
-    return sdy.TensorShardingAttr(attributes["sdy.sharding"])
 
 
 def _sharded_axes(sharding: sdy.TensorShardingAttr) -> set[int]:
@@ -156,7 +144,7 @@ def _is_everywhere(program: LoopProgram, loops: Sequence[LoopCopies]) -> bool:
         value = waiting.pop()
         node = program.maker(value)
         if node is None:
-            sharding = _argument_sharding(program.program.values[value])
+            sharding = argument_sharding(program.program.values[value])
             if sharding is not None and _sharded_axes(sharding):
                 return False
             continue

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
 from hloom.passes.analysis.dimension_flow.flow import Combine, Flow
+from hloom.passes.analysis.dimension_flow.result import linear_chain
 from hloom.passes.ir.op_facts import FlowRule
 from hloom.passes.ir.types import element_bits
 from hloom.passes.phase_loops.accumulators import has_identity
@@ -107,27 +108,8 @@ def smallest(program: LoopProgram, number: int, rule: AccumulatorRule) -> int:
     """
     if not program.of(number).is_partial:
         return number
-    chain = reversed(list(linear_chain(program, number)))
+    chain = reversed(list(linear_chain(number, program.of, program.maker)))
     return min(chain, key=lambda each: _accumulator_size(program, each, rule))
-
-
-def linear_chain(program: LoopProgram, number: int) -> Iterator[int]:
-    """A partial value, what it is made of by linear work alone, what that is made of, ...
-
-    An operation that combines several partial values ends the chain.
-    """
-    flow = program.of(number)
-    while True:
-        yield number
-        node = program.maker(number)
-        if node is None or node.blocks or len(node.results) != 1:
-            return
-        parts = {read for read in node.operands if not program.of(read).is_whole}
-        if len(parts) != 1:
-            return
-        [number] = parts
-        if program.of(number) != flow:
-            return
 
 
 def _accumulator_size(program: LoopProgram, number: int, rule: AccumulatorRule) -> tuple[int, bool]:

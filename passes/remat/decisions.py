@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from jax.extend.mlir import ir
 
 from hloom.passes.analysis.block_graph import BlockGraph
-from hloom.passes.analysis.loops.pairs import Residual
 from hloom.passes.framework.base import Decision
 from hloom.passes.ir.locations import operation_name, source_of
 from hloom.passes.remat.block.plan import BlockPlan, CloneGroup, WindowPlan
 from hloom.passes.remat.block.values import ForwardValues
 from hloom.passes.remat.scan.bodies import ScanBody
 from hloom.passes.remat.scan.cut import CutProblem
-from hloom.passes.remat.scan.plan import ScanPlan, scan_plan
+from hloom.passes.remat.scan.groups import scan_groups
+from hloom.passes.remat.scan.plan import PairPlan, ScanPlan, scan_plan
 from hloom.passes.remat.scan.sites import CloneSites
 
 
@@ -55,6 +55,7 @@ class BlockDecisions:
     def _balance(self, windows: Iterable[WindowPlan]) -> tuple[int, int]:
         """Bytes of values that are no longer saved, and of those saved instead."""
         forward = ForwardValues(self._graph, 0)
+        saved = forward.read_across
         cloned = {value for w in windows for _, values in w.readers for value in values}
         left = {
             value
@@ -63,12 +64,12 @@ class BlockDecisions:
         }
         leaves = {leaf for window in windows for group in window.groups for leaf in group.leaves}
         index = self._graph.index.__getitem__
-        new = frozenset(map(index, leaves)) - frozenset(forward.sinks)
+        new = frozenset(map(index, leaves)) - saved
         return forward.weigh(frozenset(map(index, cloned - left))), forward.weigh(new)
 
 
 class _Window:
-    """The clones of one window of the backward pass, by the positions of the cloned operations."""
+    """The clones of one window, by the positions of the cloned operations."""
 
     def __init__(self, graph: BlockGraph, plan: WindowPlan, name: str) -> None:
         self.graph, self.plan, self.name = graph, plan, name
@@ -136,13 +137,12 @@ class _Window:
         leaves = [
             v for v in sorted(read) if graph.producers[v] not in made and not self._derived[v]
         ]
-        gradient = group.gradient if leaves else None
         return CloneGroup(
             before=group.before,
             cloned=tuple(graph.ops[position] for position in sorted(cloned)),
             leaves=tuple(graph.values[leaf] for leaf in leaves),
-            gradient=gradient,
-            gradient_readers=group.gradient_readers if gradient is not None else (),
+            gates=group.gates if leaves else (),
+            gate_readers=group.gate_readers if leaves else (),
         )
 
     @property
@@ -163,19 +163,29 @@ class _Window:
 
 
 class ScanDecisions:
-    """The decisions of the plan of a pair of loops and of the pairs inside it.
+    """The decisions of the plan of a group of loops and of the pairs inside it.
 
-    A restricted plan is made from the plan's cut, with more saved values.
+    A clone is left out, or a stack held, for all loops that read it. A restricted plan is made from
+    the plan's cut, with more saved values.
 
     Attributes:
       decisions: inner pairs first; in a pair readers come before what they read.
     """
 
     def __init__(self, plan: ScanPlan, number: int) -> None:
-        self._body = ScanBody(plan.pair)
-        self._plans = dict(_by_body(plan, self._body))
-        rerun = frozenset(body for body, part in self._plans.items() if part.rerun)
-        self._problem = CutProblem.of(self._body, rerun, 0, only_cheap=False)
+        self._group = _bodies_of(plan)
+        self._plans = {
+            body: parts
+            for outermost in self._group
+            for body, parts in _by_body(
+                [part for part in plan.pairs if part.pair.forward.op == outermost.forward.op],
+                outermost,
+            )
+        }
+        rerun = frozenset(
+            body for body, parts in self._plans.items() if any(part.rerun for part in parts)
+        )
+        self._problem = CutProblem.of(self._group, rerun, 0, only_cheap=False)
         self._kept = frozenset(self._vertices_kept())
         self._sites = CloneSites(self._problem, self._kept)
         bodies = list(enumerate(self._problem.bodies))
@@ -199,25 +209,29 @@ class ScanDecisions:
         left_out = [clone for clone in self._clones if clone.decision.id not in ids]
         kept = self._kept | {vertex for clone in left_out for vertex in clone.vertices}
         rerun = self._problem.rerun - {clone.loop for clone in left_out}
-        held = {stack.residual for stack in self._stacks if stack.decision.id not in ids}
-        problem = CutProblem.of(self._body, rerun, 0, only_cheap=False)
-        return scan_plan(self._body, CloneSites(problem, kept, held))
+        held = {
+            (stack.body, stack.number) for stack in self._stacks if stack.decision.id not in ids
+        }
+        problem = CutProblem.of(self._group, rerun, 0, only_cheap=False)
+        return scan_plan(self._group, CloneSites(problem, kept, held))
 
     def _vertices_kept(self) -> Iterable[int]:
         for body in self._problem.bodies:
             first, index = self._problem.first[body], body.graph.index
-            plan = self._plans.get(body)
-            dropped = {residual.stack.number for residual in plan.dropped} if plan else set()
-            for residual in body.residuals:
-                if residual.stack.number not in dropped:
+            parts = self._plans.get(body, [])
+            dropped = {residual.stack.number for part in parts for residual in part.dropped}
+            for number, residual in body.residuals.items():
+                if number not in dropped:
                     yield first + index[residual.stored]
-            for value, _ in plan.stored if plan else ():
-                yield first + index[value]
+            for part in parts:
+                for value, _ in part.stored:
+                    yield first + index[value]
 
     def _clones_of(self, body: ScanBody, name: str) -> Iterable[_Clone]:
         graph, first = body.graph, self._problem.first[body]
         loops = {child.position: child for child in self._problem.rerun if child.parent is body}
-        sites = {op: site.op for site in self._sites.of[body].sites for op in site.cloned}
+        clones = self._sites.of[body]
+        sites = {op: site.op for pair in clones for site in pair.sites for op in site.cloned}
         for position in sorted(map(graph.ops.index, sites), reverse=True):
             results = [value for value in graph.results[position] if not body.constant[value]]
             storable = [value for value in results if graph.size(value)]
@@ -235,13 +249,13 @@ class ScanDecisions:
         """The dropped stacks that no clone's decision covers."""
         first = self._problem.first[body]
         cloned = {vertex for clone in self._clones for vertex in clone.vertices}
-        for residual in self._sites.of[body].gone:
+        gone = {r.stack.number: r for clones in self._sites.of[body] for r in clones.gone}
+        for number, residual in gone.items():
             value = body.graph.index[residual.stored]
             # Of two stacks of one value, one is dropped even if the clone is left out.
-            if first + value not in cloned or body.residual_of[value] is not residual:
-                number = residual.stack.number
+            if first + value not in cloned or body.residual_of[value].stack.number != number:
                 text = f"what a scan stacks of {_named(residual.stored)} is read elsewhere"
-                yield _Gone(Decision(f"{name}/stack-{number}", text), residual)
+                yield _Gone(Decision(f"{name}/stack-{number}", text), body, number)
 
 
 @dataclass(frozen=True)
@@ -259,18 +273,27 @@ class _Clone:
 
 @dataclass(frozen=True)
 class _Gone:
-    """A stack that is dropped."""
+    """A stack that is dropped, of a body's loop, by its number."""
 
     decision: Decision
-    residual: Residual
+    body: ScanBody
+    number: int
 
 
-def _by_body(plan: ScanPlan, body: ScanBody) -> Iterable[tuple[ScanBody, ScanPlan]]:
-    """The bodies of a pair and of the pairs inside it, each with its plan, if it has one."""
-    yield body, plan
-    children = {child.pair.forward.op: child for child in body.children}
-    for part in plan.inner:
-        yield from _by_body(part, children[part.pair.forward.op])
+def _bodies_of(plan: ScanPlan) -> list[ScanBody]:
+    """The bodies of the group of a plan."""
+    loop = plan.loops[0]
+    groups = scan_groups(plan.block, 0)
+    return next(group for group in groups if any(loop == body.forward.op for body in group))
+
+
+def _by_body(plans: list[PairPlan], body: ScanBody) -> Iterable[tuple[ScanBody, list[PairPlan]]]:
+    """A body and the bodies inside it, each with the plans of its pairs."""
+    yield body, plans
+    children = {child.forward.op: child for child in body.children}
+    for plan in plans:
+        for part in plan.inner:
+            yield from _by_body([part], children[part.pair.forward.op])
 
 
 def _named(what: ir.Operation | ir.Value) -> str:

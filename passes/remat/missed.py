@@ -31,7 +31,6 @@ class Bounds:
     """What a pass was asked to hold: its options of these names."""
 
     budget: Budget
-    helper_bytes: int
     compiles: int
 
 
@@ -56,19 +55,19 @@ def complaint_of(
     if attempt.temp_bytes <= limit or bounds.budget.least:
         return None
     obstacle = _obstacle(bounds, attempts, best)
-    is_forward = obstacle is RematObstacle.NO_BACKWARD
-    percent = bounds.budget.percent
-    if percent is not None and is_forward and attempt.temp_bytes < bounds.helper_bytes:
+    if obstacle is RematObstacle.HELPER:
         return None
+    is_total = obstacle is not None and obstacle.is_total
+    percent = bounds.budget.percent
     around = 0 if percent is not None else attempt.step_bytes - attempt.temp_bytes
     sentences = [
         describe_floor(percent, attempt.temp_bytes + around, limit + around),
         obstacle.sentence if obstacle else "",
-        _FOR_HELPERS if is_forward and percent is not None else "",
+        _FOR_HELPERS if is_total and percent is not None else "",
         describe_peak(module_of_best(), arguments=percent is None),
         _OTHERS if attempt.record.candidate is not None else "",
     ]
-    return Complaint(" ".join(filter(None, sentences)), str(obstacle) if is_forward else "")
+    return Complaint(" ".join(filter(None, sentences)), str(obstacle) if is_total else "")
 
 
 def _obstacle(

@@ -7,7 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hloom.passes.framework.feedback import Attempt, PlanRecord, number, prediction_of
+from hloom.passes.framework.feedback import (
+    Attempt,
+    PlanRecord,
+    number,
+    prediction_of,
+    whole_number,
+)
 from hloom.passes.remat.budget.price_grid import Candidate
 from hloom.passes.remat.obstacle import RematObstacle
 
@@ -35,7 +41,7 @@ class Estimate:
     def from_json(cls, found: Mapping[str, Any]) -> Estimate:
         return cls(
             _candidate(found["setting"]),
-            int(found["temp_bytes"]),
+            whole_number(found["temp_bytes"]),
             number(found["weighted_seconds"]),
         )
 
@@ -114,7 +120,7 @@ class RematRecord(PlanRecord):
         estimate = None
         if "model_temp_bytes" in plan:
             estimate = Estimate.from_json({**plan, "temp_bytes": plan["model_temp_bytes"]})
-        obstacle = plan.get("obstacle")
+        obstacle, unmodified = plan.get("obstacle"), plan.get("model_unmodified_bytes")
         return cls(
             prediction=prediction_of(plan),
             unplanned=plan.get("unplanned"),
@@ -122,7 +128,7 @@ class RematRecord(PlanRecord):
             considered=tuple(map(Estimate.from_json, plan.get("considered", ()))),
             added_seconds=number(plan.get("added_seconds", 0.0)),
             obstacle=None if obstacle is None else RematObstacle(obstacle),
-            unmodified_bytes=plan.get("model_unmodified_bytes"),
+            unmodified_bytes=None if unmodified is None else whole_number(unmodified),
         )
 
 
@@ -135,16 +141,18 @@ def measured(attempts: Sequence[Attempt[RematRecord]]) -> list[Measurement]:
     ]
 
 
-def _candidate_json(candidate: Candidate | None) -> list[int | str] | None:
+def _candidate_json(candidate: Candidate | None) -> list[int | bool | str] | None:
     if candidate is None:
         return None
-    return [each for each in dataclasses.astuple(candidate) if each != ""]
+    *fields, moves = dataclasses.astuple(candidate)
+    return [*fields, moves] if moves else fields
 
 
 def _candidate(found: Any) -> Candidate | None:
     if found is None:
         return None
-    numbers = [int(each) for each in found if not isinstance(each, str)]
-    moves = "".join(each for each in found if isinstance(each, str))
-    fields = dict(zip(("window_length", "price", "cheap_prefix"), numbers, strict=True))
-    return Candidate(**fields, moves=moves)
+    moves = found[-1] if isinstance(found[-1], str) else ""
+    length, price, cheap_prefix, *flags = found[: len(found) - bool(moves)]
+    # Dumps of earlier versions have no flags.
+    segmented, nested = map(bool, flags or (False, False))
+    return Candidate(int(length), int(price), int(cheap_prefix), segmented, nested, moves)

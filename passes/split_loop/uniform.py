@@ -24,7 +24,9 @@ def uniform_plans(model: Model, group: LoopGroup, window_length: int = 0) -> lis
         before = plans
         effects = model.loops.at(price)
         estimate = model.estimate(Candidate(window_length, price))
-        stacks = [effects[number].stacked_bytes for number in numbers & effects.keys()]
-        stacked_bytes = sum(stacks) if stacks else group.stacked_bytes
+        rewritten = [effects[number] for number in sorted(numbers & effects.keys())]
+        stacked_bytes = sum(size for effect in rewritten for _, size in effect.stacks)
+        if not rewritten:
+            stacked_bytes = group.stacked_bytes
         found.append(UniformPlan(estimate.temp_bytes, stacked_bytes, estimate.seconds))
     return found

@@ -5,15 +5,25 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from pathlib import Path
+from typing import Any
 
 import jax
 import pytest
 
-from benchmarks.common.frontier_report import Frontier, plot, program_tables, summary_table
-from benchmarks.common.frontiers import GIGA_FLOPS, BudgetPoint, Point, budgets_between, judge, kept
 from benchmarks.common.h100 import MEBI_BYTES, measure, placement
 from benchmarks.common.products import executed_products
 from benchmarks.common.subjects import POLICIES
+from benchmarks.frontier import compiles, store
+from benchmarks.frontier.compiles import Compiles
+from benchmarks.frontier.points import (
+    GIGA_FLOPS,
+    BudgetPoint,
+    Point,
+    budgets_between,
+    judge,
+    kept,
+)
+from benchmarks.frontier.report import Frontier, plot, program_tables, summary_table
 from benchmarks.planning_time import fitted_exponent
 from benchmarks.programs.gpt import Gpt
 
@@ -33,7 +43,12 @@ def budget_point(
         predictions=((None, real), (predicted, real)),
         best=None if budget_mebi is None else 1,
         complaint=None,
+        planning_cpu_s=None if budget_mebi is None else budget_mebi / 1000,
+        compile_cpu_s=2.0,
     )
+
+
+NONE = point(400, 1)
 
 
 def test_a_point_with_no_more_of_either_wins() -> None:
@@ -66,7 +81,7 @@ def test_a_floor_above_the_policy_is_told() -> None:
 
 def test_budgets_under_the_floor_need_not_be_kept() -> None:
     points = [budget_point(1, 50, 9), budget_point(50, 50, 9), budget_point(80, 82, 5)]
-    found = kept([*points, budget_point(None, 60, 0)])
+    found = kept([*points, budget_point(None, 60, 0)], NONE)
     assert (found.above_floor, found.within) == (2, 1)
     assert found.work_falls
     assert found.memory_rises
@@ -80,20 +95,45 @@ def test_monotone(
     work: tuple[int, ...], memory: tuple[int, ...], work_falls: bool, memory_rises: bool
 ) -> None:
     points = [budget_point(60 + i, memory[i], work[i]) for i in (2, 0, 1)]
-    found = kept(points)
+    found = kept(points, NONE)
     assert (found.work_falls, found.memory_rises) == (work_falls, memory_rises)
 
 
 def test_prediction_errors() -> None:
     points = [budget_point(100, 100, 1, 103), budget_point(200, 200, 1, 198)]
-    found = kept([*points, budget_point(300, 250, 1, None)])
+    found = kept([*points, budget_point(300, 250, 1, None)], NONE)
     assert found.median_error == pytest.approx(0.02)
     assert found.median_first_error == pytest.approx(0.02)
 
 
-def test_budgets_run_from_the_floor_to_no_bound() -> None:
-    budgets = budgets_between(100, 25_600, [50, 3_000, 30_000])
-    assert budgets == [100, 200, 400, 800, 1600, 3000, 3200, 6400, 12_800, 25_600, 51_200]
+def test_how_a_budget_is_used_counts_where_it_costs_work() -> None:
+    points = [budget_point(0, 60, 9), budget_point(60, 60, 9), budget_point(100, 90, 5)]
+    found = kept([*points, budget_point(500, 400, 1)], NONE)
+    assert found.median_use == pytest.approx(0.95)
+    assert found.median_attempts == 2
+    assert found.planning_shares == (0.0, 0.03, 0.05, 0.25)
+
+
+@pytest.mark.parametrize(("seconds", "falls"), [((3.0, 2.0), True), ((2.0, 3.0), False)])
+def test_time_falls_as_budgets_grow(seconds: tuple[float, float], falls: bool) -> None:
+    points = [
+        dataclasses.replace(budget_point(60 + n, 60, 1), added_s=each)
+        for n, each in enumerate(seconds)
+    ]
+    assert kept(points, NONE).time_falls is falls
+    assert kept([budget_point(60, 60, 1)], NONE).time_falls is None
+
+
+@pytest.mark.parametrize(
+    ("count", "budgets"),
+    [
+        (10, [100, 200, 400, 800, 1600, 3000, 3200, 6400, 12_800, 25_600, 30_000]),
+        (4, [100, 1600, 3000, 25_600, 30_000]),
+        (1, [100, 3000, 25_600, 30_000]),
+    ],
+)
+def test_budgets_run_from_the_floor_to_the_program_as_it_is(count: int, budgets: list[int]) -> None:
+    assert budgets_between(100, 25_600, [50, 3_000, 30_000], count) == budgets
 
 
 def test_the_tables_and_the_plot(tmp_path: Path) -> None:
@@ -101,17 +141,20 @@ def test_the_tables_and_the_plot(tmp_path: Path) -> None:
         title="a program",
         none=point(200, 10),
         policies=[dataclasses.replace(point(90, 15), label="nothing_saveable")],
-        hloom=[budget_point(100, 99, 16, 99), budget_point(200, 200, 10, 200)],
-        reasons={"nothing_saveable": "it is a toy"},
+        passes={"remat": [budget_point(100, 99, 16, 99), budget_point(200, 200, 10, 200)]},
+        failures={"remat{budget=5}": "it broke"},
+        reasons={("remat", "nothing_saveable"): "it is a toy"},
     )
     [_, _, summary] = summary_table({"toy": frontier})
-    assert (
-        summary == "| a program | 0 of 1 | 0 of 1 | 2 of 2 | yes | yes | 0.0 % | 0.0 % | 99 | 90 |"
+    assert summary == (
+        "| a program | `remat` | 0 of 1 | 0 of 1 | 2 of 2 | yes |  | yes | 99.0 % | 2 "
+        "| 7.5 %, at most 10.0 % | 0.0 % | 0.0 % | 99 | 90 |"
     )
     text = "\n".join(program_tables(frontier))
     assert "**lost**" in text
     assert "the floor is 9 MiB above it" in text
     assert "it is a toy" in text
+    assert "`remat{budget=5}` **failed**: it broke" in text
     pytest.importorskip("matplotlib")
     files = [tmp_path / "a.svg", tmp_path / "b.svg"]
     for file in files:
@@ -134,8 +177,8 @@ def test_every_policy_that_needs_no_names_is_among_the_subjects() -> None:
     assert policies == {members[name] for name in POLICIES}
 
 
-def test_measuring_counts_what_goes_to_xla() -> None:
-    """Level cheap computes the sines again: elementwise work is added, and no product."""
+def sines() -> Any:
+    """The gradient of a scan whose layers compute sines of sines, lowered."""
 
     def loss(ws: jax.Array, x: jax.Array) -> jax.Array:
         def layer(x: jax.Array, w: jax.Array) -> tuple[jax.Array, None]:
@@ -145,12 +188,56 @@ def test_measuring_counts_what_goes_to_xla() -> None:
 
     kernels = jax.ShapeDtypeStruct((6, 256, 256), "float32")
     x = jax.ShapeDtypeStruct((256, 256), "float32")
-    lowered = jax.jit(jax.grad(loss, argnums=(0, 1))).lower(kernels, x)
+    return jax.jit(jax.grad(loss, argnums=(0, 1))).lower(kernels, x)
+
+
+def test_measuring_counts_what_goes_to_xla() -> None:
+    """Level cheap computes the sines again: elementwise work is added, and no product."""
+    lowered = sines()
     off, on = measure(lowered, "off"), measure(lowered, "remat")
     assert on.flops.products == off.flops.products == 2 * 256**3 * 3 * 6
     assert on.flops.elementwise > off.flops.elementwise
     assert on.step_bytes < off.step_bytes
     assert on.step_bytes - on.temp_bytes == off.step_bytes - off.temp_bytes > 0
+
+
+def test_a_point_has_what_a_compile_by_jax_has(tmp_path: Path) -> None:
+    lowered = sines()
+    module = lowered.compiler_ir()
+    found = Compiles(None, tmp_path / "figures.json").under(module, "remat{budget=min}", 0)
+    wanted = measure(lowered, "remat{budget=min}")
+    assert found.step_bytes == wanted.step_bytes
+    assert (found.product_flops, found.elementwise_flops) == dataclasses.astuple(wanted.flops)
+    assert found.predictions == list(wanted.predictions)
+    assert found.best == wanted.best_attempt
+    assert found.planning_share is not None
+    assert found.added_s is not None
+
+
+def test_a_module_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, file = sines().compiler_ir(), tmp_path / "build" / "figures.json"
+    first = Compiles(None, file).under(module, "remat", None)
+    monkeypatch.setattr(compiles, "compile_module", None)
+    again = Compiles(None, file).under(module, "remat", None)
+    assert again.compile_cpu_s == first.compile_cpu_s
+    assert dataclasses.replace(again, planning_cpu_s=first.planning_cpu_s) == first
+
+
+def test_what_is_measured_is_merged_into_what_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "RESULTS", tmp_path)
+    none, policy = point(200, 10), dataclasses.replace(point(90, 15), label="nothing_saveable")
+    for program, name in (("lstm", "remat"), ("llama", "remat"), ("lstm", "fit")):
+        store.add_policies(program, [none, policy])
+        store.add_pass(program, name, [budget_point(100, 99, 16)], {})
+    text = (tmp_path / "frontier_h100.md").read_text("utf-8")
+    rows = [line.split(" | ")[:2] for line in text.splitlines() if " of 1 | " in line]
+    assert rows == [
+        ["| Llama-style, 8 layers", "`remat`"],
+        ["| LSTM, 2 layers of 256 steps", "`fit`"],
+        ["| LSTM, 2 layers of 256 steps", "`remat`"],
+    ]
 
 
 @pytest.mark.h100

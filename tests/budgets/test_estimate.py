@@ -46,8 +46,8 @@ def found() -> Frontier:
 def test_points_along_the_frontier(found: Frontier) -> None:
     assert (found.module, found.target, found.note) == ("jit_loss", TARGET, "")
     assert found.points[0].spec == "off"
-    assert found.points[-1].spec == "remat{budget=min}"
-    assert all(point.spec.startswith("remat{budget=") for point in found.points[1:])
+    assert found.points[-1].spec == "fit{budget=min}"
+    assert all(point.spec.startswith("fit{budget=") for point in found.points[1:])
     assert found.unmodified_bytes == found.points[0].step_bytes
     assert found.floor_bytes == found.points[-1].step_bytes < found.unmodified_bytes
     assert found.device_bytes == targets.load(TARGET).usable_bytes
@@ -86,19 +86,19 @@ def test_budgets_as_in_a_spec() -> None:
     budgets = ["50%", "min", "fit", "1KiB", "1GiB"]
     found = hloom.estimate(STEP, *shapes(), budgets=budgets, target=TARGET)
     by_spec = {point.spec: point for point in found.points}
-    assert set(by_spec) == {"off", *(f"remat{{budget={budget}}}" for budget in budgets)}
-    off, half = by_spec["off"], by_spec["remat{budget=50%}"]
+    assert set(by_spec) == {"off", *(f"fit{{budget={budget}}}" for budget in budgets)}
+    off, half = by_spec["off"], by_spec["fit{budget=50%}"]
     assert half.holds
     assert half.temp_bytes <= off.temp_bytes / 2
-    assert by_spec["remat{budget=min}"].step_bytes == found.floor_bytes
-    assert not by_spec["remat{budget=1KiB}"].holds
-    assert by_spec["remat{budget=1GiB}"].added_seconds == 0
-    assert "✗ remat{budget=1KiB}: the least that a step can be held to is " in str(found)
+    assert by_spec["fit{budget=min}"].step_bytes == found.floor_bytes
+    assert not by_spec["fit{budget=1KiB}"].holds
+    assert by_spec["fit{budget=1GiB}"].added_seconds == 0
+    assert "✗ fit{budget=1KiB}: the least that a step can be held to is " in str(found)
 
 
 def test_a_single_budget_and_a_number_of_points() -> None:
     one = hloom.estimate(STEP, *shapes(), budgets="50%", target=TARGET)  # type: ignore[arg-type]
-    assert [point.spec for point in one.points] == ["off", "remat{budget=50%}"]
+    assert [point.spec for point in one.points] == ["off", "fit{budget=50%}"]
     few = hloom.estimate(STEP, *shapes(), budgets=3, target=TARGET)
     assert 2 <= len(few.points) <= 4
 
@@ -138,7 +138,7 @@ def test_a_described_target_may_be_given_itself(found: Frontier) -> None:
     other = hloom.estimate(STEP, *shapes(), budgets=["fit", "50%"], target=unknown)
     assert other.device_bytes is None
     assert other.note == "fit: the memory of some GPU is not known."
-    assert [point.spec for point in other.points] == ["off", "remat{budget=50%}"]
+    assert [point.spec for point in other.points] == ["off", "fit{budget=50%}"]
 
 
 def test_the_default_target_is_what_it_is_lowered_for() -> None:

@@ -27,8 +27,8 @@ FRONTIER = Frontier(
     target="a<b>$x_1$",
     points=(
         point(100, 0.0, "off"),
-        point(60, 0.001, "remat{budget=60MiB}", knee=True),
-        point(40, 0.01, "remat{budget=min}"),
+        point(60, 0.001, "fit{budget=60MiB}", knee=True),
+        point(40, 0.01, "fit{budget=min}"),
     ),
     step_seconds=1.0,
     unmodified_bytes=100 * MIB,
@@ -96,6 +96,6 @@ def no_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_matplotlib_there_is_the_table() -> None:
     html = FRONTIER._repr_html_()
     assert "<img" not in html
-    assert "remat{budget=60MiB}" in html
+    assert "fit{budget=60MiB}" in html
     with pytest.raises(PictureError, match=r"needs matplotlib.*pip install 'hloom\[report\]'"):
         FRONTIER.svg()

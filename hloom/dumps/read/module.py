@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -157,8 +157,11 @@ class ModuleDump:
 
     @cached_property
     def plans(self) -> dict[str, dict[str, Any]]:
-        """The plans by the pass's name; of a pass that ran several times, the last."""
-        return {plan.name: plan.json for plan in self.planned}
+        """The plans by the pass's name; of a pass that ran several times, the last.
+
+        The passes that `fit` chose are among them.
+        """
+        return dict(pair for plan in self.planned for pair in plans_in(plan.name, plan.json))
 
     def plan(self, name: str) -> dict[str, Any] | None:
         """The plan of a pass; None where there is none."""
@@ -278,6 +281,21 @@ def plain_name(name: str) -> str:
 def json_text(value: object, *, default: Callable[[Any], object] | None = None) -> str:
     """Values as the text of a dump's JSON file; `default` is for those that JSON does not have."""
     return json.dumps(value, indent=2, sort_keys=True, default=default) + "\n"
+
+
+def plans_in(name: str, plan: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """A plan with its pass's name, and of `fit` also the plans of the passes that it chose.
+
+    What `fit` recomputes stands in its plan as in one of `remat`.
+    """
+    yield name, plan
+    if name != "fit":
+        return
+    moves = plan.get("moves")
+    for move in moves if isinstance(moves, list) else ():
+        if isinstance(move, dict) and isinstance(move.get("plan"), dict):
+            yield str(move.get("pass")).partition("{")[0], move["plan"]
+    yield "remat", plan
 
 
 def read_json(file: Path) -> Any:

@@ -54,6 +54,7 @@ def target(recorded: Any, here: Target) -> Target:
         if len(rates) > _MOST_WIDTHS:
             return here
         figures = ("vector_flops_per_s", "bytes_per_s", "kernel_s")
+        host = speed.get("host_bytes_per_s")
         return dataclasses.replace(
             here,
             name=name,
@@ -63,6 +64,7 @@ def target(recorded: Any, here: Target) -> Target:
                 rates,
                 **{each: _rate(speed[each]) for each in figures},
                 overlaps=speed.get("overlaps") is not False,
+                host_bytes_per_s=None if host is None else _rate(host),
             ),
             keeps_barriers=recorded["keeps_barriers"] is True,
         )

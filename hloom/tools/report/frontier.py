@@ -9,8 +9,8 @@ from functools import partial
 from hloom import units
 from hloom.budgets.drawing import Level, Mark, Scene
 from hloom.dumps.read.module import ModuleDump
+from hloom.passes.fit.frontier import undominated
 from hloom.passes.framework.text import pluralize
-from hloom.passes.remat.budget.frontier import undominated
 from hloom.passes.remat.budget.search import corrected_bytes
 from hloom.passes.remat.record import measured
 from hloom.pictures import COLORS

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from jax.extend.mlir import ir
-
 from hloom.passes.analysis.dimension_flow.atoms import Atoms
 from hloom.passes.analysis.dimension_flow.flow import AxisLayout
 from hloom.passes.analysis.dimension_flow.program import (
@@ -184,7 +182,7 @@ class _Finder:
         devices: dict[int, int] = {}
         for argument in program.root.arguments:
             value = program.values[argument]
-            counts = argument_counts(ir.BlockArgument(value))
+            counts = argument_counts(value)
             for axis, atom in enumerate(self.axes(argument)):
                 outer, inner = 1, atoms.sizes[atom]
                 for leaf in atoms.leaves(atom):

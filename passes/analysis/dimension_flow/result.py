@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
 from hloom.passes.analysis.dimension_flow.flow import WHOLE, AxisLayout, Flow
-from hloom.passes.analysis.dimension_flow.program import FlowProgram
+from hloom.passes.analysis.dimension_flow.program import FlowNode, FlowProgram
 from hloom.passes.analysis.dimension_flow.transfer import Fit
 from hloom.passes.framework.text import pluralize
 from hloom.passes.ir.locations import operation_name, source_line
@@ -113,6 +113,32 @@ class FlowExit:
         if self.smallest == self.value:
             return text
         return f"{text}; smaller before: {made_at(self.smallest)}"
+
+
+def linear_chain(
+    number: int, of: Callable[[int], Flow], maker: Callable[[int], FlowNode | None]
+) -> Iterator[int]:
+    """A partial value, what it is made of by linear work alone, what that is made of, ...
+
+    An operation that combines several partial values ends the chain.
+
+    Args:
+      number: the value, by number.
+      of: the flow of a value.
+      maker: the operation that makes a value; None of an argument.
+    """
+    flow = of(number)
+    while True:
+        yield number
+        node = maker(number)
+        if node is None or node.blocks or len(node.results) != 1:
+            return
+        parts = {read for read in node.operands if not of(read).is_whole}
+        if len(parts) != 1:
+            return
+        [number] = parts
+        if of(number) != flow:
+            return
 
 
 @dataclass(frozen=True)

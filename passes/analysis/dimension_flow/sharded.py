@@ -35,13 +35,23 @@ def _size(axis: sdy.AxisRefAttr, sizes: dict[str, int]) -> int:
     return sizes.get(axis.name, 1) if part is None else sdy.SubAxisInfoAttr(part).size
 
 
-def argument_counts(argument: ir.BlockArgument) -> dict[int, int]:
-    """By axis over how many devices an argument is sharded; none of arguments of other code."""
-    function = argument.owner.owner.operation
+def argument_sharding(value: ir.Value) -> sdy.TensorShardingAttr | None:
+    """The sharding of a function's argument; None of other values, and without one."""
+    if not isinstance(value.owner, ir.Block):
+        return None
+    function = value.owner.owner.operation
     described = walk.readable_attributes(function).get("arg_attrs")
     if function.name != "func.func" or not isinstance(described, ir.ArrayAttr):
-        return {}
-    attributes = ir.DictAttr(described[argument.arg_number])
+        return None
+    attributes = ir.DictAttr(described[ir.BlockArgument(value).arg_number])
     if "sdy.sharding" not in attributes:
+        return None
+    return sdy.TensorShardingAttr(attributes["sdy.sharding"])
+
+
+def argument_counts(value: ir.Value) -> dict[int, int]:
+    """By axis over how many devices a function's argument is sharded; none of other values."""
+    sharding = argument_sharding(value)
+    if sharding is None or not isinstance(value.owner, ir.Block):
         return {}
-    return device_counts(sdy.TensorShardingAttr(attributes["sdy.sharding"]), function)
+    return device_counts(sharding, value.owner.owner.operation)

@@ -20,6 +20,7 @@ from hloom.passes.analysis.dimension_flow.result import (
     PhaseEnd,
     RequiredCut,
     Seed,
+    linear_chain,
 )
 from hloom.passes.analysis.dimension_flow.rules.table import Signatures
 from hloom.passes.analysis.dimension_flow.sharded import argument_counts, device_counts
@@ -210,16 +211,9 @@ class _Reader:
 
     def _smallest(self, value: int, makers: Mapping[int, FlowNode]) -> int:
         """The smallest value of the chain of linear work that ends in a partial value."""
-        flow, bytes_of = self._of(value), self._program.bytes_of
-        smallest = value
-        while flow.is_partial and value in makers and not makers[value].blocks:
-            parts = [read for read in makers[value].operands if not self._of(read).is_whole]
-            if len(parts) != 1 or self._of(parts[0]) != flow:
-                break
-            [value] = parts
-            if bytes_of(value) < bytes_of(smallest):
-                smallest = value
-        return smallest
+        if not self._of(value).is_partial:
+            return value
+        return min(linear_chain(value, self._of, makers.get), key=self._program.bytes_of)
 
     def _crossings(self) -> tuple[PhaseCrossing, ...]:
         read: dict[int, dict[int, None]] = {}
@@ -242,9 +236,9 @@ class _Reader:
         counts = []
         for value in self._program.root.arguments:
             layout, read = self._of(value).layout, self._program.values[value]
-            # What a part reads may be the result of an operation outside of it.
-            if layout is not None and isinstance(read.owner, ir.Block):
-                counts.append((layout, argument_counts(ir.BlockArgument(read))))
+            # What a part reads may be the result of an operation outside of it, which has none.
+            if layout is not None:
+                counts.append((layout, argument_counts(read)))
         for node in self._program.root.inside():
             if node.op.name == CONSTRAINT:
                 layout = self._of(node.operands[0]).layout

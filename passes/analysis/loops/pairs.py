@@ -1,9 +1,14 @@
-"""Pairs of a forward loop and the backward loop that reads the residuals it stacks."""
+"""Pairs of a loop that stacks values and a loop that reads the stacks slice by slice.
+
+The second loop is mostly the backward pass of the first. It need not be: what makes a pair is which
+slice an iteration reads, never what the loops are for.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Hashable
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
@@ -17,15 +22,16 @@ from hloom.passes.analysis.loops.counted import (
 )
 from hloom.passes.analysis.loops.dynamic import direction, dynamic_loops, same_count
 from hloom.passes.ir import walk
+from hloom.passes.ir.placement import is_stored_on_host
 
 
 @dataclass(frozen=True)
 class Residual:
-    """A residual: a stack that only a backward loop reads, one slice an iteration.
+    """A residual: a stack that only later loops read, each one slice an iteration.
 
-    In each iteration the backward body's ``reads`` equal what ``stored`` was in the forward body;
-    all have the same type. Where the loops are in the bodies of an outer pair, the stack is passed
-    ``through`` a residual of that pair.
+    In each iteration of this pair's backward body the ``reads`` equal what ``stored`` was in the
+    forward body; all have the same type. Where the loops are in the bodies of an outer pair, the
+    stack is passed ``through`` a residual of that pair.
     """
 
     stack: StackedOutput
@@ -33,17 +39,20 @@ class Residual:
     reads: tuple[ir.Value, ...]
     operands: tuple[int, ...]
     """The backward loop's operands that are the stack."""
+    readers: int = 1
+    """How many loops read the stack."""
     through: Residual | None = None
 
 
 @dataclass(frozen=True)
 class LoopPair:
-    """A forward loop and the backward loop that reads its stacks slice by slice.
+    """A forward loop, and a backward loop that reads its stacks slice by slice.
 
     ``index`` is the value of the backward body at which it reads the stacks. The forward loop wrote
     there in the iteration with index = slope * counter + offset; with a dynamic trip count it wrote
     there, but maybe in another iteration. ``reversed_`` is whether the backward loop goes through
-    the iterations from last to first.
+    the iterations from last to first. All pairs of one forward loop have its slope and offset, and
+    a residual that several loops read is in the pairs of all of them.
     """
 
     forward: CountedLoop
@@ -57,30 +66,32 @@ class LoopPair:
 
 @dataclass(frozen=True)
 class _StackReader:
-    """The only operation that reads a stack, and its operands that are the stack."""
+    """An operation that reads a stack, and its operands that are the stack."""
 
     stack: StackedOutput
     loop: ir.Operation
     operands: tuple[int, ...]
+    readers: int
     through: Residual | None = None
 
 
 def loop_pairs(block: ir.Block) -> list[LoopPair]:
     """All pairs of a forward and a backward loop in a block, inner blocks left out."""
     loops = _loops(block)
-    return _pairs(loops, loops, _reader)
+    return _pairs(loops, loops, _readers)
 
 
 def nested_pairs(outer: LoopPair) -> list[LoopPair]:
     """Pairs of a loop in a pair's forward body and one in its backward body.
 
-    The stacks of the first reach the second through residuals of the outer pair.
+    The stacks of the first reach the second through residuals of the outer pair, and nothing else
+    in the outer backward body reads them.
     """
     residuals = {residual.stored: residual for residual in outer.residuals}
     return _pairs(
         _loops(outer.forward.body),
         _loops(outer.backward.body),
-        lambda loop, stack: _reader_through(residuals, loop.op.results[stack.number], stack),
+        lambda loop, stack: _readers_through(residuals, loop.op.results[stack.number], stack),
     )
 
 
@@ -91,59 +102,76 @@ def _loops(block: ir.Block) -> list[CountedLoop]:
 def _pairs(
     forward_loops: list[CountedLoop],
     backward_loops: list[CountedLoop],
-    reader_of: Callable[[CountedLoop, StackedOutput], _StackReader | None],
+    readers_of: Callable[[CountedLoop, StackedOutput], list[_StackReader]],
 ) -> list[LoopPair]:
-    readers = {walk.key(loop.op): loop for loop in backward_loops}
-    pairs = []
+    loops = {walk.key(loop.op): loop for loop in backward_loops}
+    pairs: list[LoopPair] = []
     for forward in forward_loops:
         by_loop: dict[Hashable, list[_StackReader]] = {}
         for stack in forward.stacks:
-            reader = reader_of(forward, stack)
-            if reader is not None and (loop := walk.key(reader.loop)) in readers:
-                by_loop.setdefault(loop, []).append(reader)
-        for loop, found in by_loop.items():
-            pair = _loop_pair(forward, readers[loop], found)
-            if pair is not None:
-                pairs.append(pair)
+            found = readers_of(forward, stack)
+            if all(walk.key(reader.loop) in loops for reader in found):
+                for reader in found:
+                    by_loop.setdefault(walk.key(reader.loop), []).append(reader)
+        alone = (_loop_pair(forward, loops[loop], found) for loop, found in by_loop.items())
+        pairs += closed([pair for pair in alone if pair is not None])
     return pairs
 
 
-def _reader(loop: CountedLoop, stack: StackedOutput) -> _StackReader | None:
-    """The only other operation of the loop's block that reads a stack."""
+def closed(pairs: Sequence[LoopPair]) -> list[LoopPair]:
+    """Pairs of one forward loop, with those residuals alone whose readers are all among them.
+
+    The others are left out that have no residual left, or another slope or offset than the first.
+    """
+    alike = [p for p in pairs if (p.slope, p.offset) == (pairs[0].slope, pairs[0].offset)]
+    found = Counter(residual.stack.number for pair in alike for residual in pair.residuals)
+    kept = (
+        dataclasses.replace(
+            pair, residuals=tuple(r for r in pair.residuals if found[r.stack.number] == r.readers)
+        )
+        for pair in alike
+    )
+    return [pair for pair in kept if pair.residuals]
+
+
+def _readers(loop: CountedLoop, stack: StackedOutput) -> list[_StackReader]:
+    """The other operations of the loop's block that read a stack; none for one on the host."""
+    if is_stored_on_host(stack.update):
+        return []
     result = loop.op.results[stack.number]
-    return _only_reader(stack, [result], result.type, None)
+    return _readers_of(stack, [result], result.type, None)
 
 
-def _reader_through(
+def _readers_through(
     residuals: dict[ir.Value, Residual], result: ir.Value, stack: StackedOutput
-) -> _StackReader | None:
-    """The only reader of a stack that the loop's body stores in an outer stack and nowhere else."""
+) -> list[_StackReader]:
+    """The one reader of a stack that the loop's body stores in an outer stack and nowhere else."""
     value = result
     while True:
         uses = list(value.uses)
         if len(uses) != 1:
-            return None
+            return []
         if value in residuals:
             break
         op = uses[0].owner.operation
         if op.name != "stablehlo.reshape":
-            return None
+            return []
         value = op.results[0]
     residual = residuals[value]
     if len(list(residual.stack.update.operands[1].uses)) != 1:
-        return None
-    return _only_reader(stack, list(residual.reads), result.type, residual)
+        return []
+    readers = _readers_of(stack, list(residual.reads), result.type, residual)
+    return readers if len(readers) == 1 else []
 
 
-def _only_reader(
-    stack: StackedOutput, values: list[ir.Value], type_: ir.Type, through: Residual | None
-) -> _StackReader | None:
-    """The one operation that reads the values; None where there are several.
+def _readers_of(
+    stack: StackedOutput, values: Iterable[ir.Value], type_: ir.Type, through: Residual | None
+) -> list[_StackReader]:
+    """The operations that read the values; none where one reads them as another type.
 
     Reshapes are followed; they have to lead back to the type that the values begin with.
     """
-    reader: ir.Operation | None = None
-    operands: list[int] = []
+    found: dict[Hashable, tuple[ir.Operation, list[int]]] = {}
     waiting = list(values)
     while waiting:
         value = waiting.pop()
@@ -151,12 +179,14 @@ def _only_reader(
             op = use.owner.operation
             if op.name == "stablehlo.reshape":
                 waiting.append(op.results[0])
-            elif value.type != type_ or (reader is not None and reader != op):
-                return None
+            elif value.type != type_:
+                return []
             else:
-                reader = op
-                operands.append(use.operand_number)
-    return None if reader is None else _StackReader(stack, reader, tuple(sorted(operands)), through)
+                found.setdefault(walk.key(op), (op, []))[1].append(use.operand_number)
+    return [
+        _StackReader(stack, op, tuple(sorted(operands)), len(found), through)
+        for op, operands in found.values()
+    ]
 
 
 def _loop_pair(
@@ -243,7 +273,7 @@ def _residual(reader: _StackReader, slices: list[ir.Operation]) -> Residual:
     if any(read.type != stored.type for read in reads):
         stored = reader.stack.update.operands[1]
         reads = tuple(slice_.results[0] for slice_ in slices)
-    return Residual(reader.stack, stored, reads, reader.operands, reader.through)
+    return Residual(reader.stack, stored, reads, reader.operands, reader.readers, reader.through)
 
 
 def _squeezed(slice_: ir.Value) -> ir.Value:

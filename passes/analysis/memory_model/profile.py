@@ -13,9 +13,10 @@ from typing import Any
 from jax.extend.mlir import ir
 
 from hloom.passes.analysis.block_graph import BlockGraph
+from hloom.passes.analysis.host_memory import loads_ahead
 from hloom.passes.analysis.memory_model.layouts import transposing_bytes
 from hloom.passes.analysis.memory_model.peak import buffer_timeline, simulate
-from hloom.passes.analysis.memory_model.tracer import prediction_of, trace_block
+from hloom.passes.analysis.memory_model.tracer import ahead_bytes, prediction_of, trace_block
 from hloom.passes.analysis.shards import Shards
 from hloom.passes.ir import walk
 from hloom.passes.ir.locations import operation_name, source_line, source_of
@@ -210,8 +211,24 @@ def _stretch_of(graph: BlockGraph, *, in_loop: bool) -> _Stretch:
 
 
 def _inside(op: ir.Operation, shards: Shards, *, in_loop: bool) -> _Stretch | None:
-    """What runs in a loop's body or in a branch, and before it for its sake."""
+    """What runs in a loop's body or in a branch, before it for its sake, and is loaded ahead."""
     in_loop = in_loop or op.name == "stablehlo.while"
+    found = _run_inside(op, shards, in_loop=in_loop)
+    loads = loads_ahead(op)
+    if found is None or not loads:
+        return found
+    whole = _Stretch()
+    whole.append(found, ahead_bytes(op, shards))
+    arguments, last = op.regions[1].blocks[0].arguments, len(whole.points) - 1
+    for number, load in loads.items():
+        size = shards.bytes_of(arguments[number]) or 0
+        owner = _owner(load.results[0], size, 0, last, in_loop=in_loop)
+        whole.owners.append(owner)
+    return whole
+
+
+def _run_inside(op: ir.Operation, shards: Shards, *, in_loop: bool) -> _Stretch | None:
+    """What runs in a loop's body or in a branch, and before it for its sake."""
     stretches = [
         _stretch_of(BlockGraph.of(block, shards), in_loop=in_loop) for block in _blocks(op.regions)
     ]

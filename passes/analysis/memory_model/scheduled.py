@@ -27,7 +27,7 @@ from hloom.passes.analysis.memory_model.schedulers import (
     post_order,
 )
 from hloom.passes.analysis.memory_model.trace import OpTrace
-from hloom.passes.analysis.memory_model.tracer import trace_block
+from hloom.passes.analysis.memory_model.tracer import ahead_bytes, trace_block
 from hloom.passes.analysis.shards import Shards
 from hloom.passes.ir import walk
 
@@ -64,7 +64,8 @@ def _traced(graph: BlockGraph) -> tuple[OpTrace, tuple[list[int], ...]]:
         blocks = [block for region in op.regions for block in region.blocks]
         peaks = [_peaks(*_traced(BlockGraph.of(block, graph.shards))) for block in blocks]
         before = transposing_bytes(op, graph.shards)
-        inside[op] = tuple(max(*by_block, before) for by_block in zip(*peaks, strict=True))
+        ahead = ahead_bytes(op, graph.shards)
+        inside[op] = tuple(max(*by_block, before) + ahead for by_block in zip(*peaks, strict=True))
         return 0
 
     trace = trace_block(graph, look_inside)

@@ -8,13 +8,16 @@ from dataclasses import dataclass
 from jax.extend.mlir import ir
 
 from hloom.passes.analysis.block_graph import FROM_OUTSIDE, BlockGraph
+from hloom.passes.analysis.host_memory import loads_ahead
 from hloom.passes.analysis.memory_model.layouts import transposing_bytes
 from hloom.passes.analysis.memory_model.peak import Peak, simulate
 from hloom.passes.analysis.memory_model.trace import OpTrace
 from hloom.passes.analysis.shards import Shards
 from hloom.passes.ir import walk
+from hloom.passes.ir.custom_calls import CUSTOM_CALL
 from hloom.passes.ir.op_facts import BufferUse
 from hloom.passes.ir.ops import buffer_use_of, facts_of
+from hloom.passes.ir.placement import placement_of
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,8 @@ def trace_block(
             inner = inner_of(op) if inner_of else inner_bytes(op, graph.shards)
         if name == "stablehlo.while":
             reads, makes = _carries(graph, position, unchanged)
+        elif name == CUSTOM_CALL and placement_of(graph.ops[position]) is not None:
+            use = BufferUse.ALIAS
         elif use in (BufferUse.ALIAS, BufferUse.VIEW, BufferUse.IN_PLACE):
             first = [graph.index[value] for value in graph.ops[position].operands]
             named = set(first)
@@ -129,7 +134,14 @@ def bytes_around(
 ) -> int:
     """`inner_bytes` of an operation that holds code, from the bytes alive ``inside`` its blocks."""
     most = max(inside(block) for region in op.regions for block in region.blocks)
-    return max(most, transposing_bytes(op, shards))
+    return max(most, transposing_bytes(op, shards)) + ahead_bytes(op, shards)
+
+
+def ahead_bytes(op: ir.Operation, shards: Shards | None = None) -> int:
+    """Bytes of what a loop loads an iteration ahead, beside what its carries take."""
+    loads = loads_ahead(op)
+    arguments = op.regions[1].blocks[0].arguments if loads else ()
+    return sum((shards or Shards()).bytes_of(arguments[number]) or 0 for number in loads)
 
 
 def _carries(

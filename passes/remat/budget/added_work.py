@@ -35,5 +35,5 @@ def _again(
         runs = runs_of(block.groups[0].before.block) if block.groups else 0
         yield from ((op, runs) for group in block.groups for op in group.cloned)
     for scan in scans:
-        runs = runs_of(scan.pair.backward.op.block)
+        runs = runs_of(scan.block)
         yield from ((op, times * runs) for op, times in scan.runs)

@@ -6,6 +6,8 @@ them: the memory inside the loops while they run, and the bytes that one loop st
 
 from __future__ import annotations
 
+import dataclasses
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -20,7 +22,7 @@ from hloom.passes.ir.clone import IRMapping, clone_module
 from hloom.passes.ir.while_rewriter import Replacements
 from hloom.passes.remat.budget.price_grid import STEPS, PriceGrid
 from hloom.passes.remat.budget.pricing import Pricing
-from hloom.passes.remat.scan.budgeted import bytes_kept_at, plan_scans_budgeted
+from hloom.passes.remat.scan.budgeted import plan_scans_budgeted
 from hloom.passes.remat.scan.plan import BlockScans, ScanPlan
 from hloom.passes.remat.scan.rewrite import apply_scan, finish_scans
 
@@ -31,14 +33,13 @@ class LoopEffect:
 
     Attributes:
       inner_bytes: memory that is live only while the loop runs.
-      stacked_bytes: for a forward loop, the bytes of its results that its backward loop reads.
-      partner: for a forward loop, the number of its backward loop among the module's operations.
-      seconds: for a forward loop, the weighted time of what the pair recomputes.
+      stacks: for a forward loop, the bytes of its results that backward loops read, by the numbers
+        of these among the module's operations.
+      seconds: for a forward loop, the weighted time of what its backward loops recompute of it.
     """
 
     inner_bytes: int
-    stacked_bytes: int = 0
-    partner: int | None = None
+    stacks: tuple[tuple[tuple[int, ...], int], ...] = ()
     seconds: float = 0.0
 
 
@@ -105,7 +106,7 @@ class LoopEffects:
         key = block, price_index
         if key not in self._kept:
             pricing = self.pricing.at(self.price_grid.rates(price_index))
-            self._kept[key] = bytes_kept_at(self.scans[block], pricing)
+            self._kept[key] = self.scans[block].kept_bytes(pricing)
         return self._kept[key]
 
     def _find(self, plans: tuple[ScanPlan, ...]) -> dict[int, LoopEffect]:
@@ -118,50 +119,71 @@ class LoopEffects:
             replaced = Replacements()
             for copy in copies:
                 apply_scan(copy, replaced)
-            rebuilt = [
-                (replaced.op(copy.pair.forward.op), replaced.op(copy.pair.backward.op))
-                for copy in copies
-            ]
+            rebuilt = {
+                self.number[walk.key(loop)]: replaced.op(new)
+                for plan, copy in zip(plans, copies, strict=True)
+                for loop, new in zip(plan.loops, copy.loops, strict=True)
+            }
             finish_scans(replaced)
-            for plan, (forward, backward) in zip(plans, rebuilt, strict=True):
-                first, second = (
-                    self.number[walk.key(loop.op)]
-                    for loop in (plan.pair.forward, plan.pair.backward)
-                )
-                effects[first] = LoopEffect(
-                    inner_bytes=inner_bytes(forward, shards),
-                    stacked_bytes=_linked_bytes(forward, backward, shards),
-                    partner=second,
-                    seconds=self._seconds(plan),
-                )
-                effects[second] = LoopEffect(inner_bytes(backward, shards))
+            for number, loop in rebuilt.items():
+                effects[number] = LoopEffect(inner_bytes(loop, shards))
+            for plan in plans:
+                for forward, readers in self._readers(plan).items():
+                    stacks = _linked_bytes(forward, readers, rebuilt, shards)
+                    effects[forward] = dataclasses.replace(
+                        effects[forward], stacks=stacks, seconds=self._seconds(plan, forward)
+                    )
         return effects
 
-    def _seconds(self, plan: ScanPlan) -> float:
-        """The weighted seconds of what a pair of loops recomputes."""
-        once = sum(self.pricing.seconds(op) * times for op, times in plan.runs)
-        return once * runs_of(plan.pair.backward.op.block)
+    def _readers(self, plan: ScanPlan) -> dict[int, list[int]]:
+        """By the number of a forward loop, those of its backward loops."""
+        readers: dict[int, list[int]] = {}
+        for pair in (part.pair for part in plan.pairs):
+            forward, backward = (
+                self.number[walk.key(loop.op)] for loop in (pair.forward, pair.backward)
+            )
+            readers.setdefault(forward, []).append(backward)
+        return readers
+
+    def _seconds(self, plan: ScanPlan, forward: int) -> float:
+        """The weighted seconds of what is recomputed of a forward loop."""
+        parts = [p for p in plan.pairs if self.number[walk.key(p.pair.forward.op)] == forward]
+        once = sum(self.pricing.seconds(op) * times for part in parts for op, times in part.runs)
+        return once * runs_of(plan.block)
 
 
-def _linked_bytes(forward: ir.Operation, backward: ir.Operation, shards: Shards) -> int:
-    """Bytes of the results of one loop that are operands of another."""
-    results = set(forward.results)
-    linked = (value for value in dict.fromkeys(backward.operands) if value in results)
-    return sum(shards.bytes_of(value) or 0 for value in linked)
+def _linked_bytes(
+    forward: int,
+    readers: Sequence[int],
+    loops: Mapping[int, ir.Operation],
+    shards: Shards,
+) -> tuple[tuple[tuple[int, ...], int], ...]:
+    """By the loops that read it, the bytes of the results of a loop."""
+    read = {reader: set(loops[reader].operands) for reader in readers}
+    linked: Counter[tuple[int, ...]] = Counter()
+    for value in loops[forward].results:
+        by = tuple(reader for reader in readers if value in read[reader])
+        if by:
+            linked[by] += shards.bytes_of(value) or 0
+    return tuple(linked.items())
 
 
-def put_stacks(trace: OpTrace, writer: int, reader: int, stacked_bytes: int) -> None:
-    """Replaces the stacks that one loop writes for another by one of ``stacked_bytes``.
+def put_stacks(trace: OpTrace, writer: int, stacks: Sequence[tuple[Sequence[int], int]]) -> None:
+    """Replaces the stacks that one loop writes for others by new ones.
 
-    ``writer`` and ``reader`` are the positions of the two loops in the trace.
+    Each new one has the positions of its readers in the trace, and its bytes; ``writer`` is the
+    position of the loop that writes them.
     """
+    readers = {reader for by, _ in stacks for reader in by}
     for value in trace.makes[writer]:
-        if value in trace.reads[reader]:
+        if any(value in trace.reads[reader] for reader in readers):
             trace.sizes[value] = 0
-    start, stack = len(trace.sizes), len(trace.sizes) + 1
-    trace.sizes += [0, stacked_bytes]
-    trace.inputs |= {start}
-    made = len(trace.makes[writer])
-    trace.reads[writer] = [*trace.reads[writer][:made], start, *trace.reads[writer][made:]]
-    trace.makes[writer] = [*trace.makes[writer], stack]
-    trace.reads[reader] = [*trace.reads[reader], stack]
+    for by, stacked_bytes in stacks:
+        start, stack = len(trace.sizes), len(trace.sizes) + 1
+        trace.sizes += [0, stacked_bytes]
+        trace.inputs |= {start}
+        made = len(trace.makes[writer])
+        trace.reads[writer] = [*trace.reads[writer][:made], start, *trace.reads[writer][made:]]
+        trace.makes[writer] = [*trace.makes[writer], stack]
+        for reader in by:
+            trace.reads[reader] = [*trace.reads[reader], stack]

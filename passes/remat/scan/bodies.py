@@ -1,4 +1,8 @@
-"""The forward bodies of a pair of loops and of the pairs inside it.
+"""The bodies of the loops that are planned together, and of the loops inside them.
+
+A forward loop may have several backward loops, and a backward loop may be the forward loop of
+others. Loops that are so connected are a group. What a backward body recomputes of a forward body
+that is itself a backward body starts from what the first loop of the chain stored.
 
 An inner pair's forward loop is in the outer forward body, its backward loop in the outer backward
 body. The stacks of the inner forward loop reach the inner backward loop in one of two ways. Linked:
@@ -8,54 +12,73 @@ backward body, right before the inner backward loop, and its stacks live for one
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator
-from fractions import Fraction
+from collections.abc import Hashable, Iterator
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.autodiff import has_remat_name, is_backward, is_rematerialized
 from hloom.passes.analysis.block_graph import FROM_OUTSIDE, BlockGraph
 from hloom.passes.analysis.loops.counted import StackedOutput, defining_op
-from hloom.passes.analysis.loops.pairs import LoopPair, loop_pairs, nested_pairs
+from hloom.passes.analysis.loops.pairs import LoopPair, nested_pairs
 from hloom.passes.ir import walk
-from hloom.passes.ir.locations import operation_name
 from hloom.passes.ir.op_facts import Kind
+from hloom.passes.ir.types import tensor_bytes
 
 _DEEPEST = 4
 """The most levels of nested loops that are planned together."""
 
 
 class ScanBody:
-    """One forward body, and which of its values the backward body can access."""
+    """One forward body, and which of its values the backward bodies can access.
 
-    def __init__(self, pair: LoopPair, parent: ScanBody | None = None, depth: int = 1) -> None:
-        self.pair, self.parent = pair, parent
-        self.graph = BlockGraph.of(pair.forward.body)
+    Attributes:
+      pairs: the forward loop with each of its backward loops. Only a loop with one has inner pairs,
+        and an inner loop is in one pair.
+      links: by value that the body reads from a stack of an earlier loop of the group, the body of
+        that loop and the value that was stored.
+      held: values read from stacks of earlier loops that have to be stored to be read again.
+    """
+
+    def __init__(
+        self, pairs: tuple[LoopPair, ...], parent: ScanBody | None = None, depth: int = 1
+    ) -> None:
+        self.pairs, self.parent = pairs, parent
+        self.forward = pairs[0].forward
+        self.graph = BlockGraph.of(self.forward.body)
         self.constant = self.graph.constant_derived
-        inner = _separate(pair) if depth < _DEEPEST else []
-        self.children = [ScanBody(found, self, depth + 1) for found in inner]
+        self.links: dict[int, tuple[ScanBody, int]] = {}
+        self.held: set[int] = set()
+        inner = inner_pairs(pairs[0]) if depth < _DEEPEST and len(pairs) == 1 else []
+        self.children = [ScanBody((found,), self, depth + 1) for found in inner]
         handed_on = {
             residual.through.stack.number
             for child in self.children
-            for residual in child.pair.residuals
+            for residual in child.pairs[0].residuals
             if residual.through is not None
         }
-        self.residuals = [
-            residual for residual in pair.residuals if residual.stack.number not in handed_on
-        ]
-        """Residuals whose stacks are not passed on to an inner pair."""
+        self.residuals = {
+            residual.stack.number: residual
+            for pair in reversed(pairs)
+            for residual in pair.residuals
+            if residual.stack.number not in handed_on
+        }
+        """Residuals whose stacks are not passed on to an inner pair, by the number of the stack."""
         index = self.graph.index
         self.residual_of = {
-            index[residual.stored]: residual for residual in reversed(self.residuals)
+            index[self.residuals[number].stored]: self.residuals[number]
+            for number in sorted(self.residuals, reverse=True)
         }
-        numbers = {residual.stack.number for residual in pair.residuals}
+        numbers = {residual.stack.number for pair in pairs for residual in pair.residuals}
         self.stacked = {
             index[stack.value]: stack
-            for stack in reversed(pair.forward.stacks)
-            if stack.number not in numbers and stack.slope == pair.slope
+            for stack in reversed(self.forward.stacks)
+            if stack.number not in numbers and stack.slope == pairs[0].slope
         }
         self.position = self._position()
+
+    def pair_with(self, backward: ir.Operation) -> int | None:
+        """The number of the pair with a backward loop; None if there is none."""
+        numbers = (n for n, pair in enumerate(self.pairs) if pair.backward.op == backward)
+        return next(numbers, None)
 
     def all(self) -> Iterator[ScanBody]:
         """This body and the inner ones, outer bodies first."""
@@ -65,32 +88,24 @@ class ScanBody:
 
     @property
     def runs(self) -> int:
-        """How often the body runs for each run of the outermost body."""
-        return 1 if self.parent is None else self.pair.forward.trip_count * self.parent.runs
+        """How often the body runs for each run of the outermost loop."""
+        trips = self.forward.trip_count
+        return trips if self.parent is None else trips * self.parent.runs
 
     def kept_bytes(self, value: int, rerun: frozenset[ScanBody]) -> int:
-        """Bytes of all slices of a value that would be in memory at one time if it were stacked.
+        """Bytes of all slices of a value that would be in memory at one time if it were stacked."""
+        return self.graph.size(value) * self._kept_slices(rerun)
 
-        Counted for each iteration of the outermost loop.
-        """
-        return math.ceil(self.graph.size(value) * self._kept_slices(rerun))
-
-    def _kept_slices(self, rerun: frozenset[ScanBody]) -> Fraction:
-        if self.parent is None:
-            return Fraction(1)
-        if self not in rerun:
-            return self.pair.forward.trip_count * self.parent._kept_slices(rerun)
-        return Fraction(self.pair.forward.trip_count, self.outermost.pair.forward.trip_count)
+    def _kept_slices(self, rerun: frozenset[ScanBody]) -> int:
+        trips = self.forward.trip_count
+        around = self.parent
+        return trips if around is None or self in rerun else trips * around._kept_slices(rerun)
 
     @property
     def may_rerun(self) -> bool:
         """Whether the forward loop may be cloned into the outer backward body."""
         around = self.parent
         return around is not None and around.graph.kinds[self.position] is not Kind.OPAQUE
-
-    @property
-    def outermost(self) -> ScanBody:
-        return self if self.parent is None else self.parent.outermost
 
     def stack(self, value: int) -> StackedOutput | None:
         """The existing stack of a value of the body; None if it has none."""
@@ -101,7 +116,7 @@ class ScanBody:
         """Whether the backward body can access the value without saving or recomputing it."""
         if self.graph.producers[value] != FROM_OUTSIDE:
             return False
-        forward = self.pair.forward
+        forward = self.forward
         if value == forward.counter:
             return not forward.is_open
         if value < len(forward.body.arguments):
@@ -112,7 +127,7 @@ class ScanBody:
         """The value of an outer body that always equals this one; None if none does."""
         if self.parent is None or self.graph.producers[value] != FROM_OUTSIDE:
             return None
-        forward = self.pair.forward
+        forward = self.forward
         same = self.graph.values[value]
         if value < len(forward.body.arguments):
             if value not in forward.invariant:
@@ -128,64 +143,45 @@ class ScanBody:
     def bytes_from_outside(self, value: int) -> int:
         """Bytes of a value from outside that the backward loop would keep alive by reading it.
 
-        Counted for each iteration. For values of an outermost body that `is_there` accepts.
+        For values of an outermost body that `is_there` accepts. Of several backward loops the last
+        one counts.
         """
-        forward, backward = self.pair.forward, self.pair.backward
+        forward, backward = self.forward, self.pairs[0].backward.op
+        for pair in self.pairs[1:]:
+            if backward.is_before_in_block(pair.backward.op):
+                backward = pair.backward.op
         if value == forward.counter:
             return 0
         inside = value < len(forward.body.arguments)
         outer = forward.op.operands[value] if inside else self.graph.values[value]
         maker = defining_op(outer)
         # What is made outside of a loop around both is alive in all of that one's iterations.
-        if maker is None or maker.block != backward.op.block:
+        if maker is None or maker.block != backward.block:
             return 0
-        if any(not _stands_before(use.owner.operation, backward.op) for use in outer.uses):
+        if any(not _stands_before(use.owner.operation, backward) for use in outer.uses):
             return 0  # alive when the backward loop runs in any case
-        return -(-self.graph.size(value) // forward.trip_count)
+        return self.graph.size(value)
 
     def _position(self) -> int:
         """The forward loop's position in the outer body; -1 for the outermost body."""
-        return -1 if self.parent is None else self.parent.graph.ops.index(self.pair.forward.op)
+        return -1 if self.parent is None else self.parent.graph.ops.index(self.forward.op)
 
 
-def outermost_bodies(pairs: Iterable[LoopPair]) -> list[ScanBody]:
-    """The bodies of the pairs of loops in a block that may be rewritten.
-
-    A loop may be in several pairs.
-    """
-    return [
-        ScanBody(pair)
-        for pair in pairs
-        if _is_ad(pair)
-        and not has_remat_name(pair.backward.op)
-        and not is_rematerialized(pair.backward.body)
-    ]
-
-
-def _separate(outer: LoopPair) -> list[LoopPair]:
-    """The inner pairs of an outer pair, without those that share a loop with another pair."""
-    blocks = outer.forward.body, outer.backward.body
-    taken = {
-        loop
-        for block in blocks
-        for pair in loop_pairs(block)
-        if _is_ad(pair)
-        for loop in (pair.forward.op, pair.backward.op)
-    }
+def inner_pairs(outer: LoopPair) -> list[LoopPair]:
+    """The inner pairs of an outer pair, each loop in one of them: in the one that stacks most."""
     chosen: list[LoopPair] = []
-    for pair in nested_pairs(outer):
-        loops = {pair.forward.op, pair.backward.op}
-        if _is_ad(pair) and not loops & taken:
+    taken: set[Hashable] = set()
+    for pair in sorted(nested_pairs(outer), key=_stacked_bytes, reverse=True):
+        loops = {walk.key(pair.forward.op), walk.key(pair.backward.op)}
+        if not loops & taken:
             chosen.append(pair)
             taken |= loops
     return chosen
 
 
-def _is_ad(pair: LoopPair) -> bool:
-    """Whether the second loop is the first one's backward pass: by name, else by its direction."""
-    if operation_name(pair.backward.op.location):
-        return is_backward(pair.backward.op) and not is_backward(pair.forward.op)
-    return pair.reversed_
+def _stacked_bytes(pair: LoopPair) -> int:
+    trips = pair.forward.trip_count
+    return sum((tensor_bytes(residual.stored.type) or 0) * trips for residual in pair.residuals)
 
 
 def _stands_before(op: ir.Operation, loop: ir.Operation) -> bool:

@@ -1,16 +1,20 @@
-"""The values that the bodies of a pair of loops save, as one minimum vertex cut.
+"""The values that the bodies of a group of loops save, as one minimum vertex cut.
 
-Weights and prices are in bytes, for one iteration of the outermost loop.
+Weights and prices are in bytes, for whole stacks and all iterations. A value that is saved is saved
+for all loops that read it; what is recomputed, each of them recomputes.
 """
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 
 from jax.extend.mlir import ir
 
 from hloom.passes.analysis.block_graph import FROM_OUTSIDE
 from hloom.passes.analysis.mincut import minimum_vertex_cut
+from hloom.passes.ir import walk
 from hloom.passes.remat.budget.pricing import Pricing
 from hloom.passes.remat.scan.bodies import ScanBody
 
@@ -22,10 +26,11 @@ class CutProblem:
     A vertex is a value, or an operation with several results.
 
     Attributes:
-      bodies: the outermost body and the inner ones.
+      bodies: the bodies of the group, each with its inner ones behind it.
       rerun: the inner bodies whose forward loops are rerun.
       first: by body, the vertex of its first value.
       made: by vertex whose price is that of an operation, the operation's body and position.
+      times: by such a vertex, how many backward loops need it where nothing is saved.
     """
 
     bodies: list[ScanBody]
@@ -38,15 +43,23 @@ class CutProblem:
     sources: list[int] = field(default_factory=list)
     sinks: list[int] = field(default_factory=list)
     made: dict[int, tuple[ScanBody, int]] = field(default_factory=dict)
+    times: dict[int, int] = field(default_factory=dict)
 
     @classmethod
     def of(
-        cls, body: ScanBody, rerun: frozenset[ScanBody], min_bytes: int, *, only_cheap: bool
+        cls,
+        outermost: Iterable[ScanBody],
+        rerun: frozenset[ScanBody],
+        min_bytes: int,
+        *,
+        only_cheap: bool,
     ) -> CutProblem:
-        """The problem of an outermost body and its inner ones, of which ``rerun`` are rerun."""
-        problem = cls(list(body.all()), rerun, min_bytes, only_cheap)
+        """The problem of some bodies and their inner ones, of which ``rerun`` are rerun."""
+        bodies = [body for one in outermost for body in one.all()]
+        problem = cls(bodies, rerun, min_bytes, only_cheap)
         problem._weigh()
         problem._connect()
+        problem._count_readers()
         return problem
 
     def cut(self, pricing: Pricing | None) -> frozenset[int]:
@@ -61,12 +74,14 @@ class CutProblem:
         if pricing is None:
             return {}
         return {
-            vertex: price_in(body, position, pricing)
+            vertex: price_in(body, position, pricing) * self.times[vertex]
             for vertex, (body, position) in self.made.items()
         }
 
     def is_recomputable(self, body: ScanBody, value: int) -> bool:
         """Whether a value of a body may be recomputed in the backward body."""
+        if value in body.held:
+            return False
         graph = body.graph
         return graph.is_cheap(value) if self.only_cheap else graph.is_pure(value)
 
@@ -74,7 +89,7 @@ class CutProblem:
         stored = [
             body.kept_bytes(body.graph.index[residual.stored], frozenset())
             for body in self.bodies
-            for residual in body.residuals
+            for residual in body.residuals.values()
         ]
         read = [
             child.parent.kept_bytes(value, frozenset())
@@ -111,7 +126,10 @@ class CutProblem:
             for value, producer in enumerate(graph.producers):
                 if body.constant[value]:
                     continue
-                if producer == FROM_OUTSIDE:
+                if value in body.links:
+                    before, same = body.links[value]
+                    self.edges.append((self.first[before] + same, first + value))
+                elif producer == FROM_OUTSIDE:
                     self._connect_from_outside(body, value)
                 elif not self.is_recomputable(body, value):
                     self.sources.append(first + value)
@@ -141,6 +159,41 @@ class CutProblem:
         if any(child.position == position for child in self.rerun if child.parent is body):
             self.sinks.append(made)  # recomputed in any case
         self.made[made] = body, position
+
+    def _count_readers(self) -> None:
+        """Counts, for each vertex with a price, the backward loops whose reads lead back to it."""
+        reads = self._read_by()
+        if len(reads) < 2:
+            self.times = dict.fromkeys(self.made, 1)
+            return
+        before: defaultdict[int, list[int]] = defaultdict(list)
+        for tail, head in self.edges:
+            before[head].append(tail)
+        times: Counter[int] = Counter()
+        for sinks in reads.values():
+            reached, waiting = set(sinks), list(sinks)
+            while waiting:
+                found = [tail for tail in before[waiting.pop()] if tail not in reached]
+                reached.update(found)
+                waiting += found
+            times.update(reached)
+        self.times = {vertex: max(times[vertex], 1) for vertex in self.made}
+
+    def _read_by(self) -> dict[Hashable, list[int]]:
+        """By outermost backward loop, the vertices that it reads or that are rerun for it."""
+        reads: defaultdict[Hashable, list[int]] = defaultdict(list)
+        for body in self.bodies:
+            outermost = body
+            while outermost.parent is not None:
+                outermost = outermost.parent
+            # Inner pairs are those of a loop with one backward loop.
+            for pair, around in zip(body.pairs, outermost.pairs, strict=True):
+                reads[walk.key(around.backward.op)] += [
+                    self.first[body] + body.graph.index[residual.stored]
+                    for residual in pair.residuals
+                    if residual.stack.number in body.residuals
+                ]
+        return reads
 
 
 def price_in(body: ScanBody, position: int, pricing: Pricing | None) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.loops.pairs import Residual
+from hloom.passes.analysis.loops.pairs import LoopPair, Residual
 from hloom.passes.ir import walk
 from hloom.passes.remat.scan.bodies import ScanBody
 from hloom.passes.remat.scan.cut import CutProblem
@@ -32,106 +32,132 @@ class BodySite:
 class BodyClones:
     """The clones in the backward body of one pair.
 
-    ``leaves`` are the stored values that the clones start from; ``gone`` are the residuals that are
-    no longer needed.
+    ``leaves`` are the stored values that the clones start from; ``gone`` are the residuals that the
+    pair no longer needs; ``asked`` is whether other pairs need values of its forward body.
     """
 
     sites: list[BodySite] = field(default_factory=list)
     leaves: set[int] = field(default_factory=set)
     cloned: list[int] = field(default_factory=list)
     gone: list[Residual] = field(default_factory=list)
+    asked: bool = False
+
+
+_Wanted = dict[Hashable, list[int]]
+"""By the key of an operation of a backward body, the forward values to have right before it."""
 
 
 class CloneSites:
-    """The sites of an outermost body and its inner bodies, for the saved vertices ``kept``.
+    """The sites of the bodies of a group, for the saved vertices ``kept``.
 
-    Residuals in ``held`` stay, even if the backward body could obtain their values otherwise.
+    Residuals whose stacks are ``held``, by body and number of the stack, stay, even if the backward
+    bodies could obtain their values otherwise.
+
+    Attributes:
+      of: by body, the clones in the backward body of each of its pairs.
     """
 
     def __init__(
-        self, problem: CutProblem, kept: frozenset[int], held: Collection[Residual] = ()
+        self,
+        problem: CutProblem,
+        kept: frozenset[int],
+        held: Collection[tuple[ScanBody, int]] = (),
     ) -> None:
         self.problem, self.kept, self.held = problem, kept, held
-        self.of: dict[ScanBody, BodyClones] = {}
-        self._wanted: dict[ScanBody, dict[Hashable, list[int]]] = {
-            body: {} for body in problem.bodies
+        self.of: dict[ScanBody, list[BodyClones]] = {}
+        self._wanted: dict[ScanBody, list[_Wanted]] = {
+            body: [{} for _ in body.pairs] for body in problem.bodies
         }
-        for body in reversed(problem.bodies):  # inner ones first: they read outer values
-            self.of[body] = self._write(body)
+        # Inner ones first, and those at the end of a chain: they read values of the others.
+        for body in reversed(problem.bodies):
+            self.of[body] = [self._write(body, number) for number in range(len(body.pairs))]
 
-    def _is_kept(self, body: ScanBody, value: int) -> bool:
+    def is_kept(self, body: ScanBody, value: int) -> bool:
+        """Whether a value of a body is saved."""
         return self.problem.first[body] + value in self.kept
 
-    def _write(self, body: ScanBody) -> BodyClones:
+    def _write(self, body: ScanBody, number: int) -> BodyClones:
+        pair = body.pairs[number]
         written = BodyClones(
-            gone=[residual for residual in body.residuals if self._is_gone(body, residual)]
+            gone=[residual for residual in pair.residuals if self._is_gone(body, residual)]
         )
-        wanted, reads = self._wanted[body], self._reads(body, written.gone)
+        wanted, reads = self._wanted[body][number], _reads(body, pair, written.gone)
+        written.asked = bool(wanted)
         for child in body.children:
-            wanted.setdefault(walk.key(child.pair.backward.op), [])
+            wanted.setdefault(walk.key(child.pairs[0].backward.op), [])
         rerun = {
-            walk.key(child.pair.backward.op): child.position
+            walk.key(child.pairs[0].backward.op): child.position
             for child in body.children
             if child in self.problem.rerun
         }
         made: set[int] = set()
-        for view in body.pair.backward.body.operations:
+        for view in pair.backward.body.operations:
             op = view.operation
             key = walk.key(op)
             if key not in reads and key not in wanted:
                 continue
-            pairs = reads.get(key, [])
-            values = [value for _, value in pairs] + wanted.get(key, [])
+            read = reads.get(key, [])
+            values = [value for _, value in read] + wanted.get(key, [])
             forced = [rerun[key]] if key in rerun else []
-            cloned = self._closure(body, values, forced, made, written.leaves)
+            cloned = _Closure(self, body, number, key).of(values, forced, made, written.leaves)
             written.cloned += cloned
             written.sites.append(
                 BodySite(
                     op=op,
-                    reads=tuple((read, body.graph.values[value]) for read, value in pairs),
+                    reads=tuple((value, body.graph.values[same]) for value, same in read),
                     cloned=tuple(body.graph.ops[position] for position in cloned),
                 )
             )
         return written
 
     def _is_gone(self, body: ScanBody, residual: Residual) -> bool:
-        if residual in self.held:
+        number = residual.stack.number
+        if number not in body.residuals or (body, number) in self.held:
             return False
         value = body.graph.index[residual.stored]
         return (
-            not self._is_kept(body, value)
+            not self.is_kept(body, value)
             or body.is_there(value)
-            or body.residual_of[value] is not residual
+            or body.residual_of[value].stack.number != number
         )
 
-    def _reads(
-        self, body: ScanBody, gone: list[Residual]
-    ) -> dict[Hashable, list[tuple[ir.Value, int]]]:
-        """By the key of an operation of the backward body, its reads of residuals that are gone."""
-        backward = body.pair.backward.body
-        reads: dict[Hashable, dict[tuple[ir.Value, int], None]] = {}
-        for residual in gone:
-            for read in residual.reads:
-                for use in read.uses:
-                    op = walk.ancestor_in(backward, use.owner.operation)
-                    entry = (read, body.graph.index[residual.stored])
-                    reads.setdefault(walk.key(op), {})[entry] = None
-        return {op: list(entries) for op, entries in reads.items()}
+    def want(self, body: ScanBody, number: int, key: Hashable, value: int) -> None:
+        """Asks for a value of a forward body in the backward body of one of its pairs."""
+        self._wanted[body][number].setdefault(key, []).append(value)
 
-    def _closure(
-        self,
-        body: ScanBody,
-        wanted: list[int],
-        forced: list[int],
-        made: set[int],
-        leaves: set[int],
+
+def _reads(
+    body: ScanBody, pair: LoopPair, gone: list[Residual]
+) -> dict[Hashable, list[tuple[ir.Value, int]]]:
+    """By the key of an operation of the backward body, its reads of residuals that are gone."""
+    reads: dict[Hashable, dict[tuple[ir.Value, int], None]] = {}
+    for residual in gone:
+        for read in residual.reads:
+            for use in read.uses:
+                op = walk.ancestor_in(pair.backward.body, use.owner.operation)
+                entry = (read, body.graph.index[residual.stored])
+                reads.setdefault(walk.key(op), {})[entry] = None
+    return {op: list(entries) for op, entries in reads.items()}
+
+
+@dataclass
+class _Closure:
+    """What is to be cloned right before one operation of the backward body of a pair."""
+
+    sites: CloneSites
+    body: ScanBody
+    number: int
+    key: Hashable
+
+    def of(
+        self, wanted: list[int], forced: list[int], made: set[int], leaves: set[int]
     ) -> list[int]:
         """Positions of the operations to clone for the wanted values, without those in ``made``.
 
         Operations at ``forced`` positions are cloned in any case. Results of the clones are added
         to ``made``, and the stored values that they start from to ``leaves``.
         """
-        graph = body.graph
+        body, graph = self.body, self.body.graph
         clones: set[int] = set()
         stack = list(wanted)
         for position in forced:
@@ -143,24 +169,35 @@ class CloneSites:
             value = stack.pop()
             if value in made:
                 continue
-            if self._is_kept(body, value) or not self.problem.is_recomputable(body, value):
-                self._start_from(body, value, leaves)
-                continue
-            producer = graph.producers[value]
-            clones.add(producer)
-            made.update(graph.results[producer])
-            stack += graph.operands[producer]
+            if self.sites.is_kept(body, value):
+                self._start_from(value, leaves)
+            elif value in body.links:
+                self._follow(*body.links[value])
+                made.add(value)
+            elif not self.sites.problem.is_recomputable(body, value):
+                self._start_from(value, leaves)
+            else:
+                producer = graph.producers[value]
+                clones.add(producer)
+                made.update(graph.results[producer])
+                stack += graph.operands[producer]
         return sorted(clones)
 
-    def _start_from(self, body: ScanBody, value: int, leaves: set[int]) -> None:
-        outside = body.outside(value)
+    def _follow(self, before: ScanBody, value: int) -> None:
+        """Asks for what an earlier loop of a chain stored."""
+        number = before.pair_with(self.body.pairs[self.number].backward.op)
+        assert number is not None
+        self.sites.want(before, number, self.key, value)
+
+    def _start_from(self, value: int, leaves: set[int]) -> None:
+        outside = self.body.outside(value)
         if outside is not None:
             around, same = outside
-            inner = body
+            inner = self.body
             while inner.parent is not around:
                 assert inner.parent is not None
                 inner = inner.parent
-            key = walk.key(inner.pair.backward.op)
-            self._wanted[around].setdefault(key, []).append(same)
-        elif not body.is_there(value):
+            key = walk.key(inner.pairs[0].backward.op)
+            self.sites.want(around, 0, key, same)
+        elif not self.body.is_there(value):
             leaves.add(value)

@@ -28,8 +28,8 @@ pytestmark = DUMP_MARKS
         (
             {"HLOOM_DUMP_TO": "d", "HLOOM_DUMP_PASSES": "touhc"},
             "HLOOM_DUMP_PASSES: there is no pass 'touhc'; wanted some of accumulate, barriers, "
-            "capture, chunk, cse, fold-transposes, free-constants, inline, needs-touch, one-hot, "
-            "remat, replace-two, split-loop, touch, unroll. "
+            "capture, chunk, cse, fit, fold-transposes, free-constants, inline, needs-touch, offload, "
+            "one-hot, remat, replace-two, split-loop, touch, unroll. "
             "Did you mean 'touch'?",
         ),
         (

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from jax.extend.mlir import ir
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -24,7 +25,12 @@ from support.flows.steps import (
     mlp_with_targets,
     normal,
 )
-from support.programs.libraries import LIBRARY_PROGRAMS
+from support.programs.libraries import (
+    LIBRARY_PROGRAMS,
+    equinox_mlp,
+    flax_linen_with_dropout,
+    haiku_mlp,
+)
 
 import hloom
 from hloom.passes.accumulate import Accumulate
@@ -77,6 +83,20 @@ def test_a_step_gives_the_same(make: Callable[[], FlowStep]) -> None:
 def test_a_step_of_a_library_gives_the_same(make: Callable[[], Any]) -> None:
     function, arguments = make()
     assert_same(function, *arguments)
+
+
+@pytest.mark.parametrize("make", [flax_linen_with_dropout, equinox_mlp, haiku_mlp])
+def test_a_training_step_of_a_library_with_adam(make: Callable[[], Any]) -> None:
+    gradients, (weights, *data) = make()
+    # Adam's own epsilon makes its first update a sign, which rounding turns where a gradient is 0.
+    optimizer = optax.adam(1e-2, eps=1.0)
+
+    def step(weights: Any, moments: Any, *data: Any) -> Any:
+        value, found = gradients(weights, *data)
+        updates, moments = optimizer.update(found, moments, weights)
+        return optax.apply_updates(weights, updates), moments, value
+
+    assert_same(step, weights, optimizer.init(weights), *data)
 
 
 def experts(weights: Any, x: Any) -> Any:

@@ -110,8 +110,22 @@ def test_limits() -> None:
 def test_a_record_comes_back_from_a_dump() -> None:
     record = AccumulateRecord(None, None, 4, POSSIBLE, ((1, 70), (4, 20)))
     assert AccumulateRecord.from_json(record.to_json()) == record
-    with pytest.raises(KeyError):
-        AccumulateRecord.from_json({})
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        {},
+        {"microbatches": 2, "modelled_temp_bytes": [[1, 70]]},
+        {"microbatches": 2, "modelled_temp_bytes": {"1": float("inf")}},
+        {"microbatches": 2, "modelled_temp_bytes": {"one": 70}},
+        {"microbatches": 2, "possible": 4},
+        {"microbatches": float("inf")},
+    ],
+)
+def test_what_is_no_record_is_an_error(plan: dict[str, object]) -> None:
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        AccumulateRecord.from_json(plan)
 
 
 def step(weights: Any, x: Any) -> Any:

@@ -103,6 +103,20 @@ def test_each_region_is_a_decision() -> None:
     assert str(module).count("stablehlo.while") == 1
 
 
+def test_of_two_loops_that_would_wait_for_each_other_one_is_made() -> None:
+    """Each of two large values is scaled by a sum of the other one."""
+
+    def crossed(x: Any, w: Any, v: Any) -> Any:
+        first, second = jnp.tanh(x @ w.T), jnp.sin(x @ v.T)
+        one, other = ((each * each).sum(-1, keepdims=True) for each in (first, second))
+        return jnp.tanh(first * other).sum(-1), jnp.sin(second * one).sum(-1)
+
+    got = run(crossed, "chunk{chunks=4 min_bytes=1KiB}", X, W, -W)
+    assert [region["chunks"] for region in got.regions] == [4]
+    assert any("loops would wait for each other" in str(left) for left in got.left), got.left
+    assert_same(crossed, got.results, X, W, -W)
+
+
 def test_both_regions_of_a_program() -> None:
     def two(x: Any, w: Any) -> Any:
         first = step(x, w)

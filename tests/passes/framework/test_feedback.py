@@ -143,6 +143,8 @@ def test_a_record_reads_back_from_its_json() -> None:
         {"considered": [{}]},
         {"considered": 3},
         {"obstacle": "no such obstacle"},
+        {"model_unmodified_bytes": "many"},
+        {"model_temp_bytes": float("inf"), "weighted_seconds": 0.0, "setting": None},
     ],
 )
 def test_what_is_no_record_is_an_error(plan: dict[str, object]) -> None:

@@ -2,84 +2,37 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.extend.mlir import ir
 from support.programs import PROGRAMS, normal
+from support.remat_loops import (
+    CHEAP,
+    DEAR,
+    FREE,
+    MIDDLE,
+    RematLoops,
+    plans_of,
+    rewritten,
+    spec_of,
+    temp_bytes,
+)
 from support.remat_runs import assert_same, plain
 from support.scan_programs import SCANS, kernels, layer, random_loops
 
 from hloom.passes.analysis.cost import CPU_SPEED
 from hloom.passes.analysis.loops.pairs import loop_pairs, nested_pairs
-from hloom.passes.cse import Cse
 from hloom.passes.framework import registry
-from hloom.passes.framework.base import Pass, Target
-from hloom.passes.framework.options import option
+from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import Pipeline
-from hloom.passes.free_constants import FreeConstants
-from hloom.passes.inline import Inline
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
-from hloom.passes.ir.while_rewriter import Replacements
 from hloom.passes.remat.budget.pricing import Pricing, Rates
 from hloom.passes.remat.scan.budgeted import plan_scans_budgeted
-from hloom.passes.remat.scan.plan import BlockScans, ScanPlan, plan_scans
-from hloom.passes.remat.scan.rewrite import apply_scan, finish_scans
-
-CHEAP, FREE, MIDDLE, DEAR = -1.0, 0.0, 1e8, 1e18
-"""Bytes a second: without a price, at none, at one where it depends, and where nothing pays."""
-
-
-@dataclasses.dataclass(frozen=True)
-class LoopsPlan:
-    scans: tuple[ScanPlan, ...]
-
-    @property
-    def empty(self) -> bool:
-        return not self.scans
-
-    def summary(self) -> str:
-        return f"{len(self.scans)} pairs of loops"
-
-    def to_json(self) -> dict[str, object]:
-        return {"scans": [scan.to_json() for scan in self.scans]}
-
-
-@dataclasses.dataclass(frozen=True)
-class RematLoops(Pass):
-    """What `remat` does to loops alone, at one price or under one cap on what they store."""
-
-    name: ClassVar[str] = "remat-loops"
-    summary: ClassVar[str] = "Rewrites loops at one price."
-    example: ClassVar[str] = "remat-loops{rate=0.0}"
-    requires: ClassVar[tuple[type[Pass], ...]] = (Inline, Cse, FreeConstants)
-
-    rate: float = option(CHEAP, doc="Bytes that a second is worth.")
-    cap: int = option(-1, doc="Most bytes to store in a block; -1 is no cap.")
-
-    def plan(self, module: ir.Module, target: Target) -> LoopsPlan:
-        rates = Rates(self.rate, self.rate)
-        pricing = None if self.rate == CHEAP else Pricing(CPU_SPEED, rates)
-        plans: list[ScanPlan] = []
-        for block in walk.code_blocks(module.operation):
-            if pricing is None or self.cap < 0:
-                plans += plan_scans(block, 0, pricing)
-            else:
-                within = plan_scans_budgeted(BlockScans(block, 0), pricing, self.cap)
-                assert within is not None, "the cap is too low"
-                plans += within
-        return LoopsPlan(tuple(plans))
-
-    def apply(self, plan: LoopsPlan) -> None:
-        replaced = Replacements()
-        for scan in plan.scans:
-            apply_scan(scan, replaced)
-        finish_scans(replaced)
+from hloom.passes.remat.scan.plan import BlockScans, plan_scans
 
 
 @pytest.fixture(autouse=True)
@@ -95,24 +48,6 @@ def assert_close(name: str, got: Any, wanted: Any) -> None:
         return
     for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
         np.testing.assert_allclose(one, other, rtol=2e-3, atol=2e-4)
-
-
-def spec_of(rate: float, cap: int = -1) -> str:
-    return f"remat-loops{{rate={rate} cap={cap}}}"
-
-
-def plans_of(lowered: Any, spec: str) -> list[dict[str, Any]]:
-    return rewritten(lowered, spec)[1]["scans"]
-
-
-def rewritten(lowered: Any, spec: str) -> tuple[ir.Module, dict[str, Any]]:
-    module = clone_module(lowered.compiler_ir())
-    return module, Pipeline.parse(spec).run(module, target=Target()).runs[-1].plan
-
-
-def temp_bytes(lowered: Any, spec: str) -> int:
-    compiled = lowered.compile(compiler_options={"hloom": spec})
-    return int(compiled.memory_analysis().temp_size_in_bytes)
 
 
 @pytest.mark.parametrize("name", SCANS)

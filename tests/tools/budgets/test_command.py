@@ -65,8 +65,8 @@ def test_a_file_as_text_and_as_bytecode(run: Run, module: Any, file: Path, tmp_p
     assert lines[0].startswith("jit_loss on h100_sxm: ")
     assert [line.split()[-1] for line in lines[2:5]] == [
         "off",
-        "remat{budget=50%}",
-        "remat{budget=min}",
+        "fit{budget=50%}",
+        "fit{budget=min}",
     ]
     data = io.BytesIO()
     module.operation.write_bytecode(data)
@@ -235,7 +235,7 @@ def test_damaged_figures_are_left_out(run: Run, dump: Path, kind: str) -> None:
     (dump / name).write_text(content)
     status, out, err = run(dump, "--budget", "50%")
     assert (status, err) == (0, "")
-    assert "remat{budget=50%}" in out
+    assert "fit{budget=50%}" in out
 
 
 def test_without_a_target_it_is_asked_for(run: Run, dump: Path) -> None:

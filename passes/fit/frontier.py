@@ -1,6 +1,6 @@
 """The frontier of a program: the memory that a budget gives it, and the time that this adds.
 
-Each point is what `remat` comes to for a budget, if XLA's figures are those that are predicted.
+Each point is what `fit` comes to for a budget, if XLA's figures are those that are predicted.
 Nothing is compiled.
 """
 
@@ -14,19 +14,19 @@ from typing import TypeVar
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.loops.counted import runs_of
 from hloom.passes.analysis.memory_model.scheduled import scheduled_temp_bytes
+from hloom.passes.fit.search import DEFAULT_MOVES, FitSearch
+from hloom.passes.fit.variants import Variant, Variants, moves_of
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.feedback import Attempt
 from hloom.passes.framework.options import Budget
 from hloom.passes.ir.clone import clone_module
-from hloom.passes.ir.ops import facts_of
 from hloom.passes.remat import Remat
 from hloom.passes.remat.budget.added_work import added_work
 from hloom.passes.remat.budget.closed_loop import best_of, decide, least
 from hloom.passes.remat.budget.estimate import Model
 from hloom.passes.remat.budget.price_grid import STEPS, TOP, Candidate
-from hloom.passes.remat.budget.search import Search, corrected_bytes
+from hloom.passes.remat.budget.search import corrected_bytes
 from hloom.passes.remat.obstacle import RematObstacle, obstacle_of
 from hloom.passes.remat.plan import RematPlan
 from hloom.passes.remat.record import Estimate, Measurement, RematRecord, measured
@@ -84,7 +84,8 @@ class FrontierPoint:
 class FrontierAnalysis:
     """A program's points for budgets, by the model of one target.
 
-    Attempts, with the figures of their compiles, correct the model's memory.
+    Attempts, with the figures of their compiles, correct the model's memory. The ``moves`` are
+    those of `fit`.
 
     Raises walk.NoEntryError where no function is known to be the program.
     """
@@ -93,12 +94,18 @@ class FrontierAnalysis:
     target: Target
     min_bytes: int
     attempts: Sequence[Attempt[RematRecord]] = ()
+    moves: Sequence[str] = DEFAULT_MOVES
     _scheduled_bytes: dict[Candidate | None, int] = field(default_factory=dict, repr=False)
 
     @cached_property
+    def variants(self) -> Variants:
+        """What moves make of the program, each with its estimates, cached over all budgets."""
+        return Variants(self.module, self.target, self.min_bytes)
+
+    @property
     def model(self) -> Model:
-        """The estimates of the candidates, cached over all budgets."""
-        return Model(self.module, self.target, self.min_bytes)
+        """The estimates of the program without moves."""
+        return self.variants.base.model
 
     @cached_property
     def around_bytes(self) -> int:
@@ -111,22 +118,15 @@ class FrontierAnalysis:
     def obstacle(self) -> RematObstacle | None:
         """Why the program, or its straight-line part, cannot be rewritten."""
         return obstacle_of(
-            self.model.operations,
             keeps_barriers=self.target.keeps_barriers,
             scans=bool(self.model.pairs),
             lines=bool(self.model.block_plans.forwards),
         )
 
-    @cached_property
+    @property
     def step_seconds(self) -> float:
         """The time of the step by rooflines, weighted as the added time is."""
-        pricing = self.model.pricing
-        runs = {block: runs_of(block) for block in self.model.blocks}
-        return sum(
-            runs[op.block] * pricing.seconds(op)
-            for op in self.model.operations
-            if not facts_of(op.name).holds_code and op.block in runs
-        )
+        return self.variants.base.step_seconds
 
     @cached_property
     def unmodified(self) -> FrontierPoint:
@@ -141,7 +141,7 @@ class FrontierAnalysis:
     @cached_property
     def _lowest(self) -> list[Estimate]:
         """The estimates among which the least memory is found, the program as it is first."""
-        return Search(self.model).lowest()
+        return FitSearch(self.variants, self.moves).lowest()
 
     def at(self, budget: Budget) -> FrontierPoint | None:
         """What a budget gives; None where nothing is known that it bounds.
@@ -169,20 +169,34 @@ class FrontierAnalysis:
         return [self._with_budget(point, unit_bytes) for point in points]
 
     def _swept(self, count: int) -> list[Estimate]:
-        """Estimates of candidates at prices that close the largest gaps in memory."""
-        known = {one.candidate: one for one in self._lowest}
-        lowest = self.floor.estimate.candidate
-        if lowest is None:
-            return list(known.values())
-        length = lowest.window_length
+        """Estimates of candidates at prices that close the largest gaps in memory.
+
+        They are of the program as it is, and of the variant with the least memory.
+        """
+        least = self.floor.estimate.candidate
+        moves = [""] if least is None or not least.moves else ["", least.moves]
+        found = list(self._lowest)
+        for each in moves:
+            known = [one for one in self._lowest if moves_of(one) == each]
+            if known and any(one.candidate and one.candidate.recomputes for one in known):
+                found += self._swept_of(each, known, -(-count // len(moves)))
+        return found
+
+    def _swept_of(self, moves: str, known: Sequence[Estimate], count: int) -> list[Estimate]:
+        variant = self.variants.of(moves)
+        assert variant is not None
+        model, search = variant.model, FitSearch(self.variants, self.moves, known)
+        recomputing = [one for one in known if one.candidate and one.candidate.recomputes]
+        lowest = least(recomputing).candidate
+        assert lowest is not None
         column = {
-            candidate.price: one
-            for candidate, one in known.items()
-            if candidate is not None and candidate.window_length == length
+            one.candidate.price: one
+            for one in recomputing
+            if one.candidate and replace(lowest, price=one.candidate.price) == one.candidate
         }
-        column[TOP] = known[None]
-        enough = self.model.simulated + count - len(undominated(known.values(), by_memory_and_time))
-        while self.model.simulated < enough and self._has_time():
+        column[TOP] = search.estimate(Candidate.of_moves(moves) if moves else None)
+        enough = model.simulated + count - len(undominated(known, by_memory_and_time))
+        while model.simulated < enough and self._has_time():
             prices = sorted(price for price in column if price >= lowest.price)
             gaps = [
                 (_weight(column[low], column[high], low, high), low, high)
@@ -192,8 +206,8 @@ class FrontierAnalysis:
             if not weight:
                 break
             price = _between(low, high)
-            column[price] = self.model.estimate(Candidate(length, price))
-        return [*known.values(), *column.values()]
+            column[price] = search.estimate(replace(lowest, price=price))
+        return list(column.values())
 
     def _with_budget(self, point: FrontierPoint, unit_bytes: int) -> FrontierPoint:
         """The point with a round budget that leaves a bit more than it takes."""
@@ -208,7 +222,8 @@ class FrontierAnalysis:
         attempts = list(self.attempts)
         for _ in range(Remat().compiles):
             known = attempts[-1].record.considered if attempts else ()
-            choice = decide(Search(self.model, known), limit_bytes, attempts)
+            search = FitSearch(self.variants, self.moves, known)
+            choice = decide(search, limit_bytes, attempts)
             temp_bytes = self._expected_bytes(choice.estimate)
             record = RematRecord(estimate=choice.estimate, considered=choice.known)
             attempts.append(Attempt(record, temp_bytes + self.around_bytes, temp_bytes))
@@ -236,15 +251,19 @@ class FrontierAnalysis:
         if not self._has_scans:
             return estimate
         if estimate.candidate not in self._scheduled_bytes:
-            rewritten = clone_module(self.module)
-            if estimate.candidate is not None:
-                plans = self.model.on(rewritten, self.model.plan(estimate.candidate))
-                Remat().apply(RematPlan(*plans))
+            variant = self._variant(estimate)
+            rewritten = clone_module(variant.of.module)
+            Remat().apply(RematPlan(*variant.model.on(rewritten, variant.plan(estimate))))
             self._scheduled_bytes[estimate.candidate] = scheduled_temp_bytes(rewritten)
         return replace(estimate, temp_bytes=self._scheduled_bytes[estimate.candidate])
 
+    def _variant(self, estimate: Estimate) -> Variant:
+        variant = self.variants.of(moves_of(estimate))
+        assert variant is not None
+        return variant
+
     def _has_time(self) -> bool:
-        return self.model.simulated * len(self.model.operations) < _MOST_WORK
+        return self.variants.simulated_operations < _MOST_WORK
 
     def _limit_bytes(self, budget: Budget) -> int | None:
         if budget.percent is not None:
@@ -256,9 +275,9 @@ class FrontierAnalysis:
         self, budget: Budget | None, limit_bytes: int | None, estimate: Estimate
     ) -> FrontierPoint:
         temp_bytes = self._expected_bytes(estimate)
-        flops = 0.0
-        if estimate.candidate is not None:
-            flops, _ = added_work(*self.model.plan(estimate.candidate), self.model.pricing)
+        variant = self._variant(estimate)
+        flops, _ = added_work(*variant.plan(estimate), variant.model.pricing)
+        flops += variant.added_flops
         return FrontierPoint(
             budget=budget,
             limit_bytes=limit_bytes,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from benchmarks.common.h100 import MEBI_BYTES
 
@@ -39,17 +39,36 @@ class BudgetPoint(Point):
     """What a budget gave.
 
     Attributes:
-      budget_bytes: what the step may take; None for level cheap, without a budget.
+      budget_bytes: what the step may take; 0 for as little as there is, None without a budget.
       predictions: for each compile, the step's memory by the plan and by XLA; a plan that leaves
         the program as it is may predict none.
       best: which of them was used; None where there is no budget.
       complaint: what was told the user; None where nothing.
+      planning_cpu_s: CPU seconds in hloom, over all attempts; None where nobody counted.
+      compile_cpu_s: CPU seconds in XLA, over all attempts.
+      added_s: time that the plan adds to a step, by the model; None where it does not tell.
+      moves: the passes that the plan is made of, where it names any.
     """
 
     budget_bytes: int | None
     predictions: Sequence[Sequence[int | None]]
     best: int | None
     complaint: str | None
+    planning_cpu_s: float | None = None
+    compile_cpu_s: float | None = None
+    added_s: float | None = None
+    moves: Sequence[str] = ()
+
+    @property
+    def attempts(self) -> int:
+        return max(1, len(self.predictions))
+
+    @property
+    def planning_share(self) -> float | None:
+        """Planning as a share of XLA's compiles."""
+        if self.planning_cpu_s is None or not self.compile_cpu_s:
+            return None
+        return self.planning_cpu_s / self.compile_cpu_s
 
     @property
     def predicted_bytes(self) -> int | None:
@@ -128,27 +147,37 @@ def _shortfall(other: Point, points: Sequence[Point]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Kept:
-    """How well a program's budgets were kept.
+    """How well budgets were kept. Medians are None where there is nothing to take them of.
 
     Attributes:
-      above_floor: budgets at or above the floor.
-      within: of those, the ones whose step takes no more than the budget.
-      work_falls: a larger budget never takes more work.
-      memory_rises: a larger budget never takes less memory.
-      median_error: of the kept plans' predictions; None where there are none.
-      median_first_error: of the first plans' predictions, before XLA's figures corrected them.
+      above_floor: budgets not under the least memory that any of them gave.
+      within: of these, how many steps took no more.
+      work_falls: a larger budget never cost more work.
+      time_falls: nor more time by the model; None where the plans do not tell.
+      memory_rises: nor less memory.
+      median_error: of the predictions of the plans that were used.
+      median_first_error: of the first plans that predicted anything, before XLA's figures
+        corrected them.
+      median_use: the share of the budget that the step takes, of budgets that are kept and cost
+        work: there less memory would cost time.
+      median_attempts: compiles for a budget.
+      planning_shares: for each budget, planning as a share of XLA's compiles.
     """
 
     above_floor: int
     within: int
     work_falls: bool
+    time_falls: bool | None
     memory_rises: bool
     median_error: float | None
     median_first_error: float | None
+    median_use: float | None
+    median_attempts: float | None
+    planning_shares: tuple[float, ...]
 
 
-def kept(points: Sequence[BudgetPoint]) -> Kept:
-    """Looks at all points that have a budget."""
+def kept(points: Sequence[BudgetPoint], none: Point) -> Kept:
+    """Looks at all points that have a budget, beside the program as it is."""
     budgets = sorted(
         ((p.budget_bytes, p) for p in points if p.budget_bytes is not None),
         key=lambda pair: pair[0],
@@ -156,24 +185,40 @@ def kept(points: Sequence[BudgetPoint]) -> Kept:
     floor = min((p.step_bytes for _, p in budgets), default=0)
     above = [(budget, p) for budget, p in budgets if budget >= floor]
     work, memory = [p.flops for _, p in budgets], [p.step_bytes for _, p in budgets]
-    errors = [p.error for _, p in budgets if p.error is not None]
-    first_errors = [p.first_error for _, p in budgets if p.first_error is not None]
+    times = [p.added_s for _, p in budgets if p.added_s is not None]
+    shares = (p.planning_share for _, p in budgets)
     return Kept(
         above_floor=len(above),
         within=sum(p.step_bytes <= budget for budget, p in above),
         work_falls=work == sorted(work, reverse=True),
+        time_falls=times == sorted(times, reverse=True) if times else None,
         memory_rises=memory == sorted(memory),
-        median_error=statistics.median(errors) if errors else None,
-        median_first_error=statistics.median(first_errors) if first_errors else None,
+        median_error=_median(p.error for _, p in budgets),
+        median_first_error=_median(p.first_error for _, p in budgets),
+        median_use=_median(
+            p.step_bytes / budget
+            for budget, p in above
+            if p.step_bytes <= budget and p.flops > none.flops
+        ),
+        median_attempts=_median(p.attempts for _, p in above),
+        planning_shares=tuple(share for share in shares if share is not None),
     )
 
 
-def budgets_between(floor_bytes: int, none_bytes: int, others: Sequence[int]) -> list[int]:
-    """Budgets to try, ascending: the floor, seven steps of equal ratio, the others, and no bound.
+def _median(figures: Iterable[float | None]) -> float | None:
+    known = [figure for figure in figures if figure is not None]
+    return statistics.median(known) if known else None
 
-    Those of ``others`` that lie under the floor or over the unmodified program are left out.
+
+def budgets_between(
+    floor_bytes: int, none_bytes: int, others: Iterable[int], count: int
+) -> list[int]:
+    """Budgets to try, ascending: the floor, the others above it, and steps of equal ratio.
+
+    The last of those steps is the unmodified program. There are as many as make up the count.
     """
+    wanted = {floor_bytes, *(other for other in others if other > floor_bytes)}
+    between = sum(other < none_bytes for other in wanted)
+    steps = max(count - between, 1)
     ratio = none_bytes / floor_bytes
-    spaced = {round(floor_bytes * ratio ** (step / 8)) for step in range(1, 8)}
-    between = {other for other in others if floor_bytes < other < none_bytes}
-    return sorted({floor_bytes, none_bytes, 2 * none_bytes} | spaced | between)
+    return sorted(wanted | {round(floor_bytes * ratio ** (n / steps)) for n in range(1, steps + 1)})

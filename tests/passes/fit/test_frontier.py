@@ -12,18 +12,18 @@ import pytest
 from jax.extend.mlir import ir
 from support.programs.chains import scanned, unrolled
 
+from hloom.passes.fit.frontier import (
+    FrontierAnalysis,
+    FrontierPoint,
+    knees,
+    undominated,
+)
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.feedback import Attempt
 from hloom.passes.framework.options import Budget
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.remat import Remat
-from hloom.passes.remat.budget.frontier import (
-    FrontierAnalysis,
-    FrontierPoint,
-    knees,
-    undominated,
-)
 from hloom.passes.remat.plan import BudgetPlanner
 from hloom.passes.remat.record import Estimate, RematRecord
 
@@ -166,14 +166,14 @@ def test_the_figures_of_compiles_correct_the_model() -> None:
 
 
 def test_without_a_backward_pass_there_is_one_point() -> None:
-    with analysis_of(unrolled) as analysis:
+    with analysis_of(unrolled, moves=("recompute",)) as analysis:
         assert [point.budget for point in analysis.along(10)] == [None]
         assert analysis.obstacle is not None
         assert "no backward pass" in analysis.obstacle.sentence
 
 
 def test_a_long_program_has_few_points(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hloom.passes.remat.budget.frontier._MOST_WORK", 1)
+    monkeypatch.setattr("hloom.passes.fit.frontier._MOST_WORK", 1)
     with analysis_of(jax.grad(unrolled)) as analysis:
         analysis.floor  # noqa: B018 # what it takes is there in any case
         known = analysis.model.simulated

@@ -1,15 +1,16 @@
-"""The frontier of `remat` as tables and as a plot."""
+"""Frontiers as tables and as a plot."""
 
 from __future__ import annotations
 
 import dataclasses
+import statistics
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common.frontiers import GIGA_FLOPS, BudgetPoint, Point, judge, kept
 from benchmarks.common.h100 import MEBI_BYTES
 from benchmarks.common.tables import table
+from benchmarks.frontier.points import GIGA_FLOPS, BudgetPoint, Point, judge, kept
 
 FLOOR_POLICY = "nothing_saveable"
 
@@ -22,15 +23,17 @@ class Frontier:
       title: what it is.
       none: the program as it is.
       policies: the program under `jax.checkpoint`, a point for each policy.
-      hloom: a point for each budget, and one for level cheap.
-      reasons: by policy, why hloom does not win there; told by people.
+      passes: by name of a pass a point for each budget, and one without any.
+      failures: by spec, why a pass failed.
+      reasons: by pass and policy, why the pass does not win there; told by people.
     """
 
     title: str
     none: Point
     policies: list[Point]
-    hloom: list[BudgetPoint]
-    reasons: dict[str, str]
+    passes: dict[str, list[BudgetPoint]]
+    failures: dict[str, str]
+    reasons: dict[tuple[str, str], str]
 
     def mebi(self, point: Point) -> str:
         return f"{point.step_bytes / MEBI_BYTES:.0f}"
@@ -40,24 +43,45 @@ class Frontier:
 
 
 def summary_table(frontiers: dict[str, Frontier]) -> list[str]:
-    """A row for each program: points won, budgets kept, prediction errors, floors."""
-    columns = ["program", "points won", "in products", "budgets kept", "work falls", "memory rises"]
-    columns += ["median error", "of first plans", "floor, MiB", f"{FLOOR_POLICY}, MiB"]
-    return table(columns, map(_summary_cells, frontiers.values()))
+    """A row for each program and pass: points won, budgets kept and used, attempts, floors."""
+    columns = ["program", "pass", "points won", "in products", "budgets kept", "work falls"]
+    columns += [
+        "time falls",
+        "memory rises",
+        "use",
+        "compiles",
+        "planning",
+        "error",
+        "of first plans",
+    ]
+    columns += ["floor, MiB", f"{FLOOR_POLICY}, MiB"]
+    rows = [
+        _summary_cells(frontier, name)
+        for frontier in frontiers.values()
+        for name in frontier.passes
+    ]
+    return table(columns, rows, names=2)
 
 
-def _summary_cells(frontier: Frontier) -> list[str]:
-    found = kept(frontier.hloom)
-    verdicts = [judge(policy, frontier.hloom) for policy in frontier.policies]
-    floor = min(frontier.hloom, key=lambda point: point.step_bytes)
+def _summary_cells(frontier: Frontier, name: str) -> list[str]:
+    points = frontier.passes[name]
+    found = kept(points, frontier.none)
+    verdicts = [judge(policy, points) for policy in frontier.policies]
+    floor = min(points, key=lambda point: point.step_bytes)
     nothing = next(p for p in frontier.policies if p.label == FLOOR_POLICY)
+    shares = found.planning_shares
     return [
         frontier.title,
+        f"`{name}`",
         f"{sum(verdict.won for verdict in verdicts)} of {len(verdicts)}",
         f"{sum(verdict.won_in_products for verdict in verdicts)} of {len(verdicts)}",
         f"{found.within} of {found.above_floor}",
         _yes(found.work_falls),
+        "" if found.time_falls is None else _yes(found.time_falls),
         _yes(found.memory_rises),
+        _percent(found.median_use),
+        "" if found.median_attempts is None else f"{found.median_attempts:g}",
+        f"{_percent(statistics.median(shares))}, at most {_percent(max(shares))}" if shares else "",
         _percent(found.median_error),
         _percent(found.median_first_error),
         frontier.mebi(floor),
@@ -66,24 +90,31 @@ def _summary_cells(frontier: Frontier) -> list[str]:
 
 
 def program_tables(frontier: Frontier) -> Iterator[str]:
-    """The policies with their verdicts, then the budgets."""
-    columns = ["policy", "verdict", "step, MiB", "added GFLOP", "hloom at its memory, GFLOP"]
-    columns += ["hloom at its work, MiB", "reason"]
-    yield from table(columns, (_policy_cells(frontier, p) for p in frontier.policies), names=2)
-    yield ""
+    """The policies with the verdict on each pass, then the budgets of each."""
+    columns = ["policy", "pass", "verdict", "step, MiB", "added GFLOP"]
+    columns += ["the pass at its memory, GFLOP", "at its work, MiB", "reason"]
+    rows = (_policy_cells(frontier, p, name) for p in frontier.policies for name in frontier.passes)
+    yield from table(columns, rows, names=3)
     columns = ["spec", "budget, MiB", "predicted", "real", "kept", "added GFLOP"]
-    columns += ["in products", "compiles"]
-    rows = [_budget_cells(frontier, point) for point in frontier.hloom]
-    yield from table(columns, rows)
+    columns += ["in products", "added ms, modelled", "compiles", "planning, CPU s", "XLA, CPU s"]
+    columns += ["moves"]
+    for points in frontier.passes.values():
+        yield ""
+        yield from table(columns, [_budget_cells(frontier, point) for point in points])
+    for spec, reason in frontier.failures.items():
+        yield ""
+        yield f"`{spec}` **failed**: {reason}"
 
 
-def _policy_cells(frontier: Frontier, policy: Point) -> list[str]:
-    verdict = judge(policy, frontier.hloom)
+def _policy_cells(frontier: Frontier, policy: Point, name: str) -> list[str]:
+    verdict = judge(policy, frontier.passes[name])
     flops = "none fits" if verdict.least_flops is None else _added(frontier, verdict.least_flops)
     memory = "none" if verdict.least_bytes is None else f"{verdict.least_bytes / MEBI_BYTES:.0f}"
-    reason = "; ".join(filter(None, (verdict.shortfall, frontier.reasons.get(policy.label, ""))))
+    told = frontier.reasons.get((name, policy.label), "")
+    reason = "; ".join(filter(None, (verdict.shortfall, told)))
     return [
         f"`{policy.label}`",
+        f"`{name}`",
         "won" if verdict.won else "**lost**",
         frontier.mebi(policy),
         frontier.added(policy),
@@ -98,13 +129,17 @@ def _budget_cells(frontier: Frontier, point: BudgetPoint) -> list[str]:
     products = (point.product_flops - frontier.none.product_flops) / GIGA_FLOPS
     return [
         f"`{point.label}`",
-        "" if budget is None else f"{budget / MEBI_BYTES:.1f}",
+        f"{budget / MEBI_BYTES:.1f}" if budget else "",
         "" if predicted is None else f"{predicted / MEBI_BYTES:.1f}",
         f"{point.step_bytes / MEBI_BYTES:.1f}",
-        "" if budget is None else _yes(point.step_bytes <= budget),
+        _yes(point.step_bytes <= budget) if budget else "",
         frontier.added(point),
         f"{products:.2f}",
-        str(max(1, len(point.predictions))),
+        "" if point.added_s is None else f"{point.added_s * 1e3:.2f}",
+        str(point.attempts),
+        "" if point.planning_cpu_s is None else f"{point.planning_cpu_s:.2f}",
+        "" if point.compile_cpu_s is None else f"{point.compile_cpu_s:.1f}",
+        ", ".join(f"`{move}`" for move in point.moves),
     ]
 
 
@@ -153,8 +188,9 @@ def _draw(axis: Any, frontier: Frontier) -> None:
         memory = [point.step_bytes / MEBI_BYTES for point in points]
         return memory, [(point.flops - frontier.none.flops) / GIGA_FLOPS for point in points]
 
-    ordered = sorted(frontier.hloom, key=lambda point: point.step_bytes)
-    axis.plot(*place([*ordered]), "o-", markersize=3, linewidth=1, label="hloom")
+    for name, points in frontier.passes.items():
+        ordered = sorted(points, key=lambda point: point.step_bytes)
+        axis.plot(*place([*ordered]), "o-", markersize=3, linewidth=1, label=name)
     axis.plot(*place(frontier.policies), "s", markersize=5, label="jax.checkpoint")
     axis.plot(*place([frontier.none]), "k^", markersize=5, label="no checkpoint")
     # A policy that takes more memory than the program itself would squeeze the rest together.

@@ -1,0 +1,1 @@
+"""Memory against added work: passes at many budgets, beside every policy of `jax.checkpoint`."""

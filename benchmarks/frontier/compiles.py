@@ -1,0 +1,182 @@
+"""XLA's figures of modules, each module compiled once: what is known is kept in a file."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend.mlir import ir
+
+from benchmarks.common.flops import executed_flops
+from benchmarks.frontier.points import BudgetPoint, Point
+from hloom._jax.devices import device_facts, platform_of
+from hloom._jax.execution import compile_module
+from hloom._jax.options import OPTION
+from hloom.compiling.compile import compile_program
+from hloom.compiling.cross_process import Agreement
+from hloom.compiling.request import CompileRequest
+from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.ir.clone import clone_module
+from hloom.record import CompileRecord
+from hloom.targets.devices import placement_of, target_of
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclasses.dataclass(frozen=True)
+class ModuleFigures:
+    """What is known of a module that was compiled.
+
+    Attributes:
+      temp_size_in_bytes, argument_size_in_bytes, output_size_in_bytes, alias_size_in_bytes: memory
+        by XLA, under XLA's own names.
+      product_flops: work in matrix products and convolutions that it runs.
+      elementwise_flops: all other work.
+      compile_cpu_s: CPU seconds that XLA took.
+    """
+
+    temp_size_in_bytes: int
+    argument_size_in_bytes: int
+    output_size_in_bytes: int
+    alias_size_in_bytes: int
+    product_flops: int
+    elementwise_flops: int
+    compile_cpu_s: float
+
+    def point(self, label: str) -> Point:
+        given = self.argument_size_in_bytes + self.output_size_in_bytes
+        return Point(
+            label=label,
+            temp_bytes=self.temp_size_in_bytes,
+            step_bytes=given - self.alias_size_in_bytes + self.temp_size_in_bytes,
+            product_flops=self.product_flops,
+            elementwise_flops=self.elementwise_flops,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class KnownExecutable:
+    """Stands for an executable that was compiled before: it tells its memory, as one would."""
+
+    figures: ModuleFigures
+
+    def get_compiled_memory_stats(self) -> ModuleFigures:
+        return self.figures
+
+
+class Compiles:
+    """Compiles for the device of a sharding, or for the CPU.
+
+    Args:
+      sharding: what the arguments of programs are lowered with.
+      file: where the figures of modules are kept.
+    """
+
+    def __init__(self, sharding: Any, file: Path) -> None:
+        self._devices = jax.devices("cpu")[:1] if sharding is None else list(sharding.device_set)
+        self._file = file
+        self._known = self._read()
+
+    def figures(self, module: ir.Module) -> ModuleFigures:
+        """XLA's figures of a module as it is."""
+        text = str(module.operation.get_asm(enable_debug_info=False))
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        if digest not in self._known:
+            flops = executed_flops(module)
+            start_s = _cpu_seconds()
+            executable = compile_module(clone_module(module), self._devices, {OPTION: "off"})
+            compile_cpu_s = _cpu_seconds() - start_s
+            memory = executable.get_compiled_memory_stats()
+            self._known[digest] = ModuleFigures(
+                temp_size_in_bytes=memory.temp_size_in_bytes,
+                argument_size_in_bytes=memory.argument_size_in_bytes,
+                output_size_in_bytes=memory.output_size_in_bytes,
+                alias_size_in_bytes=memory.alias_size_in_bytes,
+                product_flops=flops.products,
+                elementwise_flops=flops.elementwise,
+                compile_cpu_s=round(compile_cpu_s, 3),
+            )
+            self._write()
+        return self._known[digest]
+
+    def _read(self) -> dict[str, ModuleFigures]:
+        if not self._file.exists():
+            return {}
+        found = json.loads(self._file.read_text("utf-8"))
+        return {digest: ModuleFigures(**each) for digest, each in found.items()}
+
+    def _write(self) -> None:
+        # Another process may have written meanwhile, and this one may end at once.
+        self._known = self._read() | self._known
+        entries = {digest: dataclasses.asdict(each) for digest, each in self._known.items()}
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        written = self._file.with_suffix(f".{os.getpid()}")
+        written.write_text(json.dumps(entries, indent=1) + "\n", encoding="utf-8")
+        written.replace(self._file)
+
+    def under(self, module: ir.Module, spec: str, budget_bytes: int | None) -> BudgetPoint:
+        """What a spec gives, by hloom's own loop: plan, compile, plan again.
+
+        Raises PassError where a pass fails: a benchmark does not fall back.
+        """
+        asked: list[ModuleFigures] = []
+        compiling_s = 0.0
+
+        def compile_once(candidate: ir.Module, options: Mapping[str, Any]) -> KnownExecutable:
+            nonlocal compiling_s
+            if options:
+                raise ValueError(f"options of XLA, which are not compiled with: {options}")
+            start_s = _cpu_seconds()
+            asked.append(self.figures(candidate))
+            compiling_s += _cpu_seconds() - start_s
+            return KnownExecutable(asked[-1])
+
+        backend, grid = self._devices[0].client, np.array(self._devices)
+        target = target_of(platform_of(backend), device_facts(backend, grid))
+        request = CompileRequest(
+            module=module,
+            pipeline=Pipeline.parse(spec),
+            target=target,
+            placement=placement_of(target, grid, process=backend.process_index()),
+            compile=compile_once,
+            agreement=Agreement(module),
+            falls_back=False,
+        )
+        start_s = _cpu_seconds()
+        with module.context, ir.Location.unknown():
+            record = compile_program(request).record
+        planning_s = _cpu_seconds() - start_s - compiling_s
+        used, plan = asked[record.best_attempt or 0], _plan(record)
+        return BudgetPoint(
+            **dataclasses.asdict(used.point(spec)),
+            budget_bytes=budget_bytes,
+            predictions=[(one.predicted_step_bytes, one.step_bytes) for one in record.attempts],
+            best=record.best_attempt,
+            complaint=record.complaint and without_place(record.complaint),
+            planning_cpu_s=round(planning_s, 3),
+            compile_cpu_s=round(sum(each.compile_cpu_s for each in asked), 3),
+            added_s=plan.get("weighted_seconds"),
+            moves=[each["pass"] for each in plan.get("moves", ())],
+        )
+
+
+def _plan(record: CompileRecord) -> Mapping[str, Any]:
+    """The plan that was used; empty where no attempt has one."""
+    return {} if record.best_attempt is None else record.attempts[record.best_attempt].plan
+
+
+def without_place(text: str) -> str:
+    """A text with source lines as in the repository, wherever that lies."""
+    return text.replace(f"{ROOT}/", "")
+
+
+def _cpu_seconds() -> float:
+    """Of this process and of what it started, such as ptxas."""
+    return sum(os.times()[:4])

@@ -1,0 +1,150 @@
+"""What was measured of frontiers: results as JSON, and as tables and plots."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import platform
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+
+import hloom
+from benchmarks.common.subjects import HARD_SUBJECTS, SUBJECTS
+from benchmarks.common.tables import RESULTS, Report, update_report
+from benchmarks.frontier.points import BudgetPoint, Point
+from benchmarks.frontier.reasons import REASONS
+from benchmarks.frontier.report import Frontier, plot, program_tables, summary_table
+
+PROGRAMS = SUBJECTS | HARD_SUBJECTS
+PASSES = ("fit", "remat")
+
+
+NAME = "frontier_h100"
+
+
+def add_policies(program: str, points: Sequence[Point]) -> None:
+    """Takes the place of what was known of a program under policies, with this JAX."""
+    programs = _programs()
+    _entry(programs, program)["policies"] = [dataclasses.asdict(point) for point in points]
+    _write(programs)
+
+
+def add_pass(
+    program: str, name: str, points: Sequence[BudgetPoint], failures: Mapping[str, str]
+) -> None:
+    """Takes the place of what was known of a program under a pass, with this JAX."""
+    programs = _programs()
+    passes = _entry(programs, program)["passes"]
+    passes[name] = {
+        "points": [dataclasses.asdict(point) for point in points],
+        "failures": dict(failures),
+    }
+    _entry(programs, program)["passes"] = {each: passes[each] for each in sorted(passes)}
+    _write(programs)
+
+
+def draw() -> None:
+    """Writes the plot of the JAX that runs this."""
+    measured = frontiers(_programs())
+    if measured:
+        title = f"compiled for an H100, jax {jax.__version__}"
+        plot(measured, title, RESULTS / drawing(jax.__version__))
+
+
+def _programs() -> dict[str, dict[str, Any]]:
+    """What is known with this JAX; another process may have added to it since the last time."""
+    file = RESULTS / f"{NAME}.json"
+    report: Report = json.loads(file.read_text("utf-8")) if file.exists() else {}
+    programs: dict[str, dict[str, Any]] = report.get(jax.__version__, {}).get("programs", {})
+    return programs
+
+
+def _entry(programs: dict[str, dict[str, Any]], program: str) -> dict[str, Any]:
+    return programs.setdefault(program, {"policies": [], "passes": {}})
+
+
+def _write(programs: dict[str, dict[str, Any]]) -> None:
+    entry = {
+        "hloom": hloom.__version__,
+        "python": platform.python_version(),
+        "programs": {name: programs[name] for name in PROGRAMS if name in programs},
+    }
+    update_report(NAME, entry, markdown, RESULTS)
+
+
+def frontiers(programs: dict[str, dict[str, Any]]) -> dict[str, Frontier]:
+    """What is measured: programs with policies and at least a pass."""
+    found = {}
+    for name, entry in programs.items():
+        if not entry["policies"] or not entry["passes"]:
+            continue
+        none, *policies = (Point(**point) for point in entry["policies"])
+        passes = {
+            each: sorted(
+                (BudgetPoint(**point) for point in measured["points"]),
+                key=lambda point: -1 if point.budget_bytes is None else point.budget_bytes,
+            )
+            for each, measured in entry["passes"].items()
+        }
+        failures = [measured["failures"] for measured in entry["passes"].values()]
+        found[name] = Frontier(
+            title=PROGRAMS[name].title,
+            none=none,
+            policies=policies,
+            passes=passes,
+            failures={spec: reason for each in failures for spec, reason in each.items()},
+            reasons={(n, policy): why for (of, n, policy), why in REASONS.items() if of == name},
+        )
+    return found
+
+
+def drawing(version: str) -> str:
+    """The name of a plot's file."""
+    return f"{NAME}_{version}.svg"
+
+
+def markdown(report: Report) -> Iterator[str]:
+    """The results as tables."""
+    yield "# Memory against added work, compiled for an H100"
+    yield ""
+    yield "<!-- Written by `python -m benchmarks.frontier`. -->"
+    yield ""
+    yield _WHAT_IT_IS
+    for version, entry in report.items():
+        measured = frontiers(entry["programs"])
+        if not measured:
+            continue
+        yield ""
+        yield f"## jax {version}, Python {entry['python']}"
+        yield ""
+        yield f"![added work over memory]({drawing(version)})"
+        yield ""
+        yield from summary_table(measured)
+        for frontier in measured.values():
+            yield ""
+            yield f"### {frontier.title}, jax {version}"
+            yield ""
+            yield (
+                f"As it is: {frontier.mebi(frontier.none)} MiB, "
+                f"{frontier.none.flops / 1e9:.1f} GFLOP."
+            )
+            yield ""
+            yield from program_tables(frontier)
+
+
+_WHAT_IT_IS = """\
+`value_and_grad` of a loss (`benchmarks/programs/`). Memory is that of a step, on one device, by
+XLA: argument, output and temporary bytes, less what output and argument share. Work is counted in
+the StableHLO module that goes to XLA (`benchmarks/common/flops.py`), loops as often as they run,
+equal operations once; "added" is against the program as it is. A policy's point is *won* where some
+budget gave no more memory and no more work than the policy, else *lost*; "in products" only matrix
+products and convolutions count as work. A budget is *kept* where the step takes no more; counted
+are budgets that are not under the floor. "Use" is the share of a kept budget that the step takes,
+"compiles" how often XLA was asked for a budget, each the median, the former of budgets that cost
+work. "Planning" is hloom's CPU time as a share of XLA's, median and most. "Error" is the prediction
+of the plan that was used against XLA's figure; that of the first plan is the model's alone, before
+XLA's figures corrected it. "Modelled" is the time that a plan adds to a step by the
+model that plans are chosen by; "work falls" and "time falls" say that no larger budget adds
+more."""

@@ -1,0 +1,109 @@
+"""Memory of device and host with `offload`, and what its copies span, compiled for an H100.
+
+    python -m benchmarks.offload        (needs the extra cuda13; no GPU; about 5 minutes)
+
+Writes benchmarks/results/offload_h100.json, which keeps one entry for each version of JAX it was
+run with, and offload_h100.md, the same as tables.
+"""
+
+from __future__ import annotations
+
+import platform
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+
+import hloom
+from benchmarks.common.h100 import MEBI_BYTES, placement
+from benchmarks.common.tables import Report, table, update_report
+from benchmarks.offload.programs import PROGRAMS
+from benchmarks.offload.schedule import host_copies
+
+
+def main() -> None:
+    """Compiles everything with the JAX that runs this, and writes the files."""
+    sharding = placement()
+    programs = {}
+    for name, (lower, specs) in PROGRAMS.items():
+        lowered = lower(sharding)
+        programs[name] = {spec: measure(lowered, spec) for spec in specs}
+        print(name, programs[name], flush=True)
+    entry = {
+        "hloom": hloom.__version__,
+        "python": platform.python_version(),
+        "programs": programs,
+    }
+    print(update_report("offload_h100", entry, _markdown))
+
+
+def measure(lowered: Any, spec: str) -> dict[str, Any]:
+    """Compiles a program for whatever it was lowered for, and reads memory and schedule."""
+    jax.clear_caches()
+    with tempfile.TemporaryDirectory(prefix="hloom-benchmark-") as folder, hloom.strict():
+        dump = {"xla_dump_to": folder, "xla_dump_hlo_as_text": True}
+        compiled = lowered.compile(compiler_options={"hloom": spec} | dump)
+        [file] = Path(folder).glob("*gpu_after_optimizations.txt")
+        copies = list(host_copies(file.read_text(encoding="utf-8")))
+    figures = compiled.memory_analysis()
+    record = None if spec == "off" else hloom.records()[-1]
+    return {
+        "temp_bytes": figures.temp_size_in_bytes,
+        "host_bytes": figures.host_temp_size_in_bytes,
+        "stores": [copy.products for copy in copies if not copy.is_load],
+        "loads": [copy.products for copy in copies if copy.is_load],
+        "exposed_s": None if record is None else _exposed_s(record),
+    }
+
+
+def _exposed_s(record: hloom.CompileRecord) -> Any:
+    """Seconds of copies that no work hides, by the plan."""
+    return next(run.plan["exposed_s"] for run in record.runs if run.name == "offload")
+
+
+def _markdown(report: Report) -> Iterator[str]:
+    yield "# Residuals on the host, H100"
+    yield ""
+    yield "<!-- Written by `python -m benchmarks.offload`. -->"
+    yield ""
+    yield _WHAT_IT_IS
+    for version, entry in report.items():
+        yield ""
+        yield f"## jax {version}, Python {entry['python']}"
+        for name, by_spec in entry["programs"].items():
+            yield ""
+            yield f"### {name[0].upper()}{name[1:]}, jax {version}"
+            yield ""
+            rows = (_cells(spec, found, by_spec["off"]) for spec, found in by_spec.items())
+            yield from table(_COLUMNS, rows)
+
+
+_COLUMNS = ["spec", "device, MiB", "host, MiB", "the device's fall / host"]
+_COLUMNS += ["products that each store spans", "that each load spans", "copies exposed, ms"]
+
+
+def _cells(spec: str, found: dict[str, Any], off: dict[str, Any]) -> list[str]:
+    fall, host = off["temp_bytes"] - found["temp_bytes"], found["host_bytes"]
+    exposed_s = found["exposed_s"]
+    return [
+        f"`{spec}`",
+        f"{found['temp_bytes'] / MEBI_BYTES:.0f}",
+        f"{host / MEBI_BYTES:.0f}",
+        f"{fall / host:.2f}" if host and found is not off else "",
+        ", ".join(map(str, found["stores"])),
+        ", ".join(map(str, found["loads"])),
+        "" if exposed_s is None else f"{1e3 * exposed_s:.2f}",
+    ]
+
+
+_WHAT_IT_IS = """\
+Gradients of scans over layers, compiled for one H100. Device and host are XLA's temporaries in
+either memory. A copy spans the matrix products that XLA's schedule has between its start and its
+end, in one iteration of a loop. Exposed is what by hloom's cost model no work hides, in a step; no
+GPU has run these programs."""
+
+
+if __name__ == "__main__":
+    main()

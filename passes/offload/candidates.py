@@ -1,0 +1,282 @@
+"""Stacks that may lie on the host, with their price, and why others may not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from jax.extend.mlir import ir
+
+from hloom.passes.analysis.loops.counted import (
+    CountedLoop,
+    StackedOutput,
+    affine_in,
+    counted_loops,
+    defining_op,
+)
+from hloom.passes.analysis.loops.dynamic import dynamic_loops
+from hloom.passes.analysis.loops.pairs import LoopPair, Residual, loop_pairs
+from hloom.passes.analysis.shards import Shards
+from hloom.passes.framework.base import Target
+from hloom.passes.ir import mesh, walk
+from hloom.passes.ir.locations import operation_name, source_of
+from hloom.passes.ir.placement import is_stored_on_host
+from hloom.passes.ir.types import element_bits, tensor_bytes
+from hloom.passes.offload.link import LoopWork, exposed_s
+
+
+@dataclass(frozen=True)
+class OffloadCandidate:
+    """A stack of residuals that may lie on the host.
+
+    Attributes:
+      id: tells it from the module's others.
+      pair: the forward loop that writes it and the backward loop that reads it.
+      residual: the stack.
+      slices: the operations of the backward body that read it.
+      first, step: the backward loop reads it at first + step * counter.
+      stack_bytes, slice_bytes: of the stack and of a slice, on one device.
+      link_s: seconds that the link takes for a slice, each way.
+      store_window_s: seconds of the forward body's work that a store can span.
+      load_window_s: seconds of the backward body's work that a load can span.
+      forward, backward: the work of both loops.
+    """
+
+    id: str
+    pair: LoopPair
+    residual: Residual
+    slices: tuple[ir.Operation, ...]
+    first: int
+    step: int
+    stack_bytes: int
+    slice_bytes: int
+    link_s: float
+    store_window_s: float
+    load_window_s: float
+    forward: LoopWork
+    backward: LoopWork
+
+    @property
+    def stored(self) -> ir.Value:
+        """The value that the forward body stores."""
+        return self.residual.stack.value
+
+    def to_json(self) -> dict[str, object]:
+        location = self.stored.location
+        return {
+            "name": operation_name(location),
+            **source_of(location).to_json(),
+            "type": str(self.residual.stack.update.results[0].type),
+            "bytes": self.stack_bytes,
+            "link_s": self.link_s,
+            "store_window_s": self.store_window_s,
+            "load_window_s": self.load_window_s,
+        }
+
+
+@dataclass(frozen=True)
+class StackLeft:
+    """A stack that stays on the device, and why."""
+
+    value: ir.Value
+    bytes: int
+    reason: str
+
+    def to_json(self) -> dict[str, object]:
+        location = self.value.location
+        return {
+            "name": operation_name(location),
+            **source_of(location).to_json(),
+            "bytes": self.bytes,
+            "reason": self.reason,
+        }
+
+
+@dataclass(frozen=True)
+class Offloadable:
+    """The stacks of a module: candidates, and those that stay.
+
+    ``refusal`` says why nothing of this module can be on the host; empty where something may be.
+    """
+
+    candidates: tuple[OffloadCandidate, ...] = ()
+    left: tuple[StackLeft, ...] = ()
+    refusal: str = ""
+
+
+def offloadable(module: ir.Module, target: Target, min_bytes: int) -> Offloadable:
+    """The stacks of ``min_bytes`` and more in the main block of a module; pure.
+
+    Its calls have to be inlined.
+    """
+    if target.platform != "cuda":
+        return Offloadable(refusal=f"{target.platform}: stacks are put on the host of a GPU only")
+    bytes_per_s = target.speed.host_bytes_per_s
+    if bytes_per_s is None:
+        return Offloadable(
+            refusal=f"the bytes a second between {target.name} and its host are not known"
+        )
+    try:
+        block = walk.entry_function(module).regions[0].blocks[0]
+    except walk.NoEntryError as error:
+        return Offloadable(refusal=str(error))
+    return _Finder(module, block, target, bytes_per_s, min_bytes).find()
+
+
+class _Finder:
+    """Looks for stacks in a block."""
+
+    def __init__(
+        self,
+        module: ir.Module,
+        block: ir.Block,
+        target: Target,
+        bytes_per_s: float,
+        min_bytes: int,
+    ) -> None:
+        self.block, self.min_bytes, self.bytes_per_s = block, min_bytes, bytes_per_s
+        self.shards = Shards.of(module)
+        self.target = target
+        self.devices = mesh.partition_count(module)
+        self.candidates: list[OffloadCandidate] = []
+        self.left: list[StackLeft] = []
+        self._work: dict[object, LoopWork] = {}
+
+    def find(self) -> Offloadable:
+        known: set[ir.Value] = set()
+        for pair in loop_pairs(self.block):
+            for residual in pair.residuals:
+                known.add(pair.forward.op.results[residual.stack.number])
+                self._look_at(pair, residual)
+        for loop in (*counted_loops(self.block), *dynamic_loops(self.block)):
+            for stack in loop.stacks:
+                result = loop.op.results[stack.number]
+                if result not in known and (reason := _why_no_residual(result, stack)):
+                    self._leave(stack, reason)
+        return Offloadable(tuple(self.candidates), tuple(self.left))
+
+    def _look_at(self, pair: LoopPair, residual: Residual) -> None:
+        stack = residual.stack
+        slice_ = stack.update.operands[1]
+        slice_bytes = self._bytes(slice_)
+        stack_bytes = slice_bytes * pair.forward.trip_count
+        if stack_bytes < self.min_bytes or not slice_bytes:
+            return
+        slices = tuple(_slices(pair, residual))
+        line = _line(pair)
+        if (reason := _obstacle(pair, residual, line)) is not None or line is None:
+            self._leave(stack, reason or "")
+            return
+        forward, backward = self._work_of(pair.forward), self._work_of(pair.backward)
+        self.candidates.append(
+            OffloadCandidate(
+                id=f"stack {len(self.candidates)}",
+                pair=pair,
+                residual=residual,
+                slices=slices,
+                first=line[1],
+                step=line[0],
+                stack_bytes=stack_bytes,
+                slice_bytes=slice_bytes,
+                link_s=slice_bytes / self.bytes_per_s,
+                # Over several devices XLA may let copies span a collective, and nothing else.
+                store_window_s=forward.after_s(slice_) if self.devices == 1 else 0.0,
+                load_window_s=backward.iteration_s if self.devices == 1 else 0.0,
+                forward=forward,
+                backward=backward,
+            )
+        )
+
+    def _leave(self, stack: StackedOutput, reason: str) -> None:
+        value = stack.update.results[0]
+        size = self._bytes(value) or tensor_bytes(value.type) or 0  # on the host it takes none
+        if size >= self.min_bytes:
+            self.left.append(StackLeft(stack.value, size, reason))
+
+    def _bytes(self, value: ir.Value) -> int:
+        return self.shards.bytes_of(value) or 0
+
+    def _work_of(self, loop: CountedLoop) -> LoopWork:
+        key = walk.key(loop.op)
+        if key not in self._work:
+            self._work[key] = LoopWork.of(loop, self.target.speed, self.devices)
+        return self._work[key]
+
+
+def exposed_seconds(chosen: Iterable[OffloadCandidate]) -> float:
+    """Seconds that the copies of these stacks add to a step: what no loop's work hides."""
+    stores: dict[int, list[OffloadCandidate]] = {}
+    loads: dict[int, list[OffloadCandidate]] = {}
+    for one in chosen:
+        stores.setdefault(id(one.forward), []).append(one)
+        loads.setdefault(id(one.backward), []).append(one)
+    total = 0.0
+    for group in stores.values():
+        copies = [(one.link_s, one.store_window_s) for one in group]
+        total += exposed_s(copies) * group[0].forward.trip_count
+    for group in loads.values():
+        copies = [(one.link_s, one.load_window_s) for one in group]
+        total += exposed_s(copies) * group[0].backward.trip_count
+    return total
+
+
+def _line(pair: LoopPair) -> tuple[int, int] | None:
+    """The slope and offset of the index at which the backward body reads."""
+    return affine_in(pair.index, pair.backward.body.arguments[pair.backward.counter])
+
+
+def _slices(pair: LoopPair, residual: Residual) -> Iterator[ir.Operation]:
+    """The operations of the backward body that read a stack."""
+    returned = pair.backward.returned
+    for number in residual.operands:
+        for use in pair.backward.body.arguments[number].uses:
+            op = use.owner.operation
+            if op != returned:
+                yield op
+
+
+def _obstacle(pair: LoopPair, residual: Residual, line: tuple[int, int] | None) -> str | None:
+    """Why a residual's stack stays on the device; None where it may leave."""
+    forward, stack = pair.forward, residual.stack
+    if residual.readers > 1:
+        return "several loops read it"
+    if forward.is_open or pair.backward.is_open or line is None:
+        return "its loop has no constant trip count"
+    if forward.trip_count < 2:
+        return "its loop runs once"
+    slope, first = line
+    last_written = pair.slope * (forward.trip_count - 1) + pair.offset
+    if slope != -pair.slope or first != last_written:
+        return "what reads it does not begin with what was stored last"
+    type_ = ir.RankedTensorType(stack.update.results[0].type)
+    if (element_bits(type_.element_type) or 0) % 8:
+        return "its elements are smaller than a byte"
+    operands = {pair.backward.op.operands[number] for number in residual.operands}
+    if operands != {forward.op.results[stack.number]}:
+        return "it is reshaped between the loops"
+    if not _is_filled(forward.op.operands[stack.number]):
+        return "its memory is not made for the loop"
+    return None
+
+
+def _is_filled(value: ir.Value) -> bool:
+    """Whether a value is one scalar everywhere: what a scan makes to store slices in."""
+    op = defining_op(value)
+    if op is None:
+        return False
+    if op.name == "stablehlo.constant":
+        return True
+    source = ir.RankedTensorType(op.operands[0].type) if len(op.operands) else None
+    return op.name == "stablehlo.broadcast_in_dim" and source is not None and source.rank == 0
+
+
+def _why_no_residual(result: ir.Value, stack: StackedOutput) -> str | None:
+    """Why a stack that another loop reads is no residual; None where no loop reads it."""
+    readers = {walk.key(op): op for use in result.uses if (op := use.owner.operation)}
+    if not any(op.name == "stablehlo.while" for op in readers.values()):
+        return None
+    if is_stored_on_host(stack.update):
+        return "it is on the host already"
+    if len(readers) > 1:
+        return "several operations read it"
+    return "the loop that reads it does not read one slice an iteration"

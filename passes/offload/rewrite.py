@@ -1,0 +1,104 @@
+"""Writes a plan into the loops: what is stored to the host, and loaded an iteration ahead.
+
+The forward loop carries out the slice that it stored last, on the device: the backward loop begins
+with that. From then on each iteration requests the slice of the next one, and carries it there. The
+last iteration has no next one, and requests its own slice again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo
+
+from hloom.passes.analysis.loops.counted import defining_op
+from hloom.passes.ir import walk
+from hloom.passes.ir.locations import scoped
+from hloom.passes.ir.placement import DEVICE, PINNED_HOST, placed
+from hloom.passes.ir.while_rewriter import Replacements, WhileRewriter, integer_like, zeros
+from hloom.passes.offload.candidates import OffloadCandidate
+
+SCOPE = "hloom.offload"
+"""Name-stack component of the operations that this pass adds."""
+
+
+def apply_offload(chosen: Sequence[OffloadCandidate]) -> None:
+    """Puts the stacks of the candidates into host memory."""
+    replaced = Replacements()
+    before = [one.pair.forward.op.operands[one.residual.stack.number] for one in chosen]
+    last: dict[str, ir.Value] = {}
+    loops: dict[Hashable, ir.Operation] = {}
+    for one in chosen:
+        for loop in (one.pair.forward, one.pair.backward):
+            loops.setdefault(walk.key(loop.op), loop.op)
+    # A loop can be the backward loop of one pair and the forward loop of another: each is rebuilt
+    # once, in the order of the program, so that what a loop begins with is there.
+    for loop_op in sorted(loops.values(), key=_position):
+        edit = WhileRewriter(loop_op)
+        for one in chosen:
+            if one.pair.backward.op == loop_op:
+                _load_ahead(one, edit, last[one.id])
+        carried = {one.id: _store(one, edit) for one in chosen if one.pair.forward.op == loop_op}
+        new = edit.apply(replaced)
+        last |= {id_: new.results[edit.position(number)] for id_, number in carried.items()}
+    for old in reversed(replaced.ops):
+        old.erase()
+    _erase_unread(before)
+
+
+def _position(op: ir.Operation) -> int:
+    """The place of an operation in its block."""
+    return next(number for number, view in enumerate(op.block.operations) if view.operation == op)
+
+
+def _store(one: OffloadCandidate, edit: WhileRewriter) -> int:
+    """Has the forward loop store the slices on the host, and carry out the last one."""
+    update = one.residual.stack.update
+    slice_ = update.operands[1]
+    location = scoped(update.location, SCOPE)
+    with ir.InsertionPoint(update), location:
+        update.operands[1] = placed(slice_, PINNED_HOST)
+    filled = edit.operands[one.residual.stack.number]
+    with ir.InsertionPoint(edit.op), location:
+        nothing = zeros(ir.RankedTensorType(slice_.type))[-1].results[0]
+        # Not shared with stacks that stay: XLA allocates it on the host, and each slot is written.
+        stack = zeros(ir.RankedTensorType(filled.type))[-1].results[0]
+    edit.operands[one.residual.stack.number] = stack
+    carried = edit.add(nothing)
+    edit.returned[carried] = slice_
+    return carried
+
+
+def _erase_unread(values: list[ir.Value]) -> None:
+    """Erases what made the stacks before, where nothing else reads it."""
+    for value in dict.fromkeys(values):
+        op = defining_op(value)
+        if op is not None and not any(True for _ in value.uses):
+            op.erase()
+
+
+def _load_ahead(one: OffloadCandidate, edit: WhileRewriter, first: ir.Value) -> None:
+    """Has the backward loop begin with a slice, and carry the slice of the next iteration."""
+    carried = edit.add(first)
+    argument = edit.body.arguments[carried]
+    stack = edit.body.arguments[one.residual.operands[0]]
+    start = next(iter(edit.body.operations))
+    with ir.InsertionPoint(start), scoped(one.slices[0].location, SCOPE):
+        index = _next_index(one, edit.body.arguments[one.pair.backward.counter])
+        sizes = [1, *ir.RankedTensorType(stack.type).shape[1:]]
+        zero = integer_like(index, 0)
+        slice_ = stablehlo.DynamicSliceOp(stack, [index, *[zero] * (len(sizes) - 1)], sizes)
+        edit.returned[carried] = placed(slice_.result, DEVICE)
+    for read in one.slices:
+        read.results[0].replace_all_uses_with(argument)
+        read.erase()
+
+
+def _next_index(one: OffloadCandidate, counter: ir.Value) -> ir.Value:
+    """The index at which the next iteration reads; that of the last one, where there is none."""
+    last = integer_like(counter, one.first + one.step * (one.pair.backward.trip_count - 1))
+    following = integer_like(counter, one.first + one.step)
+    if one.step > 0:
+        return stablehlo.MinOp(stablehlo.AddOp(following, counter).result, last).result
+    return stablehlo.MaxOp(stablehlo.SubtractOp(following, counter).result, last).result

@@ -1,0 +1,182 @@
+"""The loops of a block that are planned together: those that stacks connect.
+
+Two kinds of connection make one problem of several loops. Several loops may read what one has
+stacked: what it keeps, it keeps for all of them. And a loop that reads stacks may stack for others
+itself (second derivatives, inner steps of an optimizer): what the last loop of such a chain
+recomputes starts from what the first one stored, at the same slice.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Hashable, Iterable, Sequence
+
+from jax.extend.mlir import ir
+
+from hloom.passes.analysis.autodiff import has_remat_name, is_rematerialized
+from hloom.passes.analysis.loops.counted import affine_in
+from hloom.passes.analysis.loops.pairs import LoopPair, closed, loop_pairs
+from hloom.passes.ir import walk
+from hloom.passes.ir.types import tensor_bytes
+from hloom.passes.remat.scan.bodies import ScanBody, inner_pairs
+
+
+def scan_groups(block: ir.Block, min_bytes: int) -> list[list[ScanBody]]:
+    """The bodies of each group of loops of a block, those of earlier loops first."""
+    chosen = [_chosen(found) for found in _free(block) if _is_large(found, min_bytes)]
+    return [_linked(_with_chains(group)) for group in _connected(chosen)]
+
+
+def _free(block: ir.Block) -> list[list[LoopPair]]:
+    """By forward loop, the pairs not rematerialized before that share no loop with outer ones.
+
+    What is stacked for a loop around both is in memory in each iteration of that one.
+    """
+    taken = _planned_from_outside(block)
+    by_forward: dict[Hashable, list[LoopPair]] = {}
+    for pair in loop_pairs(block):
+        forward, backward = walk.key(pair.forward.op), walk.key(pair.backward.op)
+        if not _is_done(pair) and forward not in taken and backward not in taken:
+            by_forward.setdefault(forward, []).append(pair)
+    return [pairs for found in by_forward.values() if (pairs := closed(found))]
+
+
+def _is_done(pair: LoopPair) -> bool:
+    return (
+        has_remat_name(pair.forward.op)
+        or has_remat_name(pair.backward.op)
+        or is_rematerialized(pair.backward.body)
+    )
+
+
+def _planned_from_outside(block: ir.Block) -> set[Hashable]:
+    """The loops of a loop's body that are in pairs inside of a pair of loops."""
+    loop = next(walk.ancestors(block), None)
+    if loop is None or loop.name != "stablehlo.while":
+        return set()
+    return {
+        walk.key(each.op)
+        for outer in loop_pairs(loop.block)
+        if loop in (outer.forward.op, outer.backward.op) and not _is_done(outer)
+        for pair in inner_pairs(outer)
+        for each in (pair.forward, pair.backward)
+    }
+
+
+def _is_large(pairs: Sequence[LoopPair], min_bytes: int) -> bool:
+    """Whether the pairs have a residual that need not be kept as it is."""
+    stored = (residual.stored for pair in pairs for residual in pair.residuals)
+    return any((tensor_bytes(value.type) or 0) >= min_bytes for value in stored)
+
+
+def _chosen(pairs: list[LoopPair]) -> list[LoopPair]:
+    """The pairs of a forward loop to plan: all, or the one alone that has pairs inside."""
+    if len(pairs) > 1:
+        for pair in sorted(pairs, key=lambda pair: not pair.reversed_):
+            if (alone := closed([pair])) and inner_pairs(alone[0]):
+                return alone
+    return pairs
+
+
+def _connected(by_forward: Iterable[list[LoopPair]]) -> list[list[list[LoopPair]]]:
+    """The pairs of each forward loop, in groups that share no loop."""
+    groups: list[tuple[set[Hashable], list[list[LoopPair]]]] = []
+    for pairs in by_forward:
+        loops = {walk.key(loop.op) for p in pairs for loop in (p.forward, p.backward)}
+        joined = [pairs]
+        apart = []
+        for others, group in groups:
+            if loops & others:
+                loops |= others
+                joined = group + joined
+            else:
+                apart.append((others, group))
+        groups = [*apart, (loops, joined)]
+    return [sorted(group, key=_Place) for _, group in groups]
+
+
+@functools.total_ordering
+class _Place:
+    """Where the forward loop of some pairs stands in its block."""
+
+    def __init__(self, pairs: list[LoopPair]) -> None:
+        self.loop = pairs[0].forward.op
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Place) and self.loop == other.loop
+
+    def __lt__(self, other: _Place) -> bool:
+        return self.loop.is_before_in_block(other.loop)
+
+
+def _with_chains(group: list[list[LoopPair]]) -> list[list[LoopPair]]:
+    """The group with pairs of the first and the last loop of each chain.
+
+    They have no residual of their own.
+    """
+    for middle in reversed(group):
+        for first in group:
+            into = _between(first, middle[0].forward.op)
+            if into is None or (len(first) == 1 and inner_pairs(first[0])):
+                continue
+            for last in middle:
+                missing = _between(first, last.backward.op) is None
+                if missing and _stays_in_step(into, last):
+                    first.append(_without_residuals(into, last))
+    return group
+
+
+def _between(pairs: Iterable[LoopPair], backward: ir.Operation) -> LoopPair | None:
+    return next((pair for pair in pairs if pair.backward.op == backward), None)
+
+
+def _stays_in_step(into: LoopPair, last: LoopPair) -> bool:
+    """Whether a loop writes at the index at which it reads: the slices of a chain are one index.
+
+    ``into`` is the pair in which it reads, ``last`` the one in which it writes.
+    """
+    middle = last.forward
+    if into.forward.is_open or middle.is_open:
+        return False
+    read = affine_in(into.index, middle.body.arguments[middle.counter])
+    return read == (last.slope, last.offset) and into.index.type == last.index.type
+
+
+def _without_residuals(into: LoopPair, last: LoopPair) -> LoopPair:
+    return LoopPair(
+        forward=into.forward,
+        backward=last.backward,
+        index=last.index,
+        slope=into.slope,
+        offset=into.offset,
+        reversed_=into.reversed_ != last.reversed_,
+        residuals=(),
+    )
+
+
+def _linked(group: Sequence[list[LoopPair]]) -> list[ScanBody]:
+    """The bodies of a group, with the links between them."""
+    bodies = [ScanBody(tuple(pairs)) for pairs in group]
+    by_loop = {walk.key(body.forward.op): body for body in bodies}
+    for first in bodies:
+        for into in first.pairs:
+            middle = by_loop.get(walk.key(into.backward.op))
+            if middle is not None:
+                _link(first, into, middle)
+    return bodies
+
+
+def _link(first: ScanBody, into: LoopPair, middle: ScanBody) -> None:
+    """Notes what the values are that the middle loop of a chain reads of the first."""
+    lasts = [(last, _between(first.pairs, last.backward.op)) for last in middle.pairs]
+    in_step = all(
+        over is not None and over.index == last.index and _stays_in_step(into, last)
+        for last, over in lasts
+    )
+    for residual in into.residuals:
+        for read in residual.reads:
+            value = middle.graph.index[read]
+            if in_step:
+                middle.links[value] = first, first.graph.index[residual.stored]
+            else:
+                middle.held.add(value)
