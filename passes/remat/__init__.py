@@ -1,10 +1,14 @@
-"""Recompute values in the backward pass instead of saving them from the forward pass.
+"""Recompute values where they are read again, instead of keeping them in memory until then.
 
 A value that the backward pass reads occupies memory from the time the forward pass computes it.
 This pass clones its computation next to the backward reader; the clones start from other values
 that are saved. Which values to save is a minimum vertex cut, solved for each window of the
 backward pass of a straight-line block, and for the body of each ``lax.scan`` together with the
 scans inside it.
+
+Where in straight-line code the backward pass begins is told by live ranges: at the *border*, across
+which the most bytes are alive. A program with one gradient inside another, or with several, has
+several borders, and one without any gradient may have one, too.
 
 Without a budget only cheap work is recomputed (elementwise operations, broadcasts, conversions,
 transposes, slices, reductions), and only if that saves memory.
@@ -41,7 +45,7 @@ XLA's memory figure for the compiled plan then corrects the model. Another plan 
 budget is exceeded, or if another plan promises to meet it in less added time. If no plan meets the
 budget, the pass takes the one with the least memory, and a warning lists what is in memory at its
 peak and why the pass did not recompute more. A budget given as a share does not bound small
-programs without a backward pass (``helper_bytes``).
+programs without a matrix product (``helper_bytes``).
 
 Constants, iotas and splats that the clones need are cloned as well and do not pass the barrier:
 behind a barrier XLA could not fold them and would keep them alive. All other values that the clones
@@ -49,7 +53,11 @@ start from pass the barrier, so that XLA's CSE cannot merge the clones with the 
 rewritten scan needs no barrier, since the forward and the backward body are separate computations:
 the forward loop stacks other residuals, and the backward body recomputes the rest. On a target that
 drops barriers early (XLA:CPU of jaxlib 0.10) only scans are rewritten. Work that a user's
-``jax.checkpoint`` recomputes counts as backward work and stays as it is.
+``jax.checkpoint`` recomputes behind the border stays as it is.
+
+In the plainest candidates a window may recompute from far back. With *segments* it recomputes no
+more than the part of the forward pass that it mirrors, such as a layer, all of it behind one
+barrier, as ``jax.checkpoint`` does.
 
 The package, in the order in which a module passes through it:
 
@@ -129,7 +137,7 @@ class Remat(MeasuredPass[RematRecord]):
 
     helper_bytes: Bytes = option(
         Bytes(2**20),
-        doc="a share does not bound a program without a backward pass whose temporaries are "
+        doc="a share does not bound a program without a matrix product whose temporaries are "
         "smaller than this: the helper programs that JAX compiles beside a step",
         minimum=0,
     )
@@ -143,12 +151,14 @@ class Remat(MeasuredPass[RematRecord]):
     ) -> RematPlan:
         if self.budget is None:
             return plan_cheap(module, target, self.min_bytes)
-        return BudgetPlanner(module, target, self.budget, self.min_bytes)(module, attempts)
+        return BudgetPlanner(module, target, self.budget, self.min_bytes, self.helper_bytes)(
+            module, attempts
+        )
 
     def planner(self, origin: ir.Module, target: Target) -> Planner[RematRecord]:
         if self.budget is None:
             return super().planner(origin, target)
-        return BudgetPlanner(origin, target, self.budget, self.min_bytes)
+        return BudgetPlanner(origin, target, self.budget, self.min_bytes, self.helper_bytes)
 
     def wants_another(self, attempts: Sequence[Attempt[RematRecord]], target: Target) -> bool:
         if self.budget is None:
@@ -183,19 +193,19 @@ class Remat(MeasuredPass[RematRecord]):
         if attempt.temp_bytes <= limit or self.budget.least:
             return None
         obstacle = self._obstacle(attempts, best)
-        is_forward = obstacle is RematObstacle.NO_BACKWARD
-        percent = self.budget.percent
-        if percent is not None and is_forward and attempt.temp_bytes < self.helper_bytes:
+        if obstacle is RematObstacle.HELPER:
             return None
+        nothing = obstacle is RematObstacle.NOTHING_HELD
+        percent = self.budget.percent
         around = 0 if percent is not None else attempt.step_bytes - attempt.temp_bytes
         sentences = [
             describe_floor(percent, attempt.temp_bytes + around, limit + around),
             obstacle.sentence if obstacle else "",
-            _FOR_HELPERS if is_forward and percent is not None else "",
+            _FOR_HELPERS if nothing and percent is not None else "",
             describe_peak(module_of_best(), arguments=percent is None),
             _OTHERS if attempt.record.candidate is not None else "",
         ]
-        return Complaint(" ".join(filter(None, sentences)), str(obstacle) if is_forward else "")
+        return Complaint(" ".join(filter(None, sentences)), str(obstacle) if nothing else "")
 
     def _obstacle(
         self, attempts: Sequence[Attempt[RematRecord]], best: int

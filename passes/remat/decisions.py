@@ -55,6 +55,7 @@ class BlockDecisions:
     def _balance(self, windows: Iterable[WindowPlan]) -> tuple[int, int]:
         """Bytes of values that are no longer saved, and of those saved instead."""
         forward = ForwardValues(self._graph, 0)
+        saved = forward.read_across
         cloned = {value for w in windows for _, values in w.readers for value in values}
         left = {
             value
@@ -63,12 +64,12 @@ class BlockDecisions:
         }
         leaves = {leaf for window in windows for group in window.groups for leaf in group.leaves}
         index = self._graph.index.__getitem__
-        new = frozenset(map(index, leaves)) - frozenset(forward.sinks)
+        new = frozenset(map(index, leaves)) - saved
         return forward.weigh(frozenset(map(index, cloned - left))), forward.weigh(new)
 
 
 class _Window:
-    """The clones of one window of the backward pass, by the positions of the cloned operations."""
+    """The clones of one window, by the positions of the cloned operations."""
 
     def __init__(self, graph: BlockGraph, plan: WindowPlan, name: str) -> None:
         self.graph, self.plan, self.name = graph, plan, name
@@ -136,13 +137,12 @@ class _Window:
         leaves = [
             v for v in sorted(read) if graph.producers[v] not in made and not self._derived[v]
         ]
-        gradient = group.gradient if leaves else None
         return CloneGroup(
             before=group.before,
             cloned=tuple(graph.ops[position] for position in sorted(cloned)),
             leaves=tuple(graph.values[leaf] for leaf in leaves),
-            gradient=gradient,
-            gradient_readers=group.gradient_readers if gradient is not None else (),
+            gates=group.gates if leaves else (),
+            gate_readers=group.gate_readers if leaves else (),
         )
 
     @property

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from enum import StrEnum
-
-from jax.extend.mlir import ir
-
-from hloom.passes.analysis.autodiff import is_backward
 
 
 class RematObstacle(StrEnum):
     """A reason why a program is not rewritten. The plan's JSON has its value."""
 
-    NO_BACKWARD = "no-backward"
+    HELPER = "helper"
     NO_BARRIERS = "no-barriers"
     ONLY_SCANS = "only-scans"
-    NOTHING_READ = "nothing-read"
+    NOTHING_HELD = "nothing-held"
     NO_GAIN = "no-gain"
     ONE_COMPILE = "one-compile"
 
     @property
     def is_total(self) -> bool:
         """Whether nothing of the program can be rewritten, whatever the budget."""
-        return self in (type(self).NO_BACKWARD, type(self).NO_BARRIERS, type(self).NOTHING_READ)
+        return self in (type(self).HELPER, type(self).NO_BARRIERS, type(self).NOTHING_HELD)
 
     @property
     def reason(self) -> str:
@@ -43,14 +38,14 @@ _DROPPED = (
     "rewritten; jax 0.12 or a GPU rewrites straight-line programs too"
 )
 _REASONS = {
-    RematObstacle.NO_BACKWARD: (
-        "no backward pass was found, that is, no operation that JAX made by transposing another one"
+    RematObstacle.HELPER: (
+        "it is a helper program: it has no matrix product, and takes less than helper_bytes"
     ),
     RematObstacle.NO_BARRIERS: _DROPPED,
     RematObstacle.ONLY_SCANS: _DROPPED,
-    RematObstacle.NOTHING_READ: (
-        "the backward pass reads no value, of min_bytes or more, that may be computed again; "
-        "collectives, custom calls and side effects never are"
+    RematObstacle.NOTHING_HELD: (
+        "nothing of min_bytes or more that may be computed again is held in memory for later; "
+        "arguments, results, collectives, custom calls and side effects never are"
     ),
     RematObstacle.NO_GAIN: "no recomputation that was tried lowers the peak",
     RematObstacle.ONE_COMPILE: (
@@ -60,13 +55,10 @@ _REASONS = {
 }
 
 
-def obstacle_of(
-    operations: Iterable[ir.Operation], *, keeps_barriers: bool, scans: bool, lines: bool
-) -> RematObstacle | None:
+def obstacle_of(*, keeps_barriers: bool, scans: bool, lines: bool) -> RematObstacle | None:
     """The obstacle of a program; None if there is none.
 
     Args:
-      operations: all operations of the program.
       keeps_barriers: whether the target honours optimization barriers.
       scans: whether there are pairs of loops to rewrite.
       lines: whether there are straight-line blocks to rewrite.
@@ -75,6 +67,4 @@ def obstacle_of(
         return RematObstacle.ONLY_SCANS
     if scans or lines:
         return None
-    if not any(map(is_backward, operations)):
-        return RematObstacle.NO_BACKWARD
-    return RematObstacle.NOTHING_READ if keeps_barriers else RematObstacle.NO_BARRIERS
+    return RematObstacle.NOTHING_HELD if keeps_barriers else RematObstacle.NO_BARRIERS

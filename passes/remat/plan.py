@@ -15,6 +15,7 @@ from hloom.passes.framework.feedback import Attempt, Prediction
 from hloom.passes.framework.options import Budget
 from hloom.passes.framework.text import pluralize
 from hloom.passes.ir import walk
+from hloom.passes.ir.ops import facts_of
 from hloom.passes.remat.block.plan import BlockPlan, plan_block
 from hloom.passes.remat.budget.added_work import added_work
 from hloom.passes.remat.budget.closed_loop import Choice, decide, temp_budget
@@ -102,7 +103,7 @@ def plan_cheap(module: ir.Module, target: Target, min_bytes: int) -> RematPlan:
     code_blocks = list(walk.code_blocks(module.operation))
     scans = [plan for block in code_blocks for plan in plan_scans(block, min_bytes)]
     if not target.keeps_barriers:
-        obstacle = _obstacle_of(module, target, scans, ())
+        obstacle = _obstacle_of(target, scans, ())
         return RematPlan((), tuple(scans), RematRecord(obstacle=obstacle))
     # A scan's plan rewrites the bodies of its loops, so no block plan may cover them, nor the
     # bodies that an earlier run rewrote.
@@ -113,27 +114,30 @@ def plan_cheap(module: ir.Module, target: Target, min_bytes: int) -> RematPlan:
         if not any(op in taken or has_remat_name(op) for op in walk.ancestors(block))
         and (plan := plan_block(block, min_bytes)).groups
     ]
-    obstacle = _obstacle_of(module, target, scans, blocks)
+    obstacle = _obstacle_of(target, scans, blocks)
     return RematPlan(tuple(blocks), tuple(scans), RematRecord(obstacle=obstacle))
 
 
 def _obstacle_of(
-    module: ir.Module, target: Target, scans: Collection[object], lines: Collection[object]
+    target: Target, scans: Collection[object], lines: Collection[object]
 ) -> RematObstacle | None:
-    return obstacle_of(
-        walk.operations(module.operation),
-        keeps_barriers=target.keeps_barriers,
-        scans=bool(scans),
-        lines=bool(lines),
-    )
+    return obstacle_of(keeps_barriers=target.keeps_barriers, scans=bool(scans), lines=bool(lines))
 
 
 class BudgetPlanner:
     """Plans for a budget. The module is analysed once, and each attempt edits a clone of it."""
 
-    def __init__(self, origin: ir.Module, target: Target, budget: Budget, min_bytes: int) -> None:
+    def __init__(
+        self,
+        origin: ir.Module,
+        target: Target,
+        budget: Budget,
+        min_bytes: int,
+        helper_bytes: int = 0,
+    ) -> None:
+        """A share does not bound a helper program, which takes less than ``helper_bytes``."""
         self.origin, self.target = origin, target
-        self.budget, self.min_bytes = budget, min_bytes
+        self.budget, self.min_bytes, self.helper_bytes = budget, min_bytes, helper_bytes
 
     @functools.cached_property
     def _model(self) -> Model:
@@ -167,13 +171,20 @@ class BudgetPlanner:
             estimate=choice.estimate,
             considered=choice.known,
             added_seconds=added_seconds,
-            obstacle=_obstacle_of(
-                self.origin, self.target, model.pairs, model.block_plans.forwards
-            ),
+            obstacle=self._obstacle(model),
             unmodified_bytes=model.estimate(None).temp_bytes,
         )
         blocks, scans = model.on(module, plans)
         return RematPlan(blocks, scans, record)
+
+    def _obstacle(self, model: Model) -> RematObstacle | None:
+        if (
+            self.budget.percent is not None
+            and model.estimate(None).temp_bytes < self.helper_bytes
+            and not any(facts_of(op.name).is_product for op in model.operations)
+        ):
+            return RematObstacle.HELPER
+        return _obstacle_of(self.target, model.pairs, model.block_plans.forwards)
 
 
 def _predicted(model: Model) -> Attempt[RematRecord]:

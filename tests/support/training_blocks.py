@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Iterable
 
 from hloom.passes.analysis.block_graph import BlockGraph
-from hloom.passes.remat.block.values import ForwardValues
+from hloom.passes.remat.block.borders import Borders
+from hloom.passes.remat.block.values import ForwardValues, Window
 from hloom.passes.remat.budget.pricing import Pricing
 from support.ir_blocks import BlockOf
 
@@ -17,18 +19,21 @@ WIDTH = 8
 class TrainingBlock:
     """A block of square matrices, and its values by name.
 
-    A line is ``name kind operand … [width]``; a line of dashes goes over to the backward pass, or
-    back. Of the kinds ``call`` may not be done again, ``dot`` is expensive, ``constant``, ``table``
-    and ``iota`` are made of nothing, and the others are cheap. ``x`` and ``d`` are arguments.
+    A line is ``name kind operand … [width]``; a line of dashes is a border, the last one the
+    highest. Of the kinds ``call`` may not be done again, ``dot`` is expensive, ``constant``,
+    ``table`` and ``iota`` are made of nothing, and the others are cheap. ``x`` and ``d`` are arguments.
     """
 
     def __init__(self, block_of: BlockOf, lines: str, pricing: Pricing | None = None) -> None:
         self.widths = {"x": WIDTH, "d": WIDTH}
-        self._backward = False
+        self._borders: list[int] = []
         body = "\n".join(self._operation(line.split()) for line in lines.strip().splitlines())
         type_ = _type(WIDTH)
         graph = BlockGraph.of(block_of(body, f"%x: {type_}, %d: {type_}"))
         self.forward = ForwardValues(graph, 0, pricing)
+        if self._borders:
+            self.forward.borders = Borders(tuple(self._borders), self._borders[-1])
+        self.window = functools.partial(Window, made=range(self.forward.borders.highest))
         made = [value for values in graph.results for value in values]
         self.number = dict(zip(self.widths, [0, 1, *made], strict=True))
         self._name = {number: name for name, number in self.number.items()}
@@ -47,7 +52,7 @@ class TrainingBlock:
 
     def _operation(self, words: list[str]) -> str:
         if words[0].startswith("-"):
-            self._backward = not self._backward
+            self._borders.append(len(self.widths) - 2)
             return ""
         name, kind, *operands = words
         width = int(operands.pop()) if operands and operands[-1].isdecimal() else None
@@ -65,8 +70,7 @@ class TrainingBlock:
             "slice": f"slice {read} [0:{width}, 0:{width}] : ({types}) -> {made}",
             "table": f"constant dense<{_table(width)}> : {made}",
         }.get(kind, f"{kind} {read} : {made}")
-        scope = "transpose(jvp())" if self._backward else "jvp()"
-        return f'%{name} = stablehlo.{text} loc("{scope}/{kind}")'
+        return f"%{name} = stablehlo.{text}"
 
 
 def _type(width: int) -> str:

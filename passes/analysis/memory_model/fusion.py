@@ -134,7 +134,8 @@ class Kernels:
             if use in INLINED:
                 made = makes[0]
                 if not in_memory[made] and len(read) <= _MOST_OPERANDS:
-                    sources[made] = read
+                    # XLA makes what has no elements of nothing.
+                    sources[made] = read if trace.sizes[made] else ()
                     continue
                 if use is BufferUse.VIEW and not free[made]:
                     buffer[made] = buffer[reads[0]]

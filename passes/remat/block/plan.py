@@ -1,7 +1,7 @@
 """The plan of a straight-line block: the groups of clones, and the readers that use them.
 
 The values of the block are the vertices of a flow network. A value that can only be saved (an
-argument, the result of a matrix product) is a source, a value that the backward pass reads is a
+argument, the result of a matrix product) is a source, a value that is read after a border is a
 sink, and a recomputable operation connects its operands to its results. The values to save are a
 minimum vertex cut, weighed in bytes (``windows``). The others are recomputed (``schedule``).
 """
@@ -14,37 +14,37 @@ from jax.extend.mlir import ir
 
 from hloom.passes.analysis.autodiff import is_rematerialized
 from hloom.passes.analysis.block_graph import BlockGraph
-from hloom.passes.remat.block.schedule import BackwardWindow, CloneSchedule
+from hloom.passes.remat.block.schedule import CloneSchedule, WindowClones
 from hloom.passes.remat.block.values import ForwardValues
 from hloom.passes.remat.block.windows import PriceSchedule, keep, split
 from hloom.passes.remat.budget.pricing import Rates
 from hloom.passes.remat.explain import describe_operation, describe_value
 
 _SHORTEST_WINDOW, _MOST_WINDOWS = 64, 16
-"""Without a budget: the least length of a window in operations, and the most windows of a backward
-pass. A recomputed value may then be alive for a sixteenth of the backward pass."""
+"""Without a budget: the least length of a window in operations, and the most windows after the
+highest border. A recomputed value may then be alive for a sixteenth of a backward pass."""
 
 
 @dataclass(frozen=True)
 class CloneGroup:
-    """Forward operations that are cloned together, right before the operation ``before``.
+    """Operations that are cloned together, right before the operation ``before``.
 
     ``leaves`` are the saved values that the clones start from. They pass a barrier, together with
-    ``gradient`` if there is one; ``gradient_readers`` then use the barrier's result.
+    ``gates`` if there are any; ``gate_readers`` of each then use the barrier's result.
     """
 
     before: ir.Operation
     cloned: tuple[ir.Operation, ...]
     leaves: tuple[ir.Value, ...]
-    gradient: ir.Value | None
-    gradient_readers: tuple[ir.Operation, ...]
+    gates: tuple[ir.Value, ...]
+    gate_readers: tuple[tuple[ir.Operation, ...], ...]
 
 
 @dataclass(frozen=True)
 class WindowPlan:
-    """The clones of one window of the backward pass.
+    """The clones of one window.
 
-    ``readers`` are the backward operations that use clones, each with the values that it reads.
+    ``readers`` are the operations that use clones, each with the values that it reads.
     """
 
     groups: tuple[CloneGroup, ...]
@@ -72,7 +72,7 @@ class BlockPlan:
                     "before": describe_operation(group.before),
                     "recomputed_operations": len(group.cloned),
                     "starts_from": [describe_value(leaf) for leaf in group.leaves],
-                    "held_by_gradient": group.gradient is not None,
+                    "gates": len(group.gates),
                 }
                 for group in self.groups
             ],
@@ -95,10 +95,10 @@ def plan_block(block: ir.Block, min_bytes: int) -> BlockPlan:
     if is_rematerialized(block):
         return _NOTHING
     forward = ForwardValues(BlockGraph.of(block), min_bytes)
-    if not forward.weigh(frozenset(forward.sinks)):
+    if not forward.weigh(forward.read_across):
         return _NOTHING
-    length = max(_SHORTEST_WINDOW, sum(forward.backward) // _MOST_WINDOWS)
-    windows = split(forward, length)
+    behind = len(forward.graph.ops) - forward.borders.highest
+    windows = split(forward, max(_SHORTEST_WINDOW, behind // _MOST_WINDOWS))
     kept = keep(forward, windows, [PriceSchedule.flat(Rates(0.0, 0.0))] * len(windows))
     plan = block_plan(CloneSchedule(forward, windows, kept))
     return plan if plan.freed_bytes > plan.added_bytes else _NOTHING
@@ -107,25 +107,29 @@ def plan_block(block: ir.Block, min_bytes: int) -> BlockPlan:
 def block_plan(schedule: CloneSchedule) -> BlockPlan:
     """The schedule, its indices replaced by operations and values of the block."""
     forward = schedule.forward
-    sinks = frozenset(forward.sinks)
+    saved = forward.read_across
     return BlockPlan(
         windows=tuple(_window_plan(window, schedule.graph) for window in schedule.windows),
-        freed_bytes=forward.weigh(sinks - schedule.kept),
-        added_bytes=forward.weigh(schedule.kept - sinks),
+        freed_bytes=forward.weigh(saved - schedule.kept),
+        added_bytes=forward.weigh(schedule.kept - saved),
     )
 
 
-def _window_plan(window: BackwardWindow, graph: BlockGraph) -> WindowPlan:
+def _window_plan(window: WindowClones, graph: BlockGraph) -> WindowPlan:
     return WindowPlan(
         groups=tuple(
             CloneGroup(
                 before=graph.ops[placement.before],
                 cloned=tuple(graph.ops[producer] for producer in placement.cloned),
                 leaves=tuple(graph.values[leaf] for leaf in placement.leaves),
-                gradient=graph.values[placement.gate.gradient] if placement.gate else None,
-                gradient_readers=tuple(graph.ops[reader] for reader in placement.gate.readers)
-                if placement.gate
-                else (),
+                gates=tuple(
+                    graph.values[value]
+                    for value in (placement.gate.values if placement.gate else ())
+                ),
+                gate_readers=tuple(
+                    tuple(graph.ops[reader] for reader in readers)
+                    for readers in (placement.gate.readers if placement.gate else ())
+                ),
             )
             for placement in window.placements
         ),

@@ -17,11 +17,11 @@ from hloom.passes.remat.block.plan import BlockPlan, CloneGroup
 
 def apply_block(plan: BlockPlan, replaced: Replacements) -> None:
     """Clones the planned operations and lets the planned readers use the clones."""
-    gradients: dict[ir.Value, ir.Value] = {}
+    held: dict[ir.Value, ir.Value] = {}
     for window in plan.windows:
         clones: dict[ir.Value, ir.Value] = {}
         for group in window.groups:
-            behind = _put_barrier(group, gradients, replaced)
+            behind = _put_barrier(group, held, replaced)
             before = replaced.op(group.before)
             clones.update(clone_before(before, group.cloned, ChainMap(behind, clones)))
         for reader, values in window.readers:
@@ -29,21 +29,25 @@ def apply_block(plan: BlockPlan, replaced: Replacements) -> None:
 
 
 def _put_barrier(
-    group: CloneGroup, gradients: dict[ir.Value, ir.Value], replaced: Replacements
+    group: CloneGroup, held: dict[ir.Value, ir.Value], replaced: Replacements
 ) -> dict[ir.Value, ir.Value]:
-    """Inserts the group's barrier; maps its leaves to the barrier's results."""
+    """Inserts the group's barrier; maps its leaves to the barrier's results.
+
+    ``held`` has, by gate, the result of the last barrier over it.
+    """
     if not group.leaves:
         return {}
     leaves = [replaced.value(leaf) for leaf in group.leaves]
-    if group.gradient is None:
-        return dict(zip(leaves, _barrier(group, leaves, replaced), strict=True))
-    planned = replaced.value(group.gradient)
-    gradient = gradients.get(planned, planned)
-    *behind, held = _barrier(group, [*leaves, gradient], replaced)
-    for reader in group.gradient_readers:
-        remap_operands(replaced.op(reader), {gradient: held})
-    gradients[planned] = held
-    return dict(zip(leaves, behind, strict=True))
+    planned = [replaced.value(gate) for gate in group.gates]
+    gates = [held.get(value, value) for value in planned]
+    behind = _barrier(group, [*leaves, *gates], replaced)
+    for value, gate, result, readers in zip(
+        planned, gates, behind[len(leaves) :], group.gate_readers, strict=True
+    ):
+        held[value] = result
+        for reader in readers:
+            remap_operands(replaced.op(reader), {gate: result})
+    return dict(zip(leaves, behind, strict=False))
 
 
 def _barrier(group: CloneGroup, values: list[ir.Value], replaced: Replacements) -> list[ir.Value]:

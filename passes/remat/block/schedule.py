@@ -1,10 +1,10 @@
-"""Which backward operation reads which recomputed values, and where these are cloned.
+"""Which operation reads which recomputed values, and where these are cloned.
 
-Values that are not saved are recomputed by groups of clones. A group is placed before its first
-backward reader. It begins with an optimization barrier over the saved values that it starts from
-and one gradient, the gate: XLA can then neither merge the clones with the first computation nor
-schedule them before the gradient. Constants are cloned next to the group and do not pass the
-barrier.
+Values that are not saved are recomputed by groups of clones. A group is placed before the first
+operation of its window that reads one. It begins with an optimization barrier over the saved values
+that it starts from and one value that was made shortly before, the gate, in a gradient step a
+gradient: XLA can then neither merge the clones with the first computation nor schedule them before
+the gate. Constants are cloned next to the group and do not pass the barrier.
 
 All values and operations are indices into the block's graph.
 """
@@ -15,27 +15,27 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hloom.passes.remat.block.values import ForwardValues
+from hloom.passes.remat.block.values import ForwardValues, Window
 
-_FARTHEST_GRADIENT = 64
-"""The number of gradients that are tried as a gate."""
+_FARTHEST_GATE = 64
+"""The number of values that are tried as a gate."""
 
 
 @dataclass(frozen=True)
 class Gate:
-    """A gradient, the position of the barrier that it passes, and its readers from there on."""
+    """Values made shortly before, the position of their barrier, and each one's readers behind."""
 
-    gradient: int
+    values: tuple[int, ...]
     before: int
-    readers: tuple[int, ...]
+    readers: tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
 class ClonePlacement:
-    """Forward operations that are cloned together before the operation at ``before``.
+    """Operations that are cloned together before the operation at ``before``.
 
     ``leaves`` are the saved values that the clones start from. They pass a barrier together with
-    the gradient of ``gate``.
+    the values of ``gate``.
     """
 
     before: int
@@ -45,8 +45,8 @@ class ClonePlacement:
 
 
 @dataclass(frozen=True)
-class BackwardWindow:
-    """The clones of one window of the backward pass, and their readers.
+class WindowClones:
+    """The clones of one window, and their readers.
 
     ``reads`` has, by the position of a reader, the recomputed values that it reads.
     """
@@ -59,43 +59,56 @@ class CloneSchedule:
     """The clones that follow from a set of saved values."""
 
     def __init__(
-        self, forward: ForwardValues, windows: Sequence[range], kept: frozenset[int]
+        self,
+        forward: ForwardValues,
+        windows: Sequence[Window],
+        kept: Sequence[frozenset[int]],
     ) -> None:
+        """``kept`` has the saved values of each window."""
         self.forward = forward
         self.graph = forward.graph
-        self.kept = kept
+        self.kept = frozenset().union(*kept)
+        """What is saved for some window."""
         self.seconds = 0.0
         """The weighted time of the clones: cheap work counts by a share."""
+        ends = {window.border: window.positions.stop for window in windows}
+        in_order = sorted(zip(windows, kept, strict=True), key=lambda pair: -pair[0].border)
         self.windows = tuple(
-            window for positions in windows if (window := self._window(positions)).reads
+            found
+            for window, saved in in_order
+            if (found := self._window(window, saved, ends[window.border])).reads
         )
+        """In the order in which they are written into the block. Those behind a later border come
+        first, for they clone operations that the others change."""
 
-    def _window(self, positions: range) -> BackwardWindow:
-        forward, kept = self.forward, self.kept
+    def _window(self, window: Window, kept: frozenset[int], end: int) -> WindowClones:
+        """The clones of a window. ``end`` is where the last window of its border stops."""
+        forward, operands = self.forward, self.graph.operands
+        recomputed = _Recomputed(forward, window, kept)
         reads: dict[int, list[int]] = {}
         cloned: dict[int, list[int]] = {}
         made: set[int] = set()
-        for position in positions:
-            found = forward.backward_reads.get(position)
-            if found is None:
-                continue
-            wanted = [value for value in found if value not in kept]
+        for position in window.positions:
+            wanted = [value for value in operands[position] if value in recomputed]
             if wanted:
                 reads[position] = wanted
-                if clones := self._closure(wanted, made):
+                if clones := self._closure(wanted, recomputed, made):
                     cloned[position] = clones
         self.seconds += sum(forward.seconds.get(value, 0.0) for value in made)
-        return BackwardWindow(self._placements(positions.start, cloned, made), reads)
+        if window.before is None:
+            placements = self._placements(window, end, cloned, made)
+        else:
+            placements = self._segment(window, window.before, end, cloned, made, kept)
+        return WindowClones(placements, reads)
 
-    def _closure(self, wanted: list[int], made: set[int]) -> list[int]:
-        """The forward positions to clone for the wanted values, without those in ``made``."""
-        graph, forward, kept = self.graph, self.forward, self.kept
-        recomputable, constant, tables = forward.recomputable, forward.constant, forward.tables
+    def _closure(self, wanted: list[int], recomputed: _Recomputed, made: set[int]) -> list[int]:
+        """The positions to clone for the wanted values, without those in ``made``."""
+        graph, constant, tables = self.graph, self.forward.constant, self.forward.tables
         clones: set[int] = set()
         stack = list(wanted)
         while stack:
             value = stack.pop()
-            if recomputable[value] and value not in kept:
+            if value in recomputed:
                 if value in made:
                     continue
                 made.add(value)
@@ -105,13 +118,13 @@ class CloneSchedule:
             if producer not in clones:
                 clones.add(producer)
                 for result in graph.results[producer]:
-                    if recomputable[result] and result not in kept:
+                    if result in recomputed:
                         made.add(result)
                 stack += graph.operands[producer]
         return sorted(clones)
 
     def _placements(
-        self, start: int, cloned_for: dict[int, list[int]], made: set[int]
+        self, window: Window, end: int, cloned_for: dict[int, list[int]], made: set[int]
     ) -> tuple[ClonePlacement, ...]:
         """The clones of each reader; readers with the same position and gate share one group."""
         results = self.graph.results
@@ -121,13 +134,14 @@ class CloneSchedule:
             gate = None
             operands = self._operands(cloned)
             if self._leaves(operands, made):
-                gate = self._gate(position, max(start, self._earliest(operands, placed)), placed)
+                earliest = max(window.positions.start, self._earliest(operands, placed))
+                gate = self._gate(position, earliest, placed, range(window.border, end))
             before = gate.before if gate else position
             for producer in cloned:
                 for value in results[producer]:
                     placed[value] = before
             if gate:
-                placed[gate.gradient] = before
+                placed.update(dict.fromkeys(gate.values, before))
             if together and together[-1][:2] == (before, gate):
                 together[-1][2].extend(cloned)
             else:
@@ -141,6 +155,41 @@ class CloneSchedule:
             )
             for before, gate, cloned in together
         )
+
+    def _segment(
+        self,
+        window: Window,
+        before: range,
+        end: int,
+        cloned_for: dict[int, list[int]],
+        made: set[int],
+        kept: frozenset[int],
+    ) -> tuple[ClonePlacement, ...]:
+        """All clones of a window together, where it starts.
+
+        They wait for all that the operations right before it made for later ones. XLA then puts it
+        in memory, and does not keep what it is made of until it is read. So it does with the saved
+        results of cheap work that the window reads itself.
+        """
+        graph, start = self.graph, window.positions.start
+        cloned = sorted({position for positions in cloned_for.values() for position in positions})
+        leaves = tuple(sorted(self._leaves(self._operands(cloned), made)))
+        if not cloned:
+            return ()
+        behind = [value for position in before for value in graph.results[position]]
+        read = [v for v in self.forward.sinks_of(window) if v in kept and self.forward.cheap[v]]
+        readers = {
+            value: tuple(later)
+            for value in (*behind, *read)
+            if graph.size(value)
+            and value not in leaves
+            and not self.forward.constant[value]
+            and (later := [user for user in graph.users[value] if start <= user < end])
+        }
+        gate = None
+        if leaves and readers:
+            gate = Gate(tuple(readers), start, tuple(readers.values()))
+        return (ClonePlacement(start, tuple(cloned), leaves, gate),)
 
     def _operands(self, cloned: list[int]) -> set[int]:
         """The operands of cloned operations, results of one another included."""
@@ -157,18 +206,38 @@ class CloneSchedule:
         producers = self.graph.producers
         return max([placed.get(value, producers[value] + 1) for value in operands], default=0)
 
-    def _gate(self, position: int, earliest: int, placed: dict[int, int]) -> Gate | None:
+    def _gate(
+        self, position: int, earliest: int, placed: dict[int, int], code: range
+    ) -> Gate | None:
         """The gate of the clones for the operation at ``position``; None if there is none.
 
-        It is the latest gradient that is in memory in any case and still has readers. Results of
-        cheap work are no gates: XLA fuses them, and a barrier would force them into memory.
+        It is the latest value of the ``code`` behind the border that is in memory in any case and
+        still has readers there. Results of cheap work are no gates: XLA fuses them, and a barrier
+        would force them into memory.
         """
-        graph, gradients = self.graph, self.forward.gradients
-        youngest = bisect_left(self.forward.gradients_made_at, position)
-        for value in reversed(gradients[max(0, youngest - _FARTHEST_GRADIENT) : youngest]):
+        graph, gates = self.graph, self.forward.gates
+        youngest = bisect_left(self.forward.gates_made_at, position)
+        for value in reversed(gates[max(0, youngest - _FARTHEST_GATE) : youngest]):
+            if graph.producers[value] < code.start:
+                break
             before = max(earliest, placed.get(value, 0), graph.producers[value] + 1)
             if before <= position:
-                readers = tuple([user for user in graph.users[value] if user >= before])
+                readers = tuple([user for user in graph.users[value] if before <= user < code.stop])
                 if readers:
-                    return Gate(value, before, readers)
+                    return Gate((value,), before, (readers,))
         return None
+
+
+class _Recomputed:
+    """The values that a window recomputes where they are read."""
+
+    def __init__(self, forward: ForwardValues, window: Window, kept: frozenset[int]) -> None:
+        self._recomputable, self._producers = forward.recomputable, forward.graph.producers
+        self._made, self._kept = window.made, kept
+
+    def __contains__(self, value: int) -> bool:
+        return (
+            self._recomputable[value]
+            and self._producers[value] in self._made
+            and value not in self._kept
+        )

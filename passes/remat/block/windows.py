@@ -1,20 +1,22 @@
-"""The windows of the backward pass, and the values to save so that each window can recompute its
-reads.
+"""The windows behind the borders of a block, and the values to save so that each window can
+recompute what it reads.
 
 A value is recomputed at most once in a window, and only saved values live across windows. The
 length of the windows therefore bounds the memory of recomputed values. Each window has a minimum
-cut of its own. The windows are solved from the one that runs last (the first layers) to the one
-that runs first; a value that one window saves costs the next ones nothing.
+cut of its own. The windows are solved from the one that runs last (in a backward pass the first
+layers) to the one that runs first; a value that one window saves costs those before it nothing.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from hloom.passes.analysis.mincut import minimum_vertex_cut
-from hloom.passes.remat.block.values import ForwardValues
+from hloom.passes.remat.block.segments import Mirror
+from hloom.passes.remat.block.values import ForwardValues, Window
 from hloom.passes.remat.budget.pricing import Rates
 
 _SMALLEST_SEARCH, _SEARCH_SHARE = 256, 4
@@ -26,38 +28,72 @@ _LOSS_LENGTH = 48
 """The length of the loss's window in operations, about."""
 
 
-def split(forward: ForwardValues, length: int, *, loss_apart: bool = False) -> list[range]:
-    """Divides the block, from its first backward operation on, into windows of about ``length``.
+def split(
+    forward: ForwardValues,
+    length: int,
+    *,
+    loss_apart: bool = False,
+    segmented: bool = False,
+    nested: bool = False,
+) -> list[Window]:
+    """Divides the block, from its border on, into windows of about ``length`` operations.
 
-    A window ends where the fewest bytes of forward values are read both before and after the end.
-    With ``loss_apart`` the first window is short: it covers the backward pass of the loss, whose
-    forward values have short live ranges.
+    A window ends where the fewest bytes of values from before the border are read both before and
+    after the end.
+
+    Args:
+      forward: the block's values.
+      length: about how many operations a window has.
+      loss_apart: the first window is short: it covers the backward pass of the loss, whose forward
+        values have short live ranges.
+      segmented: a window recomputes no more than the part of the code before the border that
+        mirrors it; what that part reads from before itself is saved.
+      nested: there are windows after each of the block's borders, not only after the highest one.
     """
-    end = len(forward.graph.ops)
-    start = next((p for p, backward in enumerate(forward.backward) if backward), end)
-    crossing = _crossing(forward)
-    bounds = [start]
+    borders, end = forward.borders, len(forward.graph.ops)
+    starts = borders.positions if nested else (borders.highest,)
+    return [
+        window
+        for start, stop in pairwise([*starts, end])
+        for window in _windows(forward, range(start, stop), length, loss_apart, segmented)
+    ]
+
+
+def _windows(
+    forward: ForwardValues, code: range, length: int, loss_apart: bool, segmented: bool
+) -> list[Window]:
+    """The windows of the code behind one border."""
+    crossing = _crossing(forward, code)
+    mirror = Mirror(forward, code) if segmented else None
+    bounds, starts = [code.start], [code.start]
     ahead = min(length, _LOSS_LENGTH) if loss_apart else length
-    while end - bounds[-1] > 3 * ahead // 2:
-        nearest, farthest = bounds[-1] + max(ahead // 2, 1), bounds[-1] + 3 * ahead // 2
+    while code.stop - bounds[-1] > 3 * ahead // 2:
+        ends = range(bounds[-1] + max(ahead // 2, 1), bounds[-1] + 3 * ahead // 2 + 1)
         aim = bounds[-1] + ahead
-        bounds.append(
-            min(range(nearest, farthest + 1), key=lambda p: (crossing[p], abs(p - aim), p))
-        )
+        if mirror is None:
+            bounds.append(min(ends, key=lambda p: (crossing[p - code.start], abs(p - aim), p)))
+        else:
+            bounds.append(mirror.bound(ends, aim, starts[-1], crossing))
+            starts.append(mirror.start(bounds[-1], starts[-1]))
         ahead = length
-    return [range(first, stop) for first, stop in pairwise([*bounds, end])]
+    windows = [range(first, stop) for first, stop in pairwise([*bounds, code.stop])]
+    if mirror is None:
+        return [Window(window, range(code.start)) for window in windows]
+    return [
+        Window(window, range(start, code.start), before)
+        for window, start, before in zip(
+            windows, [*starts[1:], 0], [range(code.start, code.start), *windows], strict=False
+        )
+    ]
 
 
-def _crossing(forward: ForwardValues) -> list[int]:
-    """By position, the bytes of forward values with backward reads before and at or after it."""
-    change = [0] * (len(forward.graph.ops) + 1)
-    for value in forward.sinks:
-        first, last = forward.reads[value][0], forward.reads[value][-1]
-        change[first + 1] += forward.weights[value]
-        change[last + 1] -= forward.weights[value]
-    for position in range(1, len(change)):
-        change[position] += change[position - 1]
-    return change
+def _crossing(forward: ForwardValues, code: range) -> list[int]:
+    """By position, the bytes from before the code that are read before and at or after it."""
+    change = [0] * (len(code) + 1)
+    for value, first, last in forward.reads_within(code):
+        change[first + 1 - code.start] += forward.weights[value]
+        change[last + 1 - code.start] -= forward.weights[value]
+    return list(itertools.accumulate(change))
 
 
 @dataclass(frozen=True)
@@ -87,15 +123,17 @@ class PriceSchedule:
 
 def keep(
     forward: ForwardValues,
-    windows: Sequence[range],
+    windows: Sequence[Window],
     price_schedules: Sequence[PriceSchedule],
     solved: Solved | None = None,
-) -> frozenset[int]:
-    """The values to save, with the price schedule of each window.
+) -> tuple[frozenset[int], ...]:
+    """By window, the values that are saved for it and those that run later.
 
-    ``solved`` caches cuts; new ones are added.
+    ``price_schedules`` has the price schedule of each window; ``solved`` caches cuts, and new ones
+    are added.
     """
-    kept: set[int] = set()
+    kept: frozenset[int] = frozenset()
+    by_window: list[frozenset[int]] = []
     solved = {} if solved is None else solved
     prices = {
         price_schedule: price_schedule.prices(forward)
@@ -105,8 +143,9 @@ def keep(
         values, problem = _problem(forward, window, prices[price_schedule], kept)
         if problem not in solved:
             solved[problem] = problem.solve()
-        kept.update(values[number] for number in solved[problem])
-    return frozenset(kept)
+        kept = kept.union(values[number] for number in solved[problem])
+        by_window.append(kept)
+    return tuple(reversed(by_window))
 
 
 @dataclass(frozen=True)
@@ -134,11 +173,11 @@ Solved = dict[_Problem, frozenset[int]]
 
 
 def _problem(
-    forward: ForwardValues, window: range, price: Sequence[int], kept: set[int]
+    forward: ForwardValues, window: Window, price: Sequence[int], kept: frozenset[int]
 ) -> tuple[list[int], _Problem]:
     """A window's cut problem, with what other windows save; and its values by number."""
     sinks = forward.sinks_of(window)
-    reached = _reached(forward, sinks, kept)
+    reached = _reached(forward, window, kept)
     numbers = {value: number for number, value in enumerate(reached)}
     weights: list[int] = []
     sources: list[int] = []
@@ -156,15 +195,21 @@ def _problem(
     return list(reached), problem
 
 
-def _reached(forward: ForwardValues, sinks: Sequence[int], kept: set[int]) -> dict[int, bool]:
-    """The values from which the sinks are computed, nearest first, and which are recomputable."""
+def _reached(forward: ForwardValues, window: Window, kept: frozenset[int]) -> dict[int, bool]:
+    """The values from which a window's sinks are computed, nearest first, and whether each is
+    recomputable."""
+    sinks = forward.sinks_of(window)
     most = max(_SMALLEST_SEARCH, _SEARCH_SHARE * len(sinks))
+    if window.is_segment:
+        most = len(forward.weights)  # the segment bounds the search
     reached: dict[int, bool] = {}
     queue = list(sinks)
     for value in queue:  # grows while it is walked
         if value in reached:
             continue
-        recomputable = len(reached) < most and forward.recomputable[value] and value not in kept
+        recomputable = (
+            len(reached) < most and value not in kept and forward.may_recompute(value, window)
+        )
         reached[value] = recomputable
         if recomputable:
             queue += forward.made_of[value]

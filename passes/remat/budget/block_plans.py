@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from jax.extend.mlir import ir
 
 from hloom.passes.remat.block.schedule import CloneSchedule
-from hloom.passes.remat.block.values import ForwardValues
+from hloom.passes.remat.block.values import ForwardValues, Window
 from hloom.passes.remat.block.windows import PriceSchedule, Solved, keep, split
 from hloom.passes.remat.budget.price_grid import EXPENSIVE_PRICES, STEPS, Candidate, PriceGrid
+from hloom.passes.remat.budget.pricing import Rates
+
+_Split = tuple[int, bool, bool, bool]
+"""What the windows of a candidate depend on."""
+
+_Kept = tuple[frozenset[int], ...]
+"""What is saved, by window."""
 
 
 class BlockPlans:
@@ -18,20 +26,22 @@ class BlockPlans:
     def __init__(self, forwards: Mapping[ir.Block, ForwardValues], price_grid: PriceGrid) -> None:
         self.forwards, self.price_grid = forwards, price_grid
         self._solved: Solved = {}
-        self._windows: dict[tuple[ForwardValues, int, bool], list[range]] = {}
-        self._keeps: dict[tuple[ForwardValues, Candidate], frozenset[int]] = {}
-        self._schedules: dict[tuple[ForwardValues, int, bool, frozenset[int]], CloneSchedule] = {}
+        self._windows: dict[tuple[ForwardValues, _Split], list[Window]] = {}
+        self._keeps: dict[tuple[ForwardValues, Candidate], _Kept] = {}
+        self._schedules: dict[tuple[ForwardValues, _Split, _Kept], CloneSchedule] = {}
 
     @property
     def longest(self) -> int:
-        """Operations of the longest backward pass; 0 where nothing may be recomputed."""
-        return max((sum(forward.backward) for forward in self.forwards.values()), default=0)
+        """Operations behind the highest border of a block; 0 where nothing may be recomputed."""
+        return max(
+            (len(one.graph.ops) - one.borders.highest for one in self.forwards.values()), default=0
+        )
 
     def kept_bytes(self, candidate: Candidate) -> dict[ir.Block, int]:
         """By block, the bytes of saved values, without results of its loops."""
         return {
             forward.graph.block: forward.weigh(
-                self._kept(forward, windows, candidate) - forward.of_loops
+                self._kept(forward, windows, candidate)[0] - forward.of_loops
             )
             for forward, windows in self._windowed(candidate)
         }
@@ -43,45 +53,58 @@ class BlockPlans:
             for forward, windows in self._windowed(candidate)
         }
 
-    def _windowed(self, candidate: Candidate) -> Iterator[tuple[ForwardValues, list[range]]]:
+    def _windowed(self, candidate: Candidate) -> Iterator[tuple[ForwardValues, list[Window]]]:
         """The blocks that a candidate rewrites, with their windows."""
         for forward in self.forwards.values() if candidate.window_length else ():
-            key = forward, candidate.window_length, candidate.cheap_prefix > 0
+            key = forward, _split_of(candidate)
             if key not in self._windows:
                 self._windows[key] = split(
-                    forward, candidate.window_length, loss_apart=candidate.cheap_prefix > 0
+                    forward,
+                    candidate.window_length,
+                    loss_apart=candidate.cheap_prefix > 0,
+                    segmented=candidate.segmented,
+                    nested=candidate.nested,
                 )
             yield forward, self._windows[key]
 
     def _schedule(
-        self, forward: ForwardValues, windows: Sequence[range], candidate: Candidate
+        self, forward: ForwardValues, windows: Sequence[Window], candidate: Candidate
     ) -> CloneSchedule:
         kept = self._kept(forward, windows, candidate)
-        key = forward, candidate.window_length, candidate.cheap_prefix > 0, kept
+        key = forward, _split_of(candidate), kept
         if key not in self._schedules:
             self._schedules[key] = CloneSchedule(forward, windows, kept)
         return self._schedules[key]
 
     def _kept(
-        self, forward: ForwardValues, windows: Sequence[range], candidate: Candidate
-    ) -> frozenset[int]:
+        self, forward: ForwardValues, windows: Sequence[Window], candidate: Candidate
+    ) -> _Kept:
         key = forward, candidate
         if key not in self._keeps:
             self._keeps[key] = self._keep(forward, windows, candidate)
         return self._keeps[key]
 
     def _keep(
-        self, forward: ForwardValues, windows: Sequence[range], candidate: Candidate
-    ) -> frozenset[int]:
+        self, forward: ForwardValues, windows: Sequence[Window], candidate: Candidate
+    ) -> _Kept:
         price_index, step = candidate.price_index, candidate.step
         price_schedule = PriceSchedule.flat(self.price_grid.rates(price_index))
         if step:
-            made = [p for p, backward in enumerate(forward.backward) if not backward]
-            border = made[len(made) * (STEPS - step) // STEPS]
+            border = forward.borders.highest * (STEPS - step) // STEPS
             price_schedule = PriceSchedule(
                 self.price_grid.rates(price_index), self.price_grid.rates(price_index + 1), border
             )
-        only_cheap = PriceSchedule.flat(self.price_grid.rates(max(price_index, EXPENSIVE_PRICES)))
+        rates = self.price_grid.rates(max(price_index, EXPENSIVE_PRICES))
+        only_cheap = PriceSchedule.flat(Rates(math.inf, math.inf) if candidate.segmented else rates)
         prefix = min(candidate.cheap_prefix, len(windows))
         price_schedules = [only_cheap] * prefix + [price_schedule] * (len(windows) - prefix)
         return keep(forward, windows, price_schedules, self._solved)
+
+
+def _split_of(candidate: Candidate) -> _Split:
+    return (
+        candidate.window_length,
+        candidate.cheap_prefix > 0,
+        candidate.segmented,
+        candidate.nested,
+    )

@@ -43,6 +43,9 @@ from hloom.passes.remat.scan.plan import BlockScans, ScanPlan
 _HALVINGS = 2, 1, 3, 4, 5
 """The window lengths to try: the length of the backward pass, halved this often, in this order."""
 
+_SEGMENTED = 4
+"""How many of the window lengths are tried with segments, too."""
+
 _LONG, _HALVINGS_IF_LONG = 12_000, (3, 4)
 """A program of more than `_LONG` operations is long: few candidates can be estimated in time, and
 only windows of these lengths are tried."""
@@ -107,7 +110,7 @@ class Model:
             and not any(op in loops or has_remat_name(op) for op in walk.ancestors(block))
             and (
                 forward := ForwardValues(self._graphs[block], min_bytes, self.pricing, loops)
-            ).weigh(frozenset(forward.sinks))
+            ).weigh(forward.read_across)
         }
         price_grid = PriceGrid(self._middle_rate())
         self.block_plans = BlockPlans(forwards, price_grid)
@@ -133,6 +136,19 @@ class Model:
         if longest and not lengths:
             lengths = [longest]
         return (*lengths, 0) if self.pairs else tuple(lengths)
+
+    def columns(self) -> tuple[Candidate, ...]:
+        """The candidates to try, each at all prices."""
+        lengths = self.lengths()
+        plain = tuple(Candidate(length, 0) for length in lengths)
+        segmented = tuple(
+            Candidate(length, 0, segmented=True) for length in lengths[:_SEGMENTED] if length
+        )
+        several = any(len(f.borders.positions) > 1 for f in self.block_plans.forwards.values())
+        nested = (
+            tuple(dataclasses.replace(one, nested=True) for one in segmented) if several else ()
+        )
+        return (*plain, *segmented, *nested)
 
     def kept_bytes(self, candidate: Candidate) -> int:
         """The bytes that are saved at one time for the backward pass; quicker than an estimate.

@@ -115,7 +115,6 @@ class FrontierAnalysis:
     def obstacle(self) -> RematObstacle | None:
         """Why the program, or its straight-line part, cannot be rewritten."""
         return obstacle_of(
-            self.model.operations,
             keeps_barriers=self.target.keeps_barriers,
             scans=bool(self.model.pairs),
             lines=bool(self.model.block_plans.forwards),
@@ -178,15 +177,16 @@ class FrontierAnalysis:
         lowest = self.floor.estimate.candidate
         if lowest is None:
             return list(known.values())
-        length = lowest.window_length
+        lowest = replace(lowest, cheap_prefix=0)
         column = {
             candidate.price: one
             for candidate, one in known.items()
-            if candidate is not None and candidate.window_length == length
+            if candidate is not None and replace(lowest, price=candidate.price) == candidate
         }
         column[_TOP] = known[None]
-        enough = self.model.simulated + count - len(undominated(known.values(), by_memory_and_time))
-        while self.model.simulated < enough and self._has_time():
+        enough = len(_distinct(known.values(), column.values())) + count
+        enough -= len(undominated(known.values(), by_memory_and_time))
+        while len(_distinct(known.values(), column.values())) < enough and self._has_time():
             prices = sorted(price for price in column if price >= lowest.price)
             gaps = [
                 (_weight(column[low], column[high], low, high), low, high)
@@ -196,7 +196,7 @@ class FrontierAnalysis:
             if not weight:
                 break
             price = _between(low, high)
-            column[price] = self.model.estimate(Candidate(length, price))
+            column[price] = self.model.estimate(replace(lowest, price=price))
         return [*known.values(), *column.values()]
 
     def _with_budget(self, point: FrontierPoint, unit_bytes: int) -> FrontierPoint:
@@ -284,6 +284,10 @@ def undominated(found: Iterable[_T], measure: Callable[[_T], tuple[int, float]])
         if not kept or measure(one)[0] < measure(kept[-1])[0]:
             kept.append(one)
     return kept
+
+
+def _distinct(*found: Iterable[Estimate]) -> set[tuple[int, float]]:
+    return {by_memory_and_time(estimate) for some in found for estimate in some}
 
 
 def by_memory_and_time(estimate: Estimate) -> tuple[int, float]:

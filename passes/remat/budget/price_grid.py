@@ -35,11 +35,15 @@ class Candidate:
         upper one.
       cheap_prefix: the number of windows, of those that run first, that recompute cheap work only.
         What they would recompute is mostly in memory at that time in any case.
+      segmented: a window recomputes no more than the part of the code that mirrors it.
+      nested: there are windows behind each border of a block, not only behind the highest one.
     """
 
     window_length: int
     price: int
     cheap_prefix: int = 0
+    segmented: bool = False
+    nested: bool = False
 
     @property
     def price_index(self) -> int:

@@ -30,6 +30,9 @@ _FAR = 1.5
 """Prices between two that both take this many times the least memory are not tried."""
 
 
+_INDISTINCT = 1.01
+"""Added times that differ by less than this factor are the same."""
+
 _MOST_WORK, _MOST_WORK_IF_LONG, _FEWEST = 1_000_000, 500_000, 6
 """The number of operations that may be simulated for one plan, over all its candidates, and the
 number of candidates that are always allowed. They bound the planning time of long programs to 10
@@ -65,37 +68,42 @@ class Search:
         ``fits`` decides whether an estimate fits; it must accept less memory if it accepts more.
         ``tried`` corrects the model's memory.
         """
-        lengths = self.model.lengths()
-        if fits(self.estimate(None)) or not lengths:
+        columns = self.model.columns()
+        if fits(self.estimate(None)) or not columns:
             return
-        guess = self._guess(lengths[0], limit_bytes)
-        best: tuple[float, int, int] | None = None
-        for length in lengths:
+        guess = self._guess(columns[0], limit_bytes)
+        best: dict[tuple[bool, bool], Estimate] = {}
+        for column in columns:
+            family = column.segmented, column.nested
             wanted = 0
-            if best and (self.model.seconds(Candidate(length, guess * STEPS)), -length) > best[:2]:
+            if family in best and self._is_dearer(_at(column, guess), best[family]):
                 wanted = guess + 1  # at lower prices it would add more time than the best
-            price_index = self._highest(length, fits, max(guess, wanted), wanted)
+            price_index = self._highest(column, fits, max(guess, wanted), wanted)
             if price_index is None:
                 continue
             guess = price_index
-            found = self._at(length, price_index, 0).seconds, -length, price_index
-            best = min(best or found, found)
+            found = self.estimate(_at(column, price_index))
+            best[family] = _better(best.get(family, found), found)
             if price_index >= EXPENSIVE_PRICES or self.left <= _LEFT_FOR_STEPS:
-                break  # if only cheap work is recomputed, the window length matters little
+                break  # if only cheap work is recomputed, the windows matter little
+        for found in best.values():
+            if found.candidate is not None:
+                self._between(found.candidate, fits, limit_bytes, tried)
         if best:
-            _, negative, price_index = best
-            self._between(-negative, price_index, fits, limit_bytes, tried)
             self._try_cheap_prefix(fits)
 
-    def _guess(self, length: int, limit_bytes: float) -> int:
+    def _is_dearer(self, candidate: Candidate, best: Estimate) -> bool:
+        """Whether a candidate costs more than the best one, without an estimate of its memory."""
+        if candidate.segmented:
+            return self.model.seconds(candidate) > best.seconds * _INDISTINCT
+        return _cost(Estimate(candidate, 0, self.model.seconds(candidate))) > _cost(best)
+
+    def _guess(self, column: Candidate, limit_bytes: float) -> int:
         """About the highest price index that fits, by the bytes of saved values alone."""
         low, high = 0, PRICES
         while high - low > 1:
             middle = (low + high) // 2
-            if (
-                self.model.kept_bytes(Candidate(length, middle * STEPS))
-                <= limit_bytes * _KEPT_SHARE
-            ):
+            if self.model.kept_bytes(_at(column, middle)) <= limit_bytes * _KEPT_SHARE:
                 low = middle
             else:
                 high = middle
@@ -108,35 +116,36 @@ class Search:
         if lowest is not None and lowest.candidate is not None and self.left > 0:
             middle = lowest.candidate.price // STEPS
             for price_index in (middle - 2, middle + 2):
-                grid.append(self._at(lowest.candidate.window_length, max(price_index, 0), 0))
+                grid.append(self.estimate(_at(lowest.candidate, max(price_index, 0))))
             if lowest.candidate.window_length:
                 grid.append(self.estimate(dataclasses.replace(lowest.candidate, cheap_prefix=1)))
         return [self.estimate(None), *grid]
 
     def _grid(self) -> list[Estimate]:
-        """Estimates for each window length, at price indices that may take the least memory."""
+        """Estimates of each column, at price indices that may take the least memory."""
         grid: list[Estimate] = []
         ceiling = EXPENSIVE_PRICES
-        for length in self.model.lengths():
-            column: dict[int, Estimate] = {}
+        for column in self.model.columns():
+            known: dict[int, Estimate] = {}
             for price_index in _FLOOR_PRICES if self.left > 0 else _FLOOR_PRICES[:1]:
-                least = min((one.temp_bytes for one in (*grid, *column.values())), default=math.inf)
-                if price_index >= ceiling or self._is_far(price_index, column, least):
+                least = min((one.temp_bytes for one in (*grid, *known.values())), default=math.inf)
+                if price_index >= ceiling or self._is_far(price_index, known, least):
                     continue
-                if self.model.kept_bytes(Candidate(length, price_index * STEPS)) > least:
-                    ceiling = price_index  # other window lengths save no fewer bytes
+                if self.model.kept_bytes(_at(column, price_index)) > least:
+                    if not column.segmented:
+                        ceiling = price_index  # other windows save no fewer bytes
                     continue
-                column[price_index] = self._at(length, price_index, 0)
-            grid += column.values()
+                known[price_index] = self.estimate(_at(column, price_index))
+            grid += known.values()
         return grid
 
-    def _is_far(self, price_index: int, column: Mapping[int, Estimate], least_bytes: float) -> bool:
+    def _is_far(self, price_index: int, known: Mapping[int, Estimate], least_bytes: float) -> bool:
         """Whether a price index need not be tried for less memory, by its neighbours' estimates."""
-        below = max((other for other in column if other < price_index), default=None)
-        above = min((other for other in column if other > price_index), default=None)
+        below = max((other for other in known if other < price_index), default=None)
+        above = min((other for other in known if other > price_index), default=None)
         if below is None or above is None:
             return False
-        one, other = column[below], column[above]
+        one, other = known[below], known[above]
         if self.model.are_alike(one.candidate, other.candidate):
             return True
         return min(one.temp_bytes, other.temp_bytes) > least_bytes * _FAR
@@ -156,16 +165,13 @@ class Search:
                 break
             cheap_prefix *= 2
 
-    def _at(self, length: int, price_index: int, step: int) -> Estimate:
-        return self.estimate(Candidate(length, price_index * STEPS + step))
-
     def _highest(
-        self, length: int, fits: Callable[[Estimate], bool], guess: int, wanted: int
+        self, column: Candidate, fits: Callable[[Estimate], bool], guess: int, wanted: int
     ) -> int | None:
         """The highest price index that fits, ``wanted`` or above, searched from a guess."""
 
         def holds(price_index: int) -> bool:
-            return fits(self._at(length, price_index, 0))
+            return fits(self.estimate(_at(column, price_index)))
 
         if self.model.is_long and self.left <= 0:
             return 0 if wanted == 0 and holds(0) else None
@@ -190,18 +196,19 @@ class Search:
 
     def _between(
         self,
-        length: int,
-        price_index: int,
+        base: Candidate,
         fits: Callable[[Estimate], bool],
         limit_bytes: float,
         tried: Sequence[Measurement],
     ) -> None:
-        """Tries steps between two grid prices: by linear interpolation first, then by bisection."""
+        """Tries steps from a grid price to the next: by linear interpolation, then by bisection."""
+        price_index = base.price_index
 
         def missing(step: int) -> float:
-            return limit_bytes - corrected_bytes(self._at(length, price_index, step), tried)
+            estimate = self.estimate(_at(base, price_index, step))
+            return limit_bytes - corrected_bytes(estimate, tried)
 
-        even = Candidate(length, (price_index + 1) * STEPS) in self.estimates
+        even = _at(base, price_index + 1) in self.estimates
         low, high = 0, STEPS
         for number in itertools.count():
             if high - low <= 1 or self.left <= 0:
@@ -211,10 +218,15 @@ class Search:
                 middle = STEPS - 1  # stacks grow in large steps: the last one may fit
             elif even and number < _EVEN_STEPS:
                 middle = _evenly_between(low, high, missing(low), missing(high))
-            if fits(self._at(length, price_index, middle)):
+            if fits(self.estimate(_at(base, price_index, middle))):
                 low = middle
             else:
                 high = middle
+
+
+def _at(column: Candidate, price_index: int, step: int = 0) -> Candidate:
+    """The candidate of a column at a price."""
+    return dataclasses.replace(column, price=price_index * STEPS + step)
 
 
 def _evenly_between(low: int, high: int, below: float, above: float) -> int:
@@ -224,15 +236,30 @@ def _evenly_between(low: int, high: int, below: float, above: float) -> int:
 
 
 def cheapest(estimates: Iterable[Estimate]) -> Estimate | None:
-    """The estimate of least added time; of several, the one with the longest windows."""
+    """The estimate of least added time; of several, one without segments and with long windows."""
     return min(estimates, key=_cost, default=None)
 
 
-def _cost(estimate: Estimate) -> tuple[float, int, int]:
+def _better(one: Estimate, other: Estimate) -> Estimate:
+    """The cheaper of two estimates at grid prices.
+
+    With segments, whose lengths make little difference there, that with more room for the steps.
+    """
+    first, second = sorted([one, other], key=_cost)
+    if second.seconds <= first.seconds * _INDISTINCT and _is_segmented(first):
+        return min(first, second, key=lambda estimate: estimate.temp_bytes)
+    return first
+
+
+def _is_segmented(estimate: Estimate) -> bool:
+    return estimate.candidate is not None and estimate.candidate.segmented
+
+
+def _cost(estimate: Estimate) -> tuple[float, bool, int, int]:
     candidate = estimate.candidate
     if candidate is None:
-        return 0.0, 0, 0
-    return estimate.seconds, -candidate.window_length, -candidate.price
+        return 0.0, False, 0, 0
+    return estimate.seconds, candidate.segmented, -candidate.window_length, -candidate.price
 
 
 def corrected_bytes(estimate: Estimate, tried: Sequence[Measurement]) -> float:
@@ -252,4 +279,8 @@ def _distance(one: Estimate, other: Estimate) -> float:
     distance = abs(math.log(max(one.temp_bytes, 1) / max(other.temp_bytes, 1)))
     if one.candidate is None or other.candidate is None:
         return distance + (one.candidate != other.candidate)
-    return distance + 0.5 * (one.candidate.window_length != other.candidate.window_length)
+    return distance + 0.5 * (_windows(one.candidate) != _windows(other.candidate))
+
+
+def _windows(candidate: Candidate) -> tuple[int, bool, bool]:
+    return candidate.window_length, candidate.segmented, candidate.nested

@@ -31,9 +31,9 @@ class _CloneWriter:
             for position, values in window.reads.items()
         }
         self.held: dict[int, int] = {}
-        """The result of the last barrier over a gradient."""
-        self.holds: dict[int, list[int]] = {}
-        """By position, the gradients that it reads from the last barrier over them."""
+        """By gate, the result of the last barrier over it."""
+        self.holds: dict[int, dict[int, None]] = {}
+        """By position, the gates that it reads from the last barrier over them."""
         self.groups: dict[int, list[tuple[int, ClonePlacement]]] = {}
         for number, window in enumerate(schedule.windows):
             for placement in window.placements:
@@ -47,7 +47,8 @@ class _CloneWriter:
                 reader
                 for _, placement in placements
                 if placement.gate is not None
-                for reader in placement.gate.readers
+                for readers in placement.gate.readers
+                for reader in readers
             )
         for position in sorted(touched):
             self._copy_until(done, position)
@@ -106,18 +107,16 @@ class _CloneWriter:
         """Writes the group's barrier; maps its leaves to the barrier's results."""
         if not placement.leaves:
             return {}
-        read = list(placement.leaves)
-        gate = placement.gate
-        if gate is not None:
-            read.append(self.held.get(gate.gradient, gate.gradient))
+        gate, held = placement.gate, self.held
+        gates = gate.values if gate is not None else ()
+        read = [*placement.leaves, *(held.get(value, value) for value in gates)]
         made = [self._copy(value) for value in read]
         self._emit(BufferUse.ALIAS, read, made, 0)
         if gate is not None:
-            self.held[gate.gradient] = made[-1]
-            for reader in gate.readers:
-                gradients = self.holds.setdefault(reader, [])
-                if gate.gradient not in gradients:
-                    gradients.append(gate.gradient)
+            held.update(zip(gates, made[len(placement.leaves) :], strict=True))
+            for value, readers in zip(gates, gate.readers, strict=True):
+                for reader in readers:
+                    self.holds.setdefault(reader, {})[value] = None
         return dict(zip(placement.leaves, made, strict=False))
 
     def _copy(self, value: int) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -148,10 +150,12 @@ HALF = Remat(budget=Budget(percent=50))
 @pytest.mark.parametrize(
     ("obstacle", "reason"),
     [
-        ("no-backward", "Nothing is recomputed: no backward pass was found"),
         ("no-barriers", "Nothing is recomputed: the CPU compiler of jaxlib 0.10 keeps no"),
         ("only-scans", "Its straight-line part is left as it is: the CPU compiler of jaxlib 0.10"),
-        ("nothing-read", "Nothing is recomputed: the backward pass reads no value"),
+        (
+            "nothing-held",
+            "Nothing is recomputed: nothing of min_bytes or more that may be computed",
+        ),
         (None, "Nothing is recomputed: no recomputation that was tried lowers the peak."),
     ],
 )
@@ -180,27 +184,41 @@ def test_a_share_needs_two_compiles() -> None:
     assert "compiles=1 leaves no compile beyond that one" in found.text
 
 
-@pytest.mark.parametrize("temp_bytes", [0, 2, MIB - 1])
-def test_a_share_is_not_of_helper_programs(temp_bytes: int) -> None:
-    assert complaint(HALF, attempt(temp_bytes, "no-backward")) is None
+def test_a_share_is_not_of_helper_programs() -> None:
+    assert complaint(HALF, attempt(2, "helper")) is None
 
 
-def test_helper_programs_are_small_and_have_no_backward_pass() -> None:
-    large = complaint(HALF, attempt(MIB, "no-backward"))
+@pytest.mark.parametrize(
+    ("function", "options", "is_helper"),
+    [
+        (jnp.sin, {}, True),
+        (jnp.sin, {"helper_bytes": 0}, False),
+        (lambda x: x @ x, {}, False),
+    ],
+)
+def test_helper_programs_are_small_and_have_no_product(
+    function: Callable[..., Any], options: dict[str, Any], is_helper: bool
+) -> None:
+    module = lowered(lambda x: function(jnp.sort(x)), spec(64, 64))
+    with module.context, ir.Location.unknown():
+        plan = Remat(budget=Budget(percent=50), **options).plan_after(module, Target(), ())
+    assert (plan.record.obstacle is RematObstacle.HELPER) == is_helper
+
+
+def test_of_programs_that_hold_nothing_one_is_told_of() -> None:
+    large = complaint(HALF, attempt(MIB, "nothing-held"))
     assert large is not None
     assert "raise helper_bytes" in large.text
     # Of many such programs in a process one is told of.
-    assert large.topic == "no-backward"
-    for obstacle in ("no-barriers", "nothing-read", None):
+    assert large.topic == "nothing-held"
+    for obstacle in ("no-barriers", None):
         small = complaint(HALF, attempt(2, obstacle))
         assert small is not None
         assert small.topic == ""
-    everything = Remat(budget=Budget(percent=50), helper_bytes=0)  # type: ignore[arg-type]
-    assert complaint(everything, attempt(2, "no-backward")) is not None
 
 
 def test_a_size_bounds_helper_programs_as_well() -> None:
-    found = complaint(Remat(budget=Budget(size_bytes=1)), attempt(2, "no-backward"))
+    found = complaint(Remat(budget=Budget(size_bytes=1)), attempt(2, "nothing-held"))
     assert found is not None
     assert "helper_bytes" not in found.text
 
@@ -226,9 +244,9 @@ def test_what_is_only_planned_is_not_said_to_be_compiled() -> None:
 def test_after_some_obstacles_no_plan_can_follow() -> None:
     final = {each for each in RematObstacle if RematRecord(obstacle=each).is_final}
     assert final == {
-        RematObstacle.NO_BACKWARD,
+        RematObstacle.HELPER,
         RematObstacle.NO_BARRIERS,
-        RematObstacle.NOTHING_READ,
+        RematObstacle.NOTHING_HELD,
     }
     assert not RematRecord().is_final
     assert RematRecord(unplanned="it has no entry").is_final

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import pytest
 from jax.extend.mlir import ir
 from support.programs.chains import scanned, unrolled
@@ -24,6 +25,7 @@ from hloom.passes.remat.budget.frontier import (
     knees,
     undominated,
 )
+from hloom.passes.remat.obstacle import RematObstacle
 from hloom.passes.remat.plan import BudgetPlanner
 from hloom.passes.remat.record import Estimate, RematRecord
 
@@ -165,11 +167,10 @@ def test_the_figures_of_compiles_correct_the_model() -> None:
         assert point.temp_bytes == 2 * plain.temp_bytes
 
 
-def test_without_a_backward_pass_there_is_one_point() -> None:
-    with analysis_of(unrolled) as analysis:
+def test_where_nothing_is_held_there_is_one_point() -> None:
+    with analysis_of(lambda x, w: jnp.tanh(x)) as analysis:
         assert [point.budget for point in analysis.along(10)] == [None]
-        assert analysis.obstacle is not None
-        assert "no backward pass" in analysis.obstacle.sentence
+        assert analysis.obstacle is RematObstacle.NOTHING_HELD
 
 
 def test_a_long_program_has_few_points(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,8 @@ from support.ir_blocks import BlockOf
 from support.training_blocks import TrainingBlock, random_lines
 
 from hloom.passes.analysis.cost import CPU_SPEED
-from hloom.passes.remat.block.schedule import BackwardWindow, ClonePlacement, CloneSchedule
-from hloom.passes.remat.block.values import ForwardValues
+from hloom.passes.remat.block.schedule import ClonePlacement, CloneSchedule, WindowClones
+from hloom.passes.remat.block.values import ForwardValues, Window
 from hloom.passes.remat.block.windows import PriceSchedule, keep, split
 from hloom.passes.remat.budget.pricing import Pricing, Rates
 
@@ -20,9 +20,8 @@ PRICING = Pricing(CPU_SPEED)
 def schedule_of(block: TrainingBlock, *windows: tuple[str, str], kept: str = "") -> CloneSchedule:
     """The schedule where each window is from one value's operation to another's."""
     ranges = [range(block.position(first), block.position(last) + 1) for first, last in windows]
-    return CloneSchedule(
-        block.forward, ranges, frozenset(block.number[name] for name in kept.split())
-    )
+    saved = frozenset(block.number[name] for name in kept.split())
+    return CloneSchedule(block.forward, list(map(block.window, ranges)), [saved] * len(ranges))
 
 
 def told(block: TrainingBlock, placement: ClonePlacement) -> tuple[str, list[str], list[str], str]:
@@ -32,7 +31,7 @@ def told(block: TrainingBlock, placement: ClonePlacement) -> tuple[str, list[str
         *block.made_at([placement.before]),
         block.made_at(placement.cloned),
         block.names(placement.leaves),
-        block.names([gate.gradient])[0] if gate else "",
+        " ".join(block.names(gate.values)) if gate else "",
     )
 
 
@@ -132,7 +131,7 @@ def test_the_youngest_gradient_that_is_still_read_holds_the_clones(block_of: Blo
     # Right after ``held``: nothing later is both in memory and still read.
     assert told(block, placement) == ("dead", ["b"], ["a"], "held")
     assert placement.gate is not None
-    assert block.made_at(placement.gate.readers) == ["dead", "cheap", "i"]
+    assert block.made_at(placement.gate.readers[0]) == ["dead", "cheap", "i"]
 
 
 def test_the_reader_itself_may_be_the_gradients_only_reader(block_of: BlockOf) -> None:
@@ -141,7 +140,7 @@ def test_the_reader_itself_may_be_the_gradients_only_reader(block_of: BlockOf) -
     (placement,) = window.placements
     assert told(block, placement) == ("h", ["b"], ["a"], "g")
     assert placement.gate is not None
-    assert block.made_at(placement.gate.readers) == ["h"]
+    assert block.made_at(placement.gate.readers[0]) == ["h"]
 
 
 def test_without_a_gradient_clones_stand_right_before_their_reader(block_of: BlockOf) -> None:
@@ -183,29 +182,75 @@ def test_clones_do_not_stand_before_what_they_read(block_of: BlockOf) -> None:
     ]
 
 
-def test_clones_and_the_next_ones_wait_for_a_late_leaf(block_of: BlockOf) -> None:
-    """The next are held by the same gradient, which has passed the first ones' barrier."""
+def test_what_is_made_behind_the_border_is_not_made_again(block_of: BlockOf) -> None:
+    lines = "a call x\nb tanh a\n---\ng call d\nc tanh b\nh call g c\ni call h b"
+    block = TrainingBlock(block_of, lines)
+    (window,) = schedule_of(block, ("g", "i"), kept="a").windows
+    assert [told(block, each) for each in window.placements] == [("c", ["b"], ["a"], "g")]
+    assert sorted(window.reads) == [block.position("c"), block.position("i")]
+
+
+def nested(block_of: BlockOf) -> tuple[TrainingBlock, CloneSchedule]:
+    """A block where a window behind the second border makes again what reads the first's clones."""
     block = TrainingBlock(
         block_of,
         """
         a call x
         b tanh a
-        e sine a
         ---
         g call d
+        h tanh b
+        i call g h
         ---
-        late call x
-        c add b late
-        ---
-        h add g c
-        i add h e
-        j call i g
+        j call i
+        k call j h
         """,
     )
-    (window,) = schedule_of(block, ("g", "j"), kept="a late").windows
-    assert [told(block, each) for each in window.placements] == [
-        ("c", ["b", "e", "c"], ["a", "late"], "g")
+    first, second = block.position("g"), block.position("j")
+    windows = [
+        Window(range(first, second), range(first)),
+        Window(range(second, len(block.forward.graph.ops)), range(second)),
     ]
+    kept = frozenset({block.number["a"], block.number["i"]})
+    return block, CloneSchedule(block.forward, windows, [kept, kept])
+
+
+def test_windows_behind_a_later_border_are_written_first(block_of: BlockOf) -> None:
+    block, schedule = nested(block_of)
+    late, early = schedule.windows
+    assert [told(block, each) for each in late.placements] == [("k", ["b", "h"], ["a"], "j")]
+    assert [told(block, each) for each in early.placements] == [("h", ["b"], ["a"], "g")]
+    # What is read behind the next border does not wait for this one's clones.
+    assert early.placements[0].gate is not None
+    assert block.made_at(early.placements[0].gate.readers[0]) == ["i"]
+
+
+def test_a_segment_is_cloned_together_where_its_window_starts(block_of: BlockOf) -> None:
+    """It waits for all that the operations before its window made, and for what it reads itself."""
+    block = TrainingBlock(
+        block_of,
+        """
+        a call x
+        b tanh a
+        c tanh b
+        e tanh a
+        ---
+        g call d
+        h tanh g
+        i call h
+        j call i b
+        k call h c
+        l call k e
+        """,
+    )
+    border, start = block.position("g"), block.position("i")
+    window = Window(range(start, start + 5), range(border), range(border, start))
+    kept = frozenset({block.number["a"], block.number["e"]})
+    (found,) = CloneSchedule(block.forward, [window], [kept]).windows
+    assert [told(block, each) for each in found.placements] == [("i", ["b", "c"], ["a"], "e h")]
+    (placement,) = found.placements
+    assert placement.gate is not None
+    assert [block.made_at(readers) for readers in placement.gate.readers] == [["i", "k"], ["l"]]
 
 
 def test_neighbours_with_one_place_and_gradient_are_cloned_together(block_of: BlockOf) -> None:
@@ -230,16 +275,20 @@ def test_neighbours_with_one_place_and_gradient_are_cloned_together(block_of: Bl
 # Of blocks drawn at random.
 
 
-def drawn(block_of: BlockOf, seed: int) -> tuple[ForwardValues, list[range], CloneSchedule]:
+def drawn(block_of: BlockOf, seed: int) -> tuple[ForwardValues, list[Window], CloneSchedule]:
     forward = TrainingBlock(block_of, random_lines(seed), PRICING).forward
     windows = split(forward, 8)
+    return forward, windows, CloneSchedule(forward, windows, keep_of(forward, windows, seed))
+
+
+def keep_of(forward: ForwardValues, windows: list[Window], seed: int) -> tuple[frozenset[int], ...]:
     rates = Rates(expensive=0.0 if seed % 2 else 1e7, cheap=0.0)
-    kept = keep(forward, windows, [PriceSchedule.flat(rates)] * len(windows))
-    return forward, windows, CloneSchedule(forward, windows, kept)
+    return keep(forward, windows, [PriceSchedule.flat(rates)] * len(windows))
 
 
-def window_around(windows: list[range], window: BackwardWindow) -> range:
-    return next(each for each in windows if min(window.reads) in each)
+def window_around(windows: list[Window], window: WindowClones) -> range:
+    positions = (each.positions for each in windows)
+    return next(each for each in positions if min(window.reads) in each)
 
 
 SEEDS = pytest.mark.parametrize("seed", range(25))
@@ -271,10 +320,18 @@ def test_every_reader_has_clones_and_nothing_is_cloned_for_nobody(
 ) -> None:
     forward, windows, schedule = drawn(block_of, seed)
     graph = forward.graph
+    kept = keep_of(forward, windows, seed)
     assert {reader: v for window in schedule.windows for reader, v in window.reads.items()} == {
         position: missing
-        for position, values in forward.backward_reads.items()
-        if (missing := [value for value in values if value not in schedule.kept])
+        for window, saved in zip(windows, kept, strict=True)
+        for position in window.positions
+        if (
+            missing := [
+                value
+                for value in graph.operands[position]
+                if forward.may_recompute(value, window) and value not in saved
+            ]
+        )
     }
     for window in schedule.windows:
         positions = [position for each in window.placements for position in each.cloned]
@@ -315,14 +372,15 @@ def test_clones_wait_for_the_youngest_gradient_that_their_barrier_can_take(
             if gate is None:
                 assert placement.before == first_reader
                 continue
-            made_at = graph.producers[gate.gradient]
-            users = graph.users[gate.gradient]
+            (value_of_gate,), (readers,) = gate.values, gate.readers
+            made_at = graph.producers[value_of_gate]
+            users = graph.users[value_of_gate]
             assert placement.leaves
             assert made_at < gate.before == placement.before <= first_reader
-            assert gate.readers
-            assert gate.readers == tuple(user for user in users if user >= placement.before)
-            for value in forward.gradients:
+            assert readers
+            assert readers == tuple(user for user in users if user >= placement.before)
+            for value in forward.gates:
                 if made_at < graph.producers[value] < first_reader:
                     nearest = max(start, graph.producers[value] + 1, placed.get(value, 0))
                     assert all(user < nearest for user in graph.users[value])
-            placed[gate.gradient] = placement.before
+            placed[value_of_gate] = placement.before

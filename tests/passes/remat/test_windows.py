@@ -33,8 +33,11 @@ def kept_at(
     price_schedules: Sequence[PriceSchedule],
 ) -> list[str]:
     """What is kept beside what is there anyway, each window with its price_schedule."""
-    ranges = [range(block.position(first), block.position(last) + 1) for first, last in windows]
-    kept = keep(block.forward, ranges, price_schedules)
+    stretches = [
+        block.window(range(block.position(first), block.position(last) + 1))
+        for first, last in windows
+    ]
+    kept = keep(block.forward, stretches, price_schedules)[0]
     return block.names(value for value in kept if block.forward.weights[value])
 
 
@@ -45,8 +48,10 @@ def bytes_across(forward: ForwardValues, bound: int) -> int:
     """Bytes of forward values that are read by the backward pass before the bound and after it."""
     return sum(
         forward.weights[value]
-        for value in forward.sinks
-        if min(forward.reads[value]) < bound <= max(forward.reads[value])
+        for value, first, last in forward.reads_within(
+            range(forward.borders.highest, len(forward.graph.ops))
+        )
+        if first < bound <= last
     )
 
 
@@ -56,8 +61,8 @@ def test_windows_cover_the_backward_pass_and_cross_the_least(
     block_of: BlockOf, seed: int, length: int
 ) -> None:
     forward = TrainingBlock(block_of, random_lines(seed)).forward
-    windows = split(forward, length)
-    assert windows[0].start == forward.backward.index(True)
+    windows = [window.positions for window in split(forward, length)]
+    assert windows[0].start == forward.borders.highest
     assert windows[-1].stop == len(forward.graph.ops)
     assert all(one.stop == other.start for one, other in pairwise(windows))
     assert 0 < len(windows[-1]) <= 3 * length // 2
@@ -83,7 +88,7 @@ def test_a_window_ends_where_one_value_was_read_for_the_last_time(block_of: Bloc
         v call u
         """,
     )
-    first, second = split(block.forward, 4)
+    first, second = (window.positions for window in split(block.forward, 4))
     assert block.made_at(first) == ["p", "q", "r"]
     assert second.start == block.position("s")
 
@@ -92,7 +97,7 @@ def test_of_equal_ends_that_of_the_wanted_length_is_taken(block_of: BlockOf) -> 
     lines = "a call x\n---\n" + "\n".join(f"g{n} call d a" for n in range(20))
     forward = TrainingBlock(block_of, lines).forward
     # The last is one longer: the terminator is in it.
-    assert [len(window) for window in split(forward, 6)] == [6, 6, 9]
+    assert [len(window.positions) for window in split(forward, 6)] == [6, 6, 9]
 
 
 def test_ends_that_are_as_far_from_the_wanted_one_are_taken_in_order(block_of: BlockOf) -> None:
@@ -101,21 +106,25 @@ def test_ends_that_are_as_far_from_the_wanted_one_are_taken_in_order(block_of: B
     )
     forward = TrainingBlock(block_of, lines).forward
     # Nothing is read across either of 3 and 5.
-    assert len(split(forward, 4)[0]) == 3
-    assert len(split(forward, 5)[0]) == 5
+    assert len(split(forward, 4)[0].positions) == 3
+    assert len(split(forward, 5)[0].positions) == 5
 
 
 def test_the_losss_window_is_short(block_of: BlockOf) -> None:
     lines = "a call x\n---\n" + "\n".join(f"g{n} call d a" for n in range(399))
     forward = TrainingBlock(block_of, lines).forward
-    assert [len(window) for window in split(forward, 160)] == [160, 240]
-    assert [len(window) for window in split(forward, 160, loss_apart=True)] == [48, 160, 192]
-    assert [len(window) for window in split(forward, 16, loss_apart=True)][:2] == [16, 16]
+    assert [len(window.positions) for window in split(forward, 160)] == [160, 240]
+    assert [len(window.positions) for window in split(forward, 160, loss_apart=True)] == [
+        48,
+        160,
+        192,
+    ]
+    assert [len(window.positions) for window in split(forward, 16, loss_apart=True)][:2] == [16, 16]
 
 
 def test_no_backward_pass_is_one_window_of_nothing(block_of: BlockOf) -> None:
     forward = TrainingBlock(block_of, "a call x\nb tanh a").forward
-    assert [len(window) for window in split(forward, 4)] == [0]
+    assert [len(window.positions) for window in split(forward, 4)] == [0]
 
 
 # What is kept.
@@ -186,12 +195,12 @@ def test_all_that_is_read_is_kept_or_can_be_made_of_it(
 ) -> None:
     forward = TrainingBlock(block_of, random_lines(seed), PRICING).forward
     windows = split(forward, 6)
-    kept = keep(forward, windows, [PriceSchedule.flat(Rates(rate, rate))] * len(windows))
+    kept = keep(forward, windows, [PriceSchedule.flat(Rates(rate, rate))] * len(windows))[0]
     available = set(kept)
     for value in range(len(forward.weights)):
         if forward.constant[value] or (
             forward.recomputable[value] and available.issuperset(forward.made_of[value])
         ):
             available.add(value)
-    assert available.issuperset(forward.sinks)
-    assert forward.weigh(kept) <= forward.weigh(frozenset(forward.sinks))
+    assert available.issuperset(forward.read_across)
+    assert forward.weigh(kept) <= forward.weigh(forward.read_across)

@@ -1,0 +1,134 @@
+"""Borders: the positions in a block across which the most bytes are alive.
+
+What is made before a border and read after it is in memory at a peak of the program. `remat` may
+recompute it after the border instead. In a gradient step the border lies where the forward pass
+ends. A program whose gradient stands inside another one, or with several gradients, has a border
+for each of these peaks; one without any gradient has one where most is alive.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hloom.passes.analysis.block_graph import FROM_OUTSIDE, BlockGraph
+from hloom.passes.analysis.memory_model.fusion import Kernels
+from hloom.passes.analysis.memory_model.tracer import trace_block
+
+_MOST_BORDERS, _LEAST_SHARE = 8, 0.25
+"""The most borders of a block, and the share of the highest one's bytes that is alive across each
+of them."""
+
+_PLATEAU = 0.97
+"""Where this share of the most bytes is alive, a border may lie."""
+
+
+_SCALAR_BYTES = 8
+
+
+@dataclass(frozen=True)
+class Borders:
+    """The borders of a block, in order; none where nothing that has a weight is alive across any.
+
+    Attributes:
+      positions: what is made before a border and read at it or later is alive across it.
+      highest: the one across which most is alive; the end of the block where there is none.
+    """
+
+    positions: tuple[int, ...]
+    highest: int
+
+    @classmethod
+    def of(cls, graph: BlockGraph, weights: Sequence[int]) -> Borders:
+        """The borders of a block. ``weights`` are the bytes that count, by value."""
+        count = len(graph.ops)
+        scalars = _returned_scalars(graph)
+        first = _highest(_ranges(graph, weights), range(count), scalars)
+        if first is None:
+            return cls((), count)
+        found = [first]
+        for border in found:  # grows while it is walked
+            before = range(border.code.start, border.position)
+            after = range(border.position, border.code.stop)
+            for code in (before, after):
+                inside = [
+                    one for one in border.ranges if one.made >= code.start and one.last < code.stop
+                ]
+                other = _highest(inside, code, scalars)
+                if other is not None and other.bytes >= _LEAST_SHARE * first.bytes:
+                    found.append(other)
+        found.sort(key=lambda border: -border.bytes)
+        positions = sorted(border.position for border in found[:_MOST_BORDERS])
+        return cls(tuple(positions), first.position)
+
+
+@dataclass(frozen=True)
+class _Range:
+    """A value's live range: the positions where it is made and where it is read last."""
+
+    made: int
+    last: int
+    bytes: int
+    in_memory: bool
+
+
+@dataclass(frozen=True)
+class _Border:
+    """The border of a part of the code: the bytes alive across it, and the ranges in that part."""
+
+    bytes: int
+    position: int
+    code: range
+    ranges: Sequence[_Range]
+
+
+def _ranges(graph: BlockGraph, weights: Sequence[int]) -> list[_Range]:
+    """The live ranges of values. XLA makes those that are not in memory inside their readers."""
+    kernels = Kernels(trace_block(graph, lambda _: 0))
+    in_memory = {value for makes in kernels.makes for value in makes}
+    return [
+        _Range(producer, graph.users[value][-1], weights[value], value in in_memory)
+        for value, producer in enumerate(graph.producers)
+        if producer != FROM_OUTSIDE
+        and weights[value]
+        and graph.users[value]
+        and not graph.constant_derived[value]
+    ]
+
+
+def _highest(ranges: Sequence[_Range], code: range, scalars: Sequence[int]) -> _Border | None:
+    """The highest border; None where nothing in memory is alive across any.
+
+    Much the same is alive over a stretch: in a gradient step from the last layer's values to the
+    gradients of the loss. If a number that is returned is made there, it is taken for the loss,
+    after which the backward pass begins; else the border lies in the middle.
+    """
+    bytes_ = max(_alive([one for one in ranges if one.in_memory], code), default=0)
+    if not bytes_:
+        return None
+    alive = _alive(ranges, code)
+    least = _PLATEAU * max(alive)
+    plateau = [position for position, found in zip(code, alive, strict=True) if found >= least]
+    losses = [position for position in scalars if plateau[0] <= position <= plateau[-1]]
+    position = losses[-1] + 1 if losses else plateau[len(plateau) // 2]
+    return _Border(bytes_, position, code, ranges)
+
+
+def _returned_scalars(graph: BlockGraph) -> list[int]:
+    """Where the block makes numbers that it returns."""
+    returned = graph.operands[-1] if graph.ops else []
+    return sorted(
+        graph.producers[value]
+        for value in returned
+        if graph.producers[value] != FROM_OUTSIDE and 0 < graph.size(value) <= _SCALAR_BYTES
+    )
+
+
+def _alive(ranges: Sequence[_Range], code: range) -> list[int]:
+    """By position of the code, the bytes that are alive across it."""
+    change = [0] * (len(code) + 1)
+    for one in ranges:
+        change[one.made + 1 - code.start] += one.bytes
+        change[one.last + 1 - code.start] -= one.bytes
+    return list(itertools.accumulate(change))[: len(code)]
