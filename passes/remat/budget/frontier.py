@@ -174,7 +174,9 @@ class FrontierAnalysis:
     def _swept(self, count: int) -> list[Estimate]:
         """Estimates of candidates at prices that close the largest gaps in memory."""
         known = {one.candidate: one for one in self._lowest}
-        lowest = self.floor.estimate.candidate
+        lowest = least(
+            [one for one in self._lowest if one.candidate is None or not one.candidate.optimum]
+        ).candidate
         if lowest is None:
             return list(known.values())
         lowest = replace(lowest, cheap_prefix=0)

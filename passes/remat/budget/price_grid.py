@@ -37,6 +37,8 @@ class Candidate:
         What they would recompute is mostly in memory at that time in any case.
       segmented: a window recomputes no more than the part of the code that mirrors it.
       nested: there are windows behind each border of a block, not only behind the highest one.
+      optimum: the number, from 1, of the plan made from a block's optimum, which has windows and
+        saved values of its own; 0 for a plan by window length and price.
     """
 
     window_length: int
@@ -44,6 +46,7 @@ class Candidate:
     cheap_prefix: int = 0
     segmented: bool = False
     nested: bool = False
+    optimum: int = 0
 
     @property
     def price_index(self) -> int:
