@@ -92,8 +92,6 @@ from hloom.passes.framework.feedback import Attempt, Complaint, MeasuredPass, Pl
 from hloom.passes.framework.options import Budget, Bytes, option
 from hloom.passes.free_constants import FreeConstants
 from hloom.passes.inline import Inline
-from hloom.passes.ir import walk
-from hloom.passes.ir.ops import facts_of
 from hloom.passes.ir.while_rewriter import Replacements
 from hloom.passes.remat.block.rewrite import apply_block
 from hloom.passes.remat.budget.closed_loop import best_of, is_worthwhile, temp_budget

@@ -91,6 +91,11 @@ class Search:
                 self._between(found.candidate, fits, limit_bytes, tried)
         if best:
             self._try_cheap_prefix(fits)
+        self._optima()
+
+    def _optima(self) -> list[Estimate]:
+        """Estimates of the plans made from the optimum of a small block."""
+        return [self.estimate(candidate) for candidate in self.model.optima()]
 
     def _is_dearer(self, candidate: Candidate, best: Estimate) -> bool:
         """Whether a candidate costs more than the best one, without an estimate of its memory."""
@@ -119,7 +124,7 @@ class Search:
                 grid.append(self.estimate(_at(lowest.candidate, max(price_index, 0))))
             if lowest.candidate.window_length:
                 grid.append(self.estimate(dataclasses.replace(lowest.candidate, cheap_prefix=1)))
-        return [self.estimate(None), *grid]
+        return [self.estimate(None), *grid, *self._optima()]
 
     def _grid(self) -> list[Estimate]:
         """Estimates of each column, at price indices that may take the least memory."""
