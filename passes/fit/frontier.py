@@ -181,13 +181,13 @@ class FrontierAnalysis:
         found = list(self._lowest)
         for each in moves:
             known = [one for one in self._lowest if moves_of(one) == each]
-            if known and any(one.candidate and one.candidate.recomputes for one in known):
+            if known and any(map(_is_on_grid, known)):
                 found += self._swept_of(each, known, -(-count // len(moves)))
         return found
 
     def _swept_of(self, moves: str, known: Sequence[Estimate], count: int) -> list[Estimate]:
         search = FitSearch(self.variants, self.moves, known)
-        recomputing = [one for one in known if one.candidate and one.candidate.recomputes]
+        recomputing = [one for one in known if _is_on_grid(one)]
         lowest = least(recomputing).candidate
         assert lowest is not None
         lowest = replace(lowest, cheap_prefix=0)
@@ -306,6 +306,12 @@ def undominated(found: Iterable[_T], measure: Callable[[_T], tuple[int, float]])
 
 def _distinct(*found: Iterable[Estimate]) -> set[tuple[int, float]]:
     return {by_memory_and_time(estimate) for some in found for estimate in some}
+
+
+def _is_on_grid(estimate: Estimate) -> bool:
+    """Whether it is of a candidate by window length and price."""
+    candidate = estimate.candidate
+    return candidate is not None and candidate.recomputes and not candidate.optimum
 
 
 def by_memory_and_time(estimate: Estimate) -> tuple[int, float]:

@@ -10,6 +10,8 @@ from jax.extend.mlir import ir
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.feedback import Attempt, Complaint
 from hloom.passes.framework.options import Budget
+from hloom.passes.ir import walk
+from hloom.passes.ir.ops import facts_of
 from hloom.passes.remat.budget.closed_loop import temp_budget
 from hloom.passes.remat.explain import describe_floor, describe_peak
 from hloom.passes.remat.obstacle import RematObstacle
@@ -57,17 +59,19 @@ def complaint_of(
     obstacle = _obstacle(bounds, attempts, best)
     if obstacle is RematObstacle.HELPER:
         return None
-    nothing = obstacle is RematObstacle.NOTHING_HELD
+    module = module_of_best()
+    # Programs that initialize or evaluate something small: of many in a process one is told of.
+    is_aside = not any(facts_of(op.name).is_product for op in walk.operations(module.operation))
     percent = bounds.budget.percent
     around = 0 if percent is not None else attempt.step_bytes - attempt.temp_bytes
     sentences = [
         describe_floor(percent, attempt.temp_bytes + around, limit + around),
         obstacle.sentence if obstacle else "",
-        _FOR_HELPERS if nothing and percent is not None else "",
-        describe_peak(module_of_best(), arguments=percent is None),
+        _FOR_HELPERS if is_aside and obstacle and percent is not None else "",
+        describe_peak(module, arguments=percent is None),
         _OTHERS if attempt.record.candidate is not None else "",
     ]
-    return Complaint(" ".join(filter(None, sentences)), str(obstacle) if nothing else "")
+    return Complaint(" ".join(filter(None, sentences)), "no-product" if is_aside else "")
 
 
 def _obstacle(

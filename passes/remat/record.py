@@ -152,7 +152,15 @@ def _candidate(found: Any) -> Candidate | None:
     if found is None:
         return None
     moves = found[-1] if isinstance(found[-1], str) else ""
-    length, price, cheap_prefix, *flags = found[: len(found) - bool(moves)]
-    # Dumps of earlier versions have no flags.
-    segmented, nested = map(bool, flags or (False, False))
-    return Candidate(int(length), int(price), int(cheap_prefix), segmented, nested, moves)
+    length, price, cheap_prefix, *others = found[: len(found) - bool(moves)]
+    # Dumps of earlier versions have none of these.
+    segmented, nested, optimum = others or (False, False, 0)
+    return Candidate(
+        int(length),
+        int(price),
+        int(cheap_prefix),
+        bool(segmented),
+        bool(nested),
+        int(optimum),
+        moves,
+    )

@@ -18,11 +18,15 @@ from hloom.passes.remat.block.plan import BlockPlan, CloneGroup
 def apply_block(plan: BlockPlan, replaced: Replacements) -> None:
     """Clones the planned operations and lets the planned readers use the clones."""
     held: dict[ir.Value, ir.Value] = {}
+    last: ir.Operation | None = None
     for window in plan.windows:
         clones: dict[ir.Value, ir.Value] = {}
         for group in window.groups:
-            behind = _put_barrier(group, held, replaced)
             before = replaced.op(group.before)
+            if last is not None and before.is_before_in_block(last):
+                held.clear()  # of a later border, whose barriers stand behind this one
+            last = before
+            behind = _put_barrier(group, held, replaced)
             clones.update(clone_before(before, group.cloned, ChainMap(behind, clones)))
         for reader, values in window.readers:
             remap_operands(replaced.op(reader), {value: clones[value] for value in values})

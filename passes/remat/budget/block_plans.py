@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -10,8 +11,16 @@ from jax.extend.mlir import ir
 from hloom.passes.remat.block.schedule import CloneSchedule
 from hloom.passes.remat.block.values import ForwardValues, Window
 from hloom.passes.remat.block.windows import PriceSchedule, Solved, keep, split
-from hloom.passes.remat.budget.price_grid import EXPENSIVE_PRICES, STEPS, Candidate, PriceGrid
+from hloom.passes.remat.budget.price_grid import (
+    EXPENSIVE_PRICES,
+    PRICES,
+    STEPS,
+    Candidate,
+    PriceGrid,
+)
 from hloom.passes.remat.budget.pricing import Rates
+from hloom.passes.remat.exact.machine import BlockMachine
+from hloom.passes.remat.exact.plan import optimal_schedules
 
 _Split = tuple[int, bool, bool, bool]
 """What the windows of a candidate depend on."""
@@ -37,6 +46,17 @@ class BlockPlans:
             (len(one.graph.ops) - one.borders.highest for one in self.forwards.values()), default=0
         )
 
+    @functools.cached_property
+    def optima(self) -> Mapping[Candidate, Mapping[ir.Block, CloneSchedule]]:
+        """The plans made from the optimum, where there is one block, and that is small."""
+        if len(self.forwards) != 1:
+            return {}
+        ((block, forward),) = self.forwards.items()
+        return {
+            Candidate(self.longest, PRICES * STEPS, optimum=number): {block: schedule}
+            for number, schedule in enumerate(optimal_schedules(BlockMachine(forward)), 1)
+        }
+
     def kept_bytes(self, candidate: Candidate) -> dict[ir.Block, int]:
         """By block, the bytes of saved values, without results of its loops."""
         return {
@@ -48,6 +68,8 @@ class BlockPlans:
 
     def schedules(self, candidate: Candidate) -> dict[ir.Block, CloneSchedule]:
         """By block, the schedule of its clones."""
+        if candidate.optimum:
+            return dict(self.optima[candidate])
         return {
             forward.graph.block: self._schedule(forward, windows, candidate)
             for forward, windows in self._windowed(candidate)

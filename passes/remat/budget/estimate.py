@@ -150,6 +150,10 @@ class Model:
         )
         return (*plain, *segmented, *nested)
 
+    def optima(self) -> tuple[Candidate, ...]:
+        """The plans made from the optimum of a small block; none where there are loops to plan."""
+        return () if self.pairs else tuple(self.block_plans.optima)
+
     def kept_bytes(self, candidate: Candidate) -> int:
         """The bytes that are saved at one time for the backward pass; quicker than an estimate.
 

@@ -40,6 +40,8 @@ class Candidate:
         What they would recompute is mostly in memory at that time in any case.
       segmented: a window recomputes no more than the part of the code that mirrors it.
       nested: there are windows behind each border of a block, not only behind the highest one.
+      optimum: the number, from 1, of the plan made from a block's optimum, which has windows and
+        saved values of its own; 0 for a plan by window length and price.
       moves: the passes that `fit` runs before, as a spec; the others are of what these make.
     """
 
@@ -48,6 +50,7 @@ class Candidate:
     cheap_prefix: int = 0
     segmented: bool = False
     nested: bool = False
+    optimum: int = 0
     moves: str = ""
 
     @classmethod
@@ -57,8 +60,8 @@ class Candidate:
 
     @property
     def recomputes(self) -> bool:
-        """Whether the price is one at which something may be recomputed."""
-        return self.price < TOP
+        """Whether anything may be recomputed: not at the price of the moves alone."""
+        return self.price < TOP or self.optimum > 0
 
     @property
     def price_index(self) -> int:

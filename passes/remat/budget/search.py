@@ -30,6 +30,9 @@ _FAR = 1.5
 """Prices between two that both take this many times the least memory are not tried."""
 
 
+_INDISTINCT = 1.01
+"""Added times that differ by less than this factor are the same."""
+
 _MOST_WORK, _MOST_WORK_IF_LONG, _FEWEST = 1_000_000, 500_000, 6
 """The number of operations that may be simulated for one plan, over all its candidates, and the
 number of candidates that are always allowed. They bound the planning time of long programs to 10
@@ -80,7 +83,7 @@ class Search:
                 continue
             guess = price_index
             found = self.estimate(_at(column, price_index))
-            best[family] = min(best.get(family, found), found, key=_cost)
+            best[family] = _better(best.get(family, found), found)
             if price_index >= EXPENSIVE_PRICES or self.left <= _LEFT_FOR_STEPS:
                 break  # if only cheap work is recomputed, the windows matter little
         for found in best.values():
@@ -88,9 +91,16 @@ class Search:
                 self._between(found.candidate, fits, limit_bytes, tried)
         if best:
             self._try_cheap_prefix(fits)
+        self._optima()
+
+    def _optima(self) -> list[Estimate]:
+        """Estimates of the plans made from the optimum of a small block."""
+        return [self.estimate(candidate) for candidate in self.model.optima()]
 
     def _is_dearer(self, candidate: Candidate, best: Estimate) -> bool:
         """Whether a candidate costs more than the best one, without an estimate of its memory."""
+        if candidate.segmented:
+            return self.model.seconds(candidate) > best.seconds * _INDISTINCT
         return _cost(Estimate(candidate, 0, self.model.seconds(candidate))) > _cost(best)
 
     def _guess(self, column: Candidate, limit_bytes: float) -> int:
@@ -114,7 +124,7 @@ class Search:
                 grid.append(self.estimate(_at(lowest.candidate, max(price_index, 0))))
             if lowest.candidate.window_length:
                 grid.append(self.estimate(dataclasses.replace(lowest.candidate, cheap_prefix=1)))
-        return [self.estimate(None), *grid]
+        return [self.estimate(None), *grid, *self._optima()]
 
     def _grid(self) -> list[Estimate]:
         """Estimates of each column, at price indices that may take the least memory."""
@@ -233,6 +243,21 @@ def _evenly_between(low: int, high: int, below: float, above: float) -> int:
 def cheapest(estimates: Iterable[Estimate]) -> Estimate | None:
     """The estimate of least added time; of several, one without segments and with long windows."""
     return min(estimates, key=_cost, default=None)
+
+
+def _better(one: Estimate, other: Estimate) -> Estimate:
+    """The cheaper of two estimates at grid prices.
+
+    With segments, whose lengths make little difference there, that with more room for the steps.
+    """
+    first, second = sorted([one, other], key=_cost)
+    if second.seconds <= first.seconds * _INDISTINCT and _is_segmented(first):
+        return min(first, second, key=lambda estimate: estimate.temp_bytes)
+    return first
+
+
+def _is_segmented(estimate: Estimate) -> bool:
+    return estimate.candidate is not None and estimate.candidate.segmented
 
 
 def _cost(estimate: Estimate) -> tuple[float, bool, int, int]:

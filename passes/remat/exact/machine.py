@@ -26,7 +26,7 @@ _SMALLER = 0.75
 class BlockMachine:
     """The problem of a block, and which of its nodes a value of the block is made from.
 
-    Backward kernels that read forward values are the stages.
+    Kernels behind the block's highest border are the stages, those before it may run again.
     """
 
     def __init__(self, forward: ForwardValues, trace: OpTrace | None = None) -> None:
@@ -44,9 +44,9 @@ class BlockMachine:
 
     @cached_property
     def problem(self) -> SchedulingProblem:
-        kernels, backward = self._kernels, self.forward.backward
+        kernels, border = self._kernels, self.forward.borders.highest
         nodes = tuple(self._node(number) for number in range(len(kernels.positions)))
-        stages = frozenset(n for n, position in enumerate(kernels.positions) if backward[position])
+        stages = frozenset(n for n, position in enumerate(kernels.positions) if position >= border)
         return SchedulingProblem(nodes, stages)
 
     def _node(self, number: int) -> Node:
@@ -62,6 +62,7 @@ class BlockMachine:
             seconds=sum(forward.seconds.get(value, 0.0) for value in results),
             operands=tuple(sorted(operands)),
             recomputable=size > 0
+            and position < forward.borders.highest
             and all(forward.recomputable[value] for value in made)
             and any(forward.weights[value] for value in made),
             inner_bytes=trace.inner[position],
@@ -82,6 +83,7 @@ def _with_saveable(trace: OpTrace, forward: ForwardValues) -> OpTrace:
     """The trace, in which fused values that are worth saving are in memory."""
     kernels, graph = Kernels(trace), forward.graph
     in_memory = _in_memory(trace, kernels)
+    border = forward.borders.highest
     sources: list[frozenset[int]] = [frozenset()] * len(trace.sizes)
     uses = list(trace.uses)
     for position, (use, makes) in enumerate(zip(trace.uses, trace.makes, strict=True)):
@@ -96,7 +98,8 @@ def _with_saveable(trace: OpTrace, forward: ForwardValues) -> OpTrace:
             not in_memory[made]
             and not kernels.free[made]
             and forward.recomputable[made]
-            and (len(graph.users[made]) > 1 or forward.reads[made])
+            and position < border
+            and (len(graph.users[made]) > 1 or max(graph.users[made], default=-1) >= border)
             and trace.sizes[made] <= _SMALLER * held
         ):
             # Operands are fused into it, its result is in memory.

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from hloom.passes.remat.block.schedule import CloneSchedule
+from hloom.passes.remat.block.values import Window
 from hloom.passes.remat.exact.machine import BlockMachine
 from hloom.passes.remat.exact.optimum import Effort, least_peak, optimum
 from hloom.passes.remat.exact.problem import MachineRun, SchedulingProblem, run, unmodified
@@ -86,10 +87,12 @@ def _schedules(machine: BlockMachine, found: MachineRun) -> Iterator[CloneSchedu
 
 
 def _schedule(machine: BlockMachine, saved: frozenset[int], begins: Sequence[int]) -> CloneSchedule:
-    positions = [0, *(machine.positions[stage] for stage in begins[1:])]
-    bounds = [*positions, len(machine.forward.graph.ops)]
-    windows = [range(first, stop) for first, stop in pairwise(bounds)]
-    return CloneSchedule(machine.forward, windows, machine.values_of(saved))
+    forward = machine.forward
+    border = forward.borders.highest
+    positions = [border, *(machine.positions[stage] for stage in begins[1:])]
+    bounds = [*positions, len(forward.graph.ops)]
+    windows = [Window(range(first, stop), range(border)) for first, stop in pairwise(bounds)]
+    return CloneSchedule(forward, windows, [machine.values_of(saved)] * len(windows))
 
 
 def _copies(problem: SchedulingProblem, found: MachineRun) -> list[tuple[int, int, int]]:

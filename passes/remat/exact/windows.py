@@ -52,7 +52,7 @@ def sequence_of_clones(machine: BlockMachine, schedule: CloneSchedule) -> tuple[
 
     Where a saved value is fused in the machine, what it is made from is saved.
     """
-    begins = [min(window.reads) for window in schedule.windows]
+    begins = sorted(min(window.reads) for window in schedule.windows)
 
     def window_of(node: int) -> int | None:
         return bisect_right(begins, machine.positions[node]) or None

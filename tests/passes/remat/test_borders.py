@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.extend.mlir import ir
-from support.ir_blocks import BlockOf
 from support.programs import PROGRAMS, normal
 from support.random_programs import interpret
 from support.remat_runs import plain
@@ -103,7 +102,7 @@ def skip_connections(ws: Weights, x: jax.Array, y: jax.Array) -> Any:
 Step = Callable[[Weights, jax.Array, jax.Array], Any]
 STEPS_: dict[Step, float] = {
     plain_gradient: 0.5,
-    forces: 0.85,
+    forces: 0.92,
     adapted: 0.95,
     curvature: 0.5,
     custom_gradient: 0.5,
@@ -207,25 +206,12 @@ def test_of_a_gradient_step_the_border_is_where_the_backward_pass_begins() -> No
     assert first - 3 <= forward.borders.highest <= first + 1
 
 
-def test_each_peak_has_a_border(block_of: BlockOf) -> None:
-    def climb(name: str, start: str) -> list[str]:
-        made = [f"%{name}0 = stablehlo.custom_call @call(%{start}) : (T) -> T"]
-        made += [
-            f"%{name}{n} = stablehlo.custom_call @call(%{name}{n - 1}) : (T) -> T"
-            for n in (1, 2, 3)
-        ]
-        read = f"{name}3"
-        for n in (2, 1, 0):
-            made.append(
-                f"%{name}r{n} = stablehlo.custom_call @call(%{read}, %{name}{n}) : (T, T) -> T"
-            )
-            read = f"{name}r{n}"
-        return made
-
-    lines = [*climb("a", "x"), *climb("b", "ar0")]
-    type_ = "tensor<8x8xf32>"
-    block = block_of("\n".join(lines).replace("T", type_), f"%x: {type_}")
-    graph = BlockGraph.of(block)
-    borders = Borders.of(graph, [graph.size(value) for value in range(len(graph.values))])
-    assert borders.positions == (4, 11)
-    assert Borders.of(graph, [0] * len(graph.values)) == Borders((), len(graph.ops))
+def test_each_peak_has_a_border() -> None:
+    module = prepared(lowered(two_gradients))
+    with module.context, ir.Location.unknown():
+        block = walk.entry_function(module).regions[0].blocks[0]
+        graph = BlockGraph.of(block)
+        borders = ForwardValues(graph, 0).borders
+        assert len(borders.positions) > 1
+        assert borders.highest in borders.positions
+        assert Borders.of(graph, [0] * len(graph.values)) == Borders((), len(graph.ops))

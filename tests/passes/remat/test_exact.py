@@ -16,6 +16,7 @@ from support.training_blocks import TrainingBlock, random_lines
 from hloom.passes.analysis.cost import CPU_SPEED
 from hloom.passes.analysis.memory_model.tracer import trace_block
 from hloom.passes.remat.block.schedule import CloneSchedule
+from hloom.passes.remat.block.values import Window
 from hloom.passes.remat.budget.pricing import Pricing
 from hloom.passes.remat.exact.machine import BlockMachine
 from hloom.passes.remat.exact.optimum import Effort, least_peak, optimum
@@ -228,5 +229,6 @@ def test_a_plan_that_saves_everything_adds_nothing(block_of: BlockOf) -> None:
     machine = machine_of(TrainingBlock(block_of, LINES, Pricing(CPU_SPEED)))
     forward = machine.forward
     everything = frozenset(range(len(forward.graph.values)))
-    schedule = CloneSchedule(forward, [range(len(forward.graph.ops))], everything)
+    border, end = forward.borders.highest, len(forward.graph.ops)
+    schedule = CloneSchedule(forward, [Window(range(border, end), range(border))], [everything])
     assert sequence_of_clones(machine, schedule) == tuple(range(len(machine.positions)))

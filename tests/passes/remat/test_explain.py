@@ -139,8 +139,10 @@ def attempt(
     return Attempt(record, temp_bytes, temp_bytes)
 
 
-def complaint(step: Remat, *attempts: Attempt[RematRecord]) -> Complaint | None:
-    module = lowered(jnp.sin, spec(4))
+def complaint(
+    step: Remat, *attempts: Attempt[RematRecord], function: Callable[..., Any] = jnp.sin
+) -> Complaint | None:
+    module = lowered(function, spec(4, 4))
     return step.complaint(attempts, step.best(attempts, Target()), Target(), lambda: module)
 
 
@@ -205,16 +207,16 @@ def test_helper_programs_are_small_and_have_no_product(
     assert (plan.record.obstacle is RematObstacle.HELPER) == is_helper
 
 
-def test_of_programs_that_hold_nothing_one_is_told_of() -> None:
+def test_of_programs_without_a_product_one_is_told_of() -> None:
     large = complaint(HALF, attempt(MIB, "nothing-held"))
     assert large is not None
     assert "raise helper_bytes" in large.text
     # Of many such programs in a process one is told of.
-    assert large.topic == "nothing-held"
-    for obstacle in ("no-barriers", None):
-        small = complaint(HALF, attempt(2, obstacle))
-        assert small is not None
-        assert small.topic == ""
+    assert large.topic == "no-product"
+    product = complaint(HALF, attempt(MIB, "nothing-held"), function=lambda x: x @ x)
+    assert product is not None
+    assert product.topic == ""
+    assert "raise helper_bytes" not in product.text
 
 
 def test_a_size_bounds_helper_programs_as_well() -> None:

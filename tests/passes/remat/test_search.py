@@ -70,6 +70,26 @@ def test_the_next_step_does_not_fit(model: Model, share: float) -> None:
     assert not any(fits(one) and one.seconds < best.seconds for one in above)
 
 
+def residual_loss(w: jax.Array, x: jax.Array) -> jax.Array:
+    for _ in range(3):
+        x = x + jax.nn.relu(x @ w)
+    return (x**2).mean()
+
+
+def test_the_optimum_of_a_small_block_is_tried() -> None:
+    module = prepared(residual_loss)
+    with module.context, ir.Location.unknown():
+        model = Model(module, Target(), 0)
+        lowest = Search(model).lowest()
+        optima = [one for one in lowest if one.candidate is not None and one.candidate.optimum]
+        assert 0 < len(optima) == len(model.optima())
+        least = min(one.temp_bytes for one in optima)
+        assert least < model.estimate(None).temp_bytes
+        search = Search(model)
+        search.within(least, lambda one: one.temp_bytes <= least)
+        assert any(one.temp_bytes == least for one in search.estimates.values())
+
+
 def test_the_floor_is_the_least_of_all(model: Model) -> None:
     grid = [
         model.estimate(Candidate(length, price_index * STEPS))
