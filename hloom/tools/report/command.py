@@ -32,7 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Shows what a dump tells: the memory before the passes and after them and whose it is, "
         "what was done and what it costs, what is recomputed and why, barriers in their order, "
-        "what runs in CUDA graphs, times, and what is missing. Writes one HTML page, which needs nothing else, into the dump. Of a "
+        "what runs in CUDA graphs, times, and what is missing. Writes one HTML page, which needs "
+        "nothing else, into the dump. Of a "
         "folder with several dumps it writes an index of them, and their reports; of two dumps "
         "what differs."
     )
