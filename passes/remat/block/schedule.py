@@ -183,6 +183,7 @@ class CloneSchedule:
             for value in (*behind, *read)
             if graph.size(value)
             and value not in leaves
+            and value not in self.forward.stacks
             and not self.forward.constant[value]
             and (later := [user for user in graph.users[value] if start <= user < end])
         }

@@ -90,6 +90,10 @@ class ForwardValues:
             size = graph.size(value)
             alive_anyway = not inside or value in returned or size < min_bytes
             self.weights.append(0 if alive_anyway or graph.is_small_reduction(value) else size)
+        self.stacks = {
+            value for value in self.of_loops if any(are_loops[user] for user in graph.users[value])
+        }
+        """Results of the loops that others of them read: their plan may drop these."""
         self.borders = Borders.of(graph, self.weights)
         self.made_of = [
             [read for read in graph.operands[producer] if not self.constant[read]]
@@ -115,6 +119,7 @@ class ForwardValues:
         return (
             producer != FROM_OUTSIDE
             and graph.kinds[producer] is not Kind.CHEAP
+            and value not in self.stacks
             and not self.constant[value]
             and graph.size(value) > 0
         )

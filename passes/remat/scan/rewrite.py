@@ -80,7 +80,7 @@ def _erase_dead_inside(block: ir.Block) -> None:
 
 def _erase_with_readers(op: ir.Operation) -> None:
     """Erases an operation and its users. Raises ValueError if one of them is not dead."""
-    if op.name == "stablehlo.return":
+    if op.name in ("stablehlo.return", "func.return", "sdy.return"):
         raise ValueError("a value that was to go is still returned")
     _erase_readers(op.results)
     op.erase()

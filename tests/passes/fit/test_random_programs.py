@@ -36,7 +36,11 @@ moves = st.tuples(*(st.sampled_from(("", *specs)) for specs in SPECS.values())).
     lambda chosen: ",".join(filter(None, chosen))
 )
 candidates = st.builds(
-    Candidate, st.sampled_from((0, 8, 16, 64)), st.integers(0, PRICES * STEPS - 1)
+    Candidate,
+    st.sampled_from((0, 8, 16, 64)),
+    st.integers(0, PRICES * STEPS - 1),
+    segmented=st.booleans(),
+    nested=st.booleans(),
 )
 
 long_scans = st.tuples(
