@@ -111,7 +111,9 @@ def _highest(ranges: Sequence[_Range], code: range, scalars: Sequence[int]) -> _
     least = _PLATEAU * max(alive)
     plateau = [position for position, found in zip(code, alive, strict=True) if found >= least]
     losses = [position for position in scalars if plateau[0] <= position <= plateau[-1]]
-    position = losses[-1] + 1 if losses else plateau[len(plateau) // 2]
+    middle = plateau[len(plateau) // 2]
+    # Behind the last operation of the code there is nothing to recompute for.
+    position = min(losses[-1] + 1, code.stop - 1) if losses else middle
     return _Border(bytes_, position, code, ranges)
 
 
