@@ -222,9 +222,8 @@ def test_a_program_without_memory_to_save_is_told_of_once(monkeypatch: pytest.Mo
         run("remat", lambda x: jnp.sort(x @ x + 1.0) @ x)
     [line] = log.getvalue().splitlines()
     assert re.fullmatch(
-        r"hloom: jit__lambda: [\d.]+ KiB temporaries, unchanged: nothing to recompute: no backward "
-        r"pass was found, that is, no operation that JAX made by transposing another one, passes "
-        r".*",
+        r"hloom: jit__lambda: [\d.]+ KiB temporaries, unchanged: nothing to recompute: "
+        r"(nothing of min_bytes or more that|the CPU compiler of jaxlib 0.10 keeps) .*",
         line,
     )
 
