@@ -212,7 +212,7 @@ except runtime.RuntimeLibraryError as error:
 """
     )
     first, second, third = run_python(script).stdout.splitlines()
-    assert (first, second) == ("remat", "1.0")
+    assert (first, second) == ("fit", "1.0")
     assert "installed without its native library" in third
     assert "pip install" in third
 
