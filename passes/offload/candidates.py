@@ -239,7 +239,7 @@ def _obstacle(pair: LoopPair, residual: Residual, line: tuple[int, int] | None) 
     """Why a residual's stack stays on the device; None where it may leave."""
     forward, stack = pair.forward, residual.stack
     if residual.readers > 1:
-        return "several loops read it"
+        return "several operations read it"
     if forward.is_open or pair.backward.is_open or line is None:
         return "its loop has no constant trip count"
     if forward.trip_count < 2:

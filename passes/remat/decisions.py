@@ -113,11 +113,9 @@ class _Window:
             if position in made:
                 continue
             made.add(position)
-            before = self._position(self.group[position].before)
             for value in self.graph.operands[position]:
                 producer = self.graph.producers[value]
-                # A value that the program computes later cannot be used instead.
-                if producer in self.group and (producer in allowed or producer >= before):
+                if producer in self.group and producer in allowed:
                     waiting.append(producer)
         return made
 

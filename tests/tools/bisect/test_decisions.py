@@ -147,7 +147,8 @@ def test_any_part_of_a_plan_of_a_random_program(program: list[Step], spec: str, 
 def planned(block: TrainingBlock, *windows: tuple[str, str]) -> BlockPlan:
     """What is recomputed in windows from one operation to another, where nothing is kept."""
     ranges = [range(block.position(one), block.position(last) + 1) for one, last in windows]
-    return block_plan(CloneSchedule(block.forward, ranges, frozenset()))
+    kept: list[frozenset[int]] = [frozenset()] * len(ranges)
+    return block_plan(CloneSchedule(block.forward, list(map(block.window, ranges)), kept))
 
 
 def clones(block: TrainingBlock, plan: BlockPlan | None) -> list[list[str]]:
@@ -178,37 +179,6 @@ def test_what_reads_comes_before_what_it_reads(block_of: BlockOf) -> None:
     assert block.names(map(block.forward.graph.index.__getitem__, group.leaves)) == ["f2"]
     # Nothing reads it then.
     assert divided.restricted_to([made.id]) is None
-
-
-def test_a_clone_comes_along_where_the_program_makes_its_value_too_late(block_of: BlockOf) -> None:
-    block = TrainingBlock(
-        block_of,
-        """
-        f1 dot x x
-        f2 dot x x
-        ---
-        b1 call d
-        ---
-        f3 tanh f1
-        f4 add f3 f2
-        ---
-        b2 add b1 f3
-        b3 add b1 f4
-        """,
-    )
-    divided = BlockDecisions(planned(block, ("b1", "b3")), 0)
-    reads, made = divided.decisions
-    whole = divided.restricted_to([reads.id, made.id])
-    assert whole is not None
-    (group,) = whole.groups
-    assert block.forward.graph.ops.index(group.before) <= block.position("f3")
-    part = divided.restricted_to([reads.id])
-    assert part is not None
-    assert clones(block, part) == [["f3", "f4"]]
-    # All the same b2 reads what the program makes.
-    assert [op for op, _ in part.windows[0].readers] == [
-        block.forward.graph.ops[block.position("b3")]
-    ]
 
 
 def test_decisions_tell_names_and_lines() -> None:
