@@ -215,3 +215,19 @@ def test_each_peak_has_a_border() -> None:
         assert len(borders.positions) > 1
         assert borders.highest in borders.positions
         assert Borders.of(graph, [0] * len(graph.values)) == Borders((), len(graph.ops))
+
+
+def test_a_returned_number_may_be_made_right_before_a_border() -> None:
+    """What is before the border then ends with that number, and is not divided again for it."""
+
+    def function(x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
+        held, summed = y @ y, x @ x
+        return summed.sum(), jnp.sin(held) @ y
+
+    square = normal(64, 64)
+    module = clone_module(jax.jit(function).lower(square, square).compiler_ir())
+    block = walk.entry_function(module).regions[0].blocks[0]
+    with module.context:
+        borders = ForwardValues(BlockGraph.of(block), 0).borders
+    assert borders.highest in borders.positions
+    assert len(set(borders.positions)) == len(borders.positions)
