@@ -95,3 +95,19 @@ func.func public @small_reductions_are_kept(%x: tensor<8x64xf32>, %w: tensor<64x
   // CHECK: return
   return %8, %loss : tensor<8x64xf32>, tensor<f32>
 }
+
+// -----
+
+// No name tells what the backward pass is. What is alive across the border is recomputed behind it.
+// CHECK-LABEL: func.func public @no_names
+func.func public @no_names(%x: tensor<64x64xf32>, %g: tensor<64x64xf32>) -> (tensor<64x64xf32>, tensor<f32>) {
+  // CHECK-NEXT: %[[T:.*]] = stablehlo.tanh %arg0
+  %0 = stablehlo.tanh %x : tensor<64x64xf32>
+  // CHECK-NEXT: stablehlo.dot_general %[[T]], %[[T]]
+  %loss = stablehlo.dot_general %0, %0, contracting_dims = [0, 1] x [0, 1] : (tensor<64x64xf32>, tensor<64x64xf32>) -> tensor<f32>
+  // CHECK-NEXT: %[[B:.*]] = stablehlo.optimization_barrier %arg0
+  // CHECK-NEXT: %[[C:.*]] = stablehlo.tanh %[[B]]
+  // CHECK-NEXT: stablehlo.multiply %arg1, %[[C]]
+  %1 = stablehlo.multiply %g, %0 : tensor<64x64xf32>
+  return %1, %loss : tensor<64x64xf32>, tensor<f32>
+}
