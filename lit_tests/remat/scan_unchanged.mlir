@@ -5,88 +5,6 @@
 
 sdy.mesh @mesh = <["devices"=2]>
 
-// Two forward loops, of which one reads what the other wrote.
-func.func public @not_a_backward_pass(%g: tensor<f32>) -> tensor<f32> {
-  %zero = stablehlo.constant dense<0> : tensor<i32>
-  %one = stablehlo.constant dense<1> : tensor<i32>
-  %two = stablehlo.constant dense<2> : tensor<i32>
-  %three = stablehlo.constant dense<3> : tensor<i32>
-  %f = stablehlo.constant dense<0.0> : tensor<f32>
-  %zeros = stablehlo.broadcast_in_dim %f, dims = [] : (tensor<f32>) -> tensor<3xf32>
-  %0:2 = stablehlo.while(%i = %zero, %s = %zeros) : tensor<i32>, tensor<3xf32>
-  cond {
-    %2 = stablehlo.compare LT, %i, %three : (tensor<i32>, tensor<i32>) -> tensor<i1>
-    stablehlo.return %2 : tensor<i1>
-  } do {
-    %2 = stablehlo.convert %i : (tensor<i32>) -> tensor<f32>
-    %3 = stablehlo.exponential %2 : tensor<f32>
-    %4 = stablehlo.reshape %3 : (tensor<f32>) -> tensor<1xf32>
-    %5 = stablehlo.dynamic_update_slice %s, %4, %i : (tensor<3xf32>, tensor<1xf32>, tensor<i32>) -> tensor<3xf32>
-    %6 = stablehlo.add %i, %one : tensor<i32>
-    stablehlo.return %6, %5 : tensor<i32>, tensor<3xf32>
-  } loc("jvp()/while")
-  %1:3 = stablehlo.while(%k = %zero, %c = %g, %s = %0#1) : tensor<i32>, tensor<f32>, tensor<3xf32>
-  cond {
-    %2 = stablehlo.compare LT, %k, %three : (tensor<i32>, tensor<i32>) -> tensor<i1>
-    stablehlo.return %2 : tensor<i1>
-  } do {
-    %2 = stablehlo.subtract %two, %k : tensor<i32>
-    %3 = stablehlo.dynamic_slice %s, %2, sizes = [1] : (tensor<3xf32>, tensor<i32>) -> tensor<1xf32>
-    %4 = stablehlo.reshape %3 : (tensor<1xf32>) -> tensor<f32>
-    %5 = stablehlo.multiply %c, %4 : tensor<f32>
-    %6 = stablehlo.add %k, %one : tensor<i32>
-    stablehlo.return %6, %5, %s : tensor<i32>, tensor<f32>, tensor<3xf32>
-  } loc("jvp()/while")
-  return %1#1 : tensor<f32>
-}
-
-// Recomputing for one of two readers would not let the stack go.
-func.func public @two_loops_read_the_stack(%g: tensor<f32>) -> (tensor<f32>, tensor<f32>) {
-  %zero = stablehlo.constant dense<0> : tensor<i32>
-  %one = stablehlo.constant dense<1> : tensor<i32>
-  %two = stablehlo.constant dense<2> : tensor<i32>
-  %three = stablehlo.constant dense<3> : tensor<i32>
-  %f = stablehlo.constant dense<0.0> : tensor<f32>
-  %zeros = stablehlo.broadcast_in_dim %f, dims = [] : (tensor<f32>) -> tensor<3xf32>
-  %0:2 = stablehlo.while(%i = %zero, %s = %zeros) : tensor<i32>, tensor<3xf32>
-  cond {
-    %2 = stablehlo.compare LT, %i, %three : (tensor<i32>, tensor<i32>) -> tensor<i1>
-    stablehlo.return %2 : tensor<i1>
-  } do {
-    %2 = stablehlo.convert %i : (tensor<i32>) -> tensor<f32>
-    %3 = stablehlo.exponential %2 : tensor<f32>
-    %4 = stablehlo.reshape %3 : (tensor<f32>) -> tensor<1xf32>
-    %5 = stablehlo.dynamic_update_slice %s, %4, %i : (tensor<3xf32>, tensor<1xf32>, tensor<i32>) -> tensor<3xf32>
-    %6 = stablehlo.add %i, %one : tensor<i32>
-    stablehlo.return %6, %5 : tensor<i32>, tensor<3xf32>
-  } loc("jvp()/while")
-  %1:3 = stablehlo.while(%k = %zero, %c = %g, %s = %0#1) : tensor<i32>, tensor<f32>, tensor<3xf32>
-  cond {
-    %2 = stablehlo.compare LT, %k, %three : (tensor<i32>, tensor<i32>) -> tensor<i1>
-    stablehlo.return %2 : tensor<i1>
-  } do {
-    %2 = stablehlo.subtract %two, %k : tensor<i32>
-    %3 = stablehlo.dynamic_slice %s, %2, sizes = [1] : (tensor<3xf32>, tensor<i32>) -> tensor<1xf32>
-    %4 = stablehlo.reshape %3 : (tensor<1xf32>) -> tensor<f32>
-    %5 = stablehlo.multiply %c, %4 : tensor<f32>
-    %6 = stablehlo.add %k, %one : tensor<i32>
-    stablehlo.return %6, %5, %s : tensor<i32>, tensor<f32>, tensor<3xf32>
-  } loc("transpose(jvp())/while")
-  %7:3 = stablehlo.while(%k = %zero, %c = %g, %s = %0#1) : tensor<i32>, tensor<f32>, tensor<3xf32>
-  cond {
-    %2 = stablehlo.compare LT, %k, %three : (tensor<i32>, tensor<i32>) -> tensor<i1>
-    stablehlo.return %2 : tensor<i1>
-  } do {
-    %2 = stablehlo.subtract %two, %k : tensor<i32>
-    %3 = stablehlo.dynamic_slice %s, %2, sizes = [1] : (tensor<3xf32>, tensor<i32>) -> tensor<1xf32>
-    %4 = stablehlo.reshape %3 : (tensor<1xf32>) -> tensor<f32>
-    %5 = stablehlo.multiply %c, %4 : tensor<f32>
-    %6 = stablehlo.add %k, %one : tensor<i32>
-    stablehlo.return %6, %5, %s : tensor<i32>, tensor<f32>, tensor<3xf32>
-  } loc("transpose(jvp())/while")
-  return %1#1, %7#1 : tensor<f32>, tensor<f32>
-}
-
 // The stack is a result of the program.
 func.func public @the_stack_is_read_outside(%g: tensor<f32>) -> (tensor<f32>, tensor<3xf32>) {
   %zero = stablehlo.constant dense<0> : tensor<i32>
@@ -195,14 +113,15 @@ func.func public @the_stack_is_read_whole(%g: tensor<f32>) -> tensor<f32> {
 }
 
 // The forward body reads what it has written so far.
-func.func public @the_forward_body_reads_the_stack(%g: tensor<f32>) -> tensor<f32> {
+func.func public @the_forward_body_reads_the_stack(%g: tensor<f32>) -> (tensor<f32>, tensor<1xf32>) {
   %zero = stablehlo.constant dense<0> : tensor<i32>
   %one = stablehlo.constant dense<1> : tensor<i32>
   %two = stablehlo.constant dense<2> : tensor<i32>
   %three = stablehlo.constant dense<3> : tensor<i32>
   %f = stablehlo.constant dense<0.0> : tensor<f32>
   %zeros = stablehlo.broadcast_in_dim %f, dims = [] : (tensor<f32>) -> tensor<3xf32>
-  %0:2 = stablehlo.while(%i = %zero, %s = %zeros) : tensor<i32>, tensor<3xf32>
+  %none = stablehlo.broadcast_in_dim %f, dims = [] : (tensor<f32>) -> tensor<1xf32>
+  %0:3 = stablehlo.while(%i = %zero, %s = %zeros, %r = %none) : tensor<i32>, tensor<3xf32>, tensor<1xf32>
   cond {
     %2 = stablehlo.compare LT, %i, %three : (tensor<i32>, tensor<i32>) -> tensor<i1>
     stablehlo.return %2 : tensor<i1>
@@ -210,11 +129,10 @@ func.func public @the_forward_body_reads_the_stack(%g: tensor<f32>) -> tensor<f3
     %2 = stablehlo.convert %i : (tensor<i32>) -> tensor<f32>
     %3 = stablehlo.exponential %2 : tensor<f32>
     %4 = stablehlo.reshape %3 : (tensor<f32>) -> tensor<1xf32>
-    %7 = stablehlo.dynamic_slice %s, %i, sizes = [1] : (tensor<3xf32>, tensor<i32>) -> tensor<1xf32>
-    %8 = stablehlo.maximum %4, %7 : tensor<1xf32>
-    %5 = stablehlo.dynamic_update_slice %s, %8, %i : (tensor<3xf32>, tensor<1xf32>, tensor<i32>) -> tensor<3xf32>
+    %5 = stablehlo.dynamic_update_slice %s, %4, %i : (tensor<3xf32>, tensor<1xf32>, tensor<i32>) -> tensor<3xf32>
+    %7 = stablehlo.dynamic_slice %5, %zero, sizes = [1] : (tensor<3xf32>, tensor<i32>) -> tensor<1xf32>
     %6 = stablehlo.add %i, %one : tensor<i32>
-    stablehlo.return %6, %5 : tensor<i32>, tensor<3xf32>
+    stablehlo.return %6, %5, %7 : tensor<i32>, tensor<3xf32>, tensor<1xf32>
   } loc("jvp()/while")
   %1:3 = stablehlo.while(%k = %zero, %c = %g, %s = %0#1) : tensor<i32>, tensor<f32>, tensor<3xf32>
   cond {
@@ -228,7 +146,7 @@ func.func public @the_forward_body_reads_the_stack(%g: tensor<f32>) -> tensor<f3
     %6 = stablehlo.add %k, %one : tensor<i32>
     stablehlo.return %6, %5, %s : tensor<i32>, tensor<f32>, tensor<3xf32>
   } loc("transpose(jvp())/while")
-  return %1#1 : tensor<f32>
+  return %1#1, %0#2 : tensor<f32>, tensor<1xf32>
 }
 
 // How often the forward loop runs is not known.

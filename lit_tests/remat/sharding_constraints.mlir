@@ -55,14 +55,15 @@ func.func public @main(%x: tensor<64x64xf32> {sdy.sharding = #sdy.sharding<@mesh
 // CHECK-NEXT:    stablehlo.multiply %[[B]]#1, %[[C]]
 // BUDGET-LABEL: func.func public @main
 sdy.mesh @mesh = <["a"=8]>
-func.func public @main(%x: tensor<64x512xf32>, %w: tensor<512x64xf32>, %g: tensor<64x64xf32>) -> tensor<64x64xf32> {
+func.func public @main(%x: tensor<64x512xf32>, %w: tensor<512x64xf32>, %g: tensor<64x64xf32>) -> (tensor<64x64xf32>, tensor<f32>) {
   %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : (tensor<64x512xf32>, tensor<512x64xf32>) -> tensor<64x64xf32> loc("jvp()/dot_general")
   %1 = sdy.sharding_constraint %0 <@mesh, [{"a"}, {}]> : tensor<64x64xf32> loc("jvp()/sharding_constraint")
   %2 = stablehlo.tanh %1 : tensor<64x64xf32> loc("jvp()/tanh")
   %3 = sdy.sharding_constraint %2 <@mesh, [{"a"}, {}]> : tensor<64x64xf32> loc("jvp()/sharding_constraint")
   %4 = stablehlo.dot_general %3, %3, contracting_dims = [1] x [0] : (tensor<64x64xf32>, tensor<64x64xf32>) -> tensor<64x64xf32> loc("jvp()/dot_general")
-  %5 = stablehlo.dot_general %g, %4, contracting_dims = [1] x [1] : (tensor<64x64xf32>, tensor<64x64xf32>) -> tensor<64x64xf32> loc("transpose(jvp())/dot_general")
+  %loss = stablehlo.dot_general %4, %4, contracting_dims = [0, 1] x [0, 1] : (tensor<64x64xf32>, tensor<64x64xf32>) -> tensor<f32> loc("jvp()/loss")
+  %5 = stablehlo.dot_general %g, %g, contracting_dims = [1] x [1] : (tensor<64x64xf32>, tensor<64x64xf32>) -> tensor<64x64xf32> loc("transpose(jvp())/dot_general")
   %6 = stablehlo.multiply %5, %3 : tensor<64x64xf32> loc("transpose(jvp())/mul")
   %7 = stablehlo.multiply %6, %1 : tensor<64x64xf32> loc("transpose(jvp())/mul")
-  return %7 : tensor<64x64xf32>
+  return %7, %loss : tensor<64x64xf32>, tensor<f32>
 }

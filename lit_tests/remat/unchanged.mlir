@@ -6,49 +6,44 @@
 
 // The step that is missing: a smaller min_bytes, for values of 15.75 KiB.
 // CHECK-LABEL: func.func public @values_below_min_bytes_are_kept
-func.func public @values_below_min_bytes_are_kept(%x: tensor<64x63xf32>, %g: tensor<64x63xf32>) -> tensor<64x63xf32> {
+func.func public @values_below_min_bytes_are_kept(%x: tensor<64x63xf32>, %g: tensor<64x63xf32>) -> (tensor<64x63xf32>, tensor<f32>) {
   // CHECK-NEXT: %[[T:.*]] = stablehlo.tanh %arg0
   %0 = stablehlo.tanh %x : tensor<64x63xf32> loc("jvp()/tanh")
+  // CHECK-NEXT: %[[L:.*]] = stablehlo.dot_general %[[T]], %[[T]]
+  %loss = stablehlo.dot_general %0, %0, contracting_dims = [0, 1] x [0, 1] : (tensor<64x63xf32>, tensor<64x63xf32>) -> tensor<f32> loc("jvp()/loss")
   // CHECK-NEXT: %[[B:.*]] = stablehlo.optimization_barrier %arg0
   // CHECK-NEXT: %[[C:.*]] = stablehlo.tanh %[[B]]
   // CHECK-NEXT: %[[G:.*]] = stablehlo.multiply %arg1, %[[C]]
   %1 = stablehlo.multiply %g, %0 : tensor<64x63xf32> loc("transpose(jvp())/mul")
-  // CHECK-NEXT: return %[[G]]
-  return %1 : tensor<64x63xf32>
+  // CHECK-NEXT: return %[[G]], %[[L]]
+  return %1, %loss : tensor<64x63xf32>, tensor<f32>
 }
 
-// Without names there is no telling what is the backward pass.
-// CHECK-LABEL: func.func public @no_names
-func.func public @no_names(%x: tensor<64x64xf32>, %g: tensor<64x64xf32>) -> tensor<64x64xf32> {
-  %0 = stablehlo.tanh %x : tensor<64x64xf32>
-  %1 = stablehlo.multiply %g, %0 : tensor<64x64xf32>
+// Nothing is in memory: XLA computes a cheap value that is read once in its reader.
+// CHECK-LABEL: func.func public @nothing_is_held
+func.func public @nothing_is_held(%x: tensor<64x64xf32>, %g: tensor<64x64xf32>) -> tensor<64x64xf32> {
+  %0 = stablehlo.tanh %x : tensor<64x64xf32> loc("jvp()/tanh")
+  %1 = stablehlo.multiply %g, %0 : tensor<64x64xf32> loc("transpose(jvp())/mul")
   return %1 : tensor<64x64xf32>
-}
-
-// Nor is there one in a program that only goes forward, though one operation is called transpose.
-// CHECK-LABEL: func.func public @forward_only
-func.func public @forward_only(%x: tensor<64x64xf32>, %g: tensor<64x64xf32>) -> tensor<64x64xf32> {
-  %0 = stablehlo.tanh %x : tensor<64x64xf32> loc("jit(f)/tanh")
-  %1 = stablehlo.transpose %0, dims = [1, 0] : (tensor<64x64xf32>) -> tensor<64x64xf32> loc("jit(f)/transpose")
-  %2 = stablehlo.multiply %g, %1 : tensor<64x64xf32> loc("jit(f)/mul")
-  return %2 : tensor<64x64xf32>
 }
 
 // A value that the program returns is in memory anyway.
 // CHECK-LABEL: func.func public @results_are_there_anyway
-func.func public @results_are_there_anyway(%x: tensor<64x64xf32>, %g: tensor<64x64xf32>) -> (tensor<64x64xf32>, tensor<64x64xf32>) {
+func.func public @results_are_there_anyway(%x: tensor<64x64xf32>, %g: tensor<64x64xf32>) -> (tensor<64x64xf32>, tensor<64x64xf32>, tensor<f32>) {
   %0 = stablehlo.tanh %x : tensor<64x64xf32> loc("jvp()/tanh")
+  %loss = stablehlo.dot_general %0, %0, contracting_dims = [0, 1] x [0, 1] : (tensor<64x64xf32>, tensor<64x64xf32>) -> tensor<f32> loc("jvp()/loss")
   %1 = stablehlo.multiply %g, %0 : tensor<64x64xf32> loc("transpose(jvp())/mul")
-  return %1, %0 : tensor<64x64xf32>, tensor<64x64xf32>
+  return %1, %0, %loss : tensor<64x64xf32>, tensor<64x64xf32>, tensor<f32>
 }
 
 // Keeping one value or the other costs the same: nothing is gained, so nothing is recomputed.
 // CHECK-LABEL: func.func public @no_gain
-func.func public @no_gain(%x: tensor<64x64xf32>, %g: tensor<64x64xf32>) -> tensor<64x64xf32> {
+func.func public @no_gain(%x: tensor<64x64xf32>, %g: tensor<64x64xf32>) -> (tensor<64x64xf32>, tensor<f32>) {
   %0 = stablehlo.dot_general %x, %x, contracting_dims = [1] x [0] : (tensor<64x64xf32>, tensor<64x64xf32>) -> tensor<64x64xf32> loc("jvp()/dot_general")
   %1 = stablehlo.tanh %0 : tensor<64x64xf32> loc("jvp()/tanh")
+  %loss = stablehlo.dot_general %1, %1, contracting_dims = [0, 1] x [0, 1] : (tensor<64x64xf32>, tensor<64x64xf32>) -> tensor<f32> loc("jvp()/loss")
   %2 = stablehlo.multiply %g, %1 : tensor<64x64xf32> loc("transpose(jvp())/mul")
-  return %2 : tensor<64x64xf32>
+  return %2, %loss : tensor<64x64xf32>, tensor<f32>
 }
 
 // Products, convolutions, decompositions and whatever sorts, scatters or gathers.
@@ -118,10 +113,11 @@ func.func public @side_effects_happen_once(%x: tensor<64x64xf32>, %g: tensor<64x
 
 // A value of unknown size cannot be weighed.
 // CHECK-LABEL: func.func public @dynamic_dimensions
-func.func public @dynamic_dimensions(%x: tensor<?x64xf32>, %g: tensor<?x64xf32>) -> tensor<?x64xf32> {
+func.func public @dynamic_dimensions(%x: tensor<?x64xf32>, %g: tensor<?x64xf32>) -> (tensor<?x64xf32>, tensor<f32>) {
   %0 = stablehlo.tanh %x : tensor<?x64xf32> loc("jvp()/tanh")
+  %loss = stablehlo.dot_general %0, %0, contracting_dims = [0, 1] x [0, 1] : (tensor<?x64xf32>, tensor<?x64xf32>) -> tensor<f32> loc("jvp()/loss")
   %1 = stablehlo.multiply %g, %0 : tensor<?x64xf32> loc("transpose(jvp())/mul")
-  return %1 : tensor<?x64xf32>
+  return %1, %loss : tensor<?x64xf32>, tensor<f32>
 }
 
 // What a user's jax.checkpoint recomputes is backward work already: its barrier and all behind it.

@@ -128,7 +128,8 @@ class ForwardValues:
     def read_across(self) -> frozenset[int]:
         """The values, constants left out, that are made before the highest border and read after.
 
-        They are what is saved where nothing is recomputed.
+        They are what is saved where nothing is recomputed. A value that only the next operation reads
+        is left out: its clone would stand where it is made, and free nothing.
         """
         graph, border = self.graph, self.borders.highest
         return frozenset(
@@ -138,6 +139,7 @@ class ForwardValues:
             and not self.constant[value]
             and graph.users[value]
             and graph.users[value][-1] >= border
+            and graph.users[value][-1] > producer + 1
         )
 
     def sinks_of(self, window: Window) -> list[int]:
