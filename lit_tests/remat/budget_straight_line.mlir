@@ -10,52 +10,57 @@
 // RUN: hloom-opt %s -p "remat{min_bytes=0 budget=1}" --split-input-file --debug-info -o %t && \
 // RUN:   hloom-opt %t -p "remat{min_bytes=0 budget=1}" --split-input-file --debug-info | diff %t -
 
-// Two wide products that the backward pass reads. At the floor each is computed again behind a
-// barrier with the gradient that its reader reads; a looser budget keeps the second one, which is
-// needed for a shorter time.
+// Two wide products that the backward pass reads. At the floor each is computed again together with
+// the wide gradient of its reader, behind a barrier with the narrow gradient before; a looser budget
+// keeps the second one, which is needed for a shorter time.
 // CHECK-LABEL: func.func public @two_wide_products
 // LOOSE-LABEL: func.func public @two_wide_products
-func.func public @two_wide_products(%x: tensor<8x8xf32>, %w: tensor<8x64xf32>, %g: tensor<8x8xf32>) -> (tensor<8x8xf32>, tensor<8x8xf32>) {
+func.func public @two_wide_products(%x: tensor<8x8xf32>, %w: tensor<8x64xf32>, %g: tensor<8x8xf32>) -> (tensor<8x8xf32>, tensor<f32>) {
   %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : (tensor<8x8xf32>, tensor<8x64xf32>) -> tensor<8x64xf32> loc("jvp()/dot")
   // LOOSE: %[[N:.*]] = stablehlo.dot_general %{{.*}}, %arg1, contracting_dims = [1] x [1]
   %1 = stablehlo.dot_general %0, %w, contracting_dims = [1] x [1] : (tensor<8x64xf32>, tensor<8x64xf32>) -> tensor<8x8xf32> loc("jvp()/dot")
   %2 = stablehlo.dot_general %1, %w, contracting_dims = [1] x [0] : (tensor<8x8xf32>, tensor<8x64xf32>) -> tensor<8x64xf32> loc("jvp()/dot")
-  // CHECK: %[[N:.*]] = stablehlo.dot_general %{{.*}}, %arg1, contracting_dims = [1] x [1]
   // LOOSE-NEXT: %[[D:.*]] = stablehlo.dot_general %[[N]], %arg1
   %3 = stablehlo.dot_general %2, %w, contracting_dims = [1] x [1] : (tensor<8x64xf32>, tensor<8x64xf32>) -> tensor<8x8xf32> loc("jvp()/dot")
+  %loss = stablehlo.dot_general %3, %3, contracting_dims = [0, 1] x [0, 1] : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<f32> loc("jvp()/loss")
   // CHECK: %[[G:.*]] = stablehlo.dot_general %arg2, %arg1
   // LOOSE: %[[G:.*]] = stablehlo.dot_general %arg2, %arg1
   %4 = stablehlo.dot_general %g, %w, contracting_dims = [1] x [0] : (tensor<8x8xf32>, tensor<8x64xf32>) -> tensor<8x64xf32> loc("transpose(jvp())/dot")
-  // CHECK-NEXT: %[[B:.*]]:3 = stablehlo.optimization_barrier %arg1, %[[N]], %[[G]]
-  // CHECK-NEXT: %[[D:.*]] = stablehlo.dot_general %[[B]]#1, %[[B]]#0
-  // CHECK-NEXT: %[[M:.*]] = stablehlo.multiply %[[B]]#2, %[[D]]
+  // CHECK-NEXT: %[[B:.*]]:3 = stablehlo.optimization_barrier %arg0, %arg1, %arg2
+  // CHECK-NEXT: %[[P:.*]] = stablehlo.dot_general %[[B]]#0, %[[B]]#1
+  // CHECK-NEXT: %[[N:.*]] = stablehlo.dot_general %[[P]], %[[B]]#1
+  // CHECK-NEXT: %[[D:.*]] = stablehlo.dot_general %[[N]], %[[B]]#1
+  // CHECK-NEXT: %[[R:.*]] = stablehlo.dot_general %[[B]]#2, %[[B]]#1
+  // CHECK-NEXT: stablehlo.multiply %[[R]], %[[D]]
   // LOOSE-NEXT: %[[M:.*]] = stablehlo.multiply %[[G]], %[[D]]
   %5 = stablehlo.multiply %4, %2 : tensor<8x64xf32> loc("transpose(jvp())/mul")
-  // CHECK-NEXT: %[[O:.*]] = stablehlo.dot_general %[[M]], %arg1
+  // CHECK: %[[O:.*]] = stablehlo.dot_general %{{.*}}, %arg1, contracting_dims = [1] x [1]
   // LOOSE-NEXT: %[[O:.*]] = stablehlo.dot_general %[[M]], %arg1
   %6 = stablehlo.dot_general %5, %w, contracting_dims = [1] x [1] : (tensor<8x64xf32>, tensor<8x64xf32>) -> tensor<8x8xf32> loc("transpose(jvp())/dot")
-  // CHECK-NEXT: %[[H:.*]] = stablehlo.dot_general %[[O]], %arg1
   // LOOSE-NEXT: %[[H:.*]] = stablehlo.dot_general %[[O]], %arg1
   %7 = stablehlo.dot_general %6, %w, contracting_dims = [1] x [0] : (tensor<8x8xf32>, tensor<8x64xf32>) -> tensor<8x64xf32> loc("transpose(jvp())/dot")
   %8 = stablehlo.multiply %7, %0 : tensor<8x64xf32> loc("transpose(jvp())/mul")
-  // CHECK-NEXT: %[[A:.*]]:3 = stablehlo.optimization_barrier %arg0, %arg1, %[[H]]
+  // CHECK: %[[A:.*]]:3 = stablehlo.optimization_barrier %arg0, %arg1, %[[O]]
   // CHECK-NEXT: %[[C:.*]] = stablehlo.dot_general %[[A]]#0, %[[A]]#1
+  // CHECK-NEXT: %[[H:.*]] = stablehlo.dot_general %[[A]]#2, %[[A]]#1
   // LOOSE-NEXT: %[[A:.*]]:3 = stablehlo.optimization_barrier %arg0, %arg1, %[[H]]
   // LOOSE-NEXT: %[[C:.*]] = stablehlo.dot_general %[[A]]#0, %[[A]]#1
   %9 = stablehlo.dot_general %8, %w, contracting_dims = [1] x [1] : (tensor<8x64xf32>, tensor<8x64xf32>) -> tensor<8x8xf32> loc("transpose(jvp())/dot")
-  // CHECK-NEXT: stablehlo.multiply %[[A]]#2, %[[C]]
+  // CHECK-NEXT: stablehlo.multiply %[[H]], %[[C]]
   // LOOSE-NEXT: stablehlo.multiply %[[A]]#2, %[[C]]
-  return %9, %3 : tensor<8x8xf32>, tensor<8x8xf32>
+  return %9, %loss : tensor<8x8xf32>, tensor<f32>
 }
 
 // -----
 
-// One product, read early and late in the backward pass, with a large gradient in between. Each of
-// two windows computes it again, so that it is not there at the large gradient.
+// One product, read before and after a large gradient, across which the most is alive. The first
+// reader takes it as it is; the second computes it again, so that it is not there at the gradient.
 // CHECK-LABEL: func.func public @one_product_read_twice
-func.func public @one_product_read_twice(%x: tensor<8x8xf32>, %w: tensor<8x64xf32>, %u: tensor<8x256xf32>, %g: tensor<8x8xf32>) -> (tensor<8x8xf32>, tensor<8x8xf32>) {
+func.func public @one_product_read_twice(%x: tensor<8x8xf32>, %w: tensor<8x64xf32>, %u: tensor<8x256xf32>, %g: tensor<8x8xf32>) -> (tensor<8x8xf32>, tensor<f32>) {
   %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : (tensor<8x8xf32>, tensor<8x64xf32>) -> tensor<8x64xf32> loc("jvp()/dot")
   %1 = stablehlo.dot_general %0, %w, contracting_dims = [1] x [1] : (tensor<8x64xf32>, tensor<8x64xf32>) -> tensor<8x8xf32> loc("jvp()/dot")
+  %loss = stablehlo.dot_general %1, %1, contracting_dims = [0, 1] x [0, 1] : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<f32> loc("jvp()/loss")
+  // CHECK: %[[D:.*]] = stablehlo.dot_general %arg0, %arg1
   // CHECK: %[[G:.*]] = stablehlo.dot_general %arg3, %arg1
   %2 = stablehlo.dot_general %g, %w, contracting_dims = [1] x [0] : (tensor<8x8xf32>, tensor<8x64xf32>) -> tensor<8x64xf32> loc("transpose(jvp())/dot")
   %3 = stablehlo.multiply %2, %0 : tensor<8x64xf32> loc("transpose(jvp())/mul")
@@ -65,10 +70,8 @@ func.func public @one_product_read_twice(%x: tensor<8x8xf32>, %w: tensor<8x64xf3
   %7 = stablehlo.sine %6 : tensor<8x8xf32> loc("transpose(jvp())/sin")
   %8 = stablehlo.sine %7 : tensor<8x8xf32> loc("transpose(jvp())/sin")
   %9 = stablehlo.sine %8 : tensor<8x8xf32> loc("transpose(jvp())/sin")
-  // CHECK-NEXT: %[[B:.*]]:3 = stablehlo.optimization_barrier %arg0, %arg1, %[[G]]
-  // CHECK-NEXT: %[[D:.*]] = stablehlo.dot_general %[[B]]#0, %[[B]]#1
   %10 = stablehlo.dot_general %9, %u, contracting_dims = [1] x [0] : (tensor<8x8xf32>, tensor<8x256xf32>) -> tensor<8x256xf32> loc("transpose(jvp())/dot")
-  // CHECK-NEXT: stablehlo.multiply %[[B]]#2, %[[D]]
+  // CHECK-NEXT: stablehlo.multiply %[[G]], %[[D]]
   // CHECK: stablehlo.dot_general %{{.*}}, %arg2
   %11 = stablehlo.dot_general %10, %u, contracting_dims = [1] x [1] : (tensor<8x256xf32>, tensor<8x256xf32>) -> tensor<8x8xf32> loc("transpose(jvp())/dot")
   %12 = stablehlo.sine %11 : tensor<8x8xf32> loc("transpose(jvp())/sin")
@@ -83,7 +86,7 @@ func.func public @one_product_read_twice(%x: tensor<8x8xf32>, %w: tensor<8x64xf3
   // CHECK-NEXT: %[[C:.*]] = stablehlo.dot_general %[[A]]#0, %[[A]]#1
   %19 = stablehlo.dot_general %18, %w, contracting_dims = [1] x [1] : (tensor<8x64xf32>, tensor<8x64xf32>) -> tensor<8x8xf32> loc("transpose(jvp())/dot")
   // CHECK-NEXT: stablehlo.multiply %[[A]]#2, %[[C]]
-  return %19, %1 : tensor<8x8xf32>, tensor<8x8xf32>
+  return %19, %loss : tensor<8x8xf32>, tensor<f32>
 }
 
 // -----
@@ -95,14 +98,14 @@ func.func public @random_bits_of_a_given_state(%state: tensor<2xui64>, %w: tenso
   %0 = stablehlo.bitcast_convert %bits : (tensor<8x64xui32>) -> tensor<8x64xf32> loc("jvp()/bitcast")
   %1 = stablehlo.dot_general %0, %w, contracting_dims = [1] x [1] : (tensor<8x64xf32>, tensor<8x64xf32>) -> tensor<8x8xf32> loc("jvp()/dot")
   %2 = stablehlo.dot_general %1, %u, contracting_dims = [1] x [0] : (tensor<8x8xf32>, tensor<8x256xf32>) -> tensor<8x256xf32> loc("jvp()/dot")
-  // CHECK: stablehlo.dot_general %{{.*}}, %arg2, contracting_dims = [1] x [1]
+  // CHECK: %[[G:.*]] = stablehlo.dot_general %{{.*}}, %arg2, contracting_dims = [1] x [1]
   %3 = stablehlo.dot_general %2, %u, contracting_dims = [1] x [1] : (tensor<8x256xf32>, tensor<8x256xf32>) -> tensor<8x8xf32> loc("jvp()/dot")
-  // CHECK-NEXT: %[[G:.*]] = stablehlo.dot_general %{{.*}}, %arg1
   %4 = stablehlo.dot_general %3, %w, contracting_dims = [1] x [0] : (tensor<8x8xf32>, tensor<8x64xf32>) -> tensor<8x64xf32> loc("transpose(jvp())/dot")
-  // CHECK-NEXT: %[[B:.*]]:2 = stablehlo.optimization_barrier %arg0, %[[G]]
+  // CHECK: %[[B:.*]]:3 = stablehlo.optimization_barrier %arg0, %arg1, %[[G]]
   // CHECK-NEXT: %{{.*}}, %[[R:.*]] = stablehlo.rng_bit_generator %[[B]]#0
   // CHECK-NEXT: %[[F:.*]] = stablehlo.bitcast_convert %[[R]]
-  // CHECK-NEXT: stablehlo.multiply %[[B]]#1, %[[F]]
+  // CHECK-NEXT: %[[H:.*]] = stablehlo.dot_general %[[B]]#2, %[[B]]#1
+  // CHECK-NEXT: stablehlo.multiply %[[H]], %[[F]]
   %5 = stablehlo.multiply %4, %0 : tensor<8x64xf32> loc("transpose(jvp())/mul")
   %6 = stablehlo.dot_general %5, %w, contracting_dims = [1] x [1] : (tensor<8x64xf32>, tensor<8x64xf32>) -> tensor<8x8xf32> loc("transpose(jvp())/dot")
   return %6 : tensor<8x8xf32>

@@ -128,8 +128,8 @@ class ForwardValues:
     def read_across(self) -> frozenset[int]:
         """The values, constants left out, that are made before the highest border and read after.
 
-        They are what is saved where nothing is recomputed. A value that only the next operation reads
-        is left out: its clone would stand where it is made, and free nothing.
+        They are what is saved where nothing is recomputed. A value that only the next operation
+        reads is left out: its clone would stand where it is made, and free nothing.
         """
         graph, border = self.graph, self.borders.highest
         return frozenset(
