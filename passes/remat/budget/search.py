@@ -270,21 +270,33 @@ def _cost(estimate: Estimate) -> tuple[float, bool, int, int]:
 def corrected_bytes(estimate: Estimate, tried: Sequence[Measurement]) -> float:
     """The expected temporary memory of an estimate, corrected by XLA's figures for others.
 
-    The ratio between XLA's figure and the model's is much the same for similar candidates.
+    The ratio between XLA's figure and the model's is much the same for similar candidates, and says
+    less of those with other moves: of these it counts with its square root.
     """
     if not tried:
         return estimate.temp_bytes
     nearest = min(tried, key=lambda other: _distance(estimate, other.estimate))
     if nearest.estimate.candidate == estimate.candidate:
         return nearest.real_bytes
-    return estimate.temp_bytes * nearest.real_bytes / max(nearest.estimate.temp_bytes, 1)
+    ratio = nearest.real_bytes / max(nearest.estimate.temp_bytes, 1)
+    if not _same_moves(estimate, nearest.estimate):
+        ratio = math.sqrt(ratio)
+    return estimate.temp_bytes * ratio
 
 
 def _distance(one: Estimate, other: Estimate) -> float:
     distance = abs(math.log(max(one.temp_bytes, 1) / max(other.temp_bytes, 1)))
     if one.candidate is None or other.candidate is None:
         return distance + (one.candidate != other.candidate)
-    return distance + 0.5 * (_windows(one.candidate) != _windows(other.candidate))
+    distance += 0.5 * (_windows(one.candidate) != _windows(other.candidate))
+    return distance + 0.5 * (one.candidate.moves != other.candidate.moves)
+
+
+def _same_moves(one: Estimate, other: Estimate) -> bool:
+    """True also of the program as it is, which tells as much of all of them."""
+    if one.candidate is None or other.candidate is None:
+        return True
+    return one.candidate.moves == other.candidate.moves
 
 
 def _windows(candidate: Candidate) -> tuple[int, bool, bool]:
