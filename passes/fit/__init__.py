@@ -90,7 +90,7 @@ class Fit(MeasuredPass[RematRecord]):
         choices=MOVES,
     )
     compiles: int = option(
-        3, doc="how often the program may be compiled to hold the budget", minimum=1
+        4, doc="how often the program may be compiled to hold the budget", minimum=1
     )
     min_bytes: Bytes = option(
         Bytes(16 * 1024), doc="values smaller than this are not recomputed", minimum=0

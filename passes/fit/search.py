@@ -44,6 +44,9 @@ _NEXT_TO_NOTHING = 0.002
 _SPLIT_VARIANTS = 1
 """Of how many variants the loops are split."""
 
+_PRECISION = 0.0005
+"""The share of a step's time by which a plan may add more than the search could find."""
+
 _WORTH_A_SPLIT = 0.98
 """A split has to promise this share of the best plan's added time, or less."""
 
@@ -94,23 +97,30 @@ class FitSearch:
             return
         enough_s = _NEXT_TO_NOTHING * self._variants.base.step_seconds
         best: Estimate | None = None
-        searched: list[Variant] = []
+        bases: list[tuple[Variant, Sequence[Candidate]]] = []
         for variant in self._tried(fits):
             if best is not None and variant.added_seconds >= best.seconds:
                 continue
-            self._within(variant, limit_bytes, fits, tried)
-            searched.append(variant)
+            bases.append((variant, self._at_grid_prices(variant, limit_bytes, fits)))
             best = self._best(fits)
             if best is not None and best.seconds <= enough_s:
-                return
+                break
+        # What is best at the prices of the grid is refined first: less is left for the others.
+        bases.sort(key=lambda each: self._least_seconds(each[0], fits))
+        for variant, found in bases:
+            self._refine(variant, found, limit_bytes, fits, tried)
+        best = self._best(fits)
+        if best is not None and best.seconds <= enough_s:
+            return
         if SPLIT_LOOP not in self._moves:
             return
         # What is best where loops are whole mostly is where they are split.
-        searched.sort(key=lambda variant: self._least_seconds(variant, fits))
+        searched = sorted((v for v, _ in bases), key=lambda v: self._least_seconds(v, fits))
         for whole in searched[:_SPLIT_VARIANTS]:
             split = self._split(whole, limit_bytes, tried, best)
             if split is not None:
-                self._within(split, limit_bytes, fits, tried)
+                found = self._at_grid_prices(split, limit_bytes, fits)
+                self._refine(split, found, limit_bytes, fits, tried)
                 best = self._best(fits)
 
     def _best(self, fits: Callable[[Estimate], bool]) -> Estimate | None:
@@ -193,28 +203,44 @@ class FitSearch:
             return Chunk()
         return Chunk(min_bytes=Bytes(1 << max(peak_bytes // _SMALLEST_CHUNKED, 1).bit_length()))
 
-    def _within(
+    def _at_grid_prices(
+        self, variant: Variant, limit_bytes: float, fits: Callable[[Estimate], bool]
+    ) -> Sequence[Candidate]:
+        search = self._search(variant)
+        found = search.at_grid_prices(limit_bytes, lambda one: fits(_lifted(variant, one)))
+        self._add_all(variant, search)
+        return found
+
+    def _refine(
         self,
         variant: Variant,
+        bases: Sequence[Candidate],
         limit_bytes: float,
         fits: Callable[[Estimate], bool],
         tried: Sequence[Measurement],
     ) -> None:
         search = self._search(variant)
+        best = self._best(fits)
+        worth_s = math.inf if best is None else best.seconds - variant.added_seconds
         own = [
             dataclasses.replace(each, estimate=_lowered(variant, each.estimate))
             for each in tried
             if moves_of(each.estimate) == variant.moves
         ]
-        search.within(limit_bytes, lambda found: fits(_lifted(variant, found)), own)
-        for found in search.estimates.values():
-            self._add(variant, found)
+        search.refine(
+            bases,
+            limit_bytes,
+            lambda one: fits(_lifted(variant, one)),
+            own,
+            worth_s,
+            _PRECISION * self._variants.base.step_seconds,
+        )
+        self._add_all(variant, search)
 
     def _lowest_of(self, variant: Variant) -> list[Estimate]:
         search = self._search(variant)
         found = [_lifted(variant, each) for each in search.lowest()]
-        for each in search.estimates.values():
-            self._add(variant, each)
+        self._add_all(variant, search)
         return found
 
     def _search(self, variant: Variant) -> Search:
@@ -226,6 +252,10 @@ class FitSearch:
             ]
             self._searches[variant.moves] = Search(variant.model, known)
         return self._searches[variant.moves]
+
+    def _add_all(self, variant: Variant, search: Search) -> None:
+        for each in search.estimates.values():
+            self._add(variant, each)
 
     def _add(self, variant: Variant, found: Estimate) -> None:
         lifted = _lifted(variant, found)

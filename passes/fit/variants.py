@@ -36,7 +36,8 @@ class Variant:
     @cached_property
     def model(self) -> Model:
         """Memory and time of its candidates."""
-        return Model(self.of.module, self.target, self.min_bytes)
+        like = None if self.base is None else self.base.model
+        return Model(self.of.module, self.target, self.min_bytes, like)
 
     @cached_property
     def step_seconds(self) -> float:

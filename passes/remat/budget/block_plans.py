@@ -32,9 +32,14 @@ _Kept = tuple[frozenset[int], ...]
 class BlockPlans:
     """The blocks' schedules for each candidate; candidates that keep the same values share them."""
 
-    def __init__(self, forwards: Mapping[ir.Block, ForwardValues], price_grid: PriceGrid) -> None:
-        self.forwards, self.price_grid = forwards, price_grid
-        self._solved: Solved = {}
+    def __init__(
+        self,
+        forwards: Mapping[ir.Block, ForwardValues],
+        price_grid: PriceGrid,
+        solved: Solved,
+    ) -> None:
+        """``solved`` has the cuts that are known, to which new ones are added."""
+        self.forwards, self.price_grid, self.solved = forwards, price_grid, solved
         self._windows: dict[tuple[ForwardValues, _Split], list[Window]] = {}
         self._keeps: dict[tuple[ForwardValues, Candidate], _Kept] = {}
         self._schedules: dict[tuple[ForwardValues, _Split, _Kept], CloneSchedule] = {}
@@ -120,7 +125,7 @@ class BlockPlans:
         only_cheap = PriceSchedule.flat(Rates(math.inf, math.inf) if candidate.segmented else rates)
         prefix = min(candidate.cheap_prefix, len(windows))
         price_schedules = [only_cheap] * prefix + [price_schedule] * (len(windows) - prefix)
-        return keep(forward, windows, price_schedules, self._solved)
+        return keep(forward, windows, price_schedules, self.solved)
 
 
 def _split_of(candidate: Candidate) -> _Split:

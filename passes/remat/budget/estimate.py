@@ -81,7 +81,10 @@ class _Planned:
 class Model:
     """A module, and estimates and plans of the candidates for it."""
 
-    def __init__(self, module: ir.Module, target: Target, min_bytes: int) -> None:
+    def __init__(
+        self, module: ir.Module, target: Target, min_bytes: int, like: Model | None = None
+    ) -> None:
+        """``like`` is of a similar module: the prices are the same, and cuts are solved once."""
         self.module, self.min_bytes = module, min_bytes
         self.pricing = Pricing(target.speed)
         self.operations = list(walk.operations(module.operation))
@@ -98,7 +101,7 @@ class Model:
         self._traces: dict[ir.Block, OpTrace] = {}
         self._peaks: dict[ir.Block, int] = {}
         self._known: dict[Candidate | None, _Simulated] = {}
-        self._alike: dict[Hashable, _Simulated] = {}
+        self._alike: dict[Hashable, Peak] = {}
         """By the decisions of a candidate: several candidates may decide the same."""
         scans = [BlockScans(block, min_bytes) for block in self.blocks]
         self.pairs = [pair for one in scans for pair in one.pairs]
@@ -112,8 +115,11 @@ class Model:
                 forward := ForwardValues(self._graphs[block], min_bytes, self.pricing, loops)
             ).weigh(forward.read_across)
         }
-        price_grid = PriceGrid(self._middle_rate())
-        self.block_plans = BlockPlans(forwards, price_grid)
+        if like is None:
+            price_grid, solved = PriceGrid(self._middle_rate()), {}
+        else:
+            price_grid, solved = like.block_plans.price_grid, like.block_plans.solved
+        self.block_plans: BlockPlans = BlockPlans(forwards, price_grid, solved)
         self.loops = LoopEffects(module, self.number, scans, price_grid, self.pricing, self.shards)
 
     @property
@@ -164,8 +170,13 @@ class Model:
         return max(by_block.values(), default=0)
 
     def seconds(self, candidate: Candidate) -> float:
-        """The added time of a candidate; quicker than an estimate where there are no loops."""
-        return _seconds(self.loops.at(candidate.price), self.block_plans.schedules(candidate))
+        """The added time of a candidate; quicker than an estimate."""
+        return self._seconds(candidate, self.block_plans.schedules(candidate))
+
+    def _seconds(self, candidate: Candidate, schedules: Mapping[ir.Block, CloneSchedule]) -> float:
+        return self.loops.seconds(candidate.price) + sum(
+            schedule.seconds * runs_of(block) for block, schedule in schedules.items()
+        )
 
     def are_alike(self, one: Candidate | None, other: Candidate | None) -> bool:
         """Whether two candidates make the same decisions."""
@@ -190,24 +201,22 @@ class Model:
         schedules = {} if candidate is None else self.block_plans.schedules(candidate)
         key = tuple(schedules.values()), tuple(effects.items())
         if key not in self._alike:
-            self._alike[key] = self._simulate_as(candidate, effects, schedules)
-        alike = self._alike[key]
-        estimate = dataclasses.replace(alike.estimate, candidate=candidate)
-        return dataclasses.replace(alike, estimate=estimate)
+            self._alike[key] = self._peak(effects, schedules)
+        peak = self._alike[key]
+        seconds = 0.0 if candidate is None else self._seconds(candidate, schedules)
+        return _Simulated(Estimate(candidate, peak.bytes, seconds), peak)
 
-    def _simulate_as(
+    def _peak(
         self,
-        candidate: Candidate | None,
         effects: Mapping[int, LoopEffect],
         schedules: Mapping[ir.Block, CloneSchedule],
-    ) -> _Simulated:
+    ) -> Peak:
         blocks = [*schedules, *(self.operations[number].block for number in effects)]
         around = frozenset(op for block in blocks for op in walk.ancestors(block))
         trace = self._trace(self.main, _Planned(effects, schedules, around))
         if self.main in schedules:
             trace = clone_into_trace(trace, schedules[self.main])
-        peak = simulate(trace)
-        return _Simulated(Estimate(candidate, peak.bytes, _seconds(effects, schedules)), peak)
+        return simulate(trace)
 
     def plan(self, candidate: Candidate) -> Plans:
         """The candidate's plans for the module itself."""
@@ -283,11 +292,3 @@ class Model:
             stacks = [([places[number] for number in by], size) for by, size in effect.stacks]
             put_stacks(trace, position, stacks)
         return trace
-
-
-def _seconds(
-    effects: Mapping[int, LoopEffect], schedules: Mapping[ir.Block, CloneSchedule]
-) -> float:
-    """The added time of what is decided for loops and for straight lines."""
-    loops_s = sum(effect.seconds for effect in effects.values())
-    return loops_s + sum(schedule.seconds * runs_of(block) for block, schedule in schedules.items())

@@ -35,12 +35,10 @@ class LoopEffect:
       inner_bytes: memory that is live only while the loop runs.
       stacks: for a forward loop, the bytes of its results that backward loops read, by the numbers
         of these among the module's operations.
-      seconds: for a forward loop, the weighted time of what its backward loops recompute of it.
     """
 
     inner_bytes: int
     stacks: tuple[tuple[tuple[int, ...], int], ...] = ()
-    seconds: float = 0.0
 
 
 class LoopEffects:
@@ -61,6 +59,7 @@ class LoopEffects:
         self._kept: dict[tuple[int, int], int] = {}
         self._plans: dict[int, tuple[ScanPlan, ...]] = {}
         self._effects: dict[tuple[ScanPlan, ...], dict[int, LoopEffect]] = {}
+        self._seconds: dict[tuple[ScanPlan, ...], float] = {}
 
     def at(self, price: int) -> Mapping[int, LoopEffect]:
         """By the number of a loop among the module's operations, its effect."""
@@ -79,6 +78,19 @@ class LoopEffects:
                 for plan in self._plan(block, scans, price)
             )
         return self._plans[price]
+
+    def seconds(self, price: int) -> float:
+        """The weighted time of what the backward loops recompute; quicker than effects."""
+        plans = self.plans(price)
+        if plans not in self._seconds:
+            self._seconds[plans] = sum(map(self._seconds_of, plans))
+        return self._seconds[plans]
+
+    def _seconds_of(self, plan: ScanPlan) -> float:
+        once = sum(
+            self.pricing.seconds(op) * times for part in plan.pairs for op, times in part.runs
+        )
+        return once * runs_of(plan.block)
 
     def kept_bytes(self, price: int) -> dict[ir.Block, int]:
         """By block, the bytes that its loops stack at the grid price; quicker than effects."""
@@ -130,9 +142,7 @@ class LoopEffects:
             for plan in plans:
                 for forward, readers in self._readers(plan).items():
                     stacks = _linked_bytes(forward, readers, rebuilt, shards)
-                    effects[forward] = dataclasses.replace(
-                        effects[forward], stacks=stacks, seconds=self._seconds(plan, forward)
-                    )
+                    effects[forward] = dataclasses.replace(effects[forward], stacks=stacks)
         return effects
 
     def _readers(self, plan: ScanPlan) -> dict[int, list[int]]:
@@ -144,12 +154,6 @@ class LoopEffects:
             )
             readers.setdefault(forward, []).append(backward)
         return readers
-
-    def _seconds(self, plan: ScanPlan, forward: int) -> float:
-        """The weighted seconds of what is recomputed of a forward loop."""
-        parts = [p for p in plan.pairs if self.number[walk.key(p.pair.forward.op)] == forward]
-        once = sum(self.pricing.seconds(op) * times for part in parts for op, times in part.runs)
-        return once * runs_of(plan.block)
 
 
 def _linked_bytes(

@@ -68,9 +68,16 @@ class Search:
         ``fits`` decides whether an estimate fits; it must accept less memory if it accepts more.
         ``tried`` corrects the model's memory.
         """
+        found = self.at_grid_prices(limit_bytes, fits)
+        self.refine(found, limit_bytes, fits, tried)
+
+    def at_grid_prices(
+        self, limit_bytes: float, fits: Callable[[Estimate], bool]
+    ) -> tuple[Candidate, ...]:
+        """The best candidates that fit, of each kind of windows one, at prices of the grid."""
         columns = self.model.columns()
         if fits(self.estimate(None)) or not columns:
-            return
+            return ()
         guess = self._guess(columns[0], limit_bytes)
         best: dict[tuple[bool, bool], Estimate] = {}
         for column in columns:
@@ -80,18 +87,37 @@ class Search:
                 wanted = guess + 1  # at lower prices it would add more time than the best
             price_index = self._highest(column, fits, max(guess, wanted), wanted)
             if price_index is None:
+                guess = guess if wanted else 0  # what saves least holds first, if anything does
                 continue
             guess = price_index
             found = self.estimate(_at(column, price_index))
             best[family] = _better(best.get(family, found), found)
             if price_index >= EXPENSIVE_PRICES or self.left <= _LEFT_FOR_STEPS:
                 break  # if only cheap work is recomputed, the windows matter little
-        for found in best.values():
-            if found.candidate is not None:
-                self._between(found.candidate, fits, limit_bytes, tried)
-        if best:
+        return tuple(found.candidate for found in best.values() if found.candidate is not None)
+
+    def refine(
+        self,
+        bases: Sequence[Candidate],
+        limit_bytes: float,
+        fits: Callable[[Estimate], bool],
+        tried: Sequence[Measurement] = (),
+        worth_seconds: float = math.inf,
+        precision_seconds: float = 0.0,
+    ) -> None:
+        """Tries what lies between the prices of the grid, and what has no price.
+
+        Steps from a candidate of ``bases`` to its next price, which add more time than that does,
+        are left out where that is ``worth_seconds`` or more, and end where the next ones save less
+        than ``precision_seconds``.
+        """
+        for base in bases:
+            if self.model.seconds(_at(base, base.price_index + 1)) < worth_seconds:
+                self._between(base, fits, limit_bytes, tried, precision_seconds)
+        if bases:
             self._try_cheap_prefix(fits)
-        self._optima()
+        if not fits(self.estimate(None)):
+            self._optima()
 
     def _optima(self) -> list[Estimate]:
         """Estimates of the plans made from the optimum of a small block."""
@@ -205,6 +231,7 @@ class Search:
         fits: Callable[[Estimate], bool],
         limit_bytes: float,
         tried: Sequence[Measurement],
+        precision_seconds: float,
     ) -> None:
         """Tries steps from a grid price to the next: by linear interpolation, then by bisection."""
         price_index = base.price_index
@@ -213,10 +240,15 @@ class Search:
             estimate = self.estimate(_at(base, price_index, step))
             return limit_bytes - corrected_bytes(estimate, tried)
 
+        def seconds(step: int) -> float:
+            return self.model.seconds(_at(base, price_index, step))
+
         even = _at(base, price_index + 1) in self.estimates
         low, high = 0, STEPS
         for number in itertools.count():
             if high - low <= 1 or self.left <= 0:
+                break
+            if number and seconds(low) - seconds(high) < precision_seconds:
                 break
             middle = (low + high) // 2
             if number == 1 and low and self.model.pairs and 2 * missing(low) > missing(0):
@@ -270,21 +302,33 @@ def _cost(estimate: Estimate) -> tuple[float, bool, int, int]:
 def corrected_bytes(estimate: Estimate, tried: Sequence[Measurement]) -> float:
     """The expected temporary memory of an estimate, corrected by XLA's figures for others.
 
-    The ratio between XLA's figure and the model's is much the same for similar candidates.
+    The ratio between XLA's figure and the model's is much the same for similar candidates, and says
+    less of those with other moves: of these it counts with its square root.
     """
     if not tried:
         return estimate.temp_bytes
     nearest = min(tried, key=lambda other: _distance(estimate, other.estimate))
     if nearest.estimate.candidate == estimate.candidate:
         return nearest.real_bytes
-    return estimate.temp_bytes * nearest.real_bytes / max(nearest.estimate.temp_bytes, 1)
+    ratio = nearest.real_bytes / max(nearest.estimate.temp_bytes, 1)
+    if not _same_moves(estimate, nearest.estimate):
+        ratio = math.sqrt(ratio)
+    return estimate.temp_bytes * ratio
 
 
 def _distance(one: Estimate, other: Estimate) -> float:
     distance = abs(math.log(max(one.temp_bytes, 1) / max(other.temp_bytes, 1)))
     if one.candidate is None or other.candidate is None:
         return distance + (one.candidate != other.candidate)
-    return distance + 0.5 * (_windows(one.candidate) != _windows(other.candidate))
+    distance += 0.5 * (_windows(one.candidate) != _windows(other.candidate))
+    return distance + 0.5 * (one.candidate.moves != other.candidate.moves)
+
+
+def _same_moves(one: Estimate, other: Estimate) -> bool:
+    """True also of the program as it is, which tells as much of all of them."""
+    if one.candidate is None or other.candidate is None:
+        return True
+    return one.candidate.moves == other.candidate.moves
 
 
 def _windows(candidate: Candidate) -> tuple[int, bool, bool]:
