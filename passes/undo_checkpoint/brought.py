@@ -1,9 +1,9 @@
-"""What a backward body computes that its forward body computed, and which values to store for it."""
+"""What a backward body computes that its forward body computed, and what is stored instead."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
@@ -45,6 +45,30 @@ def _indices(pair: LoopPair) -> Iterable[ir.Value]:
         if len(op.results) == 1 and op.results[0].type == pair.index.type:
             if line is not None and affine_in(op.results[0], counter) == line:
                 yield op.results[0]
+
+
+def may_compute_again(pair: LoopPair) -> bool:
+    """Whether a backward body has work that looks like some of the forward body and is not cheap.
+
+    Most have none, and numbering takes longer than to see that.
+    """
+    done = {_looks(op) for op in _expensive(pair.forward.body)}
+    return any(_looks(op) in done for op in _expensive(pair.backward.body))
+
+
+def _expensive(block: ir.Block) -> Iterable[ir.Operation]:
+    for view in block.operations:
+        op = view.operation
+        if op.name != BARRIER and len(op.results) and not is_cheap(op) and has_no_effect(op):
+            yield op
+
+
+def _looks(op: ir.Operation) -> Hashable:
+    if len(op.regions):
+        return op.name  # what is in them may be found again in parts
+    attributes = walk.readable_attributes(op)
+    types = tuple(value.type for value in (*op.operands, *op.results))
+    return op.name, types, tuple(attributes.items())
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,9 @@ from hloom.passes.analysis.autodiff import has_remat_name
 from hloom.passes.analysis.loops.counted import defining_op
 from hloom.passes.analysis.loops.pairs import LoopPair, loop_pairs, nested_pairs
 from hloom.passes.analysis.value_numbers import ValueNumbers
-from hloom.passes.ir import walk
 from hloom.passes.ir.types import tensor_bytes
 from hloom.passes.ir.while_rewriter import Replacements, WhileRewriter, integer_like, zeros
-from hloom.passes.undo_checkpoint.brought import BackwardBody, paired
+from hloom.passes.undo_checkpoint.brought import BackwardBody, may_compute_again, paired
 from hloom.passes.undo_checkpoint.lines import bypass, erase_unread
 from hloom.passes.undo_checkpoint.loops_again import take_places
 
@@ -63,45 +62,47 @@ class _Level:
 
     def undo(self) -> None:
         """Goes through the forward loops in order; a rebuilt loop is where the old one was."""
-        for place in range(len(_whiles(self.block))):
-            group = self._group(place)
-            if len(group) == 1:
-                self._undo_inside(place, group[0])
-                group = self._group(place)
-            if group:
-                _Rewrite(group, self.numbers(), self.carry).run(self.undone)
+        pairs = self.pairs()
+        for place in range(len(_whiles(self.block)) if pairs else 0):
+            group = self._group(place, pairs)
+            if len(group) == 1 and self._undo_inside(place, group[0]):
+                pairs = self.pairs()
+                group = self._group(place, pairs)
+            if group and _Rewrite(group, self.numbers, self.carry).run(self.undone):
+                pairs = self.pairs()
 
-    def _group(self, place: int) -> list[LoopPair]:
+    def _group(self, place: int, pairs: Sequence[LoopPair]) -> list[LoopPair]:
         """The pairs of a forward loop."""
         loop = _whiles(self.block)[place]
         return [
             pair
-            for pair in self.pairs()
+            for pair in pairs
             if pair.forward.op == loop
             and not has_remat_name(pair.forward.op)
             and not has_remat_name(pair.backward.op)
         ]
 
-    def _undo_inside(self, place: int, pair: LoopPair) -> None:
-        """Undoes what loops inside of a pair compute again."""
+    def _undo_inside(self, place: int, pair: LoopPair) -> bool:
+        """Whether loops inside of a pair were changed, so that they compute nothing again."""
         inner = pair.forward.body
-        take_places(inner, pair.backward.body, paired(self.numbers(), pair))
         if not _whiles(inner):
-            return
-        outer = _Carried(pair)
+            return False
+        moved = take_places(inner, pair.backward.body, paired(self.numbers(), pair))
+        outer = _Carried()
 
-        def current() -> LoopPair:
-            return self._group(place)[0]
+        def current() -> list[LoopPair]:
+            return self._group(place, self.pairs())
 
         _Level(
-            lambda: nested_pairs(current()) if self._group(place) else [],
+            lambda: [inside for outside in current() for inside in nested_pairs(outside)],
             inner,
-            lambda: paired(self.numbers(), current()),
+            lambda: paired(self.numbers(), current()[0]),
             outer.hand_over,
             self.undone,
         ).undo()
         if outer.values:
-            _Rewrite([current()], self.numbers(), self.carry, outer.values).run(self.undone)
+            _Rewrite(current(), self.numbers, self.carry, outer.values).run(self.undone)
+        return bool(moved or outer.values)
 
 
 def _whiles(block: ir.Block) -> list[ir.Operation]:
@@ -111,7 +112,7 @@ def _whiles(block: ir.Block) -> list[ir.Operation]:
 class _Carried:
     """Values of a forward body that a loop in the backward body is to read."""
 
-    def __init__(self, pair: LoopPair) -> None:
+    def __init__(self) -> None:
         self.values: dict[ir.Value, ir.Value] = {}
         """By what stands for it in the backward body."""
 
@@ -128,7 +129,7 @@ class _Rewrite:
     def __init__(
         self,
         group: Sequence[LoopPair],
-        numbers: ValueNumbers,
+        numbers: Callable[[], ValueNumbers],
         carry: Callable[[ir.Value, ir.Operation], ir.Value],
         handed_over: dict[ir.Value, ir.Value] | None = None,
     ) -> None:
@@ -137,19 +138,19 @@ class _Rewrite:
         self.values: list[dict[ir.Value, ir.Value]] = []
         self.again: list[tuple[ir.Operation, ...]] = []
         for pair in group:
-            if handed_over is not None:
-                self.values.append(handed_over)
+            if handed_over is not None or not may_compute_again(pair):
+                self.values.append(handed_over or {})
                 self.again.append(())
                 continue
-            brought = BackwardBody(pair, paired(numbers, pair)).brought()
+            brought = BackwardBody(pair, paired(numbers(), pair)).brought()
             worthwhile = brought.is_worthwhile
             self.values.append(brought.values if worthwhile else {})
             self.again.append(brought.again if worthwhile else ())
 
-    def run(self, undone: list[UndoneLoop]) -> None:
-        """Rewrites the loops where there is something to do."""
+    def run(self, undone: list[UndoneLoop]) -> bool:
+        """Rewrites the loops, and whether there was something to do."""
         if not any(self.values) and not any(self.again):
-            return
+            return False
         for pair, values, ops in zip(self.group, self.values, self.again, strict=True):
             if ops:
                 stored = self.forward.trip_count * _bytes(set(values.values()))
@@ -159,6 +160,7 @@ class _Rewrite:
         for pair, values, again in zip(self.group, self.values, self.again, strict=True):
             self._read(pair, values, again, stacks)
         self._drop_unread(forward)
+        return True
 
     def _store(self) -> tuple[dict[ir.Value, ir.Value], ir.Operation]:
         """By value of the forward body its stack, and the forward loop that has it."""

@@ -11,7 +11,6 @@ from jax.extend.mlir import ir
 from hloom.passes.analysis.autodiff import is_rematerialized
 from hloom.passes.analysis.value_numbers import ValueNumbers
 from hloom.passes.framework.text import pluralize, size
-from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.ir.locations import source_line
 from hloom.passes.ir.ops import facts_of
