@@ -26,7 +26,7 @@ class MoveEffect:
       prepares: it only prepares the program for a move that comes after it.
       before_bytes, after_bytes: temporary memory at the peak without it and with it; None where
         that was not looked at.
-      added_seconds: of a step; of cheap work one sixteenth counts; below zero for time that is saved.
+      added_seconds: of a step; of cheap work one sixteenth counts; below zero for time saved.
       plan: the pass's own plan.
     """
 

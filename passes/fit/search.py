@@ -4,8 +4,8 @@ Moves are passes that run before the recomputation: each combination that is tri
 the program, on which `remat` searches as it does alone. A variant whose moves alone cost more than
 the best plan so far is not searched, and where the best plan costs next to nothing no more
 combinations are tried. Where a user's checkpoint can be undone in time worth the while, that is the
-first move, before and without others: it takes time away. What `remat` does alone is among the plans, so that no plan is slower than
-that by the model.
+first move, alone and before others: it takes time away. What `remat` does alone is among the plans,
+so that no plan is slower than that by the model.
 """
 
 from __future__ import annotations

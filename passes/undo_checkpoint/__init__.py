@@ -68,7 +68,7 @@ class UndoCheckpoint(Pass):
     once: ClassVar[bool] = True
 
     def plan(self, module: ir.Module, target: Target) -> UndoCheckpointPlan:
-        return plan_undo(module, keeps_barriers=target.keeps_barriers)
+        return plan_undo(module, target)
 
     def apply(self, plan: UndoCheckpointPlan) -> None:
         if plan.undone is not None:

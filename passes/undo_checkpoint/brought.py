@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
 from hloom.passes.analysis.loops.counted import affine_in, defining_op
 from hloom.passes.analysis.loops.pairs import LoopPair
+from hloom.passes.analysis.mincut import minimum_vertex_cut
 from hloom.passes.analysis.purity import is_cheap
 from hloom.passes.analysis.value_numbers import BARRIER, ValueNumbers, has_no_effect
 from hloom.passes.ir import walk
 from hloom.passes.ir.types import tensor_bytes
+from hloom.passes.remat.budget.pricing import Pricing
+
+_UNIT_S = 1e-12
+"""What a unit of the cut's weights is."""
 
 
 def paired(numbers: ValueNumbers, pair: LoopPair) -> ValueNumbers:
@@ -40,11 +45,9 @@ def _indices(pair: LoopPair) -> Iterable[ir.Value]:
     counter = pair.backward.body.arguments[pair.backward.counter]
     line = affine_in(pair.index, counter)
     yield pair.index
-    for view in pair.backward.body.operations:
-        op = view.operation
-        if len(op.results) == 1 and op.results[0].type == pair.index.type:
-            if line is not None and affine_in(op.results[0], counter) == line:
-                yield op.results[0]
+    for value in _results(pair.backward.body) if line is not None else ():
+        if value.type == pair.index.type and affine_in(value, counter) == line:
+            yield value
 
 
 def may_compute_again(pair: LoopPair) -> bool:
@@ -92,8 +95,8 @@ class Brought:
 class BackwardBody:
     """A backward body, and which of its values equal values of the forward body."""
 
-    def __init__(self, pair: LoopPair, numbers: ValueNumbers) -> None:
-        self.pair, self.numbers = pair, numbers
+    def __init__(self, pair: LoopPair, numbers: ValueNumbers, pricing: Pricing) -> None:
+        self.pair, self.numbers, self.pricing = pair, numbers, pricing
         self.ops = [view.operation for view in pair.backward.body.operations]
         self._reads = {read for residual in pair.residuals for read in residual.reads}
 
@@ -106,68 +109,76 @@ class BackwardBody:
             found.setdefault(self.numbers.of(value), value)
         return found
 
-    @functools.cached_property
-    def _varying(self) -> set[ir.Value]:
-        """Values that depend on a residual or on what the backward loop carries.
+    def brought(self) -> Brought:
+        """What to store so that a step takes the least time.
 
-        The others depend on constants, the counter and what the loop reads from outside alone.
+        A value costs the time to write and to read it, or that of its operation once more, whose
+        operands have to be there then. The least sum is a minimum cut.
         """
-        body, loop = self.pair.backward.body, self.pair.backward
-        found: set[ir.Value] = {
-            argument
-            for number, argument in enumerate(body.arguments)
-            if number not in loop.invariant and number != loop.counter
+        again = [op for op in self.ops if self._is_again(op)]
+        computed = {result for op in again for result in op.results}
+        wanted = {
+            value
+            for op in self.ops
+            if op.name != BARRIER and not (len(op.results) and op.results[0] in computed)
+            for value in map(_handed_on, walk.values_read(op))
+            if value in computed
         }
-        found |= self._reads
-        for op in self.ops:
-            if op.name != BARRIER and not found.isdisjoint(map(_handed_on, walk.values_read(op))):
-                found.update(op.results)
-        return found
+        stored = self._stored(again, wanted)
+        values: dict[ir.Value, ir.Value] = {}
+        spared = []
+        for op in reversed(again):
+            here = [result for result in op.results if result in wanted]
+            if not stored.issuperset(here):
+                wanted.update(map(_handed_on, walk.values_read(op)))
+                continue
+            values |= {one: self.forward_values[self.numbers.of(one)] for one in here}
+            spared.append(op)
+        return Brought(values, tuple(reversed(spared)))
 
     def _is_again(self, op: ir.Operation) -> bool:
         """Whether the operation computes what the forward body computed."""
         return (
             len(op.results) > 0
+            and op.name != BARRIER
             and has_no_effect(op)
             and self._reads.isdisjoint(op.results)
             and self.numbers.same(op.results[0]) is None
             and all(self.numbers.of(result) in self.forward_values for result in op.results)
         )
 
-    def brought(self) -> Brought:
-        """What can be stored so that nothing is computed again but what is cheap and larger than
-        what it is made of."""
-        again = {walk.key(op): op for op in self.ops if self._is_again(op)}
-        needed: set[ir.Value] = set()
-        values: dict[ir.Value, ir.Value] = {}
-        spared = []
-        for op in reversed(self.ops):
-            wanted = [result for result in op.results if result in needed]
-            if op.name == BARRIER:
-                continue  # what is read of it is taken for read of what it hands on
-            if len(op.results) and walk.key(op) in again:
-                if not wanted:
-                    spared.append(op)
-                    continue
-                if not self._stays(op) and self._is_behind_index(op):
-                    values.update(
-                        (result, self.forward_values[self.numbers.of(result)]) for result in wanted
-                    )
-                    spared.append(op)
-                    continue
-            needed.update(map(_handed_on, walk.values_read(op)))
-        return Brought(values, tuple(reversed(spared)))
+    def _stored(self, again: list[ir.Operation], wanted: Collection[ir.Value]) -> set[ir.Value]:
+        """Of the values that some operations compute again, those that are to be stored."""
+        index: dict[ir.Value, int] = {}
+        weights: list[int] = []
+        prices: dict[int, int] = {}
+        edges: list[tuple[int, int]] = []
+        sources: list[int] = []
+        # As much as everything once more: what cannot be stored is computed again.
+        most = sum(len(op.results) * int(self.pricing.seconds(op) / _UNIT_S + 1) for op in again)
+        for op in again:
+            read = list(dict.fromkeys(map(_handed_on, walk.values_read(op))))
+            for value in read:
+                if value not in index:
+                    index[value] = len(weights)
+                    sources.append(len(weights))
+                    weights.append(0)
+            for result in op.results:
+                index[result] = len(weights)
+                edges += [(index[value], index[result]) for value in read]
+                prices[index[result]] = int(self.pricing.seconds(op) / _UNIT_S)
+                weights.append(self._weight(op, result, most))
+        cut = minimum_vertex_cut(weights, edges, sources, [index[one] for one in wanted], prices)
+        return {value for value, number in index.items() if number in cut}
 
-    def _stays(self, op: ir.Operation) -> bool:
-        """Whether computing it again is better than storing it."""
-        varying = {value for value in walk.values_read(op) if _handed_on(value) in self._varying}
-        if not is_cheap(op):
-            return False
-        return not varying or _bytes(varying) < _bytes(op.results)
-
-    def _is_behind_index(self, op: ir.Operation) -> bool:
-        index = defining_op(self.pair.index)
-        return index is None or index.is_before_in_block(op)
+    def _weight(self, op: ir.Operation, value: ir.Value, most: int) -> int:
+        """What it costs to store a value, ``most`` where it cannot be stored."""
+        size_bytes = tensor_bytes(value.type)
+        maker = defining_op(self.pair.index)
+        if size_bytes is None or not (maker is None or maker.is_before_in_block(op)):
+            return most
+        speed = self.pricing.speed
+        return int(max(2 * size_bytes / speed.bytes_per_s, speed.kernel_s) / _UNIT_S)
 
 
 def _results(block: ir.Block) -> Iterable[ir.Value]:
@@ -180,7 +191,3 @@ def _handed_on(value: ir.Value) -> ir.Value:
     while (op := defining_op(value)) is not None and op.name == BARRIER:
         value = op.operands[ir.OpResult(value).result_number]
     return value
-
-
-def _bytes(values: Iterable[ir.Value]) -> int:
-    return sum(tensor_bytes(value.type) or 0 for value in values)

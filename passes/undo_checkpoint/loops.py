@@ -14,6 +14,7 @@ from hloom.passes.analysis.loops.pairs import LoopPair, loop_pairs, nested_pairs
 from hloom.passes.analysis.value_numbers import ValueNumbers
 from hloom.passes.ir.types import tensor_bytes
 from hloom.passes.ir.while_rewriter import Replacements, WhileRewriter, integer_like, zeros
+from hloom.passes.remat.budget.pricing import Pricing
 from hloom.passes.undo_checkpoint.brought import BackwardBody, may_compute_again, paired
 from hloom.passes.undo_checkpoint.lines import bypass, erase_unread
 from hloom.passes.undo_checkpoint.loops_again import take_places
@@ -34,11 +35,20 @@ class UndoneLoop:
     stored_bytes: int
 
 
-def undo_in_loops(block: ir.Block) -> list[UndoneLoop]:
+def undo_in_loops(block: ir.Block, pricing: Pricing) -> list[UndoneLoop]:
     """Rewrites the loops of a block, and the loops inside of these, in place."""
     undone: list[UndoneLoop] = []
-    _Level(lambda: loop_pairs(block), block, ValueNumbers, lambda value, _: value, undone).undo()
+    rewriting = _Rewriting(pricing, undone)
+    _Level(lambda: loop_pairs(block), block, ValueNumbers, lambda value, _: value, rewriting).undo()
     return undone
+
+
+@dataclass(frozen=True)
+class _Rewriting:
+    """What work costs, and what was done so far."""
+
+    pricing: Pricing
+    undone: list[UndoneLoop]
 
 
 @dataclass(frozen=True)
@@ -51,14 +61,14 @@ class _Level:
       numbers: gives the numbers of values around the loops.
       carry: makes a value around the forward loops available to an operation around the backward
         loops.
-      undone: what was done.
+      rewriting: what is common to all levels.
     """
 
     pairs: Callable[[], list[LoopPair]]
     block: ir.Block
     numbers: Callable[[], ValueNumbers]
     carry: Callable[[ir.Value, ir.Operation], ir.Value]
-    undone: list[UndoneLoop]
+    rewriting: _Rewriting
 
     def undo(self) -> None:
         """Goes through the forward loops in order; a rebuilt loop is where the old one was."""
@@ -68,7 +78,7 @@ class _Level:
             if len(group) == 1 and self._undo_inside(place, group[0]):
                 pairs = self.pairs()
                 group = self._group(place, pairs)
-            if group and _Rewrite(group, self.numbers, self.carry).run(self.undone):
+            if group and _Rewrite(group, self.numbers, self.carry, self.rewriting).run():
                 pairs = self.pairs()
 
     def _group(self, place: int, pairs: Sequence[LoopPair]) -> list[LoopPair]:
@@ -98,10 +108,10 @@ class _Level:
             inner,
             lambda: paired(self.numbers(), current()[0]),
             outer.hand_over,
-            self.undone,
+            self.rewriting,
         ).undo()
         if outer.values:
-            _Rewrite(current(), self.numbers, self.carry, outer.values).run(self.undone)
+            _Rewrite(current(), self.numbers, self.carry, self.rewriting, outer.values).run()
         return bool(moved or outer.values)
 
 
@@ -131,9 +141,10 @@ class _Rewrite:
         group: Sequence[LoopPair],
         numbers: Callable[[], ValueNumbers],
         carry: Callable[[ir.Value, ir.Operation], ir.Value],
+        rewriting: _Rewriting,
         handed_over: dict[ir.Value, ir.Value] | None = None,
     ) -> None:
-        self.group, self.carry = group, carry
+        self.group, self.carry, self.rewriting = group, carry, rewriting
         self.forward = group[0].forward
         self.values: list[dict[ir.Value, ir.Value]] = []
         self.again: list[tuple[ir.Operation, ...]] = []
@@ -142,12 +153,12 @@ class _Rewrite:
                 self.values.append(handed_over or {})
                 self.again.append(())
                 continue
-            brought = BackwardBody(pair, paired(numbers(), pair)).brought()
+            brought = BackwardBody(pair, paired(numbers(), pair), rewriting.pricing).brought()
             worthwhile = brought.is_worthwhile
             self.values.append(brought.values if worthwhile else {})
             self.again.append(brought.again if worthwhile else ())
 
-    def run(self, undone: list[UndoneLoop]) -> bool:
+    def run(self) -> bool:
         """Rewrites the loops, and whether there was something to do."""
         if not any(self.values) and not any(self.again):
             return False
@@ -155,7 +166,7 @@ class _Rewrite:
             if ops:
                 stored = self.forward.trip_count * _bytes(set(values.values()))
                 names = tuple(op.name for op in ops)
-                undone.append(UndoneLoop(pair.backward.op.location, names, stored))
+                self.rewriting.undone.append(UndoneLoop(pair.backward.op.location, names, stored))
         stacks, forward = self._store()
         for pair, values, again in zip(self.group, self.values, self.again, strict=True):
             self._read(pair, values, again, stacks)

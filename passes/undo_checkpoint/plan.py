@@ -10,10 +10,12 @@ from jax.extend.mlir import ir
 
 from hloom.passes.analysis.autodiff import is_rematerialized
 from hloom.passes.analysis.value_numbers import ValueNumbers
+from hloom.passes.framework.base import Target
 from hloom.passes.framework.text import pluralize, size
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.ir.locations import source_line
 from hloom.passes.ir.ops import facts_of
+from hloom.passes.remat.budget.pricing import Pricing
 from hloom.passes.undo_checkpoint.lines import barriers_in, merge_across_barriers
 from hloom.passes.undo_checkpoint.loops import UndoneLoop, undo_in_loops
 from hloom.passes.undo_checkpoint.loops_again import take_places
@@ -74,18 +76,19 @@ class UndoCheckpointPlan:
         }
 
 
-def plan_undo(module: ir.Module, *, keeps_barriers: bool) -> UndoCheckpointPlan:
+def plan_undo(module: ir.Module, target: Target) -> UndoCheckpointPlan:
     """The plan for a module, whose calls are inlined."""
     undone = clone_module(module)
     merged: list[str] = []
     loops: list[UndoneLoop] = []
+    pricing = Pricing(target.speed)
     with undone.context:
         for block in _blocks(undone.operation):
             if not is_rematerialized(block):
                 moved = barriers_in(block) and take_places(block, block, ValueNumbers())
-                if moved or keeps_barriers:
+                if moved or target.keeps_barriers:
                     merged += [op.name for op in merge_across_barriers(block)]
-                loops += undo_in_loops(block)
+                loops += undo_in_loops(block, pricing)
     if not merged and not loops:
         return UndoCheckpointPlan(module)
     return UndoCheckpointPlan(module, undone, tuple(merged), tuple(loops))
