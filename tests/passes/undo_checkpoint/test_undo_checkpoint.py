@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -10,16 +12,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 from jax.extend.mlir import ir
 from support.examples import drawn
-from support.flows.runs import compiled
-from support.programs import PROGRAMS, normal
-from support.random_programs import Step, interpret, interpreter_agrees, programs
-from support.remat_runs import transformed
-from support.scan_programs import SCANS, kernels, layer, random_loops
+from support.programs import normal, weights
+from support.random_programs import ROWS, WIDTH, Step, interpret, programs, run
+from support.scan_programs import kernels
 
+from hloom.passes.analysis.cost import CPU_SPEED
 from hloom.passes.analysis.loops.counted import runs_of
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import Pipeline
@@ -279,3 +282,38 @@ def test_products_run_as_often_as_without_a_checkpoint(name: str) -> None:
     assert products(undone) < products(after(original, "inline,cse"))
     assert products(undone) <= products(plain)
     assert_same_bits(undone, original, arguments)
+
+
+EAGER = Target(speed=dataclasses.replace(CPU_SPEED, bytes_per_s=1e18, kernel_s=0.0))
+"""Where it costs nothing to store a value, so that small programs store all they can."""
+
+DONE: Counter[str] = Counter()
+"""In how many random programs straight lines or loops were changed."""
+
+
+def with_checkpoints(program: list[Step]) -> list[Step]:
+    """The program with a checkpoint around each scan's body."""
+    return [
+        (kind, *rest[:4], True) if kind == "scan" else (kind, *rest) for kind, *rest in program
+    ]
+
+
+@drawn(40)
+@given(programs, st.booleans(), st.sampled_from(("", ",remat{budget=1B min_bytes=0}")))
+def interpreter_agrees(program: list[Step], whole: bool, then: str) -> None:
+    arguments = (normal(ROWS, WIDTH), weights(1, WIDTH)[0])
+    program = with_checkpoints(program)
+    loss = lambda x, w: run(program, x, w).sum()  # noqa: E731
+    loss = jax.checkpoint(loss) if whole else loss
+    original = lowered_module(jax.value_and_grad(loss, (0, 1)), arguments)
+    changed = clone_module(original)
+    runs = Pipeline.parse(f"undo-checkpoint{then}").run(changed, target=EAGER).runs
+    plan = next(one.plan for one in runs if one.name == "undo-checkpoint")
+    DONE.update(name for name in ("merged", "loops") if plan[name])
+    assert changed.operation.verify()
+    assert_same_bits(changed, original, arguments)
+
+
+def test_random_programs_keep_their_bits() -> None:
+    interpreter_agrees()
+    assert min(DONE[name] for name in ("merged", "loops")) >= 3, DONE
