@@ -101,14 +101,12 @@ def scanned_with_outputs(wrap: Wrap) -> Made:
 
 @case
 def whole_loss_unrolled(wrap: Wrap) -> Made:
-    function, arguments = unrolled(no_checkpoint)
-
     def loss(ws: Any, x: Any) -> Any:
         for number in range(3):
             x = attention(x, ws[number])
         return (x**2).mean()
 
-    return gradient(wrap(loss), *arguments)
+    return gradient(wrap(loss), kernels(3), normal(8, 16))
 
 
 @case
@@ -293,9 +291,7 @@ DONE: Counter[str] = Counter()
 
 def with_checkpoints(program: list[Step]) -> list[Step]:
     """The program with a checkpoint around each scan's body."""
-    return [
-        (kind, *rest[:4], True) if kind == "scan" else (kind, *rest) for kind, *rest in program
-    ]
+    return [(kind, *rest[:4], True) if kind == "scan" else (kind, *rest) for kind, *rest in program]
 
 
 @drawn(40)
