@@ -155,17 +155,17 @@ def test_no_more_is_compiled_where_nothing_is_computed_again() -> None:
 
 def test_a_checkpoint_stays_after_two_plans_that_take_too_much() -> None:
     """XLA may take more than the model says; the program as it is is known to fit."""
-    budget = (taken(True) + 3 * taken(True, "undo-checkpoint")) // 4
+    budget = (taken(False) + 3 * taken(False, "undo-checkpoint")) // 4
     attempts: tuple[Any, ...] = ()
     for _ in range(2):
-        plan = plan_for(True, budget, attempts)
+        plan = plan_for(False, budget, attempts)
         assert "undo-checkpoint" in [effect.spec for effect in plan.effects]
         prediction = plan.record.prediction
         assert prediction is not None
         more = budget + 64
         around = prediction.step_bytes - prediction.temp_bytes
         attempts += (Attempt(plan.record, more, more - around),)
-    assert "undo-checkpoint" not in [e.spec for e in plan_for(True, budget, attempts).effects]
+    assert "undo-checkpoint" not in [e.spec for e in plan_for(False, budget, attempts).effects]
 
 
 def test_programs_without_a_checkpoint_are_planned_as_before() -> None:
