@@ -41,9 +41,6 @@ DEFAULT_MOVES = (RECOMPUTE, CHUNK, SPLIT_LOOP)
 _NEXT_TO_NOTHING = 0.002
 """The share of a step's time that is not worth more planning."""
 
-_SPLIT_VARIANTS = 1
-"""Of how many variants the loops are split."""
-
 _WORTH_A_SPLIT = 0.98
 """A split has to promise this share of the best plan's added time, or less."""
 
@@ -103,15 +100,13 @@ class FitSearch:
             best = self._best(fits)
             if best is not None and best.seconds <= enough_s:
                 return
-        if SPLIT_LOOP not in self._moves:
-            return
+        if not {SPLIT_LOOP, RECOMPUTE} <= self._moves:
+            return  # the parts of a loop differ by what is recomputed in them, by nothing else
         # What is best where loops are whole mostly is where they are split.
-        searched.sort(key=lambda variant: self._least_seconds(variant, fits))
-        for whole in searched[:_SPLIT_VARIANTS]:
-            split = self._split(whole, limit_bytes, tried, best)
-            if split is not None:
-                self._within(split, limit_bytes, fits, tried)
-                best = self._best(fits)
+        whole = min(searched, key=lambda variant: self._least_seconds(variant, fits))
+        split = self._split(whole, limit_bytes, tried, best)
+        if split is not None:
+            self._within(split, limit_bytes, fits, tried)
 
     def _best(self, fits: Callable[[Estimate], bool]) -> Estimate | None:
         return cheapest(filter(fits, self.estimates.values()))
@@ -150,8 +145,7 @@ class FitSearch:
         """Estimates with little memory, of all variants; the program as it is first."""
         found: list[Estimate] = [self.estimate(None)]
         for variant in self._tried(lambda _: False):
-            lowest = self._lowest_of(variant)
-            found += lowest
+            found += self._lowest_of(variant)
         return found
 
     def _tried(self, fits: Callable[[Estimate], bool]) -> Iterator[Variant]:
@@ -201,6 +195,9 @@ class FitSearch:
         tried: Sequence[Measurement],
     ) -> None:
         search = self._search(variant)
+        if RECOMPUTE not in self._moves:
+            self._add(variant, search.estimate(None))
+            return
         own = [
             dataclasses.replace(each, estimate=_lowered(variant, each.estimate))
             for each in tried
@@ -212,7 +209,8 @@ class FitSearch:
 
     def _lowest_of(self, variant: Variant) -> list[Estimate]:
         search = self._search(variant)
-        found = [_lifted(variant, each) for each in search.lowest()]
+        lowest = search.lowest() if RECOMPUTE in self._moves else [search.estimate(None)]
+        found = [_lifted(variant, each) for each in lowest]
         for each in search.estimates.values():
             self._add(variant, each)
         return found
