@@ -176,8 +176,7 @@ class FrontierAnalysis:
 
         They are of the program as it is, and of the variant with the least memory.
         """
-        least = self.floor.estimate.candidate
-        moves = [""] if least is None or not least.moves else ["", least.moves]
+        moves = dict.fromkeys(["", moves_of(self.floor.estimate)])
         found = list(self._lowest)
         for each in moves:
             known = [one for one in self._lowest if moves_of(one) == each]

@@ -41,9 +41,6 @@ DEFAULT_MOVES = (RECOMPUTE, CHUNK, SPLIT_LOOP)
 _NEXT_TO_NOTHING = 0.002
 """The share of a step's time that is not worth more planning."""
 
-_SPLIT_VARIANTS = 1
-"""Of how many variants the loops are split."""
-
 _PRECISION = 0.0005
 """The share of a step's time by which a plan may add more than the search could find."""
 
@@ -112,16 +109,14 @@ class FitSearch:
         best = self._best(fits)
         if best is not None and best.seconds <= enough_s:
             return
-        if SPLIT_LOOP not in self._moves:
-            return
+        if not {SPLIT_LOOP, RECOMPUTE} <= self._moves:
+            return  # the parts of a loop differ by what is recomputed in them, by nothing else
         # What is best where loops are whole mostly is where they are split.
-        searched = sorted((v for v, _ in bases), key=lambda v: self._least_seconds(v, fits))
-        for whole in searched[:_SPLIT_VARIANTS]:
-            split = self._split(whole, limit_bytes, tried, best)
-            if split is not None:
-                found = self._at_grid_prices(split, limit_bytes, fits)
-                self._refine(split, found, limit_bytes, fits, tried)
-                best = self._best(fits)
+        whole = min((v for v, _ in bases), key=lambda each: self._least_seconds(each, fits))
+        split = self._split(whole, limit_bytes, tried, best)
+        if split is not None:
+            found = self._at_grid_prices(split, limit_bytes, fits)
+            self._refine(split, found, limit_bytes, fits, tried)
 
     def _best(self, fits: Callable[[Estimate], bool]) -> Estimate | None:
         return cheapest(filter(fits, self.estimates.values()))
@@ -160,8 +155,7 @@ class FitSearch:
         """Estimates with little memory, of all variants; the program as it is first."""
         found: list[Estimate] = [self.estimate(None)]
         for variant in self._tried(lambda _: False):
-            lowest = self._lowest_of(variant)
-            found += lowest
+            found += self._lowest_of(variant)
         return found
 
     def _tried(self, fits: Callable[[Estimate], bool]) -> Iterator[Variant]:
@@ -207,6 +201,9 @@ class FitSearch:
         self, variant: Variant, limit_bytes: float, fits: Callable[[Estimate], bool]
     ) -> Sequence[Candidate]:
         search = self._search(variant)
+        if RECOMPUTE not in self._moves:
+            self._add(variant, search.estimate(None))
+            return ()
         found = search.at_grid_prices(limit_bytes, lambda one: fits(_lifted(variant, one)))
         self._add_all(variant, search)
         return found
@@ -219,6 +216,8 @@ class FitSearch:
         fits: Callable[[Estimate], bool],
         tried: Sequence[Measurement],
     ) -> None:
+        if not bases:
+            return
         search = self._search(variant)
         best = self._best(fits)
         worth_s = math.inf if best is None else best.seconds - variant.added_seconds
@@ -239,7 +238,8 @@ class FitSearch:
 
     def _lowest_of(self, variant: Variant) -> list[Estimate]:
         search = self._search(variant)
-        found = [_lifted(variant, each) for each in search.lowest()]
+        lowest = search.lowest() if RECOMPUTE in self._moves else [search.estimate(None)]
+        found = [_lifted(variant, each) for each in lowest]
         self._add_all(variant, search)
         return found
 

@@ -70,8 +70,10 @@ The package, in the order in which a module passes through it:
 - ``plan`` decides: without a budget `plan_cheap`, with one `BudgetPlanner`;
 - ``block/`` plans and rewrites straight-line code, ``scan/`` loops that stacks connect;
 - ``budget/`` estimates candidates, searches them, and reads XLA's figures of earlier attempts;
-- ``record`` is what an attempt remembers, ``obstacle`` why nothing is rewritten, ``explain`` the
-  texts for people, ``decisions`` the plan taken apart for ``bisect``.
+- ``exact/`` adds the optimum of small blocks to the candidates;
+- ``record`` is what an attempt remembers, ``obstacle`` why nothing is rewritten, ``missed`` what a
+  user is told of a budget that does not hold, ``explain`` the texts for people, ``decisions`` the
+  plan taken apart for ``bisect``.
 
 Source: the min-cut partitioner of PyTorch's AOTAutograd (Hu et al., 2022) for what to keep.
 Checkmate (Jain et al., 2020) solves one integer program over the whole schedule for a budget; this
@@ -99,6 +101,11 @@ from hloom.passes.remat.missed import Bounds, complaint_of
 from hloom.passes.remat.plan import BudgetPlanner, RematPlan, plan_cheap
 from hloom.passes.remat.record import RematRecord
 from hloom.passes.remat.scan.rewrite import apply_scan, finish_scans
+
+HELPER_BYTES_DOC = (
+    "a share does not bound a program without a matrix product whose temporaries are smaller than "
+    "this: the helper programs that JAX compiles beside a step"
+)
 
 
 @dataclass(frozen=True)
@@ -129,11 +136,9 @@ class Remat(MeasuredPass[RematRecord]):
         doc="values smaller than this are kept as they are",
         minimum=0,
     )
-
     helper_bytes: Bytes = option(
         Bytes(2**20),
-        doc="a share does not bound a program without a matrix product whose temporaries are "
-        "smaller than this: the helper programs that JAX compiles beside a step",
+        doc=HELPER_BYTES_DOC,
         minimum=0,
     )
 
