@@ -101,6 +101,7 @@ from hloom.passes.remat.missed import Bounds, complaint_of
 from hloom.passes.remat.plan import BudgetPlanner, RematPlan, plan_cheap
 from hloom.passes.remat.record import RematRecord
 from hloom.passes.remat.scan.rewrite import apply_scan, finish_scans
+from hloom.passes.remat.scan.waits import wait_before
 
 HELPER_BYTES_DOC = (
     "a share does not bound a program without a matrix product whose temporaries are smaller than "
@@ -189,4 +190,6 @@ class Remat(MeasuredPass[RematRecord]):
             apply_scan(scan, replaced)
         for block_plan in plan.blocks:
             apply_block(block_plan, replaced)
+        loops = [replaced.op(loop) for scan in plan.scans for loop in scan.backward_loops]
         finish_scans(replaced)
+        wait_before(loops)
