@@ -16,7 +16,7 @@ from jax.extend.mlir import ir
 
 from hloom.passes.analysis.memory_model.scheduled import scheduled_temp_bytes
 from hloom.passes.fit.search import DEFAULT_MOVES, FitSearch
-from hloom.passes.fit.variants import Variant, Variants, moves_of
+from hloom.passes.fit.variants import Variants, moves_of
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.feedback import Attempt
 from hloom.passes.framework.options import Budget
@@ -101,6 +101,12 @@ class FrontierAnalysis:
     def variants(self) -> Variants:
         """What moves make of the program, each with its estimates, cached over all budgets."""
         return Variants(self.module, self.target, self.min_bytes)
+
+    @cached_property
+    def _tried(self) -> list[Attempt[RematRecord]]:
+        """The attempts, without those that are not of this program: a dump may have any."""
+        found = ((each, each.record.estimate) for each in self.attempts)
+        return [each for each, one in found if one is None or self.variants.have(one.candidate)]
 
     @property
     def model(self) -> Model:
@@ -221,7 +227,7 @@ class FrontierAnalysis:
 
     def _within(self, budget: Budget, limit_bytes: int) -> FrontierPoint:
         """The best of the plans that the closed loop makes until one is predicted to hold."""
-        attempts = list(self.attempts)
+        attempts = list(self._tried)
         for _ in range(Remat().compiles):
             known = attempts[-1].record.considered if attempts else ()
             search = FitSearch(self.variants, self.moves, known)
@@ -244,7 +250,7 @@ class FrontierAnalysis:
         """The temporary memory of an estimate, corrected by the figures of the attempts."""
         tried = [
             Measurement(self._scheduled(one.estimate), one.real_bytes)
-            for one in measured(self.attempts)
+            for one in measured(self._tried)
         ]
         return int(corrected_bytes(self._scheduled(estimate), tried))
 
@@ -253,16 +259,11 @@ class FrontierAnalysis:
         if not self._has_scans:
             return estimate
         if estimate.candidate not in self._scheduled_bytes:
-            variant = self._variant(estimate)
+            variant = self.variants.made_by(estimate.candidate)
             rewritten = clone_module(variant.of.module)
             Remat().apply(RematPlan(*variant.model.on(rewritten, variant.plan(estimate))))
             self._scheduled_bytes[estimate.candidate] = scheduled_temp_bytes(rewritten)
         return replace(estimate, temp_bytes=self._scheduled_bytes[estimate.candidate])
-
-    def _variant(self, estimate: Estimate) -> Variant:
-        variant = self.variants.of(moves_of(estimate))
-        assert variant is not None
-        return variant
 
     def _has_time(self) -> bool:
         return self.variants.simulated_operations < _MOST_WORK
@@ -277,7 +278,7 @@ class FrontierAnalysis:
         self, budget: Budget | None, limit_bytes: int | None, estimate: Estimate
     ) -> FrontierPoint:
         temp_bytes = self._expected_bytes(estimate)
-        variant = self._variant(estimate)
+        variant = self.variants.made_by(estimate.candidate)
         flops, _ = added_work(*variant.plan(estimate), variant.model.pricing)
         flops += variant.added_flops
         return FrontierPoint(

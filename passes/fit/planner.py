@@ -9,7 +9,7 @@ from jax.extend.mlir import ir
 from hloom.passes.fit.moves import Moved, moved
 from hloom.passes.fit.plan import FitPlan, MoveEffect
 from hloom.passes.fit.search import FitSearch
-from hloom.passes.fit.variants import Variant, Variants, moves_of
+from hloom.passes.fit.variants import Variant, Variants
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.feedback import Attempt, Prediction
 from hloom.passes.framework.options import Budget
@@ -44,8 +44,7 @@ class FitPlanner:
         except walk.NoEntryError as error:
             unplanned = RematRecord(unplanned=f"no budget can be held: {error}")
             return FitPlan(module, None, RematPlan((), ()), record=unplanned)
-        variant = self._variants.of(moves_of(choice.estimate))
-        assert variant is not None
+        variant = self._variants.made_by(choice.estimate.candidate)
         plans = variant.plan(choice.estimate)
         again_flops, again_s = added_work(*plans, variant.model.pricing)
         own = plans if variant.base is not None else variant.model.on(module, plans)

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from hloom.passes.chunk import Chunk
-from hloom.passes.fit.variants import Variant, Variants, moves_of
+from hloom.passes.fit.variants import Variant, Variants, moves_of, of_remat
 from hloom.passes.framework.options import Bytes, Cuts
 from hloom.passes.offload import Offload
 from hloom.passes.remat.budget.price_grid import Candidate
@@ -70,17 +70,17 @@ class FitSearch:
     def __init__(
         self, variants: Variants, moves: Sequence[str], known: Iterable[Estimate] = ()
     ) -> None:
-        self.estimates: dict[Candidate | None, Estimate] = {each.candidate: each for each in known}
+        self.estimates: dict[Candidate | None, Estimate] = {
+            each.candidate: each for each in known if variants.have(each.candidate)
+        }
         self._variants, self._moves = variants, frozenset(moves)
         self._searches: dict[str, Search] = {}
 
     def estimate(self, candidate: Candidate | None) -> Estimate:
         """The estimate of a candidate, cached; None is the program as it is."""
         if candidate not in self.estimates:
-            variant = self._variants.of("" if candidate is None else candidate.moves)
-            assert variant is not None
-            own = None if candidate is None else _of_remat(candidate)
-            self._add(variant, self._search(variant).estimate(own))
+            variant = self._variants.made_by(candidate)
+            self._add(variant, self._search(variant).estimate(of_remat(candidate)))
         return self.estimates[candidate]
 
     def within(
@@ -262,11 +262,6 @@ class FitSearch:
         self.estimates.setdefault(lifted.candidate, lifted)
 
 
-def _of_remat(candidate: Candidate) -> Candidate | None:
-    """The candidate on a variant's own program; None where nothing is recomputed there."""
-    return dataclasses.replace(candidate, moves="") if candidate.recomputes else None
-
-
 def _lifted(variant: Variant, found: Estimate) -> Estimate:
     """An estimate of the variant's own program as one of the whole plan."""
     if not variant.moves:
@@ -287,6 +282,6 @@ def _lowered(variant: Variant, found: Estimate) -> Estimate:
         return found
     return dataclasses.replace(
         found,
-        candidate=_of_remat(found.candidate),
+        candidate=of_remat(found.candidate),
         seconds=found.seconds - variant.added_seconds,
     )

@@ -50,7 +50,9 @@ class Search:
         most = _MOST_WORK_IF_LONG if model.is_long else _MOST_WORK
         self.left = max(_FEWEST, most // max(len(model.operations), 1))
         """About how many more candidates may be estimated."""
-        self.estimates: dict[Candidate | None, Estimate] = {o.candidate: o for o in known}
+        self.estimates: dict[Candidate | None, Estimate] = {
+            one.candidate: one for one in known if model.has(one.candidate)
+        }
 
     def estimate(self, candidate: Candidate | None) -> Estimate:
         """The estimate of a candidate, cached."""
