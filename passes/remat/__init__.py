@@ -51,7 +51,9 @@ Constants, iotas and splats that the clones need are cloned as well and do not p
 behind a barrier XLA could not fold them and would keep them alive. All other values that the clones
 start from pass the barrier, so that XLA's CSE cannot merge the clones with the first computation. A
 rewritten scan needs no barrier, since the forward and the backward body are separate computations:
-the forward loop stacks other residuals, and the backward body recomputes the rest. On a target that
+the forward loop stacks other residuals, and the backward body recomputes the rest. A rewritten
+backward loop waits for small results of large values, such as the loss, which XLA may compute last
+and then keeps the logits for. On a target that
 drops barriers early (XLA:CPU of jaxlib 0.10) only scans are rewritten. In straight-line blocks work
 that a user's ``jax.checkpoint`` recomputes behind the border stays as it is.
 
