@@ -26,7 +26,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import hloom
-from benchmarks.common.tables import Report, table, update_report
+from benchmarks.common.tables import Report, heading, table, update_report
 from hloom import runtime
 
 AXIS = "ranks"
@@ -134,14 +134,12 @@ def _seconds(program: Callable[[jax.Array], jax.Array], numbers: jax.Array) -> f
 
 
 def _markdown(report: Report) -> Iterator[str]:
-    yield "# How long a barrier takes on virtual CPU devices"
-    yield ""
-    yield "<!-- Written by `python -m benchmarks.barrier_latency`. -->"
-    yield ""
-    yield (
+    yield from heading(
+        "How long a barrier takes on virtual CPU devices",
+        "barrier_latency",
         "One barrier beside one of XLA's all-reduces of a single number, one after the other in a "
         "program; medians over turns in which both were measured. The ratio is the barrier's time "
-        "by the all-reduce's, the median over the turns, and in brackets its quartiles."
+        "by the all-reduce's, the median over the turns, and in brackets its quartiles.",
     )
     for version, entry in report.items():
         yield ""

@@ -21,7 +21,7 @@ import jax
 import hloom
 from benchmarks.common.capture_subjects import SUBJECTS, Subject
 from benchmarks.common.h100 import MEBI_BYTES, TARGET
-from benchmarks.common.tables import Report, table, update_report
+from benchmarks.common.tables import Report, heading, table, update_report
 from hloom.targets import deviceless
 from hloom.xla.coverage import Coverage
 from hloom.xla.thunk_dump import thunk_dump
@@ -122,16 +122,14 @@ def _row(name: str, subject: Subject, devices: int) -> dict[str, object]:
 
 
 def _markdown(report: Report) -> Iterator[str]:
-    yield "# `capture` on programs compiled for an H100"
-    yield ""
-    yield "<!-- Written by `python -m benchmarks.capture`. -->"
-    yield ""
-    yield (
+    yield from heading(
+        "`capture` on programs compiled for an H100",
+        "capture",
         "Thunks (kernels, copies, collectives, calls, loops; those in a loop once) that run in "
         "CUDA graphs, of all, and in how many. One device, and eight with the data spread over "
         "them. Peak memory is of one device. Compiled without a GPU: this says what is captured, "
         "and nothing of speed. Ragged exchanges and barriers are hloom's kernels, with the pass "
-        "`barriers` in both columns; the kernel between barriers is a stand-in."
+        "`barriers` in both columns; the kernel between barriers is a stand-in.",
     )
     for version, entry in report.items():
         yield ""

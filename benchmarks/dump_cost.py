@@ -31,7 +31,7 @@ import jax.numpy as jnp
 
 import hloom
 import hloom.dumps
-from benchmarks.common.tables import Report, table, update_report
+from benchmarks.common.tables import Report, heading, table, update_report
 from benchmarks.programs.gpt import Gpt
 from hloom.dumps.collect.store import LIVE, MAX_BYTES, MAX_MODULES
 
@@ -234,15 +234,13 @@ def _kept(
 
 
 def _markdown(report: Report) -> Iterator[str]:
-    yield "# What it costs to be ready for dumps of steps"
-    yield ""
-    yield "<!-- Written by `python -m benchmarks.dump_cost`. -->"
-    yield ""
-    yield (
+    yield from heading(
+        "What it costs to be ready for dumps of steps",
+        "dump_cost",
         "A training step in three loops that take turns: plain; with `hloom.step` around it and "
         'dumps off; and the same with dumps of steps configured (`hloom.dump(to=…, steps="none")`) '
         "and none chosen. Each ratio is of the step's time to that in the loop before, the median "
-        "over the turns, and in brackets its quartiles."
+        "over the turns, and in brackets its quartiles.",
     )
     for version, entry in report.items():
         yield ""

@@ -22,7 +22,7 @@ from jax.extend.mlir.dialects import stablehlo
 import hloom
 from benchmarks.common.h100 import MEBI_BYTES, measure, placement
 from benchmarks.common.subjects import SUBJECTS
-from benchmarks.common.tables import Report, table, update_report
+from benchmarks.common.tables import Report, heading, table, update_report
 from hloom.passes.analysis.autodiff import has_remat_name
 from hloom.passes.framework import registry
 from hloom.passes.framework.base import Pass, Target
@@ -240,14 +240,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _markdown(report: Report) -> Iterator[str]:
-    yield "# What holds a recomputation back"
-    yield ""
-    yield "<!-- Written by `python -m benchmarks.hold_variants`. -->"
-    yield ""
-    yield (
+    yield from heading(
+        "What holds a recomputation back",
+        "hold_variants",
         "XLA's temporary memory in MiB, compiled for an H100, of the module that `remat` makes "
         "with its clones held back in different ways; the plan is the same in a row. In the bodies "
-        "of scans `remat` puts no barrier: there the columns show what one would do."
+        "of scans `remat` puts no barrier: there the columns show what one would do.",
     )
     for version, entry in report.items():
         yield ""

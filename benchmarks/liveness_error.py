@@ -19,7 +19,7 @@ from typing import Any
 import hloom
 from benchmarks.common.h100 import MEBI_BYTES, measure, placement
 from benchmarks.common.subjects import POLICIES, SUBJECTS
-from benchmarks.common.tables import Report, table, update_report
+from benchmarks.common.tables import Report, heading, table, update_report
 from hloom.passes.analysis.memory_model.tracer import predict
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import Pipeline
@@ -87,14 +87,12 @@ def _change_error(form: dict[str, Any], off: dict[str, Any]) -> float | None:
 
 
 def _markdown(report: Report) -> Iterator[str]:
-    yield "# The liveness model beside XLA"
-    yield ""
-    yield "<!-- Written by `python -m benchmarks.liveness_error`. -->"
-    yield ""
-    yield (
+    yield from heading(
+        "The liveness model beside XLA",
+        "liveness_error",
         "Temporary memory in MiB of programs compiled for an H100, by XLA and as predicted from "
         "the StableHLO. The last column is the error of the difference to the program as it is, "
-        "which is what a planner chooses by."
+        "which is what a planner chooses by.",
     )
     for version, entry in report.items():
         yield ""

@@ -26,7 +26,7 @@ from jax.extend.mlir import ir
 import hloom
 from benchmarks import carries_time
 from benchmarks.common.h100 import measure_times, placement
-from benchmarks.common.tables import RESULTS, Report, table, update_report
+from benchmarks.common.tables import RESULTS, Report, heading, table, update_report
 from benchmarks.programs.gpt import Gpt
 from hloom import targets
 from hloom.passes.analysis.memory_model.tracer import predict
@@ -173,16 +173,14 @@ def fitted_exponent(sizes: Sequence[float], times_s: Sequence[float]) -> float:
 
 
 def _markdown(report: Report) -> Iterator[str]:
-    yield "# How long `remat` plans"
-    yield ""
-    yield "<!-- Written by `python -m benchmarks.planning_time`. -->"
-    yield ""
-    yield (
+    yield from heading(
+        "How long `remat` plans",
+        "planning_time",
         "Repeated layers, unrolled, planned for an H100. Operations are counted after inlining. "
         "Preparation is cloning, inlining, CSE and freeing constants. The exponent is that of the "
         "curve `seconds = c * operations^e` through the planning times, then through the times for "
         "each setting that was tried (long modules are planned with fewer), and, after the stroke, "
-        "what n log n would have over the same sizes."
+        "what n log n would have over the same sizes.",
     )
     for version, entry in report.items():
         yield ""

@@ -31,7 +31,7 @@ from jax.sharding import PartitionSpec as P
 from numpy.typing import NDArray
 
 import hloom
-from benchmarks.common.tables import Report, table, update_report
+from benchmarks.common.tables import Report, heading, table, update_report
 
 SIZES = ((64, 64), (1024, 64), (1024, 512))
 """Rows of a device, and how many float32 a row has."""
@@ -177,14 +177,12 @@ def _room(x: jax.Array) -> jax.Array:
 
 
 def _markdown(report: Report) -> Iterator[str]:
-    yield "# The ragged all-to-all on CPU devices"
-    yield ""
-    yield "<!-- Written by `python -m benchmarks.ragged_all_to_all`. -->"
-    yield ""
-    yield (
+    yield from heading(
+        "The ragged all-to-all on CPU devices",
+        "ragged_all_to_all",
         "Beside a dense all-to-all with masks that gives the same. Its blocks have room for all "
         "rows of a device (dropless), or are just large enough for this very split (tight). "
-        "Medians: of the times, which depend on the machine, and of the ratios within a round."
+        "Medians: of the times, which depend on the machine, and of the ratios within a round.",
     )
     for version, entry in report.items():
         yield ""

@@ -18,7 +18,7 @@ import jax
 
 import hloom
 from benchmarks.common.h100 import MEBI_BYTES, Measurement, measure, measure_times, placement
-from benchmarks.common.tables import Report, table, update_report
+from benchmarks.common.tables import Report, heading, table, update_report
 from benchmarks.programs.gpt import POLICIES, Gpt
 
 SPEC = "remat"
@@ -84,16 +84,14 @@ def _memory_and_products(one: Measurement) -> dict[str, int]:
 
 
 def _markdown(report: Report) -> Iterator[str]:
-    yield "# `remat` on a GPT compiled for an H100"
-    yield ""
-    yield "<!-- Written by `python -m benchmarks.remat_cheap`. -->"
-    yield ""
-    yield (
+    yield from heading(
+        "`remat` on a GPT compiled for an H100",
+        "remat_cheap",
         "`value_and_grad` of the loss of a GPT: 12 layers, width 768, 8 heads, vocabulary 8192, "
         "batch 8, sequence 1024, bfloat16, plain attention (`benchmarks/programs/gpt.py`). XLA's "
         "temporary memory in MiB, and in brackets the matrix products that run, loops included. "
         "The figures are of a compile without a GPU, so they hold for memory and not for speed. "
-        f"Times are medians of {REPEATS} compiles; they depend on the machine."
+        f"Times are medians of {REPEATS} compiles; they depend on the machine.",
     )
     for version, entry in report.items():
         yield ""

@@ -17,7 +17,7 @@ import hloom
 from benchmarks.accumulate import steps
 from benchmarks.accumulate.collectives import collectives
 from benchmarks.common.h100 import MEBI_BYTES, TARGET, measure, placement
-from benchmarks.common.tables import Report, table, update_report
+from benchmarks.common.tables import Report, heading, table, update_report
 from hloom.targets import deviceless
 
 DEVICES = 8
@@ -83,11 +83,7 @@ def _devices(form: str, layout: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _markdown(report: Report) -> Iterator[str]:
-    yield "# Gradient accumulation, H100"
-    yield ""
-    yield "<!-- Written by `python -m benchmarks.accumulate`. -->"
-    yield ""
-    yield _WHAT_IT_IS
+    yield from heading("Gradient accumulation, H100", "accumulate", _WHAT_IT_IS)
     for version, entry in report.items():
         yield ""
         yield f"## jax {version}, Python {entry['python']}"

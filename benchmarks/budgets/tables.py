@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from benchmarks.common.h100 import MEBI_BYTES
-from benchmarks.common.tables import Report, table
+from benchmarks.common.tables import Report, heading, table
 
 POINTS, TIMED_BUDGETS = 10, 10
 """Points of a frontier that are compiled, and budgets whose estimate is timed."""
@@ -41,14 +41,12 @@ def summary(entry: dict[str, Any]) -> list[str]:
 
 def markdown(report: Report) -> Iterator[str]:
     """All that was measured, a section for each version of JAX."""
-    yield "# Predicted frontiers beside XLA"
-    yield ""
-    yield "<!-- Written by `python -m benchmarks.budgets`. -->"
-    yield ""
-    yield (
+    yield from heading(
+        "Predicted frontiers beside XLA",
+        "budgets",
         f"Up to {POINTS} points along each program's frontier, compiled for an H100: how far the "
         f"predicted temporary memory is from XLA's. The time is that of {TIMED_BUDGETS} budgets, "
-        "in CPU seconds beside one compile of the program as it is, in one run."
+        "in CPU seconds beside one compile of the program as it is, in one run.",
     )
     for version, entry in report.items():
         yield ""

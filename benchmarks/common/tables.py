@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,17 @@ def update_report(
     text = "\n".join([*markdown(report), ""])
     file.with_suffix(".md").write_text(text, encoding="utf-8")
     return text
+
+
+def heading(title: str, benchmark: str, text: str) -> Iterator[str]:
+    """The first lines of the tables: the title, what writes the file, and what it tells."""
+    yield from (
+        f"# {title}",
+        "",
+        f"<!-- Written by `python -m benchmarks.{benchmark}`. -->",
+        "",
+        text,
+    )
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, names: int = 1) -> list[str]:

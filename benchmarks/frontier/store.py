@@ -12,7 +12,7 @@ import jax
 
 import hloom
 from benchmarks.common.subjects import HARD_SUBJECTS, SUBJECTS
-from benchmarks.common.tables import RESULTS, Report, update_report
+from benchmarks.common.tables import RESULTS, Report, heading, update_report
 from benchmarks.frontier.points import BudgetPoint, Point
 from benchmarks.frontier.reasons import REASONS
 from benchmarks.frontier.report import Frontier, plot, program_tables, summary_table
@@ -107,11 +107,7 @@ def drawing(version: str) -> str:
 
 def markdown(report: Report) -> Iterator[str]:
     """The results as tables."""
-    yield "# Memory against added work, compiled for an H100"
-    yield ""
-    yield "<!-- Written by `python -m benchmarks.frontier`. -->"
-    yield ""
-    yield _WHAT_IT_IS
+    yield from heading("Memory against added work, compiled for an H100", "frontier", _WHAT_IT_IS)
     for version, entry in report.items():
         measured = frontiers(entry["programs"])
         if not measured:

@@ -22,7 +22,7 @@ import jax
 
 import hloom
 from benchmarks.common.h100 import MEBI_BYTES, measure, placement
-from benchmarks.common.tables import RESULTS, Report, table, update_report
+from benchmarks.common.tables import RESULTS, Report, heading, table, update_report
 from benchmarks.loss_heads import step_time
 from benchmarks.loss_heads.subjects import (
     SPECS,
@@ -105,11 +105,7 @@ def _measured(lowered: Any, spec: str) -> dict[str, Any]:
 
 def markdown(report: Report) -> Iterator[str]:
     """The tables."""
-    yield "# Loss heads, H100"
-    yield ""
-    yield "<!-- Written by `python -m benchmarks.loss_heads`. -->"
-    yield ""
-    yield _WHAT_IT_IS
+    yield from heading("Loss heads, H100", "loss_heads", _WHAT_IT_IS)
     for version, entry in report.items():
         yield ""
         yield f"## jax {version}"

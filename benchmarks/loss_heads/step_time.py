@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.common.h100 import MEBI_BYTES
-from benchmarks.common.tables import Report, table, update_report
+from benchmarks.common.tables import Report, heading, table, update_report
 from benchmarks.programs.gpt import Gpt
 from hloom.passes.framework import registry
 
@@ -58,11 +58,7 @@ def _drawn(info: Any) -> jax.Array:
 
 
 def _markdown(report: Report) -> Iterator[str]:
-    yield "# Loss heads, CPU"
-    yield ""
-    yield "<!-- Written by `python -m benchmarks.loss_heads --time`. -->"
-    yield ""
-    yield _WHAT_IT_IS
+    yield from heading("Loss heads, CPU", "loss_heads --time", _WHAT_IT_IS)
     for version, entry in report.items():
         yield ""
         yield f"## jax {version}"

@@ -18,7 +18,7 @@ import jax
 
 import hloom
 from benchmarks.common.h100 import MEBI_BYTES, placement
-from benchmarks.common.tables import Report, table, update_report
+from benchmarks.common.tables import Report, heading, table, update_report
 from benchmarks.offload.programs import PROGRAMS
 from benchmarks.offload.schedule import host_copies
 
@@ -64,11 +64,7 @@ def _exposed_s(record: hloom.CompileRecord) -> Any:
 
 
 def _markdown(report: Report) -> Iterator[str]:
-    yield "# Residuals on the host, H100"
-    yield ""
-    yield "<!-- Written by `python -m benchmarks.offload`. -->"
-    yield ""
-    yield _WHAT_IT_IS
+    yield from heading("Residuals on the host, H100", "offload", _WHAT_IT_IS)
     for version, entry in report.items():
         yield ""
         yield f"## jax {version}, Python {entry['python']}"

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from benchmarks.common.h100 import MEBI_BYTES
-from benchmarks.common.tables import Report, table
+from benchmarks.common.tables import Report, heading, table
 
 _PROVED = 1.005
 """Where optimum and bound differ by less than this factor, the optimum counts as proved."""
@@ -34,11 +34,9 @@ _MEANING = (
 
 
 def markdown(report: Report) -> Iterator[str]:
-    yield "# How far the plans of `remat` are from the optimum"
-    yield ""
-    yield "<!-- Written by `python -m benchmarks.optimality_gap`. -->"
-    yield ""
-    yield _MEANING
+    yield from heading(
+        "How far the plans of `remat` are from the optimum", "optimality_gap", _MEANING
+    )
     for version, entry in report.items():
         graphs: dict[str, Any] = entry["graphs"]
         points = [(g["step_s"], p) for g in graphs.values() for p in g["bounds"]]

@@ -76,10 +76,11 @@ func.func public @expensive_work_is_kept(%x: tensor<64x64xf32>, %i: tensor<64x1x
 
 // Random bits: a second draw would be the same here, but is not cheap.
 // CHECK-LABEL: func.func public @random_bits_are_kept
-func.func public @random_bits_are_kept(%state: tensor<2xui64>, %g: tensor<64x64xui32>) -> tensor<64x64xui32> {
+func.func public @random_bits_are_kept(%state: tensor<2xui64>, %g: tensor<64x64xui32>) -> (tensor<64x64xui32>, tensor<ui32>) {
   %0, %1 = stablehlo.rng_bit_generator %state, algorithm = THREE_FRY : (tensor<2xui64>) -> (tensor<2xui64>, tensor<64x64xui32>) loc("jvp()/random_bits")
+  %loss = stablehlo.dot_general %1, %1, contracting_dims = [0, 1] x [0, 1] : (tensor<64x64xui32>, tensor<64x64xui32>) -> tensor<ui32> loc("jvp()/loss")
   %2 = stablehlo.and %g, %1 : tensor<64x64xui32> loc("transpose(jvp())/and")
-  return %2 : tensor<64x64xui32>
+  return %2, %loss : tensor<64x64xui32>, tensor<ui32>
 }
 
 // A collective that runs twice could match another one on other devices.

@@ -31,8 +31,8 @@ After::
     }
     %r = stablehlo.tanh %0                    : tensor<8192x768xf32>   // once more, in place of %1
 
-The plan names the passes, here ``chunk,remat{budget=4GiB}``, so that the same can be had without
-the search.
+The plan names the moves in the spelling of a spec, here ``chunk``. What is recomputed behind them
+has none: ``chunk,remat{budget=4GiB}`` makes the same moves, and searches what is recomputed again.
 
 The package, in the order in which a module passes through it: ``planner`` makes the plan that
 follows some attempts, ``search`` tries variants of the program (``variants``, ``moves``) with the
@@ -58,7 +58,7 @@ from hloom.passes.free_constants import FreeConstants
 from hloom.passes.inline import Inline
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import IRMapping, replace_body
-from hloom.passes.remat import Remat
+from hloom.passes.remat import HELPER_BYTES_DOC, Remat
 from hloom.passes.remat.budget.closed_loop import best_of, is_worthwhile, temp_budget
 from hloom.passes.remat.missed import Bounds, complaint_of
 from hloom.passes.remat.plan import RematPlan
@@ -97,8 +97,7 @@ class Fit(MeasuredPass[RematRecord]):
     )
     helper_bytes: Bytes = option(
         Bytes(2**20),
-        doc="a share does not bound a program of which nothing can be recomputed whose temporaries "
-        "are smaller than this: the helper programs that JAX compiles beside a step",
+        doc=HELPER_BYTES_DOC,
         minimum=0,
     )
 

@@ -16,7 +16,7 @@ from jax.extend.mlir import ir
 
 from hloom.passes.analysis.memory_model.scheduled import scheduled_temp_bytes
 from hloom.passes.fit.search import DEFAULT_MOVES, UNDO, FitSearch
-from hloom.passes.fit.variants import Variant, Variants, moves_of
+from hloom.passes.fit.variants import Variants, moves_of
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.feedback import Attempt
 from hloom.passes.framework.options import Budget
@@ -102,6 +102,12 @@ class FrontierAnalysis:
         """What moves make of the program, each with its estimates, cached over all budgets."""
         return Variants(self.module, self.target, self.min_bytes)
 
+    @cached_property
+    def _tried(self) -> list[Attempt[RematRecord]]:
+        """The attempts, without those that are not of this program: a dump may have any."""
+        found = ((each, each.record.estimate) for each in self.attempts)
+        return [each for each, one in found if one is None or self.variants.have(one.candidate)]
+
     @property
     def model(self) -> Model:
         """The estimates of the program without moves."""
@@ -179,9 +185,8 @@ class FrontierAnalysis:
         They are of the program as it is, without its checkpoints where that gains time, and of the
         variant with the least memory.
         """
-        least = self.floor.estimate.candidate
         undone = [UNDO] if any(moves_of(one) == UNDO for one in self._lowest) else []
-        moves = list(dict.fromkeys(["", *undone, "" if least is None else least.moves]))
+        moves = dict.fromkeys(["", *undone, moves_of(self.floor.estimate)])
         found = list(self._lowest)
         for each in moves:
             known = [one for one in self._lowest if moves_of(one) == each]
@@ -226,7 +231,7 @@ class FrontierAnalysis:
 
     def _within(self, budget: Budget, limit_bytes: int) -> FrontierPoint:
         """The best of the plans that the closed loop makes until one is predicted to hold."""
-        attempts = list(self.attempts)
+        attempts = list(self._tried)
         for _ in range(Remat().compiles):
             known = attempts[-1].record.considered if attempts else ()
             search = FitSearch(self.variants, self.moves, known)
@@ -249,7 +254,7 @@ class FrontierAnalysis:
         """The temporary memory of an estimate, corrected by the figures of the attempts."""
         tried = [
             Measurement(self._scheduled(one.estimate), one.real_bytes)
-            for one in measured(self.attempts)
+            for one in measured(self._tried)
         ]
         return int(corrected_bytes(self._scheduled(estimate), tried))
 
@@ -258,16 +263,11 @@ class FrontierAnalysis:
         if not self._has_scans:
             return estimate
         if estimate.candidate not in self._scheduled_bytes:
-            variant = self._variant(estimate)
+            variant = self.variants.made_by(estimate.candidate)
             rewritten = clone_module(variant.of.module)
             Remat().apply(RematPlan(*variant.model.on(rewritten, variant.plan(estimate))))
             self._scheduled_bytes[estimate.candidate] = scheduled_temp_bytes(rewritten)
         return replace(estimate, temp_bytes=self._scheduled_bytes[estimate.candidate])
-
-    def _variant(self, estimate: Estimate) -> Variant:
-        variant = self.variants.of(moves_of(estimate))
-        assert variant is not None
-        return variant
 
     def _has_time(self) -> bool:
         return self.variants.simulated_operations < _MOST_WORK
@@ -282,7 +282,7 @@ class FrontierAnalysis:
         self, budget: Budget | None, limit_bytes: int | None, estimate: Estimate
     ) -> FrontierPoint:
         temp_bytes = self._expected_bytes(estimate)
-        variant = self._variant(estimate)
+        variant = self.variants.made_by(estimate.candidate)
         flops, _ = added_work(*variant.plan(estimate), variant.model.pricing)
         flops += variant.added_flops
         return FrontierPoint(

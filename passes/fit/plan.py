@@ -9,7 +9,6 @@ from jax.extend.mlir import ir
 
 from hloom.passes.fit.moves import Moved
 from hloom.passes.framework.base import Decision
-from hloom.passes.framework.feedback import Prediction
 from hloom.passes.framework.text import size
 from hloom.passes.remat.plan import RematPlan
 from hloom.passes.remat.record import RematRecord
@@ -67,7 +66,6 @@ class FitPlan:
       module: the module to rewrite.
       moved: what the moves make of it; None where there are no moves.
       remat: what is recomputed, of `moved`'s module, or of the module itself.
-      on: gives the recomputation of `moved`'s module for a clone of that.
       effects: what each move gives and costs.
       record: for the plans that follow.
       again: makes the same plan with some of the moves' decisions alone, and nothing recomputed
@@ -92,8 +90,7 @@ class FitPlan:
             because = self.record.unplanned or ""
             return f"nothing to do{f': {because}' if because else ''}"
         told = [str(effect) for effect in self.effects if not effect.prepares]
-        prediction = self.record.prediction
-        if isinstance(prediction, Prediction):
+        if (prediction := self.record.prediction) is not None:
             told.append(f"{size(prediction.step_bytes)} predicted for the step")
         return "; ".join(told)
 

@@ -57,8 +57,7 @@ class FitPlanner:
         except walk.NoEntryError as error:
             unplanned = RematRecord(unplanned=f"no budget can be held: {error}")
             return FitPlan(module, None, RematPlan((), ()), record=unplanned)
-        variant = self._variants.of(moves_of(choice.estimate))
-        assert variant is not None
+        variant = self._variants.made_by(choice.estimate.candidate)
         plans = variant.plan(choice.estimate)
         again_flops, again_s = added_work(*plans, variant.model.pricing)
         own = plans if variant.base is not None else variant.model.on(module, plans)

@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from hloom.passes.chunk import Chunk
-from hloom.passes.fit.variants import Variant, Variants, moves_of
+from hloom.passes.fit.variants import Variant, Variants, moves_of, of_remat
 from hloom.passes.framework.options import Bytes, Cuts
 from hloom.passes.offload import Offload
 from hloom.passes.remat.budget.price_grid import Candidate
@@ -44,9 +44,6 @@ DEFAULT_MOVES = (RECOMPUTE, UNDO, CHUNK, SPLIT_LOOP)
 
 _NEXT_TO_NOTHING = 0.002
 """The share of a step's time that is not worth more planning."""
-
-_SPLIT_VARIANTS = 1
-"""Of how many variants the loops are split."""
 
 _PRECISION = 0.0005
 """The share of a step's time by which a plan may add more than the search could find."""
@@ -77,17 +74,17 @@ class FitSearch:
     def __init__(
         self, variants: Variants, moves: Sequence[str], known: Iterable[Estimate] = ()
     ) -> None:
-        self.estimates: dict[Candidate | None, Estimate] = {each.candidate: each for each in known}
+        self.estimates: dict[Candidate | None, Estimate] = {
+            each.candidate: each for each in known if variants.have(each.candidate)
+        }
         self._variants, self._moves = variants, frozenset(moves)
         self._searches: dict[str, Search] = {}
 
     def estimate(self, candidate: Candidate | None) -> Estimate:
         """The estimate of a candidate, cached; None is the program as it is."""
         if candidate not in self.estimates:
-            variant = self._variants.of("" if candidate is None else candidate.moves)
-            assert variant is not None
-            own = None if candidate is None else _of_remat(candidate)
-            self._add(variant, self._search(variant).estimate(own))
+            variant = self._variants.made_by(candidate)
+            self._add(variant, self._search(variant).estimate(of_remat(candidate)))
         return self.estimates[candidate]
 
     def within(
@@ -118,16 +115,14 @@ class FitSearch:
         best = self._best(fits)
         if best is not None and best.seconds <= enough_s:
             return
-        if SPLIT_LOOP not in self._moves:
-            return
+        if not {SPLIT_LOOP, RECOMPUTE} <= self._moves:
+            return  # the parts of a loop differ by what is recomputed in them, by nothing else
         # What is best where loops are whole mostly is where they are split.
-        searched = sorted((v for v, _ in bases), key=lambda v: self._least_seconds(v.moves, fits))
-        for whole in searched[:_SPLIT_VARIANTS]:
-            split = self._split(whole, limit_bytes, tried, best)
-            if split is not None:
-                found = self._at_grid_prices(split, limit_bytes, fits)
-                self._refine(split, found, limit_bytes, fits, tried)
-                best = self._best(fits)
+        whole = min((v for v, _ in bases), key=lambda each: self._least_seconds(each.moves, fits))
+        split = self._split(whole, limit_bytes, tried, best)
+        if split is not None:
+            found = self._at_grid_prices(split, limit_bytes, fits)
+            self._refine(split, found, limit_bytes, fits, tried)
 
     def _best(self, fits: Callable[[Estimate], bool]) -> Estimate | None:
         return cheapest(filter(fits, self.estimates.values()))
@@ -188,8 +183,7 @@ class FitSearch:
         """Estimates with little memory, of all variants; the program as it is first."""
         found: list[Estimate] = [self.estimate(None)]
         for variant in self._tried(lambda _: False):
-            lowest = self._lowest_of(variant)
-            found += lowest
+            found += self._lowest_of(variant)
         return found
 
     def _tried(self, fits: Callable[[Estimate], bool]) -> Iterator[Variant]:
@@ -239,6 +233,9 @@ class FitSearch:
         self, variant: Variant, limit_bytes: float, fits: Callable[[Estimate], bool]
     ) -> Sequence[Candidate]:
         search = self._search(variant)
+        if RECOMPUTE not in self._moves:
+            self._add(variant, search.estimate(None))
+            return ()
         found = search.at_grid_prices(limit_bytes, lambda one: fits(_lifted(variant, one)))
         self._add_all(variant, search)
         return found
@@ -251,6 +248,8 @@ class FitSearch:
         fits: Callable[[Estimate], bool],
         tried: Sequence[Measurement],
     ) -> None:
+        if not bases:
+            return
         search = self._search(variant)
         best = self._best(fits)
         worth_s = math.inf if best is None else best.seconds - variant.added_seconds
@@ -271,7 +270,8 @@ class FitSearch:
 
     def _lowest_of(self, variant: Variant) -> list[Estimate]:
         search = self._search(variant)
-        found = [_lifted(variant, each) for each in search.lowest()]
+        lowest = search.lowest() if RECOMPUTE in self._moves else [search.estimate(None)]
+        found = [_lifted(variant, each) for each in lowest]
         self._add_all(variant, search)
         return found
 
@@ -298,11 +298,6 @@ def _joined(*moves: str) -> str:
     return ",".join(filter(None, moves))
 
 
-def _of_remat(candidate: Candidate) -> Candidate | None:
-    """The candidate on a variant's own program; None where nothing is recomputed there."""
-    return dataclasses.replace(candidate, moves="") if candidate.recomputes else None
-
-
 def _lifted(variant: Variant, found: Estimate) -> Estimate:
     """An estimate of the variant's own program as one of the whole plan."""
     if not variant.moves:
@@ -323,6 +318,6 @@ def _lowered(variant: Variant, found: Estimate) -> Estimate:
         return found
     return dataclasses.replace(
         found,
-        candidate=_of_remat(found.candidate),
+        candidate=of_remat(found.candidate),
         seconds=found.seconds - variant.added_seconds,
     )

@@ -11,9 +11,11 @@ from hloom.passes.analysis.cost import all_flops
 from hloom.passes.analysis.loops.counted import runs_of
 from hloom.passes.fit.moves import Moved, moved
 from hloom.passes.framework.base import Target
+from hloom.passes.framework.errors import echo
 from hloom.passes.ir.ops import facts_of
 from hloom.passes.ir.types import TensorSizes
 from hloom.passes.remat.budget.estimate import Model, Plans
+from hloom.passes.remat.budget.price_grid import Candidate
 from hloom.passes.remat.record import Estimate
 from hloom.passes.undo_checkpoint import UndoCheckpoint
 
@@ -54,10 +56,8 @@ class Variant:
 
     def plan(self, estimate: Estimate) -> Plans:
         """What an estimate of the variant recomputes in its module."""
-        candidate = estimate.candidate
-        if candidate is None or not candidate.recomputes:
-            return (), ()
-        return self.model.plan(replace(candidate, moves=""))
+        own = of_remat(estimate.candidate)
+        return ((), ()) if own is None else self.model.plan(own)
 
     @cached_property
     def added_flops(self) -> float:
@@ -106,6 +106,19 @@ class Variants:
             )
         return self._known[moves]
 
+    def made_by(self, candidate: Candidate | None) -> Variant:
+        """The variant of a candidate. Raises ValueError where it is of no program like this."""
+        moves = "" if candidate is None else candidate.moves
+        variant = self.of(moves)
+        if variant is None:
+            raise ValueError(f"a plan has the moves {echo(moves)}, which find nothing to do here")
+        return variant
+
+    def have(self, candidate: Candidate | None) -> bool:
+        """Whether a candidate is of this program: a dump may have others."""
+        variant, own = self.of("" if candidate is None else candidate.moves), of_remat(candidate)
+        return variant is not None and (own is None or variant.model.has(own))
+
     @property
     def simulated_operations(self) -> int:
         """Operations that were simulated by now, over all candidates."""
@@ -114,6 +127,13 @@ class Variants:
             for each in self._known.values()
             if each is not None and "model" in vars(each)
         )
+
+
+def of_remat(candidate: Candidate | None) -> Candidate | None:
+    """The candidate on a variant's own program; None where nothing is recomputed there."""
+    if candidate is None or not candidate.recomputes:
+        return None
+    return replace(candidate, moves="")
 
 
 def moves_of(estimate: Estimate) -> str:

@@ -15,7 +15,11 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 from jax.extend.mlir import ir
 
 from hloom.passes.framework.base import Pass, Plan, Target
+from hloom.passes.framework.errors import echo
 from hloom.passes.framework.options import Budget
+
+_MOST = 1e30
+"""No figure of a device, in bytes, seconds or operations, is so large."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,7 @@ class PlanRecord:
     @classmethod
     def from_json(cls, plan: Mapping[str, Any]) -> PlanRecord:
         """The record of a dumped plan. Raises KeyError, TypeError or ValueError for any other."""
-        return cls(prediction_of(plan), plan.get("unplanned"))
+        return cls(prediction_of(plan), unplanned_of(plan))
 
 
 def prediction_of(plan: Mapping[str, Any]) -> Prediction | None:
@@ -81,18 +85,28 @@ def prediction_of(plan: Mapping[str, Any]) -> Prediction | None:
     )
 
 
+def unplanned_of(plan: Mapping[str, Any]) -> str | None:
+    """Why a dumped plan plans nothing. Raises ValueError where that is no text."""
+    found = plan.get("unplanned")
+    if found is None or isinstance(found, str):
+        return found
+    raise ValueError(f"why nothing is planned is {echo(repr(found))}, not a text")
+
+
 def number(value: Any) -> float:
-    """A number of a dumped plan, as it is. Raises TypeError where it is none."""
-    if not isinstance(value, int | float):
-        raise TypeError(f"{value!r} is no number")
-    return value
+    """A number of a dumped plan, as it is. Raises ValueError where it is none of a device."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _MOST:
+        return value
+    raise ValueError(f"a figure of a plan is {echo(repr(value))}, not a number below {_MOST:g}")
 
 
 def whole_number(value: Any) -> int:
-    """A whole number of a dumped plan, as it is. Raises TypeError where it is none."""
-    if not isinstance(value, int):
-        raise TypeError(f"{value!r} is no whole number")
-    return value
+    """Bytes of a dumped plan, as they are. Raises ValueError where they are none of a device."""
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST:
+        return value
+    raise ValueError(
+        f"a figure of a plan is {echo(repr(value))}, not a whole number from 0 to {_MOST:g}"
+    )
 
 
 Record = TypeVar("Record", bound=PlanRecord)

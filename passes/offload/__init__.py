@@ -40,7 +40,7 @@ On the device each such stack leaves two slices: the one in use, and the next.
 Stacks stay on the device, and the plan says why, where the trip count is not constant, where
 anything but one backward loop reads them, where that does not begin with the slice that was stored
 last, and in loops inside other loops. Programs for anything but a GPU whose link is known stay as
-they are. Results are the same to the bit.
+they are. The operations that compute stay the same.
 
 No CUDA graph holds a copy between device and host: ``capture`` leaves loops with such stacks out,
 and says so.

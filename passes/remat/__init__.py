@@ -51,7 +51,9 @@ Constants, iotas and splats that the clones need are cloned as well and do not p
 behind a barrier XLA could not fold them and would keep them alive. All other values that the clones
 start from pass the barrier, so that XLA's CSE cannot merge the clones with the first computation. A
 rewritten scan needs no barrier, since the forward and the backward body are separate computations:
-the forward loop stacks other residuals, and the backward body recomputes the rest. On a target that
+the forward loop stacks other residuals, and the backward body recomputes the rest. A rewritten
+backward loop waits for small results of large values, such as the loss, which XLA may compute last
+and then keeps the logits for. On a target that
 drops barriers early (XLA:CPU of jaxlib 0.10) only scans are rewritten. In straight-line blocks work
 that a user's ``jax.checkpoint`` recomputes behind the border stays as it is.
 
@@ -70,8 +72,10 @@ The package, in the order in which a module passes through it:
 - ``plan`` decides: without a budget `plan_cheap`, with one `BudgetPlanner`;
 - ``block/`` plans and rewrites straight-line code, ``scan/`` loops that stacks connect;
 - ``budget/`` estimates candidates, searches them, and reads XLA's figures of earlier attempts;
-- ``record`` is what an attempt remembers, ``obstacle`` why nothing is rewritten, ``explain`` the
-  texts for people, ``decisions`` the plan taken apart for ``bisect``.
+- ``exact/`` adds the optimum of small blocks to the candidates;
+- ``record`` is what an attempt remembers, ``obstacle`` why nothing is rewritten, ``missed`` what a
+  user is told of a budget that does not hold, ``explain`` the texts for people, ``decisions`` the
+  plan taken apart for ``bisect``.
 
 Source: the min-cut partitioner of PyTorch's AOTAutograd (Hu et al., 2022) for what to keep.
 Checkmate (Jain et al., 2020) solves one integer program over the whole schedule for a budget; this
@@ -99,6 +103,12 @@ from hloom.passes.remat.missed import Bounds, complaint_of
 from hloom.passes.remat.plan import BudgetPlanner, RematPlan, plan_cheap
 from hloom.passes.remat.record import RematRecord
 from hloom.passes.remat.scan.rewrite import apply_scan, finish_scans
+from hloom.passes.remat.scan.waits import wait_before
+
+HELPER_BYTES_DOC = (
+    "a share does not bound a program without a matrix product whose temporaries are smaller than "
+    "this: the helper programs that JAX compiles beside a step"
+)
 
 
 @dataclass(frozen=True)
@@ -129,11 +139,9 @@ class Remat(MeasuredPass[RematRecord]):
         doc="values smaller than this are kept as they are",
         minimum=0,
     )
-
     helper_bytes: Bytes = option(
         Bytes(2**20),
-        doc="a share does not bound a program without a matrix product whose temporaries are "
-        "smaller than this: the helper programs that JAX compiles beside a step",
+        doc=HELPER_BYTES_DOC,
         minimum=0,
     )
 
@@ -184,4 +192,6 @@ class Remat(MeasuredPass[RematRecord]):
             apply_scan(scan, replaced)
         for block_plan in plan.blocks:
             apply_block(block_plan, replaced)
+        loops = [replaced.op(loop) for scan in plan.scans for loop in scan.backward_loops]
         finish_scans(replaced)
+        wait_before(loops)

@@ -7,14 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hloom.passes.framework.errors import echo
 from hloom.passes.framework.feedback import (
     Attempt,
     PlanRecord,
     number,
     prediction_of,
+    unplanned_of,
     whole_number,
 )
-from hloom.passes.remat.budget.price_grid import Candidate
+from hloom.passes.framework.spec import parse_spec
+from hloom.passes.remat.budget.price_grid import TOP, Candidate
 from hloom.passes.remat.obstacle import RematObstacle
 
 
@@ -123,7 +126,7 @@ class RematRecord(PlanRecord):
         obstacle, unmodified = plan.get("obstacle"), plan.get("model_unmodified_bytes")
         return cls(
             prediction=prediction_of(plan),
-            unplanned=plan.get("unplanned"),
+            unplanned=unplanned_of(plan),
             estimate=estimate,
             considered=tuple(map(Estimate.from_json, plan.get("considered", ()))),
             added_seconds=number(plan.get("added_seconds", 0.0)),
@@ -148,19 +151,40 @@ def _candidate_json(candidate: Candidate | None) -> list[int | bool | str] | Non
     return [*fields, moves] if moves else fields
 
 
+_FIELDS = (int, int, int, bool, bool, int)
+_OLD_FIELDS = _FIELDS[:3]
+"""Those that dumps of earlier versions have."""
+
+_LARGEST = 2**31
+_MOVES = ("accumulate", "chunk", "offload", "one-hot", "split-loop", "undo-checkpoint")
+
+
 def _candidate(found: Any) -> Candidate | None:
+    """The candidate of a dump. Raises ValueError for anything that is none."""
     if found is None:
         return None
-    moves = found[-1] if isinstance(found[-1], str) else ""
-    length, price, cheap_prefix, *others = found[: len(found) - bool(moves)]
-    # Dumps of earlier versions have none of these.
-    segmented, nested, optimum = others or (False, False, 0)
-    return Candidate(
-        int(length),
-        int(price),
-        int(cheap_prefix),
-        bool(segmented),
-        bool(nested),
-        int(optimum),
-        moves,
-    )
+    fields, moves = found, ""
+    if isinstance(found, list) and found and isinstance(found[-1], str):
+        *fields, moves = found
+    kinds = tuple(map(type, fields)) if isinstance(fields, list) else ()
+    if (
+        kinds not in (_FIELDS, _OLD_FIELDS)
+        or not all(0 <= field < _LARGEST for field in fields)
+        or fields[1] > TOP
+    ):
+        raise ValueError(
+            f"the setting of a plan is {echo(repr(found))}, not [window length, price up to {TOP}, "
+            "prefix, segmented, nested, optimum]"
+        )
+    _check_moves(moves)
+    return dataclasses.replace(Candidate(*fields), moves=moves)
+
+
+def _check_moves(moves: str) -> None:
+    """Raises ValueError where the spec has other passes than those that `fit` runs, or one twice:
+    a dump can hold any text."""
+    names = [step.name for step in parse_spec(moves, source="the moves of a plan")]
+    if len(set(names)) < len(names) or not set(names) <= set(_MOVES):
+        raise ValueError(
+            f"the moves of a plan are {echo(moves)}, not some of {', '.join(_MOVES)}, each once"
+        )

@@ -10,6 +10,5 @@ In the order in which they are used:
 - ``estimate``: a candidate's memory and added time, from the three before;
 - ``search``: the candidates that are estimated for a bound on memory;
 - ``closed_loop``: the candidate to compile next, given XLA's figures of earlier attempts;
-- ``added_work``: the FLOPs and seconds that plans add;
-- ``frontier``: what each of many budgets gives, without a compile.
+- ``added_work``: the FLOPs and seconds that plans add.
 """

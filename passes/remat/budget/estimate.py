@@ -160,6 +160,12 @@ class Model:
         """The plans made from the optimum of a small block; none where there are loops to plan."""
         return () if self.pairs else tuple(self.block_plans.optima)
 
+    def has(self, candidate: Candidate | None) -> bool:
+        """Whether the candidate is one of this program: a dump may have others."""
+        if candidate is None or not candidate.optimum:
+            return candidate is None or not candidate.moves
+        return candidate in self.optima()
+
     def kept_bytes(self, candidate: Candidate) -> int:
         """The bytes that are saved at one time for the backward pass; quicker than an estimate.
 
@@ -219,7 +225,9 @@ class Model:
         return simulate(trace)
 
     def plan(self, candidate: Candidate) -> Plans:
-        """The candidate's plans for the module itself."""
+        """The candidate's plans for the module itself. Raises ValueError where it has none."""
+        if not self.has(candidate):
+            raise ValueError(f"a plan has the setting {candidate}, which this program has not")
         schedules = self.block_plans.schedules(candidate).values()
         return tuple(map(block_plan, schedules)), self.loops.plans(candidate.price)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from hloom.passes.remat.budget.estimate import Model
@@ -48,7 +50,9 @@ class Search:
         most = _MOST_WORK_IF_LONG if model.is_long else _MOST_WORK
         self.left = max(_FEWEST, most // max(len(model.operations), 1))
         """About how many more candidates may be estimated."""
-        self.estimates: dict[Candidate | None, Estimate] = {o.candidate: o for o in known}
+        self.estimates: dict[Candidate | None, Estimate] = {
+            one.candidate: one for one in known if model.has(one.candidate)
+        }
 
     def estimate(self, candidate: Candidate | None) -> Estimate:
         """The estimate of a candidate, cached."""
@@ -68,13 +72,15 @@ class Search:
         ``fits`` decides whether an estimate fits; it must accept less memory if it accepts more.
         ``tried`` corrects the model's memory.
         """
-        found = self.at_grid_prices(limit_bytes, fits)
-        self.refine(found, limit_bytes, fits, tried)
+        self.refine(self.at_grid_prices(limit_bytes, fits), limit_bytes, fits, tried)
 
     def at_grid_prices(
         self, limit_bytes: float, fits: Callable[[Estimate], bool]
     ) -> tuple[Candidate, ...]:
-        """The best candidates that fit, of each kind of windows one, at prices of the grid."""
+        """The best candidates that fit, of each kind of windows one, at prices of the grid.
+
+        What has no price, the optimum of a small block, is estimated beside them.
+        """
         columns = self.model.columns()
         if fits(self.estimate(None)) or not columns:
             return ()
@@ -94,6 +100,7 @@ class Search:
             best[family] = _better(best.get(family, found), found)
             if price_index >= EXPENSIVE_PRICES or self.left <= _LEFT_FOR_STEPS:
                 break  # if only cheap work is recomputed, the windows matter little
+        self._optima()
         return tuple(found.candidate for found in best.values() if found.candidate is not None)
 
     def refine(
@@ -105,7 +112,7 @@ class Search:
         worth_seconds: float = math.inf,
         precision_seconds: float = 0.0,
     ) -> None:
-        """Tries what lies between the prices of the grid, and what has no price.
+        """Tries what lies between the prices of the grid.
 
         Steps from a candidate of ``bases`` to its next price, which add more time than that does,
         are left out where that is ``worth_seconds`` or more, and end where the next ones save less
@@ -116,8 +123,6 @@ class Search:
                 self._between(base, fits, limit_bytes, tried, precision_seconds)
         if bases:
             self._try_cheap_prefix(fits)
-        if not fits(self.estimate(None)):
-            self._optima()
 
     def _optima(self) -> list[Estimate]:
         """Estimates of the plans made from the optimum of a small block."""
@@ -321,14 +326,22 @@ def _distance(one: Estimate, other: Estimate) -> float:
     if one.candidate is None or other.candidate is None:
         return distance + (one.candidate != other.candidate)
     distance += 0.5 * (_windows(one.candidate) != _windows(other.candidate))
-    return distance + 0.5 * (one.candidate.moves != other.candidate.moves)
+    return distance + 0.5 * (not _same_moves(one, other))
 
 
 def _same_moves(one: Estimate, other: Estimate) -> bool:
-    """True also of the program as it is, which tells as much of all of them."""
+    """True also of the program as it is, which tells as much of all of them.
+
+    Options make no difference: a loop that is split one iteration later is much the same.
+    """
     if one.candidate is None or other.candidate is None:
         return True
-    return one.candidate.moves == other.candidate.moves
+    return _names_in(one.candidate.moves) == _names_in(other.candidate.moves)
+
+
+@functools.cache
+def _names_in(moves: str) -> str:
+    return re.sub(r"\{[^}]*\}", "", moves)
 
 
 def _windows(candidate: Candidate) -> tuple[int, bool, bool]:

@@ -8,5 +8,6 @@ In the order in which they run:
 - ``sites``: the clones that follow from a cut, and where the backward bodies use them;
 - ``plan``: the cheapest cut at a price, as the plan of the group;
 - ``budgeted``: the cheapest cuts of all scans of a block within a number of bytes;
-- ``rewrite``: the plan, written into the loops.
+- ``rewrite``: the plan, written into the loops;
+- ``waits``: what a rewritten backward loop waits for, so that large values die before it.
 """

@@ -131,6 +131,11 @@ class ScanPlan:
             dict.fromkeys(loop.op for pair in pairs for loop in (pair.forward, pair.backward))
         )
 
+    @property
+    def backward_loops(self) -> tuple[ir.Operation, ...]:
+        """Those of them that recompute."""
+        return tuple(dict.fromkeys(plan.pair.backward.op for plan in self.pairs))
+
     def to_json(self) -> list[dict[str, object]]:
         return [plan.to_json() for plan in self.pairs]
 

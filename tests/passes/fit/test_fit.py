@@ -196,6 +196,16 @@ def test_plans_are_the_same_in_every_planner() -> None:
     assert json.dumps(one.to_json()) == json.dumps(other.to_json())
 
 
+@pytest.mark.parametrize("budget", [Budget(percent=30.0), Budget(percent=0.0, least=True)], ids=str)
+def test_nothing_is_recomputed_where_that_is_no_move(budget: Budget) -> None:
+    step = Fit(budget=budget, moves=Words(("chunk", "split-loop")))
+    plan, _ = planned(step, language_model, 0.3)
+    assert plan.remat.empty
+    assert [effect.spec.partition("{")[0] for effect in plan.effects][-1] == "chunk"
+    for one in plan.record.considered:
+        assert one.candidate is None or not one.candidate.recomputes
+
+
 def test_moves_are_spelled_as_words() -> None:
     [step] = Pipeline.parse("fit{moves=chunk+recompute}").passes
     assert step == Fit(moves=Words(("recompute", "chunk")))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -13,6 +14,7 @@ import pytest
 from jax.extend.mlir import ir
 from support.programs.chains import scanned, unrolled
 
+from hloom.passes.fit import Fit
 from hloom.passes.fit.frontier import (
     FrontierAnalysis,
     FrontierPoint,
@@ -25,6 +27,7 @@ from hloom.passes.framework.options import Budget
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.remat import Remat
+from hloom.passes.remat.budget.price_grid import TOP, Candidate
 from hloom.passes.remat.obstacle import RematObstacle
 from hloom.passes.remat.plan import BudgetPlanner
 from hloom.passes.remat.record import Estimate, RematRecord
@@ -165,6 +168,47 @@ def test_the_figures_of_compiles_correct_the_model() -> None:
         assert point is not None
         assert point.estimate.candidate == plain.estimate.candidate
         assert point.temp_bytes == 2 * plain.temp_bytes
+
+
+OTHERS = (
+    Candidate(0, TOP, moves="one-hot"),
+    Candidate(0, 0, moves="split-loop{at=999}"),
+    Candidate(4, TOP, optimum=9),
+)
+
+
+def test_plans_of_another_program_are_left_out() -> None:
+    """As a dump may have them: moves that find nothing to do, an optimum that there is not."""
+    others = tuple(Estimate(other, 1, 0.0) for other in OTHERS)
+    with analysis_of(jax.grad(scanned)) as analysis:
+        unmodified = analysis.unmodified.estimate
+        size = unmodified.temp_bytes
+        own = Attempt(RematRecord(estimate=unmodified), 3 * size, size)
+        with_others = [
+            *(Attempt(RematRecord(estimate=other), 3 * size, size) for other in others),
+            replace(own, record=replace(own.record, considered=others)),
+        ]
+        points = [
+            FrontierAnalysis(analysis.module, analysis.target, 0, attempts).at(Budget(percent=50.0))
+            for attempts in ([own], with_others)
+        ]
+    assert points[0] is not None
+    assert points[0] == points[1]
+
+
+@pytest.mark.parametrize(
+    "step", [Fit(budget=Budget(size_bytes=1)), Remat(budget=Budget(size_bytes=1))], ids=str
+)
+@pytest.mark.parametrize("other", OTHERS, ids=str)
+def test_a_plan_after_one_of_another_program_is_refused_in_a_line(
+    step: Fit | Remat, other: Candidate
+) -> None:
+    record = RematRecord(estimate=Estimate(other, 1, 0.0))
+    with analysis_of(jax.grad(scanned)) as analysis:
+        planner = step.planner(analysis.module, analysis.target)
+        with pytest.raises(ValueError, match="a plan has the") as caught:
+            planner(analysis.module, [Attempt(record, 1, 0)])
+    assert str(caught.value).isprintable()
 
 
 def test_where_nothing_is_held_there_is_one_point() -> None:

@@ -71,8 +71,8 @@ DIAGNOSTICS = [
     # A pass that has nothing to do the second time.
     ("remat,remat", "pass 'remat' is named twice (at character 7)."),
     ("toy, remat{budget=fit},toy,remat", "pass 'remat' is named twice (at character 28)."),
-    ("default,remat", "pass 'remat' is named twice (at character 9)."),
-    ("remat,default", "pass 'remat' is named twice (at character 7)."),
+    ("default,fit", "pass 'fit' is named twice (at character 9)."),
+    ("fit,default", "pass 'fit' is named twice (at character 5)."),
     ("barriers,barriers{entry=off}", "pass 'barriers' is named twice (at character 10)."),
     ("capture,toy,capture", "pass 'capture' is named twice (at character 13)."),
     ("off,toy", "'off' stands alone: it switches hloom off (at character 1)."),

@@ -19,10 +19,7 @@ from hloom.passes.ir.locations import operation_name
 
 BARRIER = "stablehlo.optimization_barrier"
 FOLDABLE = {"stablehlo.constant", "stablehlo.iota", "stablehlo.broadcast_in_dim"}
-NOTHING_TO_RECOMPUTE = {
-    "user_checkpoint_in_a_scan",
-    "user_checkpoint_with_a_mask",
-}
+NOTHING_TO_RECOMPUTE = {"per_example_gradients"}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,100 @@
+"""Has a backward loop wait for small results of large values that nothing reads behind it.
+
+The loss is a number: XLA may compute it last, and then keeps the logits that it is computed from
+while the backward loop runs, which is when the most bytes are alive. A barrier around the loss and
+something that the loop starts from has the loss computed first. In the order of the program it is
+computed first in any case, and that is the order whose memory the planner counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo
+
+from hloom.passes.analysis.block_graph import FROM_OUTSIDE, BlockGraph
+from hloom.passes.ir.clone import remap_operands
+
+_LEAST_BYTES = 2**20
+"""A value has to be this large to be worth a barrier."""
+
+_SMALLER = 2
+"""A result is worth its place if what it is computed from is this many times as large."""
+
+
+def wait_before(loops: Iterable[ir.Operation]) -> None:
+    """Puts a barrier before each loop before which something large can be dropped."""
+    for loop in loops:
+        _wait_before(loop, BlockGraph.of(loop.block))
+
+
+def _wait_before(loop: ir.Operation, graph: BlockGraph) -> None:
+    position = graph.producers[graph.index[loop.results[0]]]
+    start, early = _start(loop, graph), _early(position, graph)
+    if start is None or not early:
+        return
+    values = [graph.values[value] for value in early]
+    with ir.InsertionPoint(loop), loop.location:
+        barrier = stablehlo.OptimizationBarrierOp([*values, loop.operands[start]])
+    *after, first = barrier.results
+    loop.operands[start] = first
+    for number, value, result in zip(early, values, after, strict=True):
+        for reader in graph.users[number]:
+            if reader > position:
+                remap_operands(graph.ops[reader], {value: result})
+
+
+def _start(loop: ir.Operation, graph: BlockGraph) -> int | None:
+    """The number of the smallest tensor that is computed for the loop to start from."""
+    computed = [
+        (graph.size(value), number)
+        for number, value in enumerate(map(graph.index.__getitem__, loop.operands))
+        if graph.producers[value] != FROM_OUTSIDE
+        and graph.sizes[value] is not None
+        and not graph.constant_derived[value]
+    ]
+    return min(computed)[1] if computed else None
+
+
+def _early(position: int, graph: BlockGraph) -> list[int]:
+    """What is read behind the loop only, and is small beside what it is computed from.
+
+    That is, of values made before the loop that the loop does not need, those whose computation
+    reads something large that nothing needs from the loop on.
+    """
+    needed = _needed_by(position, graph)
+    dropped = [0] * position
+    """By operation, the largest value that can be dropped once it has run."""
+    early: list[int] = []
+    for place in range(position):
+        if place in needed or not graph.operands[place]:
+            continue
+        for value in graph.operands[place]:
+            producer = graph.producers[value]
+            if producer == FROM_OUTSIDE:
+                continue
+            dropped[place] = max(dropped[place], dropped[producer])
+            if graph.users[value][-1] < position:
+                dropped[place] = max(dropped[place], graph.size(value))
+        early += [
+            value
+            for value in graph.results[place]
+            if graph.users[value]
+            and graph.users[value][-1] > position
+            and graph.sizes[value] is not None
+            and dropped[place] >= max(_SMALLER * graph.size(value), _LEAST_BYTES)
+        ]
+    return early
+
+
+def _needed_by(position: int, graph: BlockGraph) -> set[int]:
+    """The operations whose results an operation is computed from."""
+    needed: set[int] = set()
+    waiting = list(graph.operands[position])
+    while waiting:
+        producer = graph.producers[waiting.pop()]
+        if producer != FROM_OUTSIDE and producer not in needed:
+            needed.add(producer)
+            waiting += graph.operands[producer]
+    return needed
