@@ -170,8 +170,8 @@ def recomputation(what: Recomputation, bound: Bound | None) -> Iterator[Renderab
         yield Text("nothing")
     else:
         flops = what.added_flops or 0
-        more = "more" if flops > 0 else "less"
-        cost = f", {units.flops(abs(flops))} {more} work" if flops else ""
+        than = "more" if flops > 0 else "less"
+        cost = f", {units.flops(abs(flops))} {than} work" if flops else ""
         yield Text(
             f"{pluralize(what.operations, 'operation')} once more, "
             f"{units.size(what.freed_bytes)} not kept, {units.size(what.added_bytes)} kept in "
