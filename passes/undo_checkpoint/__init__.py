@@ -26,8 +26,8 @@ and counter are. Custom calls and collectives equal nothing, so what is made of 
 computed again.
 
 In straight-line code the readers of a second computation read the first one, and the barriers go
-that kept them apart. In loops the forward loop stacks what takes less time to write and read than to
-compute again, by the roofline of the target; which values those are is a minimum cut. Stacks that
+that kept them apart. In loops the forward loop stacks what takes less time to write and read than
+to compute again, by the roofline of the target; the values to stack are a minimum cut. Stacks that
 nothing reads any more go. A loop that runs again only to stack residuals, as under a checkpoint of
 the whole loss, takes the place of the first one. Where only cheap work is computed again nothing is
 changed.
