@@ -105,7 +105,8 @@ class Scene:
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:g} {unit}" if value else "0")
         axes.locator_params(axis="x", nbins=8 if legend_columns > 1 else 4)
         axes.set_xlim(left=0)
-        axes.set_ylim(bottom=0)
+        times = [0.0, *(s for _, s in self.line), *(mark.seconds for mark in self.marks)]
+        axes.set_ylim(bottom=1e3 * min(times))  # below zero where a checkpoint is undone
         axes.set_xlabel(self.axis, color=colors["muted"])
         axes.set_ylabel("added time, ms", color=colors["muted"])
         if self.step_seconds:
