@@ -30,6 +30,7 @@ from typing import ClassVar
 
 from jax.extend.mlir import ir
 
+from hloom.passes.analysis.equal_ops import operation_key
 from hloom.passes.analysis.purity import is_cheap
 from hloom.passes.analysis.sharding_constraints import CONSTRAINT
 from hloom.passes.framework.base import Pass, Target
@@ -95,8 +96,8 @@ def _plan_block(
             continue
         equal = first_equal.get(alike)
         if equal is None:
-            equal = first_equal[alike] = {_key(first): first} if _may_merge(first) else {}
-        first = equal.setdefault(_key(op), op)
+            equal = first_equal[alike] = {operation_key(first): first} if _may_merge(first) else {}
+        first = equal.setdefault(operation_key(op), op)
         if first is not op:
             merged.append((op, first))
             canonical.update(zip(op.results, first.results, strict=True))
@@ -108,39 +109,3 @@ def _may_merge(op: ir.Operation) -> bool:
     A sharding constraint may become a collective, which need not run twice.
     """
     return is_cheap(op) or op.name == CONSTRAINT
-
-
-def _key(op: ir.Operation) -> Hashable:
-    """A key that is equal for two operations if nothing but their operands differs."""
-    return (
-        _attributes_key(op),
-        tuple(result.type for result in op.results),
-        tuple(_body_key(region.blocks[0]) for region in op.regions),
-    )
-
-
-def _body_key(block: ir.Block) -> Hashable:
-    """A key that is equal for two blocks that compute the same.
-
-    Printing the blocks instead would number the values of the whole function.
-    """
-    number: dict[ir.Value, int] = {}
-    for argument in block.arguments:
-        number[argument] = len(number)
-    rows: list[Hashable] = [tuple(argument.type for argument in block.arguments)]
-    for view in block.operations:
-        op = view.operation
-        read = tuple(number[operand] for operand in op.operands)
-        types = tuple(result.type for result in op.results)
-        rows.append((op.name, read, _attributes_key(op), types))
-        for result in op.results:
-            number[result] = len(number)
-    return tuple(rows)
-
-
-def _attributes_key(op: ir.Operation) -> Hashable:
-    """A key that is equal for equal attributes, and unique if an attribute cannot be read."""
-    attributes = walk.readable_attributes(op)
-    if any(attribute is None for attribute in attributes.values()):
-        return object()
-    return tuple(attributes.items())

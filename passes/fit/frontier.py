@@ -15,7 +15,7 @@ from typing import TypeVar
 from jax.extend.mlir import ir
 
 from hloom.passes.analysis.memory_model.scheduled import scheduled_temp_bytes
-from hloom.passes.fit.search import DEFAULT_MOVES, FitSearch
+from hloom.passes.fit.search import DEFAULT_MOVES, UNDO, FitSearch
 from hloom.passes.fit.variants import Variants, moves_of
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.feedback import Attempt
@@ -167,7 +167,9 @@ class FrontierAnalysis:
         tries more of the candidates around it. Very long programs have few points.
         """
         bottom = self.floor
-        chosen = _spread(undominated(self._swept(count), by_memory_and_time), count)
+        most_bytes = self.unmodified.estimate.temp_bytes
+        swept = (one for one in self._swept(count) if one.temp_bytes <= most_bytes)
+        chosen = _spread(undominated(swept, by_memory_and_time), count)
         points = [self._point(None, None, one) for one in chosen]
         width = self.unmodified.temp_bytes - bottom.temp_bytes
         points = [one for one in points if one.temp_bytes - bottom.temp_bytes > _CLOSE * width]
@@ -180,9 +182,11 @@ class FrontierAnalysis:
     def _swept(self, count: int) -> list[Estimate]:
         """Estimates of candidates at prices that close the largest gaps in memory.
 
-        They are of the program as it is, and of the variant with the least memory.
+        They are of the program as it is, without its checkpoints where that gains time, and of the
+        variant with the least memory.
         """
-        moves = dict.fromkeys(["", moves_of(self.floor.estimate)])
+        undone = [UNDO] if any(moves_of(one) == UNDO for one in self._lowest) else []
+        moves = dict.fromkeys(["", *undone, moves_of(self.floor.estimate)])
         found = list(self._lowest)
         for each in moves:
             known = [one for one in self._lowest if moves_of(one) == each]

@@ -49,6 +49,11 @@ class Moved:
     runs: tuple[MoveRun, ...]
 
     @property
+    def count(self) -> int:
+        """How many passes that the moves name changed the module, preparations left out."""
+        return sum(not run.prepares for run in self.runs)
+
+    @property
     def decisions(self) -> tuple[Decision, ...]:
         return tuple(decision for run in self.runs for decision in run.decisions)
 

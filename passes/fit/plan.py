@@ -25,7 +25,7 @@ class MoveEffect:
       prepares: it only prepares the program for a move that comes after it.
       before_bytes, after_bytes: temporary memory at the peak without it and with it; None where
         that was not looked at.
-      added_seconds: of a step; of cheap work one sixteenth counts.
+      added_seconds: of a step; of cheap work one sixteenth counts; below zero for time saved.
       plan: the pass's own plan.
     """
 
@@ -54,7 +54,8 @@ class MoveEffect:
         if self.before_bytes is None or self.after_bytes is None:
             return text
         gain = f"{size(self.before_bytes)} become {size(self.after_bytes)}"
-        return f"{text}, {gain}, {1e3 * self.added_seconds:.3g} ms added"
+        changed = "added" if self.added_seconds >= 0 else "saved"
+        return f"{text}, {gain}, {1e3 * abs(self.added_seconds):.3g} ms {changed}"
 
 
 @dataclass(frozen=True)

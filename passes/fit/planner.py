@@ -8,8 +8,8 @@ from jax.extend.mlir import ir
 
 from hloom.passes.fit.moves import Moved, moved
 from hloom.passes.fit.plan import FitPlan, MoveEffect
-from hloom.passes.fit.search import FitSearch
-from hloom.passes.fit.variants import Variant, Variants
+from hloom.passes.fit.search import UNDO, FitSearch
+from hloom.passes.fit.variants import Variant, Variants, moves_of
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.feedback import Attempt, Prediction
 from hloom.passes.framework.options import Budget
@@ -18,6 +18,19 @@ from hloom.passes.remat.budget.added_work import added_work
 from hloom.passes.remat.budget.closed_loop import Choice, decide, temp_budget
 from hloom.passes.remat.plan import RematPlan, obstacle_in
 from hloom.passes.remat.record import Estimate, RematRecord
+
+_MOST_UNDONE = 2
+"""Plans that undo checkpoints and take more than the budget, before these stay."""
+
+
+def _is_undone_in_vain(attempts: Sequence[Attempt[RematRecord]], limit_bytes: int) -> bool:
+    """Whether plans without the user's checkpoints, that should hold the budget, do not."""
+    undone = [
+        attempt
+        for attempt in attempts
+        if (estimate := attempt.record.estimate) is not None and moves_of(estimate).startswith(UNDO)
+    ]
+    return len(undone) >= _MOST_UNDONE and all(one.temp_bytes > limit_bytes for one in attempts)
 
 
 class FitPlanner:
@@ -77,9 +90,13 @@ class FitPlanner:
         model = self._variants.base.model
         first = attempts or (Attempt(RematRecord(), model.unmodified().around_bytes, 0),)
         known = attempts[-1].record.considered if attempts else ()
-        search = FitSearch(self._variants, self._moves, known)
         share = self._budget.percent is not None
         limit = temp_budget(self._budget, attempts if share else first, self._target)
+        moves = self._moves
+        if limit is not None and _is_undone_in_vain(attempts, limit):
+            moves = tuple(move for move in moves if move != UNDO)
+            known = tuple(each for each in known if not moves_of(each).startswith(UNDO))
+        search = FitSearch(self._variants, moves, known)
         if limit is None:
             # A share of what the unmodified program takes, which is compiled first to find out.
             unmodified = search.estimate(None)

@@ -3,13 +3,15 @@
 Moves are passes that run before the recomputation: each combination that is tried is a variant of
 the program, on which `remat` searches as it does alone. A variant whose moves alone cost more than
 the best plan so far is not searched, and where the best plan costs next to nothing no more
-combinations are tried. What `remat` does alone is among the plans, so that no plan is slower than
-that by the model.
+combinations are tried. Where a user's checkpoint can be undone in time worth the while, that is the
+first move, alone and before others: it takes time away. What `remat` does alone is among the plans,
+so that no plan is slower than that by the model.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -24,18 +26,20 @@ from hloom.passes.split_loop import SplitLoop
 from hloom.passes.split_loop.choice import choose_split
 from hloom.passes.split_loop.groups import splittable
 from hloom.passes.split_loop.uniform import uniform_plans
+from hloom.passes.undo_checkpoint import UndoCheckpoint
 
-RECOMPUTE, CHUNK, SPLIT_LOOP, OFFLOAD, ACCUMULATE = (
+RECOMPUTE, UNDO, CHUNK, SPLIT_LOOP, OFFLOAD, ACCUMULATE = (
     "recompute",
+    UndoCheckpoint.name,
     "chunk",
     "split-loop",
     "offload",
     "accumulate",
 )
-MOVES = (RECOMPUTE, CHUNK, SPLIT_LOOP, OFFLOAD, ACCUMULATE)
+MOVES = (RECOMPUTE, UNDO, CHUNK, SPLIT_LOOP, OFFLOAD, ACCUMULATE)
 """The names of the moves, in the order in which they are tried."""
 
-DEFAULT_MOVES = (RECOMPUTE, CHUNK, SPLIT_LOOP)
+DEFAULT_MOVES = (RECOMPUTE, UNDO, CHUNK, SPLIT_LOOP)
 """Those that are made unless others are named."""
 
 _NEXT_TO_NOTHING = 0.002
@@ -90,9 +94,11 @@ class FitSearch:
         tried: Sequence[Measurement] = (),
     ) -> None:
         """Tries candidates around those that just fit in about ``limit_bytes``."""
-        if fits(self.estimate(None)):
+        undone = self._undone
+        if undone is None and fits(self.estimate(None)):
             return
-        enough_s = _NEXT_TO_NOTHING * self._variants.base.step_seconds
+        least_s = 0.0 if undone is None else undone.added_seconds
+        enough_s = least_s + _NEXT_TO_NOTHING * self._variants.base.step_seconds
         best: Estimate | None = None
         bases: list[tuple[Variant, Sequence[Candidate]]] = []
         for variant in self._tried(fits):
@@ -103,7 +109,7 @@ class FitSearch:
             if best is not None and best.seconds <= enough_s:
                 break
         # What is best at the prices of the grid is refined first: less is left for the others.
-        bases.sort(key=lambda each: self._least_seconds(each[0], fits))
+        bases.sort(key=lambda each: self._least_seconds(each[0].moves, fits))
         for variant, found in bases:
             self._refine(variant, found, limit_bytes, fits, tried)
         best = self._best(fits)
@@ -112,7 +118,7 @@ class FitSearch:
         if not {SPLIT_LOOP, RECOMPUTE} <= self._moves:
             return  # the parts of a loop differ by what is recomputed in them, by nothing else
         # What is best where loops are whole mostly is where they are split.
-        whole = min((v for v, _ in bases), key=lambda each: self._least_seconds(each, fits))
+        whole = min((v for v, _ in bases), key=lambda v: self._least_seconds(v.moves, fits))
         split = self._split(whole, limit_bytes, tried, best)
         if split is not None:
             found = self._at_grid_prices(split, limit_bytes, fits)
@@ -121,9 +127,31 @@ class FitSearch:
     def _best(self, fits: Callable[[Estimate], bool]) -> Estimate | None:
         return cheapest(filter(fits, self.estimates.values()))
 
-    def _least_seconds(self, variant: Variant, fits: Callable[[Estimate], bool]) -> float:
-        found = (one for one in self.estimates.values() if moves_of(one) == variant.moves)
+    def _least_seconds(self, moves: str, fits: Callable[[Estimate], bool]) -> float:
+        found = (one for one in self.estimates.values() if moves_of(one) == moves)
         return min((one.seconds for one in found if fits(one)), default=math.inf)
+
+    @functools.cached_property
+    def _undone(self) -> Variant | None:
+        """The program without the user's checkpoints; None where that is worth nothing."""
+        undone = self._variants.of(UNDO) if UNDO in self._moves else None
+        if undone is None:
+            return None
+        worth_s = _NEXT_TO_NOTHING * self._variants.base.step_seconds
+        return undone if undone.added_seconds < -worth_s else None
+
+    def _first_move(self, fits: Callable[[Estimate], bool]) -> str:
+        """Whether checkpoints are undone before other moves are made, by what was found."""
+        if self._undone is None:
+            return ""
+
+        def cost(moves: str) -> tuple[float, float]:
+            found = [one for one in self.estimates.values() if moves_of(one) == moves]
+            return self._least_seconds(moves, fits), min(
+                (one.temp_bytes for one in found), default=math.inf
+            )
+
+        return min("", UNDO, key=cost)
 
     def _split(
         self,
@@ -146,10 +174,10 @@ class FitSearch:
         if choice is None:
             return None
         seconds = choice.seconds + whole.added_seconds
-        if best is not None and seconds > best.seconds * _WORTH_A_SPLIT:
+        if best is not None and seconds > best.seconds - (1 - _WORTH_A_SPLIT) * abs(best.seconds):
             return None
         step = SplitLoop(at=Cuts((choice.at,)))
-        return self._variants.of(",".join(filter(None, (whole.moves, str(step)))))
+        return self._variants.of(_joined(whole.moves, str(step)))
 
     def lowest(self) -> list[Estimate]:
         """Estimates with little memory, of all variants; the program as it is first."""
@@ -167,29 +195,33 @@ class FitSearch:
 
     def _specs(self, fits: Callable[[Estimate], bool]) -> Iterator[str]:
         yield ""
+        if self._undone is not None:
+            yield UNDO
+        first = self._first_move(fits)
         if CHUNK in self._moves:
-            yield "one-hot"
-            yield from self._chunked(fits)
+            yield _joined(first, "one-hot")
+            yield from self._chunked(first, fits)
         if ACCUMULATE in self._moves:
             for count in _MICROBATCHES:
-                yield f"accumulate{{microbatches={count}}}"
+                yield _joined(first, f"accumulate{{microbatches={count}}}")
         if OFFLOAD in self._moves:
             for exposed in _EXPOSED:
-                yield str(Offload(exposed=exposed))
+                yield _joined(first, str(Offload(exposed=exposed)))
 
-    def _chunked(self, fits: Callable[[Estimate], bool]) -> Iterator[str]:
+    def _chunked(self, first: str, fits: Callable[[Estimate], bool]) -> Iterator[str]:
         """`chunk` as it is, and with more chunks where that does not fit."""
         step = self._chunk()
-        variant = self._variants.of(str(step))
+        once = _joined(first, str(step))
+        variant = self._variants.of(once)
         plans = {} if variant is None else {run.step.name: run.plan for run in variant.of.runs}
         chunks = plans.get("chunk", {}).get("chunks")
         if not isinstance(chunks, int) or not chunks:
             return
-        yield str(step)
+        yield once
         for times in _MORE_CHUNKS:
-            if any(fits(one) for one in self.estimates.values() if moves_of(one) == str(step)):
+            if self._least_seconds(once, fits) < math.inf:
                 return
-            yield str(dataclasses.replace(step, chunks=times * chunks))
+            yield _joined(first, str(dataclasses.replace(step, chunks=times * chunks)))
 
     def _chunk(self) -> Chunk:
         peak_bytes = self.estimate(None).temp_bytes
@@ -260,6 +292,10 @@ class FitSearch:
     def _add(self, variant: Variant, found: Estimate) -> None:
         lifted = _lifted(variant, found)
         self.estimates.setdefault(lifted.candidate, lifted)
+
+
+def _joined(*moves: str) -> str:
+    return ",".join(filter(None, moves))
 
 
 def _lifted(variant: Variant, found: Estimate) -> Estimate:

@@ -17,6 +17,7 @@ from hloom.passes.ir.types import TensorSizes
 from hloom.passes.remat.budget.estimate import Model, Plans
 from hloom.passes.remat.budget.price_grid import Candidate
 from hloom.passes.remat.record import Estimate
+from hloom.passes.undo_checkpoint import UndoCheckpoint
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,8 @@ class Variant:
     Attributes:
       moves: their spec; empty for the program as it is.
       of: the module and what the moves did.
-      base: the program as it is; None for itself.
+      base: the program as it is, or what it is without checkpoints where these are undone before
+        other moves; None for the program as it is.
     """
 
     moves: str
@@ -67,15 +69,21 @@ class Variant:
             sum(all_flops(op, sizes) for op in one.model.main.operations)
             for one in (self, self.base)
         )
-        return max(after - before, 0.0)
+        return self.base.added_flops + self._counted(after - before)
 
     @property
     def added_seconds(self) -> float:
-        """What the moves add to a step; nothing where they take from it."""
+        """What the moves add to a step; less than nothing where a checkpoint is undone."""
         if self.base is None:
             return 0.0
         waited_s = sum(run.waited_s for run in self.of.runs)
-        return max(self.step_seconds - self.base.step_seconds, 0.0) + waited_s
+        added_s = self._counted(self.step_seconds - self.base.step_seconds)
+        return self.base.added_seconds + added_s + waited_s
+
+    def _counted(self, added: float) -> float:
+        """What is added, or taken away by work that is not done; that a roofline only promises
+        less of other moves counts as nothing."""
+        return added if self.moves == UndoCheckpoint.name else max(added, 0.0)
 
 
 class Variants:
@@ -90,10 +98,11 @@ class Variants:
         """The program after these moves; None where they find nothing to do."""
         if moves not in self._known:
             found = moved(self.base.of.module, moves, self._target)
+            first = UndoCheckpoint.name if moves.startswith(f"{UndoCheckpoint.name},") else ""
+            base = self.of(first)
+            does_more = base is not None and found.count > base.of.count
             self._known[moves] = (
-                Variant(moves, found, self._target, self._min_bytes, self.base)
-                if found.runs
-                else None
+                Variant(moves, found, self._target, self._min_bytes, base) if does_more else None
             )
         return self._known[moves]
 

@@ -39,6 +39,7 @@ _OWN = {
     "one-hot": "hloom.passes.one_hot:OneHot",
     "remat": "hloom.passes.remat:Remat",
     "split-loop": "hloom.passes.split_loop:SplitLoop",
+    "undo-checkpoint": "hloom.passes.undo_checkpoint:UndoCheckpoint",
     "unroll": "hloom.passes.unroll:Unroll",
 }
 """Where the passes of hloom are, by name."""

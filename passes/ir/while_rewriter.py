@@ -79,13 +79,20 @@ class WhileRewriter:
         self.drop(number)
         self.updates.append(update)
 
-    def add_stack(self, value: ir.Value, trip_count: int, index: ir.Value) -> int:
+    def add_stack(
+        self,
+        value: ir.Value,
+        trip_count: int,
+        index: ir.Value,
+        location: ir.Location | None = None,
+    ) -> int:
         """Adds a stacked output that stores ``value`` at ``index``, both of the body.
 
-        Returns its number before any carry is dropped.
+        Returns its number before any carry is dropped. Without a location its operations are named
+        as what rematerialization put in.
         """
         type_ = ir.RankedTensorType(value.type)
-        location = rematerialized(value.location)
+        location = location or rematerialized(value.location)
         with ir.InsertionPoint(self.op), location:
             steps = zeros(_with_leading_axis(trip_count, type_))
         self.initial += [op.operation for op in steps]

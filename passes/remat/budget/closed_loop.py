@@ -25,7 +25,8 @@ _INDISTINCT = 1.02
 """Estimates whose memory differs by less than this factor are the same to the model."""
 
 _WORTH_A_COMPILE = 0.95
-"""Another compile has to promise this share of the best attempt's added time, or less."""
+"""Another compile has to promise this share of the best attempt's added time, or less; as much less
+where that is less than nothing."""
 
 
 @dataclass(frozen=True)
@@ -111,13 +112,14 @@ def is_worthwhile(attempts: Sequence[Attempt[RematRecord]], limit_bytes: int) ->
     if not fitting:
         return True
     best = min(fitting, key=lambda attempt: attempt.record.seconds)
-    best_s = best.record.seconds
-    if best_s and best.temp_bytes < limit_bytes * _LEAVES_MUCH:
+    best_s, candidate = best.record.seconds, best.record.candidate
+    may_gain = best_s > 0 or (candidate is not None and candidate.recomputes)
+    if may_gain and best.temp_bytes < limit_bytes * _LEAVES_MUCH:
         return True
     tried = measured(attempts)
     known = filter(_Fits(limit_bytes, tried), attempts[-1].record.considered)
     better = cheapest(_untried(known, tried))
-    return better is not None and better.seconds < best_s * _WORTH_A_COMPILE
+    return better is not None and better.seconds < best_s - (1 - _WORTH_A_COMPILE) * abs(best_s)
 
 
 def best_of(attempts: Sequence[Attempt[RematRecord]], limit_bytes: int | None) -> int:

@@ -1,0 +1,136 @@
+"""Value numbering: values with equal numbers are equal to the bit, whenever they are computed.
+
+Equal operations of equal operands are equal. Optimization barriers are looked through, and so is a
+``reduce_precision`` to the precision that its operand has. Results of operations that are not known
+to be pure, such as custom calls and collectives, equal nothing else; random bits are equal where
+their key and counter are. Source: global value numbering (Alpern, Wegman and Zadeck, 1988).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from jax.extend.mlir import ir
+
+from hloom.passes.analysis.equal_ops import operation_key
+from hloom.passes.analysis.loops.counted import defining_op
+from hloom.passes.analysis.purity import may_go
+from hloom.passes.ir import walk
+from hloom.passes.ir.op_facts import Category
+from hloom.passes.ir.ops import facts_of
+
+BARRIER = "stablehlo.optimization_barrier"
+
+_FORMATS = {"f64": (11, 52), "f32": (8, 23), "bf16": (8, 7), "f16": (5, 10)}
+"""Bits of exponent and of mantissa."""
+
+
+def has_no_effect(op: ir.Operation) -> bool:
+    """Whether the operation does nothing but to compute its results, in the same way each time.
+
+    Barriers in its regions count as nothing.
+    """
+    if op.name == BARRIER or may_go(op):
+        return True
+    facts = facts_of(op.name)
+    return (facts.branches or facts.category is Category.LOOP) and all(
+        has_no_effect(view.operation) or facts_of(view.operation.name).ends_block
+        for region in op.regions
+        for block in region.blocks
+        for view in block.operations
+    )
+
+
+class ValueNumbers:
+    """Numbers values when they are asked for.
+
+    What is known to be equal for another reason is told by `equate`, before anything is asked for
+    that is made of it.
+    """
+
+    def __init__(self, *, through_barriers: bool = True) -> None:
+        self._through_barriers = through_barriers
+        self._of: dict[ir.Value, int] = {}
+        self._by_key: dict[Hashable, int] = {}
+        self._count = 0
+
+    def copy(self) -> ValueNumbers:
+        """The same numbers, to equate more values that are not equal otherwise."""
+        copied = ValueNumbers(through_barriers=self._through_barriers)
+        copied._of, copied._by_key = dict(self._of), dict(self._by_key)
+        copied._count = self._count
+        return copied
+
+    def of(self, value: ir.Value) -> int:
+        """The number of a value."""
+        waiting = [value]
+        while waiting:
+            current = waiting[-1]
+            if current in self._of:
+                waiting.pop()
+                continue
+            op = defining_op(current)
+            sources = () if op is None else self._sources(op, current)
+            missing = [source for source in sources if source not in self._of]
+            if missing:
+                waiting += missing
+            elif op is None:
+                self._of[current] = self._new()
+            else:
+                self._number(op, current)
+        return self._of[value]
+
+    def equate(self, value: ir.Value, other: ir.Value) -> None:
+        """Gives a value that has no number yet that of another one."""
+        self._of.setdefault(value, self.of(other))
+
+    def _new(self) -> int:
+        self._count += 1
+        return self._count
+
+    def same(self, value: ir.Value) -> ir.Value | None:
+        """The value that a barrier, or what else changes no bit, hands on; None of others."""
+        op = defining_op(value)
+        if op is None or not self._through_barriers:
+            return None
+        if op.name == BARRIER:
+            return op.operands[ir.OpResult(value).result_number]
+        return op.operands[0] if _keeps_precision(op) else None
+
+    def _sources(self, op: ir.Operation, value: ir.Value) -> tuple[ir.Value, ...]:
+        """What has to have a number before a result of an operation."""
+        same = self.same(value)
+        if same is not None:
+            return (same,)
+        return tuple(walk.values_read(op)) if _is_numbered(op) else ()
+
+    def _number(self, op: ir.Operation, value: ir.Value) -> None:
+        same = self.same(value)
+        if same is not None:
+            self._of[value] = self._of[same]
+            return
+        if not _is_numbered(op):
+            for result in op.results:
+                self._of.setdefault(result, self._new())
+            return
+        read = tuple(self._of[operand] for operand in op.operands)
+        key = op.name, read, operation_key(op, self._of.__getitem__)
+        for number, result in enumerate(op.results):
+            if (key, number) not in self._by_key:
+                self._by_key[key, number] = self._new()
+            self._of.setdefault(result, self._by_key[key, number])
+
+
+def _is_numbered(op: ir.Operation) -> bool:
+    return op.name != BARRIER and has_no_effect(op)
+
+
+def _keeps_precision(op: ir.Operation) -> bool:
+    """Whether the operation reduces the precision of its operand to what that has already."""
+    if op.name != "stablehlo.reduce_precision":
+        return False
+    exponent, mantissa = (
+        ir.IntegerAttr(op.attributes[name]).value for name in ("exponent_bits", "mantissa_bits")
+    )
+    element = str(ir.RankedTensorType(op.operands[0].type).element_type)
+    return _FORMATS.get(element) == (exponent, mantissa)

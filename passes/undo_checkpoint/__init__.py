@@ -1,0 +1,75 @@
+"""Store what a user's ``jax.checkpoint`` computes again, as if the checkpoint were not there.
+
+A checkpoint saves memory by a second computation of what its function computes, behind an
+optimization barrier or in the body of a backward loop. Where there is memory for the results of the
+first one, the second only costs time. This pass lets the backward pass read the first results.
+
+Before::
+
+    // forward body                                 // backward body
+    %1 = stablehlo.dot_general %x, %w               %4 = stablehlo.dynamic_slice %xs, %i
+    %2 = stablehlo.tanh %1                          %5 = stablehlo.dot_general %4, %w
+    %3 = stablehlo.dynamic_update_slice %xs, %x     %6 = stablehlo.tanh %5
+                                                    %7 = stablehlo.multiply %g, %6
+
+After::
+
+    // forward body                                 // backward body
+    %1 = stablehlo.dot_general %x, %w               %6 = stablehlo.dynamic_slice %ts, %i
+    %2 = stablehlo.tanh %1                          %7 = stablehlo.multiply %g, %6
+    %3 = stablehlo.dynamic_update_slice %ts, %2
+
+What is computed again is told by value numbering, not by names: equal operations of equal operands
+are equal to the bit. Barriers are looked through. A slice that a backward loop reads equals what
+the forward loop stored in the iteration with the same index. Random bits are equal where their key
+and counter are. Custom calls and collectives equal nothing, so what is made of them is still
+computed again.
+
+In straight-line code the readers of a second computation read the first one, and the barriers go
+that kept them apart. In loops the forward loop stacks what the backward loop still reads. Cheap
+work stays where it is if its result is larger than what it is made of, such as a broadcast, and if
+it needs no residual. Stacks that nothing reads any more go. A loop that runs again only to stack
+residuals, as under a checkpoint of the whole loss, takes the place of the first one. Where only
+cheap work is computed again nothing is changed.
+
+The pass needs as much memory as the program would take without its checkpoints. `fit` tries it as a
+move where a budget has room; `remat{budget=…}` behind it computes again what there is no room for.
+
+The package, in the order in which a module passes through it:
+
+- ``plan`` is the program after the pass, made on a copy;
+- ``lines`` merges straight-line code, ``loops_again`` moves loops that run again;
+- ``brought`` decides what loops store, ``loops`` rewrites them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jax.extend.mlir import ir
+
+from hloom.passes.cse import Cse
+from hloom.passes.framework.base import Pass, Target
+from hloom.passes.free_constants import FreeConstants
+from hloom.passes.inline import Inline
+from hloom.passes.ir.clone import replace_body
+from hloom.passes.undo_checkpoint.plan import UndoCheckpointPlan, plan_undo
+
+
+@dataclass(frozen=True)
+class UndoCheckpoint(Pass):
+    """Store what a checkpoint computes again."""
+
+    name: ClassVar[str] = "undo-checkpoint"
+    summary: ClassVar[str] = "store what a user's jax.checkpoint computes again"
+    example: ClassVar[str] = "undo-checkpoint,remat{budget=60GiB}"
+    requires: ClassVar[tuple[type[Pass], ...]] = (Inline, Cse, FreeConstants)
+    once: ClassVar[bool] = True
+
+    def plan(self, module: ir.Module, target: Target) -> UndoCheckpointPlan:
+        return plan_undo(module, target)
+
+    def apply(self, plan: UndoCheckpointPlan) -> None:
+        if plan.undone is not None:
+            replace_body(plan.module, plan.undone)

@@ -1,0 +1,177 @@
+"""Forward loops that run again only to stack residuals: they stack these the first time.
+
+A checkpoint around a scan runs the scan once for its result alone, and once more in the backward
+pass, where it stacks what the backward loop reads. The second loop computes all that the first one
+does. It takes the first one's place, and what is left in its own place equals it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from jax.extend.mlir import ir
+
+from hloom.passes.analysis.autodiff import has_remat_name
+from hloom.passes.analysis.loops.counted import counted_loop, defining_op
+from hloom.passes.analysis.value_numbers import ValueNumbers, has_no_effect
+from hloom.passes.ir import walk
+from hloom.passes.ir.clone import remap_operands
+from hloom.passes.ir.ops import facts_of
+
+
+def take_places(
+    first: ir.Block, again: ir.Block, numbers: ValueNumbers
+) -> list[tuple[ir.Operation, ir.Operation]]:
+    """Puts clones of loops of ``again`` in the place of loops of ``first`` that do a part of them.
+
+    Gives each loop of ``again`` with its clone. Where the blocks are one, the loop that runs again
+    is the later one. The numbers are not to be used any more where there is such a loop.
+    """
+    done, gone = [], []
+    earlier = _loops(first)
+    for loop in reversed(_loops(again)):
+        for candidate in earlier:
+            if candidate == loop or not _is_before(candidate, loop):
+                continue
+            partners = _partners(candidate, loop, numbers)
+            clone = None if partners is None else _clone_before(candidate, loop, numbers)
+            if partners is None or clone is None:
+                continue
+            for number, partner in partners.items():
+                candidate.results[number].replace_all_uses_with(clone.results[partner])
+            earlier.remove(candidate)
+            gone.append(candidate)
+            done.append((loop, clone))
+            break
+    # Only now: the bindings tell values by their place in memory, which a new one may get.
+    for op in gone:
+        op.erase()
+    return done
+
+
+def _loops(block: ir.Block) -> list[ir.Operation]:
+    return [
+        view.operation
+        for view in block.operations
+        if view.operation.name == "stablehlo.while"
+        and has_no_effect(view.operation)
+        and not has_remat_name(view.operation)
+        and (counted := counted_loop(view.operation)) is not None
+        and counted.trip_count
+    ]
+
+
+def _is_before(one: ir.Operation, other: ir.Operation) -> bool:
+    return one.block != other.block or one.is_before_in_block(other)
+
+
+def _partners(
+    part: ir.Operation, whole: ir.Operation, numbers: ValueNumbers
+) -> dict[int, int] | None:
+    """By result of a loop that is read, the result of another one that it equals.
+
+    None where one has none, and where the other loop has nothing that the first one has not.
+    """
+    read = [n for n, result in enumerate(part.results) if any(True for _ in result.uses)]
+    one, other = counted_loop(part), counted_loop(whole)
+    assert one is not None
+    assert other is not None
+    if not read or one.trip_count != other.trip_count or len(whole.results) <= len(part.results):
+        return None
+    types = {result.type for result in whole.results}
+    if any(part.results[number].type not in types for number in read):
+        return None
+    classes = _equal_carries((part, whole), numbers)
+    found: dict[int, int] = {}
+    for number in read:
+        if classes[0][number] not in classes[1]:
+            return None
+        found[number] = classes[1].index(classes[0][number])
+    return found
+
+
+def _equal_carries(
+    loops: Sequence[ir.Operation], numbers: ValueNumbers
+) -> tuple[list[int], list[int]]:
+    """A class for each carry of two loops: those of one class are equal in every iteration.
+
+    Carries that start equal are taken to stay so; as long as one iteration tells some of them
+    apart, that is taken back.
+    """
+    classes = [numbers.of(operand) for loop in loops for operand in loop.operands]
+    bodies = [loop.regions[1].blocks[0] for loop in loops]
+    arguments = [argument for body in bodies for argument in body.arguments]
+    returned = [value for body in bodies for value in walk.terminator(body).operands]
+    while True:
+        inside = numbers.copy()
+        first: dict[int, ir.Value] = {}
+        for argument, same in zip(arguments, classes, strict=True):
+            inside.equate(argument, first.setdefault(same, argument))
+        finer: dict[tuple[int, int], int] = {}
+        split = [
+            finer.setdefault((same, inside.of(value)), len(finer))
+            for same, value in zip(classes, returned, strict=True)
+        ]
+        if len(finer) == len(set(classes)):
+            count = len(loops[0].operands)
+            return classes[:count], classes[count:]
+        classes = split
+
+
+def _clone_before(
+    anchor: ir.Operation, loop: ir.Operation, numbers: ValueNumbers
+) -> ir.Operation | None:
+    """A clone of a loop at an earlier place, from what equals its operands there; None without."""
+    there = _values_before(anchor, numbers)
+    known: dict[ir.Value, ir.Value] = {}
+    made: list[ir.Operation] = []
+    for value in dict.fromkeys(walk.values_read(loop)):
+        if not _provide(value, there, numbers, made, known):
+            return None
+    with ir.InsertionPoint(anchor):
+        for op in [*made, loop]:
+            clone = op.clone().operation
+            remap_operands(clone, known)
+            known.update(zip(op.results, clone.results, strict=True))
+    return clone
+
+
+def _values_before(anchor: ir.Operation, numbers: ValueNumbers) -> dict[int, ir.Value]:
+    """By number, the values of a block that an operation of it can read."""
+    there: dict[int, ir.Value] = {}
+    for argument in anchor.block.arguments:
+        there.setdefault(numbers.of(argument), argument)
+    for value in _results_before(anchor):
+        there.setdefault(numbers.of(value), value)
+    return there
+
+
+def _results_before(anchor: ir.Operation) -> Iterable[ir.Value]:
+    for view in anchor.block.operations:
+        if view.operation == anchor:
+            return
+        yield from view.operation.results
+
+
+def _provide(
+    value: ir.Value,
+    there: dict[int, ir.Value],
+    numbers: ValueNumbers,
+    made: list[ir.Operation],
+    known: dict[ir.Value, ir.Value],
+) -> bool:
+    """Whether a value can be had at the earlier place: it is there, or is a constant to clone."""
+    if value in known:
+        return True
+    found = there.get(numbers.of(value))
+    if found is not None:
+        known[value] = found
+        return True
+    op = defining_op(value)
+    if op is None or not facts_of(op.name).light:
+        return False
+    if not all(_provide(operand, there, numbers, made, known) for operand in op.operands):
+        return False
+    if op not in made:
+        made.append(op)
+    return True

@@ -1,0 +1,104 @@
+"""The plan of `undo-checkpoint`: the program with residuals stored, and what is spared."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from jax.extend.mlir import ir
+
+from hloom.passes.analysis.autodiff import is_rematerialized
+from hloom.passes.analysis.value_numbers import ValueNumbers
+from hloom.passes.framework.base import Target
+from hloom.passes.framework.text import pluralize, size
+from hloom.passes.ir.clone import clone_module
+from hloom.passes.ir.locations import source_line
+from hloom.passes.ir.ops import facts_of
+from hloom.passes.remat.budget.pricing import Pricing
+from hloom.passes.undo_checkpoint.lines import barriers_in, merge_across_barriers
+from hloom.passes.undo_checkpoint.loops import UndoneLoop, undo_in_loops
+from hloom.passes.undo_checkpoint.loops_again import take_places
+
+
+@dataclass(frozen=True)
+class UndoCheckpointPlan:
+    """A module, and what it becomes.
+
+    Attributes:
+      module: the module as it is.
+      undone: a copy in which nothing is computed again; None where there is nothing to undo.
+      merged: the operations, by name, that straight-line code computed again.
+      loops: the backward loops that read what they computed again.
+    """
+
+    module: ir.Module
+    undone: ir.Module | None = None
+    merged: tuple[str, ...] = ()
+    loops: tuple[UndoneLoop, ...] = ()
+
+    @property
+    def empty(self) -> bool:
+        return self.undone is None
+
+    @property
+    def _spared(self) -> list[str]:
+        return [*self.merged, *(name for loop in self.loops for name in loop.spared)]
+
+    def effect(self) -> str:
+        return f"{pluralize(len(self._spared), 'operation')} no longer computed again"
+
+    def summary(self) -> str:
+        if self.empty:
+            return "nothing to undo"
+        text = self.effect()
+        products = sum(facts_of(name).is_product for name in self._spared)
+        if products:
+            text += f", {pluralize(products, 'product')} among them"
+        if self.loops:
+            stored = sum(loop.stored_bytes for loop in self.loops)
+            lines = dict.fromkeys(filter(None, (source_line(o.location) for o in self.loops)))
+            text += f"; {pluralize(len(self.loops), 'loop')} store {size(stored)} for it"
+            text += f" ({', '.join(lines)})" if lines else ""
+        return text
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "merged": dict(sorted(Counter(self.merged).items())),
+            "loops": [
+                {
+                    "source": source_line(loop.location),
+                    "spared": dict(sorted(Counter(loop.spared).items())),
+                    "stored_bytes": loop.stored_bytes,
+                }
+                for loop in self.loops
+            ],
+        }
+
+
+def plan_undo(module: ir.Module, target: Target) -> UndoCheckpointPlan:
+    """The plan for a module, whose calls are inlined."""
+    undone = clone_module(module)
+    merged: list[str] = []
+    loops: list[UndoneLoop] = []
+    pricing = Pricing(target.speed)
+    with undone.context:
+        for block in _blocks(undone.operation):
+            if not is_rematerialized(block):
+                moved = barriers_in(block) and take_places(block, block, ValueNumbers())
+                if moved or target.keeps_barriers:
+                    merged += [op.name for op in merge_across_barriers(block)]
+                loops += undo_in_loops(block, pricing)
+    if not merged and not loops:
+        return UndoCheckpointPlan(module)
+    return UndoCheckpointPlan(module, undone, tuple(merged), tuple(loops))
+
+
+def _blocks(op: ir.Operation) -> Iterator[ir.Block]:
+    """Blocks of code, inner ones first; edits of a block leave other blocks where they are."""
+    for region in op.regions:
+        for block in region.blocks:
+            for view in block.operations:
+                yield from _blocks(view.operation)
+            if facts_of(op.name).holds_code:
+                yield block
