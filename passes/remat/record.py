@@ -156,7 +156,7 @@ _OLD_FIELDS = _FIELDS[:3]
 """Those that dumps of earlier versions have."""
 
 _LARGEST = 2**31
-_MOVES = ("accumulate", "chunk", "offload", "one-hot", "split-loop")
+_MOVES = ("accumulate", "chunk", "offload", "one-hot", "split-loop", "undo-checkpoint")
 
 
 def _candidate(found: Any) -> Candidate | None:
