@@ -19,7 +19,9 @@ def sizes(before_bytes: float, after_bytes: float) -> str:
 
 
 def seconds(time_s: float) -> str:
-    """A time with three digits or so, e.g. "43 ms", "1.32 s", "4 min 10 s"."""
+    """A time with three digits or so, e.g. "43 ms", "1.32 s", "4 min 10 s", "-43 ms"."""
+    if time_s < 0:
+        return f"-{seconds(-time_s)}"
     if time_s >= 99.5:
         return f"{round(time_s) // 60} min {round(time_s) % 60} s"
     if time_s >= 1:

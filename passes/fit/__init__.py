@@ -3,6 +3,8 @@
 ``fit`` holds a budget as `remat` does, and has more moves than to recompute:
 
 - ``recompute``: values are computed again instead of kept (`remat`);
+- ``undo-checkpoint``: what a user's ``jax.checkpoint`` computes again is stored, as far as there is
+  room: this takes time away;
 - ``chunk``: what makes the largest values runs in chunks (`one-hot`, `chunk`);
 - ``split-loop``: a loop over layers becomes two or three, each with a plan of its own;
 - ``offload``: what a loop stacks for the backward pass lies in the host's memory;
@@ -11,7 +13,7 @@
 Each move is a pass that can be used alone. The planner prices all of them in seconds of a step, by
 the roofline of the target, against bytes at the peak: it runs moves on copies of the program, plans
 the recomputation that what is left needs, and takes the least sum. XLA's figure for the compiled
-plan corrects the model, as with `remat`; where the program fits as it is, it stays as it is. A plan
+plan corrects the model, as with `remat`; where the program fits as it is, nothing but a checkpoint is touched. A plan
 is never slower by the model than what `remat` alone would do.
 
 Before::

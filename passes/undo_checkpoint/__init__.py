@@ -26,14 +26,15 @@ and counter are. Custom calls and collectives equal nothing, so what is made of 
 computed again.
 
 In straight-line code the readers of a second computation read the first one, and the barriers go
-that kept them apart. In loops the forward loop stacks what the backward loop still reads. Cheap
-work stays where it is if its result is larger than what it is made of, such as a broadcast, and if
-it needs no residual. Stacks that nothing reads any more go. A loop that runs again only to stack
-residuals, as under a checkpoint of the whole loss, takes the place of the first one. Where only
-cheap work is computed again nothing is changed.
+that kept them apart. In loops the forward loop stacks what takes less time to write and read than
+to compute again, by the roofline of the target; which values those are is a minimum cut. Stacks that
+nothing reads any more go. A loop that runs again only to stack residuals, as under a checkpoint of
+the whole loss, takes the place of the first one. Where only cheap work is computed again nothing is
+changed.
 
-The pass needs as much memory as the program would take without its checkpoints. `fit` tries it as a
-move where a budget has room; `remat{budget=…}` behind it computes again what there is no room for.
+The pass needs about as much memory as the program would take without its checkpoints. `fit` tries it
+as a move where a budget has room; ``remat{budget=…}`` behind it computes again what there is no room
+for.
 
 The package, in the order in which a module passes through it:
 

@@ -169,7 +169,9 @@ def recomputation(what: Recomputation, bound: Bound | None) -> Iterator[Renderab
     if what.empty:
         yield Text("nothing")
     else:
-        cost = f", {units.flops(what.added_flops)} more work" if what.added_flops else ""
+        flops = what.added_flops or 0
+        than = "more" if flops > 0 else "less"
+        cost = f", {units.flops(abs(flops))} {than} work" if flops else ""
         yield Text(
             f"{pluralize(what.operations, 'operation')} once more, "
             f"{units.size(what.freed_bytes)} not kept, {units.size(what.added_bytes)} kept in "

@@ -28,6 +28,10 @@ from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
+from hloom.passes.ir.custom_calls import placement_of
+
+EAGER = Target(speed=dataclasses.replace(CPU_SPEED, bytes_per_s=1e18, kernel_s=0.0))
+"""Where it costs nothing to store a value, so that small programs store all they can."""
 
 Wrap = Callable[[Any], Any]
 Made = tuple[Callable[..., Any], tuple[Any, ...]]
@@ -257,9 +261,9 @@ def lowered_module(function: Callable[..., Any], arguments: tuple[Any, ...]) -> 
     return jax.jit(function, keep_unused=True).lower(*arguments).compiler_ir()
 
 
-def after(module: ir.Module, spec: str) -> ir.Module:
+def after(module: ir.Module, spec: str, target: Target | None = None) -> ir.Module:
     changed = clone_module(module)
-    Pipeline.parse(spec).run(changed, target=Target())
+    Pipeline.parse(spec).run(changed, target=target or Target())
     assert changed.operation.verify()
     return changed
 
@@ -282,8 +286,86 @@ def test_products_run_as_often_as_without_a_checkpoint(name: str) -> None:
     assert_same_bits(undone, original, arguments)
 
 
-EAGER = Target(speed=dataclasses.replace(CPU_SPEED, bytes_per_s=1e18, kernel_s=0.0))
-"""Where it costs nothing to store a value, so that small programs store all they can."""
+def test_what_a_policy_places_on_the_host_stays_there() -> None:
+    policy = jax.checkpoint_policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=[],
+        names_which_can_be_offloaded=["named"],
+        offload_src="device",
+        offload_dst="pinned_host",
+    )
+
+    def loss(ws: Any, x: Any) -> Any:
+        def body(c: Any, w: Any) -> Any:
+            c = checkpoint_name(jnp.tanh(c @ w), "named")
+            return jnp.sin(jnp.tanh(c @ w) @ w), None
+
+        return (lax.scan(jax.checkpoint(body, policy=policy), x, ws)[0] ** 2).mean()
+
+    function, arguments = gradient(loss, kernels(4), normal(8, 16))
+    traced = jax.jit(function).trace(*arguments)
+    original = traced.lower(lowering_platforms=("cuda",)).compiler_ir()
+
+    def placements(module: ir.Module) -> list[str]:
+        return [
+            str(placement_of(op))
+            for op in walk.operations(module.operation)
+            if placement_of(op) is not None
+        ]
+
+    undone = after(original, "undo-checkpoint", EAGER)
+    assert placements(undone) == placements(after(original, "inline,cse")) != []
+
+
+@pytest.mark.parametrize("name", ["scanned", "unrolled", "whole_loss_scanned"])
+def test_a_second_run_finds_nothing(name: str) -> None:
+    undone = after(lowered_module(*CASES[name](jax.checkpoint)), "undo-checkpoint")
+    again = Pipeline.parse("undo-checkpoint").run(clone_module(undone), target=Target())
+    assert again.runs[-1].empty
+
+
+def test_without_a_checkpoint_nothing_is_done() -> None:
+    for make in CASES.values():
+        original = lowered_module(*make(no_checkpoint))
+        run = Pipeline.parse("undo-checkpoint").run(clone_module(original), target=EAGER).runs[-1]
+        assert run.empty, run.summary
+
+
+def test_a_chain_of_loops_is_compared_pair_by_pair() -> None:
+    """A second derivative: loops that read the stacks of loops that read stacks."""
+    function, arguments = scanned(jax.checkpoint)
+
+    def squared(ws: Any, x: Any) -> Any:
+        value, gradients = function(ws, x)
+        return value + sum((g**2).sum() for g in gradients)
+
+    original = lowered_module(jax.grad(squared), arguments)
+    undone = after(original, "undo-checkpoint", EAGER)
+    assert products(undone) < products(after(original, "inline,cse"))
+    assert_same_bits(undone, original, arguments)
+
+
+def test_the_plan_tells_what_is_spared_and_stored() -> None:
+    original = lowered_module(*scanned(jax.checkpoint))
+    run = Pipeline.parse("undo-checkpoint").run(clone_module(original), target=Target()).runs[-1]
+    [loop] = run.plan["loops"]
+    assert loop["spared"]["stablehlo.dot_general"] == 1
+    assert loop["stored_bytes"] > 0
+    assert __file__ in loop["source"]
+    assert "1 product among them; 1 loop store" in run.summary
+
+
+def test_cheap_work_and_large_results_are_computed_again() -> None:
+    """Where writing and reading takes longer than the product: it is narrow and its result wide."""
+
+    def loss(ws: Any, x: Any) -> Any:
+        body = jax.checkpoint(lambda c, w: c + jnp.sin((c[:, :1] @ w) ** 2).mean(1, keepdims=True))
+        return (lax.scan(lambda c, w: (body(c, w), None), x, ws)[0] ** 2).mean()
+
+    original = lowered_module(*gradient(loss, normal(3, 1, 4096), normal(64, 16)))
+    target = Target(speed=dataclasses.replace(CPU_SPEED, kernel_s=0.0))
+    run = Pipeline.parse("undo-checkpoint").run(clone_module(original), target=target).runs[-1]
+    assert run.empty, run.summary
+
 
 DONE: Counter[str] = Counter()
 """In how many random programs straight lines or loops were changed."""
