@@ -27,14 +27,14 @@ computed again.
 
 In straight-line code the readers of a second computation read the first one, and the barriers go
 that kept them apart. In loops the forward loop stacks what takes less time to write and read than
-to compute again, by the roofline of the target; which values those are is a minimum cut. Stacks that
+to compute again, by the roofline of the target; the values to stack are a minimum cut. Stacks that
 nothing reads any more go. A loop that runs again only to stack residuals, as under a checkpoint of
 the whole loss, takes the place of the first one. Where only cheap work is computed again nothing is
 changed.
 
-The pass needs about as much memory as the program would take without its checkpoints. `fit` tries it
-as a move where a budget has room; ``remat{budget=…}`` behind it computes again what there is no room
-for.
+The pass needs up to the memory that the program would take without its checkpoints. `fit` tries it
+as a move where a budget has room; ``remat{budget=…}`` behind it computes again what there is no
+room for.
 
 The package, in the order in which a module passes through it:
 
