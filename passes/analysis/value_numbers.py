@@ -121,6 +121,19 @@ class ValueNumbers:
             self._of.setdefault(result, self._by_key[key, number])
 
 
+def computed_again(block: ir.Block) -> frozenset[ir.Value]:
+    """The values of a block that equal an earlier one, such as what a checkpoint computes again."""
+    operations = [view.operation for view in block.operations]
+    if not any(op.name == BARRIER for op in operations):
+        return frozenset()
+    numbers = ValueNumbers()
+    first: dict[int, ir.Value] = {}
+    results = [value for op in operations for value in op.results]
+    return frozenset(
+        value for value in results if first.setdefault(numbers.of(value), value) != value
+    )
+
+
 def _is_numbered(op: ir.Operation) -> bool:
     return op.name != BARRIER and has_no_effect(op)
 

@@ -118,7 +118,7 @@ class FitSearch:
         if not {SPLIT_LOOP, RECOMPUTE} <= self._moves:
             return  # the parts of a loop differ by what is recomputed in them, by nothing else
         # What is best where loops are whole mostly is where they are split.
-        whole = min((v for v, _ in bases), key=lambda each: self._least_seconds(each.moves, fits))
+        whole = min((v for v, _ in bases), key=lambda v: self._least_seconds(v.moves, fits))
         split = self._split(whole, limit_bytes, tried, best)
         if split is not None:
             found = self._at_grid_prices(split, limit_bytes, fits)

@@ -14,10 +14,14 @@ from jax.extend.mlir import ir
 
 from hloom.passes.analysis.autodiff import is_rematerialized
 from hloom.passes.analysis.block_graph import BlockGraph
+from hloom.passes.analysis.memory_model.peak import simulate
+from hloom.passes.analysis.memory_model.tracer import trace_block
+from hloom.passes.analysis.value_numbers import computed_again
 from hloom.passes.remat.block.schedule import CloneSchedule, WindowClones
 from hloom.passes.remat.block.values import ForwardValues
 from hloom.passes.remat.block.windows import PriceSchedule, keep, split
 from hloom.passes.remat.budget.pricing import Rates
+from hloom.passes.remat.budget.traced_clones import clone_into_trace
 from hloom.passes.remat.explain import describe_operation, describe_value
 
 _SHORTEST_WINDOW, _MOST_WINDOWS = 64, 16
@@ -94,14 +98,20 @@ def plan_block(block: ir.Block, min_bytes: int) -> BlockPlan:
     """
     if is_rematerialized(block):
         return _NOTHING
-    forward = ForwardValues(BlockGraph.of(block), min_bytes)
+    forward = ForwardValues(BlockGraph.of(block), min_bytes, fixed=computed_again(block))
     if not forward.weigh(forward.read_across):
         return _NOTHING
     behind = len(forward.graph.ops) - forward.borders.highest
     windows = split(forward, max(_SHORTEST_WINDOW, behind // _MOST_WINDOWS))
     kept = keep(forward, windows, [PriceSchedule.flat(Rates(0.0, 0.0))] * len(windows))
-    plan = block_plan(CloneSchedule(forward, windows, kept))
-    return plan if plan.freed_bytes > plan.added_bytes else _NOTHING
+    schedule = CloneSchedule(forward, windows, kept)
+    plan = block_plan(schedule)
+    if plan.freed_bytes <= plan.added_bytes:
+        return _NOTHING
+    # What XLA makes inside of kernels was never in memory: to save it no longer frees nothing.
+    trace = trace_block(forward.graph)
+    worse = simulate(clone_into_trace(trace, schedule)).bytes > simulate(trace).bytes
+    return _NOTHING if worse else plan
 
 
 def block_plan(schedule: CloneSchedule) -> BlockPlan:

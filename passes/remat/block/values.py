@@ -52,7 +52,7 @@ class ForwardValues:
       constant: by value, whether it derives from constants, so that it can be cloned anywhere.
       weights: by value, the bytes that saving it costs; 0 if it is in memory in any case.
       recomputable: by value, whether it may be recomputed: with a pricing if it is pure, else if it
-        is cheap. Results of the ``loops`` that are given are saved.
+        is cheap. Results of the ``loops`` that are given are saved, and so are ``fixed`` values.
       seconds: by recomputable value, the time to compute it, if there is a pricing.
     """
 
@@ -62,6 +62,7 @@ class ForwardValues:
         min_bytes: int,
         pricing: Pricing | None = None,
         loops: Collection[ir.Operation] = (),
+        fixed: Collection[ir.Value] = (),
     ) -> None:
         self.graph = graph
         self.constant = graph.constant_derived
@@ -82,7 +83,11 @@ class ForwardValues:
             if inside and are_loops[producer]:
                 self.of_loops.add(value)
             self.recomputable.append(
-                inside and not self.constant[value] and may_be(value) and value not in self.of_loops
+                inside
+                and not self.constant[value]
+                and may_be(value)
+                and value not in self.of_loops
+                and graph.values[value] not in fixed
             )
             if pricing is not None and self.recomputable[-1]:
                 made_together = len(graph.results[producer])

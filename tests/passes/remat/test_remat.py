@@ -19,7 +19,10 @@ from hloom.passes.ir.locations import operation_name
 
 BARRIER = "stablehlo.optimization_barrier"
 FOLDABLE = {"stablehlo.constant", "stablehlo.iota", "stablehlo.broadcast_in_dim"}
-NOTHING_TO_RECOMPUTE = {"per_example_gradients"}
+NOTHING_TO_RECOMPUTE = {
+    "per_example_gradients",
+    "residual_stream_that_scales_its_branches",  # more would be alive at the peak, by the model
+}
 
 
 @pytest.mark.parametrize(
