@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from jax.extend.mlir import ir
 
 from hloom.passes.analysis.autodiff import is_rematerialized
-from hloom.passes.analysis.value_numbers import ValueNumbers
+from hloom.passes.analysis.value_numbers import BARRIER, ValueNumbers
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.text import pluralize, size
+from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.ir.locations import source_line
 from hloom.passes.ir.ops import facts_of
@@ -78,13 +79,15 @@ class UndoCheckpointPlan:
 
 def plan_undo(module: ir.Module, target: Target) -> UndoCheckpointPlan:
     """The plan for a module, whose calls are inlined."""
+    if not any(map(_may_compute_again, walk.operations(module.operation))):
+        return UndoCheckpointPlan(module)
     undone = clone_module(module)
     merged: list[str] = []
     loops: list[UndoneLoop] = []
     pricing = Pricing(target.speed)
     with undone.context:
         for block in _blocks(undone.operation):
-            if not is_rematerialized(block):
+            if _holds_any(block) and not is_rematerialized(block):
                 moved = barriers_in(block) and take_places(block, block, ValueNumbers())
                 if moved or target.keeps_barriers:
                     merged += [op.name for op in merge_across_barriers(block)]
@@ -92,6 +95,15 @@ def plan_undo(module: ir.Module, target: Target) -> UndoCheckpointPlan:
     if not merged and not loops:
         return UndoCheckpointPlan(module)
     return UndoCheckpointPlan(module, undone, tuple(merged), tuple(loops))
+
+
+def _may_compute_again(op: ir.Operation) -> bool:
+    """Whether an operation keeps work apart that is done twice: a barrier, or loops."""
+    return op.name in (BARRIER, "stablehlo.while")
+
+
+def _holds_any(block: ir.Block) -> bool:
+    return any(_may_compute_again(view.operation) for view in block.operations)
 
 
 def _blocks(op: ir.Operation) -> Iterator[ir.Block]:
