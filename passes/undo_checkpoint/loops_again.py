@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from jax.extend.mlir import ir
 
 from hloom.passes.analysis.autodiff import has_remat_name
-from hloom.passes.analysis.loops.counted import counted_loop, defining_op
+from hloom.passes.analysis.loops.counted import counted_loop, defining_op, invariant_carries
 from hloom.passes.analysis.value_numbers import ValueNumbers, has_no_effect
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import remap_operands
@@ -95,15 +95,19 @@ def _equal_carries(
 ) -> tuple[list[int], list[int]]:
     """A class for each carry of two loops: those of one class are equal in every iteration.
 
-    Carries that start equal are taken to stay so; as long as one iteration tells some of them
-    apart, that is taken back.
+    An invariant one equals what it starts as. Other carries that start equal are taken to stay so;
+    as long as one iteration tells some of them apart, that is taken back.
     """
     classes = [numbers.of(operand) for loop in loops for operand in loop.operands]
     bodies = [loop.regions[1].blocks[0] for loop in loops]
     arguments = [argument for body in bodies for argument in body.arguments]
     returned = [value for body in bodies for value in walk.terminator(body).operands]
+    around = numbers.copy()
+    for loop, body in zip(loops, bodies, strict=True):
+        for number in invariant_carries(loop):
+            around.equate(body.arguments[number], loop.operands[number])
     while True:
-        inside = numbers.copy()
+        inside = around.copy()
         first: dict[int, ir.Value] = {}
         for argument, same in zip(arguments, classes, strict=True):
             inside.equate(argument, first.setdefault(same, argument))

@@ -22,6 +22,7 @@ from support.programs import normal, weights
 from support.random_programs import ROWS, WIDTH, Step, interpret, programs, run
 from support.scan_programs import kernels
 
+from benchmarks.programs.gpt import Gpt
 from hloom.passes.analysis.cost import CPU_SPEED
 from hloom.passes.analysis.loops.counted import runs_of
 from hloom.passes.framework.base import Target
@@ -328,6 +329,17 @@ def test_without_a_checkpoint_nothing_is_done() -> None:
         original = lowered_module(*make(no_checkpoint))
         run = Pipeline.parse("undo-checkpoint").run(clone_module(original), target=EAGER).runs[-1]
         assert run.empty, run.summary
+
+
+def test_a_scan_with_constants_of_its_own_the_second_time_runs_once() -> None:
+    """JAX hoists constants of checkpointed layers out of the scan that runs for its residuals."""
+    gpt = Gpt(True, "nothing_saveable", layers=3, width=16, heads=2, vocabulary=32, sequence=8)
+    parameters, tokens = gpt.parameters(), gpt.tokens()
+    function = jax.value_and_grad(jax.checkpoint(gpt.loss))
+    undone = after(lowered_module(function, (parameters, tokens)), "undo-checkpoint", EAGER)
+    plain = dataclasses.replace(gpt, policy=None)
+    wanted = after(plain.lower().compiler_ir(), "inline,cse")
+    assert products(undone) == products(wanted)
 
 
 def test_a_chain_of_loops_is_compared_pair_by_pair() -> None:
