@@ -3,9 +3,9 @@
 Moves are passes that run before the recomputation: each combination that is tried is a variant of
 the program, on which `remat` searches as it does alone. A variant whose moves alone cost more than
 the best plan so far is not searched, and where the best plan costs next to nothing no more
-combinations are tried. Where a user's checkpoint can be undone in time worth the while, that is the
-first move, alone and before others: it takes time away. What `remat` does alone is among the plans,
-so that no plan is slower than that by the model.
+combinations are tried. Where a user's checkpoint can be undone in time worth the while, that is a
+move of its own, and the others are tried behind it as well: it takes time away. What `remat` does
+alone is among the plans, so that no plan is slower than that by the model.
 """
 
 from __future__ import annotations
@@ -140,10 +140,13 @@ class FitSearch:
         worth_s = _NEXT_TO_NOTHING * self._variants.base.step_seconds
         return undone if undone.added_seconds < -worth_s else None
 
-    def _first_move(self, fits: Callable[[Estimate], bool]) -> str:
-        """Whether checkpoints are undone before other moves are made, by what was found."""
+    def _starts(self, fits: Callable[[Estimate], bool]) -> list[str]:
+        """The moves that others are made behind: none, and undone checkpoints.
+
+        The better one by what was found is the first.
+        """
         if self._undone is None:
-            return ""
+            return [""]
 
         def cost(moves: str) -> tuple[float, float]:
             found = [one for one in self.estimates.values() if moves_of(one) == moves]
@@ -151,7 +154,7 @@ class FitSearch:
                 (one.temp_bytes for one in found), default=math.inf
             )
 
-        return min("", UNDO, key=cost)
+        return sorted(["", UNDO], key=cost)
 
     def _split(
         self,
@@ -197,21 +200,21 @@ class FitSearch:
         yield ""
         if self._undone is not None:
             yield UNDO
-        first = self._first_move(fits)
-        if CHUNK in self._moves:
-            yield _joined(first, "one-hot")
-            yield from self._chunked(first, fits)
-        if ACCUMULATE in self._moves:
-            for count in _MICROBATCHES:
-                yield _joined(first, f"accumulate{{microbatches={count}}}")
-        if OFFLOAD in self._moves:
-            for exposed in _EXPOSED:
-                yield _joined(first, str(Offload(exposed=exposed)))
+        for start in self._starts(fits):
+            if CHUNK in self._moves:
+                yield _joined(start, "one-hot")
+                yield from self._chunked(start, fits)
+            if ACCUMULATE in self._moves:
+                for count in _MICROBATCHES:
+                    yield _joined(start, f"accumulate{{microbatches={count}}}")
+            if OFFLOAD in self._moves:
+                for exposed in _EXPOSED:
+                    yield _joined(start, str(Offload(exposed=exposed)))
 
-    def _chunked(self, first: str, fits: Callable[[Estimate], bool]) -> Iterator[str]:
+    def _chunked(self, start: str, fits: Callable[[Estimate], bool]) -> Iterator[str]:
         """`chunk` as it is, and with more chunks where that does not fit."""
         step = self._chunk()
-        once = _joined(first, str(step))
+        once = _joined(start, str(step))
         variant = self._variants.of(once)
         plans = {} if variant is None else {run.step.name: run.plan for run in variant.of.runs}
         chunks = plans.get("chunk", {}).get("chunks")
@@ -221,7 +224,7 @@ class FitSearch:
         for times in _MORE_CHUNKS:
             if self._least_seconds(once, fits) < math.inf:
                 return
-            yield _joined(first, str(dataclasses.replace(step, chunks=times * chunks)))
+            yield _joined(start, str(dataclasses.replace(step, chunks=times * chunks)))
 
     def _chunk(self) -> Chunk:
         peak_bytes = self.estimate(None).temp_bytes

@@ -21,6 +21,7 @@ from hloom.passes.analysis.loops.counted import runs_of
 from hloom.passes.fit import Fit
 from hloom.passes.fit.frontier import FrontierAnalysis
 from hloom.passes.fit.plan import FitPlan
+from hloom.passes.fit.planner import FitPlanner
 from hloom.passes.fit.variants import Variants
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.feedback import Attempt
@@ -131,6 +132,39 @@ def test_a_checkpoint_stays_where_the_move_is_not_named() -> None:
     moves = Words(("recompute", "chunk", "split-loop"))
     plan = plan_for(True, 2 * taken(True, "undo-checkpoint"), moves=moves)
     assert plan.empty
+
+
+def with_a_head(ws: Any, x: Any, head: Any, labels: Any) -> Any:
+    """Checkpointed layers, and logits that are larger than all that these keep."""
+
+    def layer(x: Any, w: Any) -> Any:
+        return x + jnp.tanh(jnp.sin(jnp.tanh(x @ w) @ w) @ w.T)
+
+    x, _ = lax.scan(lambda x, w: (jax.checkpoint(layer)(x, w), None), x, ws)
+    logits = x @ head
+    picked = jnp.take_along_axis(logits, labels[:, None], 1)[:, 0]
+    return (jax.nn.logsumexp(logits, axis=1) - picked).mean()
+
+
+@pytest.mark.parametrize("share", [0.9, 0.7, 0.5, 0.3])
+def test_no_plan_is_slower_than_one_that_keeps_the_checkpoints(share: float) -> None:
+    """A head in chunks needs no checkpoint to be undone, however much time that would gain."""
+    given = (*arguments(), normal(WIDTH, 1024), jnp.zeros(ROWS, jnp.int32))
+    module = clone_module(jax.jit(jax.value_and_grad(with_a_head)).lower(*given).compiler_ir())
+    Pipeline.parse("inline,cse,free-constants").run(module, target=TARGET)
+    with module.context, ir.Location.unknown():
+        taken = Variants(module, TARGET, 0).base.model.estimate(None).temp_bytes
+        undoing, keeping = (
+            FitPlanner(module, TARGET, Budget(percent=100 * share), moves, 0)
+            for moves in (Fit().moves, ("recompute", "chunk"))
+        )
+        first = Attempt(undoing(module, ()).record, taken, taken)
+        plan, fewer = (planner(module, (first,)).record for planner in (undoing, keeping))
+    assert plan.estimate is not None
+    assert fewer.estimate is not None
+    if fewer.estimate.temp_bytes <= share * taken:
+        assert plan.estimate.temp_bytes <= share * taken
+        assert plan.seconds <= fewer.seconds
 
 
 def test_the_floor_is_no_higher() -> None:
