@@ -130,7 +130,8 @@ def _solve(
         constraints=LinearConstraint(
             matrix, np.array([low for _, low, _ in rows]), np.array([high for _, _, high in rows])
         ),
-        options={"node_limit": effort.nodes, "mip_rel_gap": effort.gap},
+        # With presolve HiGHS now and then prints a line of its own on the program's stdout.
+        options={"node_limit": effort.nodes, "mip_rel_gap": effort.gap, "presolve": False},
     )
     factor = unit / _SCALE if limit_bytes is None else 1.0
     if found.status == 2:
