@@ -12,9 +12,7 @@ _ASSOCIATIVE = (
     "only cheap work is recomputed, as by the policy: by the model the policy's program takes 1376 "
     "MiB of temporaries and the plan's 1424, by XLA 1120 and 1392"
 )
-_ELEMENTWISE = (
-    "no product more; the rest is elementwise work, most of which is fused into other kernels"
-)
+_ELEMENTWISE = "no product more; the rest is elementwise work, most of which fuses"
 _CHEAPER_AGAIN = (
     "the scores of attention are computed again on purpose: by the roofline that takes less time "
     "than to write and to read them"
