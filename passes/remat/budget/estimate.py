@@ -106,13 +106,22 @@ class Model:
         scans = [BlockScans(block, min_bytes) for block in self.blocks]
         self.pairs = [pair for one in scans for pair in one.pairs]
         loops = {loop for pair in self.pairs for loop in (pair.forward.op, pair.backward.op)}
+        # A plan of pairs rewrites what is around them, of which no clone may be planned then.
+        around = frozenset(
+            result
+            for block in {pair.forward.op.block for pair in self.pairs}
+            for op in walk.ancestors(block)
+            for result in op.results
+        )
         forwards = {
             block: forward
             for block in (self.blocks if target.keeps_barriers else ())
             if not is_rematerialized(block)
             and not any(op in loops or has_remat_name(op) for op in walk.ancestors(block))
             and (
-                forward := ForwardValues(self._graphs[block], min_bytes, self.pricing, loops)
+                forward := ForwardValues(
+                    self._graphs[block], min_bytes, self.pricing, loops, around
+                )
             ).weigh(forward.read_across)
         }
         if like is None:

@@ -72,6 +72,16 @@ def interpreter_agrees(program: list[Step], spec: str, candidate: Candidate) -> 
         np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
 
 
+def test_a_loop_with_loops_that_are_planned_is_not_recomputed_itself() -> None:
+    """Microbatches run in a loop, in which a scan and its backward loop get a plan."""
+    scan = ("scan", [("matmul",), ("matmul",)], False, False, 4, False)
+    interpreter_agrees.hypothesis.inner_test(
+        [("unary", "checkpointed"), scan],
+        "accumulate{microbatches=3}",
+        Candidate(8, 0, nested=True),
+    )
+
+
 def test_interpreter_agrees() -> None:
     interpreter_agrees()
     assert min(MADE[name] for name in ("accumulate", "remat", "split-loop")) >= 3, MADE
