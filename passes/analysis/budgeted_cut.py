@@ -53,13 +53,13 @@ class FlowNetwork:
 
     def price_of(self, kept: frozenset[int]) -> int:
         """The price of making the sinks where these vertices are kept."""
-        return sum(self.prices.get(vertex, 0) for vertex in self._made(kept))
+        return sum(self.prices.get(vertex, 0) for vertex in self.made(kept))
 
     def needed(self) -> list[int]:
         """The vertices from which a sink is reached, in order."""
-        return sorted(self._made(frozenset()))
+        return sorted(self.made(frozenset()))
 
-    def _made(self, kept: frozenset[int]) -> set[int]:
+    def made(self, kept: frozenset[int]) -> set[int]:
         """The sinks and all they are made from, back to the vertices that are kept."""
         from_: dict[int, list[int]] = {}
         for start, end in self.edges:
@@ -139,7 +139,20 @@ def _solve(network: FlowNetwork, limit: int, needed: list[int]) -> frozenset[int
     lightest = least_of(weight, within, as_cheap)
     result = lightest if lightest.status == 0 else cheapest
     kept = frozenset(v for v in needed if result.x[number[v]] > 0.5)
-    return kept if network.weigh(kept) <= limit else None
+    return _without_excess(network, kept) if network.weigh(kept) <= limit else None
+
+
+def _without_excess(network: FlowNetwork, kept: frozenset[int]) -> frozenset[int]:
+    """The lightest set for which nothing is paid that is not paid for ``kept``.
+
+    What weighs less than HiGHS's tolerance, a loop's counter beside stacks, it keeps at random.
+    """
+    paid = network.made(kept)
+    unpaid = [vertex for vertex, price in network.prices.items() if price and vertex not in paid]
+    lightest = minimum_vertex_cut(
+        network.weights, network.edges, [*network.sources, *unpaid], network.sinks
+    )
+    return lightest if network.weigh(lightest) <= network.weigh(kept) else kept
 
 
 def _lagrangian_cut(network: FlowNetwork, limit: int) -> frozenset[int] | None:

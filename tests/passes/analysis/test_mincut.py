@@ -137,6 +137,24 @@ def test_the_least_price_within_a_limit(seed: int) -> None:
             assert (network.price_of(kept), network.weigh(kept)) == wanted
 
 
+def test_small_values_beside_large_ones_are_not_kept_for_nothing() -> None:
+    """Constants of some bytes beside stacks: less than what HiGHS tells apart."""
+    for seed in range(40):
+        draw = random.Random(seed)
+        count = 16
+        weights = [draw.choice((4, 4, 8, 10**9, 3 * 10**9)) for _ in range(count)]
+        edges = [(a, b) for b in range(count) for a in range(b) if draw.random() < 0.2]
+        sources = [v for v in range(count) if draw.random() < 0.15]
+        sinks = draw.sample(range(count), 6)
+        prices = {v: draw.randint(1, 20) for v in range(count) if weights[v] > 8}
+        network = FlowNetwork(weights, edges, sources, sinks, prices)
+        kept = budgeted_vertex_cut(network, sum(weights) // 3)
+        for vertex in kept or ():
+            without = kept - {vertex}
+            made = network.made(without)
+            assert made & set(sources) or network.price_of(without) > network.price_of(kept)
+
+
 def test_a_large_network_within_a_limit_is_near_the_exact_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
