@@ -19,7 +19,7 @@ _CHEAPER_AGAIN = (
 )
 _KEEPS_CHECKPOINTS = "`remat` leaves a user's checkpoints as they are; `fit` undoes them"
 
-REASONS: dict[tuple[str, str, str], str] = {
+_ON_H100: dict[tuple[str, str, str], str] = {
     ("gpt_scanned", "remat", "dots_with_no_batch_dims_saveable"): _FOR_TIME,
     ("llama", "remat", "dots_saveable"): (
         "level cheap is 5 MiB larger; the next plan repeats a product"
@@ -50,3 +50,6 @@ REASONS: dict[tuple[str, str, str], str] = {
     ("checkpointed_gpt", "remat", "dots_saveable"): _KEEPS_CHECKPOINTS,
     ("checkpointed_gpt", "remat", "dots_with_no_batch_dims_saveable"): _KEEPS_CHECKPOINTS,
 }
+
+REASONS = {"h100_sxm": _ON_H100}
+"""By name of the target."""
