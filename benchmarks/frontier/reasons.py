@@ -24,8 +24,8 @@ _CHEAPER_AGAIN = (
 _PACKED = "the same values are alive at the peak, but XLA packs the buffers less well"
 _SOME_BYTES = "256 bytes more"
 _HEAD = (
-    "the loss head decides: its bf16 logits are kept and the float32 ones computed again, where XLA "
-    "works in place on the latter, 2048 MiB less; `fit` runs the head in chunks"
+    "the loss head decides: its bf16 logits are kept and the float32 ones computed again, where "
+    "XLA works in place on the latter, 2048 MiB less; `fit` runs the head in chunks"
 )
 _KEEPS_CHECKPOINTS = "`remat` leaves a user's checkpoints as they are; `fit` undoes them"
 
@@ -71,8 +71,8 @@ _ON_H100: dict[tuple[str, str, str], str] = {
     ("associative_scan", "remat", "dots_saveable"): _ASSOCIATIVE,
     ("associative_scan", "remat", "dots_with_no_batch_dims_saveable"): _ASSOCIATIVE,
     ("associative_scan", "remat", "nothing_saveable"): (
-        "recomputed for less memory: 720 MiB; the next larger plan takes 1104 instead of the 837 "
-        "that the model wanted"
+        "720 MiB by recomputing more; of the plans between that and 1104 MiB the model is wrong: "
+        "what it takes to need 915 MiB needs 1232"
     ),
     ("forces", "fit", "dots_saveable"): _ELEMENTWISE,
     ("forces", "fit", "dots_with_no_batch_dims_saveable"): _ELEMENTWISE,
