@@ -21,7 +21,8 @@ from benchmarks.common.h100 import MEBI_BYTES
 from benchmarks.common.tables import RESULTS, table
 from benchmarks.frontier.points import BudgetPoint, Point, kept
 from benchmarks.frontier.report import FLOOR_POLICY, Frontier
-from benchmarks.frontier.store import NAME, PASSES, drawing, frontiers
+from benchmarks.frontier.store import PASSES, drawing, frontiers
+from benchmarks.frontier.yardsticks import H100
 from benchmarks.gpu.tables import results_section
 
 ROOT = Path(__file__).parents[1]
@@ -52,8 +53,8 @@ def filled_in(page: str, text: str) -> str:
 
 def _figures() -> Iterator[str]:
     """Memory, budgets and graphs, each of the oldest JAX that was measured."""
-    version, measured = _oldest(f"{NAME}.json")
-    programs = frontiers(measured["programs"])
+    version, measured = _oldest(f"{H100.results}.json")
+    programs = frontiers(H100, measured["programs"])
     gpt = programs["gpt_unrolled"]
     cheap = next(point for point in gpt.passes["remat"] if point.budget_bytes is None)
     shown = _shown(programs)
@@ -185,15 +186,15 @@ _POLICIES = "dots_saveable", FLOOR_POLICY
 
 def _frontier() -> Iterator[str]:
     """Of the oldest JAX that was measured: each program's memory and work under budgets."""
-    version, entry = _oldest(f"{NAME}.json")
-    programs = frontiers(entry["programs"])
+    version, entry = _oldest(f"{H100.results}.json")
+    programs = frontiers(H100, entry["programs"])
     shown = _shown(programs)
     columns = [f"program, jax {version}", "no checkpoint"]
     for policy in _POLICIES:
         columns += [f"`{policy}`", f"`{shown}{{budget=…}}` there"]
     rows = (_frontier_cells(frontier, shown) for frontier in programs.values())
     yield from table([*columns, "the floor"], rows)
-    picture = RESULTS / drawing(version)
+    picture = RESULTS / drawing(H100, version)
     if picture.exists():
         yield ""
         yield f"![added work over memory, jax {version}](../{picture.relative_to(ROOT)})"

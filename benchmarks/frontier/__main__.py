@@ -2,11 +2,12 @@
 
     python -m benchmarks.frontier [PROGRAM ...]    (needs the extras cuda13 and demo; no GPU; some
                                                    minutes for each program on a small machine)
+    python -m benchmarks.frontier --target v5p     (needs the extras tpu and demo; no TPU)
 
-Writes benchmarks/results/frontier_h100.json, which keeps one entry for each version of JAX it was
-run with, the same as tables in .md, and a plot for each version in .svg. What is measured takes the
-place of what is there; of other programs and passes that stays. XLA's figures of each module are
-kept in build/frontier/: a run that was cut short compiles nothing of it again.
+Writes benchmarks/results/frontier_h100.json (frontier_v5p.json), which keeps one entry for each
+version of JAX it was run with, the same as tables in .md, and a plot for each version in .svg. What
+is measured takes the place of what is there; of other programs and passes that stays. XLA's figures
+of each module are kept in build/frontier/: a run that was cut short compiles nothing of it again.
 """
 
 from __future__ import annotations
@@ -19,38 +20,44 @@ from typing import Any
 import jaxlib
 from jax.extend.mlir import ir
 
-from benchmarks.common.h100 import MEBI_BYTES, placement
-from benchmarks.common.subjects import POLICIES
-from benchmarks.frontier import store
+from benchmarks.common.h100 import MEBI_BYTES
+from benchmarks.common.subjects import POLICIES, Subject
 from benchmarks.frontier.compiles import ROOT, Compiles, without_place
 from benchmarks.frontier.points import BudgetPoint, Point, budgets_between
-from benchmarks.frontier.store import PASSES, PROGRAMS
+from benchmarks.frontier.store import PASSES, Store
+from benchmarks.frontier.yardsticks import H100, YARDSTICKS
 from hloom.passes.framework import registry
 from hloom.passes.framework.errors import PassError
 from hloom.passes.framework.options import print_bytes
+from hloom.targets import deviceless
 
-BUDGETS, QUICK_BUDGETS = 10, 4
+QUICK_BUDGETS = 4
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measures with the JAX that runs this, and writes the files; 1 where a pass failed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.frontier")
-    parser.add_argument("programs", nargs="*", metavar="PROGRAM", help=", ".join(PROGRAMS))
+    parser.add_argument("programs", nargs="*", metavar="PROGRAM", help="all where none is named")
+    parser.add_argument("--target", choices=YARDSTICKS, default=H100.target, help="what for")
     parser.add_argument("--passes", help="names of passes with a budget, with commas between")
-    parser.add_argument("--budgets", type=int, default=BUDGETS, help="how many, about")
+    parser.add_argument("--budgets", type=int, help="how many, about")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_BUDGETS} budgets")
     chosen = parser.parse_args(arguments)
-    if unknown := set(chosen.programs) - PROGRAMS.keys():
-        parser.error(f"no program {', '.join(sorted(unknown))}; wants {', '.join(PROGRAMS)}")
+    yardstick = YARDSTICKS[chosen.target]
+    programs = yardstick.programs
+    if unknown := set(chosen.programs) - programs.keys():
+        parser.error(f"no program {', '.join(sorted(unknown))}; wants {', '.join(programs)}")
     passes = chosen.passes.split(",") if chosen.passes else _known_passes()
     if unknown := set(passes) - set(registry.names()):
         parser.error(f"no pass {', '.join(sorted(unknown))}")
-    sharding = placement()
-    compiles = Compiles(sharding, ROOT / "build" / "frontier" / f"{jaxlib.__version__}.json")
-    count = QUICK_BUDGETS if chosen.quick else chosen.budgets
+    deviceless.prepare()
+    sharding = deviceless.placement(yardstick.target)
+    file = ROOT / "build" / "frontier" / yardstick.target / f"{jaxlib.__version__}.json"
+    compiles, store = Compiles(sharding, file), Store(yardstick)
+    count = QUICK_BUDGETS if chosen.quick else chosen.budgets or yardstick.budgets
     failed = False
-    for name in chosen.programs or PROGRAMS:
-        run = _Run(name, compiles, sharding)
+    for name in chosen.programs or programs:
+        run = _Run(name, programs[name], compiles, sharding)
         store.add_policies(name, run.policies())
         for each in passes:
             points = run.budgets(each, count)
@@ -71,9 +78,10 @@ class _Run:
       failures: by spec, why the pass measured last failed.
     """
 
-    def __init__(self, program: str, compiles: Compiles, sharding: Any) -> None:
+    def __init__(self, name: str, program: Subject, compiles: Compiles, sharding: Any) -> None:
         self.failures: dict[str, str] = {}
-        self._program, self._compiles, self._sharding = program, compiles, sharding
+        self._name, self._program = name, program
+        self._compiles, self._sharding = compiles, sharding
         self._plain = self._lowered(None)
         self._none_bytes = 0
         self._policy_bytes: list[int] = []
@@ -88,7 +96,7 @@ class _Run:
         return points
 
     def _lowered(self, policy: str | None) -> ir.Module:
-        lowered = PROGRAMS[self._program].lower(policy, self._sharding)
+        lowered = self._program.lower(policy, self._sharding)
         module: ir.Module = lowered.compiler_ir()
         return module
 
@@ -107,7 +115,7 @@ class _Run:
             point = self._compiles.under(self._plain, spec, budget_bytes)
         except PassError as error:
             self.failures[spec] = without_place(str(error))
-            print(f"{self._program}, {spec}: {error}", file=sys.stderr, flush=True)
+            print(f"{self._name}, {spec}: {error}", file=sys.stderr, flush=True)
             return None
         self._say(point)
         return point
@@ -115,7 +123,7 @@ class _Run:
     def _say(self, point: Point) -> Point:
         """Prints a point, and gives it."""
         mebi = point.step_bytes / MEBI_BYTES
-        print(f"{self._program}, {point.label}: {mebi:.1f} MiB", flush=True)
+        print(f"{self._name}, {point.label}: {mebi:.1f} MiB", flush=True)
         return point
 
 

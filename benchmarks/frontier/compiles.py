@@ -17,6 +17,7 @@ from jax.extend.mlir import ir
 from benchmarks.common.flops import executed_flops
 from benchmarks.frontier.points import BudgetPoint, Point
 from hloom._jax.devices import device_facts, platform_of
+from hloom._jax.executables import memory_figures
 from hloom._jax.execution import compile_module
 from hloom._jax.options import OPTION
 from hloom.compiling.compile import compile_program
@@ -93,12 +94,12 @@ class Compiles:
             start_s = _cpu_seconds()
             executable = compile_module(clone_module(module), self._devices, {OPTION: "off"})
             compile_cpu_s = _cpu_seconds() - start_s
-            memory = executable.get_compiled_memory_stats()
+            memory = memory_figures(executable)
             self._known[digest] = ModuleFigures(
-                temp_size_in_bytes=memory.temp_size_in_bytes,
-                argument_size_in_bytes=memory.argument_size_in_bytes,
-                output_size_in_bytes=memory.output_size_in_bytes,
-                alias_size_in_bytes=memory.alias_size_in_bytes,
+                temp_size_in_bytes=memory.temp_bytes or 0,
+                argument_size_in_bytes=memory.argument_bytes or 0,
+                output_size_in_bytes=memory.output_bytes or 0,
+                alias_size_in_bytes=memory.alias_bytes or 0,
                 product_flops=flops.products,
                 elementwise_flops=flops.elementwise,
                 compile_cpu_s=round(compile_cpu_s, 3),

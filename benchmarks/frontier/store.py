@@ -6,75 +6,79 @@ import dataclasses
 import json
 import platform
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import jax
 
 import hloom
-from benchmarks.common.subjects import HARD_SUBJECTS, SUBJECTS
 from benchmarks.common.tables import RESULTS, Report, heading, update_report
 from benchmarks.frontier.points import BudgetPoint, Point
 from benchmarks.frontier.reasons import REASONS
 from benchmarks.frontier.report import Frontier, plot, program_tables, summary_table
+from benchmarks.frontier.yardsticks import Yardstick
 
-PROGRAMS = SUBJECTS | HARD_SUBJECTS
 PASSES = ("fit", "remat")
 
 
-NAME = "frontier_h100"
+class Store:
+    """The results of one device's frontiers.
 
+    Args:
+      yardstick: the device.
+    """
 
-def add_policies(program: str, points: Sequence[Point]) -> None:
-    """Takes the place of what was known of a program under policies, with this JAX."""
-    programs = _programs()
-    _entry(programs, program)["policies"] = [dataclasses.asdict(point) for point in points]
-    _write(programs)
+    def __init__(self, yardstick: Yardstick) -> None:
+        self._of = yardstick
+        self._file = RESULTS / f"{yardstick.results}.json"
 
+    def add_policies(self, program: str, points: Sequence[Point]) -> None:
+        """Takes the place of what was known of a program under policies, with this JAX."""
+        programs = self._programs()
+        _entry(programs, program)["policies"] = [dataclasses.asdict(point) for point in points]
+        self._write(programs)
 
-def add_pass(
-    program: str, name: str, points: Sequence[BudgetPoint], failures: Mapping[str, str]
-) -> None:
-    """Takes the place of what was known of a program under a pass, with this JAX."""
-    programs = _programs()
-    passes = _entry(programs, program)["passes"]
-    passes[name] = {
-        "points": [dataclasses.asdict(point) for point in points],
-        "failures": dict(failures),
-    }
-    _entry(programs, program)["passes"] = {each: passes[each] for each in sorted(passes)}
-    _write(programs)
+    def add_pass(
+        self, program: str, name: str, points: Sequence[BudgetPoint], failures: Mapping[str, str]
+    ) -> None:
+        """Takes the place of what was known of a program under a pass, with this JAX."""
+        programs = self._programs()
+        passes = _entry(programs, program)["passes"]
+        passes[name] = {
+            "points": [dataclasses.asdict(point) for point in points],
+            "failures": dict(failures),
+        }
+        _entry(programs, program)["passes"] = {each: passes[each] for each in sorted(passes)}
+        self._write(programs)
 
+    def draw(self) -> None:
+        """Writes the plot of the JAX that runs this."""
+        measured = frontiers(self._of, self._programs())
+        if measured:
+            title = f"compiled for {self._of.device}, jax {jax.__version__}"
+            plot(measured, title, RESULTS / drawing(self._of, jax.__version__))
 
-def draw() -> None:
-    """Writes the plot of the JAX that runs this."""
-    measured = frontiers(_programs())
-    if measured:
-        title = f"compiled for an H100, jax {jax.__version__}"
-        plot(measured, title, RESULTS / drawing(jax.__version__))
+    def _programs(self) -> dict[str, dict[str, Any]]:
+        """What is known with this JAX; another process may have added to it meanwhile."""
+        exists = self._file.exists()
+        report: Report = json.loads(self._file.read_text("utf-8")) if exists else {}
+        programs: dict[str, dict[str, Any]] = report.get(jax.__version__, {}).get("programs", {})
+        return programs
 
-
-def _programs() -> dict[str, dict[str, Any]]:
-    """What is known with this JAX; another process may have added to it since the last time."""
-    file = RESULTS / f"{NAME}.json"
-    report: Report = json.loads(file.read_text("utf-8")) if file.exists() else {}
-    programs: dict[str, dict[str, Any]] = report.get(jax.__version__, {}).get("programs", {})
-    return programs
+    def _write(self, programs: dict[str, dict[str, Any]]) -> None:
+        entry = {
+            "hloom": hloom.__version__,
+            "python": platform.python_version(),
+            "programs": {name: programs[name] for name in self._of.programs if name in programs},
+        }
+        update_report(self._of.results, entry, partial(markdown, self._of), RESULTS)
 
 
 def _entry(programs: dict[str, dict[str, Any]], program: str) -> dict[str, Any]:
     return programs.setdefault(program, {"policies": [], "passes": {}})
 
 
-def _write(programs: dict[str, dict[str, Any]]) -> None:
-    entry = {
-        "hloom": hloom.__version__,
-        "python": platform.python_version(),
-        "programs": {name: programs[name] for name in PROGRAMS if name in programs},
-    }
-    update_report(NAME, entry, markdown, RESULTS)
-
-
-def frontiers(programs: dict[str, dict[str, Any]]) -> dict[str, Frontier]:
+def frontiers(yardstick: Yardstick, programs: dict[str, dict[str, Any]]) -> dict[str, Frontier]:
     """What is measured: programs with policies and at least a pass."""
     found = {}
     for name, entry in programs.items():
@@ -89,33 +93,35 @@ def frontiers(programs: dict[str, dict[str, Any]]) -> dict[str, Frontier]:
             for each, measured in entry["passes"].items()
         }
         failures = [measured["failures"] for measured in entry["passes"].values()]
+        reasons = REASONS.get(yardstick.target, {})
         found[name] = Frontier(
-            title=PROGRAMS[name].title,
+            title=yardstick.programs[name].title,
             none=none,
             policies=policies,
             passes=passes,
             failures={spec: reason for each in failures for spec, reason in each.items()},
-            reasons={(n, policy): why for (of, n, policy), why in REASONS.items() if of == name},
+            reasons={(n, policy): why for (of, n, policy), why in reasons.items() if of == name},
         )
     return found
 
 
-def drawing(version: str) -> str:
+def drawing(yardstick: Yardstick, version: str) -> str:
     """The name of a plot's file."""
-    return f"{NAME}_{version}.svg"
+    return f"{yardstick.results}_{version}.svg"
 
 
-def markdown(report: Report) -> Iterator[str]:
+def markdown(yardstick: Yardstick, report: Report) -> Iterator[str]:
     """The results as tables."""
-    yield from heading("Memory against added work, compiled for an H100", "frontier", _WHAT_IT_IS)
+    title = f"Memory against added work, compiled for {yardstick.device}"
+    yield from heading(title, "frontier", _WHAT_IT_IS)
     for version, entry in report.items():
-        measured = frontiers(entry["programs"])
+        measured = frontiers(yardstick, entry["programs"])
         if not measured:
             continue
         yield ""
         yield f"## jax {version}, Python {entry['python']}"
         yield ""
-        yield f"![added work over memory]({drawing(version)})"
+        yield f"![added work over memory]({drawing(yardstick, version)})"
         yield ""
         yield from summary_table(measured)
         for frontier in measured.values():
