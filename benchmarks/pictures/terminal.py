@@ -29,7 +29,7 @@ SCRIPT = "examples/flax_train.py"
 SPEC = "remat{budget=60%}"
 
 _COLUMNS, _LINES = 80, 40
-_LIVE = "attempt 2 of 3, predicted"
+_LIVE = "attempt 2 of 5, predicted"
 """What the picture shows while the program is compiled."""
 
 _FONT = re.compile(r"@font-face \{.*?\}", re.DOTALL)

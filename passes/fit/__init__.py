@@ -60,9 +60,9 @@ from hloom.passes.free_constants import FreeConstants
 from hloom.passes.inline import Inline
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import IRMapping, replace_body
-from hloom.passes.remat import HELPER_BYTES_DOC, Remat
-from hloom.passes.remat.budget.closed_loop import best_of, is_worthwhile, temp_budget
-from hloom.passes.remat.missed import Bounds, complaint_of
+from hloom.passes.remat import COMPILES_DOC, HELPER_BYTES_DOC, Remat
+from hloom.passes.remat.budget.closed_loop import Bounds, best_of, is_worthwhile, temp_budget
+from hloom.passes.remat.missed import complaint_of
 from hloom.passes.remat.plan import RematPlan
 from hloom.passes.remat.record import RematRecord
 
@@ -91,9 +91,7 @@ class Fit(MeasuredPass[RematRecord]):
         "the first costs has not been measured on a device, the second changes the order of sums",
         choices=MOVES,
     )
-    compiles: int = option(
-        4, doc="how often the program may be compiled to hold the budget", minimum=1
-    )
+    compiles: int = option(6, doc=COMPILES_DOC, minimum=1)
     min_bytes: Bytes = option(
         Bytes(16 * 1024), doc="values smaller than this are not recomputed", minimum=0
     )
@@ -113,12 +111,17 @@ class Fit(MeasuredPass[RematRecord]):
 
     def _planner(self, origin: ir.Module, target: Target) -> FitPlanner:
         return FitPlanner(
-            origin, target, self.budget, self.moves, self.min_bytes, self.helper_bytes
+            origin,
+            target,
+            Bounds(self.budget, self.compiles),
+            self.moves,
+            self.min_bytes,
+            self.helper_bytes,
         )
 
     def wants_another(self, attempts: Sequence[Attempt[RematRecord]], target: Target) -> bool:
         limit = temp_budget(self.budget, attempts, target)
-        return limit is not None and is_worthwhile(attempts, limit)
+        return limit is not None and is_worthwhile(attempts, limit, self.compiles)
 
     def best(self, attempts: Sequence[Attempt[RematRecord]], target: Target) -> int:
         return best_of(attempts, temp_budget(self.budget, attempts, target))

@@ -232,10 +232,11 @@ class FrontierAnalysis:
     def _within(self, budget: Budget, limit_bytes: int) -> FrontierPoint:
         """The best of the plans that the closed loop makes until one is predicted to hold."""
         attempts = list(self._tried)
-        for _ in range(Remat().compiles):
+        compiles = Remat().compiles
+        for _ in range(compiles):
             known = attempts[-1].record.considered if attempts else ()
             search = FitSearch(self.variants, self.moves, known)
-            choice = decide(search, limit_bytes, attempts)
+            choice = decide(search, limit_bytes, attempts, compiles)
             temp_bytes = self._expected_bytes(choice.estimate)
             record = RematRecord(estimate=choice.estimate, considered=choice.known)
             attempts.append(Attempt(record, temp_bytes + self.around_bytes, temp_bytes))

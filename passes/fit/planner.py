@@ -12,10 +12,9 @@ from hloom.passes.fit.search import UNDO, FitSearch
 from hloom.passes.fit.variants import Variant, Variants, moves_of
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.feedback import Attempt, Prediction
-from hloom.passes.framework.options import Budget
 from hloom.passes.ir import walk
 from hloom.passes.remat.budget.added_work import added_work
-from hloom.passes.remat.budget.closed_loop import Choice, decide, temp_budget
+from hloom.passes.remat.budget.closed_loop import Bounds, Choice, decide, temp_budget
 from hloom.passes.remat.plan import RematPlan, obstacle_in
 from hloom.passes.remat.record import Estimate, RematRecord
 
@@ -40,14 +39,15 @@ class FitPlanner:
         self,
         origin: ir.Module,
         target: Target,
-        budget: Budget,
+        bounds: Bounds,
         moves: Sequence[str],
         min_bytes: int,
         helper_bytes: int = 0,
     ) -> None:
         """A share does not bound a helper program, which takes less than ``helper_bytes``."""
         self._helper_bytes = helper_bytes
-        self._target, self._budget, self._moves = target, budget, tuple(moves)
+        self._budget, self._compiles = bounds.budget, bounds.compiles
+        self._target, self._moves = target, tuple(moves)
         self._variants = Variants(origin, target, min_bytes)
 
     def __call__(self, module: ir.Module, attempts: Sequence[Attempt[RematRecord]]) -> FitPlan:
@@ -102,7 +102,7 @@ class FitPlanner:
             unmodified = search.estimate(None)
             choice = Choice(unmodified, unmodified.temp_bytes, (unmodified,))
         else:
-            choice = decide(search, limit, attempts)
+            choice = decide(search, limit, attempts, self._compiles)
         return choice, first[0].step_bytes - first[0].temp_bytes
 
     def _effects(

@@ -98,13 +98,17 @@ from hloom.passes.free_constants import FreeConstants
 from hloom.passes.inline import Inline
 from hloom.passes.ir.while_rewriter import Replacements
 from hloom.passes.remat.block.rewrite import apply_block
-from hloom.passes.remat.budget.closed_loop import best_of, is_worthwhile, temp_budget
-from hloom.passes.remat.missed import Bounds, complaint_of
+from hloom.passes.remat.budget.closed_loop import Bounds, best_of, is_worthwhile, temp_budget
+from hloom.passes.remat.missed import complaint_of
 from hloom.passes.remat.plan import BudgetPlanner, RematPlan, plan_cheap
 from hloom.passes.remat.record import RematRecord
 from hloom.passes.remat.scan.rewrite import apply_scan, finish_scans
 from hloom.passes.remat.scan.waits import wait_before
 
+COMPILES_DOC = (
+    "how often the program may be compiled to hold the budget; the last two times for the least "
+    "memory, where nothing before held it"
+)
 HELPER_BYTES_DOC = (
     "a share does not bound a program without a matrix product whose temporaries are smaller than "
     "this: the helper programs that JAX compiles beside a step"
@@ -131,9 +135,7 @@ class Remat(MeasuredPass[RematRecord]):
         "recomputed where that is needed. Without a budget only cheap work is recomputed, as much "
         "as saves memory",
     )
-    compiles: int = option(
-        3, doc="how often the program may be compiled to hold the budget", minimum=1
-    )
+    compiles: int = option(5, doc=COMPILES_DOC, minimum=1)
     min_bytes: Bytes = option(
         Bytes(16 * 1024),
         doc="values smaller than this are kept as they are",
@@ -154,20 +156,22 @@ class Remat(MeasuredPass[RematRecord]):
     ) -> RematPlan:
         if self.budget is None:
             return plan_cheap(module, target, self.min_bytes)
-        return BudgetPlanner(module, target, self.budget, self.min_bytes, self.helper_bytes)(
-            module, attempts
-        )
+        return self._planner(module, target, self.budget)(module, attempts)
 
     def planner(self, origin: ir.Module, target: Target) -> Planner[RematRecord]:
         if self.budget is None:
             return super().planner(origin, target)
-        return BudgetPlanner(origin, target, self.budget, self.min_bytes, self.helper_bytes)
+        return self._planner(origin, target, self.budget)
+
+    def _planner(self, origin: ir.Module, target: Target, budget: Budget) -> BudgetPlanner:
+        bounds = Bounds(budget, self.compiles)
+        return BudgetPlanner(origin, target, bounds, self.min_bytes, self.helper_bytes)
 
     def wants_another(self, attempts: Sequence[Attempt[RematRecord]], target: Target) -> bool:
         if self.budget is None:
             return False
         limit = temp_budget(self.budget, attempts, target)
-        return limit is not None and is_worthwhile(attempts, limit)
+        return limit is not None and is_worthwhile(attempts, limit, self.compiles)
 
     def best(self, attempts: Sequence[Attempt[RematRecord]], target: Target) -> int:
         if self.budget is None:

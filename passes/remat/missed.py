@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.feedback import Attempt, Complaint
-from hloom.passes.framework.options import Budget
 from hloom.passes.ir import walk
 from hloom.passes.ir.ops import facts_of
-from hloom.passes.remat.budget.closed_loop import temp_budget
+from hloom.passes.remat.budget.closed_loop import Bounds, temp_budget
 from hloom.passes.remat.explain import describe_floor, describe_peak
 from hloom.passes.remat.obstacle import RematObstacle
 from hloom.passes.remat.record import RematRecord
@@ -26,14 +24,6 @@ _FOR_HELPERS = (
     "the training step alone, as its compiler_options."
 )
 _OTHERS = "hloom.estimate, or `hloom budgets` on a dump, tells what other budgets give."
-
-
-@dataclass(frozen=True)
-class Bounds:
-    """What a pass was asked to hold: its options of these names."""
-
-    budget: Budget
-    compiles: int
 
 
 def complaint_of(

@@ -18,7 +18,7 @@ from hloom.passes.ir import walk
 from hloom.passes.ir.ops import facts_of
 from hloom.passes.remat.block.plan import BlockPlan, plan_block
 from hloom.passes.remat.budget.added_work import added_work
-from hloom.passes.remat.budget.closed_loop import Choice, decide, temp_budget
+from hloom.passes.remat.budget.closed_loop import Bounds, Choice, decide, temp_budget
 from hloom.passes.remat.budget.estimate import Model
 from hloom.passes.remat.budget.search import Search
 from hloom.passes.remat.decisions import BlockDecisions, ScanDecisions
@@ -131,13 +131,14 @@ class BudgetPlanner:
         self,
         origin: ir.Module,
         target: Target,
-        budget: Budget,
+        bounds: Bounds,
         min_bytes: int,
         helper_bytes: int = 0,
     ) -> None:
         """A share does not bound a helper program, which takes less than ``helper_bytes``."""
         self.origin, self.target = origin, target
-        self.budget, self.min_bytes, self.helper_bytes = budget, min_bytes, helper_bytes
+        self.budget, self.compiles = bounds.budget, bounds.compiles
+        self.min_bytes, self.helper_bytes = min_bytes, helper_bytes
 
     @functools.cached_property
     def _model(self) -> Model:
@@ -157,7 +158,7 @@ class BudgetPlanner:
             unmodified = search.estimate(None)
             choice = Choice(unmodified, unmodified.temp_bytes, (unmodified,))
         else:
-            choice = decide(search, limit, attempts)
+            choice = decide(search, limit, attempts, self.compiles)
         candidate = choice.estimate.candidate
         plans = ((), ()) if candidate is None else model.plan(candidate)
         around_bytes = first[0].step_bytes - first[0].temp_bytes

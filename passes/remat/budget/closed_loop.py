@@ -18,6 +18,9 @@ from hloom.passes.remat.record import Estimate, Measurement, RematRecord, measur
 _CAUTION = (0.99, 0.99, 0.97)
 """The share of the budget that the first, second, … attempt aims at."""
 
+_FOR_THE_LEAST = 2
+"""Attempts that are left for the least memory, where none before holds the budget."""
+
 _LEAVES_MUCH = 0.93
 """A plan that takes less than this share of the budget may recompute more than it has to."""
 
@@ -27,6 +30,14 @@ _INDISTINCT = 1.02
 _WORTH_A_COMPILE = 0.95
 """Another compile has to promise this share of the best attempt's added time, or less; as much less
 where that is less than nothing."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What a pass was asked to hold: its options of these names."""
+
+    budget: Budget
+    compiles: int
 
 
 @dataclass(frozen=True)
@@ -65,15 +76,29 @@ class CandidateSearch(Protocol):
         """Those of little memory, the program as it is among them."""
 
 
+def aimed(compiles: int) -> int:
+    """How many of so many attempts aim at the budget; the last ones at the least memory."""
+    return max(compiles - _FOR_THE_LEAST, min(compiles, _FOR_THE_LEAST))
+
+
 def decide(
-    search: CandidateSearch, limit_bytes: int, attempts: Sequence[Attempt[RematRecord]]
+    search: CandidateSearch,
+    limit_bytes: int,
+    attempts: Sequence[Attempt[RematRecord]],
+    compiles: int,
 ) -> Choice:
-    """The next candidate to compile for at most ``limit_bytes`` of temporary memory."""
+    """The next candidate to compile for at most ``limit_bytes`` of temporary memory.
+
+    Of ``compiles`` attempts the last ones are for the least memory, where none before holds: where
+    the model is wrong about a budget near the floor, that one is held as well.
+    """
     tried = measured(attempts)
-    fits = _Fits(limit_bytes, tried)
-    search.within(fits.aim_bytes, fits, tried)
-    chosen = cheapest(_untried(filter(fits, search.estimates.values()), tried))
     held = cheapest(one.estimate for one in tried if one.real_bytes <= limit_bytes)
+    chosen = None
+    if held is not None or len(attempts) < aimed(compiles):
+        fits = _Fits(limit_bytes, tried)
+        search.within(fits.aim_bytes, fits, tried)
+        chosen = cheapest(_untried(filter(fits, search.estimates.values()), tried))
     if held is not None and (chosen is None or chosen.seconds >= held.seconds):
         chosen = held  # once more: the attempts end
     elif chosen is None:
@@ -106,11 +131,15 @@ class _Fits:
         return corrected_bytes(estimate, self.tried) <= bound
 
 
-def is_worthwhile(attempts: Sequence[Attempt[RematRecord]], limit_bytes: int) -> bool:
+def is_worthwhile(
+    attempts: Sequence[Attempt[RematRecord]], limit_bytes: int, compiles: int
+) -> bool:
     """Whether one more compile may hold the budget, or hold it at less added time."""
     fitting = [attempt for attempt in attempts if attempt.temp_bytes <= limit_bytes]
     if not fitting:
         return True
+    if len(attempts) >= aimed(compiles):
+        return False
     best = min(fitting, key=lambda attempt: attempt.record.seconds)
     best_s, candidate = best.record.seconds, best.record.candidate
     may_gain = best_s > 0 or (candidate is not None and candidate.recomputes)

@@ -27,6 +27,7 @@ from hloom.passes.framework.options import Budget
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.remat import Remat
+from hloom.passes.remat.budget.closed_loop import Bounds
 from hloom.passes.remat.budget.price_grid import TOP, Candidate
 from hloom.passes.remat.obstacle import RematObstacle
 from hloom.passes.remat.plan import BudgetPlanner
@@ -89,7 +90,7 @@ def test_a_plan_for_the_budget_of_a_point_takes_no_more_time_nor_memory(
 
 
 def first_plan(analysis: FrontierAnalysis, budget: Budget) -> RematRecord:
-    planner = BudgetPlanner(analysis.module, analysis.target, budget, analysis.min_bytes)
+    planner = BudgetPlanner(analysis.module, analysis.target, Bounds(budget, 3), analysis.min_bytes)
     attempts: list[Attempt[RematRecord]] = []
     if budget.percent is not None:
         # A share is of what the program takes as it is, which is compiled first.

@@ -30,7 +30,7 @@ from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.ir.types import TensorSizes
-from hloom.passes.remat.budget.closed_loop import is_worthwhile
+from hloom.passes.remat.budget.closed_loop import Bounds, is_worthwhile
 from hloom.passes.remat.record import RematRecord
 
 TARGET = Target(platform="cuda")
@@ -155,7 +155,7 @@ def test_no_plan_is_slower_than_one_that_keeps_the_checkpoints(share: float) -> 
     with module.context, ir.Location.unknown():
         taken = Variants(module, TARGET, 0).base.model.estimate(None).temp_bytes
         undoing, keeping = (
-            FitPlanner(module, TARGET, Budget(percent=100 * share), moves, 0)
+            FitPlanner(module, TARGET, Bounds(Budget(percent=100 * share), 4), moves, 0)
             for moves in (Fit().moves, ("recompute", "chunk"))
         )
         first = Attempt(undoing(module, ()).record, taken, taken)
@@ -184,7 +184,7 @@ def test_no_more_is_compiled_where_nothing_is_computed_again() -> None:
     limit = 4 * taken(True, "undo-checkpoint")
     record = plan_for(True, limit).record
     attempt = Attempt(record, limit // 4, limit // 8)
-    assert not is_worthwhile([attempt], limit)
+    assert not is_worthwhile([attempt], limit, compiles=4)
 
 
 def test_a_checkpoint_stays_after_two_plans_that_take_too_much() -> None:
