@@ -15,8 +15,8 @@ export JAX_PLATFORMS := cpu
 export PIP_NO_COMPILE := 1
 unexport PYTHONDONTWRITEBYTECODE
 # Neighbours stay in one worker as far as all have work, so that what a module's tests share is
-# mostly made once.
-PARALLEL = -n $(WORKERS) --dist worksteal
+# mostly made once. The longest tests are told: CI has a limit.
+PARALLEL = -n $(WORKERS) --dist worksteal --durations=25
 WORKERS := 2
 
 .PHONY: help demo test test-all test-oldest test-newest test-h100 test-wheel test-built-wheel lint bench wheel gpu clean
