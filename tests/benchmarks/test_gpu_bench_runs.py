@@ -42,7 +42,7 @@ def run(folder: Path, part: int, *more: str, check: int = 0) -> str:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=560,
     )
     assert result.returncode == check, result.stdout + result.stderr
     return result.stdout
@@ -120,7 +120,7 @@ def test_without_a_gpu_the_remedy_is_told(tmp_path: Path) -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=560,
     )
     assert result.returncode == 1
     *_, last = result.stderr.splitlines()
@@ -163,7 +163,7 @@ os._exit(0)
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=360,
     )
     assert result.returncode == 0, result.stderr
     found = json.loads(result.stdout)
