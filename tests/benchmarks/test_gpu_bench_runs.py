@@ -177,7 +177,7 @@ os._exit(0)
 def test_each_kind_of_configuration_compiles_for_an_h100(tmp_path: Path) -> None:
     environment = machine.environment(tmp_path, dry_run=True, given=os.environ)
     child = Children(Path(sys.executable), tmp_path, environment)
-    entry = child.run(Item("compile", "benchmarks.gpu.parts.steps:compile_for_h100"), 240)
+    entry = child.run(Item("compile", "benchmarks.gpu.parts.steps:compile_for_h100"), 540)
     assert entry["status"] == "ok", entry
     found = entry["result"]
     assert found["capture"]["captured"]["coverage"]["graphs"] >= 1
