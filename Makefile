@@ -15,7 +15,7 @@ export JAX_PLATFORMS := cpu
 export PIP_NO_COMPILE := 1
 unexport PYTHONDONTWRITEBYTECODE
 # Neighbours stay in one worker as far as all have work, so that what a module's tests share is
-# mostly made once. The longest tests are told: CI has a limit.
+# mostly made once. The 25 longest tests are printed.
 PARALLEL = -n $(WORKERS) --dist worksteal --durations=25
 WORKERS := 2
 

@@ -94,12 +94,14 @@ class Compiles:
             start_s = _cpu_seconds()
             executable = compile_module(clone_module(module), self._devices, {OPTION: "off"})
             compile_cpu_s = _cpu_seconds() - start_s
-            memory = memory_figures(executable)
+            memory = dataclasses.asdict(memory_figures(executable))
+            if None in memory.values():
+                raise RuntimeError("XLA tells no memory of what it compiled")
             self._known[digest] = ModuleFigures(
-                temp_size_in_bytes=memory.temp_bytes or 0,
-                argument_size_in_bytes=memory.argument_bytes or 0,
-                output_size_in_bytes=memory.output_bytes or 0,
-                alias_size_in_bytes=memory.alias_bytes or 0,
+                temp_size_in_bytes=memory["temp_bytes"],
+                argument_size_in_bytes=memory["argument_bytes"],
+                output_size_in_bytes=memory["output_bytes"],
+                alias_size_in_bytes=memory["alias_bytes"],
                 product_flops=flops.products,
                 elementwise_flops=flops.elementwise,
                 compile_cpu_s=round(compile_cpu_s, 3),

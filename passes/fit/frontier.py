@@ -232,8 +232,10 @@ class FrontierAnalysis:
     def _within(self, budget: Budget, limit_bytes: int) -> FrontierPoint:
         """The best of the plans that the closed loop makes until one is predicted to hold."""
         attempts = list(self._tried)
-        compiles = Remat().compiles
-        for _ in range(compiles):
+        # What was measured corrects the model, and is none of the attempts for this budget.
+        made = Remat().compiles
+        compiles = len(attempts) + made
+        for _ in range(made):
             known = attempts[-1].record.considered if attempts else ()
             search = FitSearch(self.variants, self.moves, known)
             choice = decide(search, limit_bytes, attempts, compiles)

@@ -106,8 +106,8 @@ from hloom.passes.remat.scan.rewrite import apply_scan, finish_scans
 from hloom.passes.remat.scan.waits import wait_before
 
 COMPILES_DOC = (
-    "how often the program may be compiled to hold the budget; the last two times for the least "
-    "memory, where nothing before held it"
+    "how often the program may be compiled to hold the budget; of three times the last one, of "
+    "more the last two are for the least memory, where nothing before held it"
 )
 HELPER_BYTES_DOC = (
     "a share does not bound a program without a matrix product whose temporaries are smaller than "

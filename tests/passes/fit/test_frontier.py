@@ -270,3 +270,21 @@ def test_the_shown_specs_are_specs() -> None:
             [step] = Pipeline.parse(str(Remat(budget=point.budget))).passes
             assert isinstance(step, Remat)
             assert step.budget == point.budget
+
+
+def test_attempts_for_another_budget_are_no_attempts_for_this_one() -> None:
+    """However many there were, plans aim at the budget before they aim at the least memory."""
+    with analysis_of(jax.grad(scanned)) as analysis:
+        tried = []
+        for candidate in [point.estimate for point in analysis.along(8)][:1] * 6:
+            record = RematRecord(estimate=candidate, considered=(candidate,))
+            around = analysis.around_bytes
+            tried.append(Attempt(record, candidate.temp_bytes + around, candidate.temp_bytes))
+        found, wanted = (
+            FrontierAnalysis(analysis.module, analysis.target, 0, each).at(Budget(percent=60.0))
+            for each in (tried, tried[:1])
+        )
+    assert found is not None
+    assert wanted is not None
+    assert found.estimate == wanted.estimate
+    assert found.temp_bytes > analysis.floor.temp_bytes
