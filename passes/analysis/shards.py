@@ -17,6 +17,7 @@ from jax.extend.mlir.passmanager import PassManager
 
 from hloom.passes.analysis.host_memory import uncounted_values
 from hloom.passes.analysis.loops.counted import defining_op
+from hloom.passes.analysis.memory_model.memory_rules import PACKED, MemoryRules
 from hloom.passes.analysis.sharding_constraints import CONSTRAINT
 from hloom.passes.ir import mesh, walk
 from hloom.passes.ir.clone import clone_module
@@ -39,19 +40,23 @@ class Shards:
         self,
         shares: Mapping[ir.Value, Fraction] | None = None,
         counts: Mapping[ir.Value, Mapping[int, int]] | None = None,
+        rules: MemoryRules = PACKED,
     ) -> None:
+        self.rules = rules
+        """How the target's compiler lays values out in memory, and what it fuses."""
         self._shares = dict(shares or {})
         self._counts = dict(counts or {})
         self.trivial = all(share == _WHOLE for share in self._shares.values())
         """Whether every value lies whole on each device."""
 
     @classmethod
-    def of(cls, module: ir.Module) -> Shards:
+    def of(cls, module: ir.Module, rules: MemoryRules = PACKED) -> Shards:
         """The shares in a module; pure. Quick where it is for one device."""
         uncounted = dict.fromkeys(uncounted_values(module), Fraction(0))
         meshes = _meshes(module)
         if not any(math.prod(axes.values()) > 1 for axes in meshes.values()):
-            return cls(dict.fromkeys(_values(module), _WHOLE) | uncounted) if uncounted else cls()
+            whole = dict.fromkeys(_values(module), _WHOLE) if uncounted else {}
+            return cls(whole | uncounted, rules=rules)
         propagated = clone_module(module)
         with module.context:
             integer = ir.IntegerType.get_signless(64)
@@ -76,7 +81,7 @@ class Shards:
                 for value, sharding, split in found:
                     counts[value] = _counts(value, sharding, meshes, split)
                     shares[value] = _share(value, counts[value])
-        return cls(shares | uncounted, counts)
+        return cls(shares | uncounted, counts, rules)
 
     def devices_along(self, value: ir.Value, axis: int) -> int:
         """Over how many devices an axis of a value is split; 1 where it has no sharding."""
@@ -84,7 +89,7 @@ class Shards:
 
     def bytes_of(self, value: ir.Value) -> int | None:
         """Bytes of the value on one device; None where it has no static size."""
-        size = tensor_bytes(value.type)
+        size = self.rules.bytes_of(value.type)
         if self.trivial or not size:
             return size
         return math.ceil(size * self.share(value))
@@ -110,6 +115,7 @@ class Shards:
         return Shards(
             {new: self.share(old) for old, new in pairs},
             {new: self._counts[old] for old, new in pairs if old in self._counts},
+            self.rules,
         )
 
 

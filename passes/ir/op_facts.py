@@ -85,6 +85,13 @@ class BufferUse(enum.StrEnum):
     """Fuses what it reads; its result is in memory."""
     WHOLE = "whole"
     """Operands and results are in memory: a product, a convolution, a sort, a custom call."""
+    PRODUCT = "product"
+    """Fuses what it reads; its result is in memory unless one kernel alone reads it, which is then
+    its end: an elementwise one or a reduction. No row has this: XLA:TPU's matrix products."""
+    SLICE = "slice"
+    """Like FUSED, but in memory where the end of a PRODUCT's kernel reads it. No row has this."""
+    UPDATE = "update"
+    """Like IN_PLACE, but fuses what it writes. No row has this."""
 
 
 class Traffic(enum.StrEnum):

@@ -6,9 +6,19 @@ from hloom.passes.analysis.memory_model.trace import OpTrace
 from hloom.passes.ir.op_facts import BufferUse
 
 INLINED = frozenset(
-    {BufferUse.FREE, BufferUse.FUSED, BufferUse.HEAVY, BufferUse.SHIFT, BufferUse.VIEW}
+    {
+        BufferUse.FREE,
+        BufferUse.FUSED,
+        BufferUse.HEAVY,
+        BufferUse.SHIFT,
+        BufferUse.SLICE,
+        BufferUse.VIEW,
+    }
 )
 """Uses in which a result need not be in memory."""
+
+_ENDS = INLINED | {BufferUse.REDUCTION, BufferUse.UPDATE}
+"""Uses of the operation that a product's kernel may end with."""
 
 _SEVERAL, _RETURNED, _NOBODY = -1, -2, -3
 """Instead of a position: a value is made in several kernels, or in none yet."""
@@ -42,7 +52,12 @@ class Kernels:
         self._in_memory = [False] * count
         self._live: list[tuple[int, BufferUse, list[int], list[int]]] = []
         """Operations whose results are used, last first: position, use, reads and makes."""
+        self.branches: set[int] = set()
+        self._ends: dict[int, int] = {}
+        """By the position of a kernel that a product is fused into, the product's."""
         self._find_values_in_memory()
+        if self._ends and BufferUse.SLICE in trace.uses:
+            self._keep_slices()
         self.positions: list[int] = []
         self.makes: list[list[int]] = []
         self.buffers: list[list[int]] = []
@@ -88,17 +103,49 @@ class Kernels:
                     reader = position
                     if use is BufferUse.VIEW:
                         in_memory[reads[0]] = True
+            elif use is BufferUse.PRODUCT:
+                end = kernel[makes[0]]
+                if in_memory[makes[0]] or not self._may_end(end):
+                    in_memory[makes[0]] = True
+                else:
+                    self._ends[end] = position
             else:
                 for value in makes:
                     in_memory[value] = True
-                if use is not BufferUse.REDUCTION:
+                if use is BufferUse.UPDATE:
+                    in_memory[reads[0]] = in_memory[reads[0]] or not free[reads[0]]
+                elif use is not BufferUse.REDUCTION:
                     for value in reads:
                         if use is not BufferUse.IN_PLACE or not free[value]:
                             in_memory[value] = True
             for value in reads:
                 known = kernel[value]
-                if known != reader:
-                    kernel[value] = reader if known < _SEVERAL else _SEVERAL
+                if known == reader:
+                    continue
+                if known < _SEVERAL:
+                    kernel[value] = reader
+                else:
+                    kernel[value] = _SEVERAL
+                    self.branches.add(value)
+
+    def _may_end(self, end: int) -> bool:
+        """Whether a product that this kernel alone reads is fused into it."""
+        return end >= 0 and end not in self._ends and self.trace.uses[end] in _ENDS
+
+    def _keep_slices(self) -> None:
+        """Puts slices in memory that are read by the end of a product's kernel."""
+        at_end = [False] * len(self.trace.sizes)
+        for position, use, reads, makes in self._live:
+            if use in INLINED and not self._in_memory[makes[0]]:
+                ends = at_end[makes[0]]
+                if ends and use is BufferUse.SLICE:
+                    self._in_memory[makes[0]] = True
+                    continue
+            else:
+                ends = position in self._ends
+            if ends:
+                for value in reads:
+                    at_end[value] = True
 
     def _has_maximum_alone(self, position: int, kernel: list[int]) -> bool:
         """Whether a shift is the last operation that reads the maximum it subtracts."""
@@ -141,6 +188,9 @@ class Kernels:
                     buffer[made] = buffer[reads[0]]
                     sources[made] = read
                     continue
+            elif use is BufferUse.PRODUCT and not in_memory[makes[0]]:
+                sources[makes[0]] = read
+                continue
             elif use is BufferUse.ALIAS:
                 for value, made in zip(reads, makes, strict=True):
                     buffer[made] = buffer[value]

@@ -30,6 +30,8 @@ def transposing_bytes(loop: ir.Operation, shards: Shards | None = None) -> int:
     if loop.name != "stablehlo.while":
         return 0
     shards = shards or Shards()
+    if not shards.rules.transposes_stacks:
+        return 0
     stacks = _transposed_stacks(loop)
     largest = max((shards.bytes_of(stack) or 0 for stack in stacks), default=0)
     if not largest:

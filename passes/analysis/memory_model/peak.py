@@ -58,6 +58,8 @@ class BufferTimeline:
         return max(self.bytes, default=0)
 
 
+_IN_PLACE = frozenset({BufferUse.IN_PLACE, BufferUse.UPDATE})
+
 _ORDERS = (greedy_order, depth_first_order)
 
 
@@ -124,7 +126,7 @@ class _Buffers:
         writable = {target for _, target in trace.donations}
         over: dict[int, int] = {}
         in_place = [
-            n for n, p in enumerate(kernels.positions) if trace.uses[p] is BufferUse.IN_PLACE
+            n for n, p in enumerate(kernels.positions) if trace.uses[p] in _IN_PLACE
         ]
         for number in sorted(in_place, key=self.time.__getitem__, reverse=True):
             reads = trace.reads[kernels.positions[number]]
@@ -155,7 +157,7 @@ class _Buffers:
                 if buffer[value] != value or value in self.over:
                     continue
                 self.first[value] = time
-                if uses[position] is not BufferUse.IN_PLACE:
+                if uses[position] not in _IN_PLACE:
                     continue
                 reads = trace.reads[position]
                 if place < len(reads) and kernels.free[reads[place]]:
