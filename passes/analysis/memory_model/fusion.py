@@ -54,6 +54,8 @@ class Kernels:
         """Operations whose results are used, last first: position, use, reads and makes."""
         self.branches: set[int] = set()
         self._ends: dict[int, int] = {}
+        self._products=set()
+        self.read_at_end: dict[int, tuple[int, ...]] = {}
         """By the position of a kernel that a product is fused into, the product's."""
         self._find_values_in_memory()
         if self._ends and BufferUse.SLICE in trace.uses:
@@ -128,6 +130,8 @@ class Kernels:
                     kernel[value] = _SEVERAL
                     self.branches.add(value)
 
+    def _is_product(self, value):
+        return value in self._products
     def _may_end(self, end: int) -> bool:
         """Whether a product that this kernel alone reads is fused into it."""
         return end >= 0 and end not in self._ends and self.trace.uses[end] in _ENDS
@@ -166,6 +170,7 @@ class Kernels:
     def _find_kernels(self) -> None:
         """Walks the trace with the values in memory that each value is made from."""
         trace, free, in_memory, buffer = self.trace, self.free, self._in_memory, self.buffer
+        at_end: list[tuple[int, ...]] = [()] * len(trace.sizes) if self._ends else []
         sources: list[tuple[int, ...]] = [()] * len(trace.sizes)
         for value in trace.inputs:
             sources[value] = (value,)
@@ -178,6 +183,22 @@ class Kernels:
                     read = found
                 elif found and found is not read and (len(found) > 1 or found[0] not in read):
                     read = tuple(dict.fromkeys(read + found))
+            if self._ends:
+                beside: tuple[int, ...] = ()
+                if use is not BufferUse.PRODUCT:
+                    beside = tuple(
+                        dict.fromkeys(
+                            source
+                            for value in reads
+                            for source in ((value,) if in_memory[value] or value in trace.inputs else at_end[value])
+                        )
+                    )
+                for value in makes:
+                    at_end[value] = beside
+                if use in INLINED and position in self._ends:
+                    self.read_at_end[makes[0]] = tuple(v for v in beside if self._is_product(v))
+                    self._products.add(makes[0])
+                if use is BufferUse.PRODUCT: self._products.add(makes[0])
             if use in INLINED:
                 made = makes[0]
                 if not in_memory[made] and len(read) <= _MOST_OPERANDS:

@@ -128,9 +128,20 @@ class _Buffers:
         in_place = [
             n for n, p in enumerate(kernels.positions) if trace.uses[p] in _IN_PLACE
         ]
+        in_place += [kernels.maker[made] for made in kernels.read_at_end]
         for number in sorted(in_place, key=self.time.__getitem__, reverse=True):
             reads = trace.reads[kernels.positions[number]]
             time = self.time[number]
+            made = kernels.makes[number][0]
+            if made in kernels.read_at_end:
+                for read in kernels.read_at_end[made]:
+                    buffer = kernels.buffer[read]
+                    fixed = buffer in trace.inputs and buffer not in writable
+                    if trace.sizes[buffer]==trace.sizes[made] and not fixed and last[buffer]<=time and not kernels.free[read] and buffer not in over.values():
+                        over[made] = buffer
+                        last[buffer] = max(time, last.get(made, time))
+                        break
+                continue
             for read, made in zip(reads, kernels.makes[number], strict=False):
                 buffer = kernels.buffer[read]
                 fixed = buffer in trace.inputs and buffer not in writable
