@@ -92,7 +92,9 @@ class Shards:
         size = self.rules.bytes_of(value.type)
         if self.trivial or not size:
             return size
-        return math.ceil(size * self.share(value))
+        share = self.share(value)
+        part = self.rules.part_bytes(value.type, self._counts.get(value, {})) if share else 0
+        return math.ceil(size * share) if part is None else part
 
     def share(self, value: ir.Value) -> Fraction:
         """The share of a value; of one that a pass added, the share of what it is made from."""

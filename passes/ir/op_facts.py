@@ -86,12 +86,11 @@ class BufferUse(enum.StrEnum):
     WHOLE = "whole"
     """Operands and results are in memory: a product, a convolution, a sort, a custom call."""
     PRODUCT = "product"
-    """Fuses what it reads; its result is in memory unless one kernel alone reads it, which is then
-    its end: an elementwise one or a reduction. No row has this: XLA:TPU's matrix products."""
-    SLICE = "slice"
-    """Like FUSED, but in memory where the end of a PRODUCT's kernel reads it. No row has this."""
+    """Fuses what it reads; its result is in memory unless one kernel alone reads it, elementwise or
+    a reduction, which its own then ends with. No row has this: it is a product on a TPU."""
     UPDATE = "update"
-    """Like IN_PLACE, but fuses what it writes. No row has this."""
+    """Like IN_PLACE, but fuses what it writes. No row has this: it is an update of a slice on a
+    TPU."""
 
 
 class Traffic(enum.StrEnum):

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+
 from hloom.passes.analysis.memory_model.trace import OpTrace
 from hloom.passes.ir.op_facts import BufferUse
 
 INLINED = frozenset(
-    {
-        BufferUse.FREE,
-        BufferUse.FUSED,
-        BufferUse.HEAVY,
-        BufferUse.SHIFT,
-        BufferUse.SLICE,
-        BufferUse.VIEW,
-    }
+    {BufferUse.FREE, BufferUse.FUSED, BufferUse.HEAVY, BufferUse.SHIFT, BufferUse.VIEW}
 )
 """Uses in which a result need not be in memory."""
 
 _ENDS = INLINED | {BufferUse.REDUCTION, BufferUse.UPDATE}
-"""Uses of the operation that a product's kernel may end with."""
+"""Uses of the operations that a product's kernel may end with."""
 
 _SEVERAL, _RETURNED, _NOBODY = -1, -2, -3
 """Instead of a position: a value is made in several kernels, or in none yet."""
@@ -42,6 +37,10 @@ class Kernels:
         barrier; for others the value itself.
       maker: by value, the kernel that writes it, or -1.
       free: by value, whether it follows from constants alone.
+      in_memory: by value, whether a kernel writes it.
+      branches: values that are read by operations of different kernels.
+      beside: by value that a product's kernel ends with, the results of earlier products that only
+        the end reads: it may be written over them.
       written_bytes: by kernel, bytes of the buffers it writes; none where they are its operands'.
     """
 
@@ -49,17 +48,14 @@ class Kernels:
         self.trace = trace
         count = len(trace.sizes)
         self.free = _made_of_constants(trace)
-        self._in_memory = [False] * count
+        self.in_memory = [False] * count
         self._live: list[tuple[int, BufferUse, list[int], list[int]]] = []
         """Operations whose results are used, last first: position, use, reads and makes."""
         self.branches: set[int] = set()
-        self._ends: dict[int, int] = {}
-        self._products=set()
-        self.read_at_end: dict[int, tuple[int, ...]] = {}
-        """By the position of a kernel that a product is fused into, the product's."""
+        self._ends: set[int] = set()
+        """Positions of the operations that products' kernels end with."""
         self._find_values_in_memory()
-        if self._ends and BufferUse.SLICE in trace.uses:
-            self._keep_slices()
+        self.beside = self._products_beside() if self._ends else {}
         self.positions: list[int] = []
         self.makes: list[list[int]] = []
         self.buffers: list[list[int]] = []
@@ -79,7 +75,7 @@ class Kernels:
         A fused value is made in the kernel of each of its readers. It has to be in memory where a
         reader cannot fuse it.
         """
-        trace, free, in_memory = self.trace, self.free, self._in_memory
+        trace, free, in_memory = self.trace, self.free, self.in_memory
         kernel = [_NOBODY] * len(trace.sizes)
         for value in trace.returned:
             in_memory[value] = True
@@ -110,7 +106,7 @@ class Kernels:
                 if in_memory[makes[0]] or not self._may_end(end):
                     in_memory[makes[0]] = True
                 else:
-                    self._ends[end] = position
+                    self._ends.add(end)
             else:
                 for value in makes:
                     in_memory[value] = True
@@ -130,26 +126,28 @@ class Kernels:
                     kernel[value] = _SEVERAL
                     self.branches.add(value)
 
-    def _is_product(self, value):
-        return value in self._products
     def _may_end(self, end: int) -> bool:
         """Whether a product that this kernel alone reads is fused into it."""
         return end >= 0 and end not in self._ends and self.trace.uses[end] in _ENDS
 
-    def _keep_slices(self) -> None:
-        """Puts slices in memory that are read by the end of a product's kernel."""
-        at_end = [False] * len(self.trace.sizes)
-        for position, use, reads, makes in self._live:
-            if use in INLINED and not self._in_memory[makes[0]]:
-                ends = at_end[makes[0]]
-                if ends and use is BufferUse.SLICE:
-                    self._in_memory[makes[0]] = True
-                    continue
-            else:
-                ends = position in self._ends
-            if ends:
-                for value in reads:
-                    at_end[value] = True
+    def _products_beside(self) -> dict[int, list[int]]:
+        found: dict[int, list[int]] = {}
+        results: set[int] = set()
+        behind: list[list[int]] = [[]] * len(self.trace.sizes)
+        """By value that is not in memory, the products' results that only lie before it."""
+        for position, use, reads, makes in reversed(self._live):
+            if use is BufferUse.PRODUCT:
+                results.update(value for value in makes if self.in_memory[value])
+            elif use in INLINED:
+                [made] = makes
+                read = [[value] if value in results else behind[value] for value in reads]
+                both = list(dict.fromkeys(itertools.chain.from_iterable(read)))
+                if not self.in_memory[made]:
+                    behind[made] = both
+                elif position in self._ends:
+                    results.add(made)
+                    found[made] = both
+        return found
 
     def _has_maximum_alone(self, position: int, kernel: list[int]) -> bool:
         """Whether a shift is the last operation that reads the maximum it subtracts."""
@@ -169,8 +167,7 @@ class Kernels:
 
     def _find_kernels(self) -> None:
         """Walks the trace with the values in memory that each value is made from."""
-        trace, free, in_memory, buffer = self.trace, self.free, self._in_memory, self.buffer
-        at_end: list[tuple[int, ...]] = [()] * len(trace.sizes) if self._ends else []
+        trace, free, in_memory, buffer = self.trace, self.free, self.in_memory, self.buffer
         sources: list[tuple[int, ...]] = [()] * len(trace.sizes)
         for value in trace.inputs:
             sources[value] = (value,)
@@ -183,22 +180,6 @@ class Kernels:
                     read = found
                 elif found and found is not read and (len(found) > 1 or found[0] not in read):
                     read = tuple(dict.fromkeys(read + found))
-            if self._ends:
-                beside: tuple[int, ...] = ()
-                if use is not BufferUse.PRODUCT:
-                    beside = tuple(
-                        dict.fromkeys(
-                            source
-                            for value in reads
-                            for source in ((value,) if in_memory[value] or value in trace.inputs else at_end[value])
-                        )
-                    )
-                for value in makes:
-                    at_end[value] = beside
-                if use in INLINED and position in self._ends:
-                    self.read_at_end[makes[0]] = tuple(v for v in beside if self._is_product(v))
-                    self._products.add(makes[0])
-                if use is BufferUse.PRODUCT: self._products.add(makes[0])
             if use in INLINED:
                 made = makes[0]
                 if not in_memory[made] and len(read) <= _MOST_OPERANDS:

@@ -131,12 +131,12 @@ class MemoryProfile:
 
 
 def memory_profile(
-    module: ir.Module, shards: Shards | None = None, rules: MemoryRules = PACKED
+    module: ir.Module, shards: Shards | None = None, *, rules: MemoryRules = PACKED
 ) -> MemoryProfile:
     """The memory of a module whose calls are inlined, over its kernels; pure.
 
-    Its peak is that of `tracer.predict`. ``shards`` are found by Shardy's propagation where
-    they are not given. Raises NoEntryError where no function is known to be the program.
+    Its peak is that of `tracer.predict`, whose ``shards`` and ``rules`` these are. Raises
+    NoEntryError where no function is known to be the program.
     """
     main = walk.entry_function(module)
     graph = BlockGraph.of(main.regions[0].blocks[0], shards or Shards.of(module, rules))

@@ -49,12 +49,12 @@ class MemoryPrediction:
 
 
 def predict(
-    module: ir.Module, shards: Shards | None = None, rules: MemoryRules = PACKED
+    module: ir.Module, shards: Shards | None = None, *, rules: MemoryRules = PACKED
 ) -> MemoryPrediction:
     """The memory of a module whose calls are inlined; pure.
 
-    ``shards`` are found by Shardy's propagation where they are not given. Raises NoEntryError where
-    no function is known to be the program.
+    ``rules`` are the target's. ``shards``, which have them too, are found by Shardy's propagation
+    where they are not given. Raises NoEntryError where no function is known to be the program.
     """
     main = walk.entry_function(module)
     graph = BlockGraph.of(main.regions[0].blocks[0], shards or Shards.of(module, rules))
@@ -66,18 +66,13 @@ def prediction_of(graph: BlockGraph, trace: OpTrace, peak: Peak) -> MemoryPredic
     """The memory of a module, from its main block's graph, trace and peak."""
     returned = graph.ops[-1].operands
     outputs = [graph.size(graph.index[value]) for value in returned]
-    # Several results come back with a table of pointers to them.
-    table = _POINTER_BYTES * len(outputs) if len(outputs) > 1 else 0
     return MemoryPrediction(
         argument_bytes=sum(graph.size(value) for value in range(len(graph.block.arguments))),
-        output_bytes=sum(outputs) + table,
+        output_bytes=sum(outputs) + graph.shards.rules.table_bytes(len(outputs)),
         alias_bytes=sum(graph.size(value) for value, _ in trace.donations),
         temp_bytes=peak.bytes,
         peak=peak,
     )
-
-
-_POINTER_BYTES = 8
 
 
 def trace_block(
@@ -111,7 +106,7 @@ def trace_block(
     if unchanged:
         trace.reads = [[unchanged.get(value, value) for value in reads] for reads in trace.reads]
     _mark_narrowed(graph, trace)
-    if graph.shards.rules.shifts:
+    if graph.shards.rules.has_shifts:
         _mark_shifts(graph, trace)
     trace.inputs = frozenset(
         value for value, producer in enumerate(graph.producers) if producer == FROM_OUTSIDE
