@@ -7,6 +7,7 @@
 - An elementwise value that several kernels read is made again in each where it follows from one
   value in memory, and kept where it follows from several.
 - Values of the shape of a convolution's result have their channels along the lanes.
+- What is float32 and read by products alone, at the default precision, is kept in 16 bits.
 - A product that sums nothing is a multiplication; one of a matrix and a vector is a multiplication
   and a reduction.
 - What a gather reads is in memory while it runs, and made again for other readers. A scatter of
@@ -84,6 +85,7 @@ class TpuRules(MemoryRules):
             elif name == "stablehlo.scatter":
                 _refine_scatter(graph, trace, position)
         _lay_out_channels(graph, trace)
+        _narrow_for_products(graph, trace)
         _put_transposed_slices_in_memory(graph, trace)
         _keep_what_follows_from_several(graph, trace)
 
@@ -143,6 +145,45 @@ def _lay_out_channels(graph: BlockGraph, trace: OpTrace) -> None:
             trace.sizes[number] = padded.get(value.type, trace.sizes[number])
 
 
+_MOVES = frozenset({"stablehlo.reshape", "stablehlo.transpose"})
+
+
+def _narrow_for_products(graph: BlockGraph, trace: OpTrace) -> None:
+    """Halves float32 that products alone read: they take 16 bits of it."""
+    for value, is_for_products in enumerate(_for_products(graph)):
+        if (
+            is_for_products
+            and graph.producers[value] != FROM_OUTSIDE
+            and _element(graph.values[value]) == "f32"
+        ):
+            trace.sizes[value] //= 2
+
+
+def _for_products(graph: BlockGraph) -> list[bool]:
+    """By value, whether products alone read it, at the default precision."""
+    found = [False] * len(graph.values)
+    for value in range(len(graph.values) - 1, -1, -1):
+        users = graph.users[value]
+        found[value] = bool(users) and all(
+            _rounds(graph.ops[user])
+            or (graph.names[user] in _MOVES and found[graph.results[user][0]])
+            for user in users
+        )
+    return found
+
+
+def _rounds(op: ir.Operation) -> bool:
+    if op.name != "stablehlo.dot_general":
+        return False
+    precision = str(op.attributes.get("precision_config", ""))
+    return "HIGH" not in precision
+
+
+def _element(value: ir.Value) -> str:
+    type_ = value.type
+    return str(type_.element_type) if isinstance(type_, ir.RankedTensorType) else ""
+
+
 def _put_transposed_slices_in_memory(graph: BlockGraph, trace: OpTrace) -> None:
     owner = graph.block.owner.operation
     if owner.name != "stablehlo.while" or graph.block != owner.regions[1].blocks[0]:
@@ -155,11 +196,12 @@ def _put_transposed_slices_in_memory(graph: BlockGraph, trace: OpTrace) -> None:
 def _keep_what_follows_from_several(graph: BlockGraph, trace: OpTrace) -> None:
     """Marks as HEAVY what several kernels would make again from several values in memory.
 
-    From two it is made again where that is quick, but for the end of a product's kernel.
+    From two it is made again where that is quick. What a product's kernel can end with is kept.
     """
     kernels, sizes = Kernels(trace), trace.sizes
     sources: list[frozenset[int]] = [frozenset()] * len(sizes)
     slow = [False] * len(sizes)
+    for_products = _for_products(graph)
     ending = _read_by_one_kernel(trace, kernels)
     for value in trace.inputs:
         sources[value] = frozenset({value})
@@ -173,7 +215,8 @@ def _keep_what_follows_from_several(graph: BlockGraph, trace: OpTrace) -> None:
         read = frozenset().union(*[sources[value] for value in reads])
         slow[made] = _is_slow(graph.names[position]) or any(slow[value] for value in reads)
         large = {value for value in read if sizes[value] * _SMALL >= sizes[made]}
-        is_kept = len(large) > 2 or (len(large) == 2 and (slow[made] or bool(large & ending)))
+        ends = bool(large & ending) and for_products[made] and not slow[made]
+        is_kept = len(large) > 2 or (len(large) == 2 and (slow[made] or large & ending)) or ends
         if is_kept and use is BufferUse.FUSED and made in kernels.branches:
             kept = _before_widening(graph, trace, kernels, position)
             trace.uses[kept] = BufferUse.HEAVY
