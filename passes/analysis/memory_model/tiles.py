@@ -4,8 +4,8 @@ The two fastest axes of a layout are cut into tiles of (8, 128) elements, of few
 axis is shorter, and padded to whole ones. XLA chooses the two so that a value pads least, and the
 model takes them to be these for all values.
 
-Measured: arguments and results of 45 shapes in 8 types, libtpu 0.0.42 and 0.0.50.1, by the buffer
-assignment that XLA:TPU dumps.
+Measured: arguments and results of 50 shapes in 8 types on v5e, v5p and v6e, libtpu 0.0.42, by the
+buffer assignment that XLA:TPU dumps.
 """
 
 from __future__ import annotations

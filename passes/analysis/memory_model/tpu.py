@@ -6,6 +6,7 @@
   a slice. What such an end writes may lie where a product that it reads lies.
 - An elementwise value that several kernels read is made again in each where it follows from one
   value in memory, and kept where it follows from several.
+- What a convolution with a window reads is kept where it is slow to make.
 - Values of the shape of a convolution's result have their channels along the lanes.
 - What is float32 and read by products alone, at the default precision, is kept in 16 bits.
 - A product that sums nothing is a multiplication; one of a matrix and a vector is a multiplication
@@ -214,6 +215,10 @@ def _keep_what_follows_from_several(graph: BlockGraph, trace: OpTrace) -> None:
         made = makes[0]
         read = frozenset().union(*[sources[value] for value in reads])
         slow[made] = _is_slow(graph.names[position]) or any(slow[value] for value in reads)
+        if slow[made] and use is BufferUse.FUSED and _is_read_by_window(graph, made):
+            trace.uses[position] = BufferUse.REDUCTION
+            sources[made] = frozenset({made})
+            continue
         large = {value for value in read if sizes[value] * _SMALL >= sizes[made]}
         ends = bool(large & ending) and for_products[made] and not slow[made]
         is_kept = len(large) > 2 or (len(large) == 2 and (slow[made] or large & ending)) or ends
@@ -235,6 +240,20 @@ def _read_by_one_kernel(trace: OpTrace, kernels: Kernels) -> set[int]:
         for value in makes
         if value not in kernels.branches
     }
+
+
+def _is_read_by_window(graph: BlockGraph, value: int) -> bool:
+    """Whether a convolution reads the value for several elements of its result each."""
+    return any(
+        graph.names[user] == "stablehlo.convolution" and _has_window(graph.ops[user])
+        for user in graph.users[value]
+    )
+
+
+def _has_window(op: ir.Operation) -> bool:
+    numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
+    kernel = ir.RankedTensorType(op.operands[1].type).shape
+    return any(kernel[axis] > 1 for axis in numbers.kernel_spatial_dimensions)
 
 
 def _is_slow(name: str) -> bool:
