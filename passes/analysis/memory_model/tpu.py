@@ -30,7 +30,7 @@ from hloom.passes.analysis.block_graph import FROM_OUTSIDE, BlockGraph
 from hloom.passes.analysis.memory_model.fusion import INLINED, Kernels
 from hloom.passes.analysis.memory_model.layouts import transposed_stacks
 from hloom.passes.analysis.memory_model.memory_rules import MemoryRules
-from hloom.passes.analysis.memory_model.tiles import tiled_bytes
+from hloom.passes.analysis.memory_model.tiles import LANES, tiled_bytes
 from hloom.passes.analysis.memory_model.trace import OpTrace
 from hloom.passes.ir.op_facts import BufferUse
 from hloom.passes.ir.ops import buffer_use_of, facts_of
@@ -189,7 +189,7 @@ def _put_transposed_slices_in_memory(graph: BlockGraph, trace: OpTrace) -> None:
     owner = graph.block.owner.operation
     if owner.name != "stablehlo.while" or graph.block != owner.regions[1].blocks[0]:
         return
-    for _, slices in transposed_stacks(owner):
+    for _, slices in transposed_stacks(owner, LANES):
         for one in slices:
             trace.uses[graph.producers[graph.index[one.results[0]]]] = BufferUse.REDUCTION
 
