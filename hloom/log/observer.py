@@ -14,11 +14,13 @@ from hloom.log.notebook import Output
 from hloom.log.settings import has_weight, min_bytes
 from hloom.log.terminal import board, is_interactive
 from hloom.policy import first_time
+from hloom.units import refused as shown_refusal
 from hloom.units import seconds as shown_seconds
 from hloom.units import size
 
 if TYPE_CHECKING:
     from hloom._jax.executables import MemoryFigures
+    from hloom._jax.out_of_memory import OutOfMemory
     from hloom.passes.framework.base import Target
     from hloom.passes.framework.errors import PassError
     from hloom.passes.framework.feedback import PlanRecord
@@ -76,6 +78,14 @@ class ProgramLog(CompileObserver):
     def attempted(self, number: int, figures: MemoryFigures, seconds: float) -> None:
         if self._attempt and figures.temp_bytes is not None:
             self._show(f"{self._attempt} has {size(figures.temp_bytes)}, planning")
+
+    @_harmless
+    def refused(self, number: int, memory: OutOfMemory) -> None:
+        if not self._attempt:
+            return
+        line = f"{self._attempt} {shown_refusal(memory.used_bytes, memory.limit_bytes)}"
+        if not self._show(f"{line}, planning"):
+            tell(line)
 
     @_harmless
     def settled(self) -> None:
