@@ -100,6 +100,10 @@ class ProgramLog(CompileObserver):
         self, pipeline: Pipeline, target: Target, record: CompileRecord, executable: Any
     ) -> None:
         board.drop(self)
+        for step in pipeline.passes:
+            nothing = step.nothing_on(record.platform)
+            if nothing is not None and first_time(f"{step.name} on {record.platform}"):
+                tell(f"{self._process}'{step.name}' {nothing.summary()}")
         if _is_news(pipeline, record):
             self._finish(f"{self._process}{record.headline}")
         if record.dump_dir is not None and record.fell_back is None:

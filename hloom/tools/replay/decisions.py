@@ -93,7 +93,7 @@ class Replayed:
 
     def _plan(self, module: ir.Module, target: Target) -> Plan:
         if not isinstance(self.step, MeasuredPass):
-            return self.step.plan(module, target)
+            return self.step.nothing_on(target.platform) or self.step.plan(module, target)
         if self._planner is None:
             # The module is edited soon, and the planner reads its own for all plans to come.
             self._planner = self.step.planner(clone_module(module), target)
