@@ -3,7 +3,7 @@
 XLA:TPU checks a program's memory while it compiles, and raises RESOURCE_EXHAUSTED with a text. The
 memory that it names is of arguments, results and temporaries together, as in the figures of an
 executable: of a program that a v5e refuses it is within 4 % of the peak that a v6e has, which
-tests/compiling/test_refused_by_a_tpu.py compares. It has three digits or four, so that it is exact
+tests/targets/test_tpu_refusals.py compares. It has three digits or four, so that it is exact
 to 10 MiB or so.
 """
 
