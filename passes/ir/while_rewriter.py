@@ -39,17 +39,12 @@ class Replacements:
 
     def note_clones(self, clones: Mapping[ir.Value, ir.Value]) -> None:
         """Notes the results of clones by what they are clones of, and what is inside of both."""
-        inside = {
-            new.owner.operation.results[0]: old.owner.operation
-            for old, new in clones.items()
-            if new.owner.operation.regions
-        }
         for old, new in clones.items():
             self.note_like([new], old)
-        for first, old_op in inside.items():
-            pairs = zip(_inner(old_op), _inner(first.owner.operation), strict=True)
-            for old, new in pairs:
-                self.note_like([new], old)
+            if ir.OpResult(old).result_number == 0:
+                clone, op = (ir.OpResult(value).owner.operation for value in (new, old))
+                for made, planned in zip(_inner(clone), _inner(op), strict=True):
+                    self.note_like([made], planned)
 
     def op(self, planned: ir.Operation) -> ir.Operation:
         """What stands for a planned operation now: a loop may have been replaced several times."""
@@ -170,9 +165,9 @@ class WhileRewriter:
             old.blocks[0].append_to(region)
         for made, value in self.like:
             replaced.note_like(made, value)
+        results: list[ir.Value] = [*op.results, *self.operands[len(op.results) :]]
         for number, position in self._positions.items():
-            old = op.results[number] if number < len(op.results) else self.operands[number]
-            replaced.note_like([new.results[position]], old)
+            replaced.note_like([new.results[position]], results[number])
         for number, result in enumerate(op.results):
             if number not in self.dropped:
                 replaced.values[result] = new.results[self.position(number)]
@@ -187,7 +182,8 @@ def _inner(op: ir.Operation) -> Iterator[ir.Value]:
         for block in region.blocks:
             yield from block.arguments
             for view in block.operations:
-                yield from view.operation.results
+                results: Iterable[ir.Value] = view.operation.results
+                yield from results
                 yield from _inner(view.operation)
 
 

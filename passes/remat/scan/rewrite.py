@@ -20,9 +20,11 @@ from hloom.passes.analysis.loops.pairs import Residual
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import remap_operands
 from hloom.passes.ir.locations import rematerialized
+from hloom.passes.ir.mesh import is_partitioned
 from hloom.passes.ir.ops import facts_of
 from hloom.passes.ir.while_rewriter import Replacements, WhileRewriter, integer_like
 from hloom.passes.remat.block.rewrite import clone_before, erase_dead
+from hloom.passes.remat.scan.merge import merge_clones
 from hloom.passes.remat.scan.plan import Link, PairPlan, ScanPlan
 from hloom.passes.remat.scan.sites import BodySite
 
@@ -63,6 +65,8 @@ def finish_scans(replaced: Replacements) -> None:
     for old in reversed(replaced.ops):
         _erase_with_readers(old)
     for block in replaced.bodies:
+        if is_partitioned(block.owner.operation):
+            merge_clones(block)
         _erase_dead_inside(block)
     for block in blocks:
         erase_dead(block)
