@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PARALLEL = -n $(WORKERS) --dist worksteal --durations=25
 WORKERS := 2
 
-.PHONY: help demo test test-all test-oldest test-newest test-h100 test-wheel test-built-wheel lint bench wheel gpu clean
+.PHONY: help demo test test-all test-oldest test-newest test-h100 test-tpu test-wheel test-built-wheel lint bench wheel gpu clean
 
 help:
 	@echo 'make demo         train a small GPT twice, hloom off and on, and compare (2 minutes)'
@@ -29,6 +29,7 @@ help:
 	@echo 'make test-oldest  the tests on $(OLDEST_JAX)'
 	@echo 'make test-newest  the tests on $(NEWEST_JAX), which needs Python >= 3.12'
 	@echo 'make test-h100    the tests that compile for an H100, without one (downloads 2 GB)'
+	@echo 'make test-tpu     the tests that compile for TPUs, without one (downloads 200 MB)'
 	@echo 'make wheel        the sdist and a manylinux wheel of it, into build/wheels'
 	@echo 'make test-wheel   that wheel in a fresh environment, away from this checkout'
 	@echo 'make bench        measure again what benchmarks/results holds (hours; downloads 2 GB)'
@@ -61,15 +62,19 @@ test-oldest test-newest: WORKERS := 3
 # CASES=all runs all.
 test-oldest: CASES := others
 test-oldest: .venv/dev.stamp
-	.venv/bin/python -m pytest $(PARALLEL) -q -rs -m 'not h100' --cases=$(CASES)
+	.venv/bin/python -m pytest $(PARALLEL) -q -rs -m 'not h100 and not tpu' --cases=$(CASES)
 
 # Without what says that it does not depend on the version of JAX: test-oldest runs that.
 test-newest: CASES := third
 test-newest: .venv-newest/dev.stamp
-	.venv-newest/bin/python -m pytest $(PARALLEL) -q -rs -m 'not h100 and not once' --cases=$(CASES)
+	.venv-newest/bin/python -m pytest $(PARALLEL) -q -rs -m 'not h100 and not tpu and not once' --cases=$(CASES)
 
 test-h100: .venv/cuda13.stamp
 	.venv/bin/python -m pytest $(PARALLEL) -q -rs -m h100
+
+# One compile for a TPU takes both cores: one after the other, and each test ends after five minutes.
+test-tpu: .venv/tpu.stamp
+	.venv/bin/python -m pytest --durations=10 -q -rs -m tpu --timeout 300
 
 bench: devices := --xla_force_host_platform_device_count
 bench: .venv/cuda13.stamp .venv-newest/cuda13.stamp
@@ -127,11 +132,17 @@ gpu:
 .venv/cuda13.stamp: .venv/dev.stamp
 	$(call install,.venv,'$(subst jax,jax[cuda13],$(OLDEST_JAX))')
 
+.venv/tpu.stamp: .venv/dev.stamp
+	$(call install,.venv,'$(subst jax,jax[tpu],$(OLDEST_JAX))')
+
 .venv-newest/dev.stamp: pyproject.toml $(NATIVE) | .venv-newest/bin/python
 	$(call install,.venv-newest,'$(NEWEST_JAX)' -e '.[demo$(,)dev]')
 
 .venv-newest/cuda13.stamp: .venv-newest/dev.stamp
 	$(call install,.venv-newest,'$(subst jax,jax[cuda13],$(NEWEST_JAX))')
+
+.venv-newest/tpu.stamp: .venv-newest/dev.stamp
+	$(call install,.venv-newest,'$(subst jax,jax[tpu],$(NEWEST_JAX))')
 
 .venv/bin/python:
 	$(call make-venv,.venv,3.11)

@@ -27,7 +27,9 @@ VARIABLES = frozenset(
 )
 """What a user sets."""
 
-_OTHERS = frozenset({"HLOOM_FAKE_OLD_DRIVER", "HLOOM_SKIP_H100", "JAX_HLOOM_STEP"})
+_OTHERS = frozenset(
+    {"HLOOM_FAKE_OLD_DRIVER", "HLOOM_SKIP_H100", "HLOOM_SKIP_TPU", "JAX_HLOOM_STEP"}
+)
 """What the tests and JAX's own flag read."""
 
 _PREFIXES = ("HLOOM_", "JAX_HLOOM_")

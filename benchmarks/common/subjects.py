@@ -46,17 +46,25 @@ class Subject:
     lower: Callable[[str | None, Any], Any]
 
 
-def _gpt(scanned: bool) -> Subject:
-    return _gpt_titled(f"GPT, 12 layers {'scanned' if scanned else 'unrolled'}", scanned)
+def _gpt(scanned: bool, layers: int = 12) -> Subject:
+    title = f"GPT, {layers} layers {'scanned' if scanned else 'unrolled'}"
+    return _gpt_titled(title, scanned, layers=layers)
 
 
 def _gpt_titled(
-    title: str, scanned: bool, *, as_it_is: str | None = None, vocabulary: int = 8192
+    title: str,
+    scanned: bool,
+    *,
+    as_it_is: str | None = None,
+    layers: int = 12,
+    vocabulary: int = 8192,
 ) -> Subject:
     """A GPT that has a policy on its blocks already, or none."""
 
     def lower(policy: str | None, sharding: Any) -> Any:
-        program = Gpt(scanned=scanned, policy=policy or as_it_is, vocabulary=vocabulary)
+        program = Gpt(
+            scanned=scanned, policy=policy or as_it_is, layers=layers, vocabulary=vocabulary
+        )
         return program.lower(sharding)
 
     return Subject(title, scanned, lower)
@@ -117,3 +125,10 @@ HARD_SUBJECTS = {
 }
 """Large loss heads, gradients of gradients, layers that are no plain blocks, and layers that have a
 checkpoint as they are."""
+
+TPU_SUBJECTS = {
+    "gpt_unrolled": _gpt(scanned=False, layers=4),
+    "gpt_scanned": _gpt(scanned=True, layers=4),
+    **{name: SUBJECTS[name] for name in ("llama", "mixture_of_experts", "resnet")},
+}
+"""What is compiled for TPUs: fewer layers of a GPT, since a compile takes a minute."""

@@ -2,11 +2,12 @@
 
     python -m benchmarks.frontier [PROGRAM ...]    (needs the extras cuda13 and demo; no GPU; some
                                                    minutes for each program on a small machine)
+    python -m benchmarks.frontier --target v5p     (needs the extras tpu and demo; no TPU)
 
-Writes benchmarks/results/frontier_h100.json, which keeps one entry for each version of JAX it was
-run with, the same as tables in .md, and a plot for each version in .svg. What is measured takes the
-place of what is there; of other programs and passes that stays. XLA's figures of each module are
-kept in build/frontier/: a run that was cut short compiles nothing of it again.
+Writes benchmarks/results/frontier_h100.json (frontier_v5p.json), which keeps one entry for each
+version of JAX it was run with, the same as tables in .md, and a plot for each version in .svg. What
+is measured takes the place of what is there; of other programs and passes that stays. XLA's figures
+of each module are kept in build/frontier/: a run that was cut short compiles nothing of it again.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from benchmarks.common.subjects import POLICIES, Subject
 from benchmarks.frontier.compiles import ROOT, Compiles, without_place
 from benchmarks.frontier.points import BudgetPoint, Point, budgets_between
 from benchmarks.frontier.store import PASSES, Store
-from benchmarks.frontier.yardsticks import H100
+from benchmarks.frontier.yardsticks import H100, YARDSTICKS
 from hloom.passes.framework import registry
 from hloom.passes.framework.errors import PassError
 from hloom.passes.framework.options import print_bytes
@@ -36,22 +37,24 @@ QUICK_BUDGETS = 4
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measures with the JAX that runs this, and writes the files; 1 where a pass failed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.frontier")
-    parser.add_argument("programs", nargs="*", metavar="PROGRAM", help=", ".join(H100.programs))
+    parser.add_argument("programs", nargs="*", metavar="PROGRAM", help="all where none is named")
+    parser.add_argument("--target", choices=YARDSTICKS, default=H100.target, help="what for")
     parser.add_argument("--passes", help="names of passes with a budget, with commas between")
-    parser.add_argument("--budgets", type=int, default=H100.budgets, help="how many, about")
+    parser.add_argument("--budgets", type=int, help="how many, about")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_BUDGETS} budgets")
     chosen = parser.parse_args(arguments)
-    programs = H100.programs
+    yardstick = YARDSTICKS[chosen.target]
+    programs = yardstick.programs
     if unknown := set(chosen.programs) - programs.keys():
         parser.error(f"no program {', '.join(sorted(unknown))}; wants {', '.join(programs)}")
     passes = chosen.passes.split(",") if chosen.passes else _known_passes()
     if unknown := set(passes) - set(registry.names()):
         parser.error(f"no pass {', '.join(sorted(unknown))}")
     deviceless.prepare()
-    sharding = deviceless.placement(H100.target)
-    file = ROOT / "build" / "frontier" / H100.target / f"{jaxlib.__version__}.json"
-    compiles, store = Compiles(sharding, file), Store(H100)
-    count = QUICK_BUDGETS if chosen.quick else chosen.budgets
+    sharding = deviceless.placement(yardstick.target)
+    file = ROOT / "build" / "frontier" / yardstick.target / f"{jaxlib.__version__}.json"
+    compiles, store = Compiles(sharding, file), Store(yardstick)
+    count = QUICK_BUDGETS if chosen.quick else chosen.budgets or yardstick.budgets
     failed = False
     for name in chosen.programs or programs:
         run = _Run(name, programs[name], compiles, sharding)

@@ -32,7 +32,7 @@ _NOT_TRIED = (
 )
 _KEEPS_CHECKPOINTS = "`remat` leaves a user's checkpoints as they are; `fit` undoes them"
 
-REASONS: dict[tuple[str, str, str], str] = {
+_ON_H100: dict[tuple[str, str, str], str] = {
     ("gpt_scanned", "remat", "dots_with_no_batch_dims_saveable"): _FOR_TIME,
     ("gpt_scanned", "remat", "nothing_saveable"): (
         "the plan nearest to the budget takes more: 1138 MiB on jax 0.10.2, 1161 on 0.12; the "
@@ -99,3 +99,6 @@ REASONS: dict[tuple[str, str, str], str] = {
     ("checkpointed_gpt", "remat", "dots_saveable"): _KEEPS_CHECKPOINTS,
     ("checkpointed_gpt", "remat", "dots_with_no_batch_dims_saveable"): _KEEPS_CHECKPOINTS,
 }
+
+REASONS = {"h100_sxm": _ON_H100}
+"""By name of the target."""

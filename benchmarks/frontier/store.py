@@ -93,13 +93,14 @@ def frontiers(yardstick: Yardstick, programs: dict[str, dict[str, Any]]) -> dict
             for each, measured in entry["passes"].items()
         }
         failures = [measured["failures"] for measured in entry["passes"].values()]
+        reasons = REASONS.get(yardstick.target, {})
         found[name] = Frontier(
             title=yardstick.programs[name].title,
             none=none,
             policies=policies,
             passes=passes,
             failures={spec: reason for each in failures for spec, reason in each.items()},
-            reasons={(n, policy): why for (of, n, policy), why in REASONS.items() if of == name},
+            reasons={(n, policy): why for (of, n, policy), why in reasons.items() if of == name},
         )
     return found
 

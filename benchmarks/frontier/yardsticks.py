@@ -1,11 +1,11 @@
-"""The device that frontiers are compiled for, which is not present, and the programs for it."""
+"""The devices that frontiers are compiled for, none of them present, and the programs of each."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
 
-from benchmarks.common.subjects import HARD_SUBJECTS, SUBJECTS, Subject
+from benchmarks.common.subjects import HARD_SUBJECTS, SUBJECTS, TPU_SUBJECTS, Subject
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,3 +28,6 @@ class Yardstick:
 
 
 H100 = Yardstick("h100_sxm", "an H100", "frontier_h100", SUBJECTS | HARD_SUBJECTS, 10)
+V5P = Yardstick("v5p", "a TPU v5p", "frontier_v5p", TPU_SUBJECTS, 6)
+
+YARDSTICKS = {each.target: each for each in (H100, V5P)}

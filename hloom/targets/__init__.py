@@ -1,96 +1,90 @@
 """The devices that hloom can plan and compile for without having one.
 
-Each `<name>.txtpb` here describes one GPU to XLA: a `GpuTargetConfigProto` in text form, as
-`jax.experimental.topologies.get_topology_desc(target_config=…)` takes it. The `<name>.toml` beside
-it has the figures that hloom's passes plan with.
+Each `<name>.toml` here has the figures that hloom's passes plan with. How XLA is told of the device
+depends on its platform: of a GPU by the `<name>.txtpb` beside it, a `GpuTargetConfigProto` in text
+form, as `jax.experimental.topologies.get_topology_desc(target_config=…)` takes it; of a TPU by the
+name of a topology, which the figures give.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import tomllib
-from collections.abc import Callable
+import math
 from importlib import resources
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
-from hloom.passes.analysis.cost import Speed
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.errors import did_you_mean
-from hloom.targets import gpu_speed
+from hloom.targets import figures as target_figures
+from hloom.targets.figures import TargetError, usable_bytes
+
+__all__ = [
+    "TargetError", "described_platform", "device_kinds", "load", "names", "text", "topology",
+    "usable_bytes",
+]  # fmt: skip
 
 _SUFFIX, _FIGURES = ".txtpb", ".toml"
 
-_KINDS: dict[str, Callable[[Any], bool]] = {
-    "a text": lambda value: isinstance(value, str),
-    "a positive whole number": lambda value: type(value) is int and value > 0,
-    "a positive number": lambda value: type(value) in (int, float) and value > 0,
-    "[major, minor]": lambda value: isinstance(value, list) and list(map(type, value)) == [int] * 2,
-}
-
-_NEEDED = {
-    "platform": "a text",
-    "device_kind": "a text",
-    "memory_bytes": "a positive whole number",
-}
-_KNOWN = _NEEDED | {
-    "compute_capability": "[major, minor]",
-    "core_count": "a positive whole number",
-    "clock_hz": "a positive number",
-    "bytes_per_s": "a positive number",
-    "host_bytes_per_s": "a positive number",
-}
-"""The figures of a target, with the kind of value of each."""
-
-_USABLE_PERCENT = 80
-"""What a program may take of a device's memory where no allocator is there to tell its limit.
-
-XLA:GPU schedules for this share of a described device
-(xla/service/gpu/gpu_hlo_schedule.cc, GetSchedulerMemoryLimit), and leaves the rest to the CUDA
-context, the libraries' workspaces and NCCL. JAX's 75 % is only what its allocator takes at the
-start of a process by default; jobs that need memory raise it.
-"""
-
-
-class TargetError(ValueError):
-    """A target that is not known, or whose description cannot be read; the text says which."""
-
 
 def names() -> tuple[str, ...]:
-    """Every target known by name, sorted: "cpu", and one for each description in this folder."""
+    """Every target known by name, sorted: "cpu", and one for each file of figures here."""
     described = (
-        entry.name.removesuffix(_SUFFIX)
+        entry.name.removesuffix(_FIGURES)
         for entry in resources.files(__name__).iterdir()
-        if entry.name.endswith(_SUFFIX)
+        if entry.name.endswith(_FIGURES)
     )
     return tuple(sorted(("cpu", *described)))
+
+
+def described_platform(name: str) -> str:
+    """The platform of a known device, by JAX's name, e.g. "cuda" of "h100_sxm".
+
+    Raises TargetError where the name is unknown.
+    """
+    return "cpu" if name == "cpu" else str(_figures(name)["platform"])
 
 
 def text(name: str) -> str:
     """The description of a known GPU, for XLA.
 
-    Raises TargetError where the name is unknown, and for "cpu", which needs no description.
+    Raises TargetError where the name is unknown, and for "cpu" and TPUs, which have none.
     """
     if name == "cpu":
         raise TargetError("target 'cpu' has no description: XLA takes the host as it is.")
-    if name not in names():
-        raise TargetError(_unknown(name))
+    if _figures(name)["platform"] == "tpu":
+        raise TargetError(f"target '{name}' has no description: XLA knows it by its topologies.")
     return resources.files(__name__).joinpath(name + _SUFFIX).read_text(encoding="utf-8")
 
 
-def usable_bytes(memory_bytes: int) -> int:
-    """What a program may take of a device of which nothing but its memory is known."""
-    return memory_bytes * _USABLE_PERCENT // 100
+def topology(name: str, devices: int) -> str:
+    """The smallest topology of a known TPU with that many devices, by XLA's name: "v5p:2x2x1".
 
-
-def device_kind(name: str) -> str:
-    """What JAX calls the kind of a known GPU, e.g. "NVIDIA H100 80GB HBM3".
-
-    Raises TargetError as `text` does.
+    Raises TargetError where the name is unknown or of no TPU, and where none has that many.
     """
-    text(name)
-    return str(_figures(resources.files(__name__).joinpath(name + _FIGURES))["device_kind"])
+    known = [] if name == "cpu" else _figures(name).get("topologies", [])
+    if not known:
+        raise TargetError(f"target '{name}' has no topologies: they are TPUs'.")
+    by_devices = {_devices_of(one): one for one in known}
+    fitting = [count for count in by_devices if count >= devices]
+    if not fitting:
+        most = max(by_devices)
+        raise TargetError(f"target '{name}' has at most {most} devices here, not {devices}.")
+    return str(by_devices[min(fitting)])
+
+
+def _devices_of(topology_name: str) -> int:
+    _, _, shape = topology_name.partition(":")
+    return math.prod(map(int, shape.split("x")))
+
+
+def device_kinds(name: str) -> tuple[str, ...]:
+    """What JAX calls the kind of a known device, e.g. "NVIDIA H100 80GB HBM3", by any version.
+
+    Raises TargetError where the name is unknown, and for "cpu".
+    """
+    if name == "cpu":
+        raise TargetError("target 'cpu' is no kind of device: XLA takes the host as it is.")
+    return target_figures.device_kinds(_figures(name))
 
 
 def load(name_or_path: str) -> Target:
@@ -104,9 +98,7 @@ def load(name_or_path: str) -> Target:
     if name_or_path == "cpu":
         return Target()
     if "/" not in name_or_path and not name_or_path.endswith((_SUFFIX, _FIGURES)):
-        text(name_or_path)
-        file = resources.files(__name__).joinpath(name_or_path + _FIGURES)
-        return _target(name_or_path, _figures(file))
+        return target_figures.target_of(name_or_path, _figures(name_or_path))
     path = Path(name_or_path)
     if not path.exists():
         raise TargetError(f"{path}: No such file or directory")
@@ -116,50 +108,13 @@ def load(name_or_path: str) -> Target:
             f"{path}: {figures.name} is not beside it, which has the figures that hloom plans "
             "with. Write one, with hloom/targets/h100_sxm.toml for an example."
         )
-    return _target(path.stem, _figures(figures))
+    return target_figures.target_of(path.stem, target_figures.read(figures))
 
 
-def _target(name: str, figures: dict[str, Any]) -> Target:
-    capability = tuple(figures["compute_capability"]) if "compute_capability" in figures else None
-    speed = Speed()
-    if capability is not None and "core_count" in figures:
-        speed = gpu_speed.of_gpu(
-            capability,
-            figures["core_count"],
-            clock_hz=figures.get("clock_hz"),
-            bytes_per_s=figures.get("bytes_per_s"),
+def _figures(name: str) -> dict[str, Any]:
+    if name not in names():
+        raise TargetError(
+            f"unknown target '{name}'.{did_you_mean(name, names())} Targets: {', '.join(names())}. "
+            f"A path of a description works too, such as ./{name}{_FIGURES}"
         )
-    if "host_bytes_per_s" in figures:
-        speed = dataclasses.replace(speed, host_bytes_per_s=figures["host_bytes_per_s"])
-    return Target(
-        platform=figures["platform"],
-        name=name,
-        memory_bytes=figures["memory_bytes"],
-        usable_bytes=usable_bytes(figures["memory_bytes"]),
-        speed=speed,
-        compute_capability=capability,
-    )
-
-
-def _figures(file: Traversable) -> dict[str, Any]:
-    """The figures in a file. Raises TargetError where there are not those of a target."""
-    try:
-        figures = tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise TargetError(f"{file}: {error.strerror}") from error
-    except ValueError as error:
-        raise TargetError(f"{file}: not a file of TOML: {error}") from error
-    for name in (*_NEEDED, *figures):
-        if name not in _KNOWN:
-            raise TargetError(f"{file}: {name} is no figure.{did_you_mean(name, _KNOWN)}")
-        if not _KINDS[_KNOWN[name]](figures.get(name)):
-            got = repr(figures[name]) if name in figures else "nothing"
-            raise TargetError(f"{file}: {name} is {_KNOWN[name]}, got {got}")
-    return figures
-
-
-def _unknown(name: str) -> str:
-    return (
-        f"unknown target '{name}'.{did_you_mean(name, names())} Targets: {', '.join(names())}. "
-        f"A path of a description works too, such as ./{name}{_SUFFIX}"
-    )
+    return target_figures.read(resources.files(__name__).joinpath(name + _FIGURES))

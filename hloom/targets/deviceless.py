@@ -1,7 +1,7 @@
-"""Compiling for a GPU of this folder on a machine that has none.
+"""Compiling for a device of this folder on a machine that has none.
 
-XLA then runs its real GPU passes, scheduling and buffer assignment; its memory figures are exact
-and the same on every machine. Lower the function with arguments placed by `placement`:
+XLA then runs the real passes of that device, scheduling and buffer assignment; its memory figures
+are exact and the same on every machine. Lower the function with arguments placed by `placement`:
 
     prepare()
     argument = jax.ShapeDtypeStruct((8, 8), "float32", sharding=placement("h100_sxm"))
@@ -10,16 +10,30 @@ and the same on every machine. Lower the function with arguments placed by `plac
 
 from __future__ import annotations
 
+import os
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import jax
+import numpy as np
 from jax.experimental import topologies
 
 from hloom import targets
 
 _PLUGINS = ("jax_cuda13_plugin", "jax_cuda12_plugin")
 _DRIVER = Path("/dev/nvidiactl")
+_TPU_DEVICES = (Path("/dev/accel0"), Path("/dev/vfio/0"))
+
+_WITHOUT_TPU = {
+    # Neither a machine of Google's cloud nor a driver is asked what TPU there is.
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_ACCELERATOR_TYPE": "v5p-8",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    # Else a second process that has loaded libtpu would fail: it takes the TPU for itself.
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+}
+"""What libtpu wants to know where there is no TPU; any type does for every topology."""
 
 
 class MissingCompilerError(RuntimeError):
@@ -27,42 +41,72 @@ class MissingCompilerError(RuntimeError):
 
 
 def prepare() -> None:
-    """Lets JAX's CUDA plugin start on a machine without a GPU. Call it before JAX is used.
+    """Lets JAX's plugins start on a machine without their devices. Call it before JAX is used.
 
-    The plugin looks for a driver, and gives up without one, unless JAX is told to run on
-    something else. So on a machine without a driver, where the program did not choose its
-    platforms itself, this chooses the CPU; anywhere else it does nothing.
+    The CUDA plugin looks for a driver and libtpu for a TPU, and JAX gives up without, unless it is
+    told to run on something else. So on a machine with neither, where the program did not choose
+    its platforms itself, this chooses the CPU; anywhere else it does nothing.
     """
     chosen = jax.config.jax_platforms  # type: ignore[attr-defined] # made when JAX is imported
-    if not chosen and not _DRIVER.exists():
+    if not chosen and not _DRIVER.exists() and not _has_tpu():
         jax.config.update("jax_platforms", "cpu")
 
 
 def placement(target: str) -> jax.sharding.NamedSharding:
-    """A sharding that puts a whole array on one device of the target, e.g. "h100_sxm".
+    """A sharding that puts a whole array on one device of the target, e.g. "h100_sxm" or "v5p".
 
     Raises hloom.targets.TargetError where the target is unknown, and MissingCompilerError where
-    JAX's CUDA plugin is not installed or did not start.
+    JAX's plugin for it is not installed or did not start.
     """
     return jax.sharding.NamedSharding(mesh(target, 1), jax.sharding.PartitionSpec())
 
 
 def mesh(target: str, devices: int) -> jax.sharding.Mesh:
-    """That many devices of the target in one machine, as a mesh of one axis, "device".
+    """That many devices of the target as a mesh of one axis, "device".
 
-    Raises as `placement` does.
+    GPUs are in one machine; TPUs are the first of the smallest slice that has so many.
+
+    Raises as `placement` does, and TargetError where no slice of TPUs has so many.
     """
+    find = _tpus if targets.described_platform(target) == "tpu" else _gpus
+    return jax.sharding.Mesh(np.asarray(find(target, devices)), ("device",))
+
+
+def _gpus(target: str, devices: int) -> list[Any]:
     description = targets.text(target)
     try:
         topology = topologies.get_topology_desc(
             platform="cuda", target_config=description, topology=f"1x1x{devices}"
         )
     except NotImplementedError as error:
-        raise MissingCompilerError(_remedy(target)) from error
-    return topologies.make_mesh(topology, (devices,), ("device",))
+        raise MissingCompilerError(_cuda_remedy(target)) from error
+    return list(topology.devices)
 
 
-def _remedy(target: str) -> str:
+def _tpus(target: str, devices: int) -> list[Any]:
+    name = targets.topology(target, devices)
+    if find_spec("libtpu") is None:
+        raise MissingCompilerError(
+            f"compiling for {target} needs the package libtpu, which is not installed: "
+            "pip install 'hloom[tpu]' (about 200 MB; no TPU is needed)"
+        )
+    if not _has_tpu():
+        for variable, value in _WITHOUT_TPU.items():
+            os.environ.setdefault(variable, value)
+    try:
+        topology = topologies.get_topology_desc(platform="tpu", topology_name=name)
+    except RuntimeError as error:
+        raise MissingCompilerError(
+            f"compiling for {target}: libtpu is installed but does not tell of {name}: {error}"
+        ) from error
+    return list(topology.devices[:devices])
+
+
+def _has_tpu() -> bool:
+    return any(device.exists() for device in _TPU_DEVICES)
+
+
+def _cuda_remedy(target: str) -> str:
     if any(find_spec(plugin) for plugin in _PLUGINS):
         return (
             f"compiling for {target} needs JAX's CUDA plugin, which is installed but did not "

@@ -83,7 +83,7 @@ def _speed(facts: DeviceFacts) -> Speed:
 def _described(platform: str, kind: str) -> Target | None:
     """The description in this folder of that kind of device; None where there is none."""
     for name in targets.names():
-        if name != "cpu" and targets.device_kind(name) == kind:
+        if name != "cpu" and kind in targets.device_kinds(name):
             target = targets.load(name)
             if target.platform == platform:
                 return target

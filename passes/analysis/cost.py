@@ -31,6 +31,9 @@ class Speed:
       overlaps: whether a product moves data while it computes.
       host_bytes_per_s: copies between the device's memory and its host's, each way; None where it
         is not known.
+      float32_passes: how often the matrix units multiply 16 bits for one product of float32, at
+        the default, the high and the highest precision; None where they take float32 itself, but
+        for the highest.
     """
 
     matrix_flops_per_s: tuple[tuple[int, float], ...] = (
@@ -44,6 +47,7 @@ class Speed:
     kernel_s: float = 2e-6
     overlaps: bool = True
     host_bytes_per_s: float | None = None
+    float32_passes: tuple[int, int, int] | None = None
 
     def matrix_rate(self, bits: int) -> float:
         """FLOPs a second in products of elements of this width."""
@@ -161,8 +165,13 @@ def _rate(op: ir.Operation, speed: Speed, sizes: TensorSizes) -> float:
         return speed.matrix_rate(bits // 2)
     if isinstance(element, ir.IntegerType) and bits > 8:
         return speed.vector_flops_per_s  # matrix units take integers of 8 bits and fewer
+    precision = str(op.attributes.get("precision_config", "")) if bits == 32 else ""
+    if bits == 32 and speed.float32_passes is not None:
+        default, high, highest = speed.float32_passes
+        passes = highest if "HIGHEST" in precision else high if "HIGH" in precision else default
+        return speed.matrix_rate(16) / passes
     # Only the highest precision keeps float32 out of the matrix units.
-    if bits == 32 and "HIGHEST" in str(op.attributes.get("precision_config", "")):
+    if "HIGHEST" in precision:
         return min(speed.vector_flops_per_s, speed.matrix_rate(bits))
     return speed.matrix_rate(bits)
 

@@ -8,10 +8,12 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from jax.extend.mlir import ir
 
 from hloom import targets
 from hloom._jax.devices import DeviceFacts
-from hloom.passes.analysis.cost import CPU_SPEED, Speed
+from hloom._jax.modules import make_context
+from hloom.passes.analysis.cost import CPU_SPEED, Speed, seconds
 from hloom.passes.framework.base import Target
 from hloom.targets import devices, gpu_speed
 
@@ -19,11 +21,26 @@ FIGURES = Path(targets.__file__).parent / "h100_sxm.toml"
 
 
 def test_the_known_targets() -> None:
-    assert targets.names() == ("cpu", "h100_sxm")
+    assert targets.names() == ("cpu", "h100_sxm", "v5e", "v5p", "v6e")
     assert targets.load("cpu") == Target("cpu", "cpu", None)
     h100 = targets.load("h100_sxm")
     assert (h100.platform, h100.name) == ("cuda", "h100_sxm")
     assert (h100.memory_bytes, h100.usable_bytes) == (84_942_979_072, 67_954_383_257)
+
+
+def test_the_known_tpus() -> None:
+    # https://cloud.google.com/tpu/docs/v5e, v5p and v6e.
+    sheet = {"v5e": (16, 197e12, 819e9), "v5p": (96, 459e12, 2765e9), "v6e": (32, 918e12, 1640e9)}
+    for name, (gibi_bytes, half_flops_per_s, bytes_per_s) in sheet.items():
+        target = targets.load(name)
+        assert (target.platform, target.name) == ("tpu", name)
+        assert target.memory_bytes == gibi_bytes * 2**30
+        assert target.usable_bytes is not None
+        assert 0.97 * target.memory_bytes < target.usable_bytes < target.memory_bytes
+        assert target.speed.matrix_rate(16) == half_flops_per_s
+        assert target.speed.matrix_rate(8) == pytest.approx(2 * half_flops_per_s, rel=0.01)
+        assert target.speed.bytes_per_s == bytes_per_s
+        assert target.speed.vector_flops_per_s < target.speed.matrix_rate(16) / 10
 
 
 def test_every_description_is_read() -> None:
@@ -54,7 +71,8 @@ def test_the_figures_are_those_of_the_description() -> None:
         assert int(found[1]) == (value[0] if isinstance(value, list) else value)
     assert figures["clock_hz"] == 1.98e9
     assert "clock_rate_ghz: 1.98\n" in text
-    assert f'device_description_str: "{targets.device_kind("h100_sxm")}"' in text
+    [kind] = targets.device_kinds("h100_sxm")
+    assert f'device_description_str: "{kind}"' in text
 
 
 def test_a_description_without_figures_is_told(tmp_path: Path) -> None:
@@ -74,14 +92,36 @@ def test_an_unknown_name_lists_the_known_ones(read: object) -> None:
     with pytest.raises(targets.TargetError) as caught:
         read("h100_smx")
     assert str(caught.value) == (
-        "unknown target 'h100_smx'. Did you mean 'h100_sxm'? Targets: cpu, h100_sxm. A path of a "
-        "description works too, such as ./h100_smx.txtpb"
+        "unknown target 'h100_smx'. Did you mean 'h100_sxm'? Targets: cpu, h100_sxm, v5e, v5p, "
+        "v6e. A path of a description works too, such as ./h100_smx.toml"
     )
 
 
 def test_the_cpu_has_no_description() -> None:
     with pytest.raises(targets.TargetError, match="XLA takes the host as it is"):
         targets.text("cpu")
+
+
+def test_a_tpu_has_no_description_but_topologies() -> None:
+    with pytest.raises(targets.TargetError, match="XLA knows it by its topologies"):
+        targets.text("v5p")
+    assert targets.topology("v5p", 1) == targets.topology("v5p", 4) == "v5p:2x2x1"
+    assert targets.topology("v5p", 5) == "v5p:2x2x2"
+    assert targets.topology("v5e", 9) == "v5e:4x4"
+    with pytest.raises(targets.TargetError, match="at most 64 devices here, not 65"):
+        targets.topology("v5p", 65)
+    for name in ("cpu", "h100_sxm"):
+        with pytest.raises(targets.TargetError, match=f"'{name}' has no topologies"):
+            targets.topology(name, 1)
+
+
+def test_platforms_and_kinds_of_devices() -> None:
+    assert [targets.described_platform(name) for name in targets.names()] == [
+        "cpu", "cuda", "tpu", "tpu", "tpu"
+    ]  # fmt: skip
+    assert targets.device_kinds("v5p") == ("TPU v5", "TPU v5p")
+    with pytest.raises(targets.TargetError, match="XLA takes the host as it is"):
+        targets.device_kinds("cpu")
 
 
 GPU = 'platform = "cuda"\ndevice_kind = "GPU"\nmemory_bytes = 8\n'
@@ -104,6 +144,13 @@ def test_figures_may_be_few(tmp_path: Path) -> None:
         (GPU + "compute_capability = 9", "compute_capability is [major, minor], got 9"),
         (GPU + "clock_hz = -1.0", "clock_hz is a positive number, got -1.0"),
         (GPU + "clock_rate = 1.0", "clock_rate is no figure."),
+        (GPU + "usable_bytes = 9", "usable_bytes is at most memory_bytes, 8, got 9"),
+        (GPU + "topologies = []", "topologies is a list of texts, got []"),
+        (GPU.replace('"GPU"', "[1]"), "device_kind is a text or a list of texts, got [1]"),
+        (
+            GPU + "matrix_flops_per_s = { a = 1 }",
+            "matrix_flops_per_s is a table of positive numbers by bits, got {'a': 1}",
+        ),
         ("a b", "not a file of TOML: "),
     ],
 )
@@ -163,6 +210,24 @@ def test_a_gpu_of_tomorrow_is_like_the_newest_of_today() -> None:
     assert gpu_speed.of_gpu((5, 0), 100) == gpu_speed.of_gpu((7, 0), 100)
 
 
+def test_a_tpu_multiplies_float32_in_passes_of_16_bits() -> None:
+    text = """
+    func.func @main(%x: tensor<256x256xf32>) -> tensor<256x256xf32> {{
+      %0 = stablehlo.dot_general %x, %x, contracting_dims = [1] x [0]{precision}
+        : (tensor<256x256xf32>, tensor<256x256xf32>) -> tensor<256x256xf32>
+      return %0 : tensor<256x256xf32>
+    }}"""
+    speed = dataclasses.replace(targets.load("v5p").speed, kernel_s=0, bytes_per_s=1e30)
+    flops = 2 * 256**3
+    with make_context():
+        for precision, passes in (("", 1), ("HIGH", 3), ("HIGHEST", 6)):
+            words = f", precision = [{precision}, {precision}]" if precision else ""
+            module = ir.Module.parse(text.format(precision=words))
+            [product, _] = module.body.operations[0].regions[0].blocks[0].operations
+            taken_s = seconds(product.operation, speed)
+            assert taken_s == pytest.approx(passes * flops / 459e12, rel=1e-6)
+
+
 # The devices that JAX compiles for.
 
 H100 = "NVIDIA H100 80GB HBM3"
@@ -171,6 +236,12 @@ H100 = "NVIDIA H100 80GB HBM3"
 def test_a_described_device_that_is_not_here() -> None:
     facts = DeviceFacts(H100, (9, 0), 132)
     assert devices.target_of("cuda", [facts]) == targets.load("h100_sxm")
+
+
+@pytest.mark.parametrize("name", ["v5e", "v5p", "v6e"])
+def test_a_tpu_is_known_by_each_name_of_its_kind(name: str) -> None:
+    for kind in targets.device_kinds(name):
+        assert devices.target_of("tpu", [DeviceFacts(kind)]) == targets.load(name)
 
 
 def test_a_described_device_that_is_here_tells_its_own_limit() -> None:

@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_arguments(
         parser,
         passes="the passes to search (default: those of the dump, with the plan that was used)",
-        target="with --peak, compile for this GPU, without one (needs jax[cuda13])",
+        target="with --peak, compile for this device, without one (needs jax[cuda13], or jax[tpu])",
     )
     parser.add_argument(
         "--peak",

@@ -108,6 +108,8 @@ def _report_dump(path: Path) -> RenderableType:
 
 
 def _report_module(path: Path, target: str, passes: str) -> RenderableType:
+    if (platform := targets.described_platform(target)) != "cuda":
+        raise CaptureError(f"{target} is no GPU that runs CUDA graphs, but of platform {platform}.")
     deviceless.prepare()
     text = _module_text(path)
     plugin.initialize()

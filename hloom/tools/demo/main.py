@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--target",
         choices=[name for name in targets.names() if name != "cpu"],
-        help="also compile the step for this GPU, without one (needs jax[cuda13])",
+        help="also compile the step for this device, without one (needs jax[cuda13], or jax[tpu])",
     )
     parser.add_argument(
         "--out",
@@ -215,7 +215,7 @@ def _compile_both(
 
 
 def _for_target(console: Console, arguments: argparse.Namespace, step: TrainStep) -> dict[str, Any]:
-    """Compiles the step for a GPU without one, prints the figures and gives them."""
+    """Compiles the step for a device without one, prints the figures and gives them."""
     try:
         sharding = deviceless.placement(arguments.target)
     except deviceless.MissingCompilerError as error:

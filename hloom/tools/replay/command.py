@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_arguments(
         parser,
         passes="what to run it with (default: what it was compiled with)",
-        target="only compile, for this GPU, without one (needs jax[cuda13])",
+        target="only compile, for this device, without one (needs jax[cuda13], or jax[tpu])",
     )
     parser.add_argument(
         "--compare",

@@ -53,7 +53,9 @@ def target(recorded: Any, here: Target) -> Target:
             return here
         if len(rates) > _MOST_WIDTHS:
             return here
-        figures = ("vector_flops_per_s", "bytes_per_s", "kernel_s")
+        vector, bytes_, kernel = (
+            _rate(speed[each]) for each in ("vector_flops_per_s", "bytes_per_s", "kernel_s")
+        )
         host = speed.get("host_bytes_per_s")
         return dataclasses.replace(
             here,
@@ -62,15 +64,25 @@ def target(recorded: Any, here: Target) -> Target:
             usable_bytes=whole_or_none(recorded["usable_bytes"]),
             speed=Speed(
                 rates,
-                **{each: _rate(speed[each]) for each in figures},
+                vector,
+                bytes_,
+                kernel,
                 overlaps=speed.get("overlaps") is not False,
                 host_bytes_per_s=None if host is None else _rate(host),
+                float32_passes=_passes(speed.get("float32_passes")),
             ),
             keeps_barriers=recorded["keeps_barriers"] is True,
         )
     except (KeyError, TypeError, ValueError):
         # Another version of hloom wrote it, whose targets have other fields.
         return here
+
+
+def _passes(value: Any) -> tuple[int, int, int] | None:
+    if value is None:
+        return None
+    default, high, highest = (int(_rate(each)) for each in value)
+    return default, high, highest
 
 
 def _rate(value: Any) -> float:

@@ -57,8 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser, *, passes: str, target: str) 
         action="store_false",
         help="leave out the options of XLA that the dump's program had set",
     )
-    gpus = [name for name in targets.names() if name != "cpu"]
-    parser.add_argument("--target", choices=gpus, help=target)
+    described = [name for name in targets.names() if name != "cpu"]
+    parser.add_argument("--target", choices=described, help=target)
 
 
 def not_negative(text: str) -> float:

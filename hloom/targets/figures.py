@@ -1,0 +1,149 @@
+"""The figures of a target: a file of TOML, read and checked."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Callable
+from importlib.resources.abc import Traversable
+from typing import Any
+
+from hloom.passes.analysis.cost import Speed
+from hloom.passes.framework.base import Target
+from hloom.passes.framework.errors import did_you_mean
+from hloom.targets import gpu_speed
+
+
+class TargetError(ValueError):
+    """A target that is not known, or whose description cannot be read; the text says which."""
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and value > 0
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(one, str) for one in value)
+
+
+def _are_rates(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and bool(value)
+        and all(bits.isdecimal() and _is_number(rate) for bits, rate in value.items())
+    )
+
+
+_KINDS: dict[str, Callable[[Any], bool]] = {
+    "a text": lambda value: isinstance(value, str),
+    "a text or a list of texts": lambda value: isinstance(value, str) or _are_texts(value),
+    "a list of texts": _are_texts,
+    "a positive whole number": lambda value: type(value) is int and value > 0,
+    "a positive number": _is_number,
+    "a table of positive numbers by bits": _are_rates,
+    "[major, minor]": lambda value: isinstance(value, list) and list(map(type, value)) == [int] * 2,
+}
+
+_NEEDED = {
+    "platform": "a text",
+    "device_kind": "a text or a list of texts",
+    "memory_bytes": "a positive whole number",
+}
+_KNOWN = _NEEDED | {
+    "usable_bytes": "a positive whole number",
+    "compute_capability": "[major, minor]",
+    "core_count": "a positive whole number",
+    "clock_hz": "a positive number",
+    "bytes_per_s": "a positive number",
+    "host_bytes_per_s": "a positive number",
+    "matrix_flops_per_s": "a table of positive numbers by bits",
+    "vector_flops_per_s": "a positive number",
+    "topologies": "a list of texts",
+}
+"""The figures of a target, with the kind of value of each."""
+
+_USABLE_PERCENT = 80
+"""What a program may take of a device's memory where no allocator is there to tell its limit.
+
+XLA:GPU schedules for this share of a described device
+(xla/service/gpu/gpu_hlo_schedule.cc, GetSchedulerMemoryLimit), and leaves the rest to the CUDA
+context, the libraries' workspaces and NCCL. JAX's 75 % is only what its allocator takes at the
+start of a process by default; jobs that need memory raise it.
+"""
+
+_TPU_FLOAT32_PASSES = (1, 3, 6)
+"""A TPU multiplies float32 as bfloat16: once, three or six times, by the precision asked for
+(https://docs.jax.dev/en/latest/_autosummary/jax.lax.Precision.html)."""
+
+_TPU_KERNEL_S = 3.5e-7
+"""What one step of a kernel's pipeline takes at least on a TPU
+(https://docs.jax.dev/en/latest/pallas/tpu/pipelining.html)."""
+
+
+def usable_bytes(memory_bytes: int) -> int:
+    """What a program may take of a device of which nothing but its memory is known."""
+    return memory_bytes * _USABLE_PERCENT // 100
+
+
+def read(file: Traversable) -> dict[str, Any]:
+    """The figures in a file. Raises TargetError where there are not those of a target."""
+    try:
+        figures = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise TargetError(f"{file}: {error.strerror}") from error
+    except ValueError as error:
+        raise TargetError(f"{file}: not a file of TOML: {error}") from error
+    for name in (*_NEEDED, *figures):
+        if name not in _KNOWN:
+            raise TargetError(f"{file}: {name} is no figure.{did_you_mean(name, _KNOWN)}")
+        if not _KINDS[_KNOWN[name]](figures.get(name)):
+            got = repr(figures[name]) if name in figures else "nothing"
+            raise TargetError(f"{file}: {name} is {_KNOWN[name]}, got {got}")
+    usable, memory = figures.get("usable_bytes", 0), figures["memory_bytes"]
+    if usable > memory:
+        raise TargetError(f"{file}: usable_bytes is at most memory_bytes, {memory}, got {usable}")
+    return figures
+
+
+def device_kinds(figures: dict[str, Any]) -> tuple[str, ...]:
+    """What JAX calls that kind of device; several names where its versions differ."""
+    kinds = figures["device_kind"]
+    return (kinds,) if isinstance(kinds, str) else tuple(kinds)
+
+
+def target_of(name: str, figures: dict[str, Any]) -> Target:
+    """The target with these figures."""
+    memory_bytes = figures["memory_bytes"]
+    capability = figures.get("compute_capability")
+    return Target(
+        platform=figures["platform"],
+        name=name,
+        memory_bytes=memory_bytes,
+        usable_bytes=figures.get("usable_bytes", usable_bytes(memory_bytes)),
+        speed=_speed(figures),
+        compute_capability=None if capability is None else tuple(capability),
+    )
+
+
+def _speed(figures: dict[str, Any]) -> Speed:
+    speed = Speed()
+    if figures["platform"] == "tpu":
+        speed = dataclasses.replace(
+            speed, float32_passes=_TPU_FLOAT32_PASSES, kernel_s=_TPU_KERNEL_S
+        )
+    elif "compute_capability" in figures and "core_count" in figures:
+        speed = gpu_speed.of_gpu(
+            tuple(figures["compute_capability"]),
+            figures["core_count"],
+            clock_hz=figures.get("clock_hz"),
+            bytes_per_s=figures.get("bytes_per_s"),
+        )
+    told: dict[str, Any] = {
+        name: figures[name]
+        for name in ("bytes_per_s", "host_bytes_per_s", "vector_flops_per_s")
+        if name in figures
+    }
+    if "matrix_flops_per_s" in figures:
+        rates = figures["matrix_flops_per_s"].items()
+        told["matrix_flops_per_s"] = tuple(sorted((int(bits), rate) for bits, rate in rates))
+    return dataclasses.replace(speed, **told)
