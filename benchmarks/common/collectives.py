@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator
 
 _HEAD = re.compile(r"^(?:ENTRY )?%?([\w.-]+) .*\{$")
@@ -34,14 +35,35 @@ class Collectives:
 
 def collectives(text: str) -> Collectives:
     """The collectives of a module in XLA's text."""
-    computations = dict(_computations(text))
-    [entry] = re.findall(r"^ENTRY %?([\w.-]+)", text, re.MULTILINE)
     counts = [0, 0]
     bytes_ = [0, 0]
-    for size, runs, in_loop in _walk(computations, entry, 1, in_loop=False):
-        counts[in_loop] += runs
-        bytes_[in_loop] += runs * size
+    for each in _found(text):
+        counts[each.in_loop] += each.runs
+        bytes_[each.in_loop] += each.runs * each.result_bytes
     return Collectives(counts[0], counts[1], bytes_[0], bytes_[1])
+
+
+def collectives_by_kind(text: str) -> dict[str, int]:
+    """By XLA's name of a kind, how often one run of a module does such a collective."""
+    counts: Counter[str] = Counter()
+    for each in _found(text):
+        counts[each.kind] += each.runs
+    return dict(sorted(counts.items()))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Found:
+    """A collective, and how often it runs."""
+
+    kind: str
+    result_bytes: int
+    runs: int
+    in_loop: bool
+
+
+def _found(text: str) -> Iterator[_Found]:
+    [entry] = re.findall(r"^ENTRY %?([\w.-]+)", text, re.MULTILINE)
+    return _walk(dict(_computations(text)), entry, 1, in_loop=False)
 
 
 def _computations(text: str) -> Iterator[tuple[str, list[str]]]:
@@ -57,11 +79,11 @@ def _computations(text: str) -> Iterator[tuple[str, list[str]]]:
 
 def _walk(
     computations: dict[str, list[str]], name: str, runs: int, *, in_loop: bool
-) -> Iterator[tuple[int, int, bool]]:
+) -> Iterator[_Found]:
     for line in computations.get(name, ()):
         found = _COLLECTIVE.search(line)
         if found is not None:
-            yield _bytes(found[1], started=bool(found[3])), runs, in_loop
+            yield _Found(found[2], _bytes(found[1], started=bool(found[3])), runs, in_loop)
             continue
         is_loop = " while(" in line
         trips = _TRIPS.search(line) if is_loop else None
