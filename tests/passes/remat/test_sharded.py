@@ -9,11 +9,11 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from benchmarks.common.collectives import collectives_by_kind
-from benchmarks.programs.sharded import DATA, MESHES, MODEL, ShardedDecoder
 from jax.sharding import Mesh
 
 import hloom
+from benchmarks.common.collectives import collectives_by_kind
+from benchmarks.programs.sharded import DATA, MESHES, MODEL, ShardedDecoder
 
 pytestmark = pytest.mark.long
 
