@@ -24,7 +24,7 @@ from hloom.targets import deviceless
 TARGET = "v5p"
 POLICY = "nothing_saveable"
 
-_SIZES = {
+_SIZES: dict[str, Any] = {
     "layers": 4,
     "width": 1024,
     "heads": 8,
