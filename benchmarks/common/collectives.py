@@ -14,6 +14,8 @@ _COLLECTIVE = re.compile(
 )
 _ARRAY = re.compile(r"\b(?:[a-z]+(\d+)\w*|pred)\[([\d,]*)\]")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
+_CONDITION = re.compile(r"condition=%?([\w.-]+)")
+_BOUND = re.compile(r" = s32\[\]\S* constant\((\d+)\)")
 _CALLED = re.compile(r"(?:body|calls|to_apply)=%?([\w.-]+)")
 
 
@@ -83,13 +85,25 @@ def _walk(
     for line in computations.get(name, ()):
         found = _COLLECTIVE.search(line)
         if found is not None:
-            yield _Found(found[2], _bytes(found[1], started=bool(found[3])), runs, in_loop)
+            # XLA:TPU writes a fusion of an all-reduce and a slice.
+            kind = "reduce-scatter" if name.startswith("all-reduce-scatter") else found[2]
+            yield _Found(kind, _bytes(found[1], started=bool(found[3])), runs, in_loop)
             continue
         is_loop = " while(" in line
-        trips = _TRIPS.search(line) if is_loop else None
+        times = runs * (_trips(computations, line) if is_loop else 1)
         for called in _CALLED.findall(line):
-            times = runs * (int(trips[1]) if trips else 1)
             yield from _walk(computations, called, times, in_loop=in_loop or is_loop)
+
+
+def _trips(computations: dict[str, list[str]], line: str) -> int:
+    """The trips of a loop: known, or else what its condition compares with; 1 where neither is."""
+    known = _TRIPS.search(line)
+    if known is not None:
+        return int(known[1])
+    condition = _CONDITION.search(line)
+    lines = computations.get(condition[1], ()) if condition else ()
+    bounds = [int(found[1]) for each in lines if (found := _BOUND.search(each))]
+    return bounds[0] if len(bounds) == 1 else 1
 
 
 def _bytes(type_: str, *, started: bool) -> int:
