@@ -11,6 +11,8 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 from jax.extend.mlir import ir
 
 from hloom.passes.analysis.cost import CPU_SPEED, Speed
+from hloom.passes.analysis.memory_model.memory_rules import PACKED, MemoryRules
+from hloom.passes.analysis.memory_model.tpu import XLA_TPU
 from hloom.passes.framework.errors import SpecError
 from hloom.passes.framework.options import options_of
 
@@ -37,6 +39,11 @@ class Target:
     speed: Speed = CPU_SPEED
     compute_capability: tuple[int, int] | None = None
     keeps_barriers: bool = True
+
+    @property
+    def memory_rules(self) -> MemoryRules:
+        """How its compiler lays values out in memory, and what it fuses."""
+        return XLA_TPU if self.platform == "tpu" else PACKED
 
 
 class Plan(Protocol):

@@ -133,7 +133,7 @@ class _Finder:
         min_bytes: int,
     ) -> None:
         self.block, self.min_bytes, self.bytes_per_s = block, min_bytes, bytes_per_s
-        self.shards = Shards.of(module)
+        self.shards = Shards.of(module, target.memory_rules)
         self.target = target
         self.devices = mesh.partition_count(module)
         self.candidates: list[OffloadCandidate] = []
