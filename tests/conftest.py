@@ -3,7 +3,8 @@
 `TESTS_XLA_FLAGS` adds flags of XLA, as CI does to compile in less time.
 
 Tests marked `gpu` start a process of their own on the GPU; they are skipped where there is none.
-So are tests marked `h100` where JAX's CUDA plugin is not installed. Tests can import `benchmarks`.
+So are tests marked `h100` where JAX's CUDA plugin is not installed, and those marked `tpu` without
+libtpu. Tests can import `benchmarks`.
 
 CI runs a third of the cases of a test with many on the newest JAX, the others on the oldest. Tests
 marked `long` start first: one that starts at the end leaves the other workers without work.
@@ -66,7 +67,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leaves out cases as `--cases` says, puts long tests first, and skips what needs a GPU, or
-    the compiler for one, where the machine has none."""
+    the compiler for one or for a TPU, where the machine has none."""
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
     share = config.getoption("--cases")
     if share != "all":
@@ -76,6 +77,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         missing["gpu"] = "no CUDA GPU on this machine"
     if find_spec("jax_cuda13_plugin") is None:
         missing["h100"] = "the extra cuda13, with JAX's CUDA compiler and NVRTC, is not installed"
+    if find_spec("libtpu") is None:
+        missing["tpu"] = "the extra tpu, with XLA's compiler for TPUs, is not installed"
     for item in items:
         for marker, reason in missing.items():
             if item.get_closest_marker(marker):

@@ -15,7 +15,7 @@ from typing import Any
 
 import hloom
 from benchmarks.accumulate import steps
-from benchmarks.accumulate.collectives import collectives
+from benchmarks.common.collectives import collectives
 from benchmarks.common.h100 import MEBI_BYTES, TARGET, measure, placement
 from benchmarks.common.tables import Report, heading, table, update_report
 from hloom.targets import deviceless

@@ -70,7 +70,7 @@ def measure(lowered: Any, spec: str) -> Measurement:
     """
     with tempfile.TemporaryDirectory(prefix="hloom-benchmark-") as folder:
         with hloom.dump(to=folder):
-            compiled, record = _compile(lowered, spec)
+            compiled, record = compile_recorded(lowered, spec)
         module = lowered.compiler_ir()
         if record is not None and record.changed:
             # What went to XLA is the last module of the dump; other attempts are folders in it.
@@ -95,13 +95,13 @@ def measure(lowered: Any, spec: str) -> Measurement:
 
 def measure_times(lowered: Any, spec: str) -> Times:
     """Times a compile, nothing of it written to disk. Raises as `measure` does."""
-    _, record = _compile(lowered, spec)
+    _, record = compile_recorded(lowered, spec)
     if record is None:
         raise ValueError(f"hloom takes no part in a compile with {spec!r}")
     return Times(pass_s=record.pass_s, xla_compile_s=record.compile_s)
 
 
-def _compile(lowered: Any, spec: str) -> tuple[Any, hloom.CompileRecord | None]:
+def compile_recorded(lowered: Any, spec: str) -> tuple[Any, hloom.CompileRecord | None]:
     """The executable, and hloom's record of the compile; None with hloom off."""
     # JAX gives what it compiled before, were it the same program again.
     jax.clear_caches()

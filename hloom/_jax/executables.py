@@ -17,6 +17,15 @@ class MemoryFigures:
     output_bytes: int | None = None
     alias_bytes: int | None = None
 
+    @property
+    def step_bytes(self) -> int | None:
+        """What a step takes of the device; arguments that are given back as results count once."""
+        known = (self.argument_bytes, self.output_bytes, self.temp_bytes, self.alias_bytes)
+        if None in known:
+            return None
+        argument, output, temp, alias = (each or 0 for each in known)
+        return argument + output + temp - alias
+
 
 def memory_figures(executable: Any) -> MemoryFigures:
     """XLA's memory figures of an executable; empty where its backend gives none.

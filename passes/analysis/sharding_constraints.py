@@ -8,9 +8,10 @@ wherever a value has another sharding (an all-gather, an all-to-all).
 from __future__ import annotations
 
 import math
+import re
 
 from jax.extend.mlir import ir
-from jax.extend.mlir.dialects import sdy
+from jax.extend.mlir.dialects import sdy, stablehlo
 
 from hloom.passes.ir import mesh, walk
 from hloom.passes.ir.op_facts import Category
@@ -23,6 +24,9 @@ _Placement = tuple[str | None, ...]
 """By dimension of a value the axes that it is split along, as text, with their mesh; None where the
 value is the same all along the dimension, so that every device has what it may be asked for."""
 
+_NAME = re.compile(r'"[^"]*"')
+"""An axis in a placement's text. A part of one counts as all of it."""
+
 _MOST_LOOKED_THROUGH = 64
 """Operations behind a constraint that are looked at; a normalization has about twelve."""
 
@@ -33,7 +37,9 @@ def moves_nothing(constraint: ir.Operation) -> bool:
     So it is where its mesh is of one device; and where its operand is made, on each device by
     itself, from constants, from arguments of the program of that sharding and from results of other
     constraints to it: by elementwise operations, broadcasts, transposes, reshapes that drop or
-    add axes of one element, and reductions along axes that are not split.
+    add axes of one element, slices and reductions along axes that are not split, and matrix
+    products whose sums are not. A product may gather an operand for itself: what is contracted
+    along an axis of the mesh that its result is split along, as FSDP's weights are.
     """
     sharding = sdy.TensorShardingAttr(constraint.attributes["sharding"])
     if _devices(sharding, constraint) == 1:
@@ -64,9 +70,12 @@ class _Search:
         if not isinstance(type_, ir.RankedTensorType):
             return None
         if isinstance(owner, ir.Block):
-            return _of_argument(ir.BlockArgument(value))
+            return self._of_argument(ir.BlockArgument(value))
         op = owner.operation
         facts = facts_of(op.name)
+        if op.name == "stablehlo.dot_general":
+            left, right = (self.placement(operand) for operand in op.operands)
+            return None if left is None or right is None else _product(op, left, right)
         if facts.is_constant:
             return (None,) * type_.rank
         if op.name == CONSTRAINT:
@@ -75,12 +84,28 @@ class _Search:
             return self._of_elementwise(op, type_.rank)
         rule = {
             "stablehlo.broadcast_in_dim": _broadcast,
+            "stablehlo.dynamic_slice": _sliced,
             "stablehlo.reduce": _reduced,
             "stablehlo.reshape": _reshaped,
             "stablehlo.transpose": _transposed,
         }.get(op.name)
         operand = self.placement(op.operands[0]) if rule is not None else None
         return None if rule is None or operand is None else rule(op, operand)
+
+    def _of_argument(self, argument: ir.BlockArgument) -> _Placement | None:
+        """The sharding of a function's argument; a loop's starts and goes on with the same one."""
+        loop = argument.owner.owner.operation
+        if loop.name != "stablehlo.while":
+            return _of_argument(argument)
+        number = argument.arg_number
+        start = self.placement(loop.operands[number])
+        if start is None:
+            return None
+        # What comes of an iteration is looked at as if what it is made from is like the start.
+        self._known[argument] = start
+        body = loop.regions[1].blocks[0]
+        self._known[body.arguments[number]] = start
+        return start if self.placement(walk.terminator(body).operands[number]) == start else None
 
     def _of_elementwise(self, op: ir.Operation, rank: int) -> _Placement | None:
         """Operands of no dimension, such as a clamp's bounds, are the same on all devices."""
@@ -124,6 +149,38 @@ def _reduced(op: ir.Operation, operand: _Placement) -> _Placement | None:
     return tuple(split for axis, split in enumerate(operand) if axis not in axes)
 
 
+def _sliced(op: ir.Operation, operand: _Placement) -> _Placement | None:
+    """Along an axis that is split, a slice may be of what another device has."""
+    before, after = (ir.ShapedType(v.type).shape for v in (op.operands[0], op.results[0]))
+    axes = zip(before, after, operand, strict=True)
+    return None if any(old != new and _is_split(split) for old, new, split in axes) else operand
+
+
+def _product(op: ir.Operation, left: _Placement, right: _Placement) -> _Placement | None:
+    """A sum along an axis that is split is an all-reduce, unless the result is split by it."""
+    numbers = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
+    sides = (
+        (left, numbers.lhs_batching_dimensions, numbers.lhs_contracting_dimensions),
+        (right, numbers.rhs_batching_dimensions, numbers.rhs_contracting_dimensions),
+    )
+    batches = [tuple(side[axis] for axis in batching) for side, batching, _ in sides]
+    merged = _merged(batches[0], batches[1])
+    if merged is None:
+        return None
+    placed = [*merged]
+    for side, batching, contracting in sides:
+        own = {*batching, *contracting}
+        placed += [split for axis, split in enumerate(side) if axis not in own]
+    made = [name for split in placed for name in _names(split)]
+    summed = {
+        name
+        for side, _, contracting in sides
+        for axis in contracting
+        for name in _names(side[axis])
+    }
+    return tuple(placed) if len(set(made)) == len(made) and summed <= set(made) else None
+
+
 def _reshaped(op: ir.Operation, operand: _Placement) -> _Placement | None:
     before, after = (ir.ShapedType(v.type).shape for v in (op.operands[0], op.results[0]))
     if [size for size in before if size != 1] != [size for size in after if size != 1]:
@@ -134,6 +191,11 @@ def _reshaped(op: ir.Operation, operand: _Placement) -> _Placement | None:
 
 def _is_split(split: str | None) -> bool:
     return split is not None and not split.endswith("{}")
+
+
+def _names(split: str | None) -> list[str]:
+    """The axes of a mesh that a dimension is split along."""
+    return [] if split is None else _NAME.findall(split)
 
 
 def _placement_of(sharding: sdy.TensorShardingAttr) -> _Placement | None:

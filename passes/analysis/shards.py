@@ -19,6 +19,7 @@ from hloom.passes.analysis.host_memory import uncounted_values
 from hloom.passes.analysis.loops.counted import defining_op
 from hloom.passes.analysis.memory_model.memory_rules import PACKED, MemoryRules
 from hloom.passes.analysis.sharding_constraints import CONSTRAINT
+from hloom.passes.analysis.sharding_rules import add_rules
 from hloom.passes.ir import mesh, walk
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.ir.types import tensor_bytes
@@ -58,6 +59,7 @@ class Shards:
             whole = dict.fromkeys(_values(module), _WHOLE) if uncounted else {}
             return cls(whole | uncounted, rules=rules)
         propagated = clone_module(module)
+        add_rules(propagated)
         with module.context:
             integer = ir.IntegerType.get_signless(64)
             for number, op in enumerate(walk.operations(propagated.operation)):
@@ -108,6 +110,17 @@ class Shards:
                 break
             value = source
         return _WHOLE
+
+    def with_made(self, like: Mapping[ir.Value, ir.Value]) -> Shards:
+        """With values that edits made, by what they are like: of the same share.
+
+        So are an axis that a stack has before theirs, and a slice of one element along it.
+        """
+        if self.trivial:
+            return self
+        return Shards(
+            self._shares | {made: self.share(value) for made, value in like.items()}, self._counts
+        )
 
     def on(self, module: ir.Module, clone: ir.Module) -> Shards:
         """The shares of a module's clone; it may not have been changed yet."""

@@ -16,16 +16,21 @@ PARTITIONS, REPLICAS = "mhlo.num_partitions", "mhlo.num_replicas"
 
 def partition_count(module: ir.Module) -> int:
     """How many devices the module is partitioned over; 1 without the attribute."""
-    return _count(module, PARTITIONS)
+    return _count(module.operation, PARTITIONS)
+
+
+def is_partitioned(op: ir.Operation) -> bool:
+    """Whether an operation is of a module that is partitioned over several devices."""
+    return _count(walk.module_of(op), PARTITIONS) > 1
 
 
 def replica_count(module: ir.Module) -> int:
     """How many replicas run the module; 1 without the attribute."""
-    return _count(module, REPLICAS)
+    return _count(module.operation, REPLICAS)
 
 
-def _count(module: ir.Module, name: str) -> int:
-    found = walk.readable_attributes(module.operation).get(name)
+def _count(module: ir.Operation, name: str) -> int:
+    found = walk.readable_attributes(module).get(name)
     return found.value if isinstance(found, ir.IntegerAttr) else 1
 
 

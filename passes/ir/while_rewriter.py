@@ -6,6 +6,7 @@ less is a new operation that takes over the old one's blocks.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from jax.extend.mlir import ir
@@ -27,6 +28,23 @@ class Replacements:
     operands, which edits exchange; that of a value stays."""
     bodies: list[ir.Block] = field(default_factory=list)
     """Blocks where edits have left operations that nothing reads."""
+    like: dict[ir.Value, ir.Value] = field(default_factory=dict)
+    """By value that an edit made, the planned one whose data it has, or stacks, or is a slice of.
+    A new value may have the address of an erased one: what stands here holds."""
+
+    def note_like(self, made: Iterable[ir.Value], planned: ir.Value) -> None:
+        """Notes of new values which planned one they are like."""
+        first = self.like.get(planned, planned)
+        self.like.update((value, first) for value in made)
+
+    def note_clones(self, clones: Mapping[ir.Value, ir.Value]) -> None:
+        """Notes the results of clones by what they are clones of, and what is inside of both."""
+        for old, new in clones.items():
+            self.note_like([new], old)
+            if ir.OpResult(old).result_number == 0:
+                clone, op = (ir.OpResult(value).owner.operation for value in (new, old))
+                for made, planned in zip(_inner(clone), _inner(op), strict=True):
+                    self.note_like([made], planned)
 
     def op(self, planned: ir.Operation) -> ir.Operation:
         """What stands for a planned operation now: a loop may have been replaced several times."""
@@ -59,13 +77,19 @@ class WhileRewriter:
         self.dropped: set[int] = set()
         self._positions: dict[int, int] = {}
         self.updates: list[ir.Operation] = []
+        self.like: list[tuple[list[ir.Value], ir.Value]] = []
+        """New values, and the value that they are like, for ``Replacements.like``."""
         self.initial: list[ir.Operation] = []
         """The operations right before the loop that make the initial values of added stacks."""
 
     def add(self, initial: ir.Value) -> int:
         """Adds an invariant carry; returns its number before any is dropped."""
-        for region in self.op.regions:
-            argument = region.blocks[0].add_argument(initial.type, self.op.location)
+        arguments: list[ir.Value] = [
+            region.blocks[0].add_argument(initial.type, self.op.location)
+            for region in self.op.regions
+        ]
+        argument = arguments[-1]
+        self.like.append((arguments, initial))
         self.operands.append(initial)
         number = len(self.operands) - 1
         self.returned[number] = argument
@@ -96,6 +120,7 @@ class WhileRewriter:
         with ir.InsertionPoint(self.op), location:
             steps = zeros(_with_leading_axis(trip_count, type_))
         self.initial += [op.operation for op in steps]
+        self.like.append(([steps[-1].results[0]], value))
         number = self.add(steps[-1].results[0])
         carried = self.body.arguments[number]
         with ir.InsertionPoint(self.terminator), location:
@@ -103,6 +128,7 @@ class WhileRewriter:
             slice_ = stablehlo.ReshapeOp(_with_leading_axis(1, type_), value).result
             starts = [index, *[zero] * len(type_.shape)]
             update = stablehlo.DynamicUpdateSliceOp(carried, slice_, starts)
+        self.like.append(([slice_, update.result], value))
         self.returned[number] = update.result
         return number
 
@@ -137,12 +163,28 @@ class WhileRewriter:
         )
         for region, old in zip(new.regions, op.regions, strict=True):
             old.blocks[0].append_to(region)
+        for made, value in self.like:
+            replaced.note_like(made, value)
+        results: list[ir.Value] = [*op.results, *self.operands[len(op.results) :]]
+        for number, position in self._positions.items():
+            replaced.note_like([new.results[position]], results[number])
         for number, result in enumerate(op.results):
             if number not in self.dropped:
                 replaced.values[result] = new.results[self.position(number)]
                 result.replace_all_uses_with(replaced.values[result])
         replaced.put_loop(op, new)
         return new
+
+
+def _inner(op: ir.Operation) -> Iterator[ir.Value]:
+    """The values inside an operation's regions, in order."""
+    for region in op.regions:
+        for block in region.blocks:
+            yield from block.arguments
+            for view in block.operations:
+                results: Iterable[ir.Value] = view.operation.results
+                yield from results
+                yield from _inner(view.operation)
 
 
 def _with_leading_axis(size: int, type_: ir.RankedTensorType) -> ir.RankedTensorType:

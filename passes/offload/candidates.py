@@ -109,8 +109,6 @@ def offloadable(module: ir.Module, target: Target, min_bytes: int) -> Offloadabl
 
     Its calls have to be inlined.
     """
-    if target.platform != "cuda":
-        return Offloadable(refusal=f"{target.platform}: stacks are put on the host of a GPU only")
     bytes_per_s = target.speed.host_bytes_per_s
     if bytes_per_s is None:
         return Offloadable(

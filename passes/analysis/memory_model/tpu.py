@@ -214,7 +214,8 @@ def _keep_what_follows_from_several(graph: BlockGraph, trace: OpTrace) -> None:
             continue
         made = makes[0]
         read = frozenset().union(*[sources[value] for value in reads])
-        slow[made] = _is_slow(graph.names[position]) or any(slow[value] for value in reads)
+        alike = [value for value in reads if sizes[value] * _SMALL >= sizes[made]]
+        slow[made] = _is_slow(graph.names[position]) or any(slow[value] for value in alike)
         if slow[made] and use is BufferUse.FUSED and _is_read_by_window(graph, made):
             trace.uses[position] = BufferUse.REDUCTION
             sources[made] = frozenset({made})

@@ -137,6 +137,7 @@ class LoopEffects:
                 for loop, new in zip(plan.loops, copy.loops, strict=True)
             }
             finish_scans(replaced)
+            shards = shards.with_made(replaced.like)
             for number, loop in rebuilt.items():
                 effects[number] = LoopEffect(inner_bytes(loop, shards))
             for plan in plans:

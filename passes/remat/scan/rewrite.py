@@ -20,9 +20,11 @@ from hloom.passes.analysis.loops.pairs import Residual
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import remap_operands
 from hloom.passes.ir.locations import rematerialized
+from hloom.passes.ir.mesh import is_partitioned
 from hloom.passes.ir.ops import facts_of
 from hloom.passes.ir.while_rewriter import Replacements, WhileRewriter, integer_like
 from hloom.passes.remat.block.rewrite import clone_before, erase_dead
+from hloom.passes.remat.scan.merge import merge_clones
 from hloom.passes.remat.scan.plan import Link, PairPlan, ScanPlan
 from hloom.passes.remat.scan.sites import BodySite
 
@@ -33,7 +35,7 @@ def apply_scan(plan: ScanPlan, replaced: Replacements) -> None:
     The old loops stay, empty and unused, and the blocks keep dead operations: ``finish_scans``
     erases both once all plans of the module are applied.
     """
-    inside = _Inside()
+    inside = _Inside(like=replaced.like)
     by_forward: dict[ir.Value, list[PairPlan]] = {}
     by_backward: dict[ir.Value, list[PairPlan]] = {}
     for part in plan.pairs:
@@ -63,6 +65,8 @@ def finish_scans(replaced: Replacements) -> None:
     for old in reversed(replaced.ops):
         _erase_with_readers(old)
     for block in replaced.bodies:
+        if is_partitioned(block.owner.operation):
+            merge_clones(block)
         _erase_dead_inside(block)
     for block in blocks:
         erase_dead(block)
@@ -305,7 +309,9 @@ class _BackwardBody:
             for value in walk.values_read(op):
                 if value not in made:
                     self._provide(value, anchor)
-        self.known |= clone_before(anchor, cloned, self.known)
+        clones = clone_before(anchor, cloned, self.known)
+        self.inside.note_clones(clones)
+        self.known |= clones
         exchanged = {}
         for read, planned in site.reads:
             value = self.inside.value(planned)
@@ -315,7 +321,7 @@ class _BackwardBody:
         here = next((pair for pair in self.inner if pair[0].pair.backward.op == site.op), None)
         if here is not None:
             self.inner.remove(here)
-            rebuilt = Replacements()
+            rebuilt = Replacements(like=self.inside.like)
             _BackwardLoop([here], rebuilt, self.inside, self).rebuild()
             for old in rebuilt.ops:
                 old.erase()
@@ -373,9 +379,9 @@ class _BackwardBody:
             zero = integer_like(self.plan.pair.index, 0)
             starts = [self.plan.pair.index, *[zero] * (len(sizes) - 1)]
             slice_ = stablehlo.DynamicSliceOp(stack, starts, sizes).result
-            if slice_.type == type_:
-                return slice_
-            return stablehlo.ReshapeOp(type_, slice_).result
+            reshaped = slice_ if slice_.type == type_ else stablehlo.ReshapeOp(type_, slice_).result
+        self.inside.note_like([slice_, reshaped], value)
+        return reshaped
 
     def _forward_counter(self, before: ir.Operation) -> ir.Value:
         """The counter of the forward iteration that corresponds to the backward one."""

@@ -8,7 +8,7 @@ from support.ir_blocks import BlockOf, last_value
 
 from hloom.passes.analysis.autodiff import is_backward, is_rematerialized
 from hloom.passes.analysis.block_graph import FROM_OUTSIDE, BlockGraph
-from hloom.passes.analysis.purity import is_cheap, kind_of, may_go
+from hloom.passes.analysis.purity import is_cheap, kind_of
 from hloom.passes.ir import walk
 from hloom.passes.ir.locations import (
     operation_name,
@@ -221,89 +221,6 @@ def test_reductions_are_cheap_where_their_bodies_are(block_of: BlockOf) -> None:
     reads_from_outside = last_value(block_of(text.replace("OTHER", "%z"), arguments=arguments))
     assert kind_of(reads_from_outside.owner) is Kind.EXPENSIVE
     assert not is_cheap(reads_from_outside.owner)
-
-
-MESH = 'sdy.mesh @mesh = <["a"=4, "b"=2]>\nsdy.mesh @one = <["a"=1]>\n'
-"""Four by two devices, and one."""
-
-SPLIT = '{sdy.sharding = #sdy.sharding<@mesh, [{"a"}, {}]>}'
-
-
-@pytest.mark.parametrize(
-    ("body", "kind"),
-    [
-        # On what is sharded just so: an argument, or what cheap work makes of such values.
-        ('%0 = sdy.sharding_constraint %x <@mesh, [{"a"}, {}]> : tensor<8x8xf32>', Kind.CHEAP),
-        (
-            """%0 = stablehlo.tanh %x : tensor<8x8xf32>
-            %1 = stablehlo.constant dense<1.0> : tensor<8x8xf32>
-            %2 = stablehlo.add %0, %1 : tensor<8x8xf32>
-            %3 = sdy.sharding_constraint %2 <@mesh, [{"a"}, {}]> : tensor<8x8xf32>""",
-            Kind.CHEAP,
-        ),
-        # A normalization along the axis that is whole on each device.
-        (
-            """%z = stablehlo.constant dense<0.0> : tensor<f32>
-            %0 = stablehlo.reduce(%x init: %z) applies stablehlo.add across dimensions = [1]
-              : (tensor<8x8xf32>, tensor<f32>) -> tensor<8xf32>
-            %1 = stablehlo.reshape %0 : (tensor<8xf32>) -> tensor<8x1xf32>
-            %2 = stablehlo.broadcast_in_dim %1, dims = [0, 1]
-              : (tensor<8x1xf32>) -> tensor<8x8xf32>
-            %3 = stablehlo.subtract %x, %2 : tensor<8x8xf32>
-            %4 = sdy.sharding_constraint %3 <@mesh, [{"a"}, {}]> : tensor<8x8xf32>""",
-            Kind.CHEAP,
-        ),
-        # On one device nothing can move.
-        ('%0 = sdy.sharding_constraint %y <@one, [{"a"}, {}]> : tensor<8x8xf32>', Kind.CHEAP),
-        # Sharded otherwise, nobody knows how, or left open.
-        ('%0 = sdy.sharding_constraint %x <@mesh, [{"b"}, {}]> : tensor<8x8xf32>', Kind.OPAQUE),
-        ("%0 = sdy.sharding_constraint %x <@mesh, [{}, {}]> : tensor<8x8xf32>", Kind.OPAQUE),
-        ('%0 = sdy.sharding_constraint %y <@mesh, [{"a"}, {}]> : tensor<8x8xf32>', Kind.OPAQUE),
-        ('%0 = sdy.sharding_constraint %x <@mesh, [{"a", ?}, {}]> : tensor<8x8xf32>', Kind.OPAQUE),
-        # A sum along the axis that is split, a transpose, a product of what is split so.
-        (
-            """%z = stablehlo.constant dense<0.0> : tensor<f32>
-            %0 = stablehlo.reduce(%x init: %z) applies stablehlo.add across dimensions = [0]
-              : (tensor<8x8xf32>, tensor<f32>) -> tensor<8xf32>
-            %1 = sdy.sharding_constraint %0 <@mesh, [{}]> : tensor<8xf32>""",
-            Kind.OPAQUE,
-        ),
-        (
-            """%0 = stablehlo.transpose %x, dims = [1, 0] : (tensor<8x8xf32>) -> tensor<8x8xf32>
-            %1 = sdy.sharding_constraint %0 <@mesh, [{"a"}, {}]> : tensor<8x8xf32>""",
-            Kind.OPAQUE,
-        ),
-        (
-            """%0 = stablehlo.dot_general %x, %x, contracting_dims = [1] x [1]
-              : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
-            %1 = sdy.sharding_constraint %0 <@mesh, [{"a"}, {}]> : tensor<8x8xf32>""",
-            Kind.OPAQUE,
-        ),
-    ],
-)
-def test_a_sharding_constraint_is_cheap_only_where_it_moves_nothing(
-    context: ir.Context, body: str, kind: Kind
-) -> None:
-    arguments = f"%x: tensor<8x8xf32> {SPLIT}, %y: tensor<8x8xf32>"
-    module = ir.Module.parse(f"{MESH} func.func @main({arguments}) {{ {body}\n return }}")
-    block = walk.functions(module)["main"].regions[0].blocks[0]
-    assert kind_of(ir.OpResult(last_value(block)).owner.operation) is kind
-
-
-def test_a_loop_with_a_constraint_inside_is_not_repeated(context: ir.Context) -> None:
-    module = ir.Module.parse(f"""{MESH} func.func @main(%x: tensor<8x8xf32> {SPLIT}) {{
-    %0 = stablehlo.while(%c = %x) : tensor<8x8xf32> cond {{
-      %p = stablehlo.constant dense<false> : tensor<i1>
-      stablehlo.return %p : tensor<i1>
-    }} do {{
-      %1 = sdy.sharding_constraint %c <@mesh, [{{}}, {{}}]> : tensor<8x8xf32>
-      stablehlo.return %1 : tensor<8x8xf32>
-    }}
-    return
-    }}""")
-    loop = walk.functions(module)["main"].regions[0].blocks[0].operations[0].operation
-    assert kind_of(loop) is Kind.OPAQUE
-    assert may_go(loop)  # where nothing reads it
 
 
 def test_a_block_graph(block_of: BlockOf) -> None:

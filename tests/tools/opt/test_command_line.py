@@ -51,7 +51,7 @@ WRONG_ARGUMENTS = [
     (
         ("a.mlir", "--target", "h100"),
         "hloom-opt: error: --target: unknown target 'h100'. Did you mean 'h100_sxm'? Targets: cpu, "
-        "h100_sxm. A path of a description works too, such as ./h100.txtpb\n",
+        "h100_sxm, v5e, v5p, v6e. A path of a description works too, such as ./h100.toml\n",
     ),
     (
         ("a.mlir", "--target", "./no.txtpb"),

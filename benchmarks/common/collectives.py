@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator
 
 _HEAD = re.compile(r"^(?:ENTRY )?%?([\w.-]+) .*\{$")
@@ -13,6 +14,8 @@ _COLLECTIVE = re.compile(
 )
 _ARRAY = re.compile(r"\b(?:[a-z]+(\d+)\w*|pred)\[([\d,]*)\]")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
+_CONDITION = re.compile(r"condition=%?([\w.-]+)")
+_BOUND = re.compile(r" = s32\[\]\S* constant\((\d+)\)")
 _CALLED = re.compile(r"(?:body|calls|to_apply)=%?([\w.-]+)")
 
 
@@ -34,14 +37,35 @@ class Collectives:
 
 def collectives(text: str) -> Collectives:
     """The collectives of a module in XLA's text."""
-    computations = dict(_computations(text))
-    [entry] = re.findall(r"^ENTRY %?([\w.-]+)", text, re.MULTILINE)
     counts = [0, 0]
     bytes_ = [0, 0]
-    for size, runs, in_loop in _walk(computations, entry, 1, in_loop=False):
-        counts[in_loop] += runs
-        bytes_[in_loop] += runs * size
+    for each in _found(text):
+        counts[each.in_loop] += each.runs
+        bytes_[each.in_loop] += each.runs * each.result_bytes
     return Collectives(counts[0], counts[1], bytes_[0], bytes_[1])
+
+
+def collectives_by_kind(text: str) -> dict[str, int]:
+    """By XLA's name of a kind, how often one run of a module does such a collective."""
+    counts: Counter[str] = Counter()
+    for each in _found(text):
+        counts[each.kind] += each.runs
+    return dict(sorted(counts.items()))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Found:
+    """A collective, and how often it runs."""
+
+    kind: str
+    result_bytes: int
+    runs: int
+    in_loop: bool
+
+
+def _found(text: str) -> Iterator[_Found]:
+    [entry] = re.findall(r"^ENTRY %?([\w.-]+)", text, re.MULTILINE)
+    return _walk(dict(_computations(text)), entry, 1, in_loop=False)
 
 
 def _computations(text: str) -> Iterator[tuple[str, list[str]]]:
@@ -57,17 +81,29 @@ def _computations(text: str) -> Iterator[tuple[str, list[str]]]:
 
 def _walk(
     computations: dict[str, list[str]], name: str, runs: int, *, in_loop: bool
-) -> Iterator[tuple[int, int, bool]]:
+) -> Iterator[_Found]:
     for line in computations.get(name, ()):
         found = _COLLECTIVE.search(line)
         if found is not None:
-            yield _bytes(found[1], started=bool(found[3])), runs, in_loop
+            # XLA:TPU writes a fusion of an all-reduce and a slice.
+            kind = "reduce-scatter" if name.startswith("all-reduce-scatter") else found[2]
+            yield _Found(kind, _bytes(found[1], started=bool(found[3])), runs, in_loop)
             continue
         is_loop = " while(" in line
-        trips = _TRIPS.search(line) if is_loop else None
+        times = runs * (_trips(computations, line) if is_loop else 1)
         for called in _CALLED.findall(line):
-            times = runs * (int(trips[1]) if trips else 1)
             yield from _walk(computations, called, times, in_loop=in_loop or is_loop)
+
+
+def _trips(computations: dict[str, list[str]], line: str) -> int:
+    """The trips of a loop: known, or else what its condition compares with; 1 where neither is."""
+    known = _TRIPS.search(line)
+    if known is not None:
+        return int(known[1])
+    condition = _CONDITION.search(line)
+    lines = computations.get(condition[1], ()) if condition else ()
+    bounds = [int(found[1]) for each in lines if (found := _BOUND.search(each))]
+    return bounds[0] if len(bounds) == 1 else 1
 
 
 def _bytes(type_: str, *, started: bool) -> int:

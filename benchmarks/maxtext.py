@@ -1,0 +1,169 @@
+"""MaxText's step for four TPUs v5p, without one: its own policies, and hloom under a budget.
+
+    python -m benchmarks.maxtext      (needs `pip install 'maxtext[tpu]==0.2.5'`; about 15 minutes)
+
+Runs MaxText's `train_compile`, as docs/maxtext.md says, in a process for each way. Writes
+benchmarks/results/maxtext.json, which keeps one entry for each version of JAX it was run with, and
+maxtext.md, the same as tables.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import hloom
+from benchmarks.common.collectives import collectives_by_kind
+from benchmarks.common.tables import Report, heading, table, update_report
+
+MEBI_BYTES = 2**20
+
+MODEL = {
+    "base_emb_dim": 1024,
+    "base_num_query_heads": 8,
+    "base_num_kv_heads": 8,
+    "head_dim": 128,
+    "base_mlp_dim": 2816,
+    "base_num_decoder_layers": 8,
+    "vocab_size": 32000,
+    "per_device_batch_size": 4,
+    "max_target_length": 2048,
+}
+"""MaxText's default decoder, of the size that compiles in a minute."""
+
+_SETTINGS = {
+    "compile_topology": "v5p-8",
+    "compile_topology_num_slices": 1,
+    "run_name": "hloom",
+    "dataset_type": "synthetic",
+    "enable_checkpointing": False,
+    "jax_cache_dir": "",
+}
+
+_ENVIRONMENT = {
+    "JAX_PLATFORMS": "cpu",
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_ACCELERATOR_TYPE": "v5p-8",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+}
+
+LEAST = "minimal_with_context"
+"""The policy of MaxText 0.2.5 that recomputes least: `none` means no policy, as `full` does."""
+
+
+def main() -> None:
+    """Compiles every way with the JAX that runs this, and writes the files."""
+    ways: list[dict[str, Any]] = []
+    entry = {
+        "hloom": hloom.__version__,
+        "maxtext": version("maxtext"),
+        "libtpu": version("libtpu"),
+        "python": platform.python_version(),
+        "ways": ways,
+    }
+    full = _measured("full", "off")
+    budget = f"fit{{budget={-(-full['step_bytes'] // MEBI_BYTES)}MiB}}"
+    for policy, spec in (("full", "off"), (LEAST, "off"), (LEAST, budget), ("full", budget)):
+        ways.append(full if (policy, spec) == ("full", "off") else _measured(policy, spec))
+        print(ways[-1], flush=True)
+        update_report("maxtext", entry, _markdown)
+
+
+def _measured(policy: str, spec: str) -> dict[str, Any]:
+    """What a process of MaxText's `train_compile` gives. Raises RuntimeError where it fails."""
+    settings = {**_SETTINGS, **MODEL, "remat_policy": policy}
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "found.json"
+        result = subprocess.run(
+            [sys.executable, "-m", "benchmarks.maxtext", str(file)]
+            + [f"{name}={value}" for name, value in settings.items()],
+            env=os.environ | _ENVIRONMENT | {"JAX_HLOOM": spec},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if not file.exists():
+            raise RuntimeError(f"{policy}, {spec}: train_compile failed:\n{result.stderr[-2000:]}")
+        found: dict[str, Any] = json.loads(file.read_text("utf-8"))
+    return {"policy": policy, "spec": spec, **found}
+
+
+def _child(file: Path, settings: list[str]) -> None:
+    """`train_compile` itself, with what it compiled read off."""
+    from maxtext.trainers.pre_train import train_compile
+
+    compile_ = train_compile.jit_and_compile
+
+    def read_off(*arguments: Any) -> Any:
+        compiled = compile_(*arguments)
+        memory = compiled.memory_analysis()
+        around = memory.argument_size_in_bytes + memory.output_size_in_bytes
+        around -= memory.alias_size_in_bytes
+        steps = [one for one in hloom.records() if one.module == "jit_train_step"]
+        found = {
+            "step_bytes": memory.peak_memory_in_bytes,
+            "temp_bytes": memory.peak_memory_in_bytes - around,
+            "products": compiled.as_text().count("convolution("),
+            "added_work": steps[-1].added_work if steps else None,
+            "compiles": steps[-1].compiles if steps else 1,
+            "collectives": collectives_by_kind(compiled.as_text()),
+        }
+        file.write_text(json.dumps(found), encoding="utf-8")
+        return compiled
+
+    train_compile.jit_and_compile = read_off
+    train_compile.main(["train_compile", *settings])
+
+
+def _markdown(report: Report) -> Iterator[str]:
+    yield from heading("MaxText for four TPUs v5p", "maxtext", _WHAT_IT_IS)
+    for jax_version, entry in report.items():
+        yield ""
+        yield (
+            f"## MaxText {entry['maxtext']}, jax {jax_version}, libtpu {entry['libtpu']}, "
+            f"Python {entry['python']}"
+        )
+        yield ""
+        yield from table(_COLUMNS, map(_cells, entry["ways"]), names=2)
+
+
+_KINDS = ("all-gather", "all-reduce", "reduce-scatter")
+_COLUMNS = ["remat_policy", "JAX_HLOOM", "MiB of a step", "temporaries"]
+_COLUMNS += ["products in the text", "FLOPs added by hloom", "compiles", *_KINDS]
+
+
+def _cells(found: dict[str, Any]) -> list[str]:
+    added = found["added_work"]
+    return [
+        f"`{found['policy']}`",
+        f"`{found['spec']}`",
+        f"{found['step_bytes'] / MEBI_BYTES:.0f}",
+        f"{found['temp_bytes'] / MEBI_BYTES:.0f}",
+        str(found["products"]),
+        "" if added is None else f"{added:.1%}",
+        str(found["compiles"]),
+        *(str(found["collectives"].get(kind, 0)) for kind in _KINDS),
+    ]
+
+
+_WHAT_IT_IS = """\
+The training step of MaxText's default decoder, 8 layers scanned, width 1024, vocabulary 32000, 4
+examples of 2048 tokens on each of four TPUs v5p, FSDP, compiled by its `train_compile` on a machine
+without a TPU. MiB are the peak of a step on one device, XLA's figure. Products are those in XLA's
+text: of a loop over layers each counts once. Collectives count as often as they run."""
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        _child(Path(sys.argv[1]), sys.argv[2:])
+    else:
+        main()

@@ -1,0 +1,118 @@
+"""Memory and collectives of a model sharded over a 2x2 slice of TPUs v5p, without one.
+
+    python -m benchmarks.sharded_tpu        (needs the extra tpu; no TPU; about 20 minutes)
+
+Writes benchmarks/results/sharded_tpu.json, which keeps one entry for each version of JAX it was run
+with, and sharded_tpu.md, the same as tables.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator
+from typing import Any
+
+from jax.sharding import Mesh
+
+import hloom
+from benchmarks.common.collectives import collectives_by_kind
+from benchmarks.common.h100 import MEBI_BYTES, compile_recorded
+from benchmarks.common.tables import Report, heading, table, update_report
+from benchmarks.programs.sharded import DATA, MESHES, MODEL, ShardedDecoder
+from hloom.targets import deviceless
+
+TARGET = "v5p"
+KINDS = ("fsdp", "tensor")
+POLICY = "nothing_saveable"
+
+_SIZES: dict[str, Any] = {
+    "layers": 4,
+    "width": 1024,
+    "heads": 8,
+    "hidden": 2816,
+    "vocabulary": 32_000,
+    "batch": 8,
+    "sequence": 1024,
+}
+
+
+def main() -> None:
+    """Compiles everything with the JAX that runs this, and writes the files."""
+    deviceless.prepare()
+    devices = deviceless.mesh(TARGET, 4).devices
+    entry: dict[str, Any] = {
+        "hloom": hloom.__version__, "python": platform.python_version(), "kinds": {}
+    }  # fmt: skip
+    for kind in KINDS:
+        found = entry["kinds"][kind] = {}
+        for way, one in _ways(Mesh(devices.reshape(MESHES[kind]), (DATA, MODEL))):
+            found[way] = one
+            update_report("sharded_tpu", entry, _markdown)
+    print(update_report("sharded_tpu", entry, _markdown))
+
+
+def _ways(mesh: Mesh) -> Iterator[tuple[str, dict[str, Any]]]:
+    """By way to save memory, what the step takes of one device, and its collectives."""
+    program = ShardedDecoder(mesh, **_SIZES)
+    yield "as it is", _compiled(program, "off")
+    checkpointed = _compiled(ShardedDecoder(mesh, POLICY, **_SIZES), "off")
+    yield f"`jax.checkpoint`, `{POLICY}`", checkpointed
+    yield "`remat`", _compiled(program, "remat")
+    budget = -(-checkpointed["step_bytes"] // MEBI_BYTES)
+    for spec in (f"fit{{budget={budget}MiB}}", "fit{budget=min}"):
+        yield f"`{spec}`", _compiled(program, spec)
+
+
+def _compiled(program: ShardedDecoder, spec: str) -> dict[str, Any]:
+    compiled, record = compile_recorded(program.lower(), spec)
+    memory = compiled.memory_analysis()
+    best = None if record is None else record.best_attempt
+    attempt = record.attempts[best] if record is not None and best is not None else None
+    found = {
+        "step_bytes": memory.peak_memory_in_bytes,
+        "predicted_step_bytes": attempt.predicted_step_bytes if attempt is not None else None,
+        "compiles": record.compiles if record is not None else 1,
+        "added_work": record.added_work if record is not None else None,
+        "collectives": collectives_by_kind(compiled.as_text()),
+    }
+    print(program.mesh.devices.shape, program.policy, spec, found, flush=True)
+    return found
+
+
+def _markdown(report: Report) -> Iterator[str]:
+    yield from heading("A model over a 2x2 slice of TPUs v5p", "sharded_tpu", _WHAT_IT_IS)
+    for version, entry in report.items():
+        for kind, ways in entry["kinds"].items():
+            yield ""
+            yield f"## {_TITLES[kind]}, jax {version}, Python {entry['python']}"
+            yield ""
+            yield from table(_COLUMNS, (_cells(way, one) for way, one in ways.items()))
+
+
+_TITLES = {"fsdp": "FSDP", "tensor": "Tensor parallel"}
+_KINDS = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
+_COLUMNS = ["step", "MiB of a device", "predicted", "added FLOPs", "compiles", *_KINDS]
+
+
+def _cells(way: str, found: dict[str, Any]) -> list[str]:
+    predicted, added = found["predicted_step_bytes"], found["added_work"]
+    return [
+        way,
+        f"{found['step_bytes'] / MEBI_BYTES:.0f}",
+        "" if predicted is None else f"{predicted / MEBI_BYTES:.0f}",
+        "" if added is None else f"{added:.1%}",
+        str(found["compiles"]),
+        *(str(found["collectives"].get(kind, 0)) for kind in _KINDS),
+    ]
+
+
+_WHAT_IT_IS = """\
+The loss and the gradients of a Llama-style model (`benchmarks/programs/sharded.py`: 4 layers
+scanned, width 1024, vocabulary 32000, 8 examples of 1024 tokens in all, parameters in float32, used
+as bfloat16), each parameter and activation with a sharding, compiled for four TPUs. MiB are the
+peak of a step on one device: XLA's figure, and what `hloom` predicted for the plan that it kept.
+Collectives are those of XLA's optimized text, loops as often as they run."""
+
+
+if __name__ == "__main__":
+    main()

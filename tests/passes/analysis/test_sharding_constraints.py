@@ -1,0 +1,157 @@
+"""Sharding constraints that may be repeated: those that move no data."""
+
+from __future__ import annotations
+
+import pytest
+from jax.extend.mlir import ir
+from support.ir_blocks import last_value
+
+from hloom.passes.analysis.purity import kind_of, may_go
+from hloom.passes.ir import walk
+from hloom.passes.ir.op_facts import Kind
+
+MESH = 'sdy.mesh @mesh = <["a"=4, "b"=2]>\nsdy.mesh @one = <["a"=1]>\n'
+"""Four by two devices, and one."""
+
+SPLIT = '{sdy.sharding = #sdy.sharding<@mesh, [{"a"}, {}]>}'
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        # On what is sharded just so: an argument, or what cheap work makes of such values.
+        ('%0 = sdy.sharding_constraint %x <@mesh, [{"a"}, {}]> : tensor<8x8xf32>', Kind.CHEAP),
+        (
+            """%0 = stablehlo.tanh %x : tensor<8x8xf32>
+            %1 = stablehlo.constant dense<1.0> : tensor<8x8xf32>
+            %2 = stablehlo.add %0, %1 : tensor<8x8xf32>
+            %3 = sdy.sharding_constraint %2 <@mesh, [{"a"}, {}]> : tensor<8x8xf32>""",
+            Kind.CHEAP,
+        ),
+        # A normalization along the axis that is whole on each device.
+        (
+            """%z = stablehlo.constant dense<0.0> : tensor<f32>
+            %0 = stablehlo.reduce(%x init: %z) applies stablehlo.add across dimensions = [1]
+              : (tensor<8x8xf32>, tensor<f32>) -> tensor<8xf32>
+            %1 = stablehlo.reshape %0 : (tensor<8xf32>) -> tensor<8x1xf32>
+            %2 = stablehlo.broadcast_in_dim %1, dims = [0, 1]
+              : (tensor<8x1xf32>) -> tensor<8x8xf32>
+            %3 = stablehlo.subtract %x, %2 : tensor<8x8xf32>
+            %4 = sdy.sharding_constraint %3 <@mesh, [{"a"}, {}]> : tensor<8x8xf32>""",
+            Kind.CHEAP,
+        ),
+        # On one device nothing can move.
+        ('%0 = sdy.sharding_constraint %y <@one, [{"a"}, {}]> : tensor<8x8xf32>', Kind.CHEAP),
+        # Sharded otherwise, nobody knows how, or left open.
+        ('%0 = sdy.sharding_constraint %x <@mesh, [{"b"}, {}]> : tensor<8x8xf32>', Kind.OPAQUE),
+        ("%0 = sdy.sharding_constraint %x <@mesh, [{}, {}]> : tensor<8x8xf32>", Kind.OPAQUE),
+        ('%0 = sdy.sharding_constraint %y <@mesh, [{"a"}, {}]> : tensor<8x8xf32>', Kind.OPAQUE),
+        ('%0 = sdy.sharding_constraint %x <@mesh, [{"a", ?}, {}]> : tensor<8x8xf32>', Kind.OPAQUE),
+        # A sum along the axis that is split, a transpose, a product of what is split so.
+        (
+            """%z = stablehlo.constant dense<0.0> : tensor<f32>
+            %0 = stablehlo.reduce(%x init: %z) applies stablehlo.add across dimensions = [0]
+              : (tensor<8x8xf32>, tensor<f32>) -> tensor<8xf32>
+            %1 = sdy.sharding_constraint %0 <@mesh, [{}]> : tensor<8xf32>""",
+            Kind.OPAQUE,
+        ),
+        (
+            """%0 = stablehlo.transpose %x, dims = [1, 0] : (tensor<8x8xf32>) -> tensor<8x8xf32>
+            %1 = sdy.sharding_constraint %0 <@mesh, [{"a"}, {}]> : tensor<8x8xf32>""",
+            Kind.OPAQUE,
+        ),
+        (
+            """%0 = stablehlo.dot_general %x, %x, contracting_dims = [1] x [1]
+              : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+            %1 = sdy.sharding_constraint %0 <@mesh, [{"a"}, {}]> : tensor<8x8xf32>""",
+            Kind.OPAQUE,
+        ),
+        # A product of rows of one and columns of the other is made where its parts are.
+        (
+            """%0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
+              : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+            %1 = sdy.sharding_constraint %0 <@mesh, [{"a"}, {"b"}]> : tensor<8x8xf32>""",
+            Kind.CHEAP,
+        ),
+        # A weight split like the batch is gathered by the product, not by the constraint.
+        (
+            """%0 = stablehlo.dot_general %x, %x, contracting_dims = [1] x [0]
+              : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+            %1 = sdy.sharding_constraint %0 <@mesh, [{"a"}, {}]> : tensor<8x8xf32>""",
+            Kind.CHEAP,
+        ),
+        # The sum of a product along an axis that is split, of whose result nothing is.
+        (
+            """%0 = stablehlo.dot_general %w, %w, contracting_dims = [1] x [1]
+              : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+            %1 = sdy.sharding_constraint %0 <@mesh, [{}, {}]> : tensor<8x8xf32>""",
+            Kind.OPAQUE,
+        ),
+        # A slice along an axis that is whole on each device, and along one that is split.
+        (
+            """%c = stablehlo.constant dense<0> : tensor<i32>
+            %0 = stablehlo.dynamic_slice %x, %c, %c, sizes = [8, 1]
+              : (tensor<8x8xf32>, tensor<i32>, tensor<i32>) -> tensor<8x1xf32>
+            %1 = sdy.sharding_constraint %0 <@mesh, [{"a"}, {}]> : tensor<8x1xf32>""",
+            Kind.CHEAP,
+        ),
+        (
+            """%c = stablehlo.constant dense<0> : tensor<i32>
+            %0 = stablehlo.dynamic_slice %x, %c, %c, sizes = [4, 8]
+              : (tensor<8x8xf32>, tensor<i32>, tensor<i32>) -> tensor<4x8xf32>
+            %1 = sdy.sharding_constraint %0 <@mesh, [{"a"}, {}]> : tensor<4x8xf32>""",
+            Kind.OPAQUE,
+        ),
+    ],
+)
+def test_a_sharding_constraint_is_cheap_only_where_it_moves_nothing(
+    context: ir.Context, body: str, kind: Kind
+) -> None:
+    columns = SPLIT.replace('[{"a"}, {}]', '[{}, {"b"}]')
+    arguments = f"%x: tensor<8x8xf32> {SPLIT}, %y: tensor<8x8xf32>, %w: tensor<8x8xf32> {columns}"
+    module = ir.Module.parse(f"{MESH} func.func @main({arguments}) {{ {body}\n return }}")
+    block = walk.functions(module)["main"].regions[0].blocks[0]
+    assert kind_of(ir.OpResult(last_value(block)).owner.operation) is kind
+
+
+@pytest.mark.parametrize(
+    ("next_value", "kind"),
+    [
+        ("%c", Kind.CHEAP),
+        ("%1", Kind.CHEAP),
+        ("%t", Kind.OPAQUE),  # of another sharding than it starts with
+    ],
+)
+def test_a_loop_goes_on_with_the_sharding_that_it_starts_with(
+    context: ir.Context, next_value: str, kind: Kind
+) -> None:
+    module = ir.Module.parse(f"""{MESH} func.func @main(%x: tensor<8x8xf32> {SPLIT}) {{
+    %0 = stablehlo.while(%c = %x) : tensor<8x8xf32> cond {{
+      %p = stablehlo.constant dense<false> : tensor<i1>
+      stablehlo.return %p : tensor<i1>
+    }} do {{
+      %n = stablehlo.negate %c : tensor<8x8xf32>
+      %1 = sdy.sharding_constraint %n <@mesh, [{{"a"}}, {{}}]> : tensor<8x8xf32>
+      %t = stablehlo.transpose %c, dims = [1, 0] : (tensor<8x8xf32>) -> tensor<8x8xf32>
+      stablehlo.return {next_value} : tensor<8x8xf32>
+    }}
+    return
+    }}""")
+    loop = walk.functions(module)["main"].regions[0].blocks[0].operations[0].operation
+    assert kind_of(loop.regions[1].blocks[0].operations[1].operation) is kind
+
+
+def test_a_loop_with_a_constraint_inside_is_not_repeated(context: ir.Context) -> None:
+    module = ir.Module.parse(f"""{MESH} func.func @main(%x: tensor<8x8xf32> {SPLIT}) {{
+    %0 = stablehlo.while(%c = %x) : tensor<8x8xf32> cond {{
+      %p = stablehlo.constant dense<false> : tensor<i1>
+      stablehlo.return %p : tensor<i1>
+    }} do {{
+      %1 = sdy.sharding_constraint %c <@mesh, [{{}}, {{}}]> : tensor<8x8xf32>
+      stablehlo.return %1 : tensor<8x8xf32>
+    }}
+    return
+    }}""")
+    loop = walk.functions(module)["main"].regions[0].blocks[0].operations[0].operation
+    assert kind_of(loop) is Kind.OPAQUE
+    assert may_go(loop)  # where nothing reads it

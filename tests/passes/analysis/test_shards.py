@@ -1,0 +1,62 @@
+"""The share of each value on one device: by Shardy's propagation, and of what passes put in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.extend.mlir import ir
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from hloom.passes.analysis.shards import Shards
+from hloom.passes.ir import walk
+
+CHLO: dict[str, Callable[[Any], Any]] = {
+    "erf": jax.scipy.special.erf,
+    "erf_inv": jax.lax.erf_inv,
+    "next_after": lambda x: jnp.nextafter(x, x),
+    "sinh": jnp.sinh,
+    "square": jnp.square,
+    "zeta": lambda x: jax.lax.zeta(x, x),
+}
+
+
+def lowered(function: Callable[[Any], Any], *axes: str | None) -> ir.Module:
+    mesh = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("a", "b"))
+    sharding = NamedSharding(mesh, PartitionSpec(*axes))
+    shape = jax.ShapeDtypeStruct((8, 4), "float32", sharding=sharding)
+    module: ir.Module = jax.jit(function).lower(shape).compiler_ir()
+    return module
+
+
+def shares(module: ir.Module, operation: str) -> list[Fraction]:
+    found = Shards.of(module)
+    named = (op for op in walk.operations(module.operation) if op.name == operation)
+    return [found.share(result) for op in named for result in op.results]
+
+
+@pytest.mark.parametrize("name", CHLO)
+def test_what_chlo_makes_elementwise_is_sharded_like_what_it_reads(
+    name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    module = lowered(lambda x: -CHLO[name](x * 2.0), "a", "b")
+    assert shares(module, f"chlo.{name}") == [Fraction(1, 4)]
+    assert shares(module, "stablehlo.negate") == [Fraction(1, 4)]
+    assert "unknown to SDY" not in capfd.readouterr().err
+
+
+def test_the_rows_of_a_top_k_are_sharded_like_its_operands() -> None:
+    module = lowered(lambda x: jax.lax.top_k(x, 2), "a", None)
+    assert shares(module, "chlo.top_k") == [Fraction(1, 2)] * 2
+    across = lowered(lambda x: jax.lax.top_k(x, 2), "a", "b")
+    assert shares(across, "chlo.top_k") == [Fraction(1, 2)] * 2
+
+
+def test_a_scalar_of_chlo_is_whole() -> None:
+    module = lowered(lambda x: x * jnp.square(x.sum()), "a", "b")
+    assert shares(module, "chlo.square") == [Fraction(1)]
