@@ -203,7 +203,11 @@ def _keep_what_follows_from_several(graph: BlockGraph, trace: OpTrace) -> None:
     sources: list[frozenset[int]] = [frozenset()] * len(sizes)
     slow = [False] * len(sizes)
     for_products = _for_products(graph)
-    ending = _read_by_one_kernel(trace, kernels)
+    end_of = {
+        makes[0]: _first_branch(graph, kernels, makes[0])
+        for use, makes in zip(trace.uses, trace.makes, strict=True)
+        if use is BufferUse.PRODUCT
+    }
     for value in trace.inputs:
         sources[value] = frozenset({value})
     operations = zip(trace.uses, trace.reads, trace.makes, strict=True)
@@ -221,8 +225,13 @@ def _keep_what_follows_from_several(graph: BlockGraph, trace: OpTrace) -> None:
             sources[made] = frozenset({made})
             continue
         large = {value for value in read if sizes[value] * _SMALL >= sizes[made]}
-        ends = bool(large & ending) and for_products[made] and not slow[made]
-        is_kept = len(large) > 2 or (len(large) == 2 and (slow[made] or large & ending)) or ends
+        ends = {end_of[value] for value in large if value in end_of}
+        is_end = made in ends or not ends <= kernels.branches
+        is_kept = (
+            len(large) > 2
+            or (len(large) == 2 and (slow[made] or is_end))
+            or (is_end and for_products[made] and not slow[made])
+        )
         if is_kept and use is BufferUse.FUSED and made in kernels.branches:
             kept = _before_widening(graph, trace, kernels, position)
             trace.uses[kept] = BufferUse.HEAVY
@@ -232,15 +241,15 @@ def _keep_what_follows_from_several(graph: BlockGraph, trace: OpTrace) -> None:
             sources[made] = read
 
 
-def _read_by_one_kernel(trace: OpTrace, kernels: Kernels) -> set[int]:
-    """The results of products that would end in what reads them, were that in memory."""
-    return {
-        value
-        for use, makes in zip(trace.uses, trace.makes, strict=True)
-        if use is BufferUse.PRODUCT
-        for value in makes
-        if value not in kernels.branches
-    }
+def _first_branch(graph: BlockGraph, kernels: Kernels, value: int) -> int:
+    """The first value on the way from a product's result that operations of several kernels read;
+    the last one before the way parts."""
+    while value not in kernels.branches and len(graph.users[value]) == 1:
+        [user] = graph.users[value]
+        if not graph.results[user] or kernels.trace.uses[user] not in INLINED:
+            break
+        [value] = graph.results[user]
+    return value
 
 
 def _is_read_by_window(graph: BlockGraph, value: int) -> bool:
