@@ -191,7 +191,9 @@ def _put_transposed_slices_in_memory(graph: BlockGraph, trace: OpTrace) -> None:
         return
     for _, slices in transposed_stacks(owner, LANES):
         for one in slices:
-            trace.uses[graph.producers[graph.index[one.results[0]]]] = BufferUse.REDUCTION
+            # Those in loops of the body are read there.
+            if (made := graph.index.get(one.results[0])) is not None:
+                trace.uses[graph.producers[made]] = BufferUse.REDUCTION
 
 
 def _keep_what_follows_from_several(graph: BlockGraph, trace: OpTrace) -> None:
