@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from benchmarks.common.collectives import collectives_by_kind
-from benchmarks.programs.sharded import DATA, MESHES, MODEL, ShardedDecoder
 from jax.sharding import Mesh
 
+from benchmarks.common.collectives import collectives_by_kind
+from benchmarks.programs.sharded import DATA, MESHES, MODEL, ShardedDecoder
 from hloom.targets import deviceless
 
 FLOOR = "remat{budget=min compiles=2}"
