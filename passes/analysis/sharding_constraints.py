@@ -38,8 +38,8 @@ def moves_nothing(constraint: ir.Operation) -> bool:
     itself, from constants, from arguments of the program of that sharding and from results of other
     constraints to it: by elementwise operations, broadcasts, transposes, reshapes that drop or
     add axes of one element, slices, concatenations and reductions along axes that are not split,
-    and matrix products whose sums are not. A product may gather an operand for itself: what is contracted
-    along an axis of the mesh that its result is split along, as FSDP's weights are.
+    and matrix products whose sums are not. A product may gather an operand for itself: what is
+    contracted along an axis of the mesh that its result is split along, as FSDP's weights are.
     """
     sharding = sdy.TensorShardingAttr(constraint.attributes["sharding"])
     if _devices(sharding, constraint) == 1:
