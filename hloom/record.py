@@ -41,8 +41,11 @@ class CompileAttempt:
         the largest.
       temp_bytes: of that, temp.
       compile_s: seconds in JAX's cache and XLA.
-      cache_hit: whether JAX's persistent cache served it; None where the cache is off.
+      cache_hit: whether JAX's persistent cache served it; None where the cache is off, and of a
+        plan that XLA refused.
       unmodified: the plan leaves the program as it is.
+      limit_bytes: what XLA allows a step, where it refused the plan for taking more: `step_bytes`
+        then is what its error names. None where it compiled the plan.
     """
 
     plan: dict[str, object] = field(repr=False, hash=False)
@@ -53,6 +56,14 @@ class CompileAttempt:
     compile_s: float
     cache_hit: bool | None
     unmodified: bool = False
+    limit_bytes: int | None = None
+
+    @property
+    def refusal(self) -> str:
+        """Of a plan that XLA refused, e.g. "refused: 17.2 GiB of 15.8 GiB"; of others empty."""
+        if self.step_bytes is None or self.limit_bytes is None:
+            return ""
+        return units.refused(self.step_bytes, self.limit_bytes)
 
 
 @dataclass(frozen=True)
@@ -150,7 +161,9 @@ class CompileRecord:
         work = ""
         if self.changed and self.added_work:
             work = f" ({units.change(1, 1 + self.added_work) or '< +0.1 %'} FLOPs)"
-        compiles = f"{self.compiles} compiles in {units.seconds(self.compile_s)}"
+        refused = sum(1 for attempt in self.attempts if attempt.refusal)
+        of_them = f" ({refused} refused)" if refused else ""
+        compiles = f"{self.compiles} compiles{of_them} in {units.seconds(self.compile_s)}"
         return [
             self._temporaries(),
             f"{self._effects()}{work}",

@@ -18,6 +18,11 @@ def sizes(before_bytes: float, after_bytes: float) -> str:
     return f"{number if after.endswith(f' {unit}') else before} → {after}"
 
 
+def refused(used_bytes: float, limit_bytes: float) -> str:
+    """How a program is refused, e.g. "refused: 17.2 GiB of 15.8 GiB"."""
+    return f"refused: {size(used_bytes)} of {size(limit_bytes)}"
+
+
 def seconds(time_s: float) -> str:
     """A time with three digits or so, e.g. "43 ms", "1.32 s", "4 min 10 s", "-43 ms"."""
     if time_s < 0:

@@ -13,6 +13,7 @@ from jax.extend.mlir import ir
 import hloom
 from benchmarks.common.flops import Flops, executed_flops
 from benchmarks.common.products import executed_products
+from hloom._jax.executables import memory_figures
 from hloom.targets import deviceless
 
 TARGET = "h100_sxm"
@@ -76,12 +77,13 @@ def measure(lowered: Any, spec: str) -> Measurement:
             *_, last = sorted(Path(folder).glob("*/*-after-*.mlir"))
             module = ir.Module.parse(last.read_text(encoding="utf-8"), module.context)
         products, flops = executed_products(module), executed_flops(module)
-    figures = compiled.memory_analysis()
-    given = figures.argument_size_in_bytes + figures.output_size_in_bytes
+    figures = memory_figures(compiled.runtime_executable())
+    sizes = figures.argument_bytes, figures.output_bytes, figures.alias_bytes, figures.temp_bytes
+    arguments, outputs, aliases, temporaries = (size or 0 for size in sizes)
     attempts = record.attempts if record else ()
     return Measurement(
-        temp_bytes=figures.temp_size_in_bytes,
-        step_bytes=given - figures.alias_size_in_bytes + figures.temp_size_in_bytes,
+        temp_bytes=temporaries,
+        step_bytes=arguments + outputs - aliases + temporaries,
         products=products,
         flops=flops,
         summaries={run.name: run.summary for run in record.runs} if record else {},

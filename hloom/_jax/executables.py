@@ -17,19 +17,48 @@ class MemoryFigures:
     output_bytes: int | None = None
     alias_bytes: int | None = None
 
+    @property
+    def step_bytes(self) -> int | None:
+        """What a step takes of the device; arguments that are given back as results count once."""
+        known = (self.argument_bytes, self.output_bytes, self.temp_bytes, self.alias_bytes)
+        if None in known:
+            return None
+        argument, output, temp, alias = (each or 0 for each in known)
+        return argument + output + temp - alias
+
 
 def memory_figures(executable: Any) -> MemoryFigures:
-    """XLA's memory figures of an executable; empty where its backend gives none."""
+    """XLA's memory figures of an executable; empty where its backend gives none.
+
+    Of a TPU's, temporaries are what the peak has beside arguments and results: `temp_size_in_bytes`
+    adds up the buffers in the cores' own memory as well.
+    """
     try:
         stats = executable.get_compiled_memory_stats()
     except (jax.errors.JaxRuntimeError, NotImplementedError):
         return MemoryFigures()
+    temp_bytes = stats.temp_size_in_bytes
+    if _is_for_tpu(executable):
+        around = stats.argument_size_in_bytes + stats.output_size_in_bytes
+        temp_bytes = max(0, stats.peak_memory_in_bytes - around + stats.alias_size_in_bytes)
     return MemoryFigures(
-        temp_bytes=stats.temp_size_in_bytes,
+        temp_bytes=temp_bytes,
         argument_bytes=stats.argument_size_in_bytes,
         output_bytes=stats.output_size_in_bytes,
         alias_bytes=stats.alias_size_in_bytes,
     )
+
+
+def _is_for_tpu(executable: Any) -> bool:
+    """Whether arguments and results lie in tiles, as on no other platform.
+
+    An executable for devices that are not here has no client that would tell the platform.
+    """
+    try:
+        layouts = [*executable.get_parameter_layouts(), *executable.get_output_layouts()]
+    except (jax.errors.JaxRuntimeError, NotImplementedError, AttributeError):
+        return False
+    return any(":T(" in str(layout) for layout in layouts)
 
 
 def optimized_text(executable: Any) -> str:

@@ -9,23 +9,30 @@ from typing import Any
 
 from jax.extend.mlir import ir
 
-from hloom._jax.executables import MemoryFigures
 from hloom.compiling.candidates import Candidates, ModuleCandidate
-from hloom.compiling.compiler import Compiled, Compiler
+from hloom.compiling.compiler import Compiled, Compiler, Refused
 from hloom.compiling.request import CompileRequest
 from hloom.passes.framework import feedback
 from hloom.passes.framework.errors import PassError, reason_of
 from hloom.passes.framework.feedback import Attempt, Complaint, MeasuredPass
+from hloom.passes.framework.pipeline import PassRun
+from hloom.passes.framework.text import pluralize
 from hloom.record import CompileAttempt
+from hloom.units import size
+
+_NO_LIMIT = 2**62
+"""More than any device has: what a process tells of a program that was compiled."""
 
 
 class Attempts:
     """The attempts of one program, of which the best is kept.
 
     Attributes:
-      best: the executable to use.
+      best: the executable to use; None as long as XLA refused all.
       all: every attempt, in order, for the record.
-      best_index: which of `all` is the best.
+      best_index: which of `all` is the best; None as long as XLA refused all.
+      error: XLA's newest, as long as it refused all.
+      refused: XLA's error for the program as it is, where one of the attempts was that.
     """
 
     def __init__(
@@ -34,22 +41,26 @@ class Attempts:
         driver: MeasuredPass[Any],
         candidates: Candidates,
         compiler: Compiler,
-        first: Compiled,
+        first: Compiled | Refused,
     ) -> None:
-        self.best = first
-        self.best_index = 0
+        self.best: Compiled | None = None if isinstance(first, Refused) else first
+        self.best_index: int | None = None if isinstance(first, Refused) else 0
         self.all: list[CompileAttempt] = []
+        self.error: Exception | None = None
+        self.refused: Exception | None = None
         self._request = request
         self._driver = driver
         self._candidates = candidates
         self._compiler = compiler
-        self._newest: Compiled | None = first
+        self._newest: Compiled | Refused | None = first
+        self._first = first.candidate
         self._tried: set[bytes] = set()
 
     def run(self) -> Complaint | None:
         """Makes attempts as long as the pass wants more; gives what the best fails to hold.
 
-        Raises PassError where a step fails; what was the best until then still is.
+        Nothing is said where XLA compiled none. Raises PassError where a step fails; what was the
+        best until then still is.
         """
         try:
             return self._run()
@@ -64,16 +75,15 @@ class Attempts:
         driver, target = self._driver, self._request.target
         progress: feedback.Progress[Any] = feedback.Progress()
         for progress in feedback.attempts(driver, target, self._measure):
-            if progress.newest_is_best:
+            if progress.newest_is_best and isinstance(self._newest, Compiled):
                 # What was the best until now is dropped, and the memory that it holds with it.
-                self.best, self.best_index = self._take_newest(), progress.best
+                self.best, self.best_index = self._newest, progress.best
+                self.error = self.refused = None
             self._newest = None
+        if self.best is None or self.best_index is None:
+            return None
         module = _candidate_of(self.best).module
         return driver.complaint(progress.attempts, self.best_index, target, lambda: module)
-
-    def _take_newest(self) -> Compiled:
-        assert self._newest is not None
-        return self._newest
 
     def _measure(self, earlier: Sequence[Attempt[Any]]) -> Attempt[Any] | None:
         """Compiles the plan that follows; None where it was compiled, or nobody can measure it."""
@@ -81,12 +91,19 @@ class Attempts:
             self._newest = self._compile_next(earlier)
         if self._newest is None:
             return None
-        compiled = self._newest
-        run = _candidate_of(compiled).driven
+        newest = self._newest
+        candidate = _candidate_of(newest)
+        run = candidate.driven
         assert run is not None
         assert run.record is not None
-        figures = self._agreed(compiled.figures)
+        if isinstance(newest, Refused) and self.best is None:
+            self.error = newest.error
+            self.refused = self.refused if candidate.changed else newest.error
+        figures = self._agreed(_figures_of(newest, run))
         attempt = None if figures is None else Attempt(run.record, *figures)
+        if attempt is not None and attempt.is_refused and len(self.all) == self.best_index:
+            # Another process has no executable of it.
+            self.best = self.best_index = None
         prediction = run.record.prediction
         self.all.append(
             CompileAttempt(
@@ -95,43 +112,72 @@ class Attempts:
                 added_flops=None if prediction is None else int(prediction.added_flops),
                 step_bytes=None if attempt is None else attempt.step_bytes,
                 temp_bytes=None if attempt is None else attempt.temp_bytes,
-                compile_s=compiled.compile_s,
-                cache_hit=compiled.cache_hit,
+                compile_s=newest.compile_s,
+                cache_hit=newest.cache_hit if isinstance(newest, Compiled) else None,
                 unmodified=run.empty,
+                limit_bytes=None if attempt is None else attempt.limit_bytes,
             )
         )
         return attempt
 
-    def _compile_next(self, earlier: Sequence[Attempt[Any]]) -> Compiled | None:
+    def _compile_next(self, earlier: Sequence[Attempt[Any]]) -> Compiled | Refused | None:
         """Compiles the next plan; None where it makes a module that was compiled before."""
-        if not self._tried:
-            self._tried.add(_digest(_candidate_of(self.best).module))
+        if self._first is not None:
+            self._tried.add(_digest(self._first.module))
+            self._first = None
         candidate = self._candidates.make(earlier)
         digest = _digest(candidate.module)
         if digest in self._tried:
             return None
         self._tried.add(digest)
         try:
-            return self._compiler.compile(candidate)
+            return self._compiler.attempt(candidate)
         except Exception as error:
             pipeline = str(self._request.pipeline)
             raise PassError(pipeline, "compile", reason_of(error)) from error
 
-    def _agreed(self, figures: MemoryFigures) -> tuple[int, int] | None:
-        """Bytes of a step and of its temporaries, the largest that any process has."""
-        mine = (
-            figures.argument_bytes, figures.output_bytes, figures.alias_bytes, figures.temp_bytes
-        )  # fmt: skip
-        known = [each for each in mine if each is not None]
-        if len(known) < len(mine):
+    def _agreed(
+        self, mine: tuple[int, int, int | None] | None
+    ) -> tuple[int, int, int | None] | None:
+        """The largest figures that any process has; refused where it was in one of them."""
+        if mine is None:
             return None
-        argument, output, alias, temp = self._request.agreement.largest(known)
-        return argument + output - alias + temp, temp
+        step, temp, limit = mine
+        told = (step, temp, -(_NO_LIMIT if limit is None else limit))
+        step, temp, negative = self._request.agreement.largest(told)
+        return step, temp, None if -negative == _NO_LIMIT else -negative
 
 
-def _candidate_of(compiled: Compiled) -> ModuleCandidate:
-    assert compiled.candidate is not None
-    return compiled.candidate
+def refusals(attempts: Sequence[CompileAttempt]) -> str:
+    """What XLA refused, where it refused every attempt: what each takes, and what is allowed."""
+    taken = ", ".join(size(each.step_bytes or 0) for each in attempts)
+    limit = min(each.limit_bytes or 0 for each in attempts)
+    plans = (
+        "its plan, which takes"
+        if len(attempts) == 1
+        else (f"each of its {pluralize(len(attempts), 'plan')}, which take")
+    )
+    return f"XLA refuses {plans} {taken} of {size(limit)}"
+
+
+def _figures_of(newest: Compiled | Refused, run: PassRun) -> tuple[int, int, int | None] | None:
+    """Bytes of a step, of its temporaries, and of the limit that refused it; None where not known.
+
+    An error of XLA does not tell what of a step is temporaries: arguments and results are as the
+    plan's prediction has them.
+    """
+    if isinstance(newest, Refused):
+        assert run.record is not None
+        predicted, used = run.record.prediction, newest.memory.used_bytes
+        around = 0 if predicted is None else predicted.step_bytes - predicted.temp_bytes
+        return used, max(used - around, 0), newest.memory.limit_bytes
+    step, temp = newest.figures.step_bytes, newest.figures.temp_bytes
+    return None if step is None or temp is None else (step, temp, None)
+
+
+def _candidate_of(made: Compiled | Refused) -> ModuleCandidate:
+    assert made.candidate is not None
+    return made.candidate
 
 
 def _digest(module: ir.Module) -> bytes:

@@ -64,7 +64,7 @@ class Candidates:
             if isinstance(step, MeasuredPass)
         ]
         driver = -1 if self._driver is None else self._driver[0]
-        self._modelled = ChangeObserver(driver, max(measured, default=-1))
+        self._modelled = ChangeObserver(driver, max(measured, default=-1), request.target)
         self._preparation = PipelineResult((), 0.0, changed=False, rewritten=False)
 
     def make(self, attempts: Sequence[Attempt[Any]] = ()) -> ModuleCandidate:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from hloom.compiling.attempts import Attempts
+from hloom.compiling.attempts import Attempts, refusals
 from hloom.compiling.candidates import Candidates
-from hloom.compiling.compiler import Compiled, Compiler
+from hloom.compiling.compiler import Compiled, Compiler, Refused
 from hloom.compiling.cross_process import Agreement, AgreementError
 from hloom.compiling.failures import Failures
 from hloom.compiling.request import CompileRequest, CompileResult, RefusedError
@@ -37,23 +37,19 @@ def compile_program(request: CompileRequest) -> CompileResult:
             disagreement = failure
     candidates, compiler, failures = Candidates(request), Compiler(request), Failures(request)
     if disagreement is None:
-        used = _compile_first(request, candidates, compiler, failures)
+        first = _compile_first(request, candidates, compiler, failures)
     else:
         failures.fall_back(disagreement)
-        used = compiler.compile(None)
+        first = compiler.compile(None)
     attempts = None
-    if driver is not None and used.candidate is not None:
-        attempts = Attempts(request, driver[1], candidates, compiler, used)
+    if driver is None or first.candidate is None:
+        assert isinstance(first, Compiled)
+        used = first
+    else:
+        attempts = Attempts(request, driver[1], candidates, compiler, first)
         # What is not the best any more shall free what it holds on the device.
-        del used
-        try:
-            complaint = attempts.run()
-        except PassError as failure:
-            failures.stop_trying(failure)
-        else:
-            if complaint is not None:
-                failures.complain(driver[1].name, complaint)
-        used = attempts.best
+        del first
+        used = _best_of(attempts, driver[1].name, request, compiler, failures)
     for run in () if used.candidate is None else used.candidate.runs:
         if run.refusal:
             failures.complain(run.name, Complaint(run.refusal))
@@ -65,15 +61,20 @@ def compile_program(request: CompileRequest) -> CompileResult:
 
 def _compile_first(
     request: CompileRequest, candidates: Candidates, compiler: Compiler, failures: Failures
-) -> Compiled:
-    """The first candidate's executable; the original's where a step fails outside strict mode."""
+) -> Compiled | Refused:
+    """The first candidate's executable; the original's where a step fails outside strict mode.
+
+    A program that does not fit the device is the first attempt of a measured pass as well.
+    """
     try:
         candidate = candidates.make()
     except PassError as failure:
         failures.fall_back(failure)
         return compiler.compile(None)
     try:
-        return compiler.compile(candidate)
+        if candidate.driven is None:
+            return compiler.compile(candidate)
+        return compiler.attempt(candidate)
     except Exception as error:
         if not request.falls_back:
             raise RefusedError(changed=candidate.changed) from error
@@ -85,6 +86,45 @@ def _compile_first(
         refused.__cause__ = error
         failures.fall_back(refused)
         return compiled
+
+
+def _best_of(
+    attempts: Attempts,
+    driver: str,
+    request: CompileRequest,
+    compiler: Compiler,
+    failures: Failures,
+) -> Compiled:
+    """The best of a measured pass's attempts; the original where XLA refuses all of them."""
+    failure: PassError | None = None
+    try:
+        complaint = attempts.run()
+    except PassError as error:
+        failure = error
+    else:
+        if complaint is not None:
+            failures.complain(driver, complaint)
+    if attempts.best is not None:
+        if failure is not None:
+            failures.stop_trying(failure)
+        return attempts.best
+    if not request.falls_back:
+        if failure is not None:
+            raise failure
+        raise RefusedError(changed=attempts.refused is None) from attempts.error
+    if failure is None:
+        failure = PassError(driver, "compile", refusals(attempts.all))
+        failure.__cause__ = attempts.error
+    try:
+        if attempts.refused is not None:
+            raise attempts.refused
+        compiled = compiler.compile(None)
+    except Exception:
+        if any(not each.unmodified for each in attempts.all):
+            failures.give_up(failure)
+        raise
+    failures.fall_back(failure)
+    return compiled
 
 
 def _agreed(target: Target, agreement: Agreement) -> Target:

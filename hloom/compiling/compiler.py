@@ -8,6 +8,7 @@ from typing import Any
 
 from hloom._jax.cache import watch_cache
 from hloom._jax.executables import MemoryFigures, memory_figures
+from hloom._jax.out_of_memory import OutOfMemory, out_of_memory
 from hloom.compiling.candidates import ModuleCandidate
 from hloom.compiling.graphs import compile_captured
 from hloom.compiling.request import CompileRequest
@@ -35,6 +36,23 @@ class Compiled:
     captured: Captured | None
 
 
+@dataclass(frozen=True)
+class Refused:
+    """A candidate that XLA refuses for what it takes of the device.
+
+    Attributes:
+      candidate: what was refused.
+      memory: what it would take, and what is allowed.
+      error: XLA's own.
+      compile_s: seconds until it was raised.
+    """
+
+    candidate: ModuleCandidate
+    memory: OutOfMemory
+    error: Exception
+    compile_s: float
+
+
 class Compiler:
     """Compiles the candidates of one program.
 
@@ -55,6 +73,19 @@ class Compiler:
     def cache_hit(self) -> bool | None:
         """Whether the persistent cache served every compile that came to its end."""
         return None if None in self._cache_hits else all(self._cache_hits)
+
+    def attempt(self, candidate: ModuleCandidate) -> Compiled | Refused:
+        """As `compile`, but that the program does not fit the device is a result as well."""
+        before_s = self.seconds
+        try:
+            return self.compile(candidate)
+        except Exception as error:
+            memory = out_of_memory(error)
+            if memory is None:
+                raise
+            if candidate.driven is not None:
+                self._request.observer.refused(self.compiles, memory)
+            return Refused(candidate, memory, error, self.seconds - before_s)
 
     def compile(self, candidate: ModuleCandidate | None) -> Compiled:
         """Compiles a candidate, or the original. Raises what XLA raises."""

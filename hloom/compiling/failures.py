@@ -36,6 +36,15 @@ class Failures:
         self.complaint = str(failure)
         self._tell(failure, "compiled as the best plan before has it", "")
 
+    def give_up(self, failure: PassError) -> None:
+        """Warns, once, of what was tried for a program that XLA refuses in any case."""
+        request = self._request
+        if not first_time(f"{request.name}: {failure}"):
+            return
+        self.dump_dir = request.observer.failed(request.pipeline, request.target, failure)
+        seen = "" if self.dump_dir is None else f" See {self.dump_dir}."
+        warn(f"hloom: {failure}. XLA refuses '{request.name}' as it was, too.{seen}")
+
     def complain(self, pass_name: str, complaint: Complaint) -> None:
         """In strict mode raises the complaint of a pass; otherwise warns of it, once."""
         name, text = self._request.name, complaint.text

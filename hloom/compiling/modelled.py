@@ -12,7 +12,7 @@ from jax.extend.mlir import ir
 
 from hloom.passes.analysis.cost import all_flops
 from hloom.passes.analysis.memory_model.tracer import predict
-from hloom.passes.framework.base import Pass, Plan
+from hloom.passes.framework.base import Pass, Plan, Target
 from hloom.passes.framework.feedback import MeasuredPass, MeasuredPlan
 from hloom.passes.framework.pipeline import Observer
 from hloom.passes.ir import walk
@@ -33,7 +33,9 @@ class ModelledProgram:
     flops: float
 
     @classmethod
-    def of(cls, module: ir.Module, temp_bytes: int | None = None) -> ModelledProgram | None:
+    def of(
+        cls, module: ir.Module, target: Target, temp_bytes: int | None = None
+    ) -> ModelledProgram | None:
         """The program of a module whose calls are inlined; None where it cannot be modelled.
 
         `temp_bytes` is the figure of the memory model where that is known already.
@@ -42,7 +44,9 @@ class ModelledProgram:
             main = walk.entry_function(module).regions[0].blocks[0]
             sizes = TensorSizes()
             flops = sum(all_flops(op, sizes) for op in main.operations)
-            return cls(predict(module).temp_bytes if temp_bytes is None else temp_bytes, flops)
+            if temp_bytes is None:
+                temp_bytes = predict(module, rules=target.memory_rules).temp_bytes
+            return cls(temp_bytes, flops)
         except walk.NoEntryError:
             return None
         except Exception:
@@ -77,14 +81,15 @@ class ChangeObserver(Observer):
     Args:
       driver: the index of the pass that decides on attempts; what came before it counts as given.
       last: the index of the last measured pass.
+      target: what the program is compiled for.
 
     Attributes:
       change: None until then, and where the program cannot be modelled.
     """
 
-    def __init__(self, driver: int, last: int) -> None:
+    def __init__(self, driver: int, last: int, target: Target) -> None:
         self.change: ModelledChange | None = None
-        self._driver, self._last = driver, last
+        self._driver, self._last, self._target = driver, last, target
         self._acts = False
         self._origin: ir.Module | None = None
         self._before: ModelledProgram | None = None
@@ -112,7 +117,7 @@ class ChangeObserver(Observer):
             known = plan.record.modelled_temp_bytes
         was, is_ = known or (None, None)
         if self._before is None:
-            self._before = ModelledProgram.of(self._origin, was)
-        after = None if self._before is None else ModelledProgram.of(module, is_)
+            self._before = ModelledProgram.of(self._origin, self._target, was)
+        after = None if self._before is None else ModelledProgram.of(module, self._target, is_)
         if self._before is not None and after is not None:
             self.change = ModelledChange(self._before, after)

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from jax.extend.mlir import ir
 
     from hloom._jax.executables import MemoryFigures
+    from hloom._jax.out_of_memory import OutOfMemory
     from hloom.passes.framework.base import Pass, Plan, Target
     from hloom.passes.framework.errors import PassError
     from hloom.passes.framework.feedback import PlanRecord
@@ -43,6 +44,9 @@ class CompileObserver:
 
     def attempted(self, number: int, figures: MemoryFigures, seconds: float) -> None:
         """Called with XLA's figures of an attempt, of this process; not where XLA refused it."""
+
+    def refused(self, number: int, memory: OutOfMemory) -> None:
+        """Called in its place where XLA refused an attempt for what it takes of the device."""
 
     def settled(self) -> None:
         """Called when no attempt follows, before anybody is warned of what the best one lacks."""
@@ -88,6 +92,10 @@ class Observers(CompileObserver):
     def attempted(self, number: int, figures: MemoryFigures, seconds: float) -> None:
         for each in self._all:
             each.attempted(number, figures, seconds)
+
+    def refused(self, number: int, memory: OutOfMemory) -> None:
+        for each in self._all:
+            each.refused(number, memory)
 
     def settled(self) -> None:
         for each in self._all:

@@ -14,11 +14,13 @@ from hloom.log.notebook import Output
 from hloom.log.settings import has_weight, min_bytes
 from hloom.log.terminal import board, is_interactive
 from hloom.policy import first_time
+from hloom.units import refused as shown_refusal
 from hloom.units import seconds as shown_seconds
 from hloom.units import size
 
 if TYPE_CHECKING:
     from hloom._jax.executables import MemoryFigures
+    from hloom._jax.out_of_memory import OutOfMemory
     from hloom.passes.framework.base import Target
     from hloom.passes.framework.errors import PassError
     from hloom.passes.framework.feedback import PlanRecord
@@ -78,6 +80,14 @@ class ProgramLog(CompileObserver):
             self._show(f"{self._attempt} has {size(figures.temp_bytes)}, planning")
 
     @_harmless
+    def refused(self, number: int, memory: OutOfMemory) -> None:
+        if not self._attempt:
+            return
+        line = f"{self._attempt} {shown_refusal(memory.used_bytes, memory.limit_bytes)}"
+        if not self._show(f"{line}, planning"):
+            tell(line)
+
+    @_harmless
     def settled(self) -> None:
         board.drop(self)
 
@@ -90,6 +100,10 @@ class ProgramLog(CompileObserver):
         self, pipeline: Pipeline, target: Target, record: CompileRecord, executable: Any
     ) -> None:
         board.drop(self)
+        for step in pipeline.passes:
+            nothing = step.nothing_on(record.platform)
+            if nothing is not None and first_time(f"{step.name} on {record.platform}"):
+                tell(f"{self._process}'{step.name}' {nothing.summary()}")
         if _is_news(pipeline, record):
             self._finish(f"{self._process}{record.headline}")
         if record.dump_dir is not None and record.fell_back is None:

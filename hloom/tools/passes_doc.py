@@ -6,6 +6,7 @@ import argparse
 import inspect
 import re
 import sys
+import textwrap
 from collections.abc import Iterable, Iterator
 
 from rich.console import Console, Group, RenderableType
@@ -15,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hloom.passes.framework import registry
-from hloom.passes.framework.base import Pass
+from hloom.passes.framework.base import OTHERS, Pass, called
 from hloom.passes.framework.errors import did_you_mean
 from hloom.passes.framework.options import OptionInfo, options_of
 from hloom.terminal import complain
@@ -129,6 +130,11 @@ def _facts(cls: type[Pass], *, quote: str) -> Iterator[str]:
             "It prepares for other passes: where only such passes found something to do, jax.jit "
             "compiles the\nprogram as it was.\n"
         )
+    acts = [called(platform) for platform, why in cls.not_on.items() if not why]
+    for platform, why in cls.not_on.items():
+        where = f"anything but {' and '.join(acts)}" if platform == OTHERS else called(platform)
+        if why:
+            yield textwrap.fill(f"On {where} it does nothing: {why}.", 100) + "\n"
     yield f"Example: {quote}{cls.example}{quote}"
 
 

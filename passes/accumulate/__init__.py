@@ -187,7 +187,7 @@ class Accumulate(MeasuredPass[AccumulateRecord]):
         percent = budget.percent
         around = 0 if percent is not None else attempt.step_bytes - attempt.temp_bytes
         floor = describe_floor(percent, attempt.temp_bytes + around, limit + around)
-        peak = describe_peak(module_of_best(), arguments=percent is None)
+        peak = describe_peak(module_of_best(), target, arguments=percent is None)
         most = f"That is with {attempt.record.microbatches} microbatches."
         return Complaint(" ".join(filter(None, (floor, most, peak))))
 

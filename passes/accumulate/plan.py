@@ -224,7 +224,7 @@ class MicrobatchPlanner:
                 module = clone_module(module)
                 with module.context, ir.Location.unknown():
                     apply_loops(self._loops(batch.flow_in(module), number), SCOPE)
-            self._modelled[number] = predict(module)
+            self._modelled[number] = predict(module, rules=self._target.memory_rules)
         return self._modelled[number]
 
 

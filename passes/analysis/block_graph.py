@@ -11,7 +11,6 @@ from hloom.passes.analysis.purity import CHEAP_KINDS, kind_of
 from hloom.passes.analysis.shards import Shards
 from hloom.passes.ir import walk
 from hloom.passes.ir.op_facts import Kind
-from hloom.passes.ir.types import tensor_bytes
 
 FROM_OUTSIDE = -1
 """Producer of block arguments and of values that are defined outside the block."""
@@ -59,7 +58,7 @@ class BlockGraph:
         self.values.append(value)
         type_ = value.type
         if type_ not in self._size_by_type:
-            self._size_by_type[type_] = tensor_bytes(type_)
+            self._size_by_type[type_] = self.shards.rules.bytes_of(type_)
         size = self._size_by_type[type_]
         self.sizes.append(size if self.shards.trivial else self.shards.bytes_of(value))
         if size is None:

@@ -17,6 +17,7 @@ from jax.extend.mlir.passmanager import PassManager
 
 from hloom.passes.analysis.host_memory import uncounted_values
 from hloom.passes.analysis.loops.counted import defining_op
+from hloom.passes.analysis.memory_model.memory_rules import PACKED, MemoryRules
 from hloom.passes.analysis.sharding_constraints import CONSTRAINT
 from hloom.passes.analysis.sharding_rules import add_rules
 from hloom.passes.ir import mesh, walk
@@ -40,19 +41,23 @@ class Shards:
         self,
         shares: Mapping[ir.Value, Fraction] | None = None,
         counts: Mapping[ir.Value, Mapping[int, int]] | None = None,
+        rules: MemoryRules = PACKED,
     ) -> None:
+        self.rules = rules
+        """How the target's compiler lays values out in memory, and what it fuses."""
         self._shares = dict(shares or {})
         self._counts = dict(counts or {})
         self.trivial = all(share == _WHOLE for share in self._shares.values())
         """Whether every value lies whole on each device."""
 
     @classmethod
-    def of(cls, module: ir.Module) -> Shards:
+    def of(cls, module: ir.Module, rules: MemoryRules = PACKED) -> Shards:
         """The shares in a module; pure. Quick where it is for one device."""
         uncounted = dict.fromkeys(uncounted_values(module), Fraction(0))
         meshes = _meshes(module)
         if not any(math.prod(axes.values()) > 1 for axes in meshes.values()):
-            return cls(dict.fromkeys(_values(module), _WHOLE) | uncounted) if uncounted else cls()
+            whole = dict.fromkeys(_values(module), _WHOLE) if uncounted else {}
+            return cls(whole | uncounted, rules=rules)
         propagated = clone_module(module)
         add_rules(propagated)
         with module.context:
@@ -78,7 +83,7 @@ class Shards:
                 for value, sharding, split in found:
                     counts[value] = _counts(value, sharding, meshes, split)
                     shares[value] = _share(value, counts[value])
-        return cls(shares | uncounted, counts)
+        return cls(shares | uncounted, counts, rules)
 
     def devices_along(self, value: ir.Value, axis: int) -> int:
         """Over how many devices an axis of a value is split; 1 where it has no sharding."""
@@ -86,10 +91,12 @@ class Shards:
 
     def bytes_of(self, value: ir.Value) -> int | None:
         """Bytes of the value on one device; None where it has no static size."""
-        size = tensor_bytes(value.type)
+        size = self.rules.bytes_of(value.type)
         if self.trivial or not size:
             return size
-        return math.ceil(size * self.share(value))
+        share = self.share(value)
+        part = self.rules.part_bytes(value.type, self._counts.get(value, {})) if share else 0
+        return math.ceil(size * share) if part is None else part
 
     def share(self, value: ir.Value) -> Fraction:
         """The share of a value; of one that a pass added, the share of what it is made from."""
@@ -123,6 +130,7 @@ class Shards:
         return Shards(
             {new: self.share(old) for old, new in pairs},
             {new: self._counts[old] for old, new in pairs if old in self._counts},
+            self.rules,
         )
 
 

@@ -33,8 +33,7 @@ several devices this happens inside a manual computation only: elsewhere, readin
 move data between devices. Before this pass ``unroll`` unrolls short loops that contain a callback.
 
 Collectives are not captured by default: with them a program ran at 0.71 times the speed in one
-public report, and hung at step 838 in another. On platforms other than CUDA the pass does nothing.
-Run it last: other passes do not look into a region.
+public report, and hung at step 838 in another. Run it last: other passes do not look into a region.
 
 Source: TVM's Relax (rewrite_cuda_graph.cc), which defines a capture region before it looks for one;
 XLA's command_buffer_conversion_pass.cc for what a graph can contain.
@@ -42,7 +41,9 @@ XLA's command_buffer_conversion_pass.cc for what a graph can contain.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import ClassVar
 
 from jax.extend.mlir import ir
@@ -50,14 +51,11 @@ from jax.extend.mlir import ir
 from hloom.passes.capture.capturable import Rules
 from hloom.passes.capture.outline import Outliner
 from hloom.passes.capture.plan import CapturePlan, plan_module
-from hloom.passes.framework.base import Pass, Target
+from hloom.passes.framework.base import OTHERS, Pass, Target
 from hloom.passes.framework.options import option
 from hloom.passes.inline import Inline
 from hloom.passes.ir import marks, walk
 from hloom.passes.unroll import Unroll
-
-PLATFORM = "cuda"
-"""The platform, by its name in JAX, on which there are CUDA graphs."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +67,13 @@ class Capture(Pass):
     example: ClassVar[str] = "remat,capture{min_ops=20}"
     requires: ClassVar[tuple[type[Pass], ...]] = (Inline, Unroll)
     once: ClassVar[bool] = True
+    not_on: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {
+            "cuda": "",
+            "tpu": "it has no CUDA graphs, and runs a whole program from one launch without them",
+            OTHERS: "it has no CUDA graphs",
+        }
+    )
 
     min_ops: int = option(
         5,
@@ -89,7 +94,7 @@ class Capture(Pass):
 
     def plan(self, module: ir.Module, target: Target) -> CapturePlan:
         rules = Rules(loops=self.loops, collectives=self.collectives)
-        if target.platform != PLATFORM or _has_regions(module):
+        if _has_regions(module):
             return CapturePlan((), (), rules, self.min_ops)
         return plan_module(module, rules, self.min_ops)
 

@@ -163,7 +163,7 @@ class Chunk(MeasuredPass[ChunkRecord]):
         percent = self.budget.percent
         around = 0 if percent is not None else attempt.step_bytes - attempt.temp_bytes
         floor = describe_floor(percent, attempt.temp_bytes + around, limit + around)
-        return Complaint(f"{floor} {describe_peak(module_of_best())}".strip())
+        return Complaint(f"{floor} {describe_peak(module_of_best(), target)}".strip())
 
     def apply(self, plan: ChunkPlan) -> None:
         replaced: dict[ir.Value, ir.Value] = {}

@@ -126,7 +126,7 @@ class ChunkPlanner:
         self._module, self._target = module, target
         self._chunks, self._min_bytes = chunks, min_bytes
         block = walk.entry_function(module).regions[0].blocks[0]
-        self._memory = BlockMemory(block, Shards.of(module))
+        self._memory = BlockMemory(block, Shards.of(module, target.memory_rules))
         self._unmodified = prediction_of(self._memory.graph, self._memory.trace, self._memory.peak)
         is_large = len(self._memory.graph.ops) > _LARGE_PROGRAM
         self._most_tried = 1 if is_large else _MOST_TRIED

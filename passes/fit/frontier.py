@@ -269,7 +269,9 @@ class FrontierAnalysis:
             variant = self.variants.made_by(estimate.candidate)
             rewritten = clone_module(variant.of.module)
             Remat().apply(RematPlan(*variant.model.on(rewritten, variant.plan(estimate))))
-            self._scheduled_bytes[estimate.candidate] = scheduled_temp_bytes(rewritten)
+            self._scheduled_bytes[estimate.candidate] = scheduled_temp_bytes(
+                rewritten, rules=self.target.memory_rules
+            )
         return replace(estimate, temp_bytes=self._scheduled_bytes[estimate.candidate])
 
     def _has_time(self) -> bool:

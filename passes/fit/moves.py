@@ -73,7 +73,7 @@ def moved(
     with copy.context, ir.Location.unknown():
         pipeline = Pipeline.parse(moves, source="fit")
         for step in pipeline.steps():
-            plan = step.plan(copy, target)
+            plan = step.nothing_on(target.platform) or step.plan(copy, target)
             if plan.empty:
                 continue
             chosen = plan

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from jax.extend.mlir import ir
 
 from hloom.passes.analysis.cost import CPU_SPEED, Speed
+from hloom.passes.analysis.memory_model.memory_rules import PACKED, MemoryRules
+from hloom.passes.analysis.memory_model.tpu import XLA_TPU
 from hloom.passes.framework.errors import SpecError
 from hloom.passes.framework.options import options_of
 
@@ -36,6 +39,11 @@ class Target:
     speed: Speed = CPU_SPEED
     compute_capability: tuple[int, int] | None = None
     keeps_barriers: bool = True
+
+    @property
+    def memory_rules(self) -> MemoryRules:
+        """How its compiler lays values out in memory, and what it fuses."""
+        return XLA_TPU if self.platform == "tpu" else PACKED
 
 
 class Plan(Protocol):
@@ -98,6 +106,39 @@ class DivisiblePlan(Plan, Protocol):
         """The plan with these decisions alone, for the same module, which nobody has edited yet."""
 
 
+OTHERS = "*"
+"""In `Pass.not_on`: every platform that is not named there."""
+
+_PLATFORMS = {"cpu": "a CPU", "cuda": "a CUDA GPU", "rocm": "a ROCm GPU", "tpu": "a TPU"}
+
+
+def called(platform: str) -> str:
+    """One device of a platform, for people: "a TPU"."""
+    return _PLATFORMS.get(platform, platform)
+
+
+@dataclasses.dataclass(frozen=True)
+class NothingPlan:
+    """The plan of a pass on a platform that it does nothing on.
+
+    Attributes:
+      why: what it says of that, the rest of a sentence.
+    """
+
+    platform: str
+    why: str
+
+    @property
+    def empty(self) -> bool:
+        return True
+
+    def summary(self) -> str:
+        return f"does nothing on {called(self.platform)}: {self.why}"
+
+    def to_json(self) -> dict[str, object]:
+        return {"does_nothing": self.summary()}
+
+
 @dataclasses.dataclass(frozen=True)
 class Pass(ABC):
     """One pass over a StableHLO module; its fields, declared with `option`, are its options.
@@ -120,6 +161,12 @@ class Pass(ABC):
     """It only normalises for others: alone it is no reason to change a program."""
     saves_memory: ClassVar[bool] = False
     """It does nothing but save memory: a small program may do without it."""
+    not_on: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    """Why it does nothing on a platform, by the platform's name in JAX: in half a sentence.
+
+    `OTHERS` stands for platforms that are not named; one with an empty reason is none of them. On
+    such a platform a pipeline does not ask the pass for a plan.
+    """
 
     def __post_init__(self) -> None:
         for info in options_of(type(self)):
@@ -136,6 +183,12 @@ class Pass(ABC):
             if (value := getattr(self, info.name)) != info.default
         ]
         return f"{self.name}{{{' '.join(given)}}}" if given else self.name
+
+    @classmethod
+    def nothing_on(cls, platform: str) -> NothingPlan | None:
+        """The pass's plan for every program on a platform that it does nothing on; else None."""
+        why = cls.not_on.get(platform, cls.not_on.get(OTHERS, ""))
+        return NothingPlan(platform, why) if why else None
 
     @abstractmethod
     def plan(self, module: ir.Module, target: Target) -> Plan:

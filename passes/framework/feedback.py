@@ -130,11 +130,19 @@ class Attempt(Generic[_Record_co]):
       record: of the plan, before it was applied.
       step_bytes: arguments, results that are not arguments given back, and temporaries.
       temp_bytes: of that, temporaries.
+      limit_bytes: what the compiler allows a step, where it refused the program for taking more;
+        None where it compiled it.
     """
 
     record: _Record_co
     step_bytes: int
     temp_bytes: int
+    limit_bytes: int | None = None
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the compiler refused the program: there is nothing to run."""
+        return self.limit_bytes is not None
 
 
 def temp_limit(
@@ -147,7 +155,8 @@ def temp_limit(
     """Bytes of temporary memory that a budget leaves; None where nothing is known to bound.
 
     A share is of what the program as it is takes, once an attempt was that. Of a size there is
-    left what the step is not given and does not return, as in the first attempt.
+    left what the step is not given and does not return, as in the first attempt. No budget leaves
+    more than the compiler allows, once it has refused an attempt.
 
     Args:
       budget: what is to hold.
@@ -158,11 +167,18 @@ def temp_limit(
     """
     if budget.percent is not None:
         whole = next((each.temp_bytes for each in attempts if unmodified(each.record)), None)
-        return None if whole is None else int(whole * budget.percent / 100)
-    bound = target.usable_bytes if budget.size_bytes is None else budget.size_bytes
-    if attempts:
-        around_bytes = attempts[0].step_bytes - attempts[0].temp_bytes
-    return None if bound is None or around_bytes is None else bound - around_bytes
+        if whole is None:
+            return None
+        left = [int(whole * budget.percent / 100)]
+    else:
+        bound = target.usable_bytes if budget.size_bytes is None else budget.size_bytes
+        if attempts:
+            around_bytes = attempts[0].step_bytes - attempts[0].temp_bytes
+        left = [] if bound is None or around_bytes is None else [bound - around_bytes]
+    for each in attempts:
+        if each.limit_bytes is not None:
+            left.append(each.limit_bytes - (each.step_bytes - each.temp_bytes))
+    return min(left, default=None)
 
 
 def best_of(
@@ -172,12 +188,15 @@ def best_of(
 ) -> int:
     """The index of the attempt to use: the cheapest that holds, else the one with least memory.
 
+    One that the compiler refused is used only where it refused all.
+
     Args:
       attempts: at least one; of those that are alike the oldest is used.
       limit_bytes: of temporary memory; None where nothing is known to bound.
       seconds: the time that a record's plan adds, or whatever grows with it.
     """
-    numbers = range(len(attempts))
+    compiled = [n for n, attempt in enumerate(attempts) if not attempt.is_refused]
+    numbers = compiled or range(len(attempts))
     holding = [
         n for n in numbers if limit_bytes is not None and attempts[n].temp_bytes <= limit_bytes
     ]
@@ -302,5 +321,10 @@ def attempts(
             return
         made = (*now.attempts, attempt)
         index = step.best(made, target)
-        now = Progress(made, index if index == len(made) - 1 else now.best)
+        newest = len(made) - 1
+        if attempt.is_refused:
+            index = now.best
+        elif made[now.best].is_refused:
+            index = newest
+        now = Progress(made, index if index == newest else now.best)
         yield now

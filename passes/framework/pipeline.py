@@ -164,7 +164,10 @@ class Pipeline:
             for index, step in list(enumerate(self.steps()))[start:stop]:
                 _observe(step, [partial(o.before, index, step, module) for o in observers])
                 make_plan: Callable[[], Plan] = partial(step.plan, module, target)
-                if driver is not None and driver[0] == index:
+                nothing = step.nothing_on(target.platform)
+                if nothing is not None:
+                    make_plan = partial(_given, nothing)
+                elif driver is not None and driver[0] == index:
                     planner = planner or driver[1].planner(module, target)
                     make_plan = partial(planner, module, attempts)
                 is_named = any(step is each for each in self.passes)
@@ -175,6 +178,10 @@ class Pipeline:
                 rewritten |= acts and run.rewrites
                 _observe(step, [partial(o.after, index, step, plan, module) for o in observers])
         return PipelineResult(tuple(runs), time.perf_counter() - start_s, changed, rewritten)
+
+
+def _given(plan: Plan) -> Plan:
+    return plan
 
 
 def _require(step: Pass, steps: list[Pass]) -> None:

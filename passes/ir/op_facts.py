@@ -85,6 +85,12 @@ class BufferUse(enum.StrEnum):
     """Fuses what it reads; its result is in memory."""
     WHOLE = "whole"
     """Operands and results are in memory: a product, a convolution, a sort, a custom call."""
+    PRODUCT = "product"
+    """Fuses what it reads; its result is in memory unless one kernel alone reads it, elementwise or
+    a reduction, which its own then ends with. No row has this: it is a product on a TPU."""
+    UPDATE = "update"
+    """Like IN_PLACE, but fuses what it writes. No row has this: it is an update of a slice on a
+    TPU."""
 
 
 class Traffic(enum.StrEnum):

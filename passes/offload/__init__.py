@@ -53,13 +53,15 @@ Source: JAX's ``save_and_offload_only_these_names``, whose annotations the pass 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import ClassVar
 
 from jax.extend.mlir import ir
 
 from hloom.passes.cse import Cse
-from hloom.passes.framework.base import Pass, Target
+from hloom.passes.framework.base import OTHERS, Pass, Target
 from hloom.passes.framework.options import Bytes, option
 from hloom.passes.free_constants import FreeConstants
 from hloom.passes.inline import Inline
@@ -92,6 +94,15 @@ class Offload(Pass):
     example: ClassVar[str] = "offload{min_bytes=256MiB}"
     requires: ClassVar[tuple[type[Pass], ...]] = (Inline, Cse, FreeConstants)
     saves_memory: ClassVar[bool] = True
+    not_on: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {
+            "cuda": "",
+            "cpu": "its memory is the host's",
+            "tpu": "what copies to the host cost there is not known to hloom; the offloading "
+            "policies of jax.checkpoint work",
+            OTHERS: "what copies to the host cost there is not known to hloom",
+        }
+    )
 
     min_bytes: Bytes = option(
         Bytes(64 * 2**20), doc="stacks that take less on a device stay there", minimum=1

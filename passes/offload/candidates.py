@@ -109,8 +109,6 @@ def offloadable(module: ir.Module, target: Target, min_bytes: int) -> Offloadabl
 
     Its calls have to be inlined.
     """
-    if target.platform != "cuda":
-        return Offloadable(refusal=f"{target.platform}: stacks are put on the host of a GPU only")
     bytes_per_s = target.speed.host_bytes_per_s
     if bytes_per_s is None:
         return Offloadable(
@@ -135,7 +133,7 @@ class _Finder:
         min_bytes: int,
     ) -> None:
         self.block, self.min_bytes, self.bytes_per_s = block, min_bytes, bytes_per_s
-        self.shards = Shards.of(module)
+        self.shards = Shards.of(module, target.memory_rules)
         self.target = target
         self.devices = mesh.partition_count(module)
         self.candidates: list[OffloadCandidate] = []

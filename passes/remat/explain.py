@@ -69,14 +69,14 @@ def describe_floor(percent: float | None, least_bytes: int, budget_bytes: int) -
     return f"{text}."
 
 
-def describe_peak(module: ir.Module, *, arguments: bool = False) -> str:
+def describe_peak(module: ir.Module, target: Target, *, arguments: bool = False) -> str:
     """A sentence on what is in temporary memory at the peak, by the model; "" if there is nothing.
 
     Values of one type from one source line are one entry. With `arguments` a second sentence tells
     what the program's arguments are.
     """
     with module.context, ir.Location.unknown():
-        curve = memory_profile(_inlined(module))
+        curve = memory_profile(_inlined(module), rules=target.memory_rules)
     told = [_peak(curve), _arguments(curve) if arguments else ""]
     return " ".join(filter(None, told))
 

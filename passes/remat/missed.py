@@ -58,7 +58,7 @@ def complaint_of(
         describe_floor(percent, attempt.temp_bytes + around, limit + around),
         obstacle.sentence if obstacle else "",
         _FOR_HELPERS if is_aside and obstacle and percent is not None else "",
-        describe_peak(module, arguments=percent is None),
+        describe_peak(module, target, arguments=percent is None),
         _OTHERS if attempt.record.candidate is not None else "",
     ]
     return Complaint(" ".join(filter(None, sentences)), "no-product" if is_aside else "")

@@ -112,7 +112,7 @@ def plan_cheap(module: ir.Module, target: Target, min_bytes: int) -> RematPlan:
         plan
         for block in code_blocks
         if not any(op in taken or has_remat_name(op) for op in walk.ancestors(block))
-        and (plan := plan_block(block, min_bytes)).groups
+        and (plan := plan_block(block, min_bytes, target.memory_rules)).groups
     ]
     obstacle = _obstacle_of(target, scans, blocks)
     return RematPlan(tuple(blocks), tuple(scans), RematRecord(obstacle=obstacle))

@@ -1,12 +1,14 @@
 """What hloom/_jax/executables.py takes for granted of JAX.
 
-`get_compiled_memory_stats` and `hlo_modules`.
+`get_compiled_memory_stats`, `get_parameter_layouts`, `get_output_layouts` and `hlo_modules`.
 """
 
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from hloom._jax.executables import (
     MemoryFigures,
@@ -15,6 +17,7 @@ from hloom._jax.executables import (
     optimized_text,
     xla_version,
 )
+from hloom.targets import deviceless
 
 
 def test_an_executable_tells_its_memory() -> None:
@@ -42,6 +45,23 @@ def test_an_executable_tells_its_code_and_version() -> None:
     assert size_bytes is not None
     assert size_bytes >= 0
     assert xla_version(compiled.runtime_executable())
+
+
+@pytest.mark.tpu
+def test_temporaries_on_a_tpu_are_the_peak_beside_arguments_and_results() -> None:
+    sharding = deviceless.placement("v5p")
+    weights = jax.ShapeDtypeStruct((4096, 16384), "float32", sharding=sharding)
+
+    def step(x: jax.Array, donated: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return jnp.tanh(x @ donated.T) @ donated, donated + x
+
+    lowered = jax.jit(step, donate_argnums=1).lower(weights, weights)
+    compiled = lowered.compile()
+    figures = memory_figures(compiled.runtime_executable())
+    peak_bytes = compiled.runtime_executable().get_compiled_memory_stats().peak_memory_in_bytes
+    assert figures.alias_bytes == 4096 * 16384 * 4
+    given = (figures.argument_bytes or 0) + (figures.output_bytes or 0) - figures.alias_bytes
+    assert given + (figures.temp_bytes or 0) == peak_bytes
 
 
 def test_a_backend_that_tells_no_memory_is_no_error() -> None:

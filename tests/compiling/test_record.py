@@ -141,7 +141,7 @@ def test_added_work_is_what_the_plan_adds() -> None:
     module = jax.jit(jax.grad(scanned_loss)).lower(WEIGHTS, X).compiler_ir()
     Pipeline.parse("inline,cse,free-constants").run(module, target=Target())
     with module.context:
-        program = ModelledProgram.of(module)
+        program = ModelledProgram.of(module, Target())
     assert program is not None
     assert of_budget.added_work is not None
     assert best.added_flops

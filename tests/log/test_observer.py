@@ -20,6 +20,7 @@ from support.log_streams import FakeTerminal, shown_on
 import hloom
 from hloom import plugin, policy
 from hloom._jax.executables import MemoryFigures
+from hloom._jax.out_of_memory import OutOfMemory
 from hloom.compiling.origin import Origin
 from hloom.log import observer, terminal
 from hloom.log.lines import tell_written
@@ -127,6 +128,24 @@ def test_ctrl_c_leaves_the_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> No
     assert (terminal.board._live, terminal.board._rows) == (None, {})
     # What hides the cursor is never written: nothing has to bring it back.
     assert "\x1b[?25l" not in tty.getvalue()
+
+
+def test_a_refused_attempt_tells_what_it_takes_and_what_is_allowed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    memory = OutOfMemory(21 * 2**20, 16 * 2**20)
+    shown = shown_on(io.StringIO(), monkeypatch)
+    log = ProgramLog("jit_step")
+    log.refused(1, memory)
+    assert shown.getvalue() == ""
+    log.attempt(1, 3, PREDICTED)
+    log.refused(1, memory)
+    *_, line = shown.getvalue().splitlines()
+    assert line == "hloom: jit_step: attempt 1 of 3 refused: 21.0 MiB of 16.0 MiB"
+    tty = on_terminal(monkeypatch)
+    log.refused(1, memory)
+    assert "attempt 1 of 3 refused: 21.0 MiB of 16.0 MiB, planning" in tty.getvalue()
+    log.close()
 
 
 def test_threads_that_compile_at_once_have_a_line_each(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -203,6 +203,7 @@ def _attempts_text(record: CompileRecord) -> str:
         [
             {"used": index == record.best_attempt}
             | {name: getattr(attempt, name) for name in names}
+            | ({"limit_bytes": attempt.limit_bytes} if attempt.refusal else {})
             for index, attempt in enumerate(record.attempts)
         ]
     )

@@ -295,7 +295,8 @@ def json_text(value: object, *, default: Callable[[Any], object] | None = None) 
 
 def plans_by_pass(planned: Sequence[PlanFile]) -> dict[str, dict[str, Any]]:
     """Plans by the pass's name, those of the passes that `fit` chose as well; the last of each."""
-    return dict(pair for plan in planned for pair in _plans_in(plan.name, plan.json))
+    plans = (each for each in planned if "does_nothing" not in each.json)
+    return dict(pair for plan in plans for pair in _plans_in(plan.name, plan.json))
 
 
 def _plans_in(name: str, plan: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

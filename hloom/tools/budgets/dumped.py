@@ -46,8 +46,14 @@ def compiled_plans(dump: ModuleDump) -> Iterator[CompiledPlan]:
             continue
         if not 0 < temp_bytes <= step_bytes < _MOST_BYTES:
             continue
+        limit_bytes = figures.get("limit_bytes")
+        if limit_bytes is not None and not (
+            type(limit_bytes) is int and 0 < limit_bytes < step_bytes
+        ):
+            continue
         if (record := record_of(plan)) is not None:
-            yield CompiledPlan(Attempt(record, step_bytes, temp_bytes), bool(figures.get("used")))
+            attempt = Attempt(record, step_bytes, temp_bytes, limit_bytes)
+            yield CompiledPlan(attempt, bool(figures.get("used")))
 
 
 def record_of(plan: dict[str, Any]) -> RematRecord | None:

@@ -111,6 +111,9 @@ class Job:
                 yield Diagnostic(Severity.REMARK, position, f"{run.name}: {run.summary}")
             if run.refusal:
                 yield Diagnostic(Severity.WARNING, position, f"{run.name}: {run.refusal}")
+        for step in self.pipeline.passes:
+            if (nothing := step.nothing_on(self.target.platform)) is not None:
+                yield Diagnostic(Severity.REMARK, position, f"{step.name}: {nothing.summary()}")
         if dry.complaint is not None:
             yield Diagnostic(Severity.WARNING, position, dry.complaint)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from hloom.tools.replay import arguments as inputs
 from hloom.tools.replay import options, table
 from hloom.tools.replay.comparison import Tolerance, compare
 from hloom.tools.replay.decisions import other_plans, replayed
-from hloom.tools.replay.errors import ReplayError
+from hloom.tools.replay.errors import DoesNotFitError, ReplayError
 from hloom.tools.replay.interpreter import interpret
 from hloom.tools.replay.program import ReplayProgram
 from hloom.tools.replay.table import Run, Verdict
@@ -81,7 +81,7 @@ def _replay(arguments: argparse.Namespace, console: Console) -> int:
     # Read first: a compile may take minutes.
     kind, seed = arguments.arguments, arguments.seed
     given, kind = inputs.chosen(program, kind, seed) if program.runs else ([], "")
-    all_runs = [Run(title, program.compile(pipeline)) for title, pipeline in ways.items()]
+    all_runs = list(_compiled(ways, program, console))
     for each in all_runs:
         record, notes = each.runnable.record, []
         if record.complaint is not None:
@@ -112,6 +112,22 @@ def _replay(arguments: argparse.Namespace, console: Console) -> int:
     if arguments.json is not None:
         _write_json(arguments.json, program, all_runs, opinions)
     return 0 if all(opinion.comparison.equal for opinion in opinions) else 1
+
+
+def _compiled(
+    ways: Mapping[str, Pipeline], program: ReplayProgram, console: Console
+) -> Iterator[Run]:
+    """A run for each way; of several, one whose program does not fit the device is told of."""
+    refused: list[tuple[str, DoesNotFitError]] = []
+    for title, pipeline in ways.items():
+        try:
+            yield Run(title, program.compile(pipeline))
+        except DoesNotFitError as error:
+            refused.append((title, error))
+    if len(refused) == len(ways):
+        raise refused[-1][1]
+    for title, why in refused:
+        console.print(Text(f"{title}: {why}", style="yellow"))
 
 
 def _way(spec: str, module: ModuleDump, source: str) -> tuple[str, Pipeline]:

@@ -36,10 +36,17 @@ def _attempt(
     plans = (each.json for each in dump.planned_for(number) if each.name == step.name)
     plan = next(plans, None) or dump.plan(step.name)
     step_bytes, temp_bytes = row.get("step_bytes"), row.get("temp_bytes")
+    limit_bytes = row.get("limit_bytes")
     cause: Exception | None = None
-    if plan is not None and isinstance(step_bytes, int) and isinstance(temp_bytes, int):
+    is_whole = isinstance(limit_bytes, int | None)
+    if (
+        plan is not None
+        and isinstance(step_bytes, int)
+        and isinstance(temp_bytes, int)
+        and is_whole
+    ):
         try:
-            return Attempt(step.record_type.from_json(plan), step_bytes, temp_bytes)
+            return Attempt(step.record_type.from_json(plan), step_bytes, temp_bytes, limit_bytes)
         except (KeyError, TypeError, ValueError) as error:
             cause = error
     raise ReplayError(
@@ -86,7 +93,7 @@ class Replayed:
 
     def _plan(self, module: ir.Module, target: Target) -> Plan:
         if not isinstance(self.step, MeasuredPass):
-            return self.step.plan(module, target)
+            return self.step.nothing_on(target.platform) or self.step.plan(module, target)
         if self._planner is None:
             # The module is edited soon, and the planner reads its own for all plans to come.
             self._planner = self.step.planner(clone_module(module), target)

@@ -13,11 +13,12 @@ import jax
 import numpy as np
 from jax.extend.mlir import ir
 
-from hloom import files, plugin
+from hloom import files, plugin, units
 from hloom._jax.devices import device_facts, platform_of
 from hloom._jax.execution import compile_module
 from hloom._jax.modules import make_context
 from hloom._jax.options import OPTION, compile_options_for, given_options
+from hloom._jax.out_of_memory import out_of_memory
 from hloom.compiling.compile import compile_program
 from hloom.compiling.cross_process import Agreement
 from hloom.compiling.graphs import XlaOptions
@@ -33,7 +34,7 @@ from hloom.targets import TargetError, deviceless
 from hloom.targets.devices import placement_of, target_of
 from hloom.tools.replay import manifest as recorded
 from hloom.tools.replay import trust
-from hloom.tools.replay.errors import ReplayError
+from hloom.tools.replay.errors import DoesNotFitError, ReplayError
 from hloom.tools.replay.run import Runnable
 from hloom.tools.replay.signature import Value, values_of
 
@@ -163,7 +164,8 @@ class ReplayProgram:
         """Compiles the program under a pipeline, or a spec ("off" for none).
 
         Nothing falls back: raises SpecError for a mistaken spec, PassError where a pass fails or
-        XLA refuses what the passes made, and ReplayError where it refuses the program itself.
+        XLA refuses what the passes made, and ReplayError where it refuses the program itself:
+        DoesNotFitError where that is for its memory.
         """
         if isinstance(pipeline, str):
             pipeline = Pipeline.parse(pipeline, source="the spec")
@@ -201,6 +203,10 @@ class ReplayProgram:
             )
         if changed:
             return PassError(str(pipeline), "compile", reason_of(error))
+        memory = out_of_memory(error)
+        if memory is not None:
+            refused = units.refused(memory.used_bytes, memory.limit_bytes)
+            return DoesNotFitError(f"{self.source} does not fit {here}, XLA says: {refused}")
         return ReplayError(f"{self.source}: XLA refuses the module on {here}: {error}")
 
 

@@ -74,6 +74,9 @@ def frontier_of(dump: ModuleDump, *, bound: Bound | None) -> FrontierView | None
     )
     if len(compiled) > 1:
         caption += " Numbers are attempts, in order, by XLA's own figures."
+        refused = [str(number) for number, attempt in enumerate(attempts, 1) if attempt.is_refused]
+        if refused:
+            caption += f" XLA refused {', '.join(refused)}: the device has too little memory."
     return FrontierView(
         wide=_plot(scene, "wide"),
         phone=_plot(scene, "phone"),

@@ -27,7 +27,7 @@ from hloom.tools.report.memory import (
 )
 from hloom.tools.report.moves import MovesView
 from hloom.tools.report.plan_views import BarriersView, Graphs, Recomputation
-from hloom.tools.report.sources import Sources
+from hloom.tools.report.sources import Sources, entries
 from hloom.tools.report.tips.alive import tips_of_xla
 
 MOST_MODEL_BYTES = 64 * 2**20
@@ -160,8 +160,9 @@ def _modelled(dump: ModuleDump, memory: MemoryView, sources: Sources) -> MemoryV
     if not states or states[0].label != "input":
         return memory
     rewritten = [state for state in states if _may_change_memory(state)]
-    before = curve_of_text(states[0].text)
-    after = curve_of_text(rewritten[-1].text) if rewritten else None
+    platform = str(entries(dump.manifest, "target").get("platform") or "cpu")
+    before = curve_of_text(states[0].text, platform)
+    after = curve_of_text(rewritten[-1].text, platform) if rewritten else None
     owners = list(memory.owners)
     if after is not None:
         owners.append(model_owners("After the passes, by hloom's model", after, sources))

@@ -265,9 +265,10 @@ def _check_curve(ranges: Json) -> None:
         place = time
 
 
-def curve_of_text(text: str) -> MemoryProfile:
+def curve_of_text(text: str, platform: str = "cpu") -> MemoryProfile:
     """The memory of a module over its kernels by hloom's model, given the module's text.
 
+    The model is that of the compiler for this platform, by JAX's name.
     Raises ValueError where the text is no module, and PassError where it cannot be prepared.
     """
     with make_context(), ir.Location.unknown():
@@ -275,8 +276,9 @@ def curve_of_text(text: str) -> MemoryProfile:
             module = ir.Module.parse(text)
         except ir.MLIRError as error:
             raise ValueError(f"not a module of StableHLO: {error}") from error
-        Pipeline.parse(_PREPARATION, source="the report").run(module, target=Target())
-        return memory_profile(module)
+        target = Target(platform, platform)
+        Pipeline.parse(_PREPARATION, source="the report").run(module, target=target)
+        return memory_profile(module, rules=target.memory_rules)
 
 
 def model_owners(

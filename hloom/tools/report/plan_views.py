@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from hloom import units
 from hloom.passes.framework.text import pluralize
 from hloom.tools.report.sources import Json, Named, Sources, number_or_none, whole, whole_or_none
 
@@ -44,12 +45,24 @@ HOW_PREDICTED = (
 
 @dataclass(frozen=True)
 class AttemptRow:
-    """One compile of a plan: step bytes predicted and by XLA, where they are known."""
+    """One compile of a plan: step bytes predicted and by XLA, where they are known.
+
+    Attributes:
+      limit_bytes: what XLA allows, where it refused the plan; None where it compiled it.
+    """
 
     predicted_bytes: int | None
     measured_bytes: int | None
     added_flops: float | None
     used: bool
+    limit_bytes: int | None = None
+
+    @property
+    def refusal(self) -> str:
+        """Of a plan that XLA refused, e.g. "refused: 17.2 GiB of 15.8 GiB"; of others empty."""
+        if self.measured_bytes is None or self.limit_bytes is None:
+            return ""
+        return units.refused(self.measured_bytes, self.limit_bytes)
 
     @property
     def error(self) -> float | None:
@@ -125,6 +138,7 @@ def recomputation(plan: Json, attempts: Sequence[Json], sources: Sources) -> Rec
                 measured_bytes=whole_or_none(each.get("step_bytes")),
                 added_flops=number_or_none(each.get("added_flops")),
                 used=bool(each.get("used")),
+                limit_bytes=whole_or_none(each.get("limit_bytes")),
             )
             for each in attempts
         ),

@@ -198,14 +198,16 @@ def _attempts(attempts: Sequence[AttemptRow], bound: Bound | None) -> Iterator[S
     limit = None if bound is None or bound.of_temp else bound.bytes
     for number, attempt in enumerate(attempts, start=1):
         measured, error = attempt.measured_bytes, attempt.error
-        over = measured is not None and limit is not None and measured > limit
+        status = [attempt.refusal] if attempt.refusal else []
+        if not status and measured is not None and limit is not None and measured > limit:
+            status = ["over the budget"]
         yield (
             str(number),
             "" if attempt.predicted_bytes is None else units.size(attempt.predicted_bytes),
             "" if measured is None else units.size(measured),
             "" if error is None else f"{error * 100:+.1f} %",
             units.flops(attempt.added_flops or 0),
-            ", ".join(["over the budget"] * over + ["used"] * attempt.used),
+            ", ".join(status + ["used"] * attempt.used),
         )
 
 

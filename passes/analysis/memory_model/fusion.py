@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from hloom.passes.analysis.memory_model.trace import OpTrace
 from hloom.passes.ir.op_facts import BufferUse
 
@@ -9,6 +11,9 @@ INLINED = frozenset(
     {BufferUse.FREE, BufferUse.FUSED, BufferUse.HEAVY, BufferUse.SHIFT, BufferUse.VIEW}
 )
 """Uses in which a result need not be in memory."""
+
+_ENDS = INLINED | {BufferUse.REDUCTION, BufferUse.UPDATE}
+"""Uses of the operations that a product's kernel may end with."""
 
 _SEVERAL, _RETURNED, _NOBODY = -1, -2, -3
 """Instead of a position: a value is made in several kernels, or in none yet."""
@@ -32,6 +37,10 @@ class Kernels:
         barrier; for others the value itself.
       maker: by value, the kernel that writes it, or -1.
       free: by value, whether it follows from constants alone.
+      in_memory: by value, whether a kernel writes it.
+      branches: values that are read by operations of different kernels.
+      beside: by value that a product's kernel ends with, the results of earlier products that only
+        the end reads: it may be written over them.
       written_bytes: by kernel, bytes of the buffers it writes; none where they are its operands'.
     """
 
@@ -39,10 +48,14 @@ class Kernels:
         self.trace = trace
         count = len(trace.sizes)
         self.free = _made_of_constants(trace)
-        self._in_memory = [False] * count
+        self.in_memory = [False] * count
         self._live: list[tuple[int, BufferUse, list[int], list[int]]] = []
         """Operations whose results are used, last first: position, use, reads and makes."""
+        self.branches: set[int] = set()
+        self._ends: set[int] = set()
+        """Positions of the operations that products' kernels end with."""
         self._find_values_in_memory()
+        self.beside = self._products_beside() if self._ends else {}
         self.positions: list[int] = []
         self.makes: list[list[int]] = []
         self.buffers: list[list[int]] = []
@@ -62,7 +75,7 @@ class Kernels:
         A fused value is made in the kernel of each of its readers. It has to be in memory where a
         reader cannot fuse it.
         """
-        trace, free, in_memory = self.trace, self.free, self._in_memory
+        trace, free, in_memory = self.trace, self.free, self.in_memory
         kernel = [_NOBODY] * len(trace.sizes)
         for value in trace.returned:
             in_memory[value] = True
@@ -88,17 +101,53 @@ class Kernels:
                     reader = position
                     if use is BufferUse.VIEW:
                         in_memory[reads[0]] = True
+            elif use is BufferUse.PRODUCT:
+                end = kernel[makes[0]]
+                if in_memory[makes[0]] or not self._may_end(end):
+                    in_memory[makes[0]] = True
+                else:
+                    self._ends.add(end)
             else:
                 for value in makes:
                     in_memory[value] = True
-                if use is not BufferUse.REDUCTION:
+                if use is BufferUse.UPDATE:
+                    in_memory[reads[0]] = in_memory[reads[0]] or not free[reads[0]]
+                elif use is not BufferUse.REDUCTION:
                     for value in reads:
                         if use is not BufferUse.IN_PLACE or not free[value]:
                             in_memory[value] = True
             for value in reads:
                 known = kernel[value]
-                if known != reader:
-                    kernel[value] = reader if known < _SEVERAL else _SEVERAL
+                if known == reader:
+                    continue
+                if known < _SEVERAL:
+                    kernel[value] = reader
+                else:
+                    kernel[value] = _SEVERAL
+                    self.branches.add(value)
+
+    def _may_end(self, end: int) -> bool:
+        """Whether a product that this kernel alone reads is fused into it."""
+        return end >= 0 and end not in self._ends and self.trace.uses[end] in _ENDS
+
+    def _products_beside(self) -> dict[int, list[int]]:
+        found: dict[int, list[int]] = {}
+        results: set[int] = set()
+        behind: list[list[int]] = [[]] * len(self.trace.sizes)
+        """By value that is not in memory, the products' results that only lie before it."""
+        for position, use, reads, makes in reversed(self._live):
+            if use is BufferUse.PRODUCT:
+                results.update(value for value in makes if self.in_memory[value])
+            elif use in INLINED:
+                [made] = makes
+                read = [[value] if value in results else behind[value] for value in reads]
+                both = list(dict.fromkeys(itertools.chain.from_iterable(read)))
+                if not self.in_memory[made]:
+                    behind[made] = both
+                elif position in self._ends:
+                    results.add(made)
+                    found[made] = both
+        return found
 
     def _has_maximum_alone(self, position: int, kernel: list[int]) -> bool:
         """Whether a shift is the last operation that reads the maximum it subtracts."""
@@ -118,7 +167,7 @@ class Kernels:
 
     def _find_kernels(self) -> None:
         """Walks the trace with the values in memory that each value is made from."""
-        trace, free, in_memory, buffer = self.trace, self.free, self._in_memory, self.buffer
+        trace, free, in_memory, buffer = self.trace, self.free, self.in_memory, self.buffer
         sources: list[tuple[int, ...]] = [()] * len(trace.sizes)
         for value in trace.inputs:
             sources[value] = (value,)
@@ -141,6 +190,9 @@ class Kernels:
                     buffer[made] = buffer[reads[0]]
                     sources[made] = read
                     continue
+            elif use is BufferUse.PRODUCT and not in_memory[makes[0]]:
+                sources[makes[0]] = read
+                continue
             elif use is BufferUse.ALIAS:
                 for value, made in zip(reads, makes, strict=True):
                     buffer[made] = buffer[value]

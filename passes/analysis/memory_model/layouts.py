@@ -30,7 +30,9 @@ def transposing_bytes(loop: ir.Operation, shards: Shards | None = None) -> int:
     if loop.name != "stablehlo.while":
         return 0
     shards = shards or Shards()
-    stacks = _transposed_stacks(loop)
+    if not shards.rules.transposes_stacks:
+        return 0
+    stacks = [stack for stack, _ in transposed_stacks(loop)]
     largest = max((shards.bytes_of(stack) or 0 for stack in stacks), default=0)
     if not largest:
         return 0
@@ -42,8 +44,11 @@ def transposing_bytes(loop: ir.Operation, shards: Shards | None = None) -> int:
     return max(0, largest - sum(filled))
 
 
-def _transposed_stacks(loop: ir.Operation) -> list[ir.Value]:
-    """The stacks of earlier loops that this one reads in another order than they are written."""
+def transposed_stacks(loop: ir.Operation) -> list[tuple[ir.Value, list[ir.Operation]]]:
+    """The stacks of earlier loops that this one reads in another order than they are written.
+
+    Each with the slices that it is read by in that order.
+    """
     orders: dict[Hashable, _Orders] = {}
 
     def orders_in(op: ir.Operation) -> _Orders:
@@ -67,8 +72,9 @@ def _transposed_stacks(loop: ir.Operation) -> list[ir.Value]:
         if stored is None or not slices:
             continue
         made = orders_in(writer).of(stored)
-        if any(orders_in(loop).of(slice_.results[0]) != made for slice_ in slices):
-            found.append(operand)
+        transposed = [one for one in slices if orders_in(loop).of(one.results[0]) != made]
+        if transposed:
+            found.append((operand, transposed))
     return found
 
 

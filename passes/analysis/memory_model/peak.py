@@ -11,6 +11,8 @@ from hloom.passes.analysis.memory_model.schedulers import depth_first_order, gre
 from hloom.passes.analysis.memory_model.trace import OpTrace
 from hloom.passes.ir.op_facts import BufferUse
 
+_IN_PLACE = frozenset({BufferUse.IN_PLACE, BufferUse.UPDATE})
+
 
 @dataclass(frozen=True)
 class Peak:
@@ -123,20 +125,30 @@ class _Buffers:
         trace, kernels, last = self.trace, self.kernels, self.last
         writable = {target for _, target in trace.donations}
         over: dict[int, int] = {}
-        in_place = [
-            n for n, p in enumerate(kernels.positions) if trace.uses[p] is BufferUse.IN_PLACE
-        ]
+        in_place = [n for n, p in enumerate(kernels.positions) if trace.uses[p] in _IN_PLACE]
+        in_place += [kernels.maker[made] for made in kernels.beside]
         for number in sorted(in_place, key=self.time.__getitem__, reverse=True):
             reads = trace.reads[kernels.positions[number]]
             time = self.time[number]
-            for read, made in zip(reads, kernels.makes[number], strict=False):
+            for read, made in self._pairs(number):
                 buffer = kernels.buffer[read]
                 fixed = buffer in trace.inputs and buffer not in writable
                 if kernels.free[read] or fixed or reads.count(read) > 1 or last[buffer] > time:
                     continue
                 over[made] = buffer
                 last[buffer] = max(time, last.get(made, time))
+                if made in kernels.beside:
+                    break
         return over
+
+    def _pairs(self, number: int) -> list[tuple[int, int]]:
+        """What a kernel reads, each with the result that may be written over it."""
+        kernels, makes = self.kernels, self.kernels.makes[number]
+        if not makes or makes[0] not in kernels.beside:
+            reads = self.trace.reads[kernels.positions[number]]
+            return list(zip(reads, makes, strict=False))
+        [made], sizes = makes, self.trace.sizes
+        return [(read, made) for read in kernels.beside[made] if sizes[read] == sizes[made]]
 
     def _memory(self, buffer: int) -> int:
         """The buffer in whose memory this one lies in the end."""
@@ -155,7 +167,7 @@ class _Buffers:
                 if buffer[value] != value or value in self.over:
                     continue
                 self.first[value] = time
-                if uses[position] is not BufferUse.IN_PLACE:
+                if uses[position] not in _IN_PLACE:
                     continue
                 reads = trace.reads[position]
                 if place < len(reads) and kernels.free[reads[place]]:

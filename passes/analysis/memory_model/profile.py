@@ -14,6 +14,7 @@ from jax.extend.mlir import ir
 
 from hloom.passes.analysis.block_graph import BlockGraph
 from hloom.passes.analysis.memory_model.layouts import transposing_bytes
+from hloom.passes.analysis.memory_model.memory_rules import PACKED, MemoryRules
 from hloom.passes.analysis.memory_model.peak import buffer_timeline, simulate
 from hloom.passes.analysis.memory_model.tracer import ahead_bytes, prediction_of, trace_block
 from hloom.passes.analysis.shards import Shards
@@ -21,6 +22,7 @@ from hloom.passes.ir import walk
 from hloom.passes.ir.custom_calls import loads_ahead
 from hloom.passes.ir.locations import operation_name, source_line, source_of
 from hloom.passes.ir.names import SourceLine
+from hloom.passes.ir.ops import facts_of
 
 
 @dataclass(frozen=True)
@@ -128,14 +130,16 @@ class MemoryProfile:
         return cls(**{**values, **read})
 
 
-def memory_profile(module: ir.Module, shards: Shards | None = None) -> MemoryProfile:
+def memory_profile(
+    module: ir.Module, shards: Shards | None = None, *, rules: MemoryRules = PACKED
+) -> MemoryProfile:
     """The memory of a module whose calls are inlined, over its kernels; pure.
 
-    Its peak is that of `tracer.predict`. ``shards`` are found by Shardy's propagation where
-    they are not given. Raises NoEntryError where no function is known to be the program.
+    Its peak is that of `tracer.predict`, whose ``shards`` and ``rules`` these are. Raises
+    NoEntryError where no function is known to be the program.
     """
     main = walk.entry_function(module)
-    graph = BlockGraph.of(main.regions[0].blocks[0], shards or Shards.of(module))
+    graph = BlockGraph.of(main.regions[0].blocks[0], shards or Shards.of(module, rules))
     trace = trace_block(graph)
     prediction = prediction_of(graph, trace, simulate(trace))
     stretch = _stretch_of(graph, in_loop=False)
@@ -191,7 +195,11 @@ def _stretch_of(graph: BlockGraph, *, in_loop: bool) -> _Stretch:
         firsts.append(len(whole.points))
         op = graph.ops[position]
         inner_bytes = trace.inner[position]
-        inside = _inside(op, graph.shards, in_loop=in_loop) if inner_bytes else None
+        inside = (
+            _inside(op, graph.shards, in_loop=in_loop)
+            if inner_bytes and facts_of(op.name).holds_code
+            else None
+        )
         whole.append(
             inside or _Stretch([_point(op, inner_bytes, in_loop=in_loop)]), bytes_ - inner_bytes
         )

@@ -20,6 +20,7 @@ from jax.extend.mlir import ir
 from hloom.passes.analysis.block_graph import BlockGraph
 from hloom.passes.analysis.memory_model.fusion import Kernels
 from hloom.passes.analysis.memory_model.layouts import transposing_bytes
+from hloom.passes.analysis.memory_model.memory_rules import PACKED, MemoryRules
 from hloom.passes.analysis.memory_model.peak import peak_in_order
 from hloom.passes.analysis.memory_model.schedulers import (
     depth_first_order,
@@ -34,13 +35,16 @@ from hloom.passes.ir import walk
 _ORDERS = greedy_order, depth_first_order, post_order
 
 
-def scheduled_temp_bytes(module: ir.Module, shards: Shards | None = None) -> int:
+def scheduled_temp_bytes(
+    module: ir.Module, shards: Shards | None = None, *, rules: MemoryRules = PACKED
+) -> int:
     """The temporary memory of a module whose calls are inlined; pure.
 
+    ``rules`` are the target's; ``shards`` have them where they are given.
     Raises NoEntryError where no function is known to be the program.
     """
     main = walk.entry_function(module).regions[0].blocks[0]
-    graph = BlockGraph.of(main, shards or Shards.of(module))
+    graph = BlockGraph.of(main, shards or Shards.of(module, rules))
     trace, inner = _traced(graph)
     list_bytes, depth_first_bytes, post_bytes = _peaks(trace, inner)
     stacked = list(inner[0])

@@ -9,13 +9,14 @@ from jax.extend.mlir import ir
 
 from hloom.passes.analysis.block_graph import FROM_OUTSIDE, BlockGraph
 from hloom.passes.analysis.memory_model.layouts import transposing_bytes
+from hloom.passes.analysis.memory_model.memory_rules import PACKED, MemoryRules
 from hloom.passes.analysis.memory_model.peak import Peak, simulate
 from hloom.passes.analysis.memory_model.trace import OpTrace
 from hloom.passes.analysis.shards import Shards
 from hloom.passes.ir import walk
 from hloom.passes.ir.custom_calls import CUSTOM_CALL, loads_ahead, placement_of
 from hloom.passes.ir.op_facts import BufferUse
-from hloom.passes.ir.ops import buffer_use_of, facts_of
+from hloom.passes.ir.ops import facts_of
 
 
 @dataclass(frozen=True)
@@ -47,14 +48,16 @@ class MemoryPrediction:
         return self.argument_bytes + self.output_bytes - self.alias_bytes
 
 
-def predict(module: ir.Module, shards: Shards | None = None) -> MemoryPrediction:
+def predict(
+    module: ir.Module, shards: Shards | None = None, *, rules: MemoryRules = PACKED
+) -> MemoryPrediction:
     """The memory of a module whose calls are inlined; pure.
 
-    ``shards`` are found by Shardy's propagation where they are not given. Raises NoEntryError where
-    no function is known to be the program.
+    ``rules`` are the target's. ``shards``, which have them too, are found by Shardy's propagation
+    where they are not given. Raises NoEntryError where no function is known to be the program.
     """
     main = walk.entry_function(module)
-    graph = BlockGraph.of(main.regions[0].blocks[0], shards or Shards.of(module))
+    graph = BlockGraph.of(main.regions[0].blocks[0], shards or Shards.of(module, rules))
     trace = trace_block(graph)
     return prediction_of(graph, trace, simulate(trace))
 
@@ -63,18 +66,13 @@ def prediction_of(graph: BlockGraph, trace: OpTrace, peak: Peak) -> MemoryPredic
     """The memory of a module, from its main block's graph, trace and peak."""
     returned = graph.ops[-1].operands
     outputs = [graph.size(graph.index[value]) for value in returned]
-    # Several results come back with a table of pointers to them.
-    table = _POINTER_BYTES * len(outputs) if len(outputs) > 1 else 0
     return MemoryPrediction(
         argument_bytes=sum(graph.size(value) for value in range(len(graph.block.arguments))),
-        output_bytes=sum(outputs) + table,
+        output_bytes=sum(outputs) + graph.shards.rules.table_bytes(len(outputs)),
         alias_bytes=sum(graph.size(value) for value, _ in trace.donations),
         temp_bytes=peak.bytes,
         peak=peak,
     )
-
-
-_POINTER_BYTES = 8
 
 
 def trace_block(
@@ -89,7 +87,7 @@ def trace_block(
     unchanged: dict[int, int] = {}
     for position, name in enumerate(graph.names[:-1] if ends else graph.names):
         reads, makes = graph.operands[position], graph.results[position]
-        use, inner = buffer_use_of(name, len(makes)), 0
+        use, inner = graph.shards.rules.use_of(name, len(makes)), 0
         if facts_of(name).holds_code:
             op = graph.ops[position]
             inner = inner_of(op) if inner_of else inner_bytes(op, graph.shards)
@@ -97,7 +95,7 @@ def trace_block(
             reads, makes = _carries(graph, position, unchanged)
         elif name == CUSTOM_CALL and placement_of(graph.ops[position]) is not None:
             use = BufferUse.ALIAS
-        elif use in (BufferUse.ALIAS, BufferUse.VIEW, BufferUse.IN_PLACE):
+        elif use in (BufferUse.ALIAS, BufferUse.VIEW, BufferUse.IN_PLACE, BufferUse.UPDATE):
             first = [graph.index[value] for value in graph.ops[position].operands]
             named = set(first)
             reads = first + [value for value in reads if value not in named]
@@ -108,13 +106,15 @@ def trace_block(
     if unchanged:
         trace.reads = [[unchanged.get(value, value) for value in reads] for reads in trace.reads]
     _mark_narrowed(graph, trace)
-    _mark_shifts(graph, trace)
+    if graph.shards.rules.has_shifts:
+        _mark_shifts(graph, trace)
     trace.inputs = frozenset(
         value for value, producer in enumerate(graph.producers) if producer == FROM_OUTSIDE
     )
     if ends:
         trace.returned = frozenset(graph.index[value] for value in graph.ops[-1].operands)
         trace.donations = tuple(_donated_results(graph))
+    graph.shards.rules.refine(graph, trace)
     return trace
 
 

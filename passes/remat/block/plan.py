@@ -14,8 +14,10 @@ from jax.extend.mlir import ir
 
 from hloom.passes.analysis.autodiff import is_rematerialized
 from hloom.passes.analysis.block_graph import BlockGraph
+from hloom.passes.analysis.memory_model.memory_rules import PACKED, MemoryRules
 from hloom.passes.analysis.memory_model.peak import simulate
 from hloom.passes.analysis.memory_model.tracer import trace_block
+from hloom.passes.analysis.shards import Shards
 from hloom.passes.analysis.value_numbers import computed_again
 from hloom.passes.remat.block.schedule import CloneSchedule, WindowClones
 from hloom.passes.remat.block.values import ForwardValues
@@ -91,14 +93,15 @@ class BlockPlan:
 _NOTHING = BlockPlan((), 0, 0)
 
 
-def plan_block(block: ir.Block, min_bytes: int) -> BlockPlan:
+def plan_block(block: ir.Block, min_bytes: int, rules: MemoryRules = PACKED) -> BlockPlan:
     """Plans one block without a budget. The plan is empty if no memory is saved.
 
-    Values below ``min_bytes`` are not recomputed.
+    Values below ``min_bytes`` are not recomputed. ``rules`` are the target's.
     """
     if is_rematerialized(block):
         return _NOTHING
-    forward = ForwardValues(BlockGraph.of(block), min_bytes, fixed=computed_again(block))
+    graph = BlockGraph.of(block, Shards(rules=rules))
+    forward = ForwardValues(graph, min_bytes, fixed=computed_again(block))
     if not forward.weigh(forward.read_across):
         return _NOTHING
     behind = len(forward.graph.ops) - forward.borders.highest

@@ -92,7 +92,7 @@ class Model:
         """The numbers of operations, by key; the module is not edited while the model is used."""
         self.main = walk.entry_function(module).regions[0].blocks[0]
         self.blocks = list(walk.code_blocks(module.operation))
-        self.shards = Shards.of(module)
+        self.shards = Shards.of(module, target.memory_rules)
         self._graphs = {block: BlockGraph.of(block, self.shards) for block in self.blocks}
         self._code = {
             block: [p for p, op in enumerate(graph.ops) if facts_of(op.name).holds_code]

@@ -54,6 +54,48 @@ def test_a_pass_bounds_its_attempts() -> None:
     assert goes_through(90, 80, step=once) == [(1, 0)]
 
 
+def test_what_the_compiler_refused_is_the_best_as_long_as_nothing_was_compiled() -> None:
+    made = [(90, 30), (20, 30), (70, None), (60, 30), (50, None), (40, 30)]
+    step = toy.DropProducts(budget=Budget(size_bytes=1), compiles=len(made))
+
+    def measure(earlier: tuple[Attempt[PlanRecord], ...]) -> Attempt[PlanRecord]:
+        size, limit = made[len(earlier)]
+        assert size is not None
+        return Attempt(PlanRecord(), size, size, limit)
+
+    bests = [now.best for now in attempts(step, Target(), measure)]
+    # The toy wants the least bytes, refused or not.
+    assert bests == [0, 0, 2, 2, 2, 2]
+
+
+def test_the_best_of_all_was_compiled() -> None:
+    made = [
+        Attempt(PlanRecord(), 30, 20, 25),
+        Attempt(PlanRecord(), 90, 80),
+        Attempt(PlanRecord(), 70, 60),
+    ]
+    assert best_of(made, 100, lambda _: 1.0) == 1
+    assert best_of(made, 10, lambda _: 1.0) == 2
+    assert best_of(made[:1], 10, lambda _: 1.0) == 0
+
+
+@pytest.mark.parametrize(
+    ("budget", "limit"),
+    [
+        (Budget(size_bytes=50), 40),
+        # The compiler allows 60 bytes, of which 10 are around the temporaries.
+        (Budget(size_bytes=90), 50),
+        (Budget(percent=50), 45),
+        (Budget(percent=90), 50),
+        (Budget(), 50),
+    ],
+)
+def test_no_budget_leaves_more_than_the_compiler_allows(budget: Budget, limit: int) -> None:
+    made = [Attempt(PlanRecord(), 100, 90, 60), Attempt(PlanRecord(), 61, 51, 60)]
+    assert temp_limit(budget, made, Target(), lambda _: True) == limit
+    assert all(each.temp_bytes > limit for each in made)
+
+
 def tried(*plans: tuple[int, float]) -> list[Attempt[PlanRecord]]:
     """Attempts of 10 bytes around the temporaries, and what their plans add, by both."""
     return [

@@ -177,20 +177,20 @@ def test_a_faster_link_exposes_less() -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "reason"),
+    ("target", "summary"),
     [
-        (Target(), "cpu: stacks are put on the host of a GPU only"),
+        (Target(), "does nothing on a CPU: its memory is the host's"),
         (
             Target(platform="cuda", name="unknown"),
-            "the bytes a second between unknown and its host are not known",
+            "no stack on the host: the bytes a second between unknown and its host are not known",
         ),
     ],
 )
-def test_a_target_without_a_known_link_is_left_alone(target: Target, reason: str) -> None:
+def test_a_target_without_a_known_link_is_left_alone(target: Target, summary: str) -> None:
     module = lowered(*scanned())
     _, result = passed(module, ALL, target)
     assert result.runs[-1].empty
-    assert result.runs[-1].summary == f"no stack on the host: {reason}"
+    assert result.runs[-1].summary == summary
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def shares(text: str) -> list[int]:
 
 def test_equal_values_are_one_entry_with_their_number() -> None:
     module = lowered(jax.grad(chain), [spec(64, 64)] * 6, spec(256, 64))
-    text = describe_peak(module)
+    text = describe_peak(module, Target())
     assert text.count("tensor<256x64xf32>") == 1
     # One line of the program makes them all: the six that are kept, and a gradient.
     assert re.search(
@@ -90,7 +90,7 @@ def test_equal_values_are_one_entry_with_their_number() -> None:
 
 
 def test_what_a_loop_stacks_is_told_by_what_its_body_makes() -> None:
-    text = describe_peak(lowered(jax.grad(scanned), spec(6, 64, 64), spec(256, 64)))
+    text = describe_peak(lowered(jax.grad(scanned), spec(6, 64, 64), spec(256, 64)), Target())
     assert re.search(r"in (2 x )?tensor<6x256x64xf32> of \S*jvp\(\)/while/body/\S+", text)
     assert "inside of a loop" in text
     assert sum(shares(text)) in (99, 100, 101)
@@ -104,8 +104,8 @@ def test_arguments_are_told_by_what_they_are() -> None:
     module = lowered(step, {"params": kernels, "mu": kernels}, spec(64, 64))
     # JAX drops what the program does not read.
     told = "The arguments take 80.0 KiB: state['params'] 48.0 KiB, state['mu'] 16.0 KiB"
-    assert told in describe_peak(module, arguments=True)
-    assert "arguments" not in describe_peak(module)
+    assert told in describe_peak(module, Target(), arguments=True)
+    assert "arguments" not in describe_peak(module, Target())
 
 
 def test_most_is_said_only_of_most() -> None:
@@ -114,7 +114,7 @@ def test_most_is_said_only_of_most() -> None:
         parts = [jnp.sort(x[: 64 + rows]) for rows in range(20)]
         return jnp.stack([part.sum() * part[0] for part in parts])
 
-    text = describe_peak(lowered(many, spec(128)))
+    text = describe_peak(lowered(many, spec(128)), Target())
     assert "the largest: " in text
     assert "most of it" not in text
     assert "in other values." in text
@@ -123,7 +123,7 @@ def test_most_is_said_only_of_most() -> None:
 
 
 def test_a_program_without_temporaries_has_no_peak_to_tell_of() -> None:
-    assert describe_peak(lowered(jnp.sin, spec(4))) == ""
+    assert describe_peak(lowered(jnp.sin, spec(4)), Target()) == ""
 
 
 # Complaints.
@@ -239,7 +239,7 @@ def test_what_is_only_planned_is_not_said_to_be_compiled() -> None:
     assert said.startswith("the memory of the step cannot be held to 1.00 KiB; ")
     assert "compiled" not in said
     # It is the peak of what is planned, not of the program as it is.
-    before, after = (peak_kib(text) for text in (describe_peak(module), said))
+    before, after = (peak_kib(text) for text in (describe_peak(module, Target()), said))
     assert after < 0.8 * before
 
 

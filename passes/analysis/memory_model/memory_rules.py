@@ -1,0 +1,56 @@
+"""Memory rules: the part of the memory model in which the compilers of targets differ.
+
+`PACKED` is how XLA:CPU and XLA:GPU go about it; `tpu.XLA_TPU` is XLA:TPU's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from jax.extend.mlir import ir
+
+from hloom.passes.ir.op_facts import BufferUse
+from hloom.passes.ir.ops import buffer_use_of
+from hloom.passes.ir.types import tensor_bytes
+
+if TYPE_CHECKING:
+    from hloom.passes.analysis.block_graph import BlockGraph
+    from hloom.passes.analysis.memory_model.trace import OpTrace
+
+_POINTER_BYTES = 8
+
+
+class MemoryRules:
+    """Values lie packed, and operations are fused as the table in `passes.ir.ops` says."""
+
+    transposes_stacks = True
+    """Whether a stack that a loop reads in another order than it was written in is transposed as a
+    whole before the loop; else each slice is as it is read."""
+
+    has_shifts = True
+    """Whether a softmax's x - max(x) is kept where nothing but it reads the maximum
+    (`BufferUse.SHIFT`)."""
+
+    def bytes_of(self, type_: ir.Type) -> int | None:
+        """Bytes of a value on one device; None where it has no static size."""
+        return tensor_bytes(type_)
+
+    def part_bytes(self, type_: ir.Type, parts: Mapping[int, int]) -> int | None:
+        """Bytes of the largest part of a value that is split along axes; None where they are its
+        share of the whole."""
+        return None
+
+    def table_bytes(self, results: int) -> int:
+        """Bytes of the table of pointers that several results come back with."""
+        return _POINTER_BYTES * results if results > 1 else 0
+
+    def use_of(self, name: str, results: int) -> BufferUse:
+        """How the operands and this number of results of an operation use memory."""
+        return buffer_use_of(name, results)
+
+    def refine(self, graph: BlockGraph, trace: OpTrace) -> None:
+        """Edits a block's new trace by what an operation's name alone does not tell."""
+
+
+PACKED = MemoryRules()

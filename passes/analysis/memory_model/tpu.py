@@ -1,0 +1,258 @@
+"""What XLA:TPU does to memory that XLA:CPU and XLA:GPU do otherwise.
+
+- Values are padded to whole tiles (`tiles`).
+- A matrix product or a convolution is a kernel that fuses what it reads, whatever that costs to
+  make again, and ends with what alone reads it: elementwise operations, a reduction, an update of
+  a slice. What such an end writes may lie where a product that it reads lies.
+- An elementwise value that several kernels read is made again in each where it follows from one
+  value in memory, and kept where it follows from several.
+- Values of the shape of a convolution's result have their channels along the lanes.
+- What is float32 and read by products alone, at the default precision, is kept in 16 bits.
+- A product that sums nothing is a multiplication; one of a matrix and a vector is a multiplication
+  and a reduction.
+- What a gather reads is in memory while it runs, and made again for other readers. A scatter of
+  one update into each row of zeros is a comparison with the index, made inside its readers.
+- A loop that reads a stack in another order than it was written in copies one slice at a time.
+
+docs/memory-model-tpu.md says what was measured, benchmarks/memory_model_tpu.py measures it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo
+
+from hloom.passes.analysis.block_graph import FROM_OUTSIDE, BlockGraph
+from hloom.passes.analysis.memory_model.fusion import INLINED, Kernels
+from hloom.passes.analysis.memory_model.layouts import transposed_stacks
+from hloom.passes.analysis.memory_model.memory_rules import MemoryRules
+from hloom.passes.analysis.memory_model.tiles import tiled_bytes
+from hloom.passes.analysis.memory_model.trace import OpTrace
+from hloom.passes.ir.op_facts import BufferUse
+from hloom.passes.ir.ops import buffer_use_of, facts_of
+from hloom.passes.ir.types import element_bits, tensor_bytes
+
+_USES = {
+    "stablehlo.convolution": BufferUse.PRODUCT,
+    "stablehlo.dot_general": BufferUse.PRODUCT,
+    "stablehlo.dynamic_update_slice": BufferUse.UPDATE,
+    "stablehlo.gather": BufferUse.REDUCTION,
+}
+
+_SMALL = 4
+"""A value this many times smaller than what is made from it, such as a row's sum, counts as none of
+the values that it is made from."""
+
+_SLOW_FLOPS = 8
+"""FLOPs for each element of an exponential and of what takes longer."""
+
+_TABLE_ENTRY_BYTES, _TABLE_ALIGNMENT = 4, 32
+
+
+class TpuRules(MemoryRules):
+    """XLA:TPU's."""
+
+    transposes_stacks = False
+    has_shifts = False
+
+    def bytes_of(self, type_: ir.Type) -> int | None:
+        return self.part_bytes(type_, {})
+
+    def part_bytes(self, type_: ir.Type, parts: Mapping[int, int]) -> int | None:
+        if not tensor_bytes(type_) or not isinstance(type_, ir.RankedTensorType):
+            return tensor_bytes(type_)
+        shape = [-(-size // parts.get(axis, 1)) for axis, size in enumerate(type_.shape)]
+        return tiled_bytes(shape, element_bits(type_.element_type) or 0)
+
+    def table_bytes(self, results: int) -> int:
+        if results < 2:
+            return 0
+        return -(-_TABLE_ENTRY_BYTES * results // _TABLE_ALIGNMENT) * _TABLE_ALIGNMENT
+
+    def use_of(self, name: str, results: int) -> BufferUse:
+        use = _USES.get(name) or buffer_use_of(name, results)
+        return BufferUse.FUSED if use is BufferUse.HEAVY else use
+
+    def refine(self, graph: BlockGraph, trace: OpTrace) -> None:
+        for position, name in enumerate(graph.names[: len(trace.uses)]):
+            if name == "stablehlo.dot_general":
+                trace.uses[position] = _use_of_product(graph.ops[position])
+            elif name == "stablehlo.gather":
+                trace.inner[position] = _gathered_bytes(graph, trace, position)
+            elif name == "stablehlo.scatter":
+                _refine_scatter(graph, trace, position)
+        _lay_out_channels(graph, trace)
+        _narrow_for_products(graph, trace)
+        _put_transposed_slices_in_memory(graph, trace)
+        _keep_what_follows_from_several(graph, trace)
+
+
+XLA_TPU = TpuRules()
+
+
+def _use_of_product(op: ir.Operation) -> BufferUse:
+    numbers = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
+    left, right = (ir.RankedTensorType(operand.type).shape for operand in op.operands)
+    batch = math.prod(left[axis] for axis in numbers.lhs_batching_dimensions)
+    summed = math.prod(left[axis] for axis in numbers.lhs_contracting_dimensions)
+    if summed == 1:
+        return BufferUse.FUSED
+    has_vector = batch * summed in (math.prod(left), math.prod(right))
+    return BufferUse.REDUCTION if has_vector else BufferUse.PRODUCT
+
+
+def _gathered_bytes(graph: BlockGraph, trace: OpTrace, position: int) -> int:
+    """Bytes of what a gather reads, where that is made for it alone."""
+    operand = trace.reads[position][0]
+    producer = graph.producers[operand]
+    if producer == FROM_OUTSIDE or graph.constant_derived[operand]:
+        return 0
+    return trace.sizes[operand] if trace.uses[producer] in INLINED else 0
+
+
+def _refine_scatter(graph: BlockGraph, trace: OpTrace, position: int) -> None:
+    op = graph.ops[position]
+    if len(op.results) != 1 or not graph.constant_derived[graph.index[op.operands[0]]]:
+        return
+    shape = ir.RankedTensorType(op.operands[0].type).shape
+    updates = math.prod(ir.RankedTensorType(op.operands[-1].type).shape)
+    if updates * max(shape, default=1) == math.prod(shape):
+        trace.uses[position] = BufferUse.FUSED
+        return
+    # XLA scatters into the other summand: a product among these is made before.
+    users = graph.users[graph.results[position][0]]
+    if len(users) == 1 and graph.names[users[0]] == "stablehlo.add":
+        trace.uses[users[0]] = BufferUse.WHOLE
+
+
+def _lay_out_channels(graph: BlockGraph, trace: OpTrace) -> None:
+    """Sets the sizes of values of the shapes that convolutions make: their channels are fastest."""
+    padded: dict[ir.Type, int] = {}
+    for position, name in enumerate(graph.names[: len(trace.uses)]):
+        if name == "stablehlo.convolution":
+            op = graph.ops[position]
+            numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
+            type_ = ir.RankedTensorType(op.results[0].type)
+            bits = element_bits(type_.element_type) or 0
+            padded[type_] = tiled_bytes(type_.shape, bits, numbers.output_feature_dimension)
+    if not padded or not graph.shards.trivial:
+        return
+    for number, value in enumerate(graph.values):
+        if graph.producers[number] != FROM_OUTSIDE:
+            trace.sizes[number] = padded.get(value.type, trace.sizes[number])
+
+
+_MOVES = frozenset({"stablehlo.reshape", "stablehlo.transpose"})
+
+
+def _narrow_for_products(graph: BlockGraph, trace: OpTrace) -> None:
+    """Halves float32 that products alone read: they take 16 bits of it."""
+    for value, is_for_products in enumerate(_for_products(graph)):
+        if (
+            is_for_products
+            and graph.producers[value] != FROM_OUTSIDE
+            and _element(graph.values[value]) == "f32"
+        ):
+            trace.sizes[value] //= 2
+
+
+def _for_products(graph: BlockGraph) -> list[bool]:
+    """By value, whether products alone read it, at the default precision."""
+    found = [False] * len(graph.values)
+    for value in range(len(graph.values) - 1, -1, -1):
+        users = graph.users[value]
+        found[value] = bool(users) and all(
+            _rounds(graph.ops[user])
+            or (graph.names[user] in _MOVES and found[graph.results[user][0]])
+            for user in users
+        )
+    return found
+
+
+def _rounds(op: ir.Operation) -> bool:
+    if op.name != "stablehlo.dot_general":
+        return False
+    precision = str(op.attributes.get("precision_config", ""))
+    return "HIGH" not in precision
+
+
+def _element(value: ir.Value) -> str:
+    type_ = value.type
+    return str(type_.element_type) if isinstance(type_, ir.RankedTensorType) else ""
+
+
+def _put_transposed_slices_in_memory(graph: BlockGraph, trace: OpTrace) -> None:
+    owner = graph.block.owner.operation
+    if owner.name != "stablehlo.while" or graph.block != owner.regions[1].blocks[0]:
+        return
+    for _, slices in transposed_stacks(owner):
+        for one in slices:
+            trace.uses[graph.producers[graph.index[one.results[0]]]] = BufferUse.REDUCTION
+
+
+def _keep_what_follows_from_several(graph: BlockGraph, trace: OpTrace) -> None:
+    """Marks as HEAVY what several kernels would make again from several values in memory.
+
+    From two it is made again where that is quick. What a product's kernel can end with is kept.
+    """
+    kernels, sizes = Kernels(trace), trace.sizes
+    sources: list[frozenset[int]] = [frozenset()] * len(sizes)
+    slow = [False] * len(sizes)
+    for_products = _for_products(graph)
+    ending = _read_by_one_kernel(trace, kernels)
+    for value in trace.inputs:
+        sources[value] = frozenset({value})
+    operations = zip(trace.uses, trace.reads, trace.makes, strict=True)
+    for position, (use, reads, makes) in enumerate(operations):
+        if use not in INLINED or kernels.in_memory[makes[0]]:
+            for value in makes:
+                sources[value] = frozenset({value})
+            continue
+        made = makes[0]
+        read = frozenset().union(*[sources[value] for value in reads])
+        slow[made] = _is_slow(graph.names[position]) or any(slow[value] for value in reads)
+        large = {value for value in read if sizes[value] * _SMALL >= sizes[made]}
+        ends = bool(large & ending) and for_products[made] and not slow[made]
+        is_kept = len(large) > 2 or (len(large) == 2 and (slow[made] or large & ending)) or ends
+        if is_kept and use is BufferUse.FUSED and made in kernels.branches:
+            kept = _before_widening(graph, trace, kernels, position)
+            trace.uses[kept] = BufferUse.HEAVY
+            [narrow] = trace.makes[kept]
+            sources[narrow] = sources[made] = frozenset({narrow})
+        else:
+            sources[made] = read
+
+
+def _read_by_one_kernel(trace: OpTrace, kernels: Kernels) -> set[int]:
+    """The results of products that would end in what reads them, were that in memory."""
+    return {
+        value
+        for use, makes in zip(trace.uses, trace.makes, strict=True)
+        if use is BufferUse.PRODUCT
+        for value in makes
+        if value not in kernels.branches
+    }
+
+
+def _is_slow(name: str) -> bool:
+    flops = facts_of(name).flops
+    return isinstance(flops, int) and flops >= _SLOW_FLOPS
+
+
+def _before_widening(graph: BlockGraph, trace: OpTrace, kernels: Kernels, position: int) -> int:
+    """The operation whose result is kept instead of one that only converts it to a wider type."""
+    while graph.names[position] == "stablehlo.convert":
+        [operand], [result] = trace.reads[position], trace.makes[position]
+        producer = graph.producers[operand]
+        if (
+            trace.sizes[operand] >= trace.sizes[result]
+            or producer == FROM_OUTSIDE
+            or trace.uses[producer] is not BufferUse.FUSED
+            or kernels.in_memory[operand]
+        ):
+            break
+        position = producer
+    return position

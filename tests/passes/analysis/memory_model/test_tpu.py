@@ -1,0 +1,182 @@
+"""The memory model by XLA:TPU's rules: what is fused, and XLA's own figures of small programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.extend.mlir import ir
+
+from hloom._jax.executables import memory_figures
+from hloom.passes.analysis.block_graph import BlockGraph
+from hloom.passes.analysis.memory_model.fusion import Kernels
+from hloom.passes.analysis.memory_model.profile import memory_profile
+from hloom.passes.analysis.memory_model.tpu import XLA_TPU
+from hloom.passes.analysis.memory_model.tracer import predict, trace_block
+from hloom.passes.analysis.shards import Shards
+from hloom.passes.framework.base import Target
+from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.spec import parse_spec
+from hloom.passes.ir import walk
+from hloom.passes.ir.clone import clone_module
+from hloom.targets import deviceless
+
+MEBI = 2**20
+TARGET = Target("tpu", "v5p")
+
+
+def array(*shape: int, type_: str = "float32", on: Any = None) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, type_, sharding=on)
+
+
+def prepared(lowered: Any) -> ir.Module:
+    module = clone_module(lowered.compiler_ir())
+    passes = parse_spec("inline,cse,free-constants", source="test")
+    Pipeline(passes).run(module, target=TARGET)
+    return module
+
+
+def temp_bytes(function: Callable[..., Any], *arguments: Any) -> int:
+    module = prepared(jax.jit(function).lower(*arguments))
+    return predict(module, rules=TARGET.memory_rules).temp_bytes
+
+
+def written(function: Callable[..., Any], *arguments: Any) -> list[str]:
+    """The operations that the kernels of a program end with."""
+    module = prepared(jax.jit(function).lower(*arguments))
+    block = walk.entry_function(module).regions[0].blocks[0]
+    graph = BlockGraph.of(block, Shards.of(module, XLA_TPU))
+    kernels = Kernels(trace_block(graph))
+    return [graph.names[position].split(".")[1] for position in kernels.positions]
+
+
+def test_only_a_tpu_has_these_rules() -> None:
+    assert TARGET.memory_rules is XLA_TPU
+    assert Target().memory_rules is Target("cuda", "h100_sxm").memory_rules
+    assert Target().memory_rules is not XLA_TPU
+
+
+def test_a_product_fuses_what_it_reads() -> None:
+    x = array(1024, 1024)
+    assert written(lambda x, w: jnp.tanh(x) @ jnp.exp(w), x, x) == ["dot_general"]
+
+
+def test_a_product_ends_with_what_alone_reads_it() -> None:
+    x = array(1024, 1024)
+    assert written(lambda x, w: jnp.tanh(x @ w), x, x) == ["tanh"]
+    assert written(lambda x, w: (x @ w).sum(), x, x) == ["reduce"]
+    # The first product has two readers, which both make the tanh of it.
+    assert written(lambda x, w: jnp.tanh(h := x @ w) @ w + h, x, x) == ["dot_general", "add"]
+
+
+def test_a_sum_of_two_values_is_kept_for_two_products() -> None:
+    x = array(1024, 1024)
+    several = written(lambda x, y, w: ((z := jnp.exp(x) + y) @ w, z.T @ w), x, x, x)
+    assert several == ["add", "dot_general", "dot_general"]
+    assert written(lambda x, w: ((z := jnp.exp(x)) @ w, z.T @ w), x, x) == ["dot_general"] * 2
+
+
+def test_products_with_vectors_and_without_sums_are_elementwise() -> None:
+    x, v = array(8, 512, 64), array(8, 64)
+    rows = written(lambda x, v: jnp.einsum("btd,bd->bt", x, v) @ jnp.ones((512, 8)), x, v)
+    assert rows == ["dot_general", "dot_general"]  # no product fuses a sum
+    outer = written(lambda a, b: jnp.einsum("bi,bj->bij", a, b).sum((1, 2)), v, v)
+    assert outer == ["reduce"]
+
+
+def test_a_gather_reads_memory_and_its_gradient_is_fused() -> None:
+    logits, labels = array(8, 256, 4096, type_="bfloat16"), array(8, 256, type_="int32")
+
+    def loss(x: jax.Array, labels: jax.Array) -> jax.Array:
+        found = jax.nn.log_softmax(x.astype("float32"))
+        return -jnp.take_along_axis(found, labels[..., None], axis=-1).mean()
+
+    # In memory for the gather alone: no scatter has another one.
+    wide = 8 * 256 * 4096 * 4
+    assert wide <= temp_bytes(jax.value_and_grad(loss), logits, labels) < 1.1 * wide
+
+
+def test_an_end_is_written_over_a_product_that_it_reads_last() -> None:
+    x, w = array(4096, 1024), array(1024, 4096)
+
+    def chain(x: jax.Array, y: jax.Array, w: jax.Array) -> tuple[jax.Array, ...]:
+        hidden = x @ w
+        scale = hidden.max()
+        end = jnp.tanh(y @ w) * hidden
+        return scale, end @ w.T, end.T @ x, end.sum()
+
+    size = 4096 * 4096 * 4
+    assert size <= temp_bytes(chain, x, x, w) <= 1.2 * size
+
+
+def test_sizes_are_those_of_tiles() -> None:
+    module = prepared(jax.jit(lambda x: x + 1).lower(array(1000, 3)))
+    found = predict(module, rules=XLA_TPU)
+    assert found.argument_bytes == found.output_bytes == 1024 * 4 * 4
+    assert predict(module).argument_bytes == 1000 * 3 * 4
+
+
+def test_the_parts_of_a_split_value_are_padded() -> None:
+    module = prepared(jax.jit(lambda x: x + 1).lower(array(1000, 512)))
+    [argument] = walk.entry_function(module).regions[0].blocks[0].arguments
+    type_ = argument.type
+    assert XLA_TPU.part_bytes(type_, {1: 4}) == 1000 * 128 * 4
+    assert XLA_TPU.part_bytes(type_, {0: 100}) == 16 * 512 * 4
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_the_profile_has_the_same_peak(grad: bool) -> None:
+    module = prepared(jax.jit(jax.grad(scanned) if grad else scanned).lower(*SCANNED))
+    assert (
+        memory_profile(module, rules=XLA_TPU).temp_bytes
+        == predict(module, rules=XLA_TPU).temp_bytes
+    )
+
+
+# XLA's own figures.
+
+
+def perceptron(x: jax.Array, up: jax.Array, down: jax.Array) -> jax.Array:
+    return jnp.sum((jax.nn.gelu(x @ up) @ down) ** 2)
+
+
+def scanned(weights: jax.Array, x: jax.Array) -> jax.Array:
+    out, _ = jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, weights)
+    return out.sum()
+
+
+def attention(x: jax.Array) -> jax.Array:
+    scores = jnp.einsum("bqd,bkd->bqk", x, x).astype("float32")
+    return jnp.einsum("bqk,bkd->bqd", jax.nn.softmax(scores).astype(x.dtype), x).sum()
+
+
+SCANNED = array(12, 1024, 1024, type_="bfloat16"), array(8192, 1024, type_="bfloat16")
+
+PROGRAMS = {
+    "perceptron": (
+        jax.grad(perceptron, (1, 2)),
+        (array(8192, 1024), array(1024, 4096), array(4096, 1024)),
+    ),
+    "scanned": (jax.grad(scanned), SCANNED),
+    "attention": (jax.grad(attention), (array(16, 2048, 256, type_="bfloat16"),)),
+}
+
+
+@pytest.mark.tpu
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_predictions_are_near_xlas_figures(name: str) -> None:
+    function, arguments = PROGRAMS[name]
+    sharding = deviceless.placement("v5p")
+    placed = [array(*each.shape, type_=each.dtype, on=sharding) for each in arguments]
+    lowered = jax.jit(function).lower(*placed)
+    found = memory_figures(lowered.compile().runtime_executable())
+    predicted = predict(prepared(lowered), rules=XLA_TPU)
+    assert predicted.argument_bytes == pytest.approx(found.argument_bytes, rel=0.01)
+    real_bytes = (found.argument_bytes or 0) + (found.output_bytes or 0) + (found.temp_bytes or 0)
+    assert predicted.step_bytes == pytest.approx(real_bytes, rel=0.05), (
+        f"predicted {predicted.temp_bytes / MEBI:.0f} MiB, "
+        f"XLA takes {(found.temp_bytes or 0) / MEBI:.0f}"
+    )
