@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo
 
 from hloom.passes.analysis.loops.counted import defining_op
 from hloom.passes.analysis.purity import kind_of
@@ -44,17 +45,20 @@ def transposing_bytes(loop: ir.Operation, shards: Shards | None = None) -> int:
     return max(0, largest - sum(filled))
 
 
-def transposed_stacks(loop: ir.Operation) -> list[tuple[ir.Value, list[ir.Operation]]]:
+def transposed_stacks(
+    loop: ir.Operation, lanes: int = 1
+) -> list[tuple[ir.Value, list[ir.Operation]]]:
     """The stacks of earlier loops that this one reads in another order than they are written.
 
-    Each with the slices that it is read by in that order.
+    Each with the slices that it is read by in that order. Where the fastest axis is padded to a
+    number of lanes, heads that would have to be padded are kept with another axis as the fastest.
     """
     orders: dict[Hashable, _Orders] = {}
 
     def orders_in(op: ir.Operation) -> _Orders:
         key = walk.key(op)
         if key not in orders:
-            orders[key] = _Orders(op.regions[1].blocks[0])
+            orders[key] = _Orders(op.regions[1].blocks[0], lanes)
         return orders[key]
 
     found = []
@@ -101,7 +105,8 @@ def _stored(loop: ir.Operation, number: int) -> ir.Value | None:
 class _Orders:
     """The orders of a body's values: as they are made, else as their readers would like them."""
 
-    def __init__(self, block: ir.Block) -> None:
+    def __init__(self, block: ir.Block, lanes: int) -> None:
+        self._lanes = lanes
         self.known: dict[ir.Value, Order] = {}
         self._flexible: set[ir.Value] = set()
         """Results that take the order of their operands."""
@@ -129,6 +134,10 @@ class _Orders:
             self._flexible.add(result)
         if op.name == "stablehlo.dynamic_slice" or kind is Kind.CONSTANT:
             return None
+        if self._lanes > 1 and op.name == "stablehlo.dot_general":
+            return self._made_by_product(op)
+        if self._lanes > 1 and (axis := _axis_before_heads(op, self._lanes)) is not None:
+            return _with_fastest(result, axis)
         if not flexible:
             return _plain(result)
         for operand in op.operands:
@@ -139,6 +148,18 @@ class _Orders:
             if mapped is not None:
                 return mapped
         return None
+
+    def _made_by_product(self, op: ir.Operation) -> Order:
+        """The order of a product: the left operand's fastest axis stays the fastest."""
+        [result], left = op.results, op.operands[0]
+        numbers = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
+        batch, summed = numbers.lhs_batching_dimensions, numbers.lhs_contracting_dimensions
+        taken = {*batch, *summed}
+        free = [axis for axis in range(len(_shape(left.type))) if axis not in taken]
+        fastest = self.of(left)[-1:]
+        if not batch or not fastest or fastest[0] not in free:
+            return _plain(result)
+        return _with_fastest(result, len(batch) + free.index(fastest[0]))
 
     def _ask(self, op: ir.Operation, operand: ir.Value) -> None:
         """Gives an operand that may be in any order the one that suits the operation's result."""
@@ -197,6 +218,22 @@ def _axes(op: ir.Operation) -> dict[int, int] | None:
             return None
         return dict(zip(_long(operand), _long(result), strict=True))
     return {axis: axis for axis in _long(result)}
+
+
+def _axis_before_heads(op: ir.Operation, lanes: int) -> int | None:
+    """The axis before those that a reshape makes of the last one: heads, too narrow for lanes."""
+    if op.name != "stablehlo.reshape":
+        return None
+    operand, result = _shape(op.operands[0].type), _shape(op.results[0].type)
+    is_split = len(operand) > 1 and len(result) == len(operand) + 1
+    if not is_split or operand[:-1] != result[:-2] or result[-1] % lanes == 0:
+        return None
+    return len(operand) - 2
+
+
+def _with_fastest(value: ir.Value, axis: int) -> Order:
+    others = tuple(other for other in _plain(value) if other != axis)
+    return (*others, axis) if _shape(value.type)[axis] > 1 else others
 
 
 def _long(shape: list[int]) -> list[int]:

@@ -4,8 +4,8 @@ The two fastest axes of a layout are cut into tiles of (8, 128) elements, of few
 axis is shorter, and padded to whole ones. XLA chooses the two so that a value pads least, and the
 model takes them to be these for all values.
 
-Measured: arguments and results of 45 shapes in 8 types, libtpu 0.0.42 and 0.0.50.1, by the buffer
-assignment that XLA:TPU dumps.
+Measured: arguments and results of 50 shapes in 8 types on v5e, v5p and v6e, libtpu 0.0.42, by the
+buffer assignment that XLA:TPU dumps.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-_LANES = 128
+LANES = 128
 _ROWS = 8
 _LONGEST = 1024
 """Elements in the longest tile of a value of one axis."""
@@ -37,7 +37,7 @@ def tiled_bytes(shape: Sequence[int], bits: int, fastest: int | None = None) -> 
         elements = _line(math.prod(shape), packed)
     else:
         elements = min(
-            _rows(shape[second], packed) * _whole(shape[first], _LANES) * others
+            _rows(shape[second], packed) * _whole(shape[first], LANES) * others
             for first in (range(len(shape)) if fastest is None else (fastest,))
             for second in range(len(shape))
             if second != first
@@ -48,7 +48,7 @@ def tiled_bytes(shape: Sequence[int], bits: int, fastest: int | None = None) -> 
 
 def _line(size: int, packed: int) -> int:
     """Elements of a value of one axis, or of a scalar, with its padding."""
-    tile = max(_LANES * packed, min(_power_of_two(size), _LONGEST))
+    tile = max(LANES * packed, min(_power_of_two(size), _LONGEST))
     return _whole(size, tile)
 
 

@@ -6,6 +6,7 @@
   a slice. What such an end writes may lie where a product that it reads lies.
 - An elementwise value that several kernels read is made again in each where it follows from one
   value in memory, and kept where it follows from several.
+- What a convolution with a window reads is kept where it is slow to make.
 - Values of the shape of a convolution's result have their channels along the lanes.
 - What is float32 and read by products alone, at the default precision, is kept in 16 bits.
 - A product that sums nothing is a multiplication; one of a matrix and a vector is a multiplication
@@ -29,7 +30,7 @@ from hloom.passes.analysis.block_graph import FROM_OUTSIDE, BlockGraph
 from hloom.passes.analysis.memory_model.fusion import INLINED, Kernels
 from hloom.passes.analysis.memory_model.layouts import transposed_stacks
 from hloom.passes.analysis.memory_model.memory_rules import MemoryRules
-from hloom.passes.analysis.memory_model.tiles import tiled_bytes
+from hloom.passes.analysis.memory_model.tiles import LANES, tiled_bytes
 from hloom.passes.analysis.memory_model.trace import OpTrace
 from hloom.passes.ir.op_facts import BufferUse
 from hloom.passes.ir.ops import buffer_use_of, facts_of
@@ -188,9 +189,11 @@ def _put_transposed_slices_in_memory(graph: BlockGraph, trace: OpTrace) -> None:
     owner = graph.block.owner.operation
     if owner.name != "stablehlo.while" or graph.block != owner.regions[1].blocks[0]:
         return
-    for _, slices in transposed_stacks(owner):
+    for _, slices in transposed_stacks(owner, LANES):
         for one in slices:
-            trace.uses[graph.producers[graph.index[one.results[0]]]] = BufferUse.REDUCTION
+            # Those in loops of the body are read there.
+            if (made := graph.index.get(one.results[0])) is not None:
+                trace.uses[graph.producers[made]] = BufferUse.REDUCTION
 
 
 def _keep_what_follows_from_several(graph: BlockGraph, trace: OpTrace) -> None:
@@ -202,7 +205,11 @@ def _keep_what_follows_from_several(graph: BlockGraph, trace: OpTrace) -> None:
     sources: list[frozenset[int]] = [frozenset()] * len(sizes)
     slow = [False] * len(sizes)
     for_products = _for_products(graph)
-    ending = _read_by_one_kernel(trace, kernels)
+    end_of = {
+        makes[0]: _first_branch(graph, kernels, makes[0])
+        for use, makes in zip(trace.uses, trace.makes, strict=True)
+        if use is BufferUse.PRODUCT
+    }
     for value in trace.inputs:
         sources[value] = frozenset({value})
     operations = zip(trace.uses, trace.reads, trace.makes, strict=True)
@@ -213,10 +220,20 @@ def _keep_what_follows_from_several(graph: BlockGraph, trace: OpTrace) -> None:
             continue
         made = makes[0]
         read = frozenset().union(*[sources[value] for value in reads])
-        slow[made] = _is_slow(graph.names[position]) or any(slow[value] for value in reads)
+        alike = [value for value in reads if sizes[value] * _SMALL >= sizes[made]]
+        slow[made] = _is_slow(graph.names[position]) or any(slow[value] for value in alike)
+        if slow[made] and use is BufferUse.FUSED and _is_read_by_window(graph, made):
+            trace.uses[position] = BufferUse.REDUCTION
+            sources[made] = frozenset({made})
+            continue
         large = {value for value in read if sizes[value] * _SMALL >= sizes[made]}
-        ends = bool(large & ending) and for_products[made] and not slow[made]
-        is_kept = len(large) > 2 or (len(large) == 2 and (slow[made] or large & ending)) or ends
+        ends = {end_of[value] for value in large if value in end_of}
+        is_end = made in ends or not ends <= kernels.branches
+        is_kept = (
+            len(large) > 2
+            or (len(large) == 2 and (slow[made] or is_end))
+            or (is_end and for_products[made] and not slow[made])
+        )
         if is_kept and use is BufferUse.FUSED and made in kernels.branches:
             kept = _before_widening(graph, trace, kernels, position)
             trace.uses[kept] = BufferUse.HEAVY
@@ -226,15 +243,29 @@ def _keep_what_follows_from_several(graph: BlockGraph, trace: OpTrace) -> None:
             sources[made] = read
 
 
-def _read_by_one_kernel(trace: OpTrace, kernels: Kernels) -> set[int]:
-    """The results of products that would end in what reads them, were that in memory."""
-    return {
-        value
-        for use, makes in zip(trace.uses, trace.makes, strict=True)
-        if use is BufferUse.PRODUCT
-        for value in makes
-        if value not in kernels.branches
-    }
+def _first_branch(graph: BlockGraph, kernels: Kernels, value: int) -> int:
+    """The first value on the way from a product's result that operations of several kernels read;
+    the last one before the way parts."""
+    while value not in kernels.branches and len(graph.users[value]) == 1:
+        [user] = graph.users[value]
+        if not graph.results[user] or kernels.trace.uses[user] not in INLINED:
+            break
+        [value] = graph.results[user]
+    return value
+
+
+def _is_read_by_window(graph: BlockGraph, value: int) -> bool:
+    """Whether a convolution reads the value for several elements of its result each."""
+    return any(
+        graph.names[user] == "stablehlo.convolution" and _has_window(graph.ops[user])
+        for user in graph.users[value]
+    )
+
+
+def _has_window(op: ir.Operation) -> bool:
+    numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
+    kernel = ir.RankedTensorType(op.operands[1].type).shape
+    return any(kernel[axis] > 1 for axis in numbers.kernel_spatial_dimensions)
 
 
 def _is_slow(name: str) -> bool:

@@ -1,0 +1,112 @@
+"""How far the memory model is from XLA:TPU: predicted and real memory of a step on a TPU v5p.
+
+    python -m benchmarks.memory_model_tpu     (needs the extra tpu; no TPU; about half an hour)
+
+Every program is compiled as it is and with every policy of `jax.checkpoint`. The model reads the
+module that goes to XLA, its calls inlined, by the rules of XLA:TPU and, to compare, by those of
+XLA:GPU. Writes benchmarks/results/memory_model_tpu.json, which keeps one entry for each version of
+JAX it was run with, and memory_model_tpu.md, the same as tables. XLA's figures are kept in
+build/frontier/v5p/, as `benchmarks.frontier` keeps them.
+"""
+
+from __future__ import annotations
+
+import platform
+import statistics
+from collections.abc import Iterator
+from typing import Any
+
+import jaxlib
+from jax.extend.mlir import ir
+
+import hloom
+from benchmarks.common.h100 import MEBI_BYTES
+from benchmarks.common.subjects import POLICIES, TPU_SUBJECTS
+from benchmarks.common.tables import Report, heading, table, update_report
+from benchmarks.frontier.compiles import ROOT, Compiles
+from hloom import targets
+from hloom.passes.analysis.memory_model.memory_rules import PACKED, MemoryRules
+from hloom.passes.analysis.memory_model.tracer import predict
+from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.spec import parse_spec
+from hloom.passes.ir.clone import clone_module
+from hloom.targets import deviceless
+
+TARGET = "v5p"
+PREPARATION = "inline,cse,free-constants"
+
+
+def main() -> None:
+    """Measures with the JAX that runs this, and writes both files."""
+    deviceless.prepare()
+    sharding = deviceless.placement(TARGET)
+    file = ROOT / "build" / "frontier" / TARGET / f"{jaxlib.__version__}.json"
+    compiles = Compiles(sharding, file)
+    forms = []
+    for program in TPU_SUBJECTS.values():
+        for policy in (None, *POLICIES):
+            print(f"{program.title}, {policy}", flush=True)
+            module = program.lower(policy, sharding).compiler_ir()
+            forms.append({"program": program.title} | _measure(module, policy, compiles))
+    entry = {"hloom": hloom.__version__, "python": platform.python_version(), "forms": forms}
+    print(update_report("memory_model_tpu", entry, _markdown))
+
+
+def _measure(module: ir.Module, policy: str | None, compiles: Compiles) -> dict[str, Any]:
+    target = targets.load(TARGET)
+    real = compiles.figures(module).point(policy or "none")
+    prepared = clone_module(module)
+    Pipeline(parse_spec(PREPARATION, source="benchmark")).run(prepared, target=target)
+    return {
+        "form": policy or "none",
+        "step_bytes": real.step_bytes,
+        "predicted_step_bytes": _predicted(prepared, target.memory_rules),
+        "predicted_by_gpu_rules": _predicted(prepared, PACKED),
+    }
+
+
+def _predicted(module: ir.Module, rules: MemoryRules) -> int:
+    with module.context:
+        return predict(module, rules=rules).step_bytes
+
+
+def _errors(forms: list[dict[str, Any]], by: str) -> list[float]:
+    return [form[by] / form["step_bytes"] - 1 for form in forms]
+
+
+def _markdown(report: Report) -> Iterator[str]:
+    yield from heading(
+        "The memory model beside XLA:TPU",
+        "memory_model_tpu",
+        "Memory of a step in MiB, arguments and results included, compiled for a TPU v5p without "
+        "one: by XLA, as predicted by the rules of XLA:TPU, and as the rules of XLA:GPU would. "
+        "No figure of XLA has corrected a prediction here.",
+    )
+    for version, entry in report.items():
+        yield from ("", f"## jax {version}, Python {entry['python']}", "")
+        forms = entry["forms"]
+        found = _errors(forms, "predicted_step_bytes"), _errors(forms, "predicted_by_gpu_rules")
+        rows = [
+            [
+                form["program"],
+                form["form"],
+                f"{form['step_bytes'] / MEBI_BYTES:.0f}",
+                f"{form['predicted_step_bytes'] / MEBI_BYTES:.0f}",
+                f"{error:+.1%}",
+                f"{other:+.1%}",
+            ]
+            for form, error, other in zip(forms, *found, strict=True)
+        ]
+        columns = ["program", "policy", "XLA", "predicted", "error", "by GPU rules"]
+        yield from table(columns, rows, names=2)
+        medians = [statistics.median(map(abs, errors)) for errors in found]
+        largest = [max(map(abs, errors)) for errors in found]
+        yield ""
+        yield (
+            f"Median error {medians[0]:.1%}, largest {largest[0]:.1%}; by the rules of XLA:GPU "
+            f"{medians[1]:.1%} and {largest[1]:.1%}."
+        )
+
+
+if __name__ == "__main__":
+    main()
