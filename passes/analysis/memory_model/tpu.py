@@ -15,7 +15,7 @@
   one update into each row of zeros is a comparison with the index, made inside its readers.
 - A loop that reads a stack in another order than it was written in copies one slice at a time.
 
-docs/memory-model-tpu.md says what was measured, benchmarks/memory_model_tpu.py measures it.
+docs/memory-model-tpu.md says what was measured, benchmarks/tpu/memory_model.py measures it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How far the memory model is from XLA:TPU: predicted and real memory of a step on a TPU v5p.
 
-    python -m benchmarks.memory_model_tpu     (needs the extra tpu; no TPU; about half an hour)
+    python -m benchmarks.tpu.memory_model     (needs the extra tpu; no TPU; about half an hour)
 
 Every program is compiled as it is and with every policy of `jax.checkpoint`. The model reads the
 module that goes to XLA, its calls inlined, by the rules of XLA:TPU and, to compare, by those of
@@ -77,7 +77,7 @@ def _errors(forms: list[dict[str, Any]], by: str) -> list[float]:
 def _markdown(report: Report) -> Iterator[str]:
     yield from heading(
         "The memory model beside XLA:TPU",
-        "memory_model_tpu",
+        "tpu.memory_model",
         "Memory of a step in MiB, arguments and results included, compiled for a TPU v5p without "
         "one: by XLA, as predicted by the rules of XLA:TPU, and as the rules of XLA:GPU would. "
         "No figure of XLA has corrected a prediction here.",

@@ -1,0 +1,1 @@
+"""What is measured of programs compiled for TPUs."""
