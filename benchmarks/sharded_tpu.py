@@ -59,8 +59,8 @@ def _ways(mesh: Mesh) -> Iterator[tuple[str, dict[str, Any]]]:
     yield f"`jax.checkpoint`, `{POLICY}`", checkpointed
     yield "`remat`", _compiled(program, "remat")
     budget = -(-checkpointed["step_bytes"] // MEBI_BYTES)
-    for spec in (f"fit{{budget={budget}MiB}}", "fit{budget=min}"):
-        yield f"`{spec}`", _compiled(program, spec)
+    spec = f"fit{{budget={budget}MiB}}"
+    yield f"`{spec}`", _compiled(program, spec)
 
 
 def _compiled(program: ShardedDecoder, spec: str) -> dict[str, Any]:

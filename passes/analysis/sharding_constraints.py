@@ -37,9 +37,9 @@ def moves_nothing(constraint: ir.Operation) -> bool:
     So it is where its mesh is of one device; and where its operand is made, on each device by
     itself, from constants, from arguments of the program of that sharding and from results of other
     constraints to it: by elementwise operations, broadcasts, transposes, reshapes that drop or
-    add axes of one element, slices and reductions along axes that are not split, and matrix
-    products whose sums are not. A product may gather an operand for itself: what is contracted
-    along an axis of the mesh that its result is split along, as FSDP's weights are.
+    add axes of one element, slices, concatenations and reductions along axes that are not split,
+    and matrix products whose sums are not. A product may gather an operand for itself: what is
+    contracted along an axis of the mesh that its result is split along, as FSDP's weights are.
     """
     sharding = sdy.TensorShardingAttr(constraint.attributes["sharding"])
     if _devices(sharding, constraint) == 1:
@@ -76,6 +76,8 @@ class _Search:
         if op.name == "stablehlo.dot_general":
             left, right = (self.placement(operand) for operand in op.operands)
             return None if left is None or right is None else _product(op, left, right)
+        if op.name == "stablehlo.concatenate":
+            return self._of_concatenate(op)
         if facts.is_constant:
             return (None,) * type_.rank
         if op.name == CONSTRAINT:
@@ -87,6 +89,7 @@ class _Search:
             "stablehlo.dynamic_slice": _sliced,
             "stablehlo.reduce": _reduced,
             "stablehlo.reshape": _reshaped,
+            "stablehlo.slice": _sliced,
             "stablehlo.transpose": _transposed,
         }.get(op.name)
         operand = self.placement(op.operands[0]) if rule is not None else None
@@ -106,6 +109,13 @@ class _Search:
         body = loop.regions[1].blocks[0]
         self._known[body.arguments[number]] = start
         return start if self.placement(walk.terminator(body).operands[number]) == start else None
+
+    def _of_concatenate(self, op: ir.Operation) -> _Placement | None:
+        """Parts that are put together along an axis that none of them is split along."""
+        axis = ir.IntegerAttr(op.attributes["dimension"]).value
+        first, *others = [self.placement(operand) for operand in op.operands]
+        alike = first is not None and all(other == first for other in others)
+        return first if first is not None and alike and not _is_split(first[axis]) else None
 
     def _of_elementwise(self, op: ir.Operation, rank: int) -> _Placement | None:
         """Operands of no dimension, such as a clamp's bounds, are the same on all devices."""

@@ -87,6 +87,21 @@ SPLIT = '{sdy.sharding = #sdy.sharding<@mesh, [{"a"}, {}]>}'
             %1 = sdy.sharding_constraint %0 <@mesh, [{}, {}]> : tensor<8x8xf32>""",
             Kind.OPAQUE,
         ),
+        # Halves put together again along an axis that is whole on each device, as rotated
+        # positions are, and along one that is split.
+        (
+            """%0 = stablehlo.slice %x [0:8, 0:4] : (tensor<8x8xf32>) -> tensor<8x4xf32>
+            %1 = stablehlo.concatenate %0, %0, dim = 1
+              : (tensor<8x4xf32>, tensor<8x4xf32>) -> tensor<8x8xf32>
+            %2 = sdy.sharding_constraint %1 <@mesh, [{"a"}, {}]> : tensor<8x8xf32>""",
+            Kind.CHEAP,
+        ),
+        (
+            """%1 = stablehlo.concatenate %x, %x, dim = 0
+              : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<16x8xf32>
+            %2 = sdy.sharding_constraint %1 <@mesh, [{"a"}, {}]> : tensor<16x8xf32>""",
+            Kind.OPAQUE,
+        ),
         # A slice along an axis that is whole on each device, and along one that is split.
         (
             """%c = stablehlo.constant dense<0> : tensor<i32>
