@@ -1,6 +1,6 @@
 """MaxText's step for four TPUs v5p, without one: its own policies, and hloom under a budget.
 
-    python -m benchmarks.maxtext      (needs `pip install 'maxtext[tpu]==0.2.5'`; about 15 minutes)
+    python -m benchmarks.tpu.maxtext      (needs `pip install 'maxtext[tpu]==0.2.5'`; about 15 minutes)
 
 Runs MaxText's `train_compile`, as docs/maxtext.md says, in a process for each way. Writes
 benchmarks/results/maxtext.json, which keeps one entry for each version of JAX it was run with, and
@@ -84,7 +84,7 @@ def _measured(policy: str, spec: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "found.json"
         result = subprocess.run(
-            [sys.executable, "-m", "benchmarks.maxtext", str(file)]
+            [sys.executable, "-m", "benchmarks.tpu.maxtext", str(file)]
             + [f"{name}={value}" for name, value in settings.items()],
             env=os.environ | _ENVIRONMENT | {"JAX_HLOOM": spec},
             capture_output=True,
@@ -126,7 +126,7 @@ def _child(file: Path, settings: list[str]) -> None:
 
 
 def _markdown(report: Report) -> Iterator[str]:
-    yield from heading("MaxText for four TPUs v5p", "maxtext", _WHAT_IT_IS)
+    yield from heading("MaxText for four TPUs v5p", "tpu.maxtext", _WHAT_IT_IS)
     for jax_version, entry in report.items():
         yield ""
         yield (

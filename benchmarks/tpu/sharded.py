@@ -1,6 +1,6 @@
 """Memory and collectives of a model sharded over a 2x2 slice of TPUs v5p, without one.
 
-    python -m benchmarks.sharded_tpu        (needs the extra tpu; no TPU; about 20 minutes)
+    python -m benchmarks.tpu.sharded        (needs the extra tpu; no TPU; about 20 minutes)
 
 Writes benchmarks/results/sharded_tpu.json, which keeps one entry for each version of JAX it was run
 with, and sharded_tpu.md, the same as tables.
@@ -80,7 +80,7 @@ def _compiled(program: ShardedDecoder, spec: str) -> dict[str, Any]:
 
 
 def _markdown(report: Report) -> Iterator[str]:
-    yield from heading("A model over a 2x2 slice of TPUs v5p", "sharded_tpu", _WHAT_IT_IS)
+    yield from heading("A model over a 2x2 slice of TPUs v5p", "tpu.sharded", _WHAT_IT_IS)
     for version, entry in report.items():
         for kind, ways in entry["kinds"].items():
             yield ""
