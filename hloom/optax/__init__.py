@@ -8,10 +8,9 @@ optimizer and not a pass over the program. It needs the extra `optax`.
 
 from hloom.optax.moments import (
     MomentsState,
-    ScaledMoment,
     from_float32,
     to_float32,
     with_moments,
 )
 
-__all__ = ["MomentsState", "ScaledMoment", "from_float32", "to_float32", "with_moments"]
+__all__ = ["MomentsState", "from_float32", "to_float32", "with_moments"]

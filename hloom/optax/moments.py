@@ -23,23 +23,19 @@ _NO_MOMENTS = frozenset({"acc_grads", "slow", "z"})
 gradients (MultiSteps), and other parameters (lookahead, schedule_free)."""
 
 
-class ScaledMoment(NamedTuple):
-    """A moment in 8 bits: `values` times `scale`, a power of two for the whole tensor."""
-
-    values: jax.Array
-    scale: jax.Array
-
-
 class MomentsState(NamedTuple):
     """The state of an optimizer with stored moments.
 
     Attributes:
       step: how many updates were made; the bits that round follow from it.
       inner: the wrapped optimizer's own state, its moments stored.
+      scales: what each tensor of 8 bits is to be multiplied with, a power of two, in the order of
+        `jax.tree.leaves(inner)`; empty for bfloat16.
     """
 
     step: jax.Array
     inner: Tree
+    scales: tuple[jax.Array, ...]
 
 
 class _Moment(NamedTuple):
@@ -82,7 +78,7 @@ def with_moments(
         state = inner.init(_in_float32(params))
         step = jnp.zeros((), "int32")
         marked = optax.tree_utils.tree_map_params(inner, _Moment, state)
-        return MomentsState(step, _stored(_chosen(marked), jnp.dtype(dtype), step))
+        return _stored(_chosen(marked), jnp.dtype(dtype), step)
 
     def update(
         updates: Tree, state: MomentsState, params: Tree | None = None, **extra: Any
@@ -100,7 +96,15 @@ def to_float32(state: MomentsState) -> Tree:
 
     It is what a checkpoint for a training without `with_moments` holds.
     """
-    return jax.tree.map(_expanded, state.inner, is_leaf=_is_stored)
+    scales = iter(state.scales)
+
+    def expanded(leaf: Any) -> Any:
+        if leaf.dtype.name not in _TYPES:
+            return leaf
+        wide = leaf.astype("float32")
+        return wide if leaf.dtype == jnp.bfloat16 else wide * next(scales)
+
+    return jax.tree.map(expanded, state.inner)
 
 
 def from_float32(state: Tree, *, like: MomentsState, step: Any) -> MomentsState:
@@ -116,15 +120,13 @@ def from_float32(state: Tree, *, like: MomentsState, step: Any) -> MomentsState:
     step = jnp.asarray(step, "int32")
     dtypes = {leaf.dtype for leaf in jax.tree.leaves(like.inner) if leaf.dtype.name in _TYPES}
     if not dtypes:
-        return MomentsState(step, state)
+        return MomentsState(step, state, ())
     [dtype] = dtypes
-    marked = jax.tree.map(
-        lambda stored, leaf: _Moment(leaf) if _is_stored(stored) else leaf,
-        like.inner,
-        state,
-        is_leaf=_is_stored,
-    )
-    return MomentsState(step, _stored(marked, dtype, step))
+
+    def marked(stored: Any, leaf: Any) -> Any:
+        return _Moment(leaf) if stored.dtype == dtype else leaf
+
+    return _stored(jax.tree.map(marked, like.inner, state), dtype, step)
 
 
 def _chosen(marked: Tree) -> Tree:
@@ -149,20 +151,24 @@ def _chosen(marked: Tree) -> Tree:
     return jax.tree_util.tree_map_with_path(choose, marked, is_leaf=_is_marked)
 
 
-def _stored(marked: Tree, dtype: Any, step: jax.Array) -> Tree:
+def _stored(marked: Tree, dtype: Any, step: jax.Array) -> MomentsState:
     """The state with what is marked rounded, each tensor by its number among them."""
     leaves, structure = jax.tree.flatten(marked, is_leaf=_is_marked)
+    scales: list[jax.Array] = []
     moments = [number for number, leaf in enumerate(leaves) if _is_marked(leaf)]
     for tensor, number in enumerate(moments):
-        values = leaves[number].values
+        values = jnp.asarray(leaves[number].values)
         bits = random_bits(values.shape, step=step, tensor=tensor)
-        leaves[number] = _compressed(jnp.asarray(values), dtype, bits)
-    return jax.tree.unflatten(structure, leaves)
+        if dtype == jnp.bfloat16:
+            leaves[number] = rounded(values, dtype, bits)
+        else:
+            leaves[number], scale = _scaled(values, dtype, bits)
+            scales.append(scale)
+    return MomentsState(step, jax.tree.unflatten(structure, leaves), tuple(scales))
 
 
-def _compressed(values: jax.Array, dtype: Any, bits: jax.Array) -> Any:
-    if dtype == jnp.bfloat16:
-        return rounded(values, dtype, bits)
+def _scaled(values: jax.Array, dtype: Any, bits: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """A tensor in 8 bits, and its scale."""
     finfo = ml_dtypes.finfo(dtype)
     finite = jnp.where(jnp.isfinite(values), values, 0)
     largest = jnp.max(jnp.abs(finite), initial=0)
@@ -172,17 +178,7 @@ def _compressed(values: jax.Array, dtype: Any, bits: jax.Array) -> Any:
     found = rounded(values / scale, dtype, bits)
     is_lost = (found == 0) & (values > 0) & (jnp.min(finite, initial=0) >= 0)
     least = jnp.asarray(finfo.smallest_subnormal, dtype)
-    return ScaledMoment(jnp.where(is_lost, least, found), scale)
-
-
-def _expanded(leaf: Any) -> Any:
-    if isinstance(leaf, ScaledMoment):
-        return leaf.values.astype("float32") * leaf.scale
-    return leaf.astype("float32") if _is_stored(leaf) else leaf
-
-
-def _is_stored(leaf: Any) -> bool:
-    return isinstance(leaf, ScaledMoment) or getattr(leaf, "dtype", None) == jnp.bfloat16
+    return jnp.where(is_lost, least, found), scale
 
 
 def _is_marked(leaf: Any) -> bool:

@@ -14,6 +14,7 @@ import numpy as np
 import optax
 import orbax.checkpoint as ocp
 import pytest
+from flax import nnx
 from support import RunPython
 
 import hloom.optax
@@ -318,3 +319,23 @@ def test_replicas_and_shards_round_alike() -> None:
             np.testing.assert_array_equal(one, other)
             for shard in one.addressable_shards:
                 np.testing.assert_array_equal(shard.data, np.asarray(other)[shard.index])
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_it_is_an_optimizer_for_flax(dtype: str) -> None:
+    model = nnx.Linear(8, 8, rngs=nnx.Rngs(0))
+    optimizer = nnx.Optimizer(
+        model, hloom.optax.with_moments(optax.adamw(1e-2), dtype), wrt=nnx.Param
+    )
+    x = jnp.ones((4, 8))
+
+    @nnx.jit
+    def step(model: Any, optimizer: Any) -> Any:
+        value, gradients = nnx.value_and_grad(lambda model: jnp.mean(model(x) ** 2))(model)
+        optimizer.update(model, gradients)
+        return value
+
+    values = [float(step(model, optimizer)) for _ in range(20)]
+    assert values[-1] < 0.7 * values[0]
+    stored = {leaf.dtype for leaf in jax.tree.leaves(nnx.state(optimizer))}
+    assert jnp.dtype(dtype) in stored
