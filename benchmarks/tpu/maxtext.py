@@ -1,6 +1,6 @@
 """MaxText's step for four TPUs v5p, without one: its own policies, and hloom under a budget.
 
-    python -m benchmarks.tpu.maxtext      (needs `pip install 'maxtext[tpu]==0.2.5'`; about 15 minutes)
+    python -m benchmarks.tpu.maxtext    (needs `pip install 'maxtext[tpu]==0.2.5'`; 15 minutes)
 
 Runs MaxText's `train_compile`, as docs/maxtext.md says, in a process for each way. Writes
 benchmarks/results/maxtext.json, which keeps one entry for each version of JAX it was run with, and
