@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from hloom import units
+from hloom._jax.executables import MemoryFigures
 
 if TYPE_CHECKING:
     from hloom.passes.framework.pipeline import PassRun
@@ -142,11 +143,9 @@ class CompileRecord:
     @property
     def step_bytes(self) -> int | None:
         """What a step takes of one device: arguments, results not given back, and temporaries."""
-        known = (self.temp_bytes, self.argument_bytes, self.output_bytes, self.alias_bytes)
-        if None in known:
-            return None
-        temp, argument, output, alias = (each or 0 for each in known)
-        return temp + argument + output - alias
+        return MemoryFigures(
+            self.temp_bytes, self.argument_bytes, self.output_bytes, self.alias_bytes
+        ).step_bytes
 
     @property
     def headline(self) -> str:

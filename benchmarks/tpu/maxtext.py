@@ -23,6 +23,7 @@ from typing import Any
 import hloom
 from benchmarks.common.collectives import collectives_by_kind
 from benchmarks.common.tables import Report, heading, table, update_report
+from hloom.targets import deviceless
 
 MEBI_BYTES = 2**20
 
@@ -48,13 +49,7 @@ _SETTINGS = {
     "jax_cache_dir": "",
 }
 
-_ENVIRONMENT = {
-    "JAX_PLATFORMS": "cpu",
-    "TPU_SKIP_MDS_QUERY": "1",
-    "TPU_ACCELERATOR_TYPE": "v5p-8",
-    "TPU_WORKER_HOSTNAMES": "localhost",
-    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-}
+_ENVIRONMENT = {"JAX_PLATFORMS": "cpu"} | deviceless.WITHOUT_TPU
 
 LEAST = "minimal_with_context"
 """The policy of MaxText 0.2.5 that recomputes least: `none` means no policy, as `full` does."""

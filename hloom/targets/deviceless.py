@@ -25,7 +25,7 @@ _PLUGINS = ("jax_cuda13_plugin", "jax_cuda12_plugin")
 _DRIVER = Path("/dev/nvidiactl")
 _TPU_DEVICES = (Path("/dev/accel0"), Path("/dev/vfio/0"))
 
-_WITHOUT_TPU = {
+WITHOUT_TPU = {
     # Neither a machine of Google's cloud nor a driver is asked what TPU there is.
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_ACCELERATOR_TYPE": "v5p-8",
@@ -91,7 +91,7 @@ def _tpus(target: str, devices: int) -> list[Any]:
             "pip install 'hloom[tpu]' (about 200 MB; no TPU is needed)"
         )
     if not _has_tpu():
-        for variable, value in _WITHOUT_TPU.items():
+        for variable, value in WITHOUT_TPU.items():
             os.environ.setdefault(variable, value)
     try:
         topology = topologies.get_topology_desc(platform="tpu", topology_name=name)

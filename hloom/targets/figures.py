@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import tomllib
 from collections.abc import Callable
 from importlib.resources.abc import Traversable
@@ -12,6 +13,9 @@ from hloom.passes.analysis.cost import Speed
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.errors import did_you_mean
 from hloom.targets import gpu_speed
+
+_BITS = re.compile("[0-9]{1,3}")
+"""The width of an element, as a key of a table."""
 
 
 class TargetError(ValueError):
@@ -30,7 +34,7 @@ def _are_rates(value: Any) -> bool:
     return (
         isinstance(value, dict)
         and bool(value)
-        and all(bits.isdecimal() and _is_number(rate) for bits, rate in value.items())
+        and all(_BITS.fullmatch(bits) and _is_number(rate) for bits, rate in value.items())
     )
 
 

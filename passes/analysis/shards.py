@@ -94,8 +94,9 @@ class Shards:
         size = self.rules.bytes_of(value.type)
         if self.trivial or not size:
             return size
-        share = self.share(value)
-        part = self.rules.part_bytes(value.type, self._counts.get(value, {})) if share else 0
+        share, counts = self.share(value), self._counts.get(value)
+        # Along which axes a value is split that a pass added is not known.
+        part = self.rules.part_bytes(value.type, counts) if share and counts is not None else None
         return math.ceil(size * share) if part is None else part
 
     def share(self, value: ir.Value) -> Fraction:
@@ -118,9 +119,8 @@ class Shards:
         """
         if self.trivial:
             return self
-        return Shards(
-            self._shares | {made: self.share(value) for made, value in like.items()}, self._counts
-        )
+        made_shares = {made: self.share(value) for made, value in like.items()}
+        return Shards(self._shares | made_shares, self._counts, self.rules)
 
     def on(self, module: ir.Module, clone: ir.Module) -> Shards:
         """The shares of a module's clone; it may not have been changed yet."""

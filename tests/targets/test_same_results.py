@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.extend.mlir import ir
+from support.programs.made_up import made_up
 
 from benchmarks.programs import llama, mixture_of_experts, resnet
 from benchmarks.programs.common import checkpoint_with
@@ -61,18 +61,6 @@ def in_float32(module: ir.Module) -> ir.Module:
     return ir.Module.parse(text, module.context)
 
 
-def made_up(function: Any) -> list[jax.Array]:
-    """Numbers of a sensible size, and tokens that every vocabulary has."""
-    random = np.random.default_rng(0)
-
-    def leaf(info: Any) -> jax.Array:
-        if jnp.issubdtype(info.dtype, jnp.integer):
-            return jnp.asarray(random.integers(0, 16, info.shape), info.dtype)
-        return jnp.asarray(random.standard_normal(info.shape) / 4, jnp.float32)
-
-    return [leaf(info) for info in jax.tree.leaves(function.args_info)]
-
-
 def runner(arguments: list[jax.Array]) -> Callable[[ir.Module], list[np.ndarray]]:
     def run(module: ir.Module) -> list[np.ndarray]:
         executable = compile_module(clone_module(module), jax.devices("cpu")[:1], {"hloom": "off"})
@@ -88,7 +76,7 @@ def test_losses_and_gradients_are_those_of_the_program(
 ) -> None:
     program = lowered(name, monkeypatch)
     module = in_float32(program.compiler_ir())
-    run = runner(made_up(program))
+    run = runner(jax.tree.leaves(made_up(program.args_info)))
     wanted = run(module)
     changed = 0
     for spec in SPECS:

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.programs.made_up import made_up
 
 import hloom
 from benchmarks.common.subjects import SUBJECTS
@@ -49,18 +49,6 @@ def small(name: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Callable[..., Any
         monkeypatch.setattr(module, constant, value)
     function, shapes = module.program(checkpoint_with(None, prevent_cse=True))
     return function, made_up(shapes)
-
-
-def made_up(shapes: Any) -> Any:
-    """Numbers of a sensible size, and tokens that every vocabulary has."""
-    random = np.random.default_rng(0)
-
-    def leaf(info: Any) -> jax.Array:
-        if jnp.issubdtype(info.dtype, jnp.integer):
-            return jnp.asarray(random.integers(0, 16, info.shape), info.dtype)
-        return jnp.asarray(random.standard_normal(info.shape) / 4, jnp.float32)
-
-    return jax.tree.map(leaf, shapes, is_leaf=lambda node: hasattr(node, "shape"))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import jax
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from jax.sharding import Mesh
 from benchmarks.programs.sharded import DATA, MESHES, MODEL, ShardedDecoder
 from hloom.passes.analysis.autodiff import has_remat_name
 from hloom.passes.analysis.cost import CPU_SPEED
+from hloom.passes.analysis.memory_model.tpu import XLA_TPU
 from hloom.passes.analysis.shards import Shards
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import Pipeline
@@ -49,3 +52,22 @@ def test_what_a_rewrite_makes_has_the_share_that_shardy_gives_it(kind: str) -> N
     ]
     assert values
     assert [after.share(value) for value in values] == [again.share(value) for value in values]
+
+
+def test_sizes_of_what_was_made_are_by_the_rules_of_the_target() -> None:
+    module = decoder("both").lower().compiler_ir()
+    shards = Shards.of(module, XLA_TPU)
+    known = next(
+        value
+        for op in walk.operations(module.operation)
+        for value in op.results
+        if shards.share(value) < 1 and (tensor_bytes(value.type) or 0) > LARGE
+    )
+    with module.context, ir.Location.unknown():
+        made = ir.Operation.create("test.made", [known.type]).results[0]
+    after = shards.with_made({made: known})
+    whole = XLA_TPU.bytes_of(known.type)
+    assert whole is not None
+    assert after.rules is XLA_TPU
+    assert after.bytes_of(made) == math.ceil(whole * shards.share(known))
+    assert after.bytes_of(known) == shards.bytes_of(known) < whole
