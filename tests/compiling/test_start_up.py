@@ -27,6 +27,7 @@ print(hasattr(compiler.compile_or_get_cached, "__wrapped__"))
         "hloom._jax",
         "hloom._jax.devices",
         "hloom._jax.distributed",
+        "hloom._jax.executables",
         "hloom._jax.flags",
         "hloom._jax.hook",
         "hloom._jax.options",
