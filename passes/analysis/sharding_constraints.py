@@ -232,6 +232,12 @@ def _of_argument(argument: ir.BlockArgument) -> _Placement | None:
     return _placement_of(sdy.TensorShardingAttr(described["sdy.sharding"]))
 
 
+def is_split_argument(argument: ir.BlockArgument) -> bool:
+    """Whether a value is a function's argument that is split along an axis of a mesh."""
+    found = _of_argument(argument)
+    return found is not None and any(map(_is_split, found))
+
+
 def _devices(sharding: sdy.TensorShardingAttr, op: ir.Operation) -> int | None:
     """How many devices the mesh of a sharding has; None where the module has no such mesh."""
     found = mesh.resolved(sharding.mesh_or_ref, op)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Collection, Iterable, MutableMapping
 
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
@@ -11,7 +11,9 @@ from jax.extend.mlir.dialects import stablehlo
 from hloom.passes.analysis.purity import may_go
 from hloom.passes.ir.clone import remap_operands
 from hloom.passes.ir.locations import rematerialized
+from hloom.passes.ir.walk import operations
 from hloom.passes.ir.while_rewriter import Replacements
+from hloom.passes.remat.block.gathered import is_parameter
 from hloom.passes.remat.block.plan import BlockPlan, CloneGroup
 
 
@@ -26,22 +28,46 @@ def apply_block(plan: BlockPlan, replaced: Replacements) -> None:
             if last is not None and before.is_before_in_block(last):
                 held.clear()  # of a later border, whose barriers stand behind this one
             last = before
-            behind = _put_barrier(group, held, replaced)
+            behind = _put_barrier(group, _read_beside(group, clones.keys()), held, replaced)
             clones.update(clone_before(before, group.cloned, ChainMap(behind, clones)))
         for reader, values in window.readers:
             remap_operands(replaced.op(reader), {value: clones[value] for value in values})
 
 
+def _read_beside(group: CloneGroup, cloned: Collection[ir.Value]) -> set[ir.Value]:
+    """The group's leaves that its clones read as they are, as no barrier makes XLA gather them.
+
+    They are parameters that no clone reads alone: a clone is kept apart from the original, and
+    waits, by any other operand that comes from a barrier. ``cloned`` are the values with clones.
+    """
+    beside = {leaf for leaf in group.leaves if is_parameter(leaf)}
+    if not beside:
+        return beside
+    apart = {*group.leaves, *cloned} - beside
+    for op in group.cloned:
+        if apart.isdisjoint(op.operands):
+            # What it holds in regions it may read there.
+            alone = {*op.operands, *(value for inner in operations(op) for value in inner.operands)}
+            apart |= beside & alone
+            beside -= alone
+        if not apart.isdisjoint(op.operands):
+            apart.update(op.results)
+    return beside
+
+
 def _put_barrier(
-    group: CloneGroup, held: dict[ir.Value, ir.Value], replaced: Replacements
+    group: CloneGroup,
+    beside: Collection[ir.Value],
+    held: dict[ir.Value, ir.Value],
+    replaced: Replacements,
 ) -> dict[ir.Value, ir.Value]:
-    """Inserts the group's barrier; maps its leaves to the barrier's results.
+    """Inserts the group's barrier; maps its leaves but those ``beside`` to the barrier's results.
 
     ``held`` has, by gate, the result of the last barrier over it.
     """
-    if not group.leaves:
+    leaves = [replaced.value(leaf) for leaf in group.leaves if leaf not in beside]
+    if not leaves:
         return {}
-    leaves = [replaced.value(leaf) for leaf in group.leaves]
     planned = [replaced.value(gate) for gate in group.gates]
     gates = [held.get(value, value) for value in planned]
     behind = _barrier(group, [*leaves, *gates], replaced)

@@ -177,7 +177,11 @@ class CloneSchedule:
         if not cloned:
             return ()
         behind = [value for position in before for value in graph.results[position]]
-        read = [v for v in self.forward.sinks_of(window) if v in kept and self.forward.cheap[v]]
+        read = [
+            value
+            for value in self.forward.sinks_of(window)
+            if value in kept and self.forward.cheap[value] and value not in self.forward.gathered
+        ]
         readers = {
             value: tuple(later)
             for value in (*behind, *read)

@@ -13,6 +13,7 @@ from hloom.passes.analysis.block_graph import FROM_OUTSIDE, BlockGraph
 from hloom.passes.analysis.purity import is_table
 from hloom.passes.ir.op_facts import Kind
 from hloom.passes.remat.block.borders import Borders
+from hloom.passes.remat.block.gathered import gathered_for_both
 from hloom.passes.remat.budget.pricing import NEVER, Pricing, Rates
 
 
@@ -100,6 +101,11 @@ class ForwardValues:
         }
         """Results of the loops that others of them read: their plan may drop these."""
         self.borders = Borders.of(graph, self.weights)
+        self.gathered = gathered_for_both(graph, self.borders.highest)
+        """What a sharded program has gathered once for both sides of the border: it is saved."""
+        for value in self.gathered:
+            self.recomputable[value] = False
+            self.seconds.pop(value, None)
         self.made_of = [
             [read for read in graph.operands[producer] if not self.constant[read]]
             if self.recomputable[value]

@@ -1,0 +1,66 @@
+"""What XLA's partitioner gathers for those who read it: parameters, and the indices of gathers.
+
+It gathers a value once for all that read it. A clone that reads it behind an optimization barrier,
+or that computes it again, has it gathered once more.
+"""
+
+from __future__ import annotations
+
+from jax.extend.mlir import ir
+
+from hloom.passes.analysis.block_graph import BlockGraph
+from hloom.passes.analysis.loops.counted import defining_op
+from hloom.passes.analysis.purity import is_cheap
+from hloom.passes.analysis.sharding_constraints import is_split_argument
+from hloom.passes.ir.mesh import is_partitioned
+from hloom.passes.ir.op_facts import Category
+from hloom.passes.ir.ops import facts_of
+
+_FARTHEST = 8
+"""Operations between a parameter and a product: conversions, transposes, constraints."""
+
+
+def is_parameter(value: ir.Value) -> bool:
+    """Whether a value is an argument split over devices, or made of one by cheap operations."""
+    for _ in range(_FARTHEST):
+        op = defining_op(value)
+        if op is None:
+            return is_split_argument(ir.BlockArgument(value))
+        if len(op.operands) != 1 or not is_cheap(op):
+            return False
+        value = op.operands[0]
+    return False
+
+
+def gathered_for_both(graph: BlockGraph, border: int) -> frozenset[int]:
+    """The values of a sharded block that stay gathered from before the border to behind it.
+
+    They are what gathers and scatters on both sides read as indices, and one parameter: the one
+    that products before the border read last, if products behind it read it too, as they read the
+    loss head's. To gather that again would make room for no other parameter, so FSDP too leaves the
+    last layer's gathered. Values are indices into the graph.
+    """
+    if not graph.ops or not is_partitioned(graph.ops[0]):
+        return frozenset()
+    categories = [facts_of(name).category for name in graph.names]
+    found = {
+        value
+        for value, users in enumerate(graph.users)
+        if {Category.INDEXED} == {categories[user] for user in users}
+        and users[0] < border <= users[-1]
+        and _is_integer(graph.values[value])
+    }
+    for position in range(border - 1, -1, -1):
+        if categories[position] is not Category.CONTRACTION:
+            continue
+        for value in graph.operands[position]:
+            if is_parameter(graph.values[value]):
+                users = graph.users[value]
+                behind = {categories[user] for user in users if user >= border}
+                return frozenset(found | ({value} if Category.CONTRACTION in behind else set()))
+    return frozenset(found)
+
+
+def _is_integer(value: ir.Value) -> bool:
+    type_ = value.type
+    return isinstance(type_, ir.RankedTensorType) and isinstance(type_.element_type, ir.IntegerType)
