@@ -37,6 +37,7 @@ _OWN = {
     "inline": "hloom.passes.inline:Inline",
     "offload": "hloom.passes.offload:Offload",
     "one-hot": "hloom.passes.one_hot:OneHot",
+    "ragged": "hloom.passes.ragged:Ragged",
     "remat": "hloom.passes.remat:Remat",
     "split-loop": "hloom.passes.split_loop:SplitLoop",
     "undo-checkpoint": "hloom.passes.undo_checkpoint:UndoCheckpoint",
