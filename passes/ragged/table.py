@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
+_BITS = 32
+"""Of the numbers that tiles and rows are counted in."""
+
 
 @dataclass(frozen=True)
 class TileTable:
@@ -39,8 +42,7 @@ def tile_table(sizes: ir.Value, rows: int, length: int, count: int) -> TileTable
     the rows end.
     """
     groups = int(ir.RankedTensorType(sizes.type).shape[0])
-    sizes = stablehlo.clamp(_splat([], 0, sizes), sizes, _splat([], rows, sizes))
-    sizes = _as_counts(sizes)
+    sizes = _clamped(sizes, rows)
     first_rows = stablehlo.minimum(_sums_before(sizes), _all([groups], rows))
     ends = stablehlo.minimum(stablehlo.add(first_rows, sizes), _all([groups], rows))
     whole = stablehlo.add(stablehlo.subtract(ends, first_rows), _all([groups], length - 1))
@@ -90,7 +92,7 @@ def iota(shape: list[int], axis: int) -> ir.Value:
 
 
 def _element() -> ir.Type:
-    return ir.IntegerType.get_signless(32)
+    return ir.IntegerType.get_signless(_BITS)
 
 
 def _type(shape: list[int]) -> ir.RankedTensorType:
@@ -103,15 +105,19 @@ def _all(shape: list[int], number: int) -> ir.Value:
     )
 
 
-def _splat(shape: list[int], number: int, like: ir.Value) -> ir.Value:
-    element = ir.RankedTensorType(like.type).element_type
-    type_ = ir.RankedTensorType.get(shape, element)
-    return stablehlo.constant(ir.Attribute.parse(f"dense<{number}> : {type_}"))
-
-
-def _as_counts(values: ir.Value) -> ir.Value:
-    type_ = _type(list(ir.RankedTensorType(values.type).shape))
-    return values if values.type == type_ else stablehlo.convert(type_, values)
+def _clamped(sizes: ir.Value, most: int) -> ir.Value:
+    """Sizes from 0 to a number. Where they have more bits than it takes they are cut first."""
+    type_ = ir.RankedTensorType(sizes.type)
+    counts = _type(list(type_.shape))
+    if ir.IntegerType(type_.element_type).width < _BITS:
+        sizes = stablehlo.convert(counts, sizes)
+    element = ir.RankedTensorType(sizes.type).element_type
+    low, high = (
+        stablehlo.constant(ir.Attribute.parse(f"dense<{number}> : tensor<{element}>"))
+        for number in (0, most)
+    )
+    sizes = stablehlo.clamp(low, sizes, high)
+    return sizes if sizes.type == counts else stablehlo.convert(counts, sizes)
 
 
 def _along(values: ir.Value, shape: list[int], axis: int | None) -> ir.Value:

@@ -1,19 +1,20 @@
-"""What XLA's partitioner gathers for those who read it: parameters, and the indices of gathers.
+"""What devices exchange: what XLA's partitioner gathers for those who read it, and sums.
 
 It gathers a value once for all that read it. A clone that reads it behind an optimization barrier,
-or that computes it again, has it gathered once more.
+or that computes it again, has it gathered once more. Sums over devices are done together, as far as
+none of them is waited for.
 """
 
 from __future__ import annotations
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.block_graph import BlockGraph
+from hloom.passes.analysis.block_graph import FROM_OUTSIDE, BlockGraph
 from hloom.passes.analysis.loops.counted import defining_op
 from hloom.passes.analysis.purity import is_cheap
 from hloom.passes.analysis.sharding_constraints import is_split_argument
 from hloom.passes.ir.mesh import is_partitioned
-from hloom.passes.ir.op_facts import Category
+from hloom.passes.ir.op_facts import Category, Kind
 from hloom.passes.ir.ops import facts_of
 
 _FARTHEST = 8
@@ -59,6 +60,16 @@ def gathered_for_both(graph: BlockGraph, border: int) -> frozenset[int]:
                 behind = {categories[user] for user in users if user >= border}
                 return frozenset(found | ({value} if Category.CONTRACTION in behind else set()))
     return frozenset(found)
+
+
+def may_be_summed(graph: BlockGraph, value: int) -> bool:
+    """Whether a value may be a sum over devices: a reduction's result in a sharded program."""
+    producer = graph.producers[value]
+    return (
+        producer != FROM_OUTSIDE
+        and graph.kinds[producer] is Kind.REDUCTION
+        and is_partitioned(graph.ops[producer])
+    )
 
 
 def _is_integer(value: ir.Value) -> bool:
