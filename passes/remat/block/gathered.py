@@ -33,24 +33,27 @@ def is_parameter(value: ir.Value) -> bool:
     return False
 
 
+def is_gathered(value: ir.Value) -> bool:
+    """Whether the partitioner of a sharded program may gather a value for those who read it."""
+    return is_parameter(value) or _is_integer(value)
+
+
 def gathered_for_both(graph: BlockGraph, border: int) -> frozenset[int]:
     """The values of a sharded block that stay gathered from before the border to behind it.
 
-    They are what gathers and scatters on both sides read as indices, and one parameter: the one
+    They are integers, which become the indices of gathers and scatters, and one parameter: the one
     that products before the border read last, if products behind it read it too, as they read the
     loss head's. To gather that again would make room for no other parameter, so FSDP too leaves the
     last layer's gathered. Values are indices into the graph.
     """
     if not graph.ops or not is_partitioned(graph.ops[0]):
         return frozenset()
-    categories = [facts_of(name).category for name in graph.names]
     found = {
         value
         for value, users in enumerate(graph.users)
-        if {Category.INDEXED} == {categories[user] for user in users}
-        and users[0] < border <= users[-1]
-        and _is_integer(graph.values[value])
+        if users and users[0] < border <= users[-1] and _is_integer(graph.values[value])
     }
+    categories = [facts_of(name).category for name in graph.names]
     for position in range(border - 1, -1, -1):
         if categories[position] is not Category.CONTRACTION:
             continue
@@ -73,5 +76,8 @@ def may_be_summed(graph: BlockGraph, value: int) -> bool:
 
 
 def _is_integer(value: ir.Value) -> bool:
+    """Booleans are none: they are masks."""
     type_ = value.type
-    return isinstance(type_, ir.RankedTensorType) and isinstance(type_.element_type, ir.IntegerType)
+    if not isinstance(type_, ir.RankedTensorType):
+        return False
+    return isinstance(type_.element_type, ir.IntegerType) and type_.element_type.width > 1
