@@ -28,15 +28,11 @@ class DeviceSums:
         """Whether devices may have to exchange parts of a product's sums."""
         if not self._is_partitioned:
             return False
-        if self._is_unknown:
-            return True
-        left, right, *_ = product.operands
-        sides = zip((left, right), self._summed(product), strict=True)
-        return any(
-            self._shards.devices_along(operand, axis) > 1
-            for operand, axes in sides
-            for axis in axes
-        )
+        if not self._has_mesh:
+            return True  # the shardings are not Shardy's: XLA alone knows them
+        along = self._shards.devices_along
+        summed = zip(product.operands[:2], _summed_axes(product), strict=True)
+        return any(along(operand, axis) > 1 for operand, axes in summed for axis in axes)
 
     def are_moved(self, term: ProductTerm, sum_: ir.Operation) -> bool:
         """Whether a product's result, or what is made of it, may lie elsewhere than the sum."""
@@ -57,11 +53,6 @@ class DeviceSums:
     @functools.cached_property
     def _has_mesh(self) -> bool:
         return bool(mesh.mesh_ops(self._module.operation))
-
-    @property
-    def _is_unknown(self) -> bool:
-        """Whether the shardings are not Shardy's, so that XLA alone knows them."""
-        return not self._has_mesh
 
     @functools.cached_property
     def _shards(self) -> Shards:
