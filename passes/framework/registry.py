@@ -27,6 +27,7 @@ DEFAULT = "fit"
 
 _OWN = {
     "accumulate": "hloom.passes.accumulate:Accumulate",
+    "accumulate-in-place": "hloom.passes.accumulate_in_place:AccumulateInPlace",
     "barriers": "hloom.passes.barriers:Barriers",
     "capture": "hloom.passes.capture:Capture",
     "chunk": "hloom.passes.chunk:Chunk",
