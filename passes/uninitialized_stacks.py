@@ -203,6 +203,14 @@ class UninitializedStacks(MeasuredPass[StacksRecord]):
         minimum=1,
     )
 
+    @property
+    def is_bounded(self) -> bool:
+        return False
+
+    @property
+    def compares(self) -> bool:
+        return True
+
     def plan_after(
         self, module: ir.Module, target: Target, attempts: Sequence[Attempt[StacksRecord]]
     ) -> StacksPlan:
