@@ -4,7 +4,7 @@ Devices of one process that can address each other's memory synchronize in a ker
 is compiled here for their architecture, and its image is an attribute of the custom call. Other
 devices, and those of several processes, synchronize by XLA's all-reduce of the token, which comes
 from a custom call, so that XLA cannot fold it. Dependencies are selects, which XLA fuses with their
-users.
+users. What need not be initialised is a buffer that XLA allocates and leaves alone.
 """
 
 from __future__ import annotations
@@ -15,9 +15,17 @@ from types import MappingProxyType
 from jax.extend.mlir import ir
 
 from hloom.lowering.collective import kernel_attributes, rendezvous_of
-from hloom.lowering.kernel_calls import Choice, Chooser, Decomposition, KernelCall, Site
+from hloom.lowering.kernel_calls import (
+    Choice,
+    Chooser,
+    Decomposition,
+    KernelCall,
+    Rewrite,
+    Site,
+)
 from hloom.lowering.placement import Placement
 from hloom.passes.ir import marks
+from hloom.passes.ir.custom_calls import allocated
 from hloom.passes.ir.types import element_bits
 from hloom.runtime import cuda_images, cuda_peers, nvrtc
 
@@ -82,6 +90,18 @@ def _ragged_all_to_all(site: Site, placement: Placement) -> Choice:
     )
 
 
+def _uninitialized(site: Site, placement: Placement) -> Choice:
+    if not site.is_manual:
+        # It would make the whole buffer on each device, and then take a part.
+        return Decomposition("zeros: the partitioner has yet to split the buffer")
+    return Rewrite("a buffer that XLA leaves as it is", _allocate)
+
+
+def _allocate(mark: ir.Operation) -> list[ir.Value]:
+    with ir.InsertionPoint(mark):
+        return [allocated(mark.results[0].type)]
+
+
 def _image_or_why_not(kernel: str, where: marks.Rendezvous, placement: Placement) -> bytes | str:
     """A kernel's machine code, or a text that says why it cannot serve these groups."""
     if placement.spans_processes:
@@ -122,6 +142,7 @@ CHOOSERS: Mapping[str, Chooser] = MappingProxyType(
         marks.TOKEN: _token,
         marks.BARRIER: _barrier,
         marks.RAGGED_ALL_TO_ALL: _ragged_all_to_all,
+        marks.UNINITIALIZED: _uninitialized,
     }
 )
 """By mark."""

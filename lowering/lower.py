@@ -26,7 +26,7 @@ from typing import Literal
 
 from jax.extend.mlir import ir, passmanager
 
-from hloom.lowering import cpu, cuda, manual
+from hloom.lowering import cpu, cuda
 from hloom.lowering.decompose import decomposition_name, inline_decomposition
 from hloom.lowering.errors import LoweringError
 from hloom.lowering.kernel_calls import (
@@ -40,7 +40,7 @@ from hloom.lowering.kernel_calls import (
     rewrite,
 )
 from hloom.lowering.placement import Placement
-from hloom.passes.ir import marks
+from hloom.passes.ir import marks, mesh
 
 _log = logging.getLogger("hloom.lowering")
 
@@ -149,7 +149,7 @@ class _Lowerer:
 
     def _lower(self, mark: ir.Operation, inside: tuple[str, ...]) -> None:
         _check_version(mark)
-        is_manual = manual.is_manual(mark, self._placement.partitions)
+        is_manual = mesh.is_manual(mark, self._placement.partitions)
         site = Site(mark, self._module, is_manual)
         choice = self._choose(site)
         self.decisions[MarkLowering.of(site, choice)] += 1

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
 from collections import Counter
 from collections.abc import Iterator
 
-_HEAD = re.compile(r"^(?:ENTRY )?%?([\w.-]+) .*\{$")
+from benchmarks.common.hlo_text import Computations, array_bytes, computations, entry_name, trips
+
 _COLLECTIVE = re.compile(
     r"= (.+?) (all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)(-start)?\("
 )
-_ARRAY = re.compile(r"\b(?:[a-z]+(\d+)\w*|pred)\[([\d,]*)\]")
-_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
-_CONDITION = re.compile(r"condition=%?([\w.-]+)")
-_BOUND = re.compile(r" = s32\[\]\S* constant\((\d+)\)")
 _CALLED = re.compile(r"(?:body|calls|to_apply)=%?([\w.-]+)")
 
 
@@ -64,25 +60,11 @@ class _Found:
 
 
 def _found(text: str) -> Iterator[_Found]:
-    [entry] = re.findall(r"^ENTRY %?([\w.-]+)", text, re.MULTILINE)
-    return _walk(dict(_computations(text)), entry, 1, in_loop=False)
+    return _walk(computations(text), entry_name(text), 1, in_loop=False)
 
 
-def _computations(text: str) -> Iterator[tuple[str, list[str]]]:
-    lines: list[str] = []
-    for line in text.splitlines():
-        head = _HEAD.match(line)
-        if head is not None:
-            lines = []
-            yield head[1], lines
-        else:
-            lines.append(line)
-
-
-def _walk(
-    computations: dict[str, list[str]], name: str, runs: int, *, in_loop: bool
-) -> Iterator[_Found]:
-    for line in computations.get(name, ()):
+def _walk(within: Computations, name: str, runs: int, *, in_loop: bool) -> Iterator[_Found]:
+    for line in within.get(name, ()):
         found = _COLLECTIVE.search(line)
         if found is not None:
             # XLA:TPU writes a fusion of an all-reduce and a slice.
@@ -90,26 +72,12 @@ def _walk(
             yield _Found(kind, _bytes(found[1], started=bool(found[3])), runs, in_loop)
             continue
         is_loop = " while(" in line
-        times = runs * (_trips(computations, line) if is_loop else 1)
+        times = runs * trips(within, line)
         for called in _CALLED.findall(line):
-            yield from _walk(computations, called, times, in_loop=in_loop or is_loop)
-
-
-def _trips(computations: dict[str, list[str]], line: str) -> int:
-    """The trips of a loop: known, or else what its condition compares with; 1 where neither is."""
-    known = _TRIPS.search(line)
-    if known is not None:
-        return int(known[1])
-    condition = _CONDITION.search(line)
-    lines = computations.get(condition[1], ()) if condition else ()
-    bounds = [int(found[1]) for each in lines if (found := _BOUND.search(each))]
-    return bounds[0] if len(bounds) == 1 else 1
+            yield from _walk(within, called, times, in_loop=in_loop or is_loop)
 
 
 def _bytes(type_: str, *, started: bool) -> int:
     """Of a result. What has only started gives a tuple of its operands and its results."""
-    sizes = [
-        math.prod(map(int, filter(None, shape.split(",")))) * int(bits or 8) // 8
-        for bits, shape in _ARRAY.findall(type_)
-    ]
+    sizes = array_bytes(type_)
     return sum(sizes) // 2 if started and len(sizes) > 1 else sum(sizes)

@@ -43,7 +43,8 @@ class ModelledProgram:
         try:
             main = walk.entry_function(module).regions[0].blocks[0]
             sizes = TensorSizes()
-            flops = sum(all_flops(op, sizes) for op in main.operations)
+            # A view of a composite has the name of the composite, not of the operation.
+            flops = sum(all_flops(view.operation, sizes) for view in main.operations)
             if temp_bytes is None:
                 temp_bytes = predict(module, rules=target.memory_rules).temp_bytes
             return cls(temp_bytes, flops)

@@ -246,6 +246,12 @@ class MeasuredPass(Pass, Generic[Record]):
         """Whether it is asked to hold something: such a pass decides on a program's attempts."""
         return True
 
+    @property
+    def compares(self) -> bool:
+        """Whether it has plans to compare although it has nothing to hold: it decides on a
+        program's attempts where no pass is bounded, and makes its first plan where one is."""
+        return False
+
     def plan(self, module: ir.Module, target: Target) -> MeasuredPlan[Record]:
         return self.plan_after(module, target, ())
 

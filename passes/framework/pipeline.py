@@ -122,14 +122,17 @@ class Pipeline:
     def driver(self) -> tuple[int, MeasuredPass[Any]] | None:
         """The measured pass that decides on further attempts, and its index in `steps`.
 
-        The first that has something to hold; where none has, the first measured pass.
+        The first that has something to hold; where none has, the first that compares its plans;
+        else the first measured pass.
         """
         measured = [
             (index, step)
             for index, step in enumerate(self.steps())
             if isinstance(step, MeasuredPass)
         ]
-        return next((each for each in measured if each[1].is_bounded), next(iter(measured), None))
+        # Sorted: of those that are alike the first stays first.
+        measured.sort(key=lambda each: (not each[1].is_bounded, not each[1].compares))
+        return next(iter(measured), None)
 
     def run(
         self,

@@ -42,6 +42,7 @@ _OWN = {
     "remat": "hloom.passes.remat:Remat",
     "split-loop": "hloom.passes.split_loop:SplitLoop",
     "undo-checkpoint": "hloom.passes.undo_checkpoint:UndoCheckpoint",
+    "uninitialized-stacks": "hloom.passes.uninitialized_stacks:UninitializedStacks",
     "unroll": "hloom.passes.unroll:Unroll",
 }
 """Where the passes of hloom are, by name."""

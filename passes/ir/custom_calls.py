@@ -81,6 +81,21 @@ def placed(value: ir.Value, memory: str) -> ir.Value:
     return call.results[0]
 
 
+_ALLOCATE = "AllocateBuffer"
+"""The target of the custom call that XLA, for GPUs and TPUs, turns into a buffer and no code."""
+
+
+def allocated(type_: ir.Type) -> ir.Value:
+    """A tensor in a buffer of its own, whatever is in it; made at the insertion point."""
+    call = ir.Operation.create(
+        CUSTOM_CALL,
+        results=[type_],
+        operands=[],
+        attributes={"call_target_name": ir.StringAttr.get(_ALLOCATE)},
+    )
+    return call.results[0]
+
+
 def placement_of(op: ir.Operation) -> str | None:
     """The memory that an operation places its operand in; None where it does not place it."""
     if target_of(op) != PLACEMENT:

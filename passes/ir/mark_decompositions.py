@@ -101,6 +101,18 @@ def ragged_all_to_all(call: ir.Operation, channel: int, groups: Groups) -> str:
     )
 
 
+def uninitialized(type_: ir.Type) -> str:
+    """`() -> x`."""
+    scalar = f"tensor<{ir.RankedTensorType(type_).element_type}>"
+    lines = [
+        _ZERO,
+        # Converted: not every element type has a 0 that a constant can spell.
+        f"%element = stablehlo.convert %zero : ({TOKEN_TYPE}) -> {scalar}",
+        f"%x = stablehlo.broadcast_in_dim %element, dims = [] : ({scalar}) -> {type_}",
+    ]
+    return _function([], lines, ["%x"], [str(type_)])
+
+
 def dense(groups: Groups) -> str:
     """The text of the attribute with replica groups."""
     rows = ", ".join(f"[{', '.join(map(str, row))}]" for row in groups)

@@ -10,6 +10,7 @@ function that means the same on every backend, so a module with marks always run
 | `hloom.after_all`         | `(token, y...) -> token`                         |
 | `hloom.barrier`           | `(token, x..., kept...) -> (token, x...)`        |
 | `hloom.ragged_all_to_all` | `(token, JAX's six operands) -> (output, token)` |
+| `hloom.uninitialized`     | `() -> x`                                        |
 
 A token is a `tensor<ui32>` that is 0 whenever the program runs. To XLA it is data: XLA drops
 optimization barriers, but no data dependencies.
@@ -20,6 +21,8 @@ optimization barriers, but no data dependencies.
   stays in its buffer, which is not written to once this partition has arrived, so that peers may
   read it from then on. Each value of `kept` stays in its buffer until all have arrived.
 - `hloom.ragged_all_to_all` is `jax.lax.ragged_all_to_all`, ordered by tokens.
+- `hloom.uninitialized` returns a tensor of which no element is read before it is written, so that
+  it does not matter what is in it. Its decomposition returns zeros.
 """
 
 from __future__ import annotations
@@ -46,6 +49,7 @@ ADD_DEPENDENCY = "hloom.add_dependency"
 AFTER_ALL = "hloom.after_all"
 BARRIER = "hloom.barrier"
 RAGGED_ALL_TO_ALL = "hloom.ragged_all_to_all"
+UNINITIALIZED = "hloom.uninitialized"
 
 CAPTURE_REGION = PREFIX + "capture_region"
 """Work that is to run as one CUDA graph: `passes/capture`. Its decomposition is the work; lowering
@@ -192,6 +196,11 @@ class MarkBuilder:
             RAGGED_ALL_TO_ALL, operands, results, text, _rendezvous_attributes(where)
         )
         return output, token
+
+    def uninitialized(self, type_: ir.Type) -> ir.Value:
+        """A ranked tensor of this type and static shape, whatever is in it."""
+        [value] = self._composite(UNINITIALIZED, [], [type_], decompositions.uninitialized(type_))
+        return value
 
     def _composite(
         self,

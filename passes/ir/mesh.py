@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import sdy
 
@@ -78,3 +80,27 @@ def mesh_of_computation(computation: ir.Operation) -> ir.Attribute | None:
 def is_in_manual_computation(block: ir.Block) -> bool:
     """Whether each device has its own values in a block."""
     return any(op.name == MANUAL_COMPUTATION for op in walk.ancestors(block))
+
+
+def is_manual(op: ir.Operation, partitions: int) -> bool:
+    """Whether XLA's partitioner leaves an operation as it is: its values have their size on one
+    partition.
+
+    True with one partition, and inside manual computations over all axes of the mesh. False in a
+    function that such a computation calls.
+    """
+    axes: dict[str, int] = {}
+    for parent in walk.ancestors(op.block):
+        if parent.name == MANUAL_COMPUTATION:
+            axes |= _manual_sizes(parent)
+    return math.prod(axes.values()) == partitions
+
+
+def _manual_sizes(computation: ir.Operation) -> dict[str, int]:
+    """The manual axes of a computation with their sizes; empty if it has no values."""
+    named = mesh_of_computation(computation)
+    found = None if named is None else resolved(named, computation)
+    if found is None:
+        return {}
+    names = manual_axes(computation)
+    return {name: size for name, size in axis_sizes(found).items() if name in names}

@@ -1,0 +1,322 @@
+"""Let the stacks that a loop overwrites as a whole start uninitialised, instead of filled.
+
+A scan collects what its iterations return in a stack, and starts from zeros: XLA writes all of it
+before the loop, and the loop writes all of it again. In the forward pass of a scanned model these
+are the residuals of every layer.
+
+Before::
+
+    %zeros = stablehlo.broadcast_in_dim %zero, dims = [] : (tensor<f32>) -> tensor<12x8x1024xf32>
+    %0:2 = stablehlo.while(%i = %c, %s = %zeros) {
+      %s1 = stablehlo.dynamic_update_slice %s, %y, %i, %c, %c
+      stablehlo.return %i1, %s1
+    }
+
+After::
+
+    %any = stablehlo.composite "hloom.uninitialized" {...} : () -> tensor<12x8x1024xf32>
+    %0:2 = stablehlo.while(%i = %c, %s = %any) {
+      ...
+
+Lowering makes a buffer of the mark that XLA allocates and leaves as it is.
+
+A stack qualifies where this is proved: the loop runs a constant number of times, N; the leading
+dimension of the stack is N; iteration i writes all of slice i, or of slice N-1-i; and nothing else
+reads the carry, neither in the body nor in the condition. So every element is written before the
+loop's result can be read. A stack that starts as anything but a constant stays, for that is a
+buffer which is there already, and so does one on the host, and one that XLA's partitioner has yet
+to split.
+
+The fills are gone then, but XLA may come to another schedule, and that may take more memory. So
+the pass compares XLA's figures: with all such stacks uninitialised, with none, and where all take
+more than none with the largest alone, which have three quarters of the bytes. Of what takes no more
+than none it uses what fills the least. Beside a pass with a budget, that pass decides on the
+attempts: all stacks start uninitialised, and its budget holds with them.
+
+On a TPU XLA does this itself. The results are the same to the last bit.
+
+Source: `AllocateBuffer`, the custom call that XLA's own host offloading writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+from jax.extend.mlir import ir
+
+from hloom.passes.analysis.constants import ConstantValues
+from hloom.passes.analysis.loops.counted import counted_loop
+from hloom.passes.cse import Cse
+from hloom.passes.framework.base import OTHERS, Decision, Pass, Target
+from hloom.passes.framework.feedback import (
+    Attempt,
+    Complaint,
+    MeasuredPass,
+    PlanRecord,
+    whole_number,
+)
+from hloom.passes.framework.options import Bytes, option
+from hloom.passes.framework.text import pluralize, size
+from hloom.passes.free_constants import FreeConstants
+from hloom.passes.inline import Inline
+from hloom.passes.ir import mesh, walk
+from hloom.passes.ir.custom_calls import is_stored_on_host
+from hloom.passes.ir.locations import operation_name, source_of
+from hloom.passes.ir.marks import MarkBuilder
+from hloom.passes.ir.types import tensor_bytes
+
+_LARGEST_SHARE = 3 / 4
+"""Of the bytes of all stacks, what the largest have together that are tried alone."""
+
+
+@dataclass(frozen=True)
+class OverwrittenStack:
+    """A stack that its loop overwrites as a whole.
+
+    Attributes:
+      id: the loop's number in the module, and the carry's in the loop.
+      loop, number: the loop, and its operand that the stack starts as.
+      update: what writes the slices.
+      size_bytes: of the whole stack, on one device.
+      fill: the operations that make what it starts as.
+    """
+
+    id: str
+    loop: ir.Operation
+    number: int
+    update: ir.Operation
+    size_bytes: int
+    fill: tuple[ir.Operation, ...]
+
+    def to_json(self) -> dict[str, object]:
+        location = self.update.location
+        return {
+            "id": self.id,
+            "name": operation_name(location),
+            **source_of(location).to_json(),
+            "type": str(self.update.results[0].type),
+            "bytes": self.size_bytes,
+        }
+
+
+@dataclass(frozen=True)
+class StacksRecord(PlanRecord):
+    """The record of a plan of `uninitialized-stacks`.
+
+    Attributes:
+      unfilled_bytes: of the stacks that start uninitialised.
+      filled_bytes: of those that could, and start filled.
+    """
+
+    unfilled_bytes: int = 0
+    filled_bytes: int = 0
+
+    @property
+    def is_final(self) -> bool:
+        return not (self.unfilled_bytes or self.filled_bytes)
+
+    def to_json(self) -> dict[str, object]:
+        return {"unfilled_bytes": self.unfilled_bytes, "filled_bytes": self.filled_bytes}
+
+    @classmethod
+    def from_json(cls, plan: Mapping[str, Any]) -> StacksRecord:
+        return cls(
+            unfilled_bytes=whole_number(plan["unfilled_bytes"]),
+            filled_bytes=whole_number(plan["filled_bytes"]),
+        )
+
+
+@dataclass(frozen=True)
+class StacksPlan:
+    """The stacks of a module that start uninitialised, and those that could and start filled."""
+
+    module: ir.Module
+    unfilled: tuple[OverwrittenStack, ...]
+    filled: tuple[OverwrittenStack, ...] = ()
+
+    @property
+    def record(self) -> StacksRecord:
+        return StacksRecord(
+            unfilled_bytes=sum(stack.size_bytes for stack in self.unfilled),
+            filled_bytes=sum(stack.size_bytes for stack in self.filled),
+        )
+
+    @property
+    def empty(self) -> bool:
+        return not self.unfilled
+
+    def summary(self) -> str:
+        record = self.record
+        if record.is_final:
+            return "no stack that a loop overwrites as a whole starts filled"
+        filled = f"{pluralize(len(self.filled), 'stack')} filled, {size(record.filled_bytes)}"
+        return ", ".join(filter(None, (self.effect(), filled if self.filled else "")))
+
+    def effect(self) -> str:
+        if self.empty:
+            return ""
+        what = pluralize(len(self.unfilled), "stack")
+        return f"{what} not filled, {size(self.record.unfilled_bytes)}"
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "unfilled": [stack.to_json() for stack in self.unfilled],
+            "filled": [stack.to_json() for stack in self.filled],
+        } | self.record.to_json()
+
+    def decisions(self) -> tuple[Decision, ...]:
+        return tuple(Decision(stack.id, _description(stack)) for stack in self.unfilled)
+
+    def restricted_to(self, ids: Collection[str]) -> StacksPlan:
+        return _plan_of(self.module, (*self.unfilled, *self.filled), ids)
+
+
+@dataclass(frozen=True)
+class UninitializedStacks(MeasuredPass[StacksRecord]):
+    """Let stacks that are overwritten as a whole start uninitialised."""
+
+    name: ClassVar[str] = "uninitialized-stacks"
+    summary: ClassVar[str] = "do not fill the stacks that a scan overwrites as a whole"
+    example: ClassVar[str] = "uninitialized-stacks{min_bytes=1MiB}"
+    requires: ClassVar[tuple[type[Pass], ...]] = (Inline, Cse, FreeConstants)
+    once: ClassVar[bool] = True
+    record_type: ClassVar[type[StacksRecord]] = StacksRecord
+    not_on: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {
+            "cuda": "",
+            "cpu": "XLA has no uninitialised buffers there",
+            "tpu": "XLA leaves such stacks unfilled itself",
+            OTHERS: "whether XLA has uninitialised buffers there is not known to hloom",
+        }
+    )
+
+    min_bytes: Bytes = option(
+        Bytes(64 * 1024), doc="stacks smaller than this start filled", minimum=1
+    )
+    compiles: int = option(
+        3,
+        doc="how often the program may be compiled: with all stacks uninitialised, with none, and "
+        "with the largest alone. With 1 nothing is compared, and the memory may grow",
+        minimum=1,
+    )
+
+    @property
+    def is_bounded(self) -> bool:
+        return False
+
+    @property
+    def compares(self) -> bool:
+        return True
+
+    def plan_after(
+        self, module: ir.Module, target: Target, attempts: Sequence[Attempt[StacksRecord]]
+    ) -> StacksPlan:
+        stacks = overwritten_stacks(module, self.min_bytes)
+        match len(attempts):
+            case 0:
+                return StacksPlan(module, stacks)
+            case 1:
+                return StacksPlan(module, (), stacks)
+            case _:
+                return _plan_of(module, stacks, _largest(stacks))
+
+    def wants_another(self, attempts: Sequence[Attempt[StacksRecord]], target: Target) -> bool:
+        if attempts[0].record.is_final:
+            return False
+        return len(attempts) == 1 or (len(attempts) == 2 and self.best(attempts, target) != 0)
+
+    def best(self, attempts: Sequence[Attempt[StacksRecord]], target: Target) -> int:
+        filled = (a for a in attempts if not a.record.unfilled_bytes and not a.is_refused)
+        limit = min((attempt.step_bytes for attempt in filled), default=None)
+        holding = (
+            number
+            for number, attempt in enumerate(attempts)
+            if not attempt.is_refused and (limit is None or attempt.step_bytes <= limit)
+        )
+        return max(holding, key=lambda number: attempts[number].record.unfilled_bytes, default=0)
+
+    def complaint(
+        self,
+        attempts: Sequence[Attempt[StacksRecord]],
+        best: int,
+        target: Target,
+        module_of_best: Callable[[], ir.Module],
+    ) -> Complaint | None:
+        return None
+
+    def apply(self, plan: StacksPlan) -> None:
+        builder = MarkBuilder(plan.module)
+        for stack in plan.unfilled:
+            with ir.InsertionPoint(stack.loop), stack.loop.location:
+                type_ = stack.loop.operands[stack.number].type
+                stack.loop.operands[stack.number] = builder.uninitialized(type_)
+        # Every one after what it reads, once: stacks may share the zero that they are filled with.
+        fills = {walk.key(op): op for stack in plan.unfilled for op in stack.fill}
+        for op in reversed(fills.values()):
+            if not any(True for result in op.results for _ in result.uses):
+                op.erase()
+
+
+def overwritten_stacks(module: ir.Module, min_bytes: int) -> tuple[OverwrittenStack, ...]:
+    """The stacks of that size that start as a constant and are proved to be overwritten as a whole.
+
+    Pure. In the module's order; its calls have to be inlined.
+    """
+    partitions = mesh.partition_count(module)
+    constants = ConstantValues()
+    found: list[OverwrittenStack] = []
+    loops = (op for op in walk.operations(module.operation) if op.name == "stablehlo.while")
+    for position, op in enumerate(loops):
+        loop = counted_loop(op)
+        if loop is None or not mesh.is_manual(op, partitions):
+            continue
+        for stack in loop.stacks:
+            start = op.operands[stack.number]
+            size_bytes = tensor_bytes(start.type) or 0
+            if size_bytes < min_bytes or is_stored_on_host(stack.update):
+                continue
+            if (fill := constants.chain(start)) is not None:
+                found.append(
+                    OverwrittenStack(
+                        f"{position}.{stack.number}",
+                        op,
+                        stack.number,
+                        stack.update,
+                        size_bytes,
+                        fill,
+                    )
+                )
+    return tuple(found)
+
+
+def _largest(stacks: Sequence[OverwrittenStack]) -> set[str]:
+    """The fewest stacks with that share of the bytes of all."""
+    left = _LARGEST_SHARE * sum(stack.size_bytes for stack in stacks)
+    taken: set[str] = set()
+    for stack in sorted(stacks, key=lambda stack: -stack.size_bytes):
+        if left <= 0:
+            break
+        taken.add(stack.id)
+        left -= stack.size_bytes
+    return taken
+
+
+def _plan_of(
+    module: ir.Module, stacks: Sequence[OverwrittenStack], unfilled: Collection[str]
+) -> StacksPlan:
+    """The plan that leaves those unfilled that are named."""
+    return StacksPlan(
+        module,
+        tuple(stack for stack in stacks if stack.id in unfilled),
+        tuple(stack for stack in stacks if stack.id not in unfilled),
+    )
+
+
+def _description(stack: OverwrittenStack) -> str:
+    location = stack.update.location
+    name, line = operation_name(location), str(source_of(location))
+    where = f" ({line})" if line else ""
+    return f"{size(stack.size_bytes)} of {name or 'a scan'}{where}"
