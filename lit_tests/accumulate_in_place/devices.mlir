@@ -1,5 +1,5 @@
 // Products in programs that are sharded over devices.
-// RUN: hloom-opt %s --split-input-file -p accumulate-in-place | filecheck %s
+// RUN: hloom-opt %s --split-input-file -p accumulate-in-place --target h100_sxm | filecheck %s
 
 // The batch is split, so that devices reduce the sums: in bfloat16, as they are.
 // CHECK-LABEL: func.func public @reduced

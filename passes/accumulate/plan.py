@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from jax.extend.mlir import ir
 
@@ -18,6 +18,7 @@ from hloom.passes.accumulate.closed_loop import (
 )
 from hloom.passes.accumulate.record import AccumulateRecord
 from hloom.passes.accumulate.refusal import BatchRefusedError
+from hloom.passes.accumulate_in_place import AccumulateInPlace
 from hloom.passes.accumulate_in_place.devices import DeviceSums
 from hloom.passes.accumulate_in_place.terms import product_behind
 from hloom.passes.analysis.dimension_flow.flow import AxisLayout
@@ -206,6 +207,8 @@ class MicrobatchPlanner:
     def _loops(self, batch: _Batch, module: ir.Module, number: int) -> LoopsPlan:
         flow = batch.flow_in(module)
         plan = plan_loops(flow, number, accumulate_in=self._settings.accumulate_in)
+        is_run = AccumulateInPlace.nothing_on(self._target.platform) is None
+        plan = replace(plan, widens_moved=is_run)
         if plan.parts is not None:
             return plan  # each device adds up by itself, and sends what it has once
         values = batch.flow.program.values

@@ -31,13 +31,18 @@ narrower types has; a conversion that rounds; shapes that are dynamic. In a prog
 over devices a product stays whose sum they exchange (`devices`), which would be of more bytes.
 Sums of integers wrap where they are made, so that these are another result in a wider type.
 
+**Not on a CPU.** XLA does products of bfloat16 in float32 there and leaves the rounding out by
+itself. What it cannot run, in jax 0.10.2 and 0.12.0.1, is a product that has a result of float32,
+sums over two axes, as gradients with a batch and a sequence do, and is transposed: "Unsupported
+element type for DotThunk::Execute: BF16 x BF16 = F32".
+
 Source: the match is the inverse of what JAX writes for a gradient's ``astype``; XLA's GemmRewriter
 and Triton fusions take ``add(dot, accumulator)`` of one type only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -117,6 +122,10 @@ class AccumulateInPlace(Pass):
     summary: ClassVar[str] = "add products to wider sums inside of the product, unrounded"
     example: ClassVar[str] = "accumulate-in-place"
     requires: ClassVar[tuple[type[Pass], ...]] = (Inline,)
+    not_on: ClassVar[Mapping[str, str]] = {
+        "cpu": "XLA adds products of bfloat16 up unrounded there, and cannot run all of those that "
+        "have a result of float32"
+    }
 
     def plan(self, module: ir.Module, target: Target) -> AccumulateInPlacePlan:
         devices = DeviceSums(module)

@@ -55,11 +55,17 @@ class ProductTerm:
                 result.set_type(ir.RankedTensorType.get(shape, self.wider))
 
 
-def product_terms(sum_: ir.Operation) -> tuple[ProductTerm, ...]:
-    """The terms of an addition that are products which can be made in its type."""
+def product_terms(sum_: ir.Operation, *, moved: bool = True) -> tuple[ProductTerm, ...]:
+    """The terms of an addition that are products which can be made in its type.
+
+    Without ``moved`` only those that nothing but conversions lies behind.
+    """
     wider = _element(sum_.results[0])
-    found = (_product_term(operand, wider, sum_.block) for operand in sum_.operands)
-    return tuple(term for term in found if term is not None)
+    terms = (_product_term(operand, wider, sum_.block) for operand in sum_.operands)
+    found = tuple(term for term in terms if term is not None)
+    if moved:
+        return found
+    return tuple(term for term in found if all(op.name == _CONVERT for op in term.between))
 
 
 def _product_term(value: ir.Value, wider: ir.Type, block: ir.Block) -> ProductTerm | None:

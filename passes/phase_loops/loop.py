@@ -118,7 +118,7 @@ class LoopWriter:
             op = defining_op(total)
             if op is None or found.flow.combine is not Combine.SUM or found.rounds:
                 continue
-            for term in product_terms(op):
+            for term in product_terms(op, moved=self.plan.widens_moved):
                 term.widen()
 
 

@@ -51,6 +51,8 @@ class LoopsPlan:
       loops: one for each phase.
       gone: operations that the loops replace, in the order of the program.
       parts: the devices that run the loops each by itself; None where XLA divides the loops.
+      widens_moved: a product is made in the type of its accumulator also where the term is its
+        transpose, or it in another shape.
     """
 
     program: LoopProgram
@@ -60,6 +62,7 @@ class LoopsPlan:
     loops: tuple[PhaseLoop, ...]
     gone: tuple[FlowNode, ...]
     parts: DeviceParts | None
+    widens_moved: bool = False
 
     @property
     def flow(self) -> DimensionFlow:

@@ -24,6 +24,7 @@ from hloom.passes.framework.pipeline import Pipeline, PipelineResult
 from hloom.passes.ir.clone import clone_module
 
 SPEC = "accumulate-in-place"
+GPU = Target(platform="cuda")
 
 WIDER = {
     "float16": ["float32"],
@@ -126,7 +127,7 @@ def rewritten(
     """A program before and after the pass, and the run."""
     original = jax.jit(function, keep_unused=True).lower(*arguments).compiler_ir()
     changed = clone_module(original)
-    run = Pipeline.parse(SPEC).run(changed, target=Target())
+    run = Pipeline.parse(SPEC).run(changed, target=GPU)
     assert changed.operation.verify()
     return original, changed, run
 
@@ -136,7 +137,7 @@ def checked(term: dict[str, Any], x: np.ndarray, g: np.ndarray) -> tuple[ir.Modu
     before, after, run = rewritten(summed(term), x, g)
     products = 1 if term["loops"] else term["trips"]
     assert run.runs[-1].summary.startswith(f"{products} product")
-    assert Pipeline.parse(SPEC).run(after, target=Target()).runs[-1].empty
+    assert Pipeline.parse(SPEC).run(after, target=GPU).runs[-1].empty
     return before, after
 
 
@@ -216,34 +217,45 @@ def microbatches(w: Any, xs: Any) -> Any:
 
 def weights_and_batches() -> tuple[Any, Any]:
     draws = np.random.default_rng(3)
-    w = [jnp.asarray(draws.normal(size=(16, 16)) / 4, jnp.bfloat16) for _ in range(3)]
-    return w, jnp.asarray(draws.normal(size=(4, 8, 16)), jnp.bfloat16)
+    w = [draws.normal(size=(16, 16)).astype(np.float32) / 4 for _ in range(3)]
+    return w, draws.normal(size=(4, 8, 16)).astype(np.float32)
 
 
 def test_gradients_of_a_step() -> None:
-    arguments = weights_and_batches()
-    with hloom.strict():
-        got = jax.jit(microbatches, compiler_options={"hloom": SPEC})(*arguments)
-    [run] = [run for run in hloom.records()[-1].runs if run.name == SPEC]
-    assert run.summary == "3 products added in place"
-    wanted = jax.jit(microbatches)(*arguments)
-    for one, other in zip(got, wanted, strict=True):
-        assert one.dtype == other.dtype == jnp.float32
+    w, xs = weights_and_batches()
+
+    def narrow(w: Any, xs: Any) -> Any:
+        return microbatches(*jax.tree.map(lambda leaf: leaf.astype("bfloat16"), (w, xs)))
+
+    before, after, run = rewritten(narrow, w, xs)
+    assert run.runs[-1].summary == "3 products added in place"
+    for one, other in zip(evaluated(after, (*w, xs)), evaluated(before, (*w, xs)), strict=True):
+        assert one.dtype == other.dtype == np.float32
+        assert (one != other).any()
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-2 * np.abs(other).max())
 
 
+def test_a_cpu_does_that_by_itself() -> None:
+    arguments = weights_and_batches()
+    with hloom.strict():
+        jax.jit(microbatches, compiler_options={"hloom": SPEC})(*arguments)
+    [run] = [run for run in hloom.records()[-1].runs if run.name == SPEC]
+    assert run.summary.startswith("does nothing on a CPU: XLA adds products of bfloat16 up")
+
+
 def test_a_decision_can_be_left_out() -> None:
-    module = clone_module(jax.jit(microbatches).lower(*weights_and_batches()).compiler_ir())
-    Pipeline.parse("inline").run(module, target=Target())
+    narrow = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), weights_and_batches())
+    module = clone_module(jax.jit(microbatches).lower(*narrow).compiler_ir())
+    Pipeline.parse("inline").run(module, target=GPU)
     own = AccumulateInPlace()
-    plan = own.plan(module, Target())
+    plan = own.plan(module, GPU)
     first, second, third = plan.decisions()
     assert first.id == "product-0"
     assert "/dot_general : tensor<16x16xbf16> in f32, " in first.description
     assert "test_accumulate_in_place.py:" in first.description
     with module.context, ir.Location.unknown():
         own.apply(plan.restricted_to({first.id, third.id}))
-    assert [len(own.plan(module, Target()).products), second.id] == [1, "product-1"]
+    assert [len(own.plan(module, GPU).products), second.id] == [1, "product-1"]
     assert plan.restricted_to(set()).empty
 
 
@@ -262,7 +274,7 @@ def test_the_weight_gradient_of_a_ragged_product(platform: str, product: str) ->
     )
     lowered = jax.jit(ragged).trace(*arguments).lower(lowering_platforms=(platform,))
     module = clone_module(lowered.compiler_ir())
-    run = Pipeline.parse(SPEC).run(module, target=Target(platform=platform)).runs[-1]
+    run = Pipeline.parse(SPEC).run(module, target=GPU).runs[-1]
     assert run.summary == "1 product added in place"
     [line] = [line for line in str(module).splitlines() if f"{product}" in line and " = " in line]
     assert line.split(" loc(")[0].endswith("-> tensor<4x8x16xf32>")
