@@ -188,4 +188,5 @@ def _precision(op: ir.Operation) -> ir.Attribute | None:
         next(name for name in _PRECISIONS if name in str(each))
         for each in ir.ArrayAttr(op.attributes["precision_config"])
     ]
-    return ir.ArrayAttr.get([stablehlo.PrecisionAttr.get(name) for name in names])
+    attributes = [stablehlo.PrecisionAttr.get(name, context=op.context) for name in names]
+    return ir.ArrayAttr.get(attributes, context=op.context)

@@ -1,1 +1,0 @@
-"""What a step fills: stacks that its scans overwrite, masks, zeros to scatter into."""
