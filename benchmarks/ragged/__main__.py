@@ -38,7 +38,7 @@ SPEC = "ragged"
 EXPERTS = (8, 16, 64)
 TOKENS, WIDTH, HIDDEN = 4096, 256, 1024  # of the layer on the CPU
 H100_SIZES = (8192, 1024, 2048)  # rows, and the sides of an expert's matrix
-RUNS = 5
+RUNS = 3
 
 
 def main() -> None:

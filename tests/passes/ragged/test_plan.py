@@ -13,9 +13,12 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from hloom import targets
+from hloom.passes.analysis.flops import operation_flops
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import PassRun, Pipeline
+from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
+from hloom.passes.ir.types import TensorSizes
 from hloom.passes.ragged import Ragged
 
 
@@ -173,6 +176,17 @@ def test_sharded_programs() -> None:
     wanted = lowered.compile()(*arguments)
     got = lowered.compile(compiler_options={"hloom": spec})(*arguments)
     np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_the_flops_of_all_three_products_are_the_same() -> None:
+    traced = jax.jit(gradients).trace(shape(64, 8), shape(4, 8, 16), counts(4))
+    module = traced.lower(lowering_platforms=("cuda",)).compiler_ir()
+    found = [
+        operation_flops(op, TensorSizes())
+        for op in walk.operations(module.operation)
+        if op.name == "chlo.ragged_dot"
+    ]
+    assert found == [2.0 * 64 * 8 * 16] * 3
 
 
 def test_any_of_the_decisions_can_be_left_out() -> None:
