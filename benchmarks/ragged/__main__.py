@@ -33,6 +33,7 @@ from hloom import targets
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.ir.clone import clone_module
+from hloom.targets import deviceless
 
 SPEC = "ragged"
 EXPERTS = (8, 16, 64)
@@ -43,6 +44,7 @@ RUNS = 3
 
 def main() -> None:
     """Measures with the JAX that runs this, and writes both files."""
+    deviceless.prepare()
     entry = {
         "hloom": hloom.__version__,
         "python": platform.python_version(),
