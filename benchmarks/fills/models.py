@@ -27,8 +27,8 @@ def _cross_entropy(logits: jax.Array, targets: jax.Array) -> jax.Array:
     return -jnp.take_along_axis(chosen, targets[..., None], axis=-1).mean()
 
 
-class _FlaxBlock(linen.Module):
-    @linen.compact
+class _FlaxBlock(linen.Module):  # type: ignore[misc] # flax has no type hints for it
+    @linen.compact  # type: ignore[untyped-decorator] # as above
     def __call__(self, x: jax.Array, mask: jax.Array) -> tuple[jax.Array, None]:
         normed = linen.LayerNorm(dtype=jnp.bfloat16)(x)
         x = x + linen.MultiHeadDotProductAttention(HEADS, dtype=jnp.bfloat16)(normed, mask=mask)
@@ -37,8 +37,8 @@ class _FlaxBlock(linen.Module):
         return x + linen.Dense(WIDTH, dtype=jnp.bfloat16)(hidden), None
 
 
-class _FlaxGpt(linen.Module):
-    @linen.compact
+class _FlaxGpt(linen.Module):  # type: ignore[misc] # as above
+    @linen.compact  # type: ignore[untyped-decorator] # as above
     def __call__(self, tokens: jax.Array) -> jax.Array:
         x = linen.Embed(VOCABULARY, WIDTH, dtype=jnp.bfloat16)(tokens)
         # Padding, token 0, is masked as in Flax's own language model.
@@ -104,7 +104,7 @@ def _haiku_norm(x: jax.Array) -> jax.Array:
     return hk.LayerNorm(axis=-1, create_scale=True, create_offset=True)(x)
 
 
-class _EquinoxBlock(eqx.Module):
+class _EquinoxBlock(eqx.Module):  # type: ignore[misc] # Equinox's are not read by mypy
     attention: eqx.nn.MultiheadAttention
     norms: tuple[eqx.nn.LayerNorm, eqx.nn.LayerNorm]
     perceptron: eqx.nn.MLP
