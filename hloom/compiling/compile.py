@@ -157,6 +157,8 @@ def _record(
         before = unmodified
     elif before is not None and modelled is not None:
         before = modelled.temp_bytes_before(before)
+    elif candidate is not None and candidate.changed:
+        before = None
     return CompileRecord(
         module=request.name,
         spec=str(request.pipeline),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from jax.extend.mlir import ir
 
@@ -18,6 +18,9 @@ from hloom.passes.accumulate.closed_loop import (
 )
 from hloom.passes.accumulate.record import AccumulateRecord
 from hloom.passes.accumulate.refusal import BatchRefusedError
+from hloom.passes.accumulate_in_place import AccumulateInPlace
+from hloom.passes.accumulate_in_place.devices import DeviceSums
+from hloom.passes.accumulate_in_place.terms import product_behind
 from hloom.passes.analysis.dimension_flow.flow import AxisLayout
 from hloom.passes.analysis.dimension_flow.program import FlowProgram
 from hloom.passes.analysis.dimension_flow.result import DimensionFlow, Seed, site
@@ -142,6 +145,7 @@ class MicrobatchPlanner:
         self._target = target
         self._settings = settings
         self._modelled: dict[int, MemoryPrediction] = {}
+        self._device_sums = DeviceSums(origin)
 
     def fixed(self, module: ir.Module, microbatches: int) -> AccumulatePlan:
         """The plan for a number of microbatches; for as many as there can be, where it is more."""
@@ -195,13 +199,25 @@ class MicrobatchPlanner:
         if number == 1:
             return AccumulatePlan(batch=batch.text, reason="one microbatch is all", record=record)
         try:
-            loops = self._loops(batch.flow_in(module), number)
+            loops = self._loops(batch, module, number)
         except NotLoopableError as error:
             return _refused(_not_loopable(error), batch.text)
         return AccumulatePlan(loops, batch.text, record=record)
 
-    def _loops(self, flow: DimensionFlow, number: int) -> LoopsPlan:
-        return plan_loops(flow, number, accumulate_in=self._settings.accumulate_in)
+    def _loops(self, batch: _Batch, module: ir.Module, number: int) -> LoopsPlan:
+        flow = batch.flow_in(module)
+        plan = plan_loops(flow, number, accumulate_in=self._settings.accumulate_in)
+        is_run = AccumulateInPlace.nothing_on(self._target.platform) is None
+        plan = replace(plan, widens_moved=is_run)
+        if plan.parts is not None:
+            return plan  # each device adds up by itself, and sends what it has once
+        values = batch.flow.program.values
+        return plan.rounding([e.number for e in plan.exits if self._is_sent(values[e.number])])
+
+    def _is_sent(self, value: ir.Value) -> bool:
+        """Whether a value of the origin is a product whose sums devices exchange."""
+        found = product_behind(value)
+        return found is not None and self._device_sums.are_sent(found[0])
 
     @functools.cached_property
     def _batch(self) -> _Batch | AccumulatePlan:
@@ -223,7 +239,7 @@ class MicrobatchPlanner:
             if number > 1:
                 module = clone_module(module)
                 with module.context, ir.Location.unknown():
-                    apply_loops(self._loops(batch.flow_in(module), number), SCOPE)
+                    apply_loops(self._loops(batch, module, number), SCOPE)
             self._modelled[number] = predict(module, rules=self._target.memory_rules)
         return self._modelled[number]
 

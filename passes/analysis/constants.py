@@ -14,6 +14,9 @@ from hloom.passes.ir.types import tensor_bytes
 
 _LONGEST_CHAIN = 32
 
+_COMPLEX_ZERO = "dense<(0.000000e+00,0.000000e+00)>"
+"""In a constant's text."""
+
 
 class ConstantValues:
     """Which values of a module are constants, iotas, splats, and light work on these alone."""
@@ -159,3 +162,16 @@ def made_value(value: ir.Value) -> ir.Value:
     while (same := equal_value(value)) is not None:
         value = same
     return value
+
+
+def is_zero_constant(op: ir.Operation) -> bool:
+    """Whether a constant is zero everywhere; one that spells out its elements is none."""
+    if op.name != "stablehlo.constant":
+        return False
+    attribute = walk.readable_attributes(op).get("value")
+    if attribute is None:  # the bindings cannot read dense elements of complex type
+        return _COMPLEX_ZERO in str(op)
+    if not isinstance(attribute, ir.DenseElementsAttr) or not attribute.is_splat:
+        return False
+    element = attribute.get_splat_value()
+    return isinstance(element, ir.FloatAttr | ir.IntegerAttr | ir.BoolAttr) and not element.value

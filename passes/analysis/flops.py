@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 from jax.extend.mlir import ir
-from jax.extend.mlir.dialects import stablehlo
+from jax.extend.mlir.dialects import chlo, stablehlo
 
 from hloom.passes.ir import walk
 from hloom.passes.ir.op_facts import FlopRule
@@ -122,8 +122,17 @@ def _dot_general(op: ir.Operation) -> float:
 
 
 def _dot(op: ir.Operation) -> float:
-    """Also of a ragged product: each row is multiplied by the matrix of one group."""
     return float(math.prod(_shape(op.results[0])) * _shape(op.operands[0])[-1])
+
+
+def _ragged_dot(op: ir.Operation) -> float:
+    """What is needed: each row is multiplied for one group. XLA's own does every group's work."""
+    numbers = chlo.RaggedDotDimensionNumbers(op.attributes["ragged_dot_dimension_numbers"])
+    left, out = _shape(op.operands[0]), math.prod(_shape(op.results[0]))
+    contracted = math.prod(left[axis] for axis in numbers.lhs_contracting_dimensions)
+    summed = set(numbers.lhs_ragged_dimensions) & set(numbers.lhs_contracting_dimensions)
+    groups = _shape(op.operands[2])[-1] if summed else 1
+    return float(out * contracted) / max(groups, 1)
 
 
 def _convolution(op: ir.Operation) -> float:
@@ -181,7 +190,7 @@ RULES: dict[FlopRule, Callable[[ir.Operation, TensorSizes], float]] = {
     FlopRule.DOT_GENERAL: _product(_dot_general),
     FlopRule.FFT: _fft,
     FlopRule.MAP: _map,
-    FlopRule.RAGGED_DOT: _product(_dot),
+    FlopRule.RAGGED_DOT: _product(_ragged_dot),
     FlopRule.REDUCE: _reduce,
     FlopRule.REDUCE_WINDOW: _reduce_window,
     FlopRule.SCATTER: _scatter,

@@ -27,6 +27,7 @@ DEFAULT = "fit"
 
 _OWN = {
     "accumulate": "hloom.passes.accumulate:Accumulate",
+    "accumulate-in-place": "hloom.passes.accumulate_in_place:AccumulateInPlace",
     "barriers": "hloom.passes.barriers:Barriers",
     "capture": "hloom.passes.capture:Capture",
     "chunk": "hloom.passes.chunk:Chunk",
@@ -37,6 +38,7 @@ _OWN = {
     "inline": "hloom.passes.inline:Inline",
     "offload": "hloom.passes.offload:Offload",
     "one-hot": "hloom.passes.one_hot:OneHot",
+    "ragged": "hloom.passes.ragged:Ragged",
     "remat": "hloom.passes.remat:Remat",
     "split-loop": "hloom.passes.split_loop:SplitLoop",
     "undo-checkpoint": "hloom.passes.undo_checkpoint:UndoCheckpoint",

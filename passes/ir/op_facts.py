@@ -220,6 +220,8 @@ class OpFacts:
       synchronizes: each result depends on an operand of every member of its replica group.
       no_capture: why a CUDA graph never holds it, for people; None where one may.
       flow: how its results depend on one dimension of its operands.
+      widens: its result may be of a wider floating-point type: of the same sum, rounded less. XLA
+        then adds it to another value inside of its kernel.
     """
 
     category: Category = Category.OTHER
@@ -233,6 +235,7 @@ class OpFacts:
     synchronizes: bool = False
     no_capture: str | None = None
     flow: FlowRule = FlowRule.WHOLE
+    widens: bool = False
 
     @property
     def is_constant(self) -> bool:

@@ -221,8 +221,8 @@ _GROUPS: tuple[_Rows, ...] = (
     _kernel("batch_norm_grad", 16, fuses_operands=True),
     _product("convolution", FlopRule.CONVOLUTION, no_capture=_LIBRARY),
     _product("dot", FlopRule.DOT),
-    _product("dot_general", FlopRule.DOT_GENERAL),
-    _product("ragged_dot", FlopRule.RAGGED_DOT, dialect="chlo"),
+    _product("dot_general", FlopRule.DOT_GENERAL, widens=True),
+    _product("ragged_dot", FlopRule.RAGGED_DOT, dialect="chlo", widens=True),
     # Exchanges between devices.
     *(
         _rows(name, Category.COLLECTIVE, synchronizes=True, flow=FlowRule(name))

@@ -9,7 +9,6 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
 from hloom.passes.analysis.dimension_flow.flow import Combine
-from hloom.passes.ir.types import element_bits
 from hloom.passes.ir.while_rewriter import zeros
 
 COMBINES: Mapping[Combine, Callable[..., ir.Value]] = {
@@ -56,41 +55,3 @@ def _integer(element: ir.IntegerType, combine: Combine) -> ir.Attribute:
     if width == 1:
         return ir.BoolAttr.get(bool(number))
     return ir.IntegerAttr.get(element, number)
-
-
-def term_in(made: ir.Value, type_: ir.Type) -> ir.Value:
-    """A term in the type of its accumulator.
-
-    A matrix product that nothing else reads is made in that type, which is its own sum unrounded:
-    the GPU then adds it to the accumulator inside of the product, and no term is in memory.
-    """
-    product = _product_behind(made)
-    if product is not None:
-        tensor, wanted = ir.RankedTensorType(product.type), ir.RankedTensorType(type_)
-        if _is_wider(wanted.element_type, tensor.element_type):
-            product.set_type(ir.RankedTensorType.get(tensor.shape, wanted.element_type))
-            return product
-    return made if made.type == type_ else stablehlo.convert(type_, made)
-
-
-def _product_behind(made: ir.Value) -> ir.Value | None:
-    """The product that a term is, or is converted from, where nothing else reads it."""
-    op = _maker(made)
-    if op is None or len(list(made.uses)):
-        return None
-    if op.name == "stablehlo.convert":
-        [made] = op.operands
-        op = _maker(made)
-        if op is None or len(list(made.uses)) > 1:
-            return None
-    return made if op.name == "stablehlo.dot_general" else None
-
-
-def _maker(value: ir.Value) -> ir.Operation | None:
-    return None if isinstance(value.owner, ir.Block) else value.owner.operation
-
-
-def _is_wider(wide: ir.Type, element: ir.Type) -> bool:
-    if not (isinstance(wide, ir.FloatType) and isinstance(element, ir.FloatType)):
-        return False
-    return (element_bits(wide) or 0) > (element_bits(element) or 0)

@@ -45,6 +45,8 @@ class LoopExit:
       element: the element type that it has in the loop's carry.
       sent: the element type in which devices that have a term each would combine them: that of the
         value before it is converted to a wider one.
+      rounds: a term that is a product is rounded to its own type before it is added, as devices
+        send it. Else it is made in the accumulator's.
     """
 
     number: int
@@ -54,6 +56,7 @@ class LoopExit:
     leaves: Leaves
     element: ir.Type
     sent: ir.Type
+    rounds: bool = False
 
     def __str__(self) -> str:
         text = f"{self.type}, {self.leaves}"

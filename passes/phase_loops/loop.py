@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
+from hloom.passes.accumulate_in_place.terms import product_terms
 from hloom.passes.analysis.dimension_flow.flow import Combine
-from hloom.passes.phase_loops.accumulators import COMBINES, identity, term_in
+from hloom.passes.analysis.loops.counted import defining_op
+from hloom.passes.phase_loops.accumulators import COMBINES, identity
 from hloom.passes.phase_loops.body import ChunkWriter
 from hloom.passes.phase_loops.leaving import Leaves, LoopExit
 from hloom.passes.phase_loops.plan import LoopsPlan, PhaseLoop
@@ -49,6 +51,7 @@ class LoopWriter:
         if self.plan.rest:
             start = scalar(_index(), self.plan.trips * self.plan.length)
             carried = self._chunk(start, self.plan.rest, carried)
+            self._add_in_place(carried)
         return [
             stablehlo.reshape(self._whole_type(found), value)
             if found.leaves is Leaves.STACKED and value.type != self._whole_type(found)
@@ -74,6 +77,7 @@ class LoopWriter:
             start = count if length == 1 else stablehlo.multiply(count, scalar(index, length))
             returned = self._chunk(start, length, carried)
             stablehlo.ReturnOp([stablehlo.add(count, scalar(index, 1)), *returned])
+        self._add_in_place(returned)
         return [*made.results][1:]
 
     def _start(self, found: LoopExit) -> ir.Value:
@@ -104,6 +108,19 @@ class LoopWriter:
             for found, before in zip(self.loop.exits, carried, strict=True)
         ]
 
+    def _add_in_place(self, carried: Sequence[ir.Value]) -> None:
+        """Makes the terms that are products in the types of their sums, once all is written.
+
+        A product is its own sum, unrounded, and no term is in memory: XLA adds it to the
+        accumulator inside of the product.
+        """
+        for found, total in zip(self.loop.exits, carried, strict=True):
+            op = defining_op(total)
+            if op is None or found.flow.combine is not Combine.SUM or found.rounds:
+                continue
+            for term in product_terms(op, moved=self.plan.widens_moved):
+                term.widen()
+
 
 def _carry(found: LoopExit, made: ir.Value, before: ir.Value, chunk: ChunkStart) -> ir.Value:
     if found.leaves is Leaves.SAME:
@@ -111,7 +128,8 @@ def _carry(found: LoopExit, made: ir.Value, before: ir.Value, chunk: ChunkStart)
     if found.flow.layout is not None:
         return write_chunk(before, made, chunk.own(found.flow.layout), chunk)
     assert found.flow.combine is not None
-    return COMBINES[found.flow.combine](before, term_in(made, before.type))
+    term = made if made.type == before.type else stablehlo.convert(before.type, made)
+    return COMBINES[found.flow.combine](before, term)
 
 
 def _index() -> ir.Type:

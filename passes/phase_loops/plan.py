@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
 
 from jax.extend.mlir import ir
 
@@ -51,6 +51,8 @@ class LoopsPlan:
       loops: one for each phase.
       gone: operations that the loops replace, in the order of the program.
       parts: the devices that run the loops each by itself; None where XLA divides the loops.
+      widens_moved: a product is made in the type of its accumulator also where the term is its
+        transpose, or it in another shape.
     """
 
     program: LoopProgram
@@ -60,6 +62,7 @@ class LoopsPlan:
     loops: tuple[PhaseLoop, ...]
     gone: tuple[FlowNode, ...]
     parts: DeviceParts | None
+    widens_moved: bool = False
 
     @property
     def flow(self) -> DimensionFlow:
@@ -81,6 +84,17 @@ class LoopsPlan:
             tuple(found.number for found in self.exits),
             tuple(node.number for node in self.gone),
         )
+
+    def rounding(self, exits: Collection[int]) -> LoopsPlan:
+        """The plan with products that are rounded to their own type, of some values by number."""
+        loops = tuple(
+            replace(
+                loop,
+                exits=tuple(replace(found, rounds=found.number in exits) for found in loop.exits),
+            )
+            for loop in self.loops
+        )
+        return replace(self, loops=loops)
 
     def summary(self) -> str:
         """E.g. "2 loops of 4 chunks of 16"."""

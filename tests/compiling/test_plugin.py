@@ -246,8 +246,8 @@ print("after")
     assert (
         "hloom.passes.framework.errors.SpecError: JAX_HLOOM='remta': unknown pass 'remta' "
         "(at character 1). "
-        "Did you mean 'remat'? Passes: accumulate, barriers, capture, chunk, cse, fit, "
-        "fold-transposes, free-constants, inline, offload, one-hot, remat, split-loop, "
+        "Did you mean 'remat'? Passes: accumulate, accumulate-in-place, barriers, capture, chunk, "
+        "cse, fit, fold-transposes, free-constants, inline, offload, one-hot, remat, split-loop, "
         "undo-checkpoint, unroll; or 'default', or 'off'. `hloom passes` lists them with their "
         "options.\n"
     ) in result.stderr

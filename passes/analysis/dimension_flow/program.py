@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from jax.extend.mlir import ir
 
+from hloom.passes.analysis.constants import is_zero_constant
 from hloom.passes.analysis.flops import operation_flops
 from hloom.passes.analysis.loops.counted import constant_int, upward_count
 from hloom.passes.ir import walk
@@ -215,7 +216,7 @@ class FlowProgram:
 
     def _makes_zeros(self, op: ir.Operation, rule: FlowRule, operands: tuple[int, ...]) -> bool:
         if op.name == "stablehlo.constant":
-            return _is_zero(op)
+            return is_zero_constant(op)
         return rule in KEEPS_ZEROS and self.zeros.issuperset(operands)
 
 
@@ -270,12 +271,3 @@ def has_effects(op: ir.Operation) -> bool:
         side_effect = walk.readable_attributes(op).get("has_side_effect")
         return isinstance(side_effect, ir.BoolAttr) and side_effect.value
     return category is Category.CALL and mark_name(op) is not None
-
-
-def _is_zero(op: ir.Operation) -> bool:
-    """Whether a constant is zero everywhere; one that spells out its elements is none."""
-    attribute = walk.readable_attributes(op).get("value")
-    if not isinstance(attribute, ir.DenseElementsAttr) or not attribute.is_splat:
-        return False
-    element = attribute.get_splat_value()
-    return isinstance(element, ir.FloatAttr | ir.IntegerAttr | ir.BoolAttr) and not element.value

@@ -1,19 +1,20 @@
-"""What XLA's partitioner gathers for those who read it: parameters, and the indices of gathers.
+"""What devices exchange: what XLA's partitioner gathers for those who read it, and sums.
 
 It gathers a value once for all that read it. A clone that reads it behind an optimization barrier,
-or that computes it again, has it gathered once more.
+or that computes it again, has it gathered once more. Sums over devices are done together, as far as
+none of them is waited for.
 """
 
 from __future__ import annotations
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.block_graph import BlockGraph
+from hloom.passes.analysis.block_graph import FROM_OUTSIDE, BlockGraph
 from hloom.passes.analysis.loops.counted import defining_op
 from hloom.passes.analysis.purity import is_cheap
 from hloom.passes.analysis.sharding_constraints import is_split_argument
 from hloom.passes.ir.mesh import is_partitioned
-from hloom.passes.ir.op_facts import Category
+from hloom.passes.ir.op_facts import Category, Kind
 from hloom.passes.ir.ops import facts_of
 
 _FARTHEST = 8
@@ -32,24 +33,27 @@ def is_parameter(value: ir.Value) -> bool:
     return False
 
 
+def is_gathered(value: ir.Value) -> bool:
+    """Whether the partitioner of a sharded program may gather a value for those who read it."""
+    return is_parameter(value) or _is_integer(value)
+
+
 def gathered_for_both(graph: BlockGraph, border: int) -> frozenset[int]:
     """The values of a sharded block that stay gathered from before the border to behind it.
 
-    They are what gathers and scatters on both sides read as indices, and one parameter: the one
+    They are integers, which become the indices of gathers and scatters, and one parameter: the one
     that products before the border read last, if products behind it read it too, as they read the
     loss head's. To gather that again would make room for no other parameter, so FSDP too leaves the
     last layer's gathered. Values are indices into the graph.
     """
     if not graph.ops or not is_partitioned(graph.ops[0]):
         return frozenset()
-    categories = [facts_of(name).category for name in graph.names]
     found = {
         value
         for value, users in enumerate(graph.users)
-        if {Category.INDEXED} == {categories[user] for user in users}
-        and users[0] < border <= users[-1]
-        and _is_integer(graph.values[value])
+        if users and users[0] < border <= users[-1] and _is_integer(graph.values[value])
     }
+    categories = [facts_of(name).category for name in graph.names]
     for position in range(border - 1, -1, -1):
         if categories[position] is not Category.CONTRACTION:
             continue
@@ -61,6 +65,19 @@ def gathered_for_both(graph: BlockGraph, border: int) -> frozenset[int]:
     return frozenset(found)
 
 
+def may_be_summed(graph: BlockGraph, value: int) -> bool:
+    """Whether a value may be a sum over devices: a reduction's result in a sharded program."""
+    producer = graph.producers[value]
+    return (
+        producer != FROM_OUTSIDE
+        and graph.kinds[producer] is Kind.REDUCTION
+        and is_partitioned(graph.ops[producer])
+    )
+
+
 def _is_integer(value: ir.Value) -> bool:
+    """Booleans are none: they are masks."""
     type_ = value.type
-    return isinstance(type_, ir.RankedTensorType) and isinstance(type_.element_type, ir.IntegerType)
+    if not isinstance(type_, ir.RankedTensorType):
+        return False
+    return isinstance(type_.element_type, ir.IntegerType) and type_.element_type.width > 1

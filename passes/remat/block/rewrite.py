@@ -11,9 +11,10 @@ from jax.extend.mlir.dialects import stablehlo
 from hloom.passes.analysis.purity import may_go
 from hloom.passes.ir.clone import remap_operands
 from hloom.passes.ir.locations import rematerialized
+from hloom.passes.ir.mesh import is_partitioned
 from hloom.passes.ir.walk import operations
 from hloom.passes.ir.while_rewriter import Replacements
-from hloom.passes.remat.block.gathered import is_parameter
+from hloom.passes.remat.block.gathered import is_gathered
 from hloom.passes.remat.block.plan import BlockPlan, CloneGroup
 
 
@@ -37,12 +38,13 @@ def apply_block(plan: BlockPlan, replaced: Replacements) -> None:
 def _read_beside(group: CloneGroup, cloned: Collection[ir.Value]) -> set[ir.Value]:
     """The group's leaves that its clones read as they are, as no barrier makes XLA gather them.
 
-    They are parameters that no clone reads alone: a clone is kept apart from the original, and
-    waits, by any other operand that comes from a barrier. ``cloned`` are the values with clones.
+    They are values of a sharded program that no clone reads alone: a clone is kept apart from the
+    original, and waits, by any other operand that comes from a barrier. ``cloned`` are the values
+    with clones.
     """
-    beside = {leaf for leaf in group.leaves if is_parameter(leaf)}
-    if not beside:
-        return beside
+    if not is_partitioned(group.before):
+        return set()
+    beside = {leaf for leaf in group.leaves if is_gathered(leaf)}
     apart = {*group.leaves, *cloned} - beside
     for op in group.cloned:
         if apart.isdisjoint(op.operands):

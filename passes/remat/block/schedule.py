@@ -15,6 +15,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from hloom.passes.remat.block.gathered import may_be_summed
 from hloom.passes.remat.block.values import ForwardValues, Window
 
 _FARTHEST_GATE = 64
@@ -189,6 +190,7 @@ class CloneSchedule:
             and value not in leaves
             and value not in self.forward.stacks
             and not self.forward.constant[value]
+            and not may_be_summed(graph, value)
             and (later := [user for user in graph.users[value] if start <= user < end])
         }
         gate = None

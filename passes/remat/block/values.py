@@ -13,7 +13,7 @@ from hloom.passes.analysis.block_graph import FROM_OUTSIDE, BlockGraph
 from hloom.passes.analysis.purity import is_table
 from hloom.passes.ir.op_facts import Kind
 from hloom.passes.remat.block.borders import Borders
-from hloom.passes.remat.block.gathered import gathered_for_both
+from hloom.passes.remat.block.gathered import gathered_for_both, may_be_summed
 from hloom.passes.remat.budget.pricing import NEVER, Pricing, Rates
 
 
@@ -133,6 +133,7 @@ class ForwardValues:
             and value not in self.stacks
             and not self.constant[value]
             and graph.size(value) > 0
+            and not may_be_summed(graph, value)
         )
 
     @functools.cached_property

@@ -15,12 +15,17 @@ from jax.extend.mlir.dialects import stablehlo
 
 from hloom.passes.analysis.block_graph import FROM_OUTSIDE, BlockGraph
 from hloom.passes.ir.clone import remap_operands
+from hloom.passes.remat.block.gathered import may_be_summed
 
 _LEAST_BYTES = 2**20
 """A value has to be this large to be worth a barrier."""
 
 _SMALLER = 2
 """A result is worth its place if what it is computed from is this many times as large."""
+
+_LARGE_SHARE = 8
+"""A sum over devices that is waited for is not done together with others. It is worth that if what
+can be dropped is this part of the largest value, or more."""
 
 
 def wait_before(loops: Iterable[ir.Operation]) -> None:
@@ -67,6 +72,7 @@ def _early(position: int, graph: BlockGraph) -> list[int]:
     dropped = [0] * position
     """By operation, the largest value that can be dropped once it has run."""
     early: list[int] = []
+    largest = max(map(graph.size, range(len(graph.values))))
     for place in range(position):
         if place in needed or not graph.operands[place]:
             continue
@@ -84,6 +90,7 @@ def _early(position: int, graph: BlockGraph) -> list[int]:
             and graph.users[value][-1] > position
             and graph.sizes[value] is not None
             and dropped[place] >= max(_SMALLER * graph.size(value), _LEAST_BYTES)
+            and (dropped[place] * _LARGE_SHARE >= largest or not may_be_summed(graph, value))
         ]
     return early
 

@@ -27,9 +27,10 @@ pytestmark = DUMP_MARKS
         ({"HLOOM_DUMP_TO": "d", "HLOOM_DUMP_STEPS": "3-7"}, f"HLOOM_DUMP_STEPS='3-7': {WANTED}"),
         (
             {"HLOOM_DUMP_TO": "d", "HLOOM_DUMP_PASSES": "touhc"},
-            "HLOOM_DUMP_PASSES: there is no pass 'touhc'; wanted some of accumulate, barriers, "
-            "capture, chunk, cse, fit, fold-transposes, free-constants, inline, needs-touch, "
-            "offload, one-hot, remat, replace-two, split-loop, touch, undo-checkpoint, unroll. "
+            "HLOOM_DUMP_PASSES: there is no pass 'touhc'; wanted some of accumulate, "
+            "accumulate-in-place, barriers, capture, chunk, cse, fit, fold-transposes, "
+            "free-constants, inline, needs-touch, offload, one-hot, remat, replace-two, "
+            "split-loop, touch, undo-checkpoint, unroll. "
             "Did you mean 'touch'?",
         ),
         (

@@ -82,6 +82,7 @@ def test_columns_agree() -> None:
         assert not facts.is_fusible or facts.kind is Kind.CHEAP, name
         assert not facts.light or facts.is_fusible or facts.is_constant, name
         assert not facts.is_product or facts.category is Category.CONTRACTION, name
+        assert not facts.widens or facts.is_product, name
         assert not facts.synchronizes or facts.communicates, name
         assert not facts.branches or facts.holds_code, name
         if facts.category in (Category.COLLECTIVE, Category.HOST_TRANSFER, Category.OTHER):

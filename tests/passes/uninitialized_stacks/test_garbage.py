@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jax.extend.mlir import ir
-from support.garbage import GarbageStacks
 from support.programs import normal, weights
+from support.programs.garbage import GarbageStacks
 from support.random_programs import ROWS, WIDTH, Step, gradient, interpret, programs
 from support.remat_runs import assert_same, plain
 from support.scan_programs import SCANS

@@ -1,0 +1,34 @@
+// Products of rows in groups become loops over tiles, each of one group.
+// RUN: hloom-opt %s -p "ragged{loops=all rows=16}" | filecheck %s
+
+// 64 rows of 4 groups, 16 to a tile: at most 7 tiles. Rows of others stay as they are.
+// CHECK-LABEL: func.func public @rows
+// CHECK-DAG:     %[[NOTHING:.*]] = stablehlo.broadcast_in_dim %{{.*}}, dims = [] : (tensor<f32>) -> tensor<64x16xf32>
+// CHECK:         %[[LOOP:.*]]:2 = stablehlo.while(%[[TILE:.*]] = %{{.*}}, %[[OUT:.*]] = %[[NOTHING]])
+// CHECK:           stablehlo.constant dense<7> : tensor<i32>
+// CHECK:           %[[ROWS:.*]] = stablehlo.dynamic_slice %arg0, {{.*}} sizes = [16, 8]
+// CHECK:           %[[PART:.*]] = stablehlo.dynamic_slice %arg1, {{.*}} sizes = [1, 8, 16]
+// CHECK-NEXT:      %[[MATRIX:.*]] = stablehlo.reshape %[[PART]]
+// CHECK:           %[[MADE:.*]] = stablehlo.dot_general %[[ROWS]], %[[MATRIX]], contracting_dims = [1] x [0]
+// CHECK:           %[[BEFORE:.*]] = stablehlo.dynamic_slice %[[OUT]], {{.*}} sizes = [16, 16]
+// CHECK:           %[[AFTER:.*]] = stablehlo.select %{{.*}}, %[[MADE]], %[[BEFORE]]
+// CHECK:           stablehlo.dynamic_update_slice %[[OUT]], %[[AFTER]]
+// CHECK:         return %[[LOOP]]#1
+func.func public @rows(%x: tensor<64x8xf32>, %w: tensor<4x8x16xf32>, %sizes: tensor<4xi32>) -> tensor<64x16xf32> {
+  %0 = "chlo.ragged_dot"(%x, %w, %sizes) <{precision_config = [#chlo<precision DEFAULT>, #chlo<precision DEFAULT>], ragged_dot_dimension_numbers = #chlo.ragged_dot<lhs_contracting_dimensions = [1], rhs_contracting_dimensions = [1], lhs_ragged_dimensions = [0], rhs_group_dimensions = [0]>}> : (tensor<64x8xf32>, tensor<4x8x16xf32>, tensor<4xi32>) -> tensor<64x16xf32>
+  return %0 : tensor<64x16xf32>
+}
+
+// Sums over the rows of each group. A sum in bfloat16 is carried in float32 until its group ends.
+// CHECK-LABEL: func.func public @sums
+// CHECK:         %[[LOOP:.*]]:3 = stablehlo.while({{.*}}, %[[OUT:.*]] = %{{.*}}, %[[SUM:.*]] = %{{.*}}) : tensor<i32>, tensor<4x8x16xbf16>, tensor<8x16xf32>
+// CHECK-COUNT-2:   stablehlo.select %{{.*}} : tensor<16x{{8|16}}xi1>
+// CHECK:           %[[MADE:.*]] = stablehlo.dot_general %{{.*}}, contracting_dims = [0] x [0], {{.*}} -> tensor<8x16xf32>
+// CHECK:           %[[KEPT:.*]] = stablehlo.select %{{.*}}, %{{.*}}, %[[SUM]]
+// CHECK:           %[[TOTAL:.*]] = stablehlo.add %[[KEPT]], %[[MADE]]
+// CHECK:           stablehlo.convert %[[TOTAL]] : (tensor<8x16xf32>) -> tensor<8x16xbf16>
+// CHECK:         return %[[LOOP]]#1
+func.func public @sums(%x: tensor<64x8xbf16>, %y: tensor<64x16xbf16>, %sizes: tensor<4xi32>) -> tensor<4x8x16xbf16> {
+  %0 = "chlo.ragged_dot"(%x, %y, %sizes) <{precision_config = [#chlo<precision DEFAULT>, #chlo<precision DEFAULT>], ragged_dot_dimension_numbers = #chlo.ragged_dot<lhs_contracting_dimensions = [0], rhs_contracting_dimensions = [0], lhs_ragged_dimensions = [0]>}> : (tensor<64x8xbf16>, tensor<64x16xbf16>, tensor<4xi32>) -> tensor<4x8x16xbf16>
+  return %0 : tensor<4x8x16xbf16>
+}

@@ -1,0 +1,146 @@
+"""Add matrix products to wider sums inside of the product, unrounded.
+
+A product of bfloat16 matrices adds up in float32 and rounds what it made to bfloat16. Where that is
+converted to float32 again and added to a sum, as gradients of microbatches are, the rounding is a
+loss, and the addition a kernel that reads the product back.
+
+Before::
+
+    %d = stablehlo.dot_general %x, %g  : (tensor<8x4xbf16>, tensor<8x9xbf16>) -> tensor<4x9xbf16>
+    %t = stablehlo.transpose %d        : tensor<9x4xbf16>
+    %f = stablehlo.convert %t          : tensor<9x4xf32>
+    %next = stablehlo.add %sum, %f     : tensor<9x4xf32>
+
+After::
+
+    %d = stablehlo.dot_general %x, %g  : (tensor<8x4xbf16>, tensor<8x9xbf16>) -> tensor<4x9xf32>
+    %t = stablehlo.transpose %d        : tensor<9x4xf32>
+    %next = stablehlo.add %sum, %t     : tensor<9x4xf32>
+
+XLA then reads and writes the sum in the product's kernel (cuBLAS's beta, Triton's epilogue), in
+place where the sum is a loop's carry, and the product is not in memory. The operands stay what they
+are, and so does the work.
+
+**Results change**: they are what the same program gives with ``preferred_element_type=float32``,
+which is nearer to the exact sum. So the pass is in no default pipeline. `accumulate` does this to
+the sums that it makes (`passes/phase_loops`).
+
+**What stays**: a product with another reader, for it would be in memory in the wider type; one
+whose algorithm adds up in a narrower type than the sum's, and sums in float64, which no product of
+narrower types has; a conversion that rounds; shapes that are dynamic. In a program that is sharded
+over devices a product stays whose sum they exchange (`devices`), which would be of more bytes.
+Sums of integers wrap where they are made, so that these are another result in a wider type.
+
+**Not on a CPU.** XLA does products of bfloat16 in float32 there and leaves the rounding out by
+itself. What it cannot run, in jax 0.10.2 and 0.12.0.1, is a product that has a result of float32,
+sums over two axes, as gradients with a batch and a sequence do, and is transposed: "Unsupported
+element type for DotThunk::Execute: BF16 x BF16 = F32".
+
+Source: the match is the inverse of what JAX writes for a gradient's ``astype``; XLA's GemmRewriter
+and Triton fusions take ``add(dot, accumulator)`` of one type only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jax.extend.mlir import ir
+
+from hloom.passes.accumulate_in_place.devices import DeviceSums
+from hloom.passes.accumulate_in_place.terms import ProductTerm, product_terms
+from hloom.passes.framework.base import Decision, Pass, Target
+from hloom.passes.framework.text import pluralize
+from hloom.passes.inline import Inline
+from hloom.passes.ir import walk
+from hloom.passes.ir.locations import operation_name, source_line
+
+
+@dataclass(frozen=True)
+class WidenedProduct:
+    """A product that is made in the type of a sum.
+
+    Attributes:
+      id: of the decision.
+      term: the product, and what lies between it and the sum.
+    """
+
+    id: str
+    term: ProductTerm
+
+    @property
+    def description(self) -> str:
+        product = self.term.product
+        name, line = operation_name(product.location), source_line(product.location)
+        text = f"{name or product.name} : {product.results[0].type} in {self.term.wider}"
+        return f"{text}, {line}" if line else text
+
+
+@dataclass(frozen=True)
+class AccumulateInPlacePlan:
+    """The products that are made in a wider type, in the order of the program.
+
+    Attributes:
+      products: these.
+      sent: products that stay, because devices exchange their sums.
+    """
+
+    products: tuple[WidenedProduct, ...]
+    sent: int = 0
+
+    @property
+    def empty(self) -> bool:
+        return not self.products
+
+    def effect(self) -> str:
+        return f"{pluralize(len(self.products), 'product')} added in place"
+
+    def summary(self) -> str:
+        text = self.effect()
+        return f"{text}, {self.sent} left, whose sums devices exchange" if self.sent else text
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "products": [{"id": one.id, "product": one.description} for one in self.products],
+            "sent": self.sent,
+        }
+
+    def decisions(self) -> tuple[Decision, ...]:
+        return tuple(Decision(one.id, one.description) for one in self.products)
+
+    def restricted_to(self, ids: Collection[str]) -> AccumulateInPlacePlan:
+        kept = tuple(one for one in self.products if one.id in ids)
+        return AccumulateInPlacePlan(kept, self.sent)
+
+
+@dataclass(frozen=True)
+class AccumulateInPlace(Pass):
+    """Add products to wider sums inside of the product."""
+
+    name: ClassVar[str] = "accumulate-in-place"
+    summary: ClassVar[str] = "add products to wider sums inside of the product, unrounded"
+    example: ClassVar[str] = "accumulate-in-place"
+    requires: ClassVar[tuple[type[Pass], ...]] = (Inline,)
+    not_on: ClassVar[Mapping[str, str]] = {
+        "cpu": "XLA adds products of bfloat16 up unrounded there, and cannot run all of those that "
+        "have a result of float32"
+    }
+
+    def plan(self, module: ir.Module, target: Target) -> AccumulateInPlacePlan:
+        devices = DeviceSums(module)
+        found: list[WidenedProduct] = []
+        sent = 0
+        for op in walk.operations(module.operation):
+            if op.name != "stablehlo.add":
+                continue
+            for term in product_terms(op):
+                if devices.are_sent(term.product) or devices.are_moved(term, op):
+                    sent += 1
+                else:
+                    found.append(WidenedProduct(f"product-{len(found)}", term))
+        return AccumulateInPlacePlan(tuple(found), sent)
+
+    def apply(self, plan: AccumulateInPlacePlan) -> None:
+        for one in plan.products:
+            one.term.widen()

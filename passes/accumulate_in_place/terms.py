@@ -1,0 +1,132 @@
+"""Terms of sums that are matrix products, and how they are made in a wider type.
+
+A product adds up in float32 and rounds its sum to the type of its result. Where it is added to
+a wider value it need not round: what it made goes into the other sum as it is. What lies between,
+a transpose, a reshape or a conversion, changes no element and is done in the wider type.
+
+Which products can do that is in the table of operations (`OpFacts.widens`): another one needs
+nothing but its row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo
+
+from hloom.passes.analysis.loops.counted import defining_op
+from hloom.passes.ir import walk
+from hloom.passes.ir.ops import facts_of
+from hloom.passes.ir.types import element_bits
+
+_CONVERT = "stablehlo.convert"
+_SAME_ELEMENTS = frozenset({_CONVERT, "stablehlo.reshape", "stablehlo.transpose"})
+_ALGORITHM = "algorithm"
+_SUMS = (ir.F16Type, ir.BF16Type, ir.F32Type)
+"""What a product can round its sum to: it has no more than float32. For float64 it would be done
+in float64, which is other work."""
+
+
+@dataclass(frozen=True)
+class ProductTerm:
+    """A term that is a product.
+
+    Attributes:
+      product: the product.
+      between: what makes the term of it, the first one first.
+      wider: the element type that the product is to be made in.
+    """
+
+    product: ir.Operation
+    between: tuple[ir.Operation, ...]
+    wider: ir.Type
+
+    def widen(self) -> None:
+        """Makes the product in the wider type, and what lies between; conversions are erased."""
+        for op in (self.product, *self.between):
+            [result] = op.results
+            if op.name == _CONVERT:
+                result.replace_all_uses_with(op.operands[0])
+                op.erase()
+            else:
+                shape = ir.RankedTensorType(result.type).shape
+                result.set_type(ir.RankedTensorType.get(shape, self.wider))
+
+
+def product_terms(sum_: ir.Operation, *, moved: bool = True) -> tuple[ProductTerm, ...]:
+    """The terms of an addition that are products which can be made in its type.
+
+    Without ``moved`` only those that nothing but conversions lies behind.
+    """
+    wider = _element(sum_.results[0])
+    terms = (_product_term(operand, wider, sum_.block) for operand in sum_.operands)
+    found = tuple(term for term in terms if term is not None)
+    if moved:
+        return found
+    return tuple(term for term in found if all(op.name == _CONVERT for op in term.between))
+
+
+def _product_term(value: ir.Value, wider: ir.Type, block: ir.Block) -> ProductTerm | None:
+    """The product that a value is, where it can be made in a wider element type; else None.
+
+    Nothing else may read the product or what lies between. All of it stands in the block of the
+    addition: a product before a loop is no term that the loop makes.
+    """
+    found = product_behind(value)
+    if found is None:
+        return None
+    product, between = found
+    made = (product, *between)
+    if not all(op.block == block and _has_one_reader(op.results[0]) for op in made):
+        return None
+    elements = [_element(op.results[0]) for op in made]
+    # A conversion to a type that is no wider rounds, as the program wants it.
+    if not all(after == before or _is_wider(after, before) for before, after in pairwise(elements)):
+        return None
+    return ProductTerm(product, between, wider) if _can_make(product, wider) else None
+
+
+def product_behind(value: ir.Value) -> tuple[ir.Operation, tuple[ir.Operation, ...]] | None:
+    """The product that a value has the elements of, and what lies between, the first one first."""
+    between: list[ir.Operation] = []
+    while (op := defining_op(value)) is not None:
+        if facts_of(op.name).widens:
+            return op, tuple(reversed(between))
+        if op.name not in _SAME_ELEMENTS:
+            return None
+        between.append(op)
+        value = op.operands[0]
+    return None
+
+
+def _can_make(product: ir.Operation, wider: ir.Type) -> bool:
+    """Whether a product has its sum in a type that is wider than its result."""
+    left, right, *_ = product.operands
+    if not all(isinstance(_element(operand), ir.FloatType) for operand in (left, right)):
+        return False
+    if not isinstance(wider, _SUMS) or not _is_wider(wider, _element(product.results[0])):
+        return False
+    if not ir.RankedTensorType(product.results[0].type).has_static_shape:
+        return False
+    if _ALGORITHM not in walk.attribute_names(product):
+        return True
+    # An algorithm says in what type it adds up: what is wider is not in its sum.
+    summed = stablehlo.DotAlgorithm(product.attributes[_ALGORITHM]).accumulation_type
+    return summed == wider or _is_wider(summed, wider)
+
+
+def _is_wider(wide: ir.Type, narrow: ir.Type) -> bool:
+    if not (isinstance(wide, ir.FloatType) and isinstance(narrow, ir.FloatType)):
+        return False
+    return (element_bits(wide) or 0) > (element_bits(narrow) or 0)
+
+
+def _has_one_reader(value: ir.Value) -> bool:
+    uses = iter(value.uses)
+    return next(uses, None) is not None and next(uses, None) is None
+
+
+def _element(value: ir.Value) -> ir.Type:
+    return ir.ShapedType(value.type).element_type

@@ -1,0 +1,214 @@
+"""Finds ragged products that JAX wrote as dense ones, as it does for CPUs.
+
+There each operand of rows is repeated for every group, with zeros for the rows of others::
+
+    %ends = cumulative sum of %sizes              %starts = %ends, one place on, from 0
+    %mask = %starts <= iota and iota < %ends      // G x M x K
+    %0 = stablehlo.select %mask, broadcast(%rows), 0
+    %1 = stablehlo.dot_general %0, %weights       // contracted along the groups as well
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo
+
+from hloom.passes.analysis.constants import is_zero_constant
+from hloom.passes.analysis.loops.counted import defining_op
+from hloom.passes.ir import walk
+from hloom.passes.ragged.product import Factor, RaggedProduct, checked, factor
+
+_COPIES = ("stablehlo.broadcast_in_dim", "stablehlo.convert", "stablehlo.slice")
+"""Operations that make zeros of zeros."""
+
+
+def of_product(op: ir.Operation) -> RaggedProduct | None:
+    """The ragged product that a dense one stands for; None where it stands for none.
+
+    Raises NotRewrittenError where it does, and cannot be written otherwise.
+    """
+    numbers = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
+    left = _Spread.of(op.operands[0])
+    if left is None or "algorithm" in op.attributes:
+        return None
+    contracting = tuple(numbers.lhs_contracting_dimensions)
+    others = tuple(numbers.rhs_contracting_dimensions)
+    batching = tuple(numbers.lhs_batching_dimensions)
+    other_batching = tuple(numbers.rhs_batching_dimensions)
+    if 0 in contracting and left.rows not in (*contracting, *batching):
+        place = contracting.index(0)
+        right = factor(
+            op.operands[1],
+            _without(others, place),
+            other_batching,
+            None,
+            others[place],
+        )
+        rows = left.factor(_without(contracting, place), batching)
+    elif batching[:1] == (0,) and left.rows in contracting:
+        spread = _Spread.of(op.operands[1])
+        if spread is None or other_batching[:1] != (0,) or spread.sizes != left.sizes:
+            return None
+        if others[contracting.index(left.rows)] != spread.rows:
+            return None
+        rows = left.factor(contracting, batching[1:])
+        right = spread.factor(others, other_batching[1:])
+    else:
+        return None
+    precision = walk.readable_attributes(op).get("precision_config")
+    return checked(RaggedProduct(op, rows, right, left.sizes, precision))
+
+
+def _without(axes: tuple[int, ...], place: int) -> tuple[int, ...]:
+    return axes[:place] + axes[place + 1 :]
+
+
+@dataclass(frozen=True)
+class _Spread:
+    """Rows repeated for every group along a new first axis, with zeros for those of others.
+
+    Attributes:
+      value: the rows.
+      element: what their elements are multiplied as.
+      rows: the axis of the rows, behind that of the groups.
+      sizes: how many rows each group has.
+    """
+
+    value: ir.Value
+    element: ir.Type
+    rows: int
+    sizes: ir.Value
+
+    @classmethod
+    def of(cls, value: ir.Value) -> _Spread | None:
+        element = ir.RankedTensorType(value.type).element_type
+        convert = _made_by(value, "stablehlo.convert")
+        select = _made_by(value if convert is None else convert.operands[0], "stablehlo.select")
+        if select is None:
+            return None
+        mask, kept, dropped = select.operands
+        spread = _made_by(kept, "stablehlo.broadcast_in_dim")
+        if spread is None or not _is_zero(dropped) or _shape(mask) != _shape(kept):
+            return None
+        axes = walk.integers(spread, "broadcast_dimensions")
+        whole = spread.operands[0]
+        if axes != list(range(1, len(axes) + 1)) or _shape(whole) != _shape(kept)[1:]:
+            return None
+        found = _rows_in_groups(mask)
+        return None if found is None else cls(whole, element, *found)
+
+    def factor(self, contracting: tuple[int, ...], batching: tuple[int, ...]) -> Factor:
+        """The rows as they are: without the axis of the groups before theirs."""
+        contracting, batching = (
+            tuple(axis - 1 for axis in axes) for axes in (contracting, batching)
+        )
+        return Factor(self.value, self.element, contracting, batching, self.rows - 1)
+
+
+def _rows_in_groups(mask: ir.Value) -> tuple[int, ir.Value] | None:
+    """The axis and the sizes by which a mask says which rows are of the group of the first axis."""
+    both = _made_by(mask, "stablehlo.and")
+    if both is None:
+        return None
+    after = _comparison(both.operands[0], "LE")
+    before = _comparison(both.operands[1], "LT")
+    if after is None or before is None:
+        return None
+    starts, first = after
+    second, ends = before
+    iota = _made_by(first, "stablehlo.iota")
+    other = _made_by(second, "stablehlo.iota")
+    if iota is None or other is None:
+        return None
+    axis = ir.IntegerAttr(iota.attributes["iota_dimension"]).value
+    if axis == 0 or ir.IntegerAttr(other.attributes["iota_dimension"]).value != axis:
+        return None
+    starts_of_groups, ends_of_groups = (_of_each_group(value) for value in (starts, ends))
+    if starts_of_groups is None or ends_of_groups is None:
+        return None
+    sizes = _summed(ends_of_groups)
+    if sizes is None or not _is_one_place_on(starts_of_groups, ends_of_groups, sizes):
+        return None
+    return axis, sizes
+
+
+def _comparison(value: ir.Value, direction: str) -> tuple[ir.Value, ir.Value] | None:
+    op = _made_by(value, "stablehlo.compare")
+    if op is None or f" {direction}>" not in str(op.attributes["comparison_direction"]):
+        return None
+    return op.operands[0], op.operands[1]
+
+
+def _of_each_group(value: ir.Value) -> ir.Value | None:
+    """The vector that is the same along all axes but the first."""
+    op = _made_by(value, "stablehlo.broadcast_in_dim")
+    if op is None or walk.integers(op, "broadcast_dimensions") != [0]:
+        return None
+    return op.operands[0] if _shape(op.operands[0])[0] == _shape(value)[0] else None
+
+
+def _summed(ends: ir.Value) -> ir.Value | None:
+    """The vector of which this one is the cumulative sum."""
+    op = _made_by(ends, "stablehlo.reduce_window")
+    if op is None or len(op.operands) != 2 or not _is_zero(op.operands[1]):
+        return None
+    [length] = _shape(ends)
+    body = [view.operation.name for view in op.regions[0].blocks[0].operations]
+    as_sum = (
+        body == ["stablehlo.add", "stablehlo.return"]
+        and walk.integers(op, "window_dimensions") == [length]
+        and all(
+            set(walk.integers(op, name, [1])) == {1}
+            for name in ("window_strides", "base_dilations", "window_dilations")
+        )
+        and "padding" in op.attributes
+        and _numbers(op.attributes["padding"]) == [length - 1, 0]
+    )
+    return op.operands[0] if as_sum else None
+
+
+def _is_one_place_on(starts: ir.Value, ends: ir.Value, sizes: ir.Value) -> bool:
+    """Whether each group starts where the one before it ends, and the first one at 0."""
+    op = defining_op(starts)
+    if op is None:
+        return False
+    if op.name == "stablehlo.subtract":
+        return [*op.operands] == [ends, sizes]
+    if op.name != "stablehlo.concatenate" or len(op.operands) != 2:
+        return False
+    first, rest = op.operands
+    cut = _made_by(rest, "stablehlo.slice")
+    length = _shape(ends)[0]
+    return (
+        _shape(first) == [1]
+        and _is_zero(first)
+        and cut is not None
+        and cut.operands[0] == ends
+        and walk.integers(cut, "start_indices") == [0]
+        and walk.integers(cut, "limit_indices") == [length - 1]
+        and walk.integers(cut, "strides") == [1]
+    )
+
+
+def _is_zero(value: ir.Value) -> bool:
+    """Whether a value is made of a constant zero by broadcasts and slices."""
+    op = defining_op(value)
+    while op is not None and op.name in _COPIES:
+        op = defining_op(op.operands[0])
+    return op is not None and is_zero_constant(op)
+
+
+def _made_by(value: ir.Value, name: str) -> ir.Operation | None:
+    op = defining_op(value)
+    return op if op is not None and op.name == name else None
+
+
+def _numbers(attribute: ir.Attribute) -> list[int]:
+    numbers = ir.DenseIntElementsAttr(attribute)
+    return [int(numbers[place]) for place in range(len(numbers))]
+
+
+def _shape(value: ir.Value) -> list[int]:
+    return list(ir.RankedTensorType(value.type).shape)

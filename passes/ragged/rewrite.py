@@ -1,0 +1,234 @@
+"""Writes a ragged product as a loop over tiles of rows, each of one group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo
+
+from hloom.passes.ir.types import element_bits
+from hloom.passes.ir.while_rewriter import zeros
+from hloom.passes.ragged.choice import Tiles
+from hloom.passes.ragged.product import Factor, RaggedMode, RaggedProduct
+from hloom.passes.ragged.table import TileTable, counter, iota, tile_table
+
+
+def write_loop(product: RaggedProduct, tiles: Tiles) -> None:
+    """Replaces the operation that makes the product; what it read is left to be erased."""
+    op = product.op
+    with ir.InsertionPoint(op), op.location:
+        result = _Loop(product, tiles).write()
+    op.results[0].replace_all_uses_with(result)
+    op.erase()
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """The scalars of one tile, from the table of all.
+
+    Attributes:
+      group: the group that it is of.
+      start: its first row; the last tiles begin so early that they end with the rows.
+      low, high: which of its rows are the group's and not done by another tile.
+      is_first: whether the group has no tile before it.
+    """
+
+    group: ir.Value
+    start: ir.Value
+    low: ir.Value
+    high: ir.Value
+    is_first: ir.Value
+
+
+class _Loop:
+    """The loop of one product, at the current insertion point."""
+
+    def __init__(self, product: RaggedProduct, tiles: Tiles) -> None:
+        self._product, self._tiles = product, tiles
+        self._left, self._right = _narrowed(product.left, product.right)
+        self._wide = _sum_element(product.result.element_type)
+        """What the sums of a group are added up in."""
+
+    def write(self) -> ir.Value:
+        product, tiles = self._product, self._tiles
+        table = tile_table(product.sizes, product.rows, tiles.rows, tiles.count)
+        starts = [counter(0), zeros(product.result)[-1].results[0]]
+        if product.mode is RaggedMode.SUM and self._wide != product.result.element_type:
+            starts.append(zeros(self._part_type())[-1].results[0])
+        types = [start.type for start in starts]
+        made = stablehlo.WhileOp(types, starts).operation
+        locations = [made.location] * len(types)
+        condition = made.regions[0].blocks.append(*types, arg_locs=locations)
+        with ir.InsertionPoint(condition):
+            less = stablehlo.ComparisonDirectionAttr.get("LT")
+            stablehlo.ReturnOp(
+                [stablehlo.compare(condition.arguments[0], counter(tiles.count), less)]
+            )
+        body = made.regions[1].blocks.append(*types, arg_locs=locations)
+        with ir.InsertionPoint(body):
+            count, *carried = body.arguments
+            tile = _tile(table, count)
+            if product.mode is RaggedMode.ROWS:
+                carried = [self._rows(tile, carried[0])]
+            else:
+                carried = self._sums(tile, *carried)
+            stablehlo.ReturnOp([stablehlo.add(count, counter(1)), *carried])
+        return made.results[1]
+
+    def _rows(self, tile: _Tile, out: ir.Value) -> ir.Value:
+        """The result with the rows of a tile; the rest of the tile is left as it is."""
+        product, length = self._product, self._tiles.rows
+        axis = product.result_axis
+        type_ = _resized(product.result, axis, length)
+        left = self._slice_rows(self._left, tile)
+        matrix = self._slice_group(self._right, tile)
+        made = self._multiply(left, matrix, type_)
+        kept = _own_rows(tile, length, list(type_.shape), axis)
+        before = _slice(out, axis, tile.start, length)
+        return _update(out, stablehlo.select(kept, made, before), axis, tile.start)
+
+    def _sums(self, tile: _Tile, out: ir.Value, *sums: ir.Value) -> list[ir.Value]:
+        """The result with what the group's tiles come to so far.
+
+        Where it has fewer bits than sums want, that is carried beside it for one group.
+        """
+        # Rows of others are zeros in both operands: what is not finite stays where it is.
+        left, right = (
+            _or_zero(self._slice_rows(each, tile), tile, each.ragged)
+            for each in (self._left, self._right)
+        )
+        made = self._multiply(left, right, self._part_type())
+        part = _resized(self._product.result, 0, 1)
+        if not sums:
+            before = _slice(out, 0, tile.group, 1)
+            after = stablehlo.add(before, stablehlo.reshape(part, made))
+            return [_update(out, after, 0, tile.group)]
+        none = zeros(self._part_type())[-1].results[0]
+        is_first = _broadcast(tile.is_first, list(self._part_type().shape), [])
+        total = stablehlo.add(stablehlo.select(is_first, none, sums[0]), made)
+        after = stablehlo.reshape(part, _converted(total, part.element_type))
+        return [_update(out, after, 0, tile.group), total]
+
+    def _part_type(self) -> ir.RankedTensorType:
+        """What the result has of one group, as it is added up."""
+        return ir.RankedTensorType.get(list(self._product.result.shape)[1:], self._wide)
+
+    def _slice_rows(self, factor: Factor, tile: _Tile) -> ir.Value:
+        assert factor.ragged is not None
+        rows = _slice(factor.value, factor.ragged, tile.start, self._tiles.rows)
+        return _converted(rows, factor.element)
+
+    def _slice_group(self, factor: Factor, tile: _Tile) -> ir.Value:
+        assert factor.group is not None
+        part = _slice(factor.value, factor.group, tile.group, 1)
+        shape = factor.shape
+        del shape[factor.group]
+        type_ = ir.RankedTensorType.get(shape, ir.RankedTensorType(part.type).element_type)
+        return _converted(stablehlo.reshape(type_, part), factor.element)
+
+    def _multiply(self, left: ir.Value, right: ir.Value, type_: ir.Type) -> ir.Value:
+        numbers = stablehlo.DotDimensionNumbers.get(
+            lhs_batching_dimensions=list(self._left.batching),
+            rhs_batching_dimensions=_without(self._right.batching, self._right.group),
+            lhs_contracting_dimensions=list(self._left.contracting),
+            rhs_contracting_dimensions=_without(self._right.contracting, self._right.group),
+        )
+        return stablehlo.dot_general(
+            type_, left, right, numbers, precision_config=self._product.precision
+        )
+
+
+def _narrowed(left: Factor, right: Factor) -> tuple[Factor, Factor]:
+    """Both operands as they are before they were widened alike, where products are exact so.
+
+    JAX widens bfloat16 for GPUs. A product of two such numbers is a float32, so that matrix units
+    that take bfloat16 and add up in float32 give no less.
+    """
+    elements = [ir.RankedTensorType(each.value.type).element_type for each in (left, right)]
+    widened = {str(each.element) for each in (left, right)} == {"f32"}
+    if not widened or elements[0] != elements[1] or str(elements[0]) not in ("bf16", "f16"):
+        return left, right
+    return _as(left, elements[0]), _as(right, elements[1])
+
+
+def _as(factor: Factor, element: ir.Type) -> Factor:
+    return Factor(
+        factor.value, element, factor.contracting, factor.batching, factor.ragged, factor.group
+    )
+
+
+def _sum_element(element: ir.Type) -> ir.Type:
+    """Float32 for narrower floats: a sum of many tiles would lose bits between them."""
+    narrow = isinstance(element, ir.FloatType) and (element_bits(element) or 0) < 32
+    return ir.F32Type.get() if narrow else element
+
+
+def _tile(table: TileTable, count: ir.Value) -> _Tile:
+    """The row of the table at the loop's counter."""
+    return _Tile(
+        *(
+            stablehlo.reshape(
+                ir.RankedTensorType.get([], ir.RankedTensorType(column.type).element_type),
+                _slice(column, 0, count, 1),
+            )
+            for column in (table.groups, table.starts, table.lows, table.highs, table.is_first)
+        )
+    )
+
+
+def _own_rows(tile: _Tile, length: int, shape: list[int], axis: int) -> ir.Value:
+    """Which elements of a tile are in rows of its group, as booleans of a shape."""
+    numbers = iota([length], 0)
+    compare = stablehlo.compare
+    low, high = (_broadcast(each, [length], []) for each in (tile.low, tile.high))
+    ge, lt = (stablehlo.ComparisonDirectionAttr.get(name) for name in ("GE", "LT"))
+    own = stablehlo.and_(compare(numbers, low, ge), compare(numbers, high, lt))
+    return _broadcast(own, shape, [axis])
+
+
+def _or_zero(rows: ir.Value, tile: _Tile, axis: int | None) -> ir.Value:
+    """The rows of a tile, with zeros for those that are not of its group."""
+    type_ = ir.RankedTensorType(rows.type)
+    assert axis is not None
+    own = _own_rows(tile, type_.shape[axis], list(type_.shape), axis)
+    return stablehlo.select(own, rows, zeros(type_)[-1].results[0])
+
+
+def _slice(value: ir.Value, axis: int, start: ir.Value, length: int) -> ir.Value:
+    sizes = list(ir.RankedTensorType(value.type).shape)
+    sizes[axis] = length
+    starts = _starts(len(sizes), axis, start)
+    return stablehlo.dynamic_slice(value, starts, ir.DenseI64ArrayAttr.get(sizes))
+
+
+def _update(value: ir.Value, part: ir.Value, axis: int, start: ir.Value) -> ir.Value:
+    starts = _starts(len(ir.RankedTensorType(value.type).shape), axis, start)
+    return stablehlo.DynamicUpdateSliceOp(value, part, starts).result
+
+
+def _starts(rank: int, axis: int, start: ir.Value) -> Sequence[ir.Value]:
+    zero = counter(0)
+    return [start if number == axis else zero for number in range(rank)]
+
+
+def _broadcast(value: ir.Value, shape: list[int], axes: list[int]) -> ir.Value:
+    type_ = ir.RankedTensorType.get(shape, ir.RankedTensorType(value.type).element_type)
+    return stablehlo.broadcast_in_dim(type_, value, ir.DenseI64ArrayAttr.get(axes))
+
+
+def _converted(value: ir.Value, element: ir.Type) -> ir.Value:
+    type_ = ir.RankedTensorType.get(ir.RankedTensorType(value.type).shape, element)
+    return value if value.type == type_ else stablehlo.convert(type_, value)
+
+
+def _resized(type_: ir.RankedTensorType, axis: int, length: int) -> ir.RankedTensorType:
+    shape = list(type_.shape)
+    shape[axis] = length
+    return ir.RankedTensorType.get(shape, type_.element_type)
+
+
+def _without(axes: Sequence[int], gone: int | None) -> list[int]:
+    """The axes of a value as they are called once one of its axes is gone."""
+    return [axis - 1 if gone is not None and axis > gone else axis for axis in axes]

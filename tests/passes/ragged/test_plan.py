@@ -1,0 +1,202 @@
+"""Which ragged products `ragged` puts in loops, and what it says of those that it leaves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.lax import RaggedDotDimensionNumbers, ragged_dot, ragged_dot_general
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from hloom import targets
+from hloom.passes.analysis.flops import operation_flops
+from hloom.passes.framework.base import Target
+from hloom.passes.framework.pipeline import PassRun, Pipeline
+from hloom.passes.ir import walk
+from hloom.passes.ir.clone import clone_module
+from hloom.passes.ir.types import TensorSizes
+from hloom.passes.ragged import Ragged
+
+
+def shape(*sizes: int, dtype: Any = jnp.bfloat16) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(sizes, dtype)
+
+
+def counts(*sizes: int) -> jax.ShapeDtypeStruct:
+    return shape(*sizes, dtype=jnp.int32)
+
+
+def gradients(x: Any, w: Any, sizes: Any) -> Any:
+    out, pull_back = jax.vjp(lambda x, w: ragged_dot(x, w, sizes), x, w)
+    return out, *pull_back(out)
+
+
+def planned(
+    function: Any, *shapes: Any, target: Target, platform: str = "cuda", spec: str = "ragged"
+) -> PassRun:
+    traced = jax.jit(function).trace(*shapes)
+    module = clone_module(traced.lower(lowering_platforms=(platform,)).compiler_ir())
+    return Pipeline.parse(spec).run(module, target=target).runs[-1]
+
+
+@pytest.mark.parametrize("groups", [8, 64, 256])
+def test_the_work_is_bounded(groups: int) -> None:
+    rows = 8192
+    run = planned(
+        gradients,
+        shape(rows, 1024),
+        shape(groups, 1024, 2048),
+        counts(groups),
+        target=targets.load("h100_sxm"),
+    )
+    assert [loop["mode"] for loop in run.plan["loops"]] == ["rows", "sum", "rows"]
+    for loop in run.plan["loops"]:
+        done = loop["tiles"] * loop["tile_rows"]
+        assert rows <= done <= rows + groups * loop["tile_rows"]
+        assert loop["loop_seconds"] < loop["dense_seconds"]
+
+
+def test_more_groups_have_shorter_tiles() -> None:
+    found = [
+        planned(
+            gradients,
+            shape(8192, 1024),
+            shape(groups, 1024, 2048),
+            counts(groups),
+            target=targets.load("h100_sxm"),
+        ).plan["loops"][0]["tile_rows"]
+        for groups in (8, 256)
+    ]
+    assert found[1] < found[0]
+
+
+def test_small_products_are_left_dense() -> None:
+    run = planned(
+        ragged_dot,
+        shape(256, 64),
+        shape(2, 64, 64),
+        counts(2),
+        target=targets.load("h100_sxm"),
+    )
+    [left] = run.plan["left"]
+    assert run.plan["loops"] == []
+    assert left["reason"].startswith("by the roofline a loop takes ")
+    assert run.summary == f"1 ragged product left: {left['reason']}"
+
+
+def test_tpus_keep_the_kernels_that_they_have() -> None:
+    shapes = shape(8192, 1024), shape(8, 1024, 2048), counts(8)
+    run = planned(gradients, *shapes, target=targets.load("v5p"), platform="tpu")
+    assert [loop["mode"] for loop in run.plan["loops"]] == ["sum"]
+    assert {left["reason"] for left in run.plan["left"]} == {
+        "XLA:TPU has a kernel of its own for it"
+    }
+
+
+def batch_of_groups(x: Any, w: Any, sizes: Any) -> Any:
+    return jax.vmap(ragged_dot)(x, w, sizes)
+
+
+def in_a_batch(x: Any, w: Any, sizes: Any) -> Any:
+    numbers = RaggedDotDimensionNumbers(
+        dot_dimension_numbers=(([2], [1]), ([0], [0])),
+        lhs_ragged_dimensions=[0],
+        rhs_group_dimensions=[],
+    )
+    return ragged_dot_general(x, w, sizes, numbers)
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes", "reason"),
+    [
+        (
+            batch_of_groups,
+            (shape(3, 64, 8), shape(3, 4, 8, 16), counts(3, 4)),
+            "each element of its batch has groups of its own",
+        ),
+        (
+            in_a_batch,
+            (shape(12, 5, 8), shape(12, 8, 16), counts(4)),
+            "its ragged axis is a batch axis, so nothing is multiplied twice",
+        ),
+        (ragged_dot, (shape(0, 8), shape(4, 8, 16), counts(4)), "it is empty"),
+        (ragged_dot, (shape(64, 0), shape(4, 0, 16), counts(4)), "it is empty"),
+    ],
+)
+def test_what_is_left_and_why(function: Any, shapes: Any, reason: str) -> None:
+    run = planned(function, *shapes, target=Target(), spec="ragged{loops=all}")
+    assert run.plan["loops"] == []
+    assert [left["reason"] for left in run.plan["left"]] == [reason]
+
+
+def test_other_products_are_none_of_its_business() -> None:
+    """Masks that are not by the places of rows in groups."""
+
+    def masked(x: Any, w: Any, ends: Any) -> Any:
+        rows = jax.lax.broadcasted_iota(jnp.int32, (4, *x.shape), 1)
+        mask = (rows >= 0) & (rows < ends[:, None, None])
+        return jnp.einsum("gmk,gkn->mn", jnp.where(mask, x[None], 0), w)
+
+    shapes = shape(64, 8), shape(4, 8, 16), counts(4)
+    run = planned(masked, *shapes, target=Target(), platform="cpu", spec="ragged{loops=all}")
+    assert run.plan == {"loops": [], "left": []}
+    assert run.summary == "no ragged product"
+
+
+def test_sharded_programs() -> None:
+    """What the partitioner has yet to split is left; inside of a shard_map it is split."""
+    mesh = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Auto,), devices=jax.devices()[:4])
+    rows = NamedSharding(mesh, P("x"))
+    x = jax.ShapeDtypeStruct((256, 8), jnp.float32, sharding=rows)
+    w, sizes = shape(4, 8, 16, dtype=jnp.float32), counts(16)
+    spec = "ragged{loops=all rows=16}"
+    whole = jax.ShapeDtypeStruct((4,), jnp.int32, sharding=NamedSharding(mesh, P()))
+    run = planned(ragged_dot, x, w, whole, target=Target(), platform="cpu", spec=spec)
+    assert run.plan["loops"] == []
+    assert [left["reason"] for left in run.plan["left"]] == [
+        "XLA's partitioner has yet to split it over devices"
+    ]
+
+    by_device = jax.shard_map(
+        ragged_dot, mesh=mesh, in_specs=(P("x"), P(), P("x")), out_specs=P("x")
+    )
+    run = planned(by_device, x, w, sizes, target=Target(), platform="cpu", spec=spec)
+    assert [loop["rows"] for loop in run.plan["loops"]] == [64]
+    draw = np.random.default_rng(0)
+    arguments = (
+        jax.device_put(draw.normal(size=x.shape).astype(np.float32), rows),
+        draw.normal(size=w.shape).astype(np.float32),
+        jax.device_put(np.tile(np.array([20, 0, 30, 9], np.int32), 4), rows),
+    )
+    lowered = jax.jit(by_device).lower(*arguments)
+    wanted = lowered.compile()(*arguments)
+    got = lowered.compile(compiler_options={"hloom": spec})(*arguments)
+    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_the_flops_of_all_three_products_are_the_same() -> None:
+    traced = jax.jit(gradients).trace(shape(64, 8), shape(4, 8, 16), counts(4))
+    module = traced.lower(lowering_platforms=("cuda",)).compiler_ir()
+    found = [
+        operation_flops(op, TensorSizes())
+        for op in walk.operations(module.operation)
+        if op.name == "chlo.ragged_dot"
+    ]
+    assert found == [2.0 * 64 * 8 * 16] * 3
+
+
+def test_any_of_the_decisions_can_be_left_out() -> None:
+    traced = jax.jit(gradients).trace(shape(64, 8), shape(4, 8, 16), counts(4))
+    module = clone_module(traced.lower(lowering_platforms=("cuda",)).compiler_ir())
+    step = Ragged(loops="all")
+    plan: Any = step.plan(module, Target())
+    ids = [decision.id for decision in plan.decisions()]
+    assert ids == ["product-0", "product-1", "product-2"]
+    with module.context:
+        step.apply(plan.restricted_to(ids[1:]))
+    assert str(module).count('chlo.ragged_dot"') == 1
+    assert module.operation.verify()

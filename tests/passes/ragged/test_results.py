@@ -1,0 +1,312 @@
+"""`ragged` computes what a ragged product is by definition, for any sizes of groups.
+
+Programs are lowered for CUDA as well, where JAX writes `chlo.ragged_dot`, and run on the CPU.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.lax import RaggedDotDimensionNumbers, ragged_dot, ragged_dot_general
+from support.random_programs import interpret
+
+from hloom._jax.execution import compile_module, execute
+from hloom.passes.framework.base import Target
+from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.ir.clone import clone_module
+
+ROWS, WIDTH, OUT, GROUPS = 72, 12, 20, 6
+PLATFORMS = ("cpu", "cuda")
+Array = np.ndarray[Any, Any]
+
+
+def rewritten(
+    function: Callable[..., Any], shapes: Sequence[Any], platform: str, rows: int, loops: int
+) -> Any:
+    """The module of a program for a platform, with so many ragged products in loops."""
+    traced = jax.jit(function).trace(*shapes)
+    module = clone_module(traced.lower(lowering_platforms=(platform,)).compiler_ir())
+    run = Pipeline.parse(f"ragged{{loops=all rows={rows}}}").run(module, target=Target()).runs[-1]
+    assert len(run.plan["loops"]) == loops
+    text = str(module)
+    assert "chlo.ragged_dot" not in text
+    assert "reduce_window" not in text  # of the dense product nothing is left
+    return module
+
+
+def runs(module: Any) -> Callable[..., list[Array]]:
+    device = jax.devices()[0]
+    executable = compile_module(module, [device], {"hloom": "off"})
+
+    def run(*arguments: Any) -> list[Array]:
+        placed = [jax.device_put(each, device) for each in arguments]
+        return [np.asarray(shards[0]) for shards in execute(executable, placed)]
+
+    return run
+
+
+def shape_of(array: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(array.shape, array.dtype)
+
+
+def group_of_rows(sizes: Array, rows: int) -> Array:
+    """The group of each row; as many as there are groups for a row of none."""
+    groups = np.repeat(np.arange(len(sizes)), sizes)[:rows]
+    return np.concatenate([groups, np.full(rows - len(groups), len(sizes))])
+
+
+def wide(array: Any) -> Array:
+    return np.asarray(array).astype(np.complex128 if np.iscomplexobj(array) else np.float64)
+
+
+def reference(x: Any, w: Any, sizes: Array, gradient: Any) -> list[Array]:
+    """By definition and in float64: the product, and both gradients for one of its result."""
+    x, w, gradient = map(wide, (x, w, gradient))
+    groups = group_of_rows(sizes, len(x))
+    out, to_x, to_w = np.zeros((len(x), w.shape[2]), x.dtype), np.zeros_like(x), np.zeros_like(w)
+    for group in range(len(w)):
+        own = groups == group
+        out[own] = x[own] @ w[group]
+        to_x[own] = gradient[own] @ w[group].T
+        to_w[group] = x[own].T @ gradient[own]
+    return [out, to_x, to_w]
+
+
+def products(x: Any, w: Any, sizes: Any, gradient: Any) -> Any:
+    out, pull_back = jax.vjp(lambda x, w: ragged_dot(x, w, sizes), x, w)
+    return out, *pull_back(gradient)
+
+
+def arrays(dtype: Any, seed: int = 0) -> tuple[Array, Array, Array]:
+    draw = np.random.default_rng(seed)
+    shapes = (ROWS, WIDTH), (GROUPS, WIDTH, OUT), (ROWS, OUT)
+    if np.issubdtype(np.dtype(dtype), np.integer):
+        first, second, third = (draw.integers(-4, 4, shape).astype(dtype) for shape in shapes)
+    elif np.issubdtype(np.dtype(dtype), np.complexfloating):
+        first, second, third = (
+            (draw.normal(size=shape) + 1j * draw.normal(size=shape)).astype(dtype)
+            for shape in shapes
+        )
+    else:
+        first, second, third = (draw.normal(size=shape).astype(dtype) for shape in shapes)
+    return first, second, third
+
+
+def random_sizes(draw: np.random.Generator, groups: int, rows: int) -> Array:
+    """Sizes of groups, none of them, few, or all of one; at times fewer than there are rows."""
+    shares = draw.dirichlet(np.full(groups, draw.choice([0.05, 0.3, 2.0])))
+    total = draw.choice([rows, int(draw.integers(0, rows + 1))])
+    return draw.multinomial(total, shares).astype(np.int32)
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+@pytest.mark.parametrize("rows", [16, 7, ROWS])
+def test_300_random_splits(platform: str, rows: int) -> None:
+    x, w, gradient = arrays(np.float32)
+    draw = np.random.default_rng(rows)
+    sizes = np.zeros(GROUPS, np.int32)
+    shapes = list(map(shape_of, (x, w, sizes, gradient)))
+    run = runs(rewritten(products, shapes, platform, rows, 3))
+    for _ in range(100):
+        sizes = random_sizes(draw, GROUPS, ROWS)
+        for got, wanted in zip(
+            run(x, w, sizes, gradient), reference(x, w, sizes, gradient), strict=True
+        ):
+            np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("groups", [1, 2, ROWS, 3 * ROWS])
+def test_from_one_group_to_more_than_there_are_rows(groups: int) -> None:
+    draw = np.random.default_rng(groups)
+    x, gradient = draw.normal(size=(ROWS, WIDTH)), draw.normal(size=(ROWS, OUT))
+    w = draw.normal(size=(groups, WIDTH, OUT))
+    x, w, gradient = (each.astype(np.float32) for each in (x, w, gradient))
+    sizes = np.zeros(groups, np.int32)
+    run = runs(rewritten(products, list(map(shape_of, (x, w, sizes, gradient))), "cuda", 16, 3))
+    for _ in range(10):
+        sizes = random_sizes(draw, groups, ROWS)
+        for got, wanted in zip(
+            run(x, w, sizes, gradient), reference(x, w, sizes, gradient), strict=True
+        ):
+            np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"),
+    [
+        (jnp.bfloat16, 2e-2),
+        (np.float16, 3e-3),
+        (np.float32, 1e-5),
+        (np.complex64, 1e-5),
+        (jnp.float8_e4m3fn, 0.3),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_types_of_elements(platform: str, dtype: Any, tolerance: float) -> None:
+    x, w, gradient = arrays(dtype)
+    sizes = np.array([9, 0, 40, 1, 3, 11], np.int32)
+    shapes = list(map(shape_of, (x, w, sizes, gradient)))
+    run = runs(rewritten(products, shapes, platform, 16, 3))
+    for got, wanted in zip(
+        run(x, w, sizes, gradient), reference(x, w, sizes, gradient), strict=True
+    ):
+        assert got.dtype == dtype
+        np.testing.assert_allclose(
+            wide(got), wanted, rtol=tolerance, atol=tolerance * np.abs(wanted).max()
+        )
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+def test_integers_are_exact(platform: str) -> None:
+    x, w, _ = arrays(np.int8)
+    for sizes_type in (np.int32, np.uint8, np.int16, np.uint32):
+        sizes = np.array([9, 0, 40, 1, 3, 11], sizes_type)
+        function = functools.partial(ragged_dot, preferred_element_type=jnp.int32)
+        module = rewritten(function, list(map(shape_of, (x, w, sizes))), platform, 16, 1)
+        [got] = runs(module)(x, w, sizes)
+        wanted, _, _ = reference(x, w, sizes.astype(np.int32), np.zeros((ROWS, OUT)))
+        np.testing.assert_array_equal(got, wanted)
+
+
+def test_sums_of_bfloat16_are_added_up_in_float32() -> None:
+    """128 tiles of ones: bfloat16 counts to 256 and no further."""
+    rows = 2048
+    x, gradient = np.ones((rows, 1), jnp.bfloat16), np.ones((rows, 1), jnp.bfloat16)
+    w, sizes = np.zeros((2, 1, 1), jnp.bfloat16), np.array([rows - 1, 1], np.int32)
+    run = runs(rewritten(products, list(map(shape_of, (x, w, sizes, gradient))), "cuda", 16, 3))
+    *_, got = run(x, w, sizes, gradient)
+    assert got.ravel().tolist() == [float(np.asarray(rows - 1, jnp.bfloat16)), 1.0]
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+def test_what_is_not_finite_stays_with_its_group(platform: str) -> None:
+    x, w, gradient = arrays(np.float32)
+    sizes = np.array([9, 0, 40, 1, 3, 11], np.int32)  # 64 of 72 rows
+    clean = reference(x, w, sizes, gradient)
+    x[64:], gradient[64:] = np.nan, np.inf
+    x[50], w[1] = np.nan, np.inf  # a row of group 4; a group of no rows
+    shapes = list(map(shape_of, (x, w, sizes, gradient)))
+    out, to_x, to_w = runs(rewritten(products, shapes, platform, 16, 3))(x, w, sizes, gradient)
+    rows, groups = np.arange(ROWS) != 50, np.arange(GROUPS) != 4
+    assert np.isnan(out[50]).all()
+    assert np.isnan(to_w[4]).all()
+    np.testing.assert_allclose(out[rows], clean[0][rows], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(to_x, clean[1], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(to_w[groups], clean[2][groups], rtol=1e-5, atol=1e-5)
+
+
+def test_sizes_that_are_mistaken_touch_nothing_else() -> None:
+    """More rows than there are, or fewer than none: groups end where the rows end."""
+    x, w, gradient = arrays(np.float32)
+    sizes = np.array([70, -5, 40, 2**31 - 1, 3, -(2**31)], np.int32)
+    shapes = list(map(shape_of, (x, w, sizes, gradient)))
+    got = runs(rewritten(products, shapes, "cuda", 16, 3))(x, w, sizes, gradient)
+    meant = np.array([70, 0, 2, 0, 0, 0], np.int32)
+    for one, wanted in zip(got, reference(x, w, meant, gradient), strict=True):
+        np.testing.assert_allclose(one, wanted, rtol=1e-5, atol=1e-5)
+
+
+def general(
+    x: Any, w: Any, sizes: Any, *, contracting: Any, batch: Any, ragged: int, group: list[int]
+) -> Any:
+    return ragged_dot_general(
+        x,
+        w,
+        sizes,
+        RaggedDotDimensionNumbers(
+            dot_dimension_numbers=(contracting, batch),
+            lhs_ragged_dimensions=[ragged],
+            rhs_group_dimensions=group,
+        ),
+    )
+
+
+CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
+    "a transposed right side": (
+        (30, 5),
+        (4, 7, 5),
+        {"contracting": ([1], [2]), "batch": ([], []), "ragged": 0, "group": [0]},
+    ),
+    "rows last": (
+        (5, 30),
+        (5, 7, 4),
+        {"contracting": ([0], [0]), "batch": ([], []), "ragged": 1, "group": [2]},
+    ),
+    "a batch, and rows behind another axis": (
+        (3, 2, 30, 5),
+        (5, 4, 3, 7),
+        {"contracting": ([3], [0]), "batch": ([0], [2]), "ragged": 2, "group": [1]},
+    ),
+    "two axes summed over": (
+        (30, 5, 2),
+        (2, 4, 7, 5),
+        {"contracting": ([1, 2], [3, 0]), "batch": ([], []), "ragged": 0, "group": [1]},
+    ),
+    "sums over rows with a batch": (
+        (3, 30, 5),
+        (7, 3, 30),
+        {"contracting": ([1], [2]), "batch": ([0], [1]), "ragged": 1, "group": []},
+    ),
+    "sums over rows and another axis": (
+        (2, 30, 5),
+        (30, 7, 2),
+        {"contracting": ([0, 1], [2, 0]), "batch": ([], []), "ragged": 1, "group": []},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_any_axes(case: str) -> None:
+    left, right, numbers = CASES[case]
+    draw = np.random.default_rng(0)
+    x, w = (draw.normal(size=shape).astype(np.float32) for shape in (left, right))
+    sizes = np.array([11, 0, 6, 9], np.int32)
+    function = functools.partial(general, **numbers)
+    wanted = jax.jit(function)(x, w, sizes)
+    module = rewritten(function, list(map(shape_of, (x, w, sizes))), "cuda", 8, 1)
+    [got] = runs(module)(x, w, sizes)
+    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+def test_the_interpreter_agrees(platform: str) -> None:
+    x, w, gradient = arrays(np.float32)
+    sizes = np.array([9, 0, 40, 1, 3, 11], np.int32)
+    shapes = list(map(shape_of, (x, w, sizes, gradient)))
+    module = rewritten(products, shapes, platform, 16, 3)
+    got = interpret(module, tuple(map(jnp.asarray, (x, w, sizes, gradient))))
+    for one, wanted in zip(got, reference(x, w, sizes, gradient), strict=True):
+        np.testing.assert_allclose(one, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_layers_one_behind_the_other_in_a_scan() -> None:
+    """What reads one product directly is another one, in the body of a loop, under a gradient."""
+
+    def loss(weights: Any, x: Any, sizes: Any) -> Any:
+        def layer(x: Any, pair: Any) -> Any:
+            up, down = pair
+            return ragged_dot(ragged_dot(x, up, sizes), down, sizes), None
+
+        return jnp.sum(jnp.tanh(jax.lax.scan(layer, x, weights)[0]))
+
+    draw = np.random.default_rng(0)
+    weights = (
+        draw.normal(size=(2, GROUPS, WIDTH, OUT)).astype(np.float32) / 4,
+        draw.normal(size=(2, GROUPS, OUT, WIDTH)).astype(np.float32) / 4,
+    )
+    x = draw.normal(size=(ROWS, WIDTH)).astype(np.float32)
+    sizes = np.array([9, 0, 40, 1, 3, 19], np.int32)
+    step = jax.jit(jax.value_and_grad(loss))
+    wanted = step(weights, x, sizes)
+    got = step.lower(weights, x, sizes).compile(
+        compiler_options={"hloom": "ragged{loops=all rows=16}"}
+    )(weights, x, sizes)
+    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
