@@ -22,18 +22,30 @@ including one that enters a loop as an invariant carry. A constant carry of at l
 is replaced by clones of its operations in the loop's body. XLA sinks smaller ones itself. A barrier
 without operands left is erased.
 
+An invariant carry of that size is made in the body as well where light work makes it of values that
+take at most a sixteenth of it, which the loop then carries in its place: a mask of padding and
+causality, for all heads, of one bit a token. It stays where a loop in the body reads it.
+
 Source: ``jax.checkpoint(prevent_cse=…)`` of jax 0.10 passes hoisted constants outside its barrier
 in the tuple form only; XLA's ``while-loop-constant-sinking`` sinks broadcasts of constants only.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.constants import ConstantValues, made_value
+from hloom.passes.analysis.constants import (
+    ConstantValues,
+    LightChain,
+    before_barriers,
+    chain_of_small,
+    equal_value,
+    made_value,
+)
 from hloom.passes.analysis.loops.counted import has_attributes_by_carry
 from hloom.passes.cse import Cse
 from hloom.passes.framework.base import Pass, Target
@@ -41,16 +53,20 @@ from hloom.passes.framework.options import Bytes, option
 from hloom.passes.framework.text import pluralize
 from hloom.passes.inline import Inline
 from hloom.passes.ir import walk
+from hloom.passes.ir.ops import facts_of
 from hloom.passes.ir.types import tensor_bytes
 from hloom.passes.ir.while_rewriter import Replacements, WhileRewriter
+
+_SMALLER = 16
+"""A carry is made in the loop where what it is made of takes at most one part of so many."""
 
 
 @dataclass(frozen=True)
 class FreedCarry:
-    """A constant loop carry: its number, and the operations that compute it, in order."""
+    """A loop carry that is made of constants, or of small values: its number, and how."""
 
     number: int
-    chain: tuple[ir.Operation, ...]
+    chain: LightChain
     size_bytes: int
 
 
@@ -124,10 +140,41 @@ class FreeConstants(Pass):
             size = tensor_bytes(argument.type) or 0
             if size < self.min_bytes or any(True for _ in condition.arguments[number].uses):
                 continue
-            chain = constants.chain(argument)
-            if chain:
+            ops = constants.chain(argument)
+            chain = LightChain(ops) if ops else self._of_small_values(loop, number, constants)
+            if chain is not None:
                 freed.append(FreedCarry(number, chain, size))
         return tuple(freed)
+
+    def _of_small_values(
+        self, loop: ir.Operation, number: int, constants: ConstantValues
+    ) -> LightChain | None:
+        """How an invariant carry is made of values that take a small part of it; None where it is
+        not. One that a loop inside reads stays: there it would be carried again.
+        """
+        argument = loop.regions[1].blocks[0].arguments[number]
+        if equal_value(argument) is None:
+            return None
+        if any(facts_of(use.owner.operation.name).holds_code for use in argument.uses):
+            return None
+        return self._chain_of_small(loop.operands[number], constants)
+
+    def _chain_of_small(self, value: ir.Value, constants: ConstantValues) -> LightChain | None:
+        """Light work on values that take a small part of this one, as far back as they shrink."""
+        size_bytes = tensor_bytes(value.type) or 0
+        if size_bytes < self.min_bytes:
+            return None
+        chain = chain_of_small(value, constants, size_bytes // _SMALLER)
+        if chain is None:
+            return None
+        leaves: dict[ir.Value, None] = {}
+        before: dict[ir.Value, ir.Operation] = {}
+        for leaf in chain.leaves:
+            inner = self._chain_of_small(leaf, constants) or LightChain((), (leaf,))
+            before |= {op.results[0]: op for op in inner.ops}
+            leaves |= dict.fromkeys(inner.leaves)
+        ops = before | {op.results[0]: op for op in chain.ops}
+        return LightChain(tuple(ops.values()), tuple(leaves))
 
     def apply(self, plan: FreeConstantsPlan) -> None:
         replaced = Replacements()
@@ -143,23 +190,37 @@ class FreeConstants(Pass):
 def _free_carries(
     loop: ir.Operation, freed: tuple[FreedCarry, ...], replaced: Replacements
 ) -> None:
-    """Clones each constant's operations to the start of the loop's body and drops its carry."""
+    """Clones what makes each carry to the start of the loop's body and drops the carry.
+
+    What that reads is carried in its place.
+    """
     edit = WhileRewriter(loop)
     start = ir.InsertionPoint(edit.body.operations[0])
     clones: dict[ir.Value, ir.Value] = {}
     for carry in freed:
         argument = edit.body.arguments[carry.number]
-        for op in carry.chain:
+        for leaf in carry.chain.leaves:
+            if leaf not in clones:
+                number = edit.add(leaf)
+                clones[leaf] = edit.body.arguments[number]
+        for op in carry.chain.ops:
             if op.results[0] in clones:
                 continue
             clone = op.clone(start).operation
-            for number, operand in enumerate(op.operands):
-                clone.operands[number] = clones[made_value(operand)]
+            for position, operand in enumerate(op.operands):
+                clone.operands[position] = _clone_of(operand, clones)
             clones[op.results[0]] = clone.results[0]
-        argument.replace_all_uses_with(clones[made_value(argument)])
+        start_value = loop.operands[carry.number]
+        argument.replace_all_uses_with(_clone_of(start_value, clones))
         loop.results[carry.number].replace_all_uses_with(loop.operands[carry.number])
         edit.drop(carry.number)
     edit.apply(replaced)
+
+
+def _clone_of(value: ir.Value, clones: Mapping[ir.Value, ir.Value]) -> ir.Value:
+    """What stands in the loop for a value; a constant may have come through other loops."""
+    found = clones.get(before_barriers(value))
+    return clones[made_value(value)] if found is None else found
 
 
 def _free_operands(barrier: ir.Operation, numbers: tuple[int, ...]) -> None:

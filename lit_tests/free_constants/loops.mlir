@@ -136,3 +136,38 @@ func.func public @a_scalar_stays(%x: tensor<f32>) -> tensor<f32> {
   }
   return %0#2 : tensor<f32>
 }
+
+// A mask of causality and padding, for every head, is made in the body of one bit a token: that is
+// what light work on constants and on values of a sixteenth of its bytes can make it of.
+// CHECK-LABEL: func.func public @a_mask_of_padding
+// CHECK:         %[[SEEN:.*]] = stablehlo.compare GT, %arg1
+// CHECK:         stablehlo.while(%{{.*}} = %c, %[[X:[^ ]*]] = %arg0, %[[KEPT:[^ ]*]] = %[[SEEN]]) : tensor<i32>, tensor<2x4x16x16xf32>, tensor<2x16xi1>
+// CHECK:         do
+// CHECK:           %[[COLUMNS:.*]] = stablehlo.broadcast_in_dim %[[KEPT]]
+// CHECK:           stablehlo.compare GE
+// CHECK:           %[[MASK:.*]] = stablehlo.and %{{.*}}, %[[COLUMNS]]
+// CHECK:           stablehlo.select %[[MASK]], %[[X]]
+// CHECK:           stablehlo.return %{{.*}}, %{{.*}}, %[[KEPT]] :
+func.func public @a_mask_of_padding(%x: tensor<2x4x16x16xf32>, %tokens: tensor<2x16xi32>) -> tensor<2x4x16x16xf32> {
+  %c = stablehlo.constant dense<0> : tensor<i32>
+  %zeros = stablehlo.constant dense<0> : tensor<2x16xi32>
+  %seen = stablehlo.compare GT, %tokens, %zeros : (tensor<2x16xi32>, tensor<2x16xi32>) -> tensor<2x16xi1>
+  %row = stablehlo.iota dim = 2 : tensor<2x4x16x16xi32>
+  %column = stablehlo.iota dim = 3 : tensor<2x4x16x16xi32>
+  %causal = stablehlo.compare GE, %row, %column : (tensor<2x4x16x16xi32>, tensor<2x4x16x16xi32>) -> tensor<2x4x16x16xi1>
+  %columns = stablehlo.broadcast_in_dim %seen, dims = [0, 3] : (tensor<2x16xi1>) -> tensor<2x4x16x16xi1>
+  %mask = stablehlo.and %causal, %columns : tensor<2x4x16x16xi1>
+  %0:3 = stablehlo.while(%i = %c, %y = %x, %m = %mask) : tensor<i32>, tensor<2x4x16x16xf32>, tensor<2x4x16x16xi1>
+    cond {
+      %n = stablehlo.constant dense<4> : tensor<i32>
+      %1 = stablehlo.compare LT, %i, %n : (tensor<i32>, tensor<i32>) -> tensor<i1>
+      stablehlo.return %1 : tensor<i1>
+    } do {
+      %one = stablehlo.constant dense<1> : tensor<i32>
+      %1 = stablehlo.negate %y : tensor<2x4x16x16xf32>
+      %2 = stablehlo.select %m, %y, %1 : tensor<2x4x16x16xi1>, tensor<2x4x16x16xf32>
+      %3 = stablehlo.add %i, %one : tensor<i32>
+      stablehlo.return %3, %2, %m : tensor<i32>, tensor<2x4x16x16xf32>, tensor<2x4x16x16xi1>
+    }
+  return %0#1 : tensor<2x4x16x16xf32>
+}

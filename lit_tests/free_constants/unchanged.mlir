@@ -88,3 +88,89 @@ func.func public @a_constant_of_the_condition(%x: tensor<4xi32>) -> tensor<4xi32
   }
   return %0#1 : tensor<4xi32>
 }
+
+// A quarter of its bytes.
+func.func public @an_invariant_carry_of_values_that_are_not_small(%x: tensor<4x64xf32>, %small: tensor<64xf32>) -> tensor<4x64xf32> {
+  %c = stablehlo.constant dense<0> : tensor<i32>
+  %wide = stablehlo.broadcast_in_dim %small, dims = [1] : (tensor<64xf32>) -> tensor<4x64xf32>
+  %mask = stablehlo.negate %wide : tensor<4x64xf32>
+  %0:3 = stablehlo.while(%i = %c, %y = %x, %m = %mask) : tensor<i32>, tensor<4x64xf32>, tensor<4x64xf32>
+    cond {
+      %n = stablehlo.constant dense<4> : tensor<i32>
+      %1 = stablehlo.compare LT, %i, %n : (tensor<i32>, tensor<i32>) -> tensor<i1>
+      stablehlo.return %1 : tensor<i1>
+    } do {
+      %one = stablehlo.constant dense<1> : tensor<i32>
+      %2 = stablehlo.add %m, %y : tensor<4x64xf32>
+      %3 = stablehlo.add %i, %one : tensor<i32>
+      stablehlo.return %3, %2, %m : tensor<i32>, tensor<4x64xf32>, tensor<4x64xf32>
+    }
+  return %0#1 : tensor<4x64xf32>
+}
+
+func.func public @an_invariant_carry_of_work_that_is_not_light(%x: tensor<4x64xf32>, %small: tensor<4xf32>) -> tensor<4x64xf32> {
+  %c = stablehlo.constant dense<0> : tensor<i32>
+  %wide = stablehlo.broadcast_in_dim %small, dims = [0] : (tensor<4xf32>) -> tensor<4x64xf32>
+  %mask = stablehlo.exponential %wide : tensor<4x64xf32>
+  %0:3 = stablehlo.while(%i = %c, %y = %x, %m = %mask) : tensor<i32>, tensor<4x64xf32>, tensor<4x64xf32>
+    cond {
+      %n = stablehlo.constant dense<4> : tensor<i32>
+      %1 = stablehlo.compare LT, %i, %n : (tensor<i32>, tensor<i32>) -> tensor<i1>
+      stablehlo.return %1 : tensor<i1>
+    } do {
+      %one = stablehlo.constant dense<1> : tensor<i32>
+      %2 = stablehlo.add %m, %y : tensor<4x64xf32>
+      %3 = stablehlo.add %i, %one : tensor<i32>
+      stablehlo.return %3, %2, %m : tensor<i32>, tensor<4x64xf32>, tensor<4x64xf32>
+    }
+  return %0#1 : tensor<4x64xf32>
+}
+
+func.func public @a_carry_of_small_values_that_changes(%x: tensor<4x64xf32>, %small: tensor<4xf32>) -> tensor<4x64xf32> {
+  %c = stablehlo.constant dense<0> : tensor<i32>
+  %wide = stablehlo.broadcast_in_dim %small, dims = [0] : (tensor<4xf32>) -> tensor<4x64xf32>
+  %mask = stablehlo.negate %wide : tensor<4x64xf32>
+  %0:3 = stablehlo.while(%i = %c, %y = %x, %m = %mask) : tensor<i32>, tensor<4x64xf32>, tensor<4x64xf32>
+    cond {
+      %n = stablehlo.constant dense<4> : tensor<i32>
+      %1 = stablehlo.compare LT, %i, %n : (tensor<i32>, tensor<i32>) -> tensor<i1>
+      stablehlo.return %1 : tensor<i1>
+    } do {
+      %one = stablehlo.constant dense<1> : tensor<i32>
+      %2 = stablehlo.add %m, %y : tensor<4x64xf32>
+      %3 = stablehlo.add %i, %one : tensor<i32>
+      stablehlo.return %3, %2, %2 : tensor<i32>, tensor<4x64xf32>, tensor<4x64xf32>
+    }
+  return %0#1 : tensor<4x64xf32>
+}
+
+// There it would be carried again.
+func.func public @a_carry_of_small_values_that_a_loop_inside_reads(%x: tensor<4x64xf32>, %small: tensor<4xf32>) -> tensor<4x64xf32> {
+  %c = stablehlo.constant dense<0> : tensor<i32>
+  %wide = stablehlo.broadcast_in_dim %small, dims = [0] : (tensor<4xf32>) -> tensor<4x64xf32>
+  %mask = stablehlo.negate %wide : tensor<4x64xf32>
+  %0:3 = stablehlo.while(%i = %c, %y = %x, %m = %mask) : tensor<i32>, tensor<4x64xf32>, tensor<4x64xf32>
+    cond {
+      %n = stablehlo.constant dense<4> : tensor<i32>
+      %1 = stablehlo.compare LT, %i, %n : (tensor<i32>, tensor<i32>) -> tensor<i1>
+      stablehlo.return %1 : tensor<i1>
+    } do {
+      %one = stablehlo.constant dense<1> : tensor<i32>
+      %2 = stablehlo.add %m, %y : tensor<4x64xf32>
+      %o = stablehlo.constant dense<0> : tensor<i32>
+      %r:3 = stablehlo.while(%j = %o, %z = %2, %k = %m) : tensor<i32>, tensor<4x64xf32>, tensor<4x64xf32>
+        cond {
+          %n = stablehlo.constant dense<4> : tensor<i32>
+          %5 = stablehlo.compare LT, %j, %n : (tensor<i32>, tensor<i32>) -> tensor<i1>
+          stablehlo.return %5 : tensor<i1>
+        } do {
+          %one_1 = stablehlo.constant dense<1> : tensor<i32>
+          %5 = stablehlo.add %k, %z : tensor<4x64xf32>
+          %6 = stablehlo.add %j, %one_1 : tensor<i32>
+          stablehlo.return %6, %5, %k : tensor<i32>, tensor<4x64xf32>, tensor<4x64xf32>
+        }
+      %3 = stablehlo.add %i, %one : tensor<i32>
+      stablehlo.return %3, %r#1, %m : tensor<i32>, tensor<4x64xf32>, tensor<4x64xf32>
+    }
+  return %0#1 : tensor<4x64xf32>
+}

@@ -1,12 +1,16 @@
-"""Values that follow from constants alone, seen through the invariant carries of loops."""
+"""Values that follow from constants alone, seen through the invariant carries of loops, and large
+values that follow from small ones."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
 from hloom.passes.analysis.loops.counted import defining_op
 from hloom.passes.ir import walk
 from hloom.passes.ir.ops import facts_of
+from hloom.passes.ir.types import tensor_bytes
 
 _LONGEST_CHAIN = 32
 
@@ -59,6 +63,62 @@ class ConstantValues:
         if op is not None and facts_of(op.name).light:
             ops[op] = None
         return tuple(ops) if len(ops) <= _LONGEST_CHAIN else None
+
+
+@dataclass(frozen=True)
+class LightChain:
+    """Light work that makes a value of few others.
+
+    Attributes:
+      ops: in an order to clone them.
+      leaves: what they read that none of them makes; none for a constant.
+    """
+
+    ops: tuple[ir.Operation, ...]
+    leaves: tuple[ir.Value, ...] = ()
+
+
+def chain_of_small(
+    value: ir.Value, constants: ConstantValues, leaf_bytes: int
+) -> LightChain | None:
+    """The light work that makes a value of constants and of values that take so much together.
+
+    It begins at the first values that are small enough, and takes 32 operations at most; None where
+    it cannot. Optimization barriers are seen through, loops are not.
+    """
+    ops: dict[ir.Value, ir.Operation] = {}
+    leaves: dict[ir.Value, None] = {}
+    entered: set[ir.Value] = set()
+    waiting = [before_barriers(value)]
+    while waiting:
+        current = waiting[-1]
+        op = defining_op(current)
+        size_bytes = tensor_bytes(current.type)
+        is_constant = constants.chain(current) is not None
+        if current in ops or current in leaves:
+            waiting.pop()
+        elif size_bytes is None:
+            return None
+        elif not is_constant and size_bytes <= leaf_bytes:
+            leaf_bytes -= size_bytes
+            leaves[waiting.pop()] = None
+        elif op is None or not facts_of(op.name).light:
+            return None
+        elif current in entered:
+            ops[waiting.pop()] = op
+            if len(ops) > _LONGEST_CHAIN:
+                return None
+        else:
+            entered.add(current)
+            waiting += map(before_barriers, op.operands)
+    return LightChain(tuple(ops.values()), tuple(leaves))
+
+
+def before_barriers(value: ir.Value) -> ir.Value:
+    """The value that optimization barriers pass on as this one; mostly this one itself."""
+    while not isinstance(value.owner, ir.Block) and (same := equal_value(value)) is not None:
+        value = same
+    return value
 
 
 def _sources(value: ir.Value) -> tuple[ir.Value, ...] | None:

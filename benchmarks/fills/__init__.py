@@ -1,0 +1,1 @@
+"""What a step fills: stacks that its scans overwrite, masks, zeros to scatter into."""
