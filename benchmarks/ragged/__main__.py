@@ -23,6 +23,8 @@ from benchmarks.capture import measure_captured
 from benchmarks.common.flops import executed_flops
 from benchmarks.common.h100 import MEBI_BYTES, TARGET, compile_recorded, placement
 from benchmarks.common.tables import Report, heading, table, update_report
+from benchmarks.ragged import example
+from benchmarks.ragged.example import train_example
 from benchmarks.ragged.layer import (
     layer_arguments,
     layer_gradient,
@@ -49,6 +51,7 @@ def main() -> None:
         "hloom": hloom.__version__,
         "python": platform.python_version(),
         "cpu": {str(experts): _on_cpu(experts) for experts in EXPERTS},
+        "example": train_example(),
         "h100": {str(experts): _for_h100(experts) for experts in EXPERTS},
     }
     print(update_report("ragged", entry, _markdown))
@@ -124,6 +127,10 @@ def _markdown(report: Report) -> Iterator[str]:
         yield ""
         yield from table(_CPU, (_cpu_cells(*each) for each in entry["cpu"].items()))
         yield ""
+        yield f"## `examples/mixture_of_experts.py`, jax {version}"
+        yield ""
+        yield from table(_EXAMPLE, (_example_cells(*each) for each in entry["example"].items()))
+        yield ""
         yield f"## Both gradients of a product, compiled for an H100, jax {version}"
         yield ""
         yield from table(_H100, (_h100_cells(*each) for each in entry["h100"].items()))
@@ -140,6 +147,7 @@ _CPU = [
     "work / needed",
     "largest difference",
 ]
+_EXAMPLE = ["way", "ms a step", "loss of step 1", "10", "20"]
 _H100 = [
     "experts",
     "XLA alone, MiB",
@@ -168,6 +176,11 @@ def _cpu_cells(experts: str, found: dict[str, Any]) -> list[str]:
     ]
 
 
+def _example_cells(way: str, found: dict[str, Any]) -> list[str]:
+    losses = (f"{found['losses'][step - 1]:.5f}" for step in (1, 10, 20))
+    return [way, f"{found['step_ms']:.0f}", *losses]
+
+
 def _h100_cells(experts: str, found: dict[str, Any]) -> list[str]:
     graphs = found["graphs"]
     return [
@@ -190,6 +203,9 @@ gradients, on a CPU: medians of {RUNS} runs of both in turns, so that the ratio 
 alone; temporaries by XLA; the largest difference of a gradient, relative to its largest element.
 Work is what the loops multiply beside what is needed, in the product where that is most; a loop
 always does as many tiles as any sizes of groups could need.
+
+The example trains {example.DEVICES * example.EXPERTS} experts on {example.DEVICES} virtual devices,
+with `jax.lax.ragged_all_to_all` between them.
 
 Then both gradients of a product by itself, {H100_SIZES[0]} rows and matrices of {H100_SIZES[1]} x
 {H100_SIZES[2]} in bfloat16, compiled for an H100: temporaries by XLA, what its results take, and

@@ -1,4 +1,4 @@
-"""The example that sends its tokens by `jax.lax.ragged_all_to_all`, as a user runs it."""
+"""The example with ragged exchanges and ragged products, as a user runs it."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ SCRIPT = ROOT / "examples" / "mixture_of_experts.py"
 class Output:
     losses: list[float]
     tokens: list[int]
+    log: str
 
 
 def run_example(*arguments: str, **environment: str) -> Output:
@@ -34,18 +35,22 @@ def run_example(*arguments: str, **environment: str) -> Output:
     assert result.returncode == 0, result.stderr
     losses = [float(loss) for loss in re.findall(r"loss (\S+)", result.stdout)]
     [tokens] = re.findall(r"tokens of each expert in the last step: (.*)", result.stdout)
-    return Output(losses, [int(count) for count in tokens.split()])
+    return Output(losses, [int(count) for count in tokens.split()], result.stderr)
 
 
-# On the newest version tests/lowering/test_ragged.py has what the example is made of.
+# On the newest version tests/lowering/test_ragged.py and tests/passes/ragged have what the example
+# is made of.
 @pytest.mark.once
 def test_trains_as_a_dense_mixture_does() -> None:
-    dense = run_example("--dense")
-    ragged = run_example(JAX_HLOOM="barriers")
-    assert ragged.losses == pytest.approx(dense.losses, rel=1e-3)
-    assert len(ragged.losses) == 20
-    assert ragged.losses[-1] < 0.7 * ragged.losses[0]
-    assert sum(ragged.tokens) == 8 * 64
+    dense = run_example("--dense", "--experts=2")
+    exchanged = run_example("--experts=2", JAX_HLOOM="barriers")
+    in_loops = run_example("--experts=2", JAX_HLOOM="barriers,ragged{loops=all}")
+    assert exchanged.losses == pytest.approx(dense.losses, rel=1e-3)
+    assert in_loops.losses == pytest.approx(dense.losses, rel=1e-3)
+    assert len(dense.losses) == 20
+    assert dense.losses[-1] < 0.7 * dense.losses[0]
+    assert "6 ragged products in loops" in in_loops.log
+    assert sum(in_loops.tokens) == 8 * 128
     # Experts get tokens of many devices, unevenly: no dense exchange without padding would do.
-    assert np.count_nonzero(ragged.tokens) > 4
-    assert max(ragged.tokens) > 2 * min(ragged.tokens)
+    assert np.count_nonzero(in_loops.tokens) > 4
+    assert max(in_loops.tokens) > 2 * np.median(in_loops.tokens)
