@@ -198,7 +198,7 @@ def _summed(ends: ir.Value) -> ir.Value | None:
     body = [view.operation.name for view in op.regions[0].blocks[0].operations]
     as_sum = (
         body == ["stablehlo.add", "stablehlo.return"]
-        and walk.integers(op, "window_dimensions") == [*(1 for _ in places), length]
+        and walk.integers(op, "window_dimensions") == [*[1] * len(places), length]
         and all(
             set(walk.integers(op, name, [1])) == {1}
             for name in ("window_strides", "base_dilations", "window_dilations")
