@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
+from hloom.passes.analysis.loops.counted import defining_op
 from hloom.passes.ir.types import element_bits
 from hloom.passes.ir.while_rewriter import zeros
 from hloom.passes.ragged.choice import Tiles
@@ -17,12 +18,40 @@ from hloom.passes.ragged.table import TileTable, counter, iota, tile_table
 
 
 def write_loop(product: RaggedProduct, tiles: Tiles) -> None:
-    """Replaces the operation that makes the product; what it read is left to be erased."""
+    """Replaces the operation that makes the product; what it read is left to be erased.
+
+    Sums that are added to something, as gradients of microbatches are, begin with that instead of
+    zeros: then the addition is replaced.
+    """
     op = product.op
+    loop = _Loop(product, tiles)
+    addition = _addition(op) if loop.adds_to_result else None
+    replaced = op if addition is None else addition.op
     with ir.InsertionPoint(op), op.location:
-        result = _Loop(product, tiles).write()
-    op.results[0].replace_all_uses_with(result)
-    op.erase()
+        result = loop.write(None if addition is None else addition.other)
+    replaced.results[0].replace_all_uses_with(result)
+    replaced.erase()
+    if addition is not None:
+        op.erase()
+
+
+@dataclass(frozen=True)
+class _Addition:
+    """The addition that alone reads a product, and what it adds."""
+
+    op: ir.Operation
+    other: ir.Value
+
+
+def _addition(product: ir.Operation) -> _Addition | None:
+    """What a product is added to, if that is known before it and nothing else reads the product."""
+    users = [use.owner.operation for use in product.results[0].uses]
+    if len(users) != 1 or users[0].name != "stablehlo.add" or users[0].block != product.block:
+        return None
+    [other] = (value for value in users[0].operands if value != product.results[0])
+    maker = defining_op(other)
+    known = maker is None or maker.block != product.block or maker.is_before_in_block(product)
+    return _Addition(users[0], other) if known else None
 
 
 @dataclass(frozen=True)
@@ -60,10 +89,17 @@ class _Loop:
         self._out = _of(product.result, self._wide) if sums and comes_back else product.result
         self._carries = sums and self._out.element_type != self._wide
 
-    def write(self) -> ir.Value:
+    @property
+    def adds_to_result(self) -> bool:
+        """Whether each tile is added to what the result has of its group."""
+        whole = self._out == self._product.result
+        return self._product.mode is RaggedMode.SUM and whole and not self._carries
+
+    def write(self, start: ir.Value | None) -> ir.Value:
+        """The product, added to ``start`` if there is one."""
         product, tiles = self._product, self._tiles
         table = tile_table(product.sizes, product.rows, tiles.rows, tiles.count)
-        starts = [counter(0), zeros(self._out)[-1].results[0]]
+        starts = [counter(0), zeros(self._out)[-1].results[0] if start is None else start]
         if self._carries:
             starts.append(zeros(self._part_type())[-1].results[0])
         types = [start.type for start in starts]
