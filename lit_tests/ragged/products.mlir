@@ -62,3 +62,17 @@ func.func public @added(%sum: tensor<4x8x16xf32>, %x: tensor<64x8xbf16>, %y: ten
   %1 = stablehlo.add %sum, %0 : tensor<4x8x16xf32>
   return %1 : tensor<4x8x16xf32>
 }
+
+// In a batch JAX puts the groups behind it once the gradient is made. The loop does that, and adds.
+// CHECK-LABEL: func.func public @added_places
+// CHECK-NOT:     stablehlo.transpose
+// CHECK:         %[[LOOP:.*]]:2 = stablehlo.while({{.*}}, %[[OUT:.*]] = %arg0) : tensor<i32>, tensor<2x4x8x16xf32>
+// CHECK:           stablehlo.dynamic_slice %[[OUT]], %[[PLACE:[^,]*]], %[[GROUP:[^,]*]], {{.*}} sizes = [1, 1, 8, 16]
+// CHECK:           stablehlo.dynamic_update_slice %[[OUT]], %{{.*}}, %[[PLACE]], %[[GROUP]], {{.*}} tensor<1x1x8x16xf32>
+// CHECK:         return %[[LOOP]]#1
+func.func public @added_places(%sum: tensor<2x4x8x16xf32>, %x: tensor<2x64x8xbf16>, %y: tensor<2x64x16xbf16>, %sizes: tensor<2x4xi32>) -> tensor<2x4x8x16xf32> {
+  %0 = "chlo.ragged_dot"(%x, %y, %sizes) <{precision_config = [#chlo<precision DEFAULT>, #chlo<precision DEFAULT>], ragged_dot_dimension_numbers = #chlo.ragged_dot<lhs_batching_dimensions = [0], rhs_batching_dimensions = [0], lhs_contracting_dimensions = [1], rhs_contracting_dimensions = [1], lhs_ragged_dimensions = [1]>}> : (tensor<2x64x8xbf16>, tensor<2x64x16xbf16>, tensor<2x4xi32>) -> tensor<4x2x8x16xf32>
+  %1 = stablehlo.transpose %0, dims = [1, 0, 2, 3] : (tensor<4x2x8x16xf32>) -> tensor<2x4x8x16xf32>
+  %2 = stablehlo.add %1, %sum : tensor<2x4x8x16xf32>
+  return %2 : tensor<2x4x8x16xf32>
+}

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-from hloom.passes.analysis.loops.counted import defining_op
-from hloom.passes.ir.types import element_bits
 from hloom.passes.ir.while_rewriter import zeros
 from hloom.passes.ragged.choice import Tiles
+from hloom.passes.ragged.destination import Destination, destination_of, sum_element
 from hloom.passes.ragged.product import Factor, RaggedMode, RaggedProduct
 from hloom.passes.ragged.slices import Box, broadcast, converted
 from hloom.passes.ragged.table import TileTable, counter, iota, tile_table
@@ -20,38 +19,16 @@ from hloom.passes.ragged.table import TileTable, counter, iota, tile_table
 def write_loop(product: RaggedProduct, tiles: Tiles) -> None:
     """Replaces the operation that makes the product; what it read is left to be erased.
 
-    Sums that are added to something, as gradients of microbatches are, begin with that instead of
-    zeros: then the addition is replaced.
+    With it goes what alone reads it and the loop can do as well (`destination`).
     """
-    op = product.op
-    loop = _Loop(product, tiles)
-    addition = _addition(op) if loop.adds_to_result else None
-    replaced = op if addition is None else addition.op
-    with ir.InsertionPoint(op), op.location:
-        result = loop.write(None if addition is None else addition.other)
-    replaced.results[0].replace_all_uses_with(result)
-    replaced.erase()
-    if addition is not None:
+    destination = destination_of(product)
+    with ir.InsertionPoint(product.op), product.op.location:
+        result = _Loop(product, tiles, destination).write()
+    *behind, last = destination.ops
+    last.results[0].replace_all_uses_with(result)
+    last.erase()
+    for op in reversed(behind):
         op.erase()
-
-
-@dataclass(frozen=True)
-class _Addition:
-    """The addition that alone reads a product, and what it adds."""
-
-    op: ir.Operation
-    other: ir.Value
-
-
-def _addition(product: ir.Operation) -> _Addition | None:
-    """What a product is added to, if that is known before it and nothing else reads the product."""
-    users = [use.owner.operation for use in product.results[0].uses]
-    if len(users) != 1 or users[0].name != "stablehlo.add" or users[0].block != product.block:
-        return None
-    [other] = (value for value in users[0].operands if value != product.results[0])
-    maker = defining_op(other)
-    known = maker is None or maker.block != product.block or maker.is_before_in_block(product)
-    return _Addition(users[0], other) if known else None
 
 
 @dataclass(frozen=True)
@@ -77,28 +54,23 @@ class _Tile:
 class _Loop:
     """The loop of one product, at the current insertion point."""
 
-    def __init__(self, product: RaggedProduct, tiles: Tiles) -> None:
-        self._product, self._tiles = product, tiles
+    def __init__(self, product: RaggedProduct, tiles: Tiles, destination: Destination) -> None:
+        self._product, self._tiles, self._destination = product, tiles, destination
         self._left, self._right = _narrowed(product.left, product.right)
         self._prefix = product.prefix
-        self._wide = _sum_element(product.result.element_type)
+        self._wide = sum_element(product.result.element_type)
         """What the sums of a group are added up in."""
         sums = product.mode is RaggedMode.SUM
         # What is summed at several places comes back to a group: all of it waits in wide sums.
         comes_back = len(self._prefix.left) > len(self._prefix.result)
-        self._out = _of(product.result, self._wide) if sums and comes_back else product.result
+        made = destination.type
+        self._out = _of(made, self._wide) if sums and comes_back else made
         self._carries = sums and self._out.element_type != self._wide
 
-    @property
-    def adds_to_result(self) -> bool:
-        """Whether each tile is added to what the result has of its group."""
-        whole = self._out == self._product.result
-        return self._product.mode is RaggedMode.SUM and whole and not self._carries
-
-    def write(self, start: ir.Value | None) -> ir.Value:
-        """The product, added to ``start`` if there is one."""
+    def write(self) -> ir.Value:
         product, tiles = self._product, self._tiles
         table = tile_table(product.sizes, product.rows, tiles.rows, tiles.count)
+        start = self._destination.start
         starts = [counter(0), zeros(self._out)[-1].results[0] if start is None else start]
         if self._carries:
             starts.append(zeros(self._part_type())[-1].results[0])
@@ -148,7 +120,8 @@ class _Loop:
             )
         )
         made = self._multiply(left, right, self._part_type())
-        own = Box({0: (tile.group, 1), **_places(self._prefix.result, tile)})
+        group, *places = (self._destination.axes[axis] for axis in (0, *self._prefix.result))
+        own = Box({group: (tile.group, 1), **_places(places, tile)})
         part = own.type_in(self._out)
         if not sums:
             before = own.slice(out)
@@ -217,12 +190,6 @@ def _of(type_: ir.RankedTensorType, element: ir.Type) -> ir.RankedTensorType:
     return ir.RankedTensorType.get(type_.shape, element)
 
 
-def _sum_element(element: ir.Type) -> ir.Type:
-    """Float32 for narrower floats: a sum of many tiles would lose bits between them."""
-    narrow = isinstance(element, ir.FloatType) and (element_bits(element) or 0) < 32
-    return ir.F32Type.get() if narrow else element
-
-
 def _tile(table: TileTable, count: ir.Value) -> _Tile:
     """The row of the table at the loop's counter."""
 
@@ -236,7 +203,7 @@ def _tile(table: TileTable, count: ir.Value) -> _Tile:
     )
 
 
-def _places(axes: tuple[int, ...], tile: _Tile) -> dict[int, tuple[ir.Value, int]]:
+def _places(axes: Sequence[int], tile: _Tile) -> dict[int, tuple[ir.Value, int]]:
     """Of each axis of a prefix, which may lack the last ones, the one place of a tile."""
     return {axis: (place, 1) for axis, place in zip(axes, tile.places, strict=False)}
 
