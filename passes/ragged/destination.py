@@ -43,16 +43,16 @@ def destination_of(product: RaggedProduct) -> Destination:
     found = Destination((op,), tuple(range(product.result.rank)))
     if product.mode is RaggedMode.ROWS:
         return found
-    transpose = _only_reader(op, "stablehlo.transpose")
+    transpose = _only_reader(op, "stablehlo.transpose", ["permutation"])
     if transpose is not None:
-        axes = _after_transpose(product, walk.integers(transpose, "permutation"))
+        axes = _after_transpose(product, transpose)
         found = found if axes is None else Destination((op, transpose), axes)
-    addition = _only_reader(found.ops[-1], "stablehlo.add")
+    addition = _only_reader(found.ops[-1], "stablehlo.add", [])
     # Sums that are carried beside a narrower result are rounded into it, not added to it.
     if addition is None or sum_element(product.result.element_type) != product.result.element_type:
         return found
     start = _added(addition, found.ops[-1].results[0])
-    if not _is_known_at(start, op):
+    if not start.type == addition.results[0].type == found.type or not _is_known_at(start, op):
         return found
     return Destination((*found.ops, addition), found.axes, start)
 
@@ -63,16 +63,23 @@ def sum_element(element: ir.Type) -> ir.Type:
     return ir.F32Type.get() if narrow else element
 
 
-def _only_reader(op: ir.Operation, name: str) -> ir.Operation | None:
-    """The operation of that name, in the same block, that alone reads what another one makes."""
+def _only_reader(op: ir.Operation, name: str, attributes: list[str]) -> ir.Operation | None:
+    """The operation of that name, in the same block, that alone reads what another one makes.
+
+    None where it has more attributes than these: they would be lost.
+    """
     readers = [use.owner.operation for use in op.results[0].uses]
     if len(readers) != 1 or readers[0].name != name or readers[0].block != op.block:
         return None
-    return readers[0]
+    return readers[0] if walk.attribute_names(readers[0]) == attributes else None
 
 
-def _after_transpose(product: RaggedProduct, permutation: list[int]) -> tuple[int, ...] | None:
+def _after_transpose(product: RaggedProduct, transpose: ir.Operation) -> tuple[int, ...] | None:
     """Where a transpose puts each axis; None unless the matrix of a group stays in one piece."""
+    permutation = walk.integers(transpose, "permutation")
+    shape = [product.result.shape[axis] for axis in permutation]
+    if transpose.results[0].type != ir.RankedTensorType.get(shape, product.result.element_type):
+        return None
     axes = [permutation.index(axis) for axis in range(len(permutation))]
     outer = (0, *product.prefix.result)
     inner = [axes[axis] for axis in range(len(axes)) if axis not in outer]

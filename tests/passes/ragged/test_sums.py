@@ -183,3 +183,28 @@ def test_additions_that_stay(program: Any) -> None:
     wanted = jax.tree.leaves(jax.jit(program)(*arguments))
     for got, other in zip(runs(module)(*arguments), wanted, strict=True):
         np.testing.assert_allclose(got, other, rtol=1e-5, atol=1e-5)
+
+
+DYNAMIC = """
+func.func public @main(%sum: tensor<?x8x16xf32>, %x: tensor<64x8xf32>, %y: tensor<64x16xf32>, \
+%sizes: tensor<4xi32>) -> tensor<?x8x16xf32> {
+  %0 = "chlo.ragged_dot"(%x, %y, %sizes) <{ragged_dot_dimension_numbers = #chlo.ragged_dot<\
+lhs_contracting_dimensions = [0], rhs_contracting_dimensions = [0], lhs_ragged_dimensions = [0]>}> \
+: (tensor<64x8xf32>, tensor<64x16xf32>, tensor<4xi32>) -> tensor<4x8x16xf32>
+  %1 = stablehlo.add %0, %sum : (tensor<4x8x16xf32>, tensor<?x8x16xf32>) -> tensor<?x8x16xf32>
+  return %1 : tensor<?x8x16xf32>
+}
+"""
+NAMED = DYNAMIC.replace("?x8", "4x8").replace("%0, %sum :", '%0, %sum {mhlo.sharding = ""} :')
+
+
+@pytest.mark.parametrize("text", [DYNAMIC, NAMED], ids=["of another type", "with attributes"])
+def test_additions_that_are_more_than_that_stay(text: str) -> None:
+    with jax.jit(lambda x: x).lower(1.0).compiler_ir().context:
+        module = ir.Module.parse(text)
+    run = Pipeline.parse(LOOPS).run(module, target=GPU).runs[-1]
+    assert len(run.plan["loops"]) == 1
+    assert module.operation.verify()
+    [loop] = [op for op in walk.operations(module.operation) if op.name == "stablehlo.while"]
+    [reader] = [use.owner.name for use in loop.results[1].uses]
+    assert reader == "stablehlo.add"
