@@ -32,3 +32,47 @@ func.func public @sums(%x: tensor<64x8xbf16>, %y: tensor<64x16xbf16>, %sizes: te
   %0 = "chlo.ragged_dot"(%x, %y, %sizes) <{precision_config = [#chlo<precision DEFAULT>, #chlo<precision DEFAULT>], ragged_dot_dimension_numbers = #chlo.ragged_dot<lhs_contracting_dimensions = [0], rhs_contracting_dimensions = [0], lhs_ragged_dimensions = [0]>}> : (tensor<64x8xbf16>, tensor<64x16xbf16>, tensor<4xi32>) -> tensor<4x8x16xbf16>
   return %0 : tensor<4x8x16xbf16>
 }
+
+// Each place of a batch has groups of its own: 2 x 7 tiles, each with a place, and slices of one.
+// CHECK-LABEL: func.func public @places
+// CHECK:         %[[LOOP:.*]]:2 = stablehlo.while({{.*}}, %[[OUT:.*]] = %{{.*}}) : tensor<i32>, tensor<2x64x16xf32>
+// CHECK:           stablehlo.constant dense<14> : tensor<i32>
+// CHECK:           %[[ROW:.*]] = stablehlo.dynamic_slice %{{.*}}, sizes = [1] : (tensor<14xi32>, tensor<i32>)
+// CHECK-NEXT:      %[[PLACE:.*]] = stablehlo.reshape %[[ROW]] : (tensor<1xi32>) -> tensor<i32>
+// CHECK:           %[[ROWS:.*]] = stablehlo.dynamic_slice %arg0, %[[PLACE]], {{.*}} sizes = [1, 16, 8]
+// CHECK:           %[[PART:.*]] = stablehlo.dynamic_slice %arg1, %[[PLACE]], {{.*}} sizes = [1, 1, 8, 16]
+// CHECK-NEXT:      %[[MATRIX:.*]] = stablehlo.reshape %[[PART]]
+// CHECK:           stablehlo.dot_general %[[ROWS]], %[[MATRIX]], batching_dims = [0] x [0], contracting_dims = [2] x [1]
+// CHECK:           stablehlo.dynamic_update_slice %[[OUT]], %{{.*}}, %[[PLACE]], {{.*}} tensor<1x16x16xf32>
+// CHECK:         return %[[LOOP]]#1
+func.func public @places(%x: tensor<2x64x8xf32>, %w: tensor<2x4x8x16xf32>, %sizes: tensor<2x4xi32>) -> tensor<2x64x16xf32> {
+  %0 = "chlo.ragged_dot"(%x, %w, %sizes) <{precision_config = [#chlo<precision DEFAULT>, #chlo<precision DEFAULT>], ragged_dot_dimension_numbers = #chlo.ragged_dot<lhs_batching_dimensions = [0], rhs_batching_dimensions = [0], lhs_contracting_dimensions = [2], rhs_contracting_dimensions = [2], lhs_ragged_dimensions = [1], rhs_group_dimensions = [1]>}> : (tensor<2x64x8xf32>, tensor<2x4x8x16xf32>, tensor<2x4xi32>) -> tensor<2x64x16xf32>
+  return %0 : tensor<2x64x16xf32>
+}
+
+// Sums that are added to other ones begin with these: no zeros, and no addition behind the loop.
+// CHECK-LABEL: func.func public @added
+// CHECK:         %[[LOOP:.*]]:2 = stablehlo.while({{.*}}, %[[OUT:.*]] = %arg0) : tensor<i32>, tensor<4x8x16xf32>
+// CHECK:           %[[BEFORE:.*]] = stablehlo.dynamic_slice %[[OUT]]
+// CHECK:           stablehlo.add %[[BEFORE]], %{{.*}} : tensor<1x8x16xf32>
+// CHECK-NOT:     stablehlo.add {{.*}} : tensor<4x8x16xf32>
+// CHECK:         return %[[LOOP]]#1
+func.func public @added(%sum: tensor<4x8x16xf32>, %x: tensor<64x8xbf16>, %y: tensor<64x16xbf16>, %sizes: tensor<4xi32>) -> tensor<4x8x16xf32> {
+  %0 = "chlo.ragged_dot"(%x, %y, %sizes) <{precision_config = [#chlo<precision DEFAULT>, #chlo<precision DEFAULT>], ragged_dot_dimension_numbers = #chlo.ragged_dot<lhs_contracting_dimensions = [0], rhs_contracting_dimensions = [0], lhs_ragged_dimensions = [0]>}> : (tensor<64x8xbf16>, tensor<64x16xbf16>, tensor<4xi32>) -> tensor<4x8x16xf32>
+  %1 = stablehlo.add %sum, %0 : tensor<4x8x16xf32>
+  return %1 : tensor<4x8x16xf32>
+}
+
+// In a batch JAX puts the groups behind it once the gradient is made. The loop does that, and adds.
+// CHECK-LABEL: func.func public @added_places
+// CHECK-NOT:     stablehlo.transpose
+// CHECK:         %[[LOOP:.*]]:2 = stablehlo.while({{.*}}, %[[OUT:.*]] = %arg0) : tensor<i32>, tensor<2x4x8x16xf32>
+// CHECK:           stablehlo.dynamic_slice %[[OUT]], %[[PLACE:[^,]*]], %[[GROUP:[^,]*]], {{.*}} sizes = [1, 1, 8, 16]
+// CHECK:           stablehlo.dynamic_update_slice %[[OUT]], %{{.*}}, %[[PLACE]], %[[GROUP]], {{.*}} tensor<1x1x8x16xf32>
+// CHECK:         return %[[LOOP]]#1
+func.func public @added_places(%sum: tensor<2x4x8x16xf32>, %x: tensor<2x64x8xbf16>, %y: tensor<2x64x16xbf16>, %sizes: tensor<2x4xi32>) -> tensor<2x4x8x16xf32> {
+  %0 = "chlo.ragged_dot"(%x, %y, %sizes) <{precision_config = [#chlo<precision DEFAULT>, #chlo<precision DEFAULT>], ragged_dot_dimension_numbers = #chlo.ragged_dot<lhs_batching_dimensions = [0], rhs_batching_dimensions = [0], lhs_contracting_dimensions = [1], rhs_contracting_dimensions = [1], lhs_ragged_dimensions = [1]>}> : (tensor<2x64x8xbf16>, tensor<2x64x16xbf16>, tensor<2x4xi32>) -> tensor<4x2x8x16xf32>
+  %1 = stablehlo.transpose %0, dims = [1, 0, 2, 3] : (tensor<4x2x8x16xf32>) -> tensor<2x4x8x16xf32>
+  %2 = stablehlo.add %1, %sum : tensor<2x4x8x16xf32>
+  return %2 : tensor<2x4x8x16xf32>
+}

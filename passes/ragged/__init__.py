@@ -19,9 +19,11 @@ After::
     }
 
 So are the gradients: that of the rows is such a product, that of the weights sums over the rows of
-each group, in float32. A group of no rows takes no tile, rows behind the last group stay zeros.
-The loop runs as often as the worst sizes need, at most E times more than there are full tiles. So
-its trip count is a constant: the host waits for nothing, and graphs can hold it.
+each group, in float32. Where it is added to a sum of its type, the loop begins with that. A batch,
+each place of which has sizes of its own, has tiles of its own for each place. A group of no rows
+takes no tile, rows behind the last group stay zeros. The loop runs as often as the worst sizes
+need, at most E times more than there are full tiles. So its trip count is a constant: the host
+waits for nothing, and graphs can hold it.
 
 How many rows a tile has, and whether a loop is faster than the dense product, is decided by the
 roofline of the target. On a TPU the products by rows are left to the kernel that XLA has for them.

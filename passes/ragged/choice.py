@@ -46,7 +46,7 @@ def tiles_of(product: RaggedProduct, target: Target, rows: int = 0) -> Tiles:
     found = [
         Tiles(
             length,
-            tile_count(product.rows, product.groups, length),
+            _tiles_needed(product, length),
             _loop_seconds(product, target.speed, length),
             dense_s,
         )
@@ -58,6 +58,11 @@ def tiles_of(product: RaggedProduct, target: Target, rows: int = 0) -> Tiles:
 def tile_count(rows: int, groups: int, length: int) -> int:
     """The most tiles that so many rows take in so many groups, none with rows of two groups."""
     return (rows + min(groups, rows) * (length - 1)) // length
+
+
+def _tiles_needed(product: RaggedProduct, length: int) -> int:
+    """The most tiles that any sizes take: no place along the prefix shares one with another."""
+    return math.prod(product.places) * tile_count(product.rows, product.groups, length)
 
 
 def check_worthwhile(product: RaggedProduct, tiles: Tiles, target: Target) -> None:
@@ -94,25 +99,24 @@ def _dense_seconds(product: RaggedProduct, speed: Speed) -> float:
 
 def _loop_seconds(product: RaggedProduct, speed: Speed, length: int) -> float:
     """All tiles, one after the other, and the zeros before them."""
+    rows = math.prod(product.places) * product.rows
     rows_bytes = sum(
-        each.read_bytes / product.rows
-        for each in (product.left, product.right)
-        if each.ragged is not None
+        each.read_bytes / rows for each in (product.left, product.right) if each.ragged is not None
     )
-    work_s = product.flops * length / product.rows / _rate(product, speed)
+    work_s = product.flops * length / rows / _rate(product, speed)
     if product.mode is RaggedMode.ROWS:
-        matrix = product.right.read_bytes / product.groups
-        out = product.result_bytes / product.rows
+        matrix = product.right.read_bytes / product.matrices
+        out = product.result_bytes / rows
         in_product = matrix + length * (rows_bytes + out)
         around = 2 * (matrix + length * rows_bytes) + 3 * length * out
     else:
-        matrix = product.result_bytes / product.groups
+        matrix = product.result_bytes / product.matrices
         in_product = matrix + length * rows_bytes
         around = 2 * length * rows_bytes + 3 * matrix
     product_s = max(work_s, in_product / speed.bytes_per_s)
     tile_s = max(product_s + around / speed.bytes_per_s, _KERNELS * speed.kernel_s)
     fill_s = product.result_bytes / speed.bytes_per_s
-    return tile_s * tile_count(product.rows, product.groups, length) + fill_s
+    return tile_s * _tiles_needed(product, length) + fill_s
 
 
 def _rate(product: RaggedProduct, speed: Speed) -> float:

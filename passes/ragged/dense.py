@@ -6,11 +6,14 @@ There each operand of rows is repeated for every group, with zeros for the rows 
     %mask = %starts <= iota and iota < %ends      // G x M x K
     %0 = stablehlo.select %mask, broadcast(%rows), 0
     %1 = stablehlo.dot_general %0, %weights       // contracted along the groups as well
+
+Where each place of a batch has sizes of its own, all of that has the batch's axes first, and a
+transpose puts the groups before them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
@@ -18,7 +21,7 @@ from jax.extend.mlir.dialects import stablehlo
 from hloom.passes.analysis.constants import is_zero_constant
 from hloom.passes.analysis.loops.counted import defining_op
 from hloom.passes.ir import walk
-from hloom.passes.ragged.product import Factor, RaggedProduct, checked, factor
+from hloom.passes.ragged.product import Factor, RaggedProduct, checked, factor, sizes_of_all
 
 _COPIES = ("stablehlo.broadcast_in_dim", "stablehlo.convert", "stablehlo.slice")
 """Operations that make zeros of zeros."""
@@ -37,6 +40,7 @@ def of_product(op: ir.Operation) -> RaggedProduct | None:
     others = tuple(numbers.rhs_contracting_dimensions)
     batching = tuple(numbers.lhs_batching_dimensions)
     other_batching = tuple(numbers.rhs_batching_dimensions)
+    spread = None
     if 0 in contracting and left.rows not in (*contracting, *batching):
         place = contracting.index(0)
         right = factor(
@@ -58,7 +62,11 @@ def of_product(op: ir.Operation) -> RaggedProduct | None:
     else:
         return None
     precision = walk.readable_attributes(op).get("precision_config")
-    return checked(RaggedProduct(op, rows, right, left.sizes, precision))
+    product = RaggedProduct(op, rows, right, left.sizes, precision)
+    prefix = product.prefix
+    if left.prefix != prefix.left or (spread is not None and spread.prefix != prefix.right):
+        return None
+    return checked(replace(product, sizes=sizes_of_all(left.sizes)))
 
 
 def _without(axes: tuple[int, ...], place: int) -> tuple[int, ...]:
@@ -73,31 +81,44 @@ class _Spread:
       value: the rows.
       element: what their elements are multiplied as.
       rows: the axis of the rows, behind that of the groups.
+      prefix: the axes of ``value`` that the sizes have before that of the groups.
       sizes: how many rows each group has.
     """
 
     value: ir.Value
     element: ir.Type
     rows: int
+    prefix: tuple[int, ...]
     sizes: ir.Value
 
     @classmethod
     def of(cls, value: ir.Value) -> _Spread | None:
         element = ir.RankedTensorType(value.type).element_type
         convert = _made_by(value, "stablehlo.convert")
-        select = _made_by(value if convert is None else convert.operands[0], "stablehlo.select")
+        kept, order = _before_transposes(value if convert is None else convert.operands[0])
+        select = _made_by(kept, "stablehlo.select")
         if select is None:
             return None
         mask, kept, dropped = select.operands
         spread = _made_by(kept, "stablehlo.broadcast_in_dim")
         if spread is None or not _is_zero(dropped) or _shape(mask) != _shape(kept):
             return None
-        axes = walk.integers(spread, "broadcast_dimensions")
-        whole = spread.operands[0]
-        if axes != list(range(1, len(axes) + 1)) or _shape(whole) != _shape(kept)[1:]:
+        whole, whole_order = _before_transposes(spread.operands[0])
+        along = walk.integers(spread, "broadcast_dimensions")
+        lengths = [_shape(kept)[axis] for axis in along]
+        if lengths != _shape(spread.operands[0]) or sorted(along) != sorted(order[1:]):
+            return None
+        # From an axis of what is multiplied to that of the rows: the one before it.
+        if [whole_order[along.index(axis)] for axis in order[1:]] != list(range(len(along))):
             return None
         found = _rows_in_groups(mask)
-        return None if found is None else cls(whole, element, *found)
+        if found is None:
+            return None
+        rows, (*prefix, groups), sizes = found
+        if groups != order[0]:
+            return None
+        places = tuple(order.index(axis) - 1 for axis in prefix)
+        return cls(whole, element, order.index(rows), places, sizes)
 
     def factor(self, contracting: tuple[int, ...], batching: tuple[int, ...]) -> Factor:
         """The rows as they are: without the axis of the groups before theirs."""
@@ -107,8 +128,18 @@ class _Spread:
         return Factor(self.value, self.element, contracting, batching, self.rows - 1)
 
 
-def _rows_in_groups(mask: ir.Value) -> tuple[int, ir.Value] | None:
-    """The axis and the sizes by which a mask says which rows are of the group of the first axis."""
+def _before_transposes(value: ir.Value) -> tuple[ir.Value, list[int]]:
+    """What a value is transposed from, and which axis of that each of its own axes is."""
+    order = list(range(len(_shape(value))))
+    while (op := _made_by(value, "stablehlo.transpose")) is not None:
+        axes = walk.integers(op, "permutation")
+        order = [axes[axis] for axis in order]
+        value = op.operands[0]
+    return value, order
+
+
+def _rows_in_groups(mask: ir.Value) -> tuple[int, list[int], ir.Value] | None:
+    """The axis of the rows, those of the sizes, and the sizes by which a mask says whose rows."""
     both = _made_by(mask, "stablehlo.and")
     if both is None:
         return None
@@ -118,20 +149,17 @@ def _rows_in_groups(mask: ir.Value) -> tuple[int, ir.Value] | None:
         return None
     starts, first = after
     second, ends = before
-    iota = _made_by(first, "stablehlo.iota")
-    other = _made_by(second, "stablehlo.iota")
-    if iota is None or other is None:
+    axis = _counted_axis(first)
+    starts_of_groups, axes_of_starts = _repeated(starts)
+    ends_of_groups, axes = _repeated(ends)
+    if axis is None or axis in axes or axis != _counted_axis(second) or axes != axes_of_starts:
         return None
-    axis = ir.IntegerAttr(iota.attributes["iota_dimension"]).value
-    if axis == 0 or ir.IntegerAttr(other.attributes["iota_dimension"]).value != axis:
-        return None
-    starts_of_groups, ends_of_groups = (_of_each_group(value) for value in (starts, ends))
-    if starts_of_groups is None or ends_of_groups is None:
+    if not axes or [_shape(mask)[each] for each in axes] != _shape(ends_of_groups):
         return None
     sizes = _summed(ends_of_groups)
     if sizes is None or not _is_one_place_on(starts_of_groups, ends_of_groups, sizes):
         return None
-    return axis, sizes
+    return axis, axes, sizes
 
 
 def _comparison(value: ir.Value, direction: str) -> tuple[ir.Value, ir.Value] | None:
@@ -141,30 +169,43 @@ def _comparison(value: ir.Value, direction: str) -> tuple[ir.Value, ir.Value] | 
     return op.operands[0], op.operands[1]
 
 
-def _of_each_group(value: ir.Value) -> ir.Value | None:
-    """The vector that is the same along all axes but the first."""
-    op = _made_by(value, "stablehlo.broadcast_in_dim")
-    if op is None or walk.integers(op, "broadcast_dimensions") != [0]:
+def _counted_axis(value: ir.Value) -> int | None:
+    """The axis that a value counts along from 0; None where it is no such value."""
+    source, axes = _repeated(value)
+    iota = _made_by(source, "stablehlo.iota")
+    if iota is None:
         return None
-    return op.operands[0] if _shape(op.operands[0])[0] == _shape(value)[0] else None
+    axis = ir.IntegerAttr(iota.attributes["iota_dimension"]).value
+    return axes[axis] if _shape(source)[axis] == _shape(value)[axes[axis]] else None
+
+
+def _repeated(value: ir.Value) -> tuple[ir.Value, list[int]]:
+    """What a value repeats, and which of the value's axes each axis of that is."""
+    shape = _shape(value)
+    axes = list(range(len(shape)))
+    while (op := _made_by(value, "stablehlo.broadcast_in_dim")) is not None:
+        axes = [axes[axis] for axis in walk.integers(op, "broadcast_dimensions")]
+        value = op.operands[0]
+    return value, axes
 
 
 def _summed(ends: ir.Value) -> ir.Value | None:
-    """The vector of which this one is the cumulative sum."""
+    """That of which this is the cumulative sum along the last axis."""
     op = _made_by(ends, "stablehlo.reduce_window")
     if op is None or len(op.operands) != 2 or not _is_zero(op.operands[1]):
         return None
-    [length] = _shape(ends)
+    *places, length = _shape(ends)
     body = [view.operation.name for view in op.regions[0].blocks[0].operations]
     as_sum = (
         body == ["stablehlo.add", "stablehlo.return"]
-        and walk.integers(op, "window_dimensions") == [length]
+        and walk.integers(op, "window_dimensions") == [*[1] * len(places), length]
         and all(
             set(walk.integers(op, name, [1])) == {1}
             for name in ("window_strides", "base_dilations", "window_dilations")
         )
         and "padding" in op.attributes
-        and _numbers(op.attributes["padding"]) == [length - 1, 0]
+        and _numbers(op.attributes["padding"])
+        == [*(0 for _ in places for _ in range(2)), length - 1, 0]
     )
     return op.operands[0] if as_sum else None
 
@@ -180,15 +221,16 @@ def _is_one_place_on(starts: ir.Value, ends: ir.Value, sizes: ir.Value) -> bool:
         return False
     first, rest = op.operands
     cut = _made_by(rest, "stablehlo.slice")
-    length = _shape(ends)[0]
+    *places, length = _shape(ends)
     return (
-        _shape(first) == [1]
+        ir.IntegerAttr(op.attributes["dimension"]).value == len(places)
+        and _shape(first) == [*places, 1]
         and _is_zero(first)
         and cut is not None
         and cut.operands[0] == ends
-        and walk.integers(cut, "start_indices") == [0]
-        and walk.integers(cut, "limit_indices") == [length - 1]
-        and walk.integers(cut, "strides") == [1]
+        and set(walk.integers(cut, "start_indices")) == {0}
+        and walk.integers(cut, "limit_indices") == [*places, length - 1]
+        and set(walk.integers(cut, "strides")) == {1}
     )
 
 

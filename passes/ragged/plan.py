@@ -41,6 +41,7 @@ class RaggedLoop:
             "mode": str(self.product.mode),
             "rows": self.product.rows,
             "groups": self.product.groups,
+            **({"places": self.product.places} if self.product.places else {}),
             "tile_rows": self.tiles.rows,
             "tiles": self.tiles.count,
             "loop_seconds": self.tiles.loop_s,

@@ -10,6 +10,7 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import chlo, stablehlo
 
 from hloom.passes.analysis.loops.counted import defining_op
+from hloom.passes.ir import walk
 from hloom.passes.ir.types import element_bits
 
 RAGGED_DOT = "chlo.ragged_dot"
@@ -59,6 +60,23 @@ class Factor:
 
 
 @dataclass(frozen=True)
+class Prefix:
+    """The axes along which each place has sizes of groups of its own, in the order of the sizes.
+
+    They are the axes of the batch and, behind them, those before the rows of the left operand's
+    kind: free ones or, where rows are summed over, contracted ones. So ``right`` and ``result`` may
+    lack some of the last ones.
+
+    Attributes:
+      left, right, result: the axes of the operands and of the result that are these.
+    """
+
+    left: tuple[int, ...]
+    right: tuple[int, ...]
+    result: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class RaggedProduct:
     """A product whose rows are in groups, one after the other along an axis.
 
@@ -66,7 +84,8 @@ class RaggedProduct:
       op: the operation that makes it, as its one result.
       left: its rows.
       right: one matrix a group (``RaggedMode.ROWS``), or rows too (``RaggedMode.SUM``).
-      sizes: how many rows each group has, of rank 1. What they leave belongs to no group.
+      sizes: how many rows each group has, along the last axis. What they leave belongs to no
+        group. Axes before it are those of ``prefix``: each of their places has sizes of its own.
       precision: `precision_config` for the products of tiles, if the program has any.
     """
 
@@ -87,7 +106,38 @@ class RaggedProduct:
 
     @property
     def groups(self) -> int:
-        return int(ir.RankedTensorType(self.sizes.type).shape[0])
+        return int(ir.RankedTensorType(self.sizes.type).shape[-1])
+
+    @property
+    def places(self) -> list[int]:
+        """The axes of the sizes before that of the groups: none where all rows share the sizes."""
+        return list(ir.RankedTensorType(self.sizes.type).shape)[:-1]
+
+    @property
+    def prefix(self) -> Prefix:
+        """The axes that the sizes have before that of the groups."""
+        batch = len(self.left.batching)
+        if not self.places:
+            return Prefix((), (), ())
+        if self.mode is RaggedMode.SUM:
+            assert self.left.ragged is not None
+            outer = self.left.contracting.index(self.left.ragged)
+            return Prefix(
+                self.left.batching + self.left.contracting[:outer],
+                self.right.batching + self.right.contracting[:outer],
+                tuple(range(1, batch + 1)),
+            )
+        outer = self.result_axis - batch
+        return Prefix(
+            self.left.batching + tuple(self._free_axes[:outer]),
+            self.right.batching,
+            tuple(range(self.result_axis)),
+        )
+
+    @property
+    def matrices(self) -> int:
+        """How many parts there are that belong to one group: of ``right``, or of the result."""
+        return self.groups * math.prod(self.places[: len(self.left.batching)])
 
     @property
     def result(self) -> ir.RankedTensorType:
@@ -98,10 +148,14 @@ class RaggedProduct:
         """The axis of the result's rows; where rows are summed, that of the groups."""
         if self.mode is RaggedMode.SUM:
             return 0
-        used = {*self.left.batching, *self.left.contracting}
-        free = [axis for axis in range(len(self.left.shape)) if axis not in used]
         assert self.left.ragged is not None
-        return len(self.left.batching) + free.index(self.left.ragged)
+        return len(self.left.batching) + self._free_axes.index(self.left.ragged)
+
+    @property
+    def _free_axes(self) -> list[int]:
+        """The axes of the left operand that the result has behind those of the batch."""
+        used = {*self.left.batching, *self.left.contracting}
+        return [axis for axis in range(len(self.left.shape)) if axis not in used]
 
     @property
     def result_bytes(self) -> float:
@@ -139,7 +193,7 @@ def of_instruction(op: ir.Operation) -> RaggedProduct:
             op,
             factor(left, contracting, tuple(numbers.lhs_batching_dimensions), ragged),
             factor(right, others, tuple(numbers.rhs_batching_dimensions), rows, group),
-            sizes,
+            sizes_of_all(sizes),
             _precision(op),
         )
     )
@@ -160,19 +214,29 @@ def factor(
     return Factor(value, element, contracting, batching, ragged, group)
 
 
+def sizes_of_all(sizes: ir.Value) -> ir.Value:
+    """The vector of sizes where all places have the same ones, as JAX repeats it for CPUs."""
+    op = defining_op(sizes)
+    type_ = ir.RankedTensorType(sizes.type)
+    if op is None or op.name != "stablehlo.broadcast_in_dim" or type_.rank == 1:
+        return sizes
+    one = ir.RankedTensorType(op.operands[0].type)
+    along = walk.integers(op, "broadcast_dimensions")
+    repeated = along == [type_.rank - 1] and list(one.shape) == [type_.shape[-1]]
+    return op.operands[0] if repeated else sizes
+
+
 def checked(product: RaggedProduct) -> RaggedProduct:
     """The product, if its shapes allow tiles. Raises NotRewrittenError."""
     types = [product.left.value.type, product.right.value.type, product.sizes.type, product.result]
     if not all(ir.RankedTensorType(type_).has_static_shape for type_ in types):
         raise NotRewrittenError("a dimension of it is dynamic")
-    if len(ir.RankedTensorType(product.sizes.type).shape) != 1:
-        raise NotRewrittenError("each element of its batch has groups of its own")
     elements = [product.left.element, product.right.element, product.result.element_type]
     if any(element_bits(element) is None for element in elements):
         raise NotRewrittenError("its elements are quantized")
     if 0 in (product.rows, product.groups, *product.result.shape, *product.left.shape):
         raise NotRewrittenError("it is empty")
-    if product.rows * (product.groups + 1) >= 2**31:
+    if math.prod(product.places) * product.rows * (product.groups + 1) >= 2**31:
         raise NotRewrittenError("its rows cannot be counted in 32 bits")
     return product
 

@@ -8,20 +8,27 @@ from dataclasses import dataclass
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-from hloom.passes.ir.types import element_bits
 from hloom.passes.ir.while_rewriter import zeros
 from hloom.passes.ragged.choice import Tiles
+from hloom.passes.ragged.destination import Destination, destination_of, sum_element
 from hloom.passes.ragged.product import Factor, RaggedMode, RaggedProduct
+from hloom.passes.ragged.slices import Box, broadcast, converted
 from hloom.passes.ragged.table import TileTable, counter, iota, tile_table
 
 
 def write_loop(product: RaggedProduct, tiles: Tiles) -> None:
-    """Replaces the operation that makes the product; what it read is left to be erased."""
-    op = product.op
-    with ir.InsertionPoint(op), op.location:
-        result = _Loop(product, tiles).write()
-    op.results[0].replace_all_uses_with(result)
-    op.erase()
+    """Replaces the operation that makes the product; what it read is left to be erased.
+
+    With it goes what alone reads it and the loop can do as well (`destination`).
+    """
+    destination = destination_of(product)
+    with ir.InsertionPoint(product.op), product.op.location:
+        result = _Loop(product, tiles, destination).write()
+    *behind, last = destination.ops
+    last.results[0].replace_all_uses_with(result)
+    last.erase()
+    for op in reversed(behind):
+        op.erase()
 
 
 @dataclass(frozen=True)
@@ -29,12 +36,14 @@ class _Tile:
     """The scalars of one tile, from the table of all.
 
     Attributes:
+      places: where it is along the axes of the product's prefix.
       group: the group that it is of.
       start: its first row; the last tiles begin so early that they end with the rows.
       low, high: which of its rows are the group's and not done by another tile.
       is_first: whether the group has no tile before it.
     """
 
+    places: tuple[ir.Value, ...]
     group: ir.Value
     start: ir.Value
     low: ir.Value
@@ -45,17 +54,25 @@ class _Tile:
 class _Loop:
     """The loop of one product, at the current insertion point."""
 
-    def __init__(self, product: RaggedProduct, tiles: Tiles) -> None:
-        self._product, self._tiles = product, tiles
+    def __init__(self, product: RaggedProduct, tiles: Tiles, destination: Destination) -> None:
+        self._product, self._tiles, self._destination = product, tiles, destination
         self._left, self._right = _narrowed(product.left, product.right)
-        self._wide = _sum_element(product.result.element_type)
+        self._prefix = product.prefix
+        self._wide = sum_element(product.result.element_type)
         """What the sums of a group are added up in."""
+        sums = product.mode is RaggedMode.SUM
+        # What is summed at several places comes back to a group: all of it waits in wide sums.
+        comes_back = len(self._prefix.left) > len(self._prefix.result)
+        made = destination.type
+        self._out = _of(made, self._wide) if sums and comes_back else made
+        self._carries = sums and self._out.element_type != self._wide
 
     def write(self) -> ir.Value:
         product, tiles = self._product, self._tiles
         table = tile_table(product.sizes, product.rows, tiles.rows, tiles.count)
-        starts = [counter(0), zeros(product.result)[-1].results[0]]
-        if product.mode is RaggedMode.SUM and self._wide != product.result.element_type:
+        start = self._destination.start
+        starts = [counter(0), zeros(self._out)[-1].results[0] if start is None else start]
+        if self._carries:
             starts.append(zeros(self._part_type())[-1].results[0])
         types = [start.type for start in starts]
         made = stablehlo.WhileOp(types, starts).operation
@@ -75,19 +92,19 @@ class _Loop:
             else:
                 carried = self._sums(tile, *carried)
             stablehlo.ReturnOp([stablehlo.add(count, counter(1)), *carried])
-        return made.results[1]
+        return converted(made.results[1], product.result.element_type)
 
     def _rows(self, tile: _Tile, out: ir.Value) -> ir.Value:
         """The result with the rows of a tile; the rest of the tile is left as it is."""
-        product, length = self._product, self._tiles.rows
-        axis = product.result_axis
-        type_ = _resized(product.result, axis, length)
-        left = self._slice_rows(self._left, tile)
+        axis, length = self._product.result_axis, self._tiles.rows
+        own = Box({**_places(self._prefix.result, tile), axis: (tile.start, length)})
+        type_ = own.type_in(self._out)
+        left = self._slice_rows(self._left, self._prefix.left, tile)
         matrix = self._slice_group(self._right, tile)
         made = self._multiply(left, matrix, type_)
         kept = _own_rows(tile, length, list(type_.shape), axis)
-        before = _slice(out, axis, tile.start, length)
-        return _update(out, stablehlo.select(kept, made, before), axis, tile.start)
+        before = own.slice(out)
+        return own.update(out, stablehlo.select(kept, made, before))
 
     def _sums(self, tile: _Tile, out: ir.Value, *sums: ir.Value) -> list[ir.Value]:
         """The result with what the group's tiles come to so far.
@@ -96,37 +113,47 @@ class _Loop:
         """
         # Rows of others are zeros in both operands: what is not finite stays where it is.
         left, right = (
-            _or_zero(self._slice_rows(each, tile), tile, each.ragged)
-            for each in (self._left, self._right)
+            _or_zero(self._slice_rows(each, axes, tile), tile, each.ragged)
+            for each, axes in (
+                (self._left, self._prefix.left),
+                (self._right, self._prefix.right),
+            )
         )
         made = self._multiply(left, right, self._part_type())
-        part = _resized(self._product.result, 0, 1)
+        group, *places = (self._destination.axes[axis] for axis in (0, *self._prefix.result))
+        own = Box({group: (tile.group, 1), **_places(places, tile)})
+        part = own.type_in(self._out)
         if not sums:
-            before = _slice(out, 0, tile.group, 1)
+            before = own.slice(out)
             after = stablehlo.add(before, stablehlo.reshape(part, made))
-            return [_update(out, after, 0, tile.group)]
+            return [own.update(out, after)]
         none = zeros(self._part_type())[-1].results[0]
-        is_first = _broadcast(tile.is_first, list(self._part_type().shape), [])
+        is_first = broadcast(tile.is_first, list(self._part_type().shape), [])
         total = stablehlo.add(stablehlo.select(is_first, none, sums[0]), made)
-        after = stablehlo.reshape(part, _converted(total, part.element_type))
-        return [_update(out, after, 0, tile.group), total]
+        after = stablehlo.reshape(part, converted(total, part.element_type))
+        return [own.update(out, after), total]
 
     def _part_type(self) -> ir.RankedTensorType:
         """What the result has of one group, as it is added up."""
-        return ir.RankedTensorType.get(list(self._product.result.shape)[1:], self._wide)
+        shape = list(self._product.result.shape)
+        for axis in self._prefix.result:
+            shape[axis] = 1
+        return ir.RankedTensorType.get(shape[1:], self._wide)
 
-    def _slice_rows(self, factor: Factor, tile: _Tile) -> ir.Value:
+    def _slice_rows(self, factor: Factor, prefix: tuple[int, ...], tile: _Tile) -> ir.Value:
         assert factor.ragged is not None
-        rows = _slice(factor.value, factor.ragged, tile.start, self._tiles.rows)
-        return _converted(rows, factor.element)
+        own = Box({**_places(prefix, tile), factor.ragged: (tile.start, self._tiles.rows)})
+        return converted(own.slice(factor.value), factor.element)
 
     def _slice_group(self, factor: Factor, tile: _Tile) -> ir.Value:
         assert factor.group is not None
-        part = _slice(factor.value, factor.group, tile.group, 1)
-        shape = factor.shape
+        own = Box({**_places(self._prefix.right, tile), factor.group: (tile.group, 1)})
+        part = own.slice(factor.value)
+        type_ = ir.RankedTensorType(part.type)
+        shape = list(type_.shape)
         del shape[factor.group]
-        type_ = ir.RankedTensorType.get(shape, ir.RankedTensorType(part.type).element_type)
-        return _converted(stablehlo.reshape(type_, part), factor.element)
+        type_ = ir.RankedTensorType.get(shape, type_.element_type)
+        return converted(stablehlo.reshape(type_, part), factor.element)
 
     def _multiply(self, left: ir.Value, right: ir.Value, type_: ir.Type) -> ir.Value:
         numbers = stablehlo.DotDimensionNumbers.get(
@@ -159,33 +186,36 @@ def _as(factor: Factor, element: ir.Type) -> Factor:
     )
 
 
-def _sum_element(element: ir.Type) -> ir.Type:
-    """Float32 for narrower floats: a sum of many tiles would lose bits between them."""
-    narrow = isinstance(element, ir.FloatType) and (element_bits(element) or 0) < 32
-    return ir.F32Type.get() if narrow else element
+def _of(type_: ir.RankedTensorType, element: ir.Type) -> ir.RankedTensorType:
+    return ir.RankedTensorType.get(type_.shape, element)
 
 
 def _tile(table: TileTable, count: ir.Value) -> _Tile:
     """The row of the table at the loop's counter."""
+
+    def at_counter(column: ir.Value) -> ir.Value:
+        scalar = ir.RankedTensorType.get([], ir.RankedTensorType(column.type).element_type)
+        return stablehlo.reshape(scalar, Box({0: (count, 1)}).slice(column))
+
     return _Tile(
-        *(
-            stablehlo.reshape(
-                ir.RankedTensorType.get([], ir.RankedTensorType(column.type).element_type),
-                _slice(column, 0, count, 1),
-            )
-            for column in (table.groups, table.starts, table.lows, table.highs, table.is_first)
-        )
+        tuple(map(at_counter, table.places)),
+        *map(at_counter, (table.groups, table.starts, table.lows, table.highs, table.is_first)),
     )
+
+
+def _places(axes: Sequence[int], tile: _Tile) -> dict[int, tuple[ir.Value, int]]:
+    """Of each axis of a prefix, which may lack the last ones, the one place of a tile."""
+    return {axis: (place, 1) for axis, place in zip(axes, tile.places, strict=False)}
 
 
 def _own_rows(tile: _Tile, length: int, shape: list[int], axis: int) -> ir.Value:
     """Which elements of a tile are in rows of its group, as booleans of a shape."""
     numbers = iota([length], 0)
     compare = stablehlo.compare
-    low, high = (_broadcast(each, [length], []) for each in (tile.low, tile.high))
+    low, high = (broadcast(each, [length], []) for each in (tile.low, tile.high))
     ge, lt = (stablehlo.ComparisonDirectionAttr.get(name) for name in ("GE", "LT"))
     own = stablehlo.and_(compare(numbers, low, ge), compare(numbers, high, lt))
-    return _broadcast(own, shape, [axis])
+    return broadcast(own, shape, [axis])
 
 
 def _or_zero(rows: ir.Value, tile: _Tile, axis: int | None) -> ir.Value:
@@ -194,39 +224,6 @@ def _or_zero(rows: ir.Value, tile: _Tile, axis: int | None) -> ir.Value:
     assert axis is not None
     own = _own_rows(tile, type_.shape[axis], list(type_.shape), axis)
     return stablehlo.select(own, rows, zeros(type_)[-1].results[0])
-
-
-def _slice(value: ir.Value, axis: int, start: ir.Value, length: int) -> ir.Value:
-    sizes = list(ir.RankedTensorType(value.type).shape)
-    sizes[axis] = length
-    starts = _starts(len(sizes), axis, start)
-    return stablehlo.dynamic_slice(value, starts, ir.DenseI64ArrayAttr.get(sizes))
-
-
-def _update(value: ir.Value, part: ir.Value, axis: int, start: ir.Value) -> ir.Value:
-    starts = _starts(len(ir.RankedTensorType(value.type).shape), axis, start)
-    return stablehlo.DynamicUpdateSliceOp(value, part, starts).result
-
-
-def _starts(rank: int, axis: int, start: ir.Value) -> Sequence[ir.Value]:
-    zero = counter(0)
-    return [start if number == axis else zero for number in range(rank)]
-
-
-def _broadcast(value: ir.Value, shape: list[int], axes: list[int]) -> ir.Value:
-    type_ = ir.RankedTensorType.get(shape, ir.RankedTensorType(value.type).element_type)
-    return stablehlo.broadcast_in_dim(type_, value, ir.DenseI64ArrayAttr.get(axes))
-
-
-def _converted(value: ir.Value, element: ir.Type) -> ir.Value:
-    type_ = ir.RankedTensorType.get(ir.RankedTensorType(value.type).shape, element)
-    return value if value.type == type_ else stablehlo.convert(type_, value)
-
-
-def _resized(type_: ir.RankedTensorType, axis: int, length: int) -> ir.RankedTensorType:
-    shape = list(type_.shape)
-    shape[axis] = length
-    return ir.RankedTensorType.get(shape, type_.element_type)
 
 
 def _without(axes: Sequence[int], gone: int | None) -> list[int]:

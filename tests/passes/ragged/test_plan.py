@@ -60,6 +60,49 @@ def test_the_work_is_bounded(groups: int) -> None:
         assert loop["loop_seconds"] < loop["dense_seconds"]
 
 
+def batch_of_gradients(x: Any, w: Any, sizes: Any) -> Any:
+    return jax.vmap(gradients)(x, w, sizes)
+
+
+def test_each_place_of_a_batch_has_tiles_of_its_own() -> None:
+    """As many as a product of one place has, and as long ones: the work is that of so many."""
+    target = targets.load("h100_sxm")
+    alone = planned(
+        gradients, shape(8192, 1024), shape(64, 1024, 2048), counts(64), target=target
+    ).plan["loops"]
+    batch = planned(
+        batch_of_gradients,
+        shape(4, 8192, 1024),
+        shape(4, 64, 1024, 2048),
+        counts(4, 64),
+        target=target,
+    ).plan["loops"]
+    assert [loop["mode"] for loop in batch] == ["rows", "sum", "rows"]
+    for one, many in zip(alone, batch, strict=True):
+        assert "places" not in one
+        assert many["places"] == [4]
+        assert many["tile_rows"] == one["tile_rows"]
+        assert many["tiles"] == 4 * one["tiles"]
+        assert many["loop_seconds"] == pytest.approx(4 * one["loop_seconds"])
+        assert many["dense_seconds"] == pytest.approx(4 * one["dense_seconds"], rel=1e-3)
+
+
+def test_sizes_that_are_repeated_are_one_vector() -> None:
+    """JAX repeats them for CPUs: a tile has rows of the whole batch, as it has for CUDA."""
+
+    def same(x: Any, w: Any, sizes: Any) -> Any:
+        return jax.vmap(ragged_dot)(x, w, jnp.broadcast_to(sizes, (3, 4)))
+
+    shapes = shape(3, 64, 8), shape(3, 4, 8, 16), counts(4)
+    for platform in ("cpu", "cuda"):
+        run = planned(
+            same, *shapes, target=Target(), platform=platform, spec="ragged{loops=all rows=16}"
+        )
+        [loop] = run.plan["loops"]
+        assert "places" not in loop
+        assert loop["tiles"] == (64 + 4 * 15) // 16
+
+
 def test_more_groups_have_shorter_tiles() -> None:
     found = [
         planned(
@@ -97,10 +140,6 @@ def test_tpus_keep_the_kernels_that_they_have() -> None:
     }
 
 
-def batch_of_groups(x: Any, w: Any, sizes: Any) -> Any:
-    return jax.vmap(ragged_dot)(x, w, sizes)
-
-
 def in_a_batch(x: Any, w: Any, sizes: Any) -> Any:
     numbers = RaggedDotDimensionNumbers(
         dot_dimension_numbers=(([2], [1]), ([0], [0])),
@@ -114,14 +153,19 @@ def in_a_batch(x: Any, w: Any, sizes: Any) -> Any:
     ("function", "shapes", "reason"),
     [
         (
-            batch_of_groups,
-            (shape(3, 64, 8), shape(3, 4, 8, 16), counts(3, 4)),
-            "each element of its batch has groups of its own",
-        ),
-        (
             in_a_batch,
             (shape(12, 5, 8), shape(12, 8, 16), counts(4)),
             "its ragged axis is a batch axis, so nothing is multiplied twice",
+        ),
+        (
+            jax.vmap(ragged_dot),
+            (shape(0, 64, 8), shape(0, 4, 8, 16), counts(0, 4)),
+            "it is empty",
+        ),
+        (
+            jax.vmap(ragged_dot),
+            (shape(2**10, 2**10, 8), shape(2**10, 2**11, 8, 16), counts(2**10, 2**11)),
+            "its rows cannot be counted in 32 bits",
         ),
         (ragged_dot, (shape(0, 8), shape(4, 8, 16), counts(4)), "it is empty"),
         (ragged_dot, (shape(64, 0), shape(4, 0, 16), counts(4)), "it is empty"),
@@ -145,6 +189,40 @@ def test_other_products_are_none_of_its_business() -> None:
     run = planned(masked, *shapes, target=Target(), platform="cpu", spec="ragged{loops=all}")
     assert run.plan == {"loops": [], "left": []}
     assert run.summary == "no ragged product"
+
+
+@pytest.mark.parametrize(
+    ("order", "weights", "numbers", "loops"),
+    [
+        ((1, 0, 2, 3), (4, 8, 16), (([3, 0], [1, 0]), ([], [])), 1),
+        ((1, 2, 0, 3), (4, 8, 16), (([3, 0], [1, 0]), ([], [])), 0),
+        ((1, 2, 0, 3), (4, 3, 8, 16), (([3, 0], [2, 0]), ([2], [1])), 1),
+        ((2, 1, 0, 3), (4, 8, 16), (([3, 0], [1, 0]), ([], [])), 0),
+    ],
+    ids=["before the rows", "behind the rows", "a batch", "rows and groups swapped"],
+)
+def test_sizes_of_each_place_are_of_axes_before_the_rows(
+    order: tuple[int, ...], weights: tuple[int, ...], numbers: Any, loops: int
+) -> None:
+    """A dense product whose sizes vary along any other axis is no ragged one."""
+
+    def dense(x: Any, w: Any, sizes: Any) -> Any:
+        shape = (3, 4, 4, 8)
+        rows = jax.lax.broadcasted_iota(jnp.int32, shape, 2)
+        ends = jnp.cumsum(sizes, -1)
+        first, last = (
+            jax.lax.broadcast_in_dim(each, shape, (0, 1)) for each in (ends - sizes, ends)
+        )
+        x = x.transpose(np.argsort(kept))
+        spread = jax.lax.broadcast_in_dim(x, shape, (0, 2, 3))
+        own = jnp.where((first <= rows) & (rows < last), spread, jnp.zeros(shape, x.dtype))
+        return jax.lax.dot_general(own.transpose(order), w, numbers)
+
+    kept = [axis for axis in order if axis != 1]
+    shapes = shape(*((3, 4, 4, 8)[axis] for axis in kept)), shape(*weights), counts(3, 4)
+    run = planned(dense, *shapes, target=Target(), platform="cpu", spec="ragged{loops=all rows=2}")
+    assert len(run.plan["loops"]) == loops
+    assert run.plan["left"] == []
 
 
 def test_sharded_programs() -> None:

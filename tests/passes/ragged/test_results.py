@@ -6,7 +6,6 @@ Programs are lowered for CUDA as well, where JAX writes `chlo.ragged_dot`, and r
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -14,55 +13,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.lax import RaggedDotDimensionNumbers, ragged_dot, ragged_dot_general
+from support.ragged.runs import (
+    PLATFORMS,
+    Array,
+    group_of_rows,
+    random_sizes,
+    rewritten,
+    runs,
+    shape_of,
+    wide,
+)
 from support.random_programs import interpret
 
-from hloom._jax.execution import compile_module, execute
-from hloom.passes.framework.base import Target
-from hloom.passes.framework.pipeline import Pipeline
-from hloom.passes.ir.clone import clone_module
-
 ROWS, WIDTH, OUT, GROUPS = 72, 12, 20, 6
-PLATFORMS = ("cpu", "cuda")
-Array = np.ndarray[Any, Any]
-
-
-def rewritten(
-    function: Callable[..., Any], shapes: Sequence[Any], platform: str, rows: int, loops: int
-) -> Any:
-    """The module of a program for a platform, with so many ragged products in loops."""
-    traced = jax.jit(function).trace(*shapes)
-    module = clone_module(traced.lower(lowering_platforms=(platform,)).compiler_ir())
-    run = Pipeline.parse(f"ragged{{loops=all rows={rows}}}").run(module, target=Target()).runs[-1]
-    assert len(run.plan["loops"]) == loops
-    text = str(module)
-    assert "chlo.ragged_dot" not in text
-    assert "reduce_window" not in text  # of the dense product nothing is left
-    return module
-
-
-def runs(module: Any) -> Callable[..., list[Array]]:
-    device = jax.devices()[0]
-    executable = compile_module(module, [device], {"hloom": "off"})
-
-    def run(*arguments: Any) -> list[Array]:
-        placed = [jax.device_put(each, device) for each in arguments]
-        return [np.asarray(shards[0]) for shards in execute(executable, placed)]
-
-    return run
-
-
-def shape_of(array: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(array.shape, array.dtype)
-
-
-def group_of_rows(sizes: Array, rows: int) -> Array:
-    """The group of each row; as many as there are groups for a row of none."""
-    groups = np.repeat(np.arange(len(sizes)), sizes)[:rows]
-    return np.concatenate([groups, np.full(rows - len(groups), len(sizes))])
-
-
-def wide(array: Any) -> Array:
-    return np.asarray(array).astype(np.complex128 if np.iscomplexobj(array) else np.float64)
 
 
 def reference(x: Any, w: Any, sizes: Array, gradient: Any) -> list[Array]:
@@ -96,13 +59,6 @@ def arrays(dtype: Any, seed: int = 0) -> tuple[Array, Array, Array]:
     else:
         first, second, third = (draw.normal(size=shape).astype(dtype) for shape in shapes)
     return first, second, third
-
-
-def random_sizes(draw: np.random.Generator, groups: int, rows: int) -> Array:
-    """Sizes of groups, none of them, few, or all of one; at times fewer than there are rows."""
-    shares = draw.dirichlet(np.full(groups, draw.choice([0.05, 0.3, 2.0])))
-    total = draw.choice([rows, int(draw.integers(0, rows + 1))])
-    return draw.multinomial(total, shares).astype(np.int32)
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)
@@ -262,15 +218,19 @@ CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.parametrize("platform", PLATFORMS)
 @pytest.mark.parametrize("case", CASES)
-def test_any_axes(case: str) -> None:
+def test_any_axes(case: str, platform: str) -> None:
+    """Where all places of a batch have the same sizes, tiles have rows of all of them."""
     left, right, numbers = CASES[case]
     draw = np.random.default_rng(0)
     x, w = (draw.normal(size=shape).astype(np.float32) for shape in (left, right))
     sizes = np.array([11, 0, 6, 9], np.int32)
     function = functools.partial(general, **numbers)
     wanted = jax.jit(function)(x, w, sizes)
-    module = rewritten(function, list(map(shape_of, (x, w, sizes))), "cuda", 8, 1)
+    module = rewritten(function, list(map(shape_of, (x, w, sizes))), platform, 8, 1)
+    trips = (30 + 4 * 7) // 8
+    assert f"stablehlo.constant dense<{trips}> : tensor<i32>" in str(module)
     [got] = runs(module)(x, w, sizes)
     np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
 

@@ -1,0 +1,63 @@
+"""Programs with ragged products in loops, lowered for any platform and run on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from hloom._jax.execution import compile_module, execute
+from hloom.passes.framework.base import Target
+from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.ir.clone import clone_module
+
+PLATFORMS = ("cpu", "cuda")
+Array = np.ndarray[Any, Any]
+
+
+def rewritten(
+    function: Callable[..., Any], shapes: Sequence[Any], platform: str, rows: int, loops: int
+) -> Any:
+    """The module of a program for a platform, with so many ragged products in loops."""
+    traced = jax.jit(function).trace(*shapes)
+    module = clone_module(traced.lower(lowering_platforms=(platform,)).compiler_ir())
+    run = Pipeline.parse(f"ragged{{loops=all rows={rows}}}").run(module, target=Target()).runs[-1]
+    assert len(run.plan["loops"]) == loops
+    text = str(module)
+    assert "chlo.ragged_dot" not in text
+    assert "reduce_window" not in text  # of the dense product nothing is left
+    return module
+
+
+def runs(module: Any) -> Callable[..., list[Array]]:
+    device = jax.devices()[0]
+    executable = compile_module(module, [device], {"hloom": "off"})
+
+    def run(*arguments: Any) -> list[Array]:
+        placed = [jax.device_put(each, device) for each in arguments]
+        return [np.asarray(shards[0]) for shards in execute(executable, placed)]
+
+    return run
+
+
+def shape_of(array: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(array.shape, array.dtype)
+
+
+def group_of_rows(sizes: Array, rows: int) -> Array:
+    """The group of each row; as many as there are groups for a row of none."""
+    groups = np.repeat(np.arange(len(sizes)), sizes)[:rows]
+    return np.concatenate([groups, np.full(rows - len(groups), len(sizes))])
+
+
+def wide(array: Any) -> Array:
+    return np.asarray(array).astype(np.complex128 if np.iscomplexobj(array) else np.float64)
+
+
+def random_sizes(draw: np.random.Generator, groups: int, rows: int) -> Array:
+    """Sizes of groups, none of them, few, or all of one; at times fewer than there are rows."""
+    shares = draw.dirichlet(np.full(groups, draw.choice([0.05, 0.3, 2.0])))
+    total = draw.choice([rows, int(draw.integers(0, rows + 1))])
+    return draw.multinomial(total, shares).astype(np.int32)
