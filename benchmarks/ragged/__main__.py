@@ -204,8 +204,8 @@ alone; temporaries by XLA; the largest difference of a gradient, relative to its
 Work is what the loops multiply beside what is needed, in the product where that is most; a loop
 always does as many tiles as any sizes of groups could need.
 
-The example trains {example.DEVICES * example.EXPERTS} experts on {example.DEVICES} virtual devices,
-with `jax.lax.ragged_all_to_all` between them.
+The example trains {example.DEVICES * example.EXPERTS} experts on {example.DEVICES} virtual
+devices, with `jax.lax.ragged_all_to_all` between them.
 
 Then both gradients of a product by itself, {H100_SIZES[0]} rows and matrices of {H100_SIZES[1]} x
 {H100_SIZES[2]} in bfloat16, compiled for an H100: temporaries by XLA, what its results take, and
