@@ -43,9 +43,7 @@ def run_example(*arguments: str, **environment: str) -> Output:
 @pytest.mark.once
 def test_trains_as_a_dense_mixture_does() -> None:
     dense = run_example("--dense", "--experts=2")
-    exchanged = run_example("--experts=2", JAX_HLOOM="barriers")
     in_loops = run_example("--experts=2", JAX_HLOOM="barriers,ragged{loops=all}")
-    assert exchanged.losses == pytest.approx(dense.losses, rel=1e-3)
     assert in_loops.losses == pytest.approx(dense.losses, rel=1e-3)
     assert len(dense.losses) == 20
     assert dense.losses[-1] < 0.7 * dense.losses[0]

@@ -30,7 +30,7 @@ from hloom.passes.remat.plan import RematPlan
 
 pytestmark = pytest.mark.once
 
-LAYERS, ROWS, WIDTH = 6, 256, 16
+LAYERS, ROWS, WIDTH = 6, 64, 16
 Weights = list[jax.Array]
 WEIGHTS: Weights = [normal(WIDTH, WIDTH, seed=n) / 8 for n in range(LAYERS)]
 X, Y = normal(ROWS, WIDTH), normal(ROWS, WIDTH, seed=9)
