@@ -13,6 +13,7 @@ from jax.lax import RaggedDotDimensionNumbers, ragged_dot, ragged_dot_general
 from support.ragged.runs import (
     PLATFORMS,
     Array,
+    assert_near,
     group_of_rows,
     random_sizes,
     rewritten,
@@ -76,10 +77,7 @@ def test_random_splits(platform: str, rows: int) -> None:
     run = runs(rewritten(products, shapes, platform, rows, 3))
     for _ in range(50):
         sizes = sizes_of(draw, BATCH)
-        for got, wanted in zip(
-            run(x, w, sizes, gradient), reference(x, w, sizes, gradient), strict=True
-        ):
-            np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
+        assert_near(run(x, w, sizes, gradient), reference(x, w, sizes, gradient))
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)
@@ -93,13 +91,9 @@ def test_types_of_elements(platform: str, dtype: Any, tolerance: float) -> None:
     sizes = sizes_of(np.random.default_rng(1), BATCH)
     shapes = list(map(shape_of, (x, w, sizes, gradient)))
     run = runs(rewritten(products, shapes, platform, 16, 3))
-    for got, wanted in zip(
-        run(x, w, sizes, gradient), reference(x, w, sizes, gradient), strict=True
-    ):
-        assert got.dtype == dtype
-        np.testing.assert_allclose(
-            wide(got), wanted, rtol=tolerance, atol=tolerance * np.abs(wanted).max()
-        )
+    got, wanted = run(x, w, sizes, gradient), reference(x, w, sizes, gradient)
+    assert {one.dtype for one in got} == {np.dtype(dtype)}
+    assert_near(got, wanted, tolerance=tolerance, scaled=True)
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)
@@ -109,8 +103,7 @@ def test_the_interpreter_agrees(platform: str) -> None:
     shapes = list(map(shape_of, (x, w, sizes, gradient)))
     module = rewritten(products, shapes, platform, 16, 3)
     got = interpret(module, tuple(map(jnp.asarray, (x, w, sizes, gradient))))
-    for one, wanted in zip(got, reference(x, w, sizes, gradient), strict=True):
-        np.testing.assert_allclose(one, wanted, rtol=1e-5, atol=1e-5)
+    assert_near(got, reference(x, w, sizes, gradient))
 
 
 def test_sizes_that_are_mistaken_touch_no_other_place() -> None:
@@ -121,8 +114,7 @@ def test_sizes_that_are_mistaken_touch_no_other_place() -> None:
     shapes = list(map(shape_of, (x, w, sizes, gradient)))
     got = runs(rewritten(products, shapes, "cuda", 16, 3))(x, w, sizes, gradient)
     meant = np.array([[30, 0, 10, 0, 0], [8, 8, 8, 8, 8], [0, 0, 2, 0, 38]], np.int32)
-    for one, wanted in zip(got, reference(x, w, meant, gradient), strict=True):
-        np.testing.assert_allclose(one, wanted, rtol=1e-5, atol=1e-5)
+    assert_near(got, reference(x, w, meant, gradient))
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)
@@ -138,8 +130,7 @@ def test_what_is_not_finite_stays_with_its_group_and_place(platform: str) -> Non
     assert np.isnan(out[0, 12]).all()
     assert np.isnan(to_w[0, 2]).all()
     out[0, 12], to_w[0, 2] = clean[0][0, 12], clean[2][0, 2]
-    for one, wanted in zip((out, to_x, to_w), clean, strict=True):
-        np.testing.assert_allclose(one, wanted, rtol=1e-5, atol=1e-5)
+    assert_near((out, to_x, to_w), clean)
 
 
 def random_numbers(draw: np.random.Generator) -> Numbers:
@@ -201,8 +192,7 @@ def test_any_axes(platform: str, seed: int) -> None:
             np.einsum(f"{out},{right},{own_letters}->{left}", wide(gradient), wide(w), own),
             np.einsum(f"{left},{out},{own_letters}->{right}", wide(x), wide(gradient), own),
         ]
-        for one, other in zip(run(x, w, sizes, gradient), wanted, strict=True):
-            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
+        assert_near(run(x, w, sizes, gradient), wanted, tolerance=1e-4)
         sizes = sizes_of(draw, *shape("sizes")[:-1], rows=rows)
 
 

@@ -16,6 +16,7 @@ from jax.lax import RaggedDotDimensionNumbers, ragged_dot, ragged_dot_general
 from support.ragged.runs import (
     PLATFORMS,
     Array,
+    assert_near,
     group_of_rows,
     random_sizes,
     rewritten,
@@ -71,10 +72,7 @@ def test_300_random_splits(platform: str, rows: int) -> None:
     run = runs(rewritten(products, shapes, platform, rows, 3))
     for _ in range(100):
         sizes = random_sizes(draw, GROUPS, ROWS)
-        for got, wanted in zip(
-            run(x, w, sizes, gradient), reference(x, w, sizes, gradient), strict=True
-        ):
-            np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
+        assert_near(run(x, w, sizes, gradient), reference(x, w, sizes, gradient))
 
 
 @pytest.mark.parametrize("groups", [1, 2, ROWS, 3 * ROWS])
@@ -87,10 +85,7 @@ def test_from_one_group_to_more_than_there_are_rows(groups: int) -> None:
     run = runs(rewritten(products, list(map(shape_of, (x, w, sizes, gradient))), "cuda", 16, 3))
     for _ in range(10):
         sizes = random_sizes(draw, groups, ROWS)
-        for got, wanted in zip(
-            run(x, w, sizes, gradient), reference(x, w, sizes, gradient), strict=True
-        ):
-            np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
+        assert_near(run(x, w, sizes, gradient), reference(x, w, sizes, gradient))
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)
@@ -110,13 +105,9 @@ def test_types_of_elements(platform: str, dtype: Any, tolerance: float) -> None:
     sizes = np.array([9, 0, 40, 1, 3, 11], np.int32)
     shapes = list(map(shape_of, (x, w, sizes, gradient)))
     run = runs(rewritten(products, shapes, platform, 16, 3))
-    for got, wanted in zip(
-        run(x, w, sizes, gradient), reference(x, w, sizes, gradient), strict=True
-    ):
-        assert got.dtype == dtype
-        np.testing.assert_allclose(
-            wide(got), wanted, rtol=tolerance, atol=tolerance * np.abs(wanted).max()
-        )
+    got, wanted = run(x, w, sizes, gradient), reference(x, w, sizes, gradient)
+    assert {one.dtype for one in got} == {np.dtype(dtype)}
+    assert_near(got, wanted, tolerance=tolerance, scaled=True)
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)
@@ -165,8 +156,7 @@ def test_sizes_that_are_mistaken_touch_nothing_else() -> None:
     shapes = list(map(shape_of, (x, w, sizes, gradient)))
     got = runs(rewritten(products, shapes, "cuda", 16, 3))(x, w, sizes, gradient)
     meant = np.array([70, 0, 2, 0, 0, 0], np.int32)
-    for one, wanted in zip(got, reference(x, w, meant, gradient), strict=True):
-        np.testing.assert_allclose(one, wanted, rtol=1e-5, atol=1e-5)
+    assert_near(got, reference(x, w, meant, gradient))
 
 
 def general(
@@ -242,8 +232,7 @@ def test_the_interpreter_agrees(platform: str) -> None:
     shapes = list(map(shape_of, (x, w, sizes, gradient)))
     module = rewritten(products, shapes, platform, 16, 3)
     got = interpret(module, tuple(map(jnp.asarray, (x, w, sizes, gradient))))
-    for one, wanted in zip(got, reference(x, w, sizes, gradient), strict=True):
-        np.testing.assert_allclose(one, wanted, rtol=1e-5, atol=1e-5)
+    assert_near(got, reference(x, w, sizes, gradient))
 
 
 def test_layers_one_behind_the_other_in_a_scan() -> None:

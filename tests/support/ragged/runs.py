@@ -56,6 +56,15 @@ def wide(array: Any) -> Array:
     return np.asarray(array).astype(np.complex128 if np.iscomplexobj(array) else np.float64)
 
 
+def assert_near(
+    got: Sequence[Any], wanted: Sequence[Any], *, tolerance: float = 1e-5, scaled: bool = False
+) -> None:
+    """Each array is near its own; ``scaled`` counts from the largest element of the wanted one."""
+    for one, other in zip(got, wanted, strict=True):
+        unit = np.abs(other).max() if scaled else 1.0
+        np.testing.assert_allclose(wide(one), other, rtol=tolerance, atol=tolerance * unit)
+
+
 def random_sizes(draw: np.random.Generator, groups: int, rows: int) -> Array:
     """Sizes of groups, none of them, few, or all of one; at times fewer than there are rows."""
     shares = draw.dirichlet(np.full(groups, draw.choice([0.05, 0.3, 2.0])))
