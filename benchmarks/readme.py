@@ -105,6 +105,23 @@ def _figures_of_loops() -> Iterator[str]:
         row = heads["subjects"][subject]
         before, after = (row[each]["temp_bytes"] for each in ("off", spec))
         yield f"| {title}: `{spec}` | {_mebi(before)} MiB | {_mebi(after)} MiB |"
+    _, products = _oldest("ragged.json")
+    before, after = (products["h100"]["64"][each]["temp_bytes"] for each in ("off", "ragged"))
+    yield (
+        "| temporaries of a ragged product's gradients, 64 experts: `ragged` "
+        f"| {_mebi(before)} MiB | {_mebi(after)} MiB |"
+    )
+    _, fills = _oldest("fills_h100.json")
+    first = fills["rows"][0]["program"]
+    before, after = (
+        next(row for row in fills["rows"] if (row["program"], row["spec"]) == (first, spec))
+        for spec in ("remat", "remat,uninitialized-stacks")
+    )
+    yield (
+        f"| zeros and masks that a step with `remat` writes first, {first}: "
+        f"`uninitialized-stacks` "
+        f"| {_mebi(before['at_entry_bytes'])} MiB | {_mebi(after['at_entry_bytes'])} MiB |"
+    )
 
 
 def _demo_output() -> Iterator[str]:
