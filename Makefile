@@ -52,8 +52,8 @@ lint: .venv/dev.stamp
 	.venv/bin/python -m mypy -p hloom -p hloom_cli -p benchmarks
 
 # LLVM's optimizations take most of XLA's time to compile for the CPU, and no test is about them:
-# they come after all that hloom decides or measures. test-wheel runs with them, as users do. A
-# module in parts is for machines with more cores than workers.
+# they come after all that hloom decides or measures. test-wheel runs with them, as users do. XLA
+# would compile each module in 32 parts side by side; here the workers take the cores.
 test-oldest test-newest: export TESTS_XLA_FLAGS := --xla_backend_optimization_level=1 \
   --xla_cpu_parallel_codegen_split_count=1
 # Many tests wait, for processes that they start or for a limit to pass: two cores have work for

@@ -106,8 +106,8 @@ def chain_of_small(
             return None
         elif current in entered:
             ops[waiting.pop()] = op
-            if len(ops) > _LONGEST_CHAIN:
-                return None
+        elif len(entered) == _LONGEST_CHAIN:
+            return None
         else:
             entered.add(current)
             waiting += map(before_barriers, op.operands)

@@ -10,7 +10,12 @@ from jax.extend.mlir import ir
 from hloom.passes.analysis.cost import Speed
 from hloom.passes.framework.base import Target
 from hloom.passes.ir.types import element_bits
-from hloom.passes.ragged.product import NotRewrittenError, RaggedMode, RaggedProduct
+from hloom.passes.ragged.product import (
+    RAGGED_DOT,
+    NotRewrittenError,
+    RaggedMode,
+    RaggedProduct,
+)
 
 _SHORTEST = {"cpu": 16}
 _SHORTEST_ELSEWHERE = 64
@@ -77,7 +82,7 @@ def check_worthwhile(product: RaggedProduct, tiles: Tiles, target: Target) -> No
 
 
 def _is_instruction(product: RaggedProduct) -> bool:
-    return product.op.name == "chlo.ragged_dot"
+    return product.op.name == RAGGED_DOT
 
 
 def _lengths(shortest: int, rows: int) -> list[int]:
