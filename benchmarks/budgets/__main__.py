@@ -94,7 +94,7 @@ def _measure(name: str, sharding: Any) -> dict[str, Any]:
     compile_s = _cpu_seconds() - start_s
     prepared = clone_module(module)
     pipeline = Pipeline((Remat(budget=Budget()),))
-    driver = pipeline.driver()
+    driver = pipeline.driver("cuda")
     assert driver is not None
     pipeline.run(prepared, target=targets.load(TARGET), stop=driver[0])
     rows: list[dict[str, Any]] = []

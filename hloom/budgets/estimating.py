@@ -123,7 +123,7 @@ def frontier_of(
     Raises PassError where a pass before `fit` fails.
     """
     pipeline = Pipeline((Fit(),))
-    driver = pipeline.driver()
+    driver = pipeline.driver(target.platform)
     assert driver is not None
     prepared = clone_module(module)
     pipeline.run(prepared, target=target, stop=driver[0])

@@ -55,7 +55,7 @@ class Candidates:
     def __init__(self, request: CompileRequest) -> None:
         self.seconds = 0.0
         self._request = request
-        self._driver = request.pipeline.driver()
+        self._driver = request.pipeline.driver(request.target.platform)
         self._prepared: ir.Module | None = None
         self._planner: Planner[Any] | None = None
         measured = [

@@ -28,7 +28,7 @@ def compile_program(request: CompileRequest) -> CompileResult:
     where the request falls back on nothing, PassError or RefusedError.
     """
     disagreement: PassError | None = None
-    driver = request.pipeline.driver()
+    driver = request.pipeline.driver(request.target.platform)
     if driver is not None:
         try:
             target = _agreed(request.target, request.agreement)

@@ -66,7 +66,7 @@ class Compiler:
         self.seconds = 0.0
         self._request = request
         self._cache_hits: list[bool | None] = []
-        driver = request.pipeline.driver()
+        driver = request.pipeline.driver(request.target.platform)
         self._most = 1 if driver is None else driver[1].compiles
 
     @property

@@ -119,16 +119,16 @@ class Pipeline:
             steps.append(step)
         return tuple(steps)
 
-    def driver(self) -> tuple[int, MeasuredPass[Any]] | None:
+    def driver(self, platform: str) -> tuple[int, MeasuredPass[Any]] | None:
         """The measured pass that decides on further attempts, and its index in `steps`.
 
         The first that has something to hold; where none has, the first that compares its plans;
-        else the first measured pass.
+        else the first measured pass. One that does nothing on the platform has no plans to try.
         """
         measured = [
             (index, step)
             for index, step in enumerate(self.steps())
-            if isinstance(step, MeasuredPass)
+            if isinstance(step, MeasuredPass) and step.nothing_on(platform) is None
         ]
         # Sorted: of those that are alike the first stays first.
         measured.sort(key=lambda each: (not each[1].is_bounded, not each[1].compares))
@@ -162,7 +162,7 @@ class Pipeline:
         start_s = time.perf_counter()
         runs: list[PassRun] = []
         changed = rewritten = False
-        driver = self.driver()
+        driver = self.driver(target.platform)
         with module.context, ir.Location.unknown(), gc_paused():
             for index, step in list(enumerate(self.steps()))[start:stop]:
                 _observe(step, [partial(o.before, index, step, module) for o in observers])

@@ -32,7 +32,7 @@ def dry_run(pipeline: Pipeline, module: ir.Module, target: Target) -> DryRun:
 
     Raises PassError where a step fails.
     """
-    found = pipeline.driver()
+    found = pipeline.driver(target.platform)
     if found is None:
         return DryRun()
     index, driver = found

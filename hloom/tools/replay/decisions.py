@@ -92,8 +92,9 @@ class Replayed:
         return plan
 
     def _plan(self, module: ir.Module, target: Target) -> Plan:
-        if not isinstance(self.step, MeasuredPass):
-            return self.step.nothing_on(target.platform) or self.step.plan(module, target)
+        nothing = self.step.nothing_on(target.platform)
+        if nothing is not None or not isinstance(self.step, MeasuredPass):
+            return nothing or self.step.plan(module, target)
         if self._planner is None:
             # The module is edited soon, and the planner reads its own for all plans to come.
             self._planner = self.step.planner(clone_module(module), target)
@@ -135,7 +136,7 @@ def replayed(pipeline: Pipeline, dump: ModuleDump | None) -> tuple[Replayed, ...
 
     Raises ReplayError where the dump has not what a measured pass planned from.
     """
-    driver = pipeline.driver()
+    driver = None if dump is None else pipeline.driver(str(dump.manifest.get("platform")))
     earlier = () if dump is None or driver is None else recorded_attempts(dump, driver[1])
     return tuple(
         Replayed(step, earlier if driver is not None and index == driver[0] else ())

@@ -6,7 +6,7 @@ import dataclasses
 import io
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import ClassVar
@@ -24,6 +24,7 @@ from hloom._jax.modules import make_context
 from hloom.dumps.read.module import PlanFile, plans_by_pass
 from hloom.passes.framework import registry
 from hloom.passes.framework.base import OTHERS, Target
+from hloom.passes.framework.feedback import MeasuredPass
 from hloom.passes.framework.pipeline import Pipeline, PipelineResult
 from hloom.passes.ir.clone import clone_module
 from hloom.tools.passes_doc import markdown
@@ -86,6 +87,38 @@ def test_no_plan_is_asked_for_there(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_other_passes_of_the_pipeline_act() -> None:
     result = run_on("tpu", "not-there,replace-two,not-there")
     assert [run.empty for run in result.runs] == [True, False, True]
+
+
+def _idle_on_cpus() -> list[str]:
+    return [
+        step.name
+        for step in registry.all_passes()
+        if issubclass(step, MeasuredPass) and step.nothing_on("cpu")
+    ]
+
+
+@pytest.mark.parametrize("before", ["", "one-hot,", "remat,"])
+@pytest.mark.parametrize("name", _idle_on_cpus())
+def test_a_measured_pass_compiles_where_it_does_nothing(
+    name: str, before: str, new_records: Callable[[], tuple[hloom.CompileRecord, ...]]
+) -> None:
+    """Nothing is planned, so that there is nothing to measure either, in strict mode too."""
+    spec = f"{before}{name}"
+    made = jax.jit(lambda x: (x @ x) * 5.0, compiler_options={"hloom": spec})(X)
+    assert float(made[0, 0]) == 20.0
+    [record] = new_records()
+    assert record.runs[-1].summary.startswith("does nothing on a CPU: ")
+    assert (record.compiles, record.changed, record.fell_back) == (1, False, None)
+
+
+def test_what_does_nothing_decides_on_no_attempts() -> None:
+    for spec, platform, name in (
+        ("remat,uninitialized-stacks", "cuda", "uninitialized-stacks"),
+        ("remat,uninitialized-stacks", "cpu", "remat"),
+        ("uninitialized-stacks", "tpu", None),
+    ):
+        found = Pipeline.parse(spec).driver(platform)
+        assert (None if found is None else found[1].name) == name
 
 
 COLLECTIVE_KERNEL = """
