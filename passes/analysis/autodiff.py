@@ -27,6 +27,19 @@ def is_backward(op: ir.Operation) -> bool:
     return REMAT_SCOPE in name or bool(_TRANSPOSED.search(name))
 
 
+def may_have_gradient(module: ir.Module) -> bool:
+    """Whether JAX's names tell of a backward pass, or the module has no names to tell.
+
+    For what is said to people: a share that a program without one misses is worth no warning.
+    """
+    named = False
+    for op in walk.operations(module.operation):
+        if is_backward(op):
+            return True
+        named = named or bool(operation_name(op.location))
+    return not named
+
+
 def is_rematerialized(block: ir.Block) -> bool:
     """Whether rematerialization has been over the block, or the loops in it, already."""
     return any(

@@ -55,6 +55,7 @@ from typing import ClassVar
 
 from jax.extend.mlir import ir
 
+from hloom.passes.analysis.autodiff import may_have_gradient
 from hloom.passes.chunk.closed_loop import best_of, goal_after, temp_budget
 from hloom.passes.chunk.plan import ChunkPlan
 from hloom.passes.chunk.planner import ChunkPlanner
@@ -160,10 +161,12 @@ class Chunk(MeasuredPass[ChunkRecord]):
         attempt = attempts[best]
         if limit is None or attempt.temp_bytes <= limit:
             return None
-        percent = self.budget.percent
+        module, percent = module_of_best(), self.budget.percent
+        if percent is not None and not may_have_gradient(module):
+            return None
         around = 0 if percent is not None else attempt.step_bytes - attempt.temp_bytes
         floor = describe_floor(percent, attempt.temp_bytes + around, limit + around)
-        return Complaint(f"{floor} {describe_peak(module_of_best(), target)}".strip())
+        return Complaint(f"{floor} {describe_peak(module, target)}".strip())
 
     def apply(self, plan: ChunkPlan) -> None:
         replaced: dict[ir.Value, ir.Value] = {}

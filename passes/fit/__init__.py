@@ -60,7 +60,7 @@ from hloom.passes.free_constants import FreeConstants
 from hloom.passes.inline import Inline
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import IRMapping, replace_body
-from hloom.passes.remat import COMPILES_DOC, HELPER_BYTES_DOC, Remat
+from hloom.passes.remat import COMPILES_DOC, Remat
 from hloom.passes.remat.budget.closed_loop import Bounds, best_of, is_worthwhile, temp_budget
 from hloom.passes.remat.missed import complaint_of
 from hloom.passes.remat.plan import RematPlan
@@ -95,11 +95,6 @@ class Fit(MeasuredPass[RematRecord]):
     min_bytes: Bytes = option(
         Bytes(16 * 1024), doc="values smaller than this are not recomputed", minimum=0
     )
-    helper_bytes: Bytes = option(
-        Bytes(2**20),
-        doc=HELPER_BYTES_DOC,
-        minimum=0,
-    )
 
     def plan_after(
         self, module: ir.Module, target: Target, attempts: Sequence[Attempt[RematRecord]]
@@ -116,7 +111,6 @@ class Fit(MeasuredPass[RematRecord]):
             Bounds(self.budget, self.compiles),
             self.moves,
             self.min_bytes,
-            self.helper_bytes,
         )
 
     def wants_another(self, attempts: Sequence[Attempt[RematRecord]], target: Target) -> bool:

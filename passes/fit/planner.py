@@ -42,10 +42,7 @@ class FitPlanner:
         bounds: Bounds,
         moves: Sequence[str],
         min_bytes: int,
-        helper_bytes: int = 0,
     ) -> None:
-        """A share does not bound a helper program, which takes less than ``helper_bytes``."""
-        self._helper_bytes = helper_bytes
         self._budget, self._compiles = bounds.budget, bounds.compiles
         self._target, self._moves = target, tuple(moves)
         self._variants = Variants(origin, target, min_bytes)
@@ -73,7 +70,7 @@ class FitPlanner:
             added_seconds=again_s + variant.added_seconds,
             obstacle=None
             if variant.base is not None
-            else obstacle_in(variant.model, self._target, self._budget, self._helper_bytes),
+            else obstacle_in(variant.model, self._target, self._budget),
             unmodified_bytes=self._variants.base.model.estimate(None).temp_bytes,
         )
         return FitPlan(

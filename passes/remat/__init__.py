@@ -44,8 +44,9 @@ With a tight budget::
 XLA's memory figure for the compiled plan then corrects the model. Another plan is compiled if the
 budget is exceeded, or if another plan promises to meet it in less added time. If no plan meets the
 budget, the pass takes the one with the least memory, and a warning lists what is in memory at its
-peak and why the pass did not recompute more. A budget given as a share does not bound small
-programs without a matrix product (``helper_bytes``).
+peak and why the pass did not recompute more. A budget given as a share does not bound programs
+that have neither a matrix product nor a backward pass, such as initializers, and nobody is warned
+of one without a backward pass, such as an evaluation, that misses its share.
 
 Constants, iotas and splats that the clones need are cloned as well and do not pass the barrier:
 behind a barrier XLA could not fold them and would keep them alive. All other values that the clones
@@ -109,10 +110,6 @@ COMPILES_DOC = (
     "how often the program may be compiled to hold the budget; of three times the last one, of "
     "more the last two are for the least memory, where nothing before held it"
 )
-HELPER_BYTES_DOC = (
-    "a share does not bound a program without a matrix product whose temporaries are smaller than "
-    "this: the helper programs that JAX compiles beside a step"
-)
 
 
 @dataclass(frozen=True)
@@ -141,11 +138,6 @@ class Remat(MeasuredPass[RematRecord]):
         doc="values smaller than this are kept as they are",
         minimum=0,
     )
-    helper_bytes: Bytes = option(
-        Bytes(2**20),
-        doc=HELPER_BYTES_DOC,
-        minimum=0,
-    )
 
     @property
     def is_bounded(self) -> bool:
@@ -165,7 +157,7 @@ class Remat(MeasuredPass[RematRecord]):
 
     def _planner(self, origin: ir.Module, target: Target, budget: Budget) -> BudgetPlanner:
         bounds = Bounds(budget, self.compiles)
-        return BudgetPlanner(origin, target, bounds, self.min_bytes, self.helper_bytes)
+        return BudgetPlanner(origin, target, bounds, self.min_bytes)
 
     def wants_another(self, attempts: Sequence[Attempt[RematRecord]], target: Target) -> bool:
         if self.budget is None:

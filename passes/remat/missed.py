@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from jax.extend.mlir import ir
 
+from hloom.passes.analysis.autodiff import may_have_gradient
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.feedback import Attempt, Complaint
 from hloom.passes.ir import walk
@@ -18,10 +19,6 @@ from hloom.passes.remat.record import RematRecord
 _UNMEASURED = (
     "XLA does not tell what memory the program takes here, so that it is not known whether the "
     "budget holds."
-)
-_FOR_HELPERS = (
-    "Where it is no program that the share is meant for, raise helper_bytes, or give the share to "
-    "the training step alone, as its compiler_options."
 )
 _OTHERS = "hloom.estimate, or `hloom budgets` on a dump, tells what other budgets give."
 
@@ -49,15 +46,15 @@ def complaint_of(
     obstacle = _obstacle(bounds, attempts, best)
     if obstacle is RematObstacle.HELPER:
         return None
-    module = module_of_best()
+    module, percent = module_of_best(), bounds.budget.percent
+    if percent is not None and not may_have_gradient(module):
+        return None
     # Programs that initialize or evaluate something small: of many in a process one is told of.
     is_aside = not any(facts_of(op.name).is_product for op in walk.operations(module.operation))
-    percent = bounds.budget.percent
     around = 0 if percent is not None else attempt.step_bytes - attempt.temp_bytes
     sentences = [
         describe_floor(percent, attempt.temp_bytes + around, limit + around),
         obstacle.sentence if obstacle else "",
-        _FOR_HELPERS if is_aside and obstacle and percent is not None else "",
         describe_peak(module, target, arguments=percent is None),
         _OTHERS if attempt.record.candidate is not None else "",
     ]

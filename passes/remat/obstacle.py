@@ -39,7 +39,8 @@ _DROPPED = (
 )
 _REASONS = {
     RematObstacle.HELPER: (
-        "it is a helper program: it has no matrix product, and takes less than helper_bytes"
+        "it is a helper program, which no share is meant for: it has neither a matrix product nor "
+        "a backward pass"
     ),
     RematObstacle.NO_BARRIERS: _DROPPED,
     RematObstacle.ONLY_SCANS: _DROPPED,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.autodiff import has_remat_name
+from hloom.passes.analysis.autodiff import has_remat_name, is_backward
 from hloom.passes.framework import base
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.feedback import Attempt, Prediction
@@ -133,12 +133,10 @@ class BudgetPlanner:
         target: Target,
         bounds: Bounds,
         min_bytes: int,
-        helper_bytes: int = 0,
     ) -> None:
-        """A share does not bound a helper program, which takes less than ``helper_bytes``."""
         self.origin, self.target = origin, target
         self.budget, self.compiles = bounds.budget, bounds.compiles
-        self.min_bytes, self.helper_bytes = min_bytes, helper_bytes
+        self.min_bytes = min_bytes
 
     @functools.cached_property
     def _model(self) -> Model:
@@ -172,21 +170,19 @@ class BudgetPlanner:
             estimate=choice.estimate,
             considered=choice.known,
             added_seconds=added_seconds,
-            obstacle=obstacle_in(model, self.target, budget, self.helper_bytes),
+            obstacle=obstacle_in(model, self.target, budget),
             unmodified_bytes=model.estimate(None).temp_bytes,
         )
         blocks, scans = model.on(module, plans)
         return RematPlan(blocks, scans, record)
 
 
-def obstacle_in(
-    model: Model, target: Target, budget: Budget, helper_bytes: int
-) -> RematObstacle | None:
+def obstacle_in(model: Model, target: Target, budget: Budget) -> RematObstacle | None:
     """Why nothing of a program is recomputed for a budget, whatever it is; None where some is."""
     if (
         budget.percent is not None
-        and model.estimate(None).temp_bytes < helper_bytes
-        and not any(facts_of(op.name).is_product for op in model.operations)
+        and not model.pairs
+        and not any(facts_of(op.name).is_product or is_backward(op) for op in model.operations)
     ):
         return RematObstacle.HELPER
     return _obstacle_of(target, model.pairs, model.block_plans.forwards)

@@ -147,16 +147,19 @@ def test_a_scan_beside_straight_lines_says_what_was_left(monkeypatch: pytest.Mon
     assert f"Its straight-line part is left as it is: {DROPS_BARRIERS}" in str(caught.value)
 
 
-@pytest.mark.parametrize("spec", ["remat{budget=25% helper_bytes=0}", "remat{budget=20KiB}"])
-def test_a_budget_missed_says_why(spec: str) -> None:
+def test_a_budget_missed_says_why() -> None:
     with pytest.raises(hloom.PassError, match="Nothing is recomputed"):
-        remat_run(squares, spec, np.ones(1024, np.float32))
+        remat_run(squares, "remat{budget=20KiB}", np.ones(1024, np.float32))
 
 
-def test_a_share_leaves_small_helper_programs_alone(new_records: NewRecords) -> None:
-    remat_run(squares, "remat{budget=25%}", np.ones(1024, np.float32))
-    [record] = new_records()
+@pytest.mark.parametrize("spec", ["remat{budget=25%}", "fit{budget=25%}", "chunk{budget=25%}"])
+@pytest.mark.parametrize("size", [1024, 2**20])
+def test_a_share_leaves_initializers_alone(spec: str, size: int, new_records: NewRecords) -> None:
+    """In strict mode, and although they take more than a megabyte and have no backward pass."""
+    remat_run(lambda key: squares(jax.random.normal(key, size)), spec, jax.random.key(0))
+    record = new_records()[-1]
     assert record.temp_bytes
+    assert record.temp_bytes >= 4 * size
     assert (record.complaint, record.compiles) == (None, 1)
 
 
@@ -164,7 +167,7 @@ def test_a_share_leaves_small_helper_programs_alone(new_records: NewRecords) -> 
 def test_one_warning_stands_for_all_programs_without_a_product(
     new_records: NewRecords,
 ) -> None:
-    spec = "remat{budget=25% helper_bytes=0}"
+    spec = "remat{budget=20KiB}"
     x = np.ones(1024, np.float32)
     with pytest.warns(hloom.HloomWarning) as caught:
         remat_run(squares, spec, x)

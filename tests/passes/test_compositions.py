@@ -17,7 +17,7 @@ from hloom.passes.ir.clone import clone_module
 
 SPECS = (
     "accumulate{microbatches=2},remat",
-    "accumulate{microbatches=3},chunk{chunks=2 min_bytes=0},remat{budget=50% helper_bytes=0}",
+    "accumulate{microbatches=3},chunk{chunks=2 min_bytes=0},remat{budget=50%}",
     "one-hot{reads=select},chunk{chunks=2 min_bytes=0},remat{budget=min},barriers,capture",
 )
 

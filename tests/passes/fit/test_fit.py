@@ -139,7 +139,7 @@ def test_results_are_the_same(
     monkeypatch.setenv("HLOOM_STRICT", "0")
     function = jax.value_and_grad(loss)
     wanted = jax.jit(function)(*arguments())
-    spec = f"fit{{budget={budget} helper_bytes=0}}"
+    spec = f"fit{{budget={budget}}}"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", hloom.HloomWarning)
         got = jax.jit(function, compiler_options={"hloom": spec})(*arguments())

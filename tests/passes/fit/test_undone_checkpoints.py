@@ -211,7 +211,7 @@ def test_programs_without_a_checkpoint_are_planned_as_before() -> None:
 @pytest.mark.parametrize("budget", ["8GiB", "100%"])
 def test_results_are_the_same(budget: str) -> None:
     function = jax.value_and_grad(functools.partial(loss, wrap=jax.checkpoint, scanned=True))
-    spec = f"fit{{budget={budget} helper_bytes=0}}"
+    spec = f"fit{{budget={budget}}}"
     got = jax.jit(function, compiler_options={"hloom": spec})(*arguments())
     record = hloom.records()[-1]
     assert record.fell_back is None

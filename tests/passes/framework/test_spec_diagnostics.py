@@ -81,7 +81,7 @@ DIAGNOSTICS = [
     (
         "remat{level=cheap}",
         "pass 'remat' has no option 'level' (at character 7). "
-        "Options: budget, compiles, helper_bytes, min_bytes.",
+        "Options: budget, compiles, min_bytes.",
     ),
     ("default{level=cheap}", "'default' takes no options (at character 1)."),
     # Braces and names of options.

@@ -215,5 +215,5 @@ def test_an_unknown_option_is_refused() -> None:
         Pipeline.parse("remat{level=cheap}")
     assert str(caught.value) == (
         "spec='remat{level=cheap}': pass 'remat' has no option 'level' (at character 7). "
-        "Options: budget, compiles, helper_bytes, min_bytes."
+        "Options: budget, compiles, min_bytes."
     )

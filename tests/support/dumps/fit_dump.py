@@ -12,7 +12,7 @@ import numpy as np
 import hloom
 from hloom.dumps.write.writer import flush
 
-SPEC = "fit{budget=38% moves=recompute+chunk min_bytes=1KiB helper_bytes=0}"
+SPEC = "fit{budget=38% moves=recompute+chunk min_bytes=1KiB}"
 
 _TOKENS, _WIDTH, _WORDS, _LAYERS = 256, 16, 512, 6
 
