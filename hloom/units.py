@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
 from hloom.passes.framework.text import scaled, three_digits
+from hloom.passes.framework.text import short_type as short_type
 from hloom.passes.framework.text import size as size
 
 _FLOPS = ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP")
-_TENSOR = re.compile(r"tensor<(?:([0-9?x]+)x)?([a-z]\w*)>")
 
 
 def sizes(before_bytes: float, after_bytes: float) -> str:
@@ -61,12 +59,3 @@ def percent(share: float) -> str:
 def lower_first(text: str) -> str:
     """A sentence's beginning as it is within another sentence."""
     return text[:1].lower() + text[1:]
-
-
-def short_type(text: str) -> str:
-    """A type as JAX prints it: "f32[8,256]" for "tensor<8x256xf32>"; others as they are."""
-    match = _TENSOR.fullmatch(text)
-    if match is None:
-        return text
-    dimensions = (match[1] or "").replace("x", ",")
-    return f"{match[2]}[{dimensions}]"

@@ -54,12 +54,15 @@ class Failures:
         if not self._request.falls_back:
             return
         topic = complaint.topic
-        key = f"{self._request.pipeline}: {topic}" if topic else f"{name}: {pass_name}: {text}"
-        if first_time(key):
+        # Whoever tries another spec is told again what it leaves undone.
+        if first_time(f"{self._request.pipeline}: {topic or f'{name}: {pass_name}: {text}'}"):
+            what, *more = text.splitlines()
+            # With its options: Python itself shows one text of one line once.
+            named = (str(step) for step in self._request.pipeline.steps() if step.name == pass_name)
+            step = next(named, pass_name)
+            what = f"hloom: pass '{step}': '{name}': {what} It is compiled all the same."
             others = " Others like it are told of in hloom.records() alone." if topic else ""
-            warn(
-                f"hloom: pass '{pass_name}': '{name}': {text} It is compiled all the same.{others}"
-            )
+            warn("\n".join((f"{what}{others}", *more)))
 
     def _tell(self, failure: PassError, outcome: str, repeat: str) -> None:
         request = self._request

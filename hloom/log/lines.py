@@ -47,6 +47,7 @@ def outlet() -> Outlet:
 
 def prefixed(line: str) -> str:
     """The line as it is shown: with hloom's name, to be found in a long log, and as text alone."""
+    line = line.replace("\n", r"\n").replace("\t", r"\t")
     return f"hloom: {visible(line)}"
 
 

@@ -149,4 +149,4 @@ def _is_news(pipeline: Pipeline, record: CompileRecord) -> bool:
     if not any(step.saves_memory for step in pipeline.passes):
         return False
     reasons = "; ".join(run.summary for run in record.runs)
-    return first_time(f"{record.module} is as it was: {reasons}")
+    return first_time(f"{record.module} is as it was under {record.spec}: {reasons}")

@@ -67,7 +67,7 @@ from hloom.passes.framework.options import Axes, Budget, option
 from hloom.passes.inline import Inline
 from hloom.passes.phase_loops.apply import apply_loops
 from hloom.passes.phase_loops.leaving import own_type, widened
-from hloom.passes.remat.explain import describe_floor, describe_peak
+from hloom.passes.remat.explain import describe_floor, describe_peak, in_lines
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ class Accumulate(MeasuredPass[AccumulateRecord]):
         floor = describe_floor(percent, attempt.temp_bytes + around, limit + around)
         peak = describe_peak(module_of_best(), target, arguments=percent is None)
         most = f"That is with {attempt.record.microbatches} microbatches."
-        return Complaint(" ".join(filter(None, (floor, most, peak))))
+        return Complaint(in_lines(f"{floor} {most}", peak))
 
     def apply(self, plan: AccumulatePlan) -> None:
         assert plan.loops is not None

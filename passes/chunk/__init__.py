@@ -70,7 +70,7 @@ from hloom.passes.inline import Inline
 from hloom.passes.ir import walk
 from hloom.passes.one_hot import OneHot
 from hloom.passes.phase_loops.apply import apply_loops
-from hloom.passes.remat.explain import describe_floor, describe_peak
+from hloom.passes.remat.explain import describe_floor, describe_peak, in_lines
 
 SCOPE = "hloom.chunk"
 """Name-stack component of the operations that loops add."""
@@ -166,7 +166,7 @@ class Chunk(MeasuredPass[ChunkRecord]):
             return None
         around = 0 if percent is not None else attempt.step_bytes - attempt.temp_bytes
         floor = describe_floor(percent, attempt.temp_bytes + around, limit + around)
-        return Complaint(f"{floor} {describe_peak(module, target)}".strip())
+        return Complaint(in_lines(floor, describe_peak(module, target)))
 
     def apply(self, plan: ChunkPlan) -> None:
         replaced: dict[ir.Value, ir.Value] = {}

@@ -1,9 +1,11 @@
-"""Wording of messages: counts and sizes."""
+"""Wording of messages: counts, sizes and types."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
+_TENSOR = re.compile(r"tensor<(?:([0-9?x]+)x)?([a-z]\w*)>")
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -29,3 +31,12 @@ def three_digits(number: float) -> str:
     """A number of one or more: "1.50", "24.3", "143", "1023"."""
     digits = 2 if round(abs(number), 2) < 10 else 1 if round(abs(number), 1) < 100 else 0
     return f"{number:.{digits}f}"
+
+
+def short_type(text: str) -> str:
+    """A type as JAX prints it: "f32[8,256]" for "tensor<8x256xf32>"; others as they are."""
+    match = _TENSOR.fullmatch(text)
+    if match is None:
+        return text
+    dimensions = (match[1] or "").replace("x", ",")
+    return f"{match[2]}[{dimensions}]"

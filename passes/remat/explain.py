@@ -13,11 +13,11 @@ from hloom.passes.analysis.memory_model.profile import (
     memory_profile,
 )
 from hloom.passes.framework.base import Target
-from hloom.passes.framework.text import pluralize, size
+from hloom.passes.framework.text import pluralize, short_type, size
 from hloom.passes.inline import Inline
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.ir.locations import operation_name, source_of
-from hloom.passes.ir.names import argument_groups
+from hloom.passes.ir.names import argument_groups, split_name
 from hloom.passes.ir.types import tensor_bytes
 
 
@@ -44,10 +44,14 @@ def describe_operation(op: ir.Operation) -> dict[str, object]:
     }
 
 
-_FEW, _MANY, _SMALL = 4, 8, 0.01
-"""Limits of the list of what is in memory at the peak: it ends after `_FEW` groups of values if
-these are more than half of the peak, after `_MANY` in any case, and has no group that is less than
-the share `_SMALL` of the peak."""
+_MOST, _SMALL = 4, 0.01
+"""Limits of the list of what is in memory at the peak: so many groups of values, and none that is
+less than the share `_SMALL` of the peak."""
+
+
+def in_lines(*sentences: str) -> str:
+    """What is told of a budget that is missed, a line each; empty ones are left out."""
+    return "\n  ".join(filter(None, sentences))
 
 
 def describe_floor(percent: float | None, least_bytes: int, budget_bytes: int) -> str:
@@ -93,9 +97,7 @@ def _peak(curve: MemoryProfile) -> str:
     listed: list[str] = []
     told_bytes = 0
     for group in sorted(groups.values(), key=lambda group: -_bytes(group)):
-        is_small = _bytes(group) < _SMALL * peak_bytes
-        is_enough = len(listed) >= _FEW and 2 * told_bytes > peak_bytes
-        if listed and (is_small or is_enough or len(listed) == _MANY):
+        if listed and (len(listed) == _MOST or _bytes(group) < _SMALL * peak_bytes):
             break
         listed.append(f"{_share(_bytes(group), peak_bytes)} {_group(group)}")
         told_bytes += _bytes(group)
@@ -138,6 +140,6 @@ def _share(part_bytes: int, whole_bytes: int) -> str:
 def _group(group: Sequence[LiveBuffer]) -> str:
     first = group[0]
     times = f"{len(group)} x " if len(group) > 1 else ""
-    inside = " inside of a loop" if first.in_loop else ""
-    line = f" at {first.source}" if first.line else ""
-    return f"{times}{first.type} of {first.name}{inside}{line}"
+    inside = " in a loop" if first.in_loop else ""
+    line = f", {first.source}" if first.line else ""
+    return f"{times}{short_type(first.type)} of {split_name(first.name)[1]}{inside}{line}"

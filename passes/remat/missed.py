@@ -12,7 +12,7 @@ from hloom.passes.framework.feedback import Attempt, Complaint
 from hloom.passes.ir import walk
 from hloom.passes.ir.ops import facts_of
 from hloom.passes.remat.budget.closed_loop import Bounds, temp_budget
-from hloom.passes.remat.explain import describe_floor, describe_peak
+from hloom.passes.remat.explain import describe_floor, describe_peak, in_lines
 from hloom.passes.remat.obstacle import RematObstacle
 from hloom.passes.remat.record import RematRecord
 
@@ -58,7 +58,7 @@ def complaint_of(
         describe_peak(module, target, arguments=percent is None),
         _OTHERS if attempt.record.candidate is not None else "",
     ]
-    return Complaint(" ".join(filter(None, sentences)), "no-product" if is_aside else "")
+    return Complaint(in_lines(*sentences), "no-product" if is_aside else "")
 
 
 def _obstacle(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -33,6 +34,7 @@ from support.programs.libraries import (
 )
 
 import hloom
+from hloom import policy
 from hloom.passes.accumulate import Accumulate
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.errors import PassError, SpecError
@@ -264,7 +266,9 @@ def test_a_refusal_is_a_warning_and_the_other_passes_run(monkeypatch: pytest.Mon
     monkeypatch.setenv("HLOOM_STRICT", "0")
     step = batch_norm()
     program = jax.jit(step.step).lower(*step.arguments)
-    with pytest.warns(UserWarning, match=r"'accumulate'.* 5 loops .*subtract.*steps.py:\d+"):
+    with pytest.warns(
+        UserWarning, match=r"'accumulate\{microbatches=2\}'.* 5 loops .*subtract.*steps.py:\d+"
+    ):
         program.compile(compiler_options={"hloom": "accumulate{microbatches=2},remat{min_bytes=0}"})
     record = hloom.records()[-1]
     assert record.fell_back is None
@@ -272,6 +276,25 @@ def test_a_refusal_is_a_warning_and_the_other_passes_run(monkeypatch: pytest.Mon
     assert "phases=1 allows one" in (record.complaint or "")
     assert record.shortfall == "accumulate: not done"
     assert "accumulate: not done" in record.headline
+
+
+def test_a_refusal_is_told_once_and_again_for_another_spec(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HLOOM_STRICT", "0")
+    monkeypatch.setattr(policy, "_warned", set())
+    step = batch_norm()
+    program = jax.jit(step.step).lower(*step.arguments)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        for microbatches in (2, 2, 4):
+            spec = f"accumulate{{microbatches={microbatches}}}"
+            program.compile(compiler_options={"hloom": spec})
+    told = [str(each.message) for each in caught if each.category is hloom.HloomWarning]
+    assert [text.partition(": 'jit_")[0] for text in told] == [
+        "hloom: pass 'accumulate{microbatches=2}'",
+        "hloom: pass 'accumulate{microbatches=4}'",
+    ]
 
 
 def test_a_refusal_is_an_error_where_strict() -> None:
