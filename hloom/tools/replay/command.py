@@ -86,8 +86,9 @@ def _replay(arguments: argparse.Namespace, console: Console) -> int:
         record, notes = each.runnable.record, []
         if record.complaint is not None:
             notes.append(record.complaint)
-        is_recorded = each.title == (module.spec or OFF)
-        if is_recorded and (others := other_plans(record.runs, module)):
+        # For a device that the user names the passes plan otherwise on purpose.
+        is_planned_again = each.title == (module.spec or OFF) and arguments.target is None
+        if is_planned_again and (others := other_plans(record.runs, module)):
             notes.append(f"not planned as in the dump: pass {', '.join(others)}.")
         for note in notes:
             console.print(Text(f"{each.title}: {note}", style="yellow"))

@@ -194,6 +194,7 @@ def test_a_replay_is_not_dumped_itself(
 @pytest.mark.h100
 def test_a_described_gpu_is_only_compiled_for(replay: Replay, sample_step: Path) -> None:
     status, out, err = replay(sample_step, "--target", "h100_sxm")
+    assert "not planned as in the dump" not in out
     assert (status, err) == (0, "")
     assert "Note: dumped on cpu, compiled for h100_sxm." in out
     assert "step memory" in out
