@@ -17,6 +17,8 @@ from __future__ import annotations
 
 from jax.extend.mlir import ir
 
+from hloom.passes.ir.erase import erase
+
 
 def decomposition_name(mark: ir.Operation) -> str:
     """The symbol of a mark's decomposition."""
@@ -35,6 +37,6 @@ def inline_decomposition(mark: ir.Operation, decomposition: ir.Operation) -> lis
         operation.move_before(mark)
     for result, value in zip(mark.results, terminator.operands, strict=True):
         result.replace_all_uses_with(value)
-    mark.erase()
-    function.erase()
+    erase(mark)
+    erase(function)
     return body

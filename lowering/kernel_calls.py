@@ -10,6 +10,7 @@ from jax.extend.mlir import ir
 
 from hloom.lowering.placement import Placement
 from hloom.passes.ir.custom_calls import CUSTOM_CALL, TYPED_FFI
+from hloom.passes.ir.erase import erase
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ def emit(call: KernelCall, mark: ir.Operation) -> None:
         )
         for old, new in zip(mark.results, custom_call.results, strict=True):
             old.replace_all_uses_with(new)
-        mark.erase()
+        erase(mark)
 
 
 def rewrite(choice: Rewrite, mark: ir.Operation) -> list[ir.Operation]:
@@ -117,7 +118,7 @@ def rewrite(choice: Rewrite, mark: ir.Operation) -> list[ir.Operation]:
     built = [view.operation for view in block.operations if view.operation not in before]
     for result, value in zip(mark.results, values, strict=True):
         result.replace_all_uses_with(value)
-    mark.erase()
+    erase(mark)
     return built
 
 

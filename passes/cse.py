@@ -36,6 +36,7 @@ from hloom.passes.analysis.sharding_constraints import CONSTRAINT
 from hloom.passes.framework.base import Pass, Target
 from hloom.passes.framework.text import pluralize
 from hloom.passes.ir import walk
+from hloom.passes.ir.erase import erase
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class Cse(Pass):
         for duplicate, first in plan.merged:
             for result, same in zip(duplicate.results, first.results, strict=True):
                 result.replace_all_uses_with(same)
-            duplicate.erase()
+            erase(duplicate)
 
 
 def _plan_block(

@@ -35,6 +35,7 @@ from hloom.passes.framework.base import Pass, Target
 from hloom.passes.framework.text import pluralize
 from hloom.passes.inline import Inline
 from hloom.passes.ir import walk
+from hloom.passes.ir.erase import erase
 
 _TRANSPOSE, _CONVERT, _PRODUCT = "stablehlo.transpose", "stablehlo.convert", "stablehlo.dot_general"
 _NUMBERS, _PRECISION = "dot_dimension_numbers", "precision_config"
@@ -283,8 +284,7 @@ def _erase_unused(values: Sequence[ir.Value]) -> None:
     left = list(behind)
     while unused := [op for op in left if next(iter(op.results[0].uses), None) is None]:
         left = [op for op in left if op not in unused]
-        for op in unused:
-            op.erase()
+        erase(*unused)
 
 
 def _shape(value: ir.Value) -> list[int]:

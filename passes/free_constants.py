@@ -53,6 +53,7 @@ from hloom.passes.framework.options import Bytes, option
 from hloom.passes.framework.text import pluralize
 from hloom.passes.inline import Inline
 from hloom.passes.ir import walk
+from hloom.passes.ir.erase import erase
 from hloom.passes.ir.ops import facts_of
 from hloom.passes.ir.types import tensor_bytes
 from hloom.passes.ir.while_rewriter import Replacements, WhileRewriter
@@ -183,8 +184,7 @@ class FreeConstants(Pass):
             _free_carries(loop, freed, replaced)
         for barrier, numbers in plan.barriers:
             _free_operands(barrier, numbers)
-        for old in replaced.ops:
-            old.erase()
+        erase(*replaced.ops)
 
 
 def _free_carries(
@@ -240,4 +240,4 @@ def _free_operands(barrier: ir.Operation, numbers: tuple[int, ...]) -> None:
         )
         for number, result in zip(kept, smaller.results, strict=True):
             barrier.results[number].replace_all_uses_with(result)
-    barrier.erase()
+    erase(barrier)

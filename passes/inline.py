@@ -44,6 +44,7 @@ from jax.extend.mlir import ir
 from hloom.passes.framework.base import Pass, Target
 from hloom.passes.framework.text import pluralize
 from hloom.passes.ir import walk
+from hloom.passes.ir.erase import erase
 from hloom.passes.ir.locations import operation_name, qualified
 
 _ATTRIBUTES_OF_A_PLAIN_CALL = frozenset({"callee"})
@@ -105,8 +106,7 @@ class Inline(Pass):
             remaining[callee] -= 1
             last_use = callee in dropped and remaining[callee] == 0
             _inline(call, callee, consume=last_use)
-        for function in plan.dropped:
-            function.erase()
+        erase(*plan.dropped)
 
 
 def _inline(call: ir.Operation, callee: ir.Operation, *, consume: bool) -> None:
@@ -122,9 +122,9 @@ def _inline(call: ir.Operation, callee: ir.Operation, *, consume: bool) -> None:
         op.operation.move_before(call)
     for result, returned in zip(call.results, list(terminator.operands), strict=True):
         result.replace_all_uses_with(returned)
-    call.erase()
+    erase(call)
     # Both read values of the caller, which may be erased before the callee is.
-    (terminator.operation if consume else source).erase()
+    erase(terminator.operation if consume else source)
 
 
 def _relocate(op: ir.Operation, caller: str, call: ir.Location) -> None:

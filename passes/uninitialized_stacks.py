@@ -64,6 +64,7 @@ from hloom.passes.free_constants import FreeConstants
 from hloom.passes.inline import Inline
 from hloom.passes.ir import mesh, walk
 from hloom.passes.ir.custom_calls import is_stored_on_host
+from hloom.passes.ir.erase import erase
 from hloom.passes.ir.locations import operation_name, source_of
 from hloom.passes.ir.marks import MarkBuilder
 from hloom.passes.ir.types import tensor_bytes
@@ -257,7 +258,7 @@ class UninitializedStacks(MeasuredPass[StacksRecord]):
         fills = {walk.key(op): op for stack in plan.unfilled for op in stack.fill}
         for op in reversed(fills.values()):
             if not any(True for result in op.results for _ in result.uses):
-                op.erase()
+                erase(op)
 
 
 def overwritten_stacks(module: ir.Module, min_bytes: int) -> tuple[OverwrittenStack, ...]:

@@ -42,6 +42,7 @@ from hloom.passes.inline import Inline
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import remap_operands
 from hloom.passes.ir.custom_calls import is_host_callback
+from hloom.passes.ir.erase import erase
 from hloom.passes.ir.types import tensor_bytes
 
 _MOST_OPERATIONS = 4096
@@ -160,4 +161,4 @@ def _write_out(loop: CountedLoop) -> None:
         carried = [values.get(value, value) for value in terminator.operands]
     for result, value in zip(loop.op.results, carried, strict=True):
         result.replace_all_uses_with(value)
-    loop.op.erase()
+    erase(loop.op)

@@ -18,6 +18,7 @@ from jax.extend.mlir.dialects import stablehlo
 
 from hloom.passes.analysis.loops.counted import defining_op
 from hloom.passes.ir import walk
+from hloom.passes.ir.erase import erase
 from hloom.passes.ir.ops import facts_of
 from hloom.passes.ir.types import element_bits
 
@@ -49,7 +50,7 @@ class ProductTerm:
             [result] = op.results
             if op.name == _CONVERT:
                 result.replace_all_uses_with(op.operands[0])
-                op.erase()
+                erase(op)
             else:
                 shape = ir.RankedTensorType(result.type).shape
                 result.set_type(ir.RankedTensorType.get(shape, self.wider))

@@ -17,6 +17,7 @@ from hloom.passes.barriers.collect import (
 from hloom.passes.barriers.pinned import PinnedValues
 from hloom.passes.barriers.plan import Barrier, BarriersPlan, BlockBarriers
 from hloom.passes.ir import marks, walk
+from hloom.passes.ir.erase import erase
 from hloom.passes.ir.locations import scoped
 from hloom.passes.ir.mark_decompositions import can_carry_dependency
 from hloom.passes.ir.while_rewriter import Replacements, WhileRewriter
@@ -97,7 +98,7 @@ class _Threader:
             where = plan.exchanges[exchange.position]
             output, token = self._marks.ragged_all_to_all(token, op, where)
         op.results[0].replace_all_uses_with(output)
-        op.erase()
+        erase(op)
         return token
 
     def _add_dependency(self, op: ir.Operation, token: ir.Value) -> ir.Value:
@@ -150,7 +151,7 @@ class _Threader:
             self._add_dependency(walk.terminator(condition.block), decided)
         edit.returned[number] = self._thread(body, body.block.arguments[number])
         new = edit.apply(Replacements())
-        op.erase()
+        erase(op)
         thread_token.replicate_token(new)
         if not condition.members:
             return new.results[number]

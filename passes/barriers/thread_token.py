@@ -12,6 +12,7 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import sdy
 
 from hloom.passes.ir import mesh, walk
+from hloom.passes.ir.erase import erase
 
 
 def rebuild_branches(op: ir.Operation, tokens: Sequence[ir.Value]) -> ir.Value:
@@ -77,7 +78,7 @@ def append_result(block: ir.Block, value: ir.Value) -> None:
         loc=terminator.location,
         ip=ir.InsertionPoint(terminator),
     )
-    terminator.erase()
+    erase(terminator)
 
 
 def _rebuild(op: ir.Operation, operands: Sequence[ir.Value], more: ir.Type) -> ir.Value:
@@ -97,7 +98,7 @@ def _rebuild(op: ir.Operation, operands: Sequence[ir.Value], more: ir.Type) -> i
     *results, added = new.results
     for old_result, result in zip(op.results, results, strict=True):
         old_result.replace_all_uses_with(result)
-    op.erase()
+    erase(op)
     return added
 
 

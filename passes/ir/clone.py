@@ -9,6 +9,7 @@ from typing import Any, TypeVar, cast
 from jax.extend.mlir import ir
 
 from hloom.passes.ir import walk
+from hloom.passes.ir.erase import erase
 
 _T = TypeVar("_T")
 
@@ -29,8 +30,7 @@ def clone_module(module: ir.Module) -> ir.Module:
 
 def replace_body(module: ir.Module, other: ir.Module) -> None:
     """Puts copies of all that is in another module of the same context in a module's place."""
-    for operation in list(module.body.operations):
-        operation.operation.erase()
+    erase(*(view.operation for view in module.body.operations))
     for operation in other.body.operations:
         module.body.append(operation.operation.clone(ip=False))
 

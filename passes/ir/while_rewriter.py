@@ -13,6 +13,7 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
 from hloom.passes.ir import walk
+from hloom.passes.ir.erase import erase, erase_argument
 from hloom.passes.ir.locations import rematerialized
 
 
@@ -145,12 +146,10 @@ class WhileRewriter:
         returned = dict(enumerate(self.terminator.operands)) | self.returned
         with ir.InsertionPoint(self.terminator), self.terminator.location:
             stablehlo.ReturnOp([returned[number] for number in kept])
-        self.terminator.erase()
-        for update in self.updates:
-            update.erase()
+        erase(self.terminator, *self.updates)
         for region in op.regions:
             for number in sorted(self.dropped, reverse=True):
-                region.blocks[0].erase_argument(number)
+                erase_argument(region.blocks[0], number)
         operands = [self.operands[number] for number in kept]
         new = ir.Operation.create(
             op.name,

@@ -15,6 +15,7 @@ from jax.extend.mlir.dialects import stablehlo
 from hloom.passes.analysis.loops.counted import defining_op
 from hloom.passes.ir import walk
 from hloom.passes.ir.custom_calls import DEVICE, PINNED_HOST, placed
+from hloom.passes.ir.erase import erase
 from hloom.passes.ir.locations import scoped
 from hloom.passes.ir.while_rewriter import Replacements, WhileRewriter, integer_like, zeros
 from hloom.passes.offload.candidates import OffloadCandidate
@@ -42,8 +43,7 @@ def apply_offload(chosen: Sequence[OffloadCandidate]) -> None:
         carried = {one.id: _store(one, edit) for one in chosen if one.pair.forward.op == loop_op}
         new = edit.apply(replaced)
         last |= {id_: new.results[edit.position(number)] for id_, number in carried.items()}
-    for old in reversed(replaced.ops):
-        old.erase()
+    erase(*replaced.ops)
     _erase_unread(before)
 
 
@@ -75,7 +75,7 @@ def _erase_unread(values: list[ir.Value]) -> None:
     for value in dict.fromkeys(values):
         op = defining_op(value)
         if op is not None and not any(True for _ in value.uses):
-            op.erase()
+            erase(op)
 
 
 def _load_ahead(one: OffloadCandidate, edit: WhileRewriter, first: ir.Value) -> None:
@@ -92,7 +92,7 @@ def _load_ahead(one: OffloadCandidate, edit: WhileRewriter, first: ir.Value) -> 
         edit.returned[carried] = placed(slice_.result, DEVICE)
     for read in one.slices:
         read.results[0].replace_all_uses_with(argument)
-        read.erase()
+        erase(read)
 
 
 def _next_index(one: OffloadCandidate, counter: ir.Value) -> ir.Value:

@@ -16,6 +16,7 @@ from jax.extend.mlir.dialects import stablehlo
 
 from hloom.passes.analysis.loops.counted import defining_op
 from hloom.passes.analysis.purity import may_go
+from hloom.passes.ir.erase import erase
 from hloom.passes.one_hot.elements import Access, RowElement
 
 _LABEL_BITS = 32
@@ -226,7 +227,7 @@ def _replace(op: ir.Operation, new: ir.Value) -> None:
     while waiting:
         dead = waiting.pop()
         makers = {maker for operand in dead.operands if (maker := defining_op(operand)) is not None}
-        dead.erase()
+        erase(dead)
         waiting += [
             maker
             for maker in makers

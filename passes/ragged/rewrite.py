@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
+from hloom.passes.ir.erase import erase
 from hloom.passes.ir.while_rewriter import zeros
 from hloom.passes.ragged.choice import Tiles
 from hloom.passes.ragged.destination import Destination, destination_of, sum_element
@@ -24,11 +25,8 @@ def write_loop(product: RaggedProduct, tiles: Tiles) -> None:
     destination = destination_of(product)
     with ir.InsertionPoint(product.op), product.op.location:
         result = _Loop(product, tiles, destination).write()
-    *behind, last = destination.ops
-    last.results[0].replace_all_uses_with(result)
-    last.erase()
-    for op in reversed(behind):
-        op.erase()
+    destination.ops[-1].results[0].replace_all_uses_with(result)
+    erase(*destination.ops)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from jax.extend.mlir.dialects import stablehlo
 
 from hloom.passes.analysis.loops.counted import CountedLoop, defining_op
 from hloom.passes.ir import walk
+from hloom.passes.ir.erase import erase
 from hloom.passes.ir.locations import scoped
 from hloom.passes.ir.while_rewriter import Replacements, WhileRewriter, integer_like, zeros
 from hloom.passes.remat.block.rewrite import erase_dead
@@ -47,7 +48,7 @@ def _erase_with_readers(op: ir.Operation) -> None:
     readers = [use.owner.operation for result in op.results for use in result.uses]
     for reader in dict.fromkeys(readers):
         _erase_with_readers(reader)
-    op.erase()
+    erase(op)
 
 
 class _LoopParts:
@@ -196,7 +197,7 @@ class _Part:
         """Builds the loop, and erases the copy."""
         loop = self.edit.apply(Replacements())
         loop.location = ir.Location.current
-        self.op.erase()
+        erase(self.op)
         for region in loop.regions:
             erase_dead(region.blocks[0])
         return loop

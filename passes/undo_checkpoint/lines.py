@@ -10,6 +10,7 @@ from hloom.passes.analysis.loops.counted import defining_op
 from hloom.passes.analysis.purity import is_cheap
 from hloom.passes.analysis.value_numbers import BARRIER, ValueNumbers, has_no_effect
 from hloom.passes.ir import walk
+from hloom.passes.ir.erase import erase
 
 
 def barriers_in(block: ir.Block) -> list[ir.Operation]:
@@ -58,8 +59,7 @@ def bypass(ops: Collection[ir.Operation], block: ir.Block) -> None:
     for barrier in crossed.values():
         for result, operand in zip(barrier.results, barrier.operands, strict=True):
             result.replace_all_uses_with(operand)
-    for barrier in crossed.values():
-        barrier.erase()
+    erase(*crossed.values())
 
 
 def erase_unread(ops: Collection[ir.Operation]) -> None:
@@ -73,4 +73,4 @@ def erase_unread(ops: Collection[ir.Operation]) -> None:
             maker = defining_op(value)
             if maker is not None and len(maker.results):
                 waiting[walk.key(maker)] = maker
-        op.erase()
+        erase(op)

@@ -12,6 +12,7 @@ from hloom.passes.analysis.autodiff import has_remat_name
 from hloom.passes.analysis.loops.counted import defining_op
 from hloom.passes.analysis.loops.pairs import LoopPair, loop_pairs, nested_pairs
 from hloom.passes.analysis.value_numbers import ValueNumbers
+from hloom.passes.ir.erase import erase
 from hloom.passes.ir.types import tensor_bytes
 from hloom.passes.ir.while_rewriter import Replacements, WhileRewriter, integer_like, zeros
 from hloom.passes.remat.budget.pricing import Pricing
@@ -182,7 +183,7 @@ class _Rewrite:
             for value in dict.fromkeys(v for values in self.values for v in values.values())
         }
         loop = edit.apply(Replacements())
-        edit.op.erase()
+        erase(edit.op)
         return {v: loop.results[edit.position(n)] for v, n in numbers.items()}, loop
 
     def _read(
@@ -209,7 +210,7 @@ class _Rewrite:
                 if all(use.owner.operation == edit.terminator for use in uses):
                     edit.drop(number)
         edit.apply(Replacements())
-        edit.op.erase()
+        erase(edit.op)
 
     def _drop_unread(self, forward: ir.Operation) -> None:
         """Drops the stacks that nothing reads any more."""
@@ -221,7 +222,7 @@ class _Rewrite:
                 stored.append(defining_op(stack.update.operands[1]))
         if stored:
             edit.apply(Replacements())
-            edit.op.erase()
+            erase(edit.op)
             erase_unread([op for op in stored if op is not None])
 
 

@@ -16,6 +16,7 @@ from hloom.passes.analysis.loops.counted import counted_loop, defining_op, invar
 from hloom.passes.analysis.value_numbers import ValueNumbers, has_no_effect
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import remap_operands
+from hloom.passes.ir.erase import erase
 from hloom.passes.ir.ops import facts_of
 
 
@@ -44,8 +45,7 @@ def take_places(
             done.append((loop, clone))
             break
     # Only now: the bindings tell values by their place in memory, which a new one may get.
-    for op in gone:
-        op.erase()
+    erase(*gone)
     return done
 
 

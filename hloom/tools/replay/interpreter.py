@@ -25,6 +25,7 @@ from hloom.dumps.entry import main_of
 from hloom.passes.analysis.sharding_constraints import CONSTRAINT
 from hloom.passes.ir import walk
 from hloom.passes.ir.custom_calls import target_of
+from hloom.passes.ir.erase import erase
 from hloom.tools.replay.errors import ReplayError
 from hloom.tools.replay.signature import Value, values_of
 
@@ -125,7 +126,7 @@ def _make_known(op: ir.Operation) -> None:
     else:
         return
     op.results[0].replace_all_uses_with(value)
-    op.erase()
+    erase(op)
 
 
 def _carry(module: ir.Module, arguments: Sequence[Value], results: Sequence[Value]) -> None:

@@ -15,6 +15,7 @@ from jax.extend.mlir import ir
 from hloom.passes.framework.text import pluralize
 from hloom.passes.ir import walk
 from hloom.passes.ir.custom_calls import OWN, is_host_callback, is_python_callback, target_of
+from hloom.passes.ir.erase import erase
 from hloom.passes.ir.locations import operation_name, source_of
 from hloom.passes.ir.op_facts import Category
 from hloom.passes.ir.ops import facts_of
@@ -99,7 +100,7 @@ def remove_silent_callbacks(module: ir.Module) -> tuple[str, ...]:
         tokens = [operand for operand in op.operands if str(operand.type) == TOKEN]
         for result, token in zip(op.results, tokens, strict=True):
             result.replace_all_uses_with(token)
-        op.erase()
+        erase(op)
     if not callbacks:
         return ()
     return (f"{pluralize(len(callbacks), 'host callback')} without a result left out",)

@@ -10,6 +10,7 @@ from jax.extend.mlir.dialects import stablehlo
 
 from hloom.passes.analysis.purity import may_go
 from hloom.passes.ir.clone import remap_operands
+from hloom.passes.ir.erase import erase
 from hloom.passes.ir.locations import rematerialized
 from hloom.passes.ir.mesh import is_partitioned
 from hloom.passes.ir.walk import operations
@@ -111,4 +112,4 @@ def erase_dead(block: ir.Block) -> None:
     for view in reversed(list(block.operations)):
         op = view.operation
         if not any(True for result in op.results for _ in result.uses) and may_go(op):
-            op.erase()
+            erase(op)

@@ -19,6 +19,7 @@ from hloom.passes.analysis.loops.counted import defining_op
 from hloom.passes.analysis.loops.pairs import Residual
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import remap_operands
+from hloom.passes.ir.erase import erase
 from hloom.passes.ir.locations import rematerialized
 from hloom.passes.ir.mesh import is_partitioned
 from hloom.passes.ir.ops import facts_of
@@ -48,8 +49,7 @@ def apply_scan(plan: ScanPlan, replaced: Replacements) -> None:
     for parts in sorted(by_backward.values(), key=functools.cmp_to_key(_later_first)):
         given = [(part, forwards[part.pair.forward.op.results[0]]) for part in parts]
         _BackwardLoop(given, replaced, inside, None).rebuild()
-    for old in reversed(inside.ops):
-        old.erase()
+    erase(*inside.ops)
     replaced.bodies += [replaced.op(loop).regions[1].blocks[0] for loop in plan.loops]
 
 
@@ -87,7 +87,7 @@ def _erase_with_readers(op: ir.Operation) -> None:
     if op.name in ("stablehlo.return", "func.return", "sdy.return"):
         raise ValueError("a value that was to go is still returned")
     _erase_readers(op.results)
-    op.erase()
+    erase(op)
 
 
 def _erase_readers(values: Iterable[ir.Value]) -> None:
@@ -323,8 +323,7 @@ class _BackwardBody:
             self.inner.remove(here)
             rebuilt = Replacements(like=self.inside.like)
             _BackwardLoop([here], rebuilt, self.inside, self).rebuild()
-            for old in rebuilt.ops:
-                old.erase()
+            erase(*rebuilt.ops)
 
     def _provide(self, value: ir.Value, before: ir.Operation) -> None:
         """Makes a value of the forward body, or from outside, available in the backward body."""
