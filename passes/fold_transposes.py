@@ -31,9 +31,9 @@ from typing import ClassVar
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
+from hloom.passes.drop_constraints import DropConstraints
 from hloom.passes.framework.base import Pass, Target
 from hloom.passes.framework.text import pluralize
-from hloom.passes.inline import Inline
 from hloom.passes.ir import walk
 from hloom.passes.ir.erase import erase
 
@@ -97,7 +97,7 @@ class FoldTransposes(Pass):
     name: ClassVar[str] = "fold-transposes"
     summary: ClassVar[str] = "read and write matrices of products as they lie, not transposed"
     example: ClassVar[str] = "fold-transposes"
-    requires: ClassVar[tuple[type[Pass], ...]] = (Inline,)
+    requires: ClassVar[tuple[type[Pass], ...]] = (DropConstraints,)
     preparation: ClassVar[bool] = True
 
     def plan(self, module: ir.Module, target: Target) -> FoldTransposesPlan:

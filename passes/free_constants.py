@@ -48,10 +48,10 @@ from hloom.passes.analysis.constants import (
 )
 from hloom.passes.analysis.loops.counted import has_attributes_by_carry
 from hloom.passes.cse import Cse
+from hloom.passes.drop_constraints import DropConstraints
 from hloom.passes.framework.base import Pass, Target
 from hloom.passes.framework.options import Bytes, option
 from hloom.passes.framework.text import pluralize
-from hloom.passes.inline import Inline
 from hloom.passes.ir import walk
 from hloom.passes.ir.erase import erase
 from hloom.passes.ir.ops import facts_of
@@ -112,7 +112,7 @@ class FreeConstants(Pass):
     name: ClassVar[str] = "free-constants"
     summary: ClassVar[str] = "take constants out of optimization barriers and loop carries"
     example: ClassVar[str] = "free-constants{min_bytes=1MiB}"
-    requires: ClassVar[tuple[type[Pass], ...]] = (Inline, Cse)
+    requires: ClassVar[tuple[type[Pass], ...]] = (DropConstraints, Cse)
 
     min_bytes: Bytes = option(
         Bytes(64 * 1024), doc="a loop keeps carrying constants smaller than this", minimum=1

@@ -50,6 +50,7 @@ from jax.extend.mlir import ir
 from hloom.passes.analysis.constants import ConstantValues
 from hloom.passes.analysis.loops.counted import counted_loop
 from hloom.passes.cse import Cse
+from hloom.passes.drop_constraints import DropConstraints
 from hloom.passes.framework.base import OTHERS, Decision, Pass, Target
 from hloom.passes.framework.feedback import (
     Attempt,
@@ -61,7 +62,6 @@ from hloom.passes.framework.feedback import (
 from hloom.passes.framework.options import Bytes, option
 from hloom.passes.framework.text import pluralize, size
 from hloom.passes.free_constants import FreeConstants
-from hloom.passes.inline import Inline
 from hloom.passes.ir import mesh, walk
 from hloom.passes.ir.custom_calls import is_stored_on_host
 from hloom.passes.ir.erase import erase
@@ -182,7 +182,7 @@ class UninitializedStacks(MeasuredPass[StacksRecord]):
     name: ClassVar[str] = "uninitialized-stacks"
     summary: ClassVar[str] = "do not fill the stacks that a scan overwrites as a whole"
     example: ClassVar[str] = "uninitialized-stacks{min_bytes=1MiB}"
-    requires: ClassVar[tuple[type[Pass], ...]] = (Inline, Cse, FreeConstants)
+    requires: ClassVar[tuple[type[Pass], ...]] = (DropConstraints, Cse, FreeConstants)
     once: ClassVar[bool] = True
     record_type: ClassVar[type[StacksRecord]] = StacksRecord
     not_on: ClassVar[Mapping[str, str]] = MappingProxyType(

@@ -36,9 +36,9 @@ from typing import ClassVar
 from jax.extend.mlir import ir
 
 from hloom.passes.analysis.loops.counted import CountedLoop, counted_loop
+from hloom.passes.drop_constraints import DropConstraints
 from hloom.passes.framework.base import Pass, Target
 from hloom.passes.framework.options import option
-from hloom.passes.inline import Inline
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import remap_operands
 from hloom.passes.ir.custom_calls import is_host_callback
@@ -97,7 +97,7 @@ class Unroll(Pass):
     name: ClassVar[str] = "unroll"
     summary: ClassVar[str] = "write out loops of a few iterations that hold a host callback"
     example: ClassVar[str] = "unroll{trips=8},capture"
-    requires: ClassVar[tuple[type[Pass], ...]] = (Inline,)
+    requires: ClassVar[tuple[type[Pass], ...]] = (DropConstraints,)
 
     trips: int = option(4, doc="iterations that a loop has at most to be written out", minimum=0)
     loops: str = option(

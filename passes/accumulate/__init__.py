@@ -60,11 +60,11 @@ from hloom.passes.accumulate.plan import (
     MicrobatchPlanner,
 )
 from hloom.passes.accumulate.record import AccumulateRecord
+from hloom.passes.drop_constraints import DropConstraints
 from hloom.passes.framework.base import Pass, Target
 from hloom.passes.framework.errors import SpecError
 from hloom.passes.framework.feedback import Attempt, Complaint, MeasuredPass
 from hloom.passes.framework.options import Axes, Budget, option
-from hloom.passes.inline import Inline
 from hloom.passes.phase_loops.apply import apply_loops
 from hloom.passes.phase_loops.leaving import own_type, widened
 from hloom.passes.remat.explain import describe_floor, describe_peak, in_lines
@@ -77,7 +77,7 @@ class Accumulate(MeasuredPass[AccumulateRecord]):
     name: ClassVar[str] = "accumulate"
     summary: ClassVar[str] = "run a step one microbatch at a time, and accumulate its gradients"
     example: ClassVar[str] = "accumulate{microbatches=8}"
-    requires: ClassVar[tuple[type[Pass], ...]] = (Inline,)
+    requires: ClassVar[tuple[type[Pass], ...]] = (DropConstraints,)
     once: ClassVar[bool] = True
     saves_memory: ClassVar[bool] = True
     record_type: ClassVar[type[AccumulateRecord]] = AccumulateRecord

@@ -50,9 +50,9 @@ from jax.extend.mlir import ir
 
 from hloom.passes.accumulate_in_place.devices import DeviceSums
 from hloom.passes.accumulate_in_place.terms import ProductTerm, product_terms
+from hloom.passes.drop_constraints import DropConstraints
 from hloom.passes.framework.base import Decision, Pass, Target
 from hloom.passes.framework.text import pluralize
-from hloom.passes.inline import Inline
 from hloom.passes.ir import walk
 from hloom.passes.ir.locations import operation_name, source_line
 
@@ -121,7 +121,7 @@ class AccumulateInPlace(Pass):
     name: ClassVar[str] = "accumulate-in-place"
     summary: ClassVar[str] = "add products to wider sums inside of the product, unrounded"
     example: ClassVar[str] = "accumulate-in-place"
-    requires: ClassVar[tuple[type[Pass], ...]] = (Inline,)
+    requires: ClassVar[tuple[type[Pass], ...]] = (DropConstraints,)
     not_on: ClassVar[Mapping[str, str]] = {
         "cpu": "XLA adds products of bfloat16 up unrounded there, and cannot run all of those that "
         "have a result of float32"

@@ -8,25 +8,18 @@ partitioner's own collectives need, a gathered weight for one, is not counted.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
 
 from jax.extend.mlir import ir
-from jax.extend.mlir.dialects import sdy
-from jax.extend.mlir.passmanager import PassManager
 
 from hloom.passes.analysis.host_memory import uncounted_values
 from hloom.passes.analysis.loops.counted import defining_op
 from hloom.passes.analysis.memory_model.memory_rules import PACKED, MemoryRules
-from hloom.passes.analysis.sharding_constraints import CONSTRAINT
-from hloom.passes.analysis.sharding_rules import add_rules
-from hloom.passes.ir import mesh, walk
-from hloom.passes.ir.clone import clone_module
+from hloom.passes.analysis.shardings.propagation import Placed, Propagated, meshes_of, propagate
+from hloom.passes.ir import walk
+from hloom.passes.ir.mesh import axis_parts
 from hloom.passes.ir.types import tensor_bytes
-
-_NUMBER = "hloom.number"
-"""Discardable attribute by which an operation is found again after Shardy's passes, which clone
-constants and put operations in."""
 
 _WHOLE = Fraction(1)
 
@@ -54,35 +47,18 @@ class Shards:
     def of(cls, module: ir.Module, rules: MemoryRules = PACKED) -> Shards:
         """The shares in a module; pure. Quick where it is for one device."""
         uncounted = dict.fromkeys(uncounted_values(module), Fraction(0))
-        meshes = _meshes(module)
+        meshes = meshes_of(module)
         if not any(math.prod(axes.values()) > 1 for axes in meshes.values()):
             whole = dict.fromkeys(_values(module), _WHOLE) if uncounted else {}
             return cls(whole | uncounted, rules=rules)
-        propagated = clone_module(module)
-        add_rules(propagated)
-        with module.context:
-            integer = ir.IntegerType.get_signless(64)
-            for number, op in enumerate(walk.operations(propagated.operation)):
-                op.attributes[_NUMBER] = ir.IntegerAttr.get(integer, number)
-            pipeline = PassManager.parse("builtin.module(sdy-propagation-pipeline)")
-            pipeline.run(propagated.operation)
-        propagated_ops: dict[int, ir.Operation] = {}
-        for op in walk.operations(propagated.operation):
-            if _NUMBER in op.attributes:
-                propagated_ops.setdefault(ir.IntegerAttr(op.attributes[_NUMBER]).value, op)
+        propagated = propagate(module)
         shares = dict.fromkeys(_values(module), _WHOLE)
         counts: dict[ir.Value, dict[int, int]] = {}
         with module.context:
-            meshes = _meshes(propagated)
-            for number, op in enumerate(walk.operations(module.operation)):
-                found: Iterable[_Sharded] = ()
-                if op.name == CONSTRAINT:  # Shardy puts a reshard in its place
-                    found = [(op.results[0], op.attributes["sharding"], frozenset())]
-                elif number in propagated_ops:
-                    found = _shardings(op, propagated_ops[number])
-                for value, sharding, split in found:
-                    counts[value] = _counts(value, sharding, meshes, split)
-                    shares[value] = _share(value, counts[value])
+            for placed in propagated.placed:
+                if placed.value not in counts:  # the first clone of a constant stands for all
+                    counts[placed.value] = found = _counts(placed, propagated)
+                    shares[placed.value] = _share(placed.value, found)
         return cls(shares | uncounted, counts, rules)
 
     def devices_along(self, value: ir.Value, axis: int) -> int:
@@ -134,12 +110,6 @@ class Shards:
         )
 
 
-def _meshes(module: ir.Module) -> dict[str, dict[str, int]]:
-    """By symbol name, the sizes of a mesh's axes."""
-    found = mesh.mesh_ops(module.operation)
-    return {name: mesh.axis_sizes(mesh.mesh_of(op)) for name, op in found.items()}
-
-
 def _values(module: ir.Module) -> Iterator[ir.Value]:
     for op in walk.operations(module.operation):
         yield from op.results
@@ -148,71 +118,19 @@ def _values(module: ir.Module) -> Iterator[ir.Value]:
                 yield from block.arguments
 
 
-_Sharded = tuple[ir.Value, ir.Attribute, frozenset[str]]
-"""A value, its sharding, and the axes of the mesh by which its type is split already."""
-
-
-def _shardings(op: ir.Operation, propagated: ir.Operation) -> Iterator[_Sharded]:
-    """The shardings of an operation's results and of its regions' arguments, after propagation."""
-    attributes = walk.readable_attributes(propagated)
-    if op.name == "func.func":
-        yield from _of_arguments(op, attributes.get("arg_attrs"))
-    elif op.name == mesh.MANUAL_COMPUTATION:
-        manual = mesh.manual_axes(propagated)
-        arguments = op.regions[0].blocks[0].arguments
-        yield from _each(arguments, propagated.attributes["in_shardings"], manual)
-        yield from _each(op.results, propagated.attributes["out_shardings"])
-    elif (sharding := attributes.get("sdy.sharding")) is not None:
-        yield from _each(op.results, sharding)
-        if op.name == "stablehlo.while":
-            for region in op.regions:
-                yield from _each(region.blocks[0].arguments, sharding)
-
-
-def _of_arguments(function: ir.Operation, attributes: ir.Attribute | None) -> Iterator[_Sharded]:
-    if attributes is None or not function.regions[0].blocks:
-        return
-    arguments = function.regions[0].blocks[0].arguments
-    for argument, one in zip(arguments, ir.ArrayAttr(attributes), strict=True):
-        described = ir.DictAttr(one)
-        if "sdy.sharding" in described:
-            yield argument, described["sdy.sharding"], frozenset()
-
-
-def _each(
-    values: Iterable[ir.Value], shardings: ir.Attribute, split: frozenset[str] = frozenset()
-) -> Iterator[_Sharded]:
-    per_value = sdy.TensorShardingPerValueAttr(shardings).shardings
-    for value, sharding in zip(values, per_value, strict=True):
-        yield value, sharding, split
-
-
-def _counts(
-    value: ir.Value,
-    sharding: ir.Attribute,
-    meshes: Mapping[str, Mapping[str, int]],
-    split: frozenset[str],
-) -> dict[int, int]:
+def _counts(placed: Placed, propagated: Propagated) -> dict[int, int]:
     """By axis of a value that is sharded the number of its parts."""
-    if not isinstance(value.type, ir.RankedTensorType) or not value.type.has_static_shape:
+    type_ = placed.value.type
+    if placed.sharding is None or not isinstance(type_, ir.RankedTensorType):
         return {}
-    tensor = sdy.TensorShardingAttr(sharding)
-    named = tensor.mesh_or_ref
-    if isinstance(named, ir.FlatSymbolRefAttr):
-        sizes = meshes[named.value]
-    else:
-        sizes = mesh.axis_sizes(sdy.MeshAttr(named))
-    counts = {}
-    for number, dimension in enumerate(tensor.dimension_shardings):
-        parts = 1
-        for one in sdy.DimensionShardingAttr(dimension).axes:
-            axis = sdy.AxisRefAttr(one)
-            if axis.name not in split:
-                part = axis.sub_axis_info
-                parts *= sizes[axis.name] if part is None else sdy.SubAxisInfoAttr(part).size
-        if parts > 1:
-            counts[number] = parts
-    return counts
+    if not type_.has_static_shape:
+        return {}
+    sizes = propagated.axis_sizes(placed.sharding)
+    counts = {
+        number: math.prod(axis_parts(axis, sizes) for axis in axes)
+        for number, axes in enumerate(placed.by_axis)
+    }
+    return {number: parts for number, parts in counts.items() if parts > 1}
 
 
 def _share(value: ir.Value, counts: Mapping[int, int]) -> Fraction:

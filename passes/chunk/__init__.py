@@ -61,12 +61,12 @@ from hloom.passes.chunk.plan import ChunkPlan
 from hloom.passes.chunk.planner import ChunkPlanner
 from hloom.passes.chunk.record import ChunkRecord
 from hloom.passes.cse import Cse
+from hloom.passes.drop_constraints import DropConstraints
 from hloom.passes.fold_transposes import FoldTransposes
 from hloom.passes.framework.base import Pass, Target
 from hloom.passes.framework.feedback import Attempt, Complaint, MeasuredPass
 from hloom.passes.framework.options import Budget, Bytes, option
 from hloom.passes.free_constants import FreeConstants
-from hloom.passes.inline import Inline
 from hloom.passes.ir import walk
 from hloom.passes.one_hot import OneHot
 from hloom.passes.phase_loops.apply import apply_loops
@@ -86,7 +86,7 @@ class Chunk(MeasuredPass[ChunkRecord]):
     )
     example: ClassVar[str] = "chunk{chunks=8}"
     requires: ClassVar[tuple[type[Pass], ...]] = (
-        Inline,
+        DropConstraints,
         OneHot,
         FoldTransposes,
         Cse,

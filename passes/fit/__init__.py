@@ -50,6 +50,7 @@ from typing import ClassVar
 from jax.extend.mlir import ir
 
 from hloom.passes.cse import Cse
+from hloom.passes.drop_constraints import DropConstraints
 from hloom.passes.fit.plan import FitPlan
 from hloom.passes.fit.planner import FitPlanner
 from hloom.passes.fit.search import DEFAULT_MOVES, MOVES
@@ -57,7 +58,6 @@ from hloom.passes.framework.base import Pass, Target
 from hloom.passes.framework.feedback import Attempt, Complaint, MeasuredPass, Planner
 from hloom.passes.framework.options import Budget, Bytes, Words, option
 from hloom.passes.free_constants import FreeConstants
-from hloom.passes.inline import Inline
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import IRMapping, replace_body
 from hloom.passes.remat import COMPILES_DOC, Remat
@@ -74,7 +74,7 @@ class Fit(MeasuredPass[RematRecord]):
     name: ClassVar[str] = "fit"
     summary: ClassVar[str] = "make the step fit the memory, by whatever adds the least time"
     example: ClassVar[str] = "fit{budget=60GiB}"
-    requires: ClassVar[tuple[type[Pass], ...]] = (Inline, Cse, FreeConstants)
+    requires: ClassVar[tuple[type[Pass], ...]] = (DropConstraints, Cse, FreeConstants)
     once: ClassVar[bool] = True
     saves_memory: ClassVar[bool] = True
     record_type: ClassVar[type[RematRecord]] = RematRecord

@@ -32,6 +32,7 @@ _OWN = {
     "capture": "hloom.passes.capture:Capture",
     "chunk": "hloom.passes.chunk:Chunk",
     "cse": "hloom.passes.cse:Cse",
+    "drop-constraints": "hloom.passes.drop_constraints:DropConstraints",
     "fit": "hloom.passes.fit:Fit",
     "fold-transposes": "hloom.passes.fold_transposes:FoldTransposes",
     "free-constants": "hloom.passes.free_constants:FreeConstants",

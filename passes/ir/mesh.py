@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import sdy
@@ -61,6 +62,12 @@ def resolved(mesh_or_reference: ir.Attribute, op: ir.Operation) -> sdy.MeshAttr 
 def axis_sizes(mesh: sdy.MeshAttr) -> dict[str, int]:
     """The sizes of a mesh's axes by name, in order."""
     return {axis.name: axis.size for axis in map(sdy.MeshAxisAttr, mesh.axes)}
+
+
+def axis_parts(axis: sdy.AxisRefAttr, sizes: Mapping[str, int]) -> int:
+    """Over how many devices an axis, or a part of one, splits; 1 where the mesh has none such."""
+    part = axis.sub_axis_info
+    return sizes.get(axis.name, 1) if part is None else sdy.SubAxisInfoAttr(part).size
 
 
 def manual_axes(computation: ir.Operation) -> frozenset[str]:

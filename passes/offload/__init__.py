@@ -61,10 +61,10 @@ from typing import ClassVar
 from jax.extend.mlir import ir
 
 from hloom.passes.cse import Cse
+from hloom.passes.drop_constraints import DropConstraints
 from hloom.passes.framework.base import OTHERS, Pass, Target
 from hloom.passes.framework.options import Bytes, option
 from hloom.passes.free_constants import FreeConstants
-from hloom.passes.inline import Inline
 from hloom.passes.offload.candidates import (
     Offloadable,
     OffloadCandidate,
@@ -92,7 +92,7 @@ class Offload(Pass):
     name: ClassVar[str] = "offload"
     summary: ClassVar[str] = "keep the residuals of scans on the host, loaded an iteration ahead"
     example: ClassVar[str] = "offload{min_bytes=256MiB}"
-    requires: ClassVar[tuple[type[Pass], ...]] = (Inline, Cse, FreeConstants)
+    requires: ClassVar[tuple[type[Pass], ...]] = (DropConstraints, Cse, FreeConstants)
     saves_memory: ClassVar[bool] = True
     not_on: ClassVar[Mapping[str, str]] = MappingProxyType(
         {

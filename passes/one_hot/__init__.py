@@ -36,9 +36,9 @@ from typing import ClassVar
 
 from jax.extend.mlir import ir
 
+from hloom.passes.drop_constraints import DropConstraints
 from hloom.passes.framework.base import Pass, Target
 from hloom.passes.framework.options import Bytes, option
-from hloom.passes.inline import Inline
 from hloom.passes.ir import walk
 from hloom.passes.one_hot.plan import OneHotPlan, RowForm, plan_accesses
 from hloom.passes.one_hot.rewrite import batch_rows, select_in_rows
@@ -51,7 +51,7 @@ class OneHot(Pass):
     name: ClassVar[str] = "one-hot"
     summary: ClassVar[str] = "write scatters of one element a row as selects, which XLA fuses"
     example: ClassVar[str] = "one-hot{min_bytes=1MiB}"
-    requires: ClassVar[tuple[type[Pass], ...]] = (Inline,)
+    requires: ClassVar[tuple[type[Pass], ...]] = (DropConstraints,)
 
     min_bytes: Bytes = option(Bytes(0), doc="rows that take less in all stay")
     reads: str = option(

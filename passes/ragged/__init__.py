@@ -41,9 +41,9 @@ from typing import ClassVar
 from jax.extend.mlir import ir
 
 from hloom.passes.cse import Cse
+from hloom.passes.drop_constraints import DropConstraints
 from hloom.passes.framework.base import Pass, Target
 from hloom.passes.framework.options import option
-from hloom.passes.inline import Inline
 from hloom.passes.ir import walk
 from hloom.passes.ragged.plan import RaggedPlan, plan_products
 from hloom.passes.ragged.rewrite import write_loop
@@ -59,7 +59,7 @@ class Ragged(Pass):
         "run products of rows in groups, as of experts, with no more work than they are"
     )
     example: ClassVar[str] = "ragged,fit"
-    requires: ClassVar[tuple[type[Pass], ...]] = (Inline, Cse)
+    requires: ClassVar[tuple[type[Pass], ...]] = (DropConstraints, Cse)
 
     rows: int = option(0, doc="rows of a tile; 0: what takes the least time", minimum=0)
     loops: str = option(

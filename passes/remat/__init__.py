@@ -92,11 +92,11 @@ from typing import ClassVar
 from jax.extend.mlir import ir
 
 from hloom.passes.cse import Cse
+from hloom.passes.drop_constraints import DropConstraints
 from hloom.passes.framework.base import Pass, Target
 from hloom.passes.framework.feedback import Attempt, Complaint, MeasuredPass, Planner
 from hloom.passes.framework.options import Budget, Bytes, option
 from hloom.passes.free_constants import FreeConstants
-from hloom.passes.inline import Inline
 from hloom.passes.ir.while_rewriter import Replacements
 from hloom.passes.remat.block.rewrite import apply_block
 from hloom.passes.remat.budget.closed_loop import Bounds, best_of, is_worthwhile, temp_budget
@@ -119,7 +119,7 @@ class Remat(MeasuredPass[RematRecord]):
     name: ClassVar[str] = "remat"
     summary: ClassVar[str] = "recompute what the backward pass needs instead of keeping it"
     example: ClassVar[str] = "remat{budget=60GiB}"
-    requires: ClassVar[tuple[type[Pass], ...]] = (Inline, Cse, FreeConstants)
+    requires: ClassVar[tuple[type[Pass], ...]] = (DropConstraints, Cse, FreeConstants)
     once: ClassVar[bool] = True
     saves_memory: ClassVar[bool] = True
     record_type: ClassVar[type[RematRecord]] = RematRecord

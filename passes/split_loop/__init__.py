@@ -61,10 +61,10 @@ from typing import ClassVar
 from jax.extend.mlir import ir
 
 from hloom.passes.cse import Cse
+from hloom.passes.drop_constraints import DropConstraints
 from hloom.passes.framework.base import Pass, Target
 from hloom.passes.framework.options import Cuts, option
 from hloom.passes.framework.text import pluralize
-from hloom.passes.inline import Inline
 from hloom.passes.split_loop.groups import LEAST_TRIPS, LoopGroup, WholeLoop, splittable
 from hloom.passes.split_loop.plan import (
     MOST_PARTS,
@@ -84,7 +84,7 @@ class SplitLoop(Pass):
     name: ClassVar[str] = "split-loop"
     summary: ClassVar[str] = "split a scan in parts, so that remat can plan each of them otherwise"
     example: ClassVar[str] = "split-loop{at=8},remat{budget=60GiB}"
-    requires: ClassVar[tuple[type[Pass], ...]] = (Inline, Cse)
+    requires: ClassVar[tuple[type[Pass], ...]] = (DropConstraints, Cse)
     once: ClassVar[bool] = True
 
     parts: int = option(

@@ -51,9 +51,9 @@ from typing import ClassVar
 from jax.extend.mlir import ir
 
 from hloom.passes.cse import Cse
+from hloom.passes.drop_constraints import DropConstraints
 from hloom.passes.framework.base import Pass, Target
 from hloom.passes.free_constants import FreeConstants
-from hloom.passes.inline import Inline
 from hloom.passes.ir.clone import replace_body
 from hloom.passes.undo_checkpoint.plan import UndoCheckpointPlan, plan_undo
 
@@ -65,7 +65,7 @@ class UndoCheckpoint(Pass):
     name: ClassVar[str] = "undo-checkpoint"
     summary: ClassVar[str] = "store what a user's jax.checkpoint computes again"
     example: ClassVar[str] = "undo-checkpoint,remat{budget=60GiB}"
-    requires: ClassVar[tuple[type[Pass], ...]] = (Inline, Cse, FreeConstants)
+    requires: ClassVar[tuple[type[Pass], ...]] = (DropConstraints, Cse, FreeConstants)
     once: ClassVar[bool] = True
 
     def plan(self, module: ir.Module, target: Target) -> UndoCheckpointPlan:

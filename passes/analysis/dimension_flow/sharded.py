@@ -23,16 +23,11 @@ def device_counts(
     for axis, dimension in enumerate(sharding.dimension_shardings):
         named = map(sdy.AxisRefAttr, sdy.DimensionShardingAttr(dimension).axes)
         count = math.prod(
-            _size(each, sizes) for each in named if among is None or each.name in among
+            mesh.axis_parts(each, sizes) for each in named if among is None or each.name in among
         )
         if count > 1:
             counts[axis] = count
     return counts
-
-
-def _size(axis: sdy.AxisRefAttr, sizes: dict[str, int]) -> int:
-    part = axis.sub_axis_info
-    return sizes.get(axis.name, 1) if part is None else sdy.SubAxisInfoAttr(part).size
 
 
 def argument_sharding(value: ir.Value) -> sdy.TensorShardingAttr | None:

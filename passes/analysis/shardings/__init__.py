@@ -1,0 +1,1 @@
+"""Shardings: where Shardy places values, and which constraints say no more than that."""

@@ -1,0 +1,188 @@
+"""Sharding constraints that say what propagation says without them.
+
+All of them are left out together, and propagation, run on a clone, still satisfies each of them.
+Where it does not, the constraints that do not hold are put back, those first that lead to others,
+and propagation runs again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import sdy
+
+from hloom.passes.analysis.sharding_constraints import CONSTRAINT
+from hloom.passes.analysis.shardings.propagation import (
+    Placed,
+    Propagated,
+    propagate,
+    returned_shardings,
+)
+from hloom.passes.ir import mesh, walk
+from hloom.passes.ir.ops import facts_of
+
+_MOST_ROUNDS = 8
+"""Propagations until what is left is proved, or nothing is implied; programs take one to three."""
+
+_ROUNDS_BY_CAUSE = 5
+"""Of these, rounds that take back only what no other constraint that does not hold leads to."""
+
+
+def constraints_of(module: ir.Module) -> list[ir.Operation]:
+    """The sharding constraints of a module, in textual order; none of functions that are called."""
+    return [
+        op
+        for function in walk.functions(module).values()
+        if walk.is_public(function)
+        for op in walk.operations(function)
+        if op.name == CONSTRAINT
+    ]
+
+
+def implied_constraints(
+    module: ir.Module, constraints: Sequence[ir.Operation]
+) -> list[ir.Operation]:
+    """Those of a module's constraints that change nothing if they are all dropped together.
+
+    Without them propagation places their operands as they say, and the results of the program as it
+    does with them; or their mesh has one device. An open dimension may be split further. Never
+    implied are constraints that leave a sum to be done, and those that name a single device.
+    """
+    local = {each.results[0] for each in constraints if _device_count(each) == 1}
+    candidates = [
+        each for each in constraints if _device_count(each) > 1 and not _is_expressly_moved(each)
+    ]
+    implied = local | _proved(module, local, candidates)
+    return [each for each in constraints if each.results[0] in implied]
+
+
+def _proved(
+    module: ir.Module, local: Collection[ir.Value], candidates: Sequence[ir.Operation]
+) -> set[ir.Value]:
+    """The results of the candidates that are implied; those in ``local`` are gone anyway."""
+    implied = {each.results[0] for each in candidates}
+    for number in range(_MOST_ROUNDS):
+        if not implied:
+            break
+        propagated = propagate(module, {*local, *implied}, as_xla_reads=True)
+        found = _Placements(propagated)
+        wrong = {
+            each.results[0]
+            for each in candidates
+            if each.results[0] in implied and not found.satisfy(each, {*local, *implied})
+        }
+        if not wrong:
+            return implied if _returns_as_before(module, propagated) else set()
+        implied -= _first(module, wrong) if number < _ROUNDS_BY_CAUSE else wrong
+    return set()
+
+
+def _sharding(constraint: ir.Operation) -> sdy.TensorShardingAttr:
+    return sdy.TensorShardingAttr(constraint.attributes["sharding"])
+
+
+def _device_count(constraint: ir.Operation) -> int:
+    """How many devices a constraint's mesh has; 0 where it names one among others."""
+    found = mesh.resolved(_sharding(constraint).mesh_or_ref, constraint)
+    if found is None or (len(found.device_ids) and not len(found.axes)):
+        return 0
+    return math.prod(mesh.axis_sizes(found).values())
+
+
+def _is_expressly_moved(constraint: ir.Operation) -> bool:
+    """Whether it leaves a sum to be done, or follows a constraint that says otherwise."""
+    given = constraint.operands[0].owner
+    if len(_sharding(constraint).unreduced_axes):
+        return True
+    if isinstance(given, ir.Block) or given.operation.name != CONSTRAINT:
+        return False
+    return str(_sharding(given.operation)) != str(_sharding(constraint))
+
+
+class _Placements:
+    """Where propagation places values, by value."""
+
+    def __init__(self, propagated: Propagated) -> None:
+        self._propagated = propagated
+        self._by_value: dict[ir.Value, list[Placed]] = {}
+        for placed in propagated.placed:
+            self._by_value.setdefault(placed.value, []).append(placed)
+
+    def satisfy(self, constraint: ir.Operation, dropped: Collection[ir.Value]) -> bool:
+        """Whether the operand of a constraint is where the constraint wants it."""
+        wanted = _sharding(constraint)
+        value = constraint.operands[0]
+        while value in dropped:
+            value = value.owner.operation.operands[0]
+        found = self._by_value.get(value, ())
+        return bool(found) and all(self._is_at(placed, wanted) for placed in found)
+
+    def _is_at(self, placed: Placed, wanted: sdy.TensorShardingAttr) -> bool:
+        axes = self._axes(placed)
+        closed = [sdy.DimensionShardingAttr(each).is_closed for each in wanted.dimension_shardings]
+        for here, there, is_closed in zip(
+            axes, self._axes(Placed(placed.value, wanted)), closed, strict=True
+        ):
+            if (here if is_closed else here[: len(there)]) != there:
+                return False
+        if placed.sharding is None or not any(axes):
+            return True
+        same_mesh = placed.sharding.mesh_or_ref == wanted.mesh_or_ref
+        return same_mesh and not len(placed.sharding.unreduced_axes)
+
+    def _axes(self, placed: Placed) -> list[tuple[str, ...]]:
+        """By dimension the axes of the mesh that split it, those of one device left out."""
+        if placed.sharding is None:
+            return [()] * ir.RankedTensorType(placed.value.type).rank
+        sizes = self._propagated.axis_sizes(placed.sharding)
+        return [
+            tuple(str(axis) for axis in axes if mesh.axis_parts(axis, sizes) > 1)
+            for axes in placed.by_axis
+        ]
+
+
+def _returns_as_before(module: ir.Module, propagated: Propagated) -> bool:
+    """Whether the program's results are placed as with all constraints."""
+    given = returned_shardings(module)
+    if not any(sharding is None or "?" in sharding for sharding in given):
+        return True  # the program says where
+    return propagated.returned == propagate(module, as_xla_reads=True).returned
+
+
+def _first(module: ir.Module, wrong: Collection[ir.Value]) -> set[ir.Value]:
+    """Of constraints that do not hold, by their results, those that no other of them leads to.
+
+    A constraint on what is made of constants holds as soon as those who read it are placed right:
+    it is among the first only if all of them are of that kind.
+    """
+    causes: dict[bool, set[ir.Value]] = {False: set(), True: set()}
+    reached: set[ir.Value] = set()
+    constant: set[ir.Value] = set()
+
+    def visit(block: ir.Block) -> None:
+        for op in (view.operation for view in block.operations):
+            follows = any(operand in reached for operand in op.operands)
+            if op.name == CONSTRAINT:
+                of_constants = op.operands[0] in constant
+                if op.results[0] in wrong and not follows:
+                    causes[of_constants].add(op.results[0])
+                follows = op.results[0] in wrong and not of_constants
+            if all(operand in constant for operand in op.operands) and not op.regions:
+                constant.update(op.results)
+            for region in op.regions if facts_of(op.name).holds_code else ():
+                for inner in region.blocks:
+                    if len(inner.arguments) == len(op.operands):
+                        pairs = zip(inner.arguments, op.operands, strict=True)
+                        reached.update(mine for mine, given in pairs if given in reached)
+                    visit(inner)
+                    follows |= any(value in reached for value in walk.terminator(inner).operands)
+            if follows:
+                reached.update(op.results)
+
+    for function in walk.functions(module).values():
+        for region in function.regions:
+            for block in region.blocks:
+                visit(block)
+    return causes[False] or causes[True]

@@ -1,0 +1,76 @@
+"""Drop the sharding constraints that say what Shardy's propagation says anyway.
+
+On a mesh of explicit axes, which is what ``jax.make_mesh`` makes, JAX writes a constraint behind
+every operation, constants and the stacks of scans included. Most of them change nothing, but stand
+between what analyses of loops and of dimensions look for. On a mesh of automatic axes a program
+has none of them.
+
+Before::
+
+    func.func @main(%x: tensor<8x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"d"}, {}]>}) {
+      %0 = stablehlo.tanh %x : tensor<8x4xf32>
+      %1 = sdy.sharding_constraint %0 <@mesh, [{"d"}, {}]> : tensor<8x4xf32>
+      %2 = sdy.sharding_constraint %1 <@mesh, [{}, {}]> : tensor<8x4xf32>
+
+After::
+
+    func.func @main(%x: tensor<8x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"d"}, {}]>}) {
+      %0 = stablehlo.tanh %x : tensor<8x4xf32>
+      %2 = sdy.sharding_constraint %0 <@mesh, [{}, {}]> : tensor<8x4xf32>
+
+What is dropped is proved: without it propagation, run on a clone, satisfies each constraint that is
+dropped, and places the program's results as before. A constraint that moves data stays. So does one
+that leaves a sum to be done, one that names a single device, and one in a function that is called.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jax.extend.mlir import ir
+
+from hloom.passes.analysis.shardings.implied import constraints_of, implied_constraints
+from hloom.passes.framework.base import Pass, Target
+from hloom.passes.framework.text import pluralize
+from hloom.passes.inline import Inline
+
+
+@dataclass(frozen=True)
+class DropConstraintsPlan:
+    """The constraints to drop, of how many there are."""
+
+    dropped: tuple[ir.Operation, ...]
+    count: int
+
+    @property
+    def empty(self) -> bool:
+        return not self.dropped
+
+    def summary(self) -> str:
+        of = pluralize(self.count, "sharding constraint")
+        return f"{len(self.dropped)} of {of} dropped: propagation says the same"
+
+    def to_json(self) -> dict[str, object]:
+        return {"sharding_constraints": self.count, "dropped": len(self.dropped)}
+
+
+@dataclass(frozen=True)
+class DropConstraints(Pass):
+    """Drop every sharding constraint that propagation satisfies without it."""
+
+    name: ClassVar[str] = "drop-constraints"
+    summary: ClassVar[str] = "drop sharding constraints that say what propagation says anyway"
+    example: ClassVar[str] = "drop-constraints"
+    requires: ClassVar[tuple[type[Pass], ...]] = (Inline,)
+    preparation: ClassVar[bool] = True
+
+    def plan(self, module: ir.Module, target: Target) -> DropConstraintsPlan:
+        constraints = constraints_of(module)
+        dropped = tuple(implied_constraints(module, constraints))
+        return DropConstraintsPlan(dropped, len(constraints))
+
+    def apply(self, plan: DropConstraintsPlan) -> None:
+        for constraint in plan.dropped:
+            constraint.results[0].replace_all_uses_with(constraint.operands[0])
+            constraint.erase()
