@@ -156,6 +156,28 @@ def test_a_llama_layer() -> None:
     assert_same(swiglu, square | wide | {"gain": jnp.ones(6)}, normal(4, 5, 6, seed=8), targets)
 
 
+def mixed_precision_in_a_scan(weights: Any, x: Any) -> Any:
+    """Flax's: parameters in float32, cast where they are used; the norm's too."""
+
+    def layer(x: Any, weights: Any) -> tuple[Any, None]:
+        wide = x.astype(jnp.float32)
+        normed = wide * jax.lax.rsqrt((wide * wide).mean(-1, keepdims=True) + 1e-6)
+        scaled = (normed * weights["scale"].astype(jnp.bfloat16)).astype(jnp.bfloat16)
+        return x + jnp.tanh(scaled @ weights["kernel"].astype(jnp.bfloat16)), None
+
+    def loss(weights: Any) -> Any:
+        out, _ = jax.lax.scan(layer, x.astype(jnp.bfloat16), weights)
+        return (out.astype(jnp.float32) ** 2).mean()
+
+    return jax.value_and_grad(loss)(weights)
+
+
+def test_mixed_precision_in_a_scan() -> None:
+    """The scale's gradient is a float32 sum, rounded and widened again inside of the scan."""
+    weights = {"scale": 1 + normal(3, 6), "kernel": normal(3, 6, 6, seed=1)}
+    assert_same(mixed_precision_in_a_scan, weights, normal(8, 4, 6, seed=2), tolerance=1e-2)
+
+
 @pytest.mark.parametrize("microbatches", [3, 4, 99])
 def test_any_number_of_microbatches(microbatches: int) -> None:
     """A last shorter one, one for each example, and no more than there are examples."""
