@@ -249,6 +249,37 @@ def test_float32_sums_are_nearer_to_the_truth() -> None:
     assert error("accumulate{microbatches=64 dtype=keep}") > error("accumulate{microbatches=64}")
 
 
+def in_float32(gradient: Any) -> Any:
+    """What Adam's mean and its mean square are made of, converted once for each."""
+    return 0.1 * gradient.astype(jnp.float32), jnp.square(gradient.astype(jnp.float32))
+
+
+def in_its_own_type(gradient: Any) -> Any:
+    return (0.1 * gradient).astype(jnp.float32), jnp.square(gradient).astype(jnp.float32)
+
+
+@pytest.mark.parametrize("moments_of", [in_float32, in_its_own_type])
+def test_a_gradient_that_is_read_twice_has_one_sum(moments_of: Callable[[Any], Any]) -> None:
+    weights, x = jax.tree.map(
+        lambda leaf: leaf.astype(jnp.bfloat16), (mlp_weights(6, 8, 3), normal(64, 6))
+    )
+
+    def step(weights: Any, x: Any) -> Any:
+        return [moments_of(gradient) for gradient in bfloat16_step(weights, x)]
+
+    module = lowered(step, weights, x)
+    Pipeline.parse("accumulate{microbatches=8}").run(module, target=Target())
+    [loop] = [op for op in walk.operations(module.operation) if op.name == "stablehlo.while"]
+    types = [ir.RankedTensorType(result.type) for result in loop.results]
+    assert [str(type_.element_type) for type_ in types if type_.rank] == ["f32", "f32"]
+    is_rounded = any(
+        op.name == "stablehlo.convert" and op.operands[0] in list(loop.results)
+        for op in walk.operations(module.operation)
+    )
+    assert is_rounded == (moments_of is in_its_own_type)
+    assert_same(step, weights, x, spec="accumulate{microbatches=8}", tolerance=2e-2)
+
+
 @pytest.mark.parametrize("sharded", ["data", "fully"])
 def test_a_batch_on_several_devices(sharded: str) -> None:
     """Each microbatch has a part on every device, and nothing is sent that was not sent before."""
