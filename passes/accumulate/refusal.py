@@ -23,13 +23,19 @@ def why_not(trial: CutTrial, phases: int) -> str | None:
             f"they lie on {flow.sharded} devices, and no device has two of them, so that there is "
             "nothing to divide"
         )
+    is_mostly_whole = trial.whole_share > MOST_WHOLE and trial.whole_product is not None
+    if trial.phases > phases and is_mostly_whole:
+        return (
+            f"it takes {trial.phases} loops over the microbatches, and even so "
+            f"{trial.whole_share:.0%} of the products would be done at once: {_ends(trial)}"
+        )
     if trial.phases > phases:
         allowed = "one" if phases == 1 else str(phases)
         return (
             f"it takes {trial.phases} loops over the microbatches, and phases={phases} allows "
             f"{allowed}: {_ends(trial)}"
         )
-    if trial.whole_share > MOST_WHOLE and trial.whole_product is not None:
+    if is_mostly_whole and trial.whole_product is not None:
         return (
             f"{trial.whole_share:.0%} of the products are done at once: "
             f"{_done_at_once(flow.program, trial.whole_product, trial)}"

@@ -46,6 +46,7 @@ class _Writer:
         self._plan = plan
         self._scope = scope
         self._replaced = replaced
+        self._rounded: list[ir.Value] = []
 
     def write(self, loop: PhaseLoop) -> None:
         if not loop.exits:
@@ -62,9 +63,14 @@ class _Writer:
 
     def _leave(self, found: LoopExit, made: ir.Value) -> None:
         """Makes what left a loop the value that others read."""
-        value = found.value
-        if made.type != value.type:
-            made = stablehlo.convert(value.type, made)
+        for number in found.widened:
+            self._replace(self._plan.program.program.values[number], made)
+        if made.type != found.type:
+            made = stablehlo.convert(found.type, made)
+            self._rounded.append(made)
+        self._replace(found.value, made)
+
+    def _replace(self, value: ir.Value, made: ir.Value) -> None:
         value.replace_all_uses_with(made)
         self._replaced[value] = made
 
@@ -84,6 +90,9 @@ class _Writer:
         for node in reversed(self._plan.gone):
             self._rename(node)
             node.op.erase()
+        for made in self._rounded:
+            if not any(made.uses):
+                made.owner.erase()
 
     def _rename(self, node: FlowNode) -> None:
         program = self._plan.program

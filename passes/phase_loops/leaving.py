@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import enum
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
 from hloom.passes.analysis.dimension_flow.flow import Combine, Flow
-from hloom.passes.analysis.dimension_flow.result import linear_chain
 from hloom.passes.ir.op_facts import FlowRule
 from hloom.passes.ir.types import element_bits
 from hloom.passes.phase_loops.accumulators import has_identity
@@ -47,6 +45,7 @@ class LoopExit:
         value before it is converted to a wider one.
       rounds: a term that is a product is rounded to its own type before it is added, as devices
         send it. Else it is made in the accumulator's.
+      widened: values, by number, that are it in the accumulator's type: they are its sum.
     """
 
     number: int
@@ -57,6 +56,7 @@ class LoopExit:
     element: ir.Type
     sent: ir.Type
     rounds: bool = False
+    widened: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         text = f"{self.type}, {self.leaves}"
@@ -101,25 +101,6 @@ def _sent(program: LoopProgram, number: int) -> ir.Type:
         return own
     before = _element(program.program.values[node.operands[0]])
     return before if isinstance(before, ir.FloatType) else own
-
-
-def smallest(program: LoopProgram, number: int, rule: AccumulatorRule) -> int:
-    """Of the linear work that ends in a value the value whose accumulator is smallest.
-
-    Of equals one that has the accumulator's type, so that the sum is not rounded to a narrower one,
-    and then the earliest: others may be made of that as well, and share its accumulator.
-    """
-    if not program.of(number).is_partial:
-        return number
-    chain = reversed(list(linear_chain(number, program.of, program.maker)))
-    return min(chain, key=lambda each: _accumulator_size(program, each, rule))
-
-
-def _accumulator_size(program: LoopProgram, number: int, rule: AccumulatorRule) -> tuple[int, bool]:
-    """The bits of an accumulator, and whether it has another type than its terms."""
-    found = leaving(program, number, rule)
-    elements = math.prod(program.program.shapes[number] or ())
-    return elements * (element_bits(found.element) or 0), found.element != _element(found.value)
 
 
 def _element(value: ir.Value) -> ir.Type:

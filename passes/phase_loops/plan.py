@@ -19,11 +19,11 @@ from hloom.passes.phase_loops.leaving import (
     AccumulatorRule,
     LoopExit,
     leaving,
-    smallest,
     widened,
 )
 from hloom.passes.phase_loops.placement import LoopContents, LoopPlace, LoopValues, placed
 from hloom.passes.phase_loops.program import LoopProgram
+from hloom.passes.phase_loops.sums import SumPlaces
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class LoopsPlan:
         """What the loops read, make and replace, for `placement.check_together`."""
         return LoopContents(
             tuple(value for loop in self.loops for value in loop.copies.outside),
-            tuple(found.number for found in self.exits),
+            tuple(number for found in self.exits for number in (found.number, *found.widened)),
             tuple(node.number for node in self.gone),
         )
 
@@ -176,7 +176,11 @@ def place_loops(plan: LoopsPlan, now: dict[ir.Value, ir.Value]) -> tuple[LoopPla
         [
             LoopValues(
                 frozenset(map(current, loop.copies.outside)),
-                frozenset(found.value for found in loop.exits),
+                frozenset(
+                    values[number]
+                    for found in loop.exits
+                    for number in (found.number, *found.widened)
+                ),
             )
             for loop in plan.loops
         ],
@@ -197,6 +201,10 @@ class _Planner:
     def __init__(self, program: LoopProgram, accumulate_in: AccumulatorRule) -> None:
         self._program = program
         self._rule = accumulate_in
+        self._sums = SumPlaces.of(program, accumulate_in)
+        self._widened = {
+            wide: value for value, found in self._sums.widened.items() for wide in found
+        }
         self._live: set[int] = set()
         self._kept: set[int] = set()
         self._exits: dict[int, dict[int, LoopExit]] = {}
@@ -260,7 +268,9 @@ class _Planner:
             self._keep(node)
         elif node.rule is FlowRule.BARRIER and flow.is_whole:
             self._waiting.append(node.operands[node.results.index(value)])
-        elif smallest(program, value, self._rule) != value:
+        elif value in self._widened:
+            self._waiting.append(self._widened[value])
+        elif value in self._sums.followers:
             self._keep(node)
         elif phase in self._found:
             raise NotLoopableError(
@@ -268,7 +278,8 @@ class _Planner:
             )
         else:
             found = leaving(program, value, self._rule)
-            self._exits.setdefault(phase, {})[value] = found
+            wide = self._sums.widened.get(value, ())
+            self._exits.setdefault(phase, {})[value] = replace(found, widened=wide)
 
     def _keep(self, node: FlowNode) -> None:
         self._kept.add(node.number)

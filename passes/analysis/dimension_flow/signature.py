@@ -47,10 +47,12 @@ class LinearGroup:
       operands: their numbers.
       kinds: of which partial values this holds. A movement of elements commutes with a maximum as
         with a sum.
+      rounded: of which others it holds but for the rounding of each term.
     """
 
     operands: frozenset[int]
     kinds: frozenset[Combine] = SUMS
+    rounded: frozenset[Combine] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

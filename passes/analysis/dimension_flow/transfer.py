@@ -35,10 +35,13 @@ class FlowFit:
     captured: tuple[int, ...] = ()
 
 
-def transfer(signature: Signature | None, flows: Flows, results: int) -> FlowFit:
+def transfer(
+    signature: Signature | None, flows: Flows, results: int, *, rounds: bool = False
+) -> FlowFit:
     """The fit that needs the fewest loops; of these the one that finishes fewest operands.
 
-    At worst all operands are finished, and the results are whole.
+    At worst all operands are finished, and the results are whole. ``rounds`` where nothing can be
+    finished: there the terms of a sum are rounded as the sum is, as in a loop written by hand.
     """
     if signature is not None:
         found: FlowFit | None = None
@@ -46,7 +49,7 @@ def transfer(signature: Signature | None, flows: Flows, results: int) -> FlowFit
             read = [
                 flow.finished if number in finished else flow for number, flow in enumerate(flows)
             ]
-            fit = _fit(signature, read)
+            fit = _fit(signature, read, rounds)
             if fit is None:
                 continue
             if not finished:
@@ -95,7 +98,7 @@ def _place(signature: Signature, number: int, flow: Flow) -> FactorPlace | None:
     return signature.place_in(signature.operands[number], flow.layout)
 
 
-def _fit(signature: Signature, flows: Flows) -> FlowFit | None:
+def _fit(signature: Signature, flows: Flows, rounds: bool) -> FlowFit | None:
     """The results, without finishing anything; None where that is not possible."""
     splits = [number for number, flow in enumerate(flows) if flow.is_split]
     if splits:
@@ -105,7 +108,7 @@ def _fit(signature: Signature, flows: Flows) -> FlowFit | None:
         if any(_place(signature, number, flows[number]) != place for number in splits[1:]):
             return None
         return _split_fit(signature, flows, place)
-    return _linear_fit(signature, flows)
+    return _linear_fit(signature, flows, rounds)
 
 
 def _split_fit(signature: Signature, flows: Flows, place: FactorPlace) -> FlowFit | None:
@@ -142,7 +145,7 @@ def _is_term(flow: Flow, reduction: FactorReduction) -> bool:
     return flow.combine is reduction.combine
 
 
-def _linear_fit(signature: Signature, flows: Flows) -> FlowFit | None:
+def _linear_fit(signature: Signature, flows: Flows, rounds: bool) -> FlowFit | None:
     """Of partial operands, in a loop that makes them anyway: a later one would do so again."""
     partials = [flow for flow in flows if flow.is_partial]
     if not partials:
@@ -153,7 +156,8 @@ def _linear_fit(signature: Signature, flows: Flows) -> FlowFit | None:
         return None
     terms = FactorReduction(combine)
     for group in signature.linear:
-        if combine in group.kinds and all(
+        kinds = group.kinds | group.rounded if rounds else group.kinds
+        if combine in kinds and all(
             _is_term(flow, terms) if number in group.operands else flow.is_whole
             for number, flow in enumerate(flows)
         ):

@@ -99,9 +99,9 @@ class FlowWalker:
             for result in node.results:
                 self.state.put(result, made)
         else:
-            self._apply(node, self._fit(node, flows), needs, inside)
+            self._apply(node, self._fit(node, flows, inside), needs, inside)
 
-    def _fit(self, node: FlowNode, flows: tuple[Flow, ...]) -> FlowFit:
+    def _fit(self, node: FlowNode, flows: tuple[Flow, ...], inside: bool) -> FlowFit:
         """In a loop's further rounds mostly the one of the round before."""
         if self._fitted.get(node.number) == flows:
             return self.fits[node.number]
@@ -109,7 +109,7 @@ class FlowWalker:
         if node.effects:
             fit = finish(flows, count)
         else:
-            fit = transfer(self._signatures.of(node), flows, count)
+            fit = transfer(self._signatures.of(node), flows, count, rounds=inside)
         self._fitted[node.number], self.fits[node.number] = flows, fit
         return fit
 

@@ -158,6 +158,28 @@ def test_a_llama_layer() -> None:
     assert_same(swiglu, square | wide | {"gain": jnp.ones(6)}, normal(4, 5, 6, seed=8), targets)
 
 
+def mixed_precision_in_a_scan(weights: Any, x: Any) -> Any:
+    """Flax's: parameters in float32, cast where they are used; the norm's too."""
+
+    def layer(x: Any, weights: Any) -> tuple[Any, None]:
+        wide = x.astype(jnp.float32)
+        normed = wide * jax.lax.rsqrt((wide * wide).mean(-1, keepdims=True) + 1e-6)
+        scaled = (normed * weights["scale"].astype(jnp.bfloat16)).astype(jnp.bfloat16)
+        return x + jnp.tanh(scaled @ weights["kernel"].astype(jnp.bfloat16)), None
+
+    def loss(weights: Any) -> Any:
+        out, _ = jax.lax.scan(layer, x.astype(jnp.bfloat16), weights)
+        return (out.astype(jnp.float32) ** 2).mean()
+
+    return jax.value_and_grad(loss)(weights)
+
+
+def test_mixed_precision_in_a_scan() -> None:
+    """The scale's gradient is a float32 sum, rounded and widened again inside of the scan."""
+    weights = {"scale": 1 + normal(3, 6), "kernel": normal(3, 6, 6, seed=1)}
+    assert_same(mixed_precision_in_a_scan, weights, normal(8, 4, 6, seed=2), tolerance=1e-2)
+
+
 @pytest.mark.parametrize("microbatches", [3, 4, 99])
 def test_any_number_of_microbatches(microbatches: int) -> None:
     """A last shorter one, one for each example, and no more than there are examples."""
@@ -227,6 +249,37 @@ def test_float32_sums_are_nearer_to_the_truth() -> None:
     whole = error("off")
     assert error("accumulate{microbatches=64}") < 1.5 * whole
     assert error("accumulate{microbatches=64 dtype=keep}") > error("accumulate{microbatches=64}")
+
+
+def in_float32(gradient: Any) -> Any:
+    """What Adam's mean and its mean square are made of, converted once for each."""
+    return 0.1 * gradient.astype(jnp.float32), jnp.square(gradient.astype(jnp.float32))
+
+
+def in_its_own_type(gradient: Any) -> Any:
+    return (0.1 * gradient).astype(jnp.float32), jnp.square(gradient).astype(jnp.float32)
+
+
+@pytest.mark.parametrize("moments_of", [in_float32, in_its_own_type])
+def test_a_gradient_that_is_read_twice_has_one_sum(moments_of: Callable[[Any], Any]) -> None:
+    weights, x = jax.tree.map(
+        lambda leaf: leaf.astype(jnp.bfloat16), (mlp_weights(6, 8, 3), normal(64, 6))
+    )
+
+    def step(weights: Any, x: Any) -> Any:
+        return [moments_of(gradient) for gradient in bfloat16_step(weights, x)]
+
+    module = lowered(step, weights, x)
+    Pipeline.parse("accumulate{microbatches=8}").run(module, target=Target())
+    [loop] = [op for op in walk.operations(module.operation) if op.name == "stablehlo.while"]
+    types = [ir.RankedTensorType(result.type) for result in loop.results]
+    assert [str(type_.element_type) for type_ in types if type_.rank] == ["f32", "f32"]
+    is_rounded = any(
+        op.name == "stablehlo.convert" and op.operands[0] in list(loop.results)
+        for op in walk.operations(module.operation)
+    )
+    assert is_rounded == (moments_of is in_its_own_type)
+    assert_same(step, weights, x, spec="accumulate{microbatches=8}", tolerance=2e-2)
 
 
 @pytest.mark.parametrize("sharded", ["data", "fully"])

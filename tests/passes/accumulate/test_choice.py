@@ -103,6 +103,22 @@ def test_a_contrast_within_the_batch_is_named() -> None:
     assert chosen(step.step, *step.arguments, phases=3) == "axis 0 of x and of y"
 
 
+def test_more_loops_are_not_offered_where_they_do_not_help() -> None:
+    """A product of the sorted batch needs all of it."""
+
+    def step(weights: Any, x: Any) -> Any:
+        def loss(weights: Any) -> Any:
+            hidden = mlp(weights, x)
+            order = jnp.argsort(hidden[:, 0])
+            return ((jnp.sort(hidden, 0) @ weights[-1].T)[order] ** 2).mean()
+
+        return jax.grad(loss)(weights)
+
+    said = refusal(step, mlp_weights(6, 8, 3), normal(BATCH, 6))
+    assert re.search(r"it takes \d loops over the microbatches, and even so \d\d% of the", said)
+    assert "phases=" not in said
+
+
 def test_an_order_of_the_batch_is_named() -> None:
     step = hardest_of_the_batch()
     said = refusal(step.step, *step.arguments)

@@ -9,6 +9,7 @@ from hloom.passes.analysis.dimension_flow.rules.site import OpSite
 from hloom.passes.analysis.dimension_flow.signature import (
     ANY,
     EXTREMES,
+    SUMS,
     LinearGroup,
     Signature,
     SignatureBuilder,
@@ -17,6 +18,9 @@ from hloom.passes.analysis.dimension_flow.signature import (
 
 _WIDE = frozenset({"f32", "f64"})
 """Types that hold every number of every narrower float type."""
+
+_ROUNDED = frozenset({("f32", "bf16")})
+"""Pairs of a type and a narrower one of as many exponents."""
 
 
 def elementwise(site: OpSite) -> Signature | None:
@@ -44,14 +48,21 @@ def select(site: OpSite) -> Signature | None:
 
 
 def convert(site: OpSite) -> Signature | None:
-    """Rounding keeps order, so a maximum stays one; a sum only where no number is rounded."""
+    """Rounding keeps order, so a maximum stays one; a sum only but for the rounding of its terms.
+
+    That is said of types that have the range of the wider one alone, as bfloat16 has float32's: a
+    term of a sum may be larger than the sum.
+    """
     before, after = site.element(0), site.made_element()
     if isinstance(before, ir.FloatType) and isinstance(after, ir.ComplexType):
         exact = _holds(after.element_type, before)
         return _elementwise(site, linear_in(0)) if exact else _elementwise(site)
     if not (isinstance(before, ir.FloatType) and isinstance(after, ir.FloatType)):
         return _elementwise(site)
-    return _elementwise(site, linear_in(0, kinds=ANY if _holds(after, before) else EXTREMES))
+    if _holds(after, before):
+        return _elementwise(site, linear_in(0, kinds=ANY))
+    rounded = SUMS if (str(before), str(after)) in _ROUNDED else frozenset[Combine]()
+    return _elementwise(site, LinearGroup(frozenset({0}), EXTREMES, rounded))
 
 
 def _holds(after: ir.Type, before: ir.FloatType) -> bool:

@@ -77,6 +77,16 @@ def beside_a_whole_carry(x: Any, w: Any) -> Any:
     return repeated(lambda y, v: (y @ v, v @ v), x, w)
 
 
+def rounded(x: Any, w: Any) -> Any:
+    """A sum that is rounded in the code is one of rounded terms; integers are not rounded here."""
+    rows = jnp.round(made(x) * 7)
+
+    def body(y: Any, _: None) -> Any:
+        return y, y.sum(0).astype(jnp.bfloat16).astype(jnp.float32)
+
+    return lax.scan(body, rows, None, length=STEPS)
+
+
 def branched(x: Any, w: Any) -> Any:
     return lax.cond(
         w.sum() > 1,
@@ -91,6 +101,7 @@ IN_ONE_PHASE: dict[Callable[..., Any], list[str]] = {
     carried_from_a_whole_value: [SPLIT],
     stacked: [SPLIT, SUM],
     summed: [SUM, SPLIT],
+    rounded: [SPLIT, SUM],
     swapped: [SPLIT] * 3,
     shifted_through: [SPLIT] * 5,
     nested: [SPLIT, SUM],
@@ -145,6 +156,16 @@ def adds_to_a_whole_value(x: Any, w: Any) -> Any:
     return repeated(lambda total: (total + x.sum(0),), jnp.ones(WIDTH))
 
 
+def makes_a_sum_an_integer(x: Any, w: Any) -> Any:
+    return repeated(lambda _, y: (y.sum(0).astype(jnp.int8), y), jnp.zeros(WIDTH, jnp.int8), x)
+
+
+def rounds_a_sum_to_fewer_exponents(x: Any, w: Any) -> Any:
+    """A term may be infinite there that the sum is not."""
+    start = jnp.zeros(WIDTH, jnp.float16)
+    return repeated(lambda _, y: (y.sum(0).astype(jnp.float16), y), start, x)
+
+
 def ends_by_a_sum(x: Any, w: Any) -> Any:
     return lax.while_loop(lambda y: y.sum() < 50, lambda y: y * 2 + 1, x)
 
@@ -163,6 +184,8 @@ def adds_what_is_zero_at_first(x: Any, w: Any) -> Any:
         (normalizes, "stablehlo.subtract"),
         (adds_to_a_whole_value, None),
         (adds_what_is_zero_at_first, None),
+        (makes_a_sum_an_integer, "stablehlo.convert"),
+        (rounds_a_sum_to_fewer_exponents, "stablehlo.convert"),
         (ends_by_a_sum, "stablehlo.compare"),
     ],
 )
