@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from hloom.passes.fit import Fit
 from hloom.passes.fit.frontier import FrontierAnalysis, FrontierPoint, knees
 from hloom.passes.fit.variants import moves_of
 from hloom.passes.framework.base import Target
-from hloom.passes.framework.errors import SpecError
+from hloom.passes.framework.errors import SpecError, reason_of
 from hloom.passes.framework.feedback import Attempt
 from hloom.passes.framework.gc_pause import gc_paused
 from hloom.passes.framework.options import Budget, SpellingError, options_of
@@ -31,6 +32,9 @@ from hloom.targets.devices import target_of
 POINTS = 10
 """The points along a frontier where no budgets are asked for."""
 
+_RANDOM = "threefry2x32"
+"""The function that JAX outlines for its random numbers; names of several have a number behind."""
+
 _SPELLING = next(option for option in options_of(Fit) if option.name == "budget")
 
 
@@ -43,8 +47,8 @@ def estimate(
 ) -> Frontier:
     """What budgets of memory would give a program: its memory against the time they add.
 
-    The program is traced and lowered; XLA compiles nothing and nothing runs. What hloom is set to
-    do with the program does not matter.
+    The program is traced and lowered for the target's platform; XLA compiles nothing and nothing
+    runs. What hloom is set to do with the program does not matter.
 
     Args:
       jitted: what `jax.jit` gave, or a `jax.stages.Lowered`, which takes no further arguments.
@@ -52,34 +56,49 @@ def estimate(
         shardings count.
       budgets: as in a spec, e.g. ["60GiB", "50%", "min"]; or how many points to find along the
         frontier, 10 where not given.
-      target: what it is to run on, e.g. "h100_sxm"; by default what it was lowered for.
+      target: what it is to run on, e.g. "h100_sxm"; by default what JAX lowers it for here.
 
     Raises SpecError for a mistaken budget, hloom.targets.TargetError for an unknown target, and
     TypeError for what cannot be lowered.
     """
     wanted = parse_budgets(budgets, source="hloom.estimate")
-    lowered = _lowered(jitted, args, kwargs)
-    if target is None:
+    found = targets.load(target) if isinstance(target, str) else target
+    lowered, note = _lowered(jitted, args, kwargs, None if found is None else found.platform)
+    if found is None:
         backend, devices = devices_of(lowered)
         found = target_of(
             jax_devices.platform_of(backend), jax_devices.device_facts(backend, devices)
         )
-    else:
-        found = targets.load(target) if isinstance(target, str) else target
-    return frontier_of(lowered.compiler_ir(), found, wanted)
+    frontier = frontier_of(lowered.compiler_ir(), found, wanted)
+    return dataclasses.replace(frontier, note=f"{note} {frontier.note}".strip())
 
 
-def _lowered(jitted: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _lowered(
+    jitted: Any, args: tuple[Any, ...], kwargs: dict[str, Any], platform: str | None
+) -> tuple[Any, str]:
+    """The program lowered for a platform, or as it is here where that is None.
+
+    And what there is to say where JAX cannot lower it for that platform: it is as it is here then.
+    """
     if isinstance(jitted, jax.stages.Lowered):
         if args or kwargs:
             raise TypeError("hloom.estimate: a Lowered has its arguments: give no others.")
-        return jitted
+        return jitted, ""
     if not hasattr(jitted, "lower"):
         raise TypeError(
             f"hloom.estimate: wanted what jax.jit gives, or a Lowered; got "
             f"{type(jitted).__name__}. Use jax.jit(f)."
         )
-    return jitted.lower(*args, **kwargs)
+    if platform is None or not hasattr(jitted, "trace"):  # that of jax.pmap has none
+        return jitted.lower(*args, **kwargs), ""
+    traced = jitted.trace(*args, **kwargs)
+    try:
+        return traced.lower(lowering_platforms=(platform,)), ""
+    except Exception as error:  # what a primitive raises there is not known
+        lowered = traced.lower()
+        here = jax_devices.platform_of(devices_of(lowered)[0])
+        why = f"JAX cannot lower it for {platform} here ({reason_of(error)})"
+        return lowered, f"{why}: it is as lowered for {here}."
 
 
 def parse_budgets(budgets: Sequence[str] | int | None, *, source: str) -> tuple[Budget, ...] | int:
@@ -130,10 +149,26 @@ def frontier_of(
     with prepared.context, ir.Location.unknown(), gc_paused():
         analysis = FrontierAnalysis(prepared, target, Fit().min_bytes, attempts)
         try:
-            return _frontier(module_name(module), analysis, budgets)
+            found = _frontier(module_name(module), analysis, budgets)
         except walk.NoEntryError as error:
             why = f"No budget can be held: {error}."
             return Frontier(module_name(module), target.name, (), 0.0, 0, 0, None, why)
+    if target.platform == "cpu" or not _has_random_loops(module):
+        return found
+    note = (
+        "It was lowered for a CPU, where random numbers are made in loops: what makes them again "
+        f"costs less on {target.name} than it says here. {found.note}"
+    )
+    return dataclasses.replace(found, note=note.strip())
+
+
+def _has_random_loops(module: ir.Module) -> bool:
+    """Whether random numbers are made in loops, as JAX lowers them for a CPU alone."""
+    return any(
+        name.startswith(_RANDOM)
+        and any(op.name == "stablehlo.while" for op in walk.operations(function))
+        for name, function in walk.functions(module).items()
+    )
 
 
 def _frontier(name: str, analysis: FrontierAnalysis, budgets: tuple[Budget, ...] | int) -> Frontier:

@@ -148,6 +148,48 @@ def test_the_default_target_is_what_it_is_lowered_for() -> None:
     assert here.device_bytes
 
 
+def dropped(w: Any, x: Any, key: Any) -> Any:
+    def layer(x: Any, one: tuple[Any, Any]) -> tuple[Any, None]:
+        w, key = one
+        y = jnp.tanh(x @ w)
+        return x + jnp.where(jax.random.bernoulli(key, 0.9, y.shape), y, 0.0), None
+
+    return (jax.lax.scan(layer, x, (w, jax.random.split(key, LAYERS)))[0] ** 2).mean()
+
+
+DROPPED = jax.jit(jax.grad(dropped)), (*shapes(), jax.ShapeDtypeStruct((2,), "uint32"))
+
+
+@pytest.mark.parametrize(("target", "platform"), [(TARGET, "cuda"), ("v5p", "tpu")])
+def test_it_is_lowered_for_its_target(target: str, platform: str) -> None:
+    step, arguments = DROPPED
+    there = step.trace(*arguments).lower(lowering_platforms=(platform,))
+    found = hloom.estimate(step, *arguments, target=target)
+    assert found == hloom.estimate(there, target=target)
+    assert found.note == ""
+
+
+def test_what_was_lowered_for_a_cpu_is_told() -> None:
+    step, arguments = DROPPED
+    lowered = step.lower(*arguments)
+    found = hloom.estimate(lowered, target=TARGET, budgets=["min"])
+    assert found.note == (
+        "It was lowered for a CPU, where random numbers are made in loops: what makes them again "
+        "costs less on h100_sxm than it says here."
+    )
+    there = hloom.estimate(step, *arguments, target=TARGET, budgets=["min"])
+    assert found.points[-1].added_share > there.points[-1].added_share
+    assert hloom.estimate(lowered, budgets=["min"]).note != found.note
+
+
+def test_what_only_this_platform_has_is_estimated_as_it_is_here() -> None:
+    # JAX lowers eigenvalues of a general matrix for a CPU, and not for a TPU.
+    step = jax.jit(lambda x: jnp.abs(jnp.linalg.eigvals(x)).sum())
+    found = hloom.estimate(step, jax.ShapeDtypeStruct((8, 8), "float32"), target="v5p")
+    assert found.note.startswith("JAX cannot lower it for tpu here (NotImplementedError: ")
+    assert "): it is as lowered for cpu. " in found.note
+
+
 def test_sharded_arguments_count_by_their_share() -> None:
     mesh = jax.sharding.Mesh(np.array(jax.devices()), ("x",))
     spread = NamedSharding(mesh, PartitionSpec("x"))
