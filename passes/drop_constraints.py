@@ -34,6 +34,7 @@ from hloom.passes.analysis.shardings.implied import constraints_of, implied_cons
 from hloom.passes.framework.base import Pass, Target
 from hloom.passes.framework.text import pluralize
 from hloom.passes.inline import Inline
+from hloom.passes.ir.erase import erase
 
 
 @dataclass(frozen=True)
@@ -73,4 +74,4 @@ class DropConstraints(Pass):
     def apply(self, plan: DropConstraintsPlan) -> None:
         for constraint in plan.dropped:
             constraint.results[0].replace_all_uses_with(constraint.operands[0])
-            constraint.erase()
+            erase(constraint)

@@ -14,6 +14,7 @@ from hloom.passes.analysis.sharding_constraints import CONSTRAINT
 from hloom.passes.analysis.shardings.rules import add_rules
 from hloom.passes.ir import mesh, walk
 from hloom.passes.ir.clone import clone_module
+from hloom.passes.ir.erase import erase
 
 _NUMBER = "hloom.number"
 """Discardable attribute by which an operation is found again after Shardy's passes, which clone
@@ -113,7 +114,7 @@ def propagate(
             op.attributes[_NUMBER] = ir.IntegerAttr.get(integer, number)
             if op.name == CONSTRAINT and originals[number].results[0] in without:
                 op.results[0].replace_all_uses_with(op.operands[0])
-                op.erase()
+                erase(op)
             elif as_xla_reads and op.name == "stablehlo.broadcast_in_dim":
                 _as_reshape(op)
         add_rules(clone)
@@ -145,7 +146,7 @@ def _as_reshape(broadcast: ir.Operation) -> None:
         reshape = stablehlo.ReshapeOp(made, broadcast.operands[0]).operation
     reshape.attributes[_NUMBER] = broadcast.attributes[_NUMBER]
     broadcast.results[0].replace_all_uses_with(reshape.results[0])
-    broadcast.erase()
+    erase(broadcast)
 
 
 def _placed(op: ir.Operation, propagated: ir.Operation) -> Iterator[Placed]:
