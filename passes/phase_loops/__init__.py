@@ -25,15 +25,17 @@ a wider type than its terms. Where linear work follows on a partial value, the l
 the accumulators are smallest, and the rest is done once. What is whole and cut is cut as far back
 as its parts give the parts of it: a loop that reads a chunk of `one_hot(labels)` cuts the labels.
 What is larger than all that it is made of, as a broadcast or a mask, is made inside of the loop
-again.
+again. All else that does not depend on the dimension is done once, outside: what a barrier passes
+on, and what a scan carries beside the data, such as a key that code behind it draws from.
 Where chunks do not divide the dimension, a last shorter one is done after the loop.
 
 - `plan.plan_loops` decides what each loop holds, and refuses what cannot be written (`errors`);
   pure. `program` is what it asks of the program and the flow.
-- `copies` finds the operations of a loop's body, `leaving` what leaves loops and in what type,
-  `sums` where sums are taken for all that is made of them, `placement` where loops stand among the
-  operations that are in none, `devices` which loops each device runs on its own part.
+- `copies` finds the operations of a loop's body, `apart` what of code in loops is done before them,
+  `leaving` what leaves loops and in what type, `sums` where sums are taken for all that is made of
+  them, `placement` where loops stand among the operations that are in none, `devices` which loops
+  each device runs on its own part.
 - `apply.apply_loops` writes the loops; `loop` one of them, `by_parts` one that devices run each by
-  itself, `body` a chunk's operations, `slices` chunks of a value, `sizes` attributes that hold
+  itself, `body` a chunk's operations, `slices` chunks of a value and the attributes that hold their
   sizes, `accumulators` what sums start with and how terms are combined.
 """

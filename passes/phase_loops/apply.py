@@ -8,8 +8,11 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
 from hloom.passes.analysis.dimension_flow.program import FlowNode
+from hloom.passes.ir import walk
+from hloom.passes.ir.erase import erase
 from hloom.passes.ir.locations import scoped
-from hloom.passes.ir.op_facts import FlowRule
+from hloom.passes.phase_loops.apart import PartApart
+from hloom.passes.phase_loops.body import ChunkWriter
 from hloom.passes.phase_loops.by_parts import write_by_parts
 from hloom.passes.phase_loops.leaving import LoopExit
 from hloom.passes.phase_loops.loop import LoopWriter
@@ -33,12 +36,14 @@ def apply_loops(
     replaced = {} if replaced is None else replaced
     places = place_loops(plan, replaced)
     writer = _Writer(plan, scope, replaced)
+    apart = {walk.key(part.node.op): writer.write_part(part) for part in plan.apart}
     for loop, place in zip(plan.loops, places, strict=True):
+        before = apart.get(walk.key(place.before), place.before)
         for op in place.moved:
-            op.move_before(place.before)
-        with ir.InsertionPoint(place.before):
+            apart.get(walk.key(op), op).move_before(before)
+        with ir.InsertionPoint(before):
             writer.write(loop)
-    writer.erase()
+    writer.clear()
 
 
 class _Writer:
@@ -47,6 +52,19 @@ class _Writer:
         self._scope = scope
         self._replaced = replaced
         self._rounded: list[ir.Value] = []
+
+    def write_part(self, part: PartApart) -> ir.Operation:
+        """Writes what is computed before the loops where the whole operation stands."""
+        op = part.node.op
+        with ir.InsertionPoint(op), scoped(op.location, self._scope):
+            chunks = ChunkWriter(self._plan.program, part.copies, None, self._outside)
+            chunks.write()
+            made = [chunks.value(number) for number in part.values]
+        for number, value in zip(part.values, made, strict=True):
+            planned = self._plan.program.program.values[number]
+            planned.replace_all_uses_with(value)
+            self._replaced[planned] = value
+        return ir.OpResult(made[0]).owner.operation
 
     def write(self, loop: PhaseLoop) -> None:
         if not loop.exits:
@@ -76,30 +94,22 @@ class _Writer:
 
     def _outside(self, number: int) -> ir.Value:
         """A value as it is known outside of loops."""
-        program = self._plan.program
-        value = program.program.values[number]
-        if value in self._replaced:
-            return self._replaced[value]
-        node = program.maker(number)
-        if node is not None and node.rule is FlowRule.BARRIER and program.phase_of(node):
-            return self._outside(node.operands[node.results.index(number)])
-        return value
+        value = self._plan.program.program.values[number]
+        return self._replaced.get(value, value)
 
-    def erase(self) -> None:
+    def clear(self) -> None:
         """Erases what the loops replace; what is another value under another name becomes that."""
-        for node in reversed(self._plan.gone):
+        for node in self._plan.gone:
             self._rename(node)
-            node.op.erase()
+        erase(*(node.op for node in self._plan.gone))
         for made in self._rounded:
             if not any(made.uses):
-                made.owner.erase()
+                erase(made.owner.operation)
 
     def _rename(self, node: FlowNode) -> None:
         program = self._plan.program
-        if node.rule is not FlowRule.BARRIER:
-            return
         for number, result in zip(node.results, node.op.results, strict=True):
-            if program.of(number).is_whole:
-                behind = self._outside(number)
-                result.replace_all_uses_with(behind)
-                self._replaced[result] = behind
+            behind = program.behind(number)
+            if behind != number:
+                self._replaced[result] = self._outside(behind)
+                result.replace_all_uses_with(self._replaced[result])

@@ -15,13 +15,13 @@ from hloom.passes.ir import walk
 from hloom.passes.ir.clone import remap_operands
 from hloom.passes.phase_loops.copies import IOTA, Form, LoopCopies, OperationCopy, Read
 from hloom.passes.phase_loops.program import LoopProgram
-from hloom.passes.phase_loops.sizes import resize_attributes
 from hloom.passes.phase_loops.slices import (
     ChunkStart,
     chunk_type,
     read_chunk,
     read_iota,
     read_own_chunk,
+    resize_attributes,
 )
 
 
@@ -31,7 +31,7 @@ class ChunkWriter:
     Args:
       program: the program.
       copies: what the loop holds.
-      chunk: the chunk.
+      chunk: the chunk; None of what is made of no chunk.
       outside: the values that are known outside, by number.
       parts: the same of those that a device has a part of, with the axis that is divided.
     """
@@ -40,16 +40,21 @@ class ChunkWriter:
         self,
         program: LoopProgram,
         copies: LoopCopies,
-        chunk: ChunkStart,
+        chunk: ChunkStart | None,
         outside: Callable[[int], ir.Value],
         parts: Mapping[tuple[int, int], ir.Value] | None = None,
     ) -> None:
         self._program = program
         self._copies = copies
-        self._chunk = chunk
+        self._own_chunk = chunk
         self._outside = outside
         self._parts = parts or {}
         self._scopes: list[dict[Read, ir.Value]] = [{}]
+
+    @property
+    def _chunk(self) -> ChunkStart:
+        assert self._own_chunk is not None
+        return self._own_chunk
 
     def write(self) -> None:
         """Writes the operations; `value` then gives what they make."""
@@ -94,16 +99,20 @@ class ChunkWriter:
     def _write(self, copy: OperationCopy) -> None:
         node = copy.node
         operands = list(map(self._value, copy.reads))
-        if node.op.name == CONSTRAINT and self._chunk.devices > 1:
+        by_parts = self._own_chunk is not None and self._own_chunk.devices > 1
+        if node.op.name == CONSTRAINT and by_parts:
             results: Sequence[ir.Value] = operands  # the device has it already
         elif copy.layout is not None and node.op.name == IOTA:
             results = [self._iota(node, copy.layout)]
         elif copy.layout is None and node.blocks:
             results = self._code(copy, operands)
+        elif copy.places is not None:
+            types = [operand.type for operand in operands]
+            results = ir.Operation.create(node.op.name, results=types, operands=operands).results
         else:
             results = self._clone(node, operands, copy.layout)
         form = Form.LOCAL if copy.layout is None else copy.layout
-        for value, result in zip(node.results, results, strict=True):
+        for value, result in zip(copy.results, results, strict=True):
             self._scopes[-1][value, form] = result
 
     def _iota(self, node: FlowNode, layout: AxisLayout) -> ir.Value:
@@ -143,7 +152,7 @@ class ChunkWriter:
     def _code(self, copy: OperationCopy, operands: Sequence[ir.Value]) -> Sequence[ir.Value]:
         """An operation with code in it, and that code."""
         node, op = copy.node, copy.node.op
-        results = [self._type(value) for value in node.results]
+        results = [self._type(value) for value in copy.results]
         made = ir.Operation.create(
             op.name,
             results=results,
@@ -156,10 +165,14 @@ class ChunkWriter:
         for region, old in zip(made.regions, op.regions, strict=True):
             for old_block in old.blocks:
                 block, returned = next(blocks)
-                types = list(map(self._type, block.arguments))
+                arguments = block.arguments
                 locations = [argument.location for argument in old_block.arguments]
+                if copy.places is not None and arguments:
+                    arguments = tuple(arguments[place] for place in copy.places)
+                    locations = [locations[place] for place in copy.places]
+                types = list(map(self._type, arguments))
                 new = region.blocks.append(*types, arg_locs=locations)
-                self._code_block(block, returned, new, old_block)
+                self._code_block(block, arguments, returned, new, walk.terminator(old_block))
         return list(made.results)
 
     def _type(self, value: int) -> ir.Type:
@@ -167,17 +180,19 @@ class ChunkWriter:
         return type_ if layout is None else chunk_type(type_, layout, self._chunk)
 
     def _code_block(
-        self, block: FlowBlock, returned: Sequence[Read], new: ir.Block, old: ir.Block
+        self,
+        block: FlowBlock,
+        arguments: Sequence[int],
+        returned: Sequence[Read],
+        new: ir.Block,
+        terminator: ir.Operation,
     ) -> None:
-        terminator = walk.terminator(old)
         with ir.InsertionPoint(new), self._scope():
-            for value, argument in zip(block.arguments, new.arguments, strict=True):
+            for value, argument in zip(arguments, new.arguments, strict=True):
                 self._scopes[-1][value, Form.LOCAL] = argument
             self._block(block)
             values = list(map(self._value, returned))
-            end = terminator.clone().operation
-            for place, each in enumerate(values):
-                end.operands[place] = each
+            ir.Operation.create(terminator.name, operands=values, loc=terminator.location)
 
     @contextmanager
     def _scope(self) -> Iterator[None]:

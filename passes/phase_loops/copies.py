@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from hloom.passes.analysis.dimension_flow.cuts import CutStep
@@ -45,12 +45,22 @@ class OperationCopy:
         results as the flow says.
       reads: what its operands are.
       returned: what each block of its code returns; of a copy that makes a part, nothing.
+      places: of a copy that makes some of the results only, which ones; of a barrier and a loop
+        also which operands it has. None of one that makes them all.
     """
 
     node: FlowNode
     layout: AxisLayout | None
     reads: tuple[Read, ...]
     returned: tuple[tuple[Read, ...], ...] = ()
+    places: tuple[int, ...] | None = None
+
+    @property
+    def results(self) -> tuple[int, ...]:
+        """The values that it makes."""
+        if self.places is None:
+            return self.node.results
+        return tuple(self.node.results[place] for place in self.places)
 
 
 @dataclass
@@ -86,7 +96,8 @@ class CopyFinder:
         needs_outside: Callable[[int], None],
         is_made_outside: Callable[[int], bool],
     ) -> None:
-        self.found = LoopCopies(phase)
+        self._found = LoopCopies(phase)
+        self._barriers: dict[int, tuple[FlowNode, dict[int, Read]]] = {}
         self._program = program
         self._flow: DimensionFlow = program.flow
         self._phase = phase
@@ -95,11 +106,17 @@ class CopyFinder:
         self._seen: set[Read] = set()
         self._waiting: list[Read] = []
 
-    def add(self, value: int) -> None:
-        """Adds what makes a value that leaves the loop."""
-        self._want((value, Form.LOCAL))
-        while self._waiting:
-            self._find(*self._waiting.pop())
+    def find(self, exits: Iterable[int]) -> LoopCopies:
+        """The contents of the loop that these values leave. Raises NotLoopableError."""
+        for value in exits:
+            self._want((value, Form.LOCAL))
+            while self._waiting:
+                self._find(*self._waiting.pop())
+        for number, (node, by_place) in self._barriers.items():
+            places = tuple(sorted(by_place))
+            reads = tuple(by_place[place] for place in places)
+            self._found.by_node[number] = [OperationCopy(node, None, reads, places=places)]
+        return self._found
 
     def of(self, value: int) -> Flow:
         return self._program.of(value)
@@ -122,11 +139,14 @@ class CopyFinder:
         node = self._program.maker(value)
         if node is None or value in self._program.seeds:
             return False
+        if self._program.behind(value) != value:
+            return True
         return flow.given or self._program.phase_of(node) == self._phase
 
     def _whole(self, value: int) -> Read:
         """How a loop reads all of a value."""
         program = self._program
+        value = program.behind(value)
         if value in program.inner:
             return value, Form.LOCAL
         made_here = program.loop_of_whole(value) == self._phase
@@ -139,7 +159,9 @@ class CopyFinder:
         if held or self.of(value).is_whole:
             if layout is not None:
                 return value, layout
-            return (value, Form.OUTSIDE) if held else self._whole(value)
+            if held:
+                return self._program.behind(value), Form.OUTSIDE
+            return self._whole(value)
         return self.local(value)
 
     def _want(self, read: Read) -> None:
@@ -149,18 +171,29 @@ class CopyFinder:
 
     def _find(self, value: int, form: Form | AxisLayout) -> None:
         if form is Form.OUTSIDE:
-            self.found.outside[value] = None
+            self._found.outside[value] = None
             self._needs_outside(value)
         elif form is Form.LOCAL:
             node = self._program.any_maker(value)
-            if node is not None:
+            if self._program.behind(value) != value:
+                assert node is not None
+                self._copy_barrier(node, node.results.index(value))
+            elif node is not None:
                 self._copy(node)
         else:
             self._cut(value, form)
 
+    def _copy_barrier(self, node: FlowNode, place: int) -> None:
+        """The part of a barrier that the loop reads: other operands may be whole, or of other
+        loops.
+        """
+        read = self.local(node.operands[place])
+        self._barriers.setdefault(node.number, (node, {}))[1][place] = read
+        self._want(read)
+
     def _copy(self, node: FlowNode) -> None:
         """The operation as the flow says, with all code in it."""
-        copies = self.found.by_node.setdefault(node.number, [])
+        copies = self._found.by_node.setdefault(node.number, [])
         if any(copy.layout is None for copy in copies):
             return
         if node.rule is FlowRule.CALL:
@@ -200,24 +233,29 @@ class CopyFinder:
 
     def _cut(self, value: int, layout: AxisLayout) -> None:
         read: Read = (value, layout)
+        behind = self._program.behind(value)
+        if behind != value:
+            self._found.aliases[read] = behind, layout
+            self._want((behind, layout))
+            return
         step = self._step(value, layout)
         if step is None:
             base: Read = (value, Form.OUTSIDE)
             if self.of(value).is_whole:
                 base = self._whole(value)
-            self.found.slices[read] = base
+            self._found.slices[read] = base
             self._want(base)
             return
         if step.node is None:
-            [behind] = step.operands.values()
-            self.found.aliases[read] = behind
-            self._want(behind)
+            [source] = step.operands.values()
+            self._found.aliases[read] = source
+            self._want(source)
             return
         reads: tuple[Read, ...] = tuple(
             step.operands[place] if place in step.operands else self._whole(operand)
             for place, operand in enumerate(step.node.operands)
         )
-        copies = self.found.by_node.setdefault(step.node.number, [])
+        copies = self._found.by_node.setdefault(step.node.number, [])
         copies.append(OperationCopy(step.node, layout, reads))
         for each in reads:
             self._want(each)

@@ -23,6 +23,7 @@ from hloom.passes.ir import mesh, walk
 from hloom.passes.ir.op_facts import Category, FlowRule
 from hloom.passes.ir.ops import facts_of
 from hloom.passes.phase_loops.accumulators import COMBINES
+from hloom.passes.phase_loops.apart import PartApart
 from hloom.passes.phase_loops.copies import Form, LoopCopies
 from hloom.passes.phase_loops.leaving import Leaves, LoopExit
 from hloom.passes.phase_loops.program import LoopProgram
@@ -63,13 +64,15 @@ class DeviceParts:
 
 
 def parts_of(
-    program: LoopProgram, loops: Sequence[tuple[LoopCopies, Sequence[LoopExit]]]
+    program: LoopProgram,
+    loops: Sequence[tuple[LoopCopies, Sequence[LoopExit]]],
+    apart: Sequence[PartApart],
 ) -> DeviceParts | None:
     """The devices that can run the loops each by itself; None where they cannot."""
     found = _of_seeds(program)
     if found is None or not all(_is_local(program, found, *loop) for loop in loops):
         return None
-    return found if _is_everywhere(program, [copies for copies, _ in loops]) else None
+    return found if _is_everywhere(program, [copies for copies, _ in loops], apart) else None
 
 
 def _of_seeds(program: LoopProgram) -> DeviceParts | None:
@@ -135,8 +138,11 @@ def _stays_local(program: LoopProgram, node: FlowNode) -> bool:
 _SHARDINGS = frozenset({"mhlo.sharding", "sdy.sharding"})
 
 
-def _is_everywhere(program: LoopProgram, loops: Sequence[LoopCopies]) -> bool:
+def _is_everywhere(
+    program: LoopProgram, loops: Sequence[LoopCopies], apart: Sequence[PartApart]
+) -> bool:
     """Whether all that loops read of what is whole is made of what every device has."""
+    parts = {value: part for part in apart for value in part.values}
     cut = {value for copies in loops for value, _ in copies.slices}
     waiting = [value for copies in loops for value in copies.outside if value not in cut]
     seen = set(waiting)
@@ -148,11 +154,12 @@ def _is_everywhere(program: LoopProgram, loops: Sequence[LoopCopies]) -> bool:
             if sharding is not None and _sharded_axes(sharding):
                 return False
             continue
-        if program.phase_of(node) and not program.of(value).given:
+        if program.phase_of(node) and not program.of(value).given and value not in parts:
             continue  # made by an earlier loop, and reduced there
         if node.op.name == CONSTRAINT or not _SHARDINGS.isdisjoint(walk.attribute_names(node.op)):
             return False
-        new = [read for read in node.reads() if read not in seen]
+        reads = parts[value].reads if value in parts else node.reads()
+        new = [read for read in reads if read not in seen]
         seen.update(new)
         waiting += new
     return True

@@ -32,7 +32,7 @@ class LoopPlace:
 
 @dataclass(frozen=True)
 class LoopValues:
-    """What a loop reads and makes.
+    """What a loop, or what is computed before all loops, reads and makes.
 
     Attributes:
       read: values of its block, or from outside of that, that it reads.
@@ -45,16 +45,21 @@ class LoopValues:
 
 @dataclass(frozen=True)
 class LoopContents:
-    """The loops of one plan as a whole, in values and operations by number."""
+    """The loops of one plan as a whole, in values and operations by number.
+
+    ``apart`` is what each part of an operation reads and makes that is computed before the loops.
+    """
 
     read: tuple[int, ...]
     made: tuple[int, ...]
+    apart: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
     gone: tuple[int, ...]
 
 
 def placed(
     block: ir.Block,
     loops: Sequence[LoopValues],
+    apart: Mapping[Hashable, LoopValues],
     gone: frozenset[Hashable],
     renamed: Mapping[ir.Value, ir.Value],
 ) -> tuple[LoopPlace, ...]:
@@ -63,14 +68,22 @@ def placed(
     Args:
       block: where they stand.
       loops: what they read and make.
-      gone: the operations that they replace, by `walk.key`.
+      apart: operations of which a part stands in their place, by `walk.key`.
+      gone: the operations that the loops replace, by the same, but for the parts.
       renamed: results of such operations that are other values under another name.
 
     Raises NotLoopableError where a loop needs what is made of its own results.
     """
+    later: set[ir.Value] = set()
+    for loop in reversed(loops):
+        later |= loop.made
+        if not later.isdisjoint(loop.read):
+            raise NotLoopableError(None, "a loop would need what it makes, or a later one")
     ops = [view.operation for view in block.operations]
-    stages = _stages(ops, loops, gone, renamed)
-    needs = _needs(ops, loops, gone, renamed)
+    gone -= apart.keys()
+    values = [_values(op, apart) for op in ops]
+    stages = _stages(ops, values, loops, gone, renamed)
+    needs = _needs(ops, values, loops, gone, renamed)
     anchors = [ops[-1]] * len(loops)
     segments = [0] * len(ops)
     passed = 0
@@ -99,12 +112,21 @@ def placed(
     )
 
 
+def _values(op: ir.Operation, apart: Mapping[Hashable, LoopValues]) -> LoopValues:
+    """What an operation, or the part that stands in its place, reads and makes."""
+    part = apart.get(walk.key(op)) if apart else None
+    if part is not None:
+        return part
+    return LoopValues(frozenset(walk.values_read(op)), frozenset(op.results))
+
+
 def _may_move(op: ir.Operation) -> bool:
     return not any(map(has_effects, (op, *walk.operations(op))))
 
 
 def _stages(
     ops: Sequence[ir.Operation],
+    values: Sequence[LoopValues],
     loops: Sequence[LoopValues],
     gone: frozenset[Hashable],
     renamed: Mapping[ir.Value, ir.Value],
@@ -112,22 +134,23 @@ def _stages(
     """How many of the loops have to have ended before each operation."""
     stage = {value: number for number, loop in enumerate(loops, 1) for value in loop.made}
     stages = []
-    for op in ops:
+    for op, own in zip(ops, values, strict=True):
         if walk.key(op) in gone:
             for result in op.results:
                 if result in renamed and result not in stage:
                     stage[result] = stage.get(renamed[result], 0)
             stages.append(0)
             continue
-        found = max((stage.get(value, 0) for value in walk.values_read(op)), default=0)
+        found = max((stage.get(value, 0) for value in own.read), default=0)
         stages.append(found)
         if found:
-            stage.update(dict.fromkeys(op.results, found))
+            stage.update(dict.fromkeys(own.made, found))
     return stages
 
 
 def _needs(
     ops: Sequence[ir.Operation],
+    values: Sequence[LoopValues],
     loops: Sequence[LoopValues],
     gone: frozenset[Hashable],
     renamed: Mapping[ir.Value, ir.Value],
@@ -137,8 +160,8 @@ def _needs(
     for number, loop in reversed(list(enumerate(loops, 1))):
         first.update(dict.fromkeys(loop.read, number))
     needs: list[int | None] = []
-    for op in reversed(ops):
-        wanted = [first[result] for result in op.results if result in first]
+    for op, own in zip(reversed(ops), reversed(values), strict=True):
+        wanted = [first[result] for result in own.made if result in first]
         need = min(wanted, default=None)
         if walk.key(op) in gone:
             needs.append(None)
@@ -149,7 +172,7 @@ def _needs(
             continue
         needs.append(need)
         if need is not None:
-            for value in walk.values_read(op):
+            for value in own.read:
                 first[value] = min(need, first.get(value, need))
     needs.reverse()
     return needs
@@ -166,6 +189,7 @@ def check_together(block: FlowBlock, plans: Sequence[LoopContents]) -> None:
     gone = {number for plan in plans for number in plan.gone}
     steps = [(node.reads(), node.results) for node in block.nodes if node.number not in gone]
     steps += [(iter(plan.read), plan.made) for plan in plans]
+    steps += [(iter(read), made) for plan in plans for read, made in plan.apart]
     makers = {value: at for at, (_, made) in enumerate(steps) for value in made}
     behind = [{makers[value] for value in read if value in makers} for read, _ in steps]
     readers: list[list[int]] = [[] for _ in steps]

@@ -11,7 +11,7 @@ from hloom.passes.analysis.dimension_flow.program import FlowNode
 from hloom.passes.analysis.dimension_flow.result import DimensionFlow
 from hloom.passes.framework.text import pluralize
 from hloom.passes.ir import walk
-from hloom.passes.ir.op_facts import FlowRule
+from hloom.passes.phase_loops.apart import PartApart, parts_apart
 from hloom.passes.phase_loops.copies import CopyFinder, LoopCopies
 from hloom.passes.phase_loops.devices import DeviceParts, parts_of
 from hloom.passes.phase_loops.errors import NotLoopableError
@@ -49,6 +49,7 @@ class LoopsPlan:
       trips: how many chunks of that length each loop has.
       rest: the elements of a last shorter chunk, which is done after the loop; 0 without one.
       loops: one for each phase.
+      apart: what is computed before the loops although they compute it, too.
       gone: operations that the loops replace, in the order of the program.
       parts: the devices that run the loops each by itself; None where XLA divides the loops.
       widens_moved: a product is made in the type of its accumulator also where the term is its
@@ -60,6 +61,7 @@ class LoopsPlan:
     trips: int
     rest: int
     loops: tuple[PhaseLoop, ...]
+    apart: tuple[PartApart, ...]
     gone: tuple[FlowNode, ...]
     parts: DeviceParts | None
     widens_moved: bool = False
@@ -82,6 +84,7 @@ class LoopsPlan:
         return LoopContents(
             tuple(value for loop in self.loops for value in loop.copies.outside),
             tuple(number for found in self.exits for number in (found.number, *found.widened)),
+            tuple((part.reads, part.values) for part in self.apart),
             tuple(node.number for node in self.gone),
         )
 
@@ -147,14 +150,16 @@ def plan_loops(
     program = LoopProgram(flow)
     planner = _Planner(program, accumulate_in)
     loops = planner.loops()
+    apart = planner.apart()
     plan = LoopsPlan(
         program,
         length,
         flow.size // length,
         flow.size % length,
         loops,
+        apart,
         planner.gone(),
-        parts_of(program, [(loop.copies, loop.exits) for loop in loops]),
+        parts_of(program, [(loop.copies, loop.exits) for loop in loops], apart),
     )
     place_loops(plan, {})
     return plan
@@ -184,13 +189,19 @@ def place_loops(plan: LoopsPlan, now: dict[ir.Value, ir.Value]) -> tuple[LoopPla
             )
             for loop in plan.loops
         ],
+        {
+            walk.key(part.node.op): LoopValues(
+                frozenset(map(current, part.reads)),
+                frozenset(values[value] for value in part.values),
+            )
+            for part in plan.apart
+        },
         frozenset(walk.key(node.op) for node in plan.gone),
         {
-            values[result]: current(operand)
+            values[result]: current(program.behind(result))
             for node in plan.gone
-            if node.rule is FlowRule.BARRIER
-            for result, operand in zip(node.results, node.operands, strict=True)
-            if program.of(result).is_whole
+            for result in node.results
+            if program.behind(result) != result
         },
     )
 
@@ -209,6 +220,7 @@ class _Planner:
         self._kept: set[int] = set()
         self._exits: dict[int, dict[int, LoopExit]] = {}
         self._waiting: list[int] = []
+        self._apart = {value: part for part in parts_apart(program) for value in part.values}
         self._found: set[int] = set()
         """Phases whose exits are known: what leaves them later would be read before it is made."""
 
@@ -226,11 +238,15 @@ class _Planner:
             finder = CopyFinder(program, phase, self._need, self._live.__contains__)
             exits = tuple(sorted(self._exits.get(phase, {}).values(), key=lambda e: e.number))
             self._found.add(phase)
-            for each in exits:
-                finder.add(each.number)
-            found.append(PhaseLoop(exits, finder.found))
+            copies = finder.find(each.number for each in exits)
+            found.append(PhaseLoop(exits, copies))
         found.reverse()
         return tuple(found)
+
+    def apart(self) -> tuple[PartApart, ...]:
+        """What is computed before the loops, in the order of the program."""
+        needed = (part for value, part in self._apart.items() if value in self._live)
+        return tuple({part.node.number: part for part in needed}.values())
 
     def gone(self) -> tuple[FlowNode, ...]:
         """Operations that nothing outside of the loops reads any more."""
@@ -252,7 +268,7 @@ class _Planner:
 
     def _follow(self) -> None:
         while self._waiting:
-            value = self._waiting.pop()
+            value = self._program.behind(self._waiting.pop())
             if value not in self._live:
                 self._live.add(value)
                 self._make_outside(value)
@@ -266,8 +282,8 @@ class _Planner:
         flow, phase = program.of(value), program.phase_of(node)
         if not phase or flow.given:
             self._keep(node)
-        elif node.rule is FlowRule.BARRIER and flow.is_whole:
-            self._waiting.append(node.operands[node.results.index(value)])
+        elif value in self._apart:
+            self._waiting += self._apart[value].reads
         elif value in self._widened:
             self._waiting.append(self._widened[value])
         elif value in self._sums.followers:

@@ -44,6 +44,12 @@ class LoopProgram:
                 self._read_code(node)
         signatures = Signatures(self.program.shapes)
         self.sources = CutSources(self.program, signatures, self._flow_as_made)
+        self._behind = {
+            result: operand
+            for node in root.nodes
+            if node.rule is FlowRule.BARRIER and self._phases[node.number]
+            for result, operand in zip(node.results, node.operands, strict=True)
+        }
         self._bytes_inside = self._least_bytes()
         self._loops_of_whole = self._find_loops_of_whole()
 
@@ -80,6 +86,15 @@ class LoopProgram:
         fit = self.flow.fits.get(node.number)
         return self.held(node) | frozenset(() if fit is None else fit.captured)
 
+    def behind(self, value: int) -> int:
+        """What a value is outside of loops: of a barrier that loops repeat, that one's operand.
+
+        A barrier in a loop keeps apart what is computed there; outside of it there is none.
+        """
+        while value in self._behind:
+            value = self._behind[value]
+        return value
+
     def is_sunk(self, value: int) -> bool:
         """Whether what is whole is made in a loop again, as it is made of less than it takes.
 
@@ -93,18 +108,23 @@ class LoopProgram:
         return reorders or least < self.program.bytes_of(value)
 
     def loop_of_whole(self, value: int) -> int:
-        """The loop that makes a whole value beside others, or what it is made of; 0 for none."""
-        return self._loops_of_whole.get(value, 0)
+        """The loop that makes a whole value beside others, or by light work of such; 0 for none."""
+        return self._loops_of_whole.get(self.behind(value), 0)
 
     def _find_loops_of_whole(self) -> dict[int, int]:
-        """Such as the count of steps of a loop that carries a chunk, and what is made of it."""
+        """Such as the count of steps of a loop that carries a chunk, and what is made of it.
+
+        Only light work is done again in the loop, once a chunk.
+        """
         found: dict[int, int] = {}
         for node in self.nodes:
             phase = self._phases[node.number]
-            made = [value for value in node.results if self.of(value).is_whole]
-            if not phase and found:
-                phase = max((found.get(value, 0) for value in node.reads()), default=0)
+            if node.rule is FlowRule.BARRIER:
+                continue
+            if not phase and found and self._is_light(node):
+                phase = max((found.get(self.behind(value), 0) for value in node.reads()), default=0)
             if phase:
+                made = (value for value in node.results if self.of(value).is_whole)
                 found.update(dict.fromkeys(made, phase))
         return found
 

@@ -74,7 +74,7 @@ class _Finder:
         program = self.program
         for each in program.flow.exits:
             if each.flow.is_partial:
-                number = program.program.index[each.value]
+                number = program.behind(program.program.index[each.value])
                 self.needed.add(number)
                 self._add_chain(number)
         costs: dict[int, _Cost] = {}

@@ -234,3 +234,14 @@ def test_a_class_has_its_name_to_itself() -> None:
     )
     assert len(names) > 200
     assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_one_module_alone_erases_operations() -> None:
+    """It checks before that nothing reads them: the bindings free what is still read."""
+    erasing = {
+        str(file.relative_to(ROOT))
+        for _, file in SOURCES
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"), str(file)))
+        if isinstance(node, ast.Attribute) and node.attr in ("erase", "erase_argument")
+    }
+    assert erasing == {"passes/ir/erase.py"}

@@ -9,8 +9,13 @@ from jax.extend.mlir import ir
 from support.devices.barrier_programs import in_shard_map, kernel, plan_of
 
 from hloom._jax.modules import make_context
-from hloom.passes.ir.collectives import SyncRequirement, declare, declared, parse_sync_requirement
-from hloom.passes.ir.replica_groups import replica_groups
+from hloom.passes.ir.collectives import (
+    SyncRequirement,
+    declare,
+    declared,
+    parse_sync_requirement,
+    replica_groups,
+)
 
 
 @pytest.mark.parametrize(
