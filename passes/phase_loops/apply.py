@@ -46,7 +46,7 @@ class _Writer:
         self._plan = plan
         self._scope = scope
         self._replaced = replaced
-        self._rounded: list[ir.Value] = []
+        self._rounded: list[ir.Operation] = []
 
     def write(self, loop: PhaseLoop) -> None:
         if not loop.exits:
@@ -66,8 +66,9 @@ class _Writer:
         for number in found.widened:
             self._replace(self._plan.program.program.values[number], made)
         if made.type != found.type:
-            made = stablehlo.convert(found.type, made)
-            self._rounded.append(made)
+            rounded = stablehlo.ConvertOp(found.type, made)
+            self._rounded.append(rounded.operation)
+            made = rounded.result
         self._replace(found.value, made)
 
     def _replace(self, value: ir.Value, made: ir.Value) -> None:
@@ -91,8 +92,8 @@ class _Writer:
             self._rename(node)
             node.op.erase()
         for made in self._rounded:
-            if not any(made.uses):
-                made.owner.erase()
+            if not any(made.results[0].uses):
+                made.erase()
 
     def _rename(self, node: FlowNode) -> None:
         program = self._plan.program
