@@ -1,6 +1,6 @@
 """Memory, work and collectives of a step with its gradients accumulated, compiled for H100s.
 
-    python -m benchmarks.accumulate        (needs the extra cuda13; no GPU; about 15 minutes)
+    python -m benchmarks.accumulate        (needs the extra cuda13; no GPU; about 20 minutes)
 
 Writes benchmarks/results/accumulate_h100.json, which keeps one entry for each version of JAX it was
 run with, and accumulate_h100.md, the same as tables.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import hloom
@@ -25,17 +25,20 @@ DEVICES = 8
 _PASS = f"accumulate{{microbatches={steps.MICROBATCHES}}}"
 _KEEP = f"accumulate{{microbatches={steps.MICROBATCHES} dtype=keep}}"
 
-WAYS: dict[str, tuple[str | None, str]] = {
+SUMS: dict[str, tuple[str | None, str]] = {
     "the whole batch": (None, "off"),
     "`lax.scan` by hand, sums in float32": ("float32", "off"),
     f"`{_PASS}`": (None, _PASS),
     "`lax.scan` by hand, sums in bfloat16": ("bfloat16", "off"),
     f"`{_KEEP}`": (None, _KEEP),
+}
+"""What is compiled: in what a loop by hand adds up, None where there is none, and a spec."""
+
+WAYS = SUMS | {
     "by hand in float32, then `remat`": ("float32", "remat"),
     f"`{_PASS},remat`": (None, f"{_PASS},remat"),
     f"`{_KEEP},remat`": (None, f"{_KEEP},remat"),
 }
-"""What is compiled: in what a loop by hand adds up, None where there is none, and a spec."""
 
 FORMS = {"unrolled": False, "scanned": True}
 LAYOUTS = {"data parallel": False, "fully sharded": True}
@@ -47,7 +50,10 @@ def main() -> None:
     entry = {
         "hloom": hloom.__version__,
         "python": platform.python_version(),
-        "one_device": {form: dict(_one_device(form, sharding)) for form in FORMS},
+        "one_device": {form: dict(_one_device(form, sharding, WAYS)) for form in FORMS},
+        "float32_moments": {
+            form: dict(_one_device(form, sharding, SUMS, moments="float32")) for form in FORMS
+        },
         "devices": {
             form: {layout: dict(_devices(form, layout)) for layout in LAYOUTS} for form in FORMS
         },
@@ -55,9 +61,13 @@ def main() -> None:
     print(update_report("accumulate_h100", entry, _markdown))
 
 
-def _one_device(form: str, sharding: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    for way, (accumulator, spec) in WAYS.items():
-        lowered = steps.lower(scanned=FORMS[form], sharding=sharding, accumulator=accumulator)
+def _one_device(
+    form: str, sharding: Any, ways: Mapping[str, tuple[str | None, str]], **options: str
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    for way, (accumulator, spec) in ways.items():
+        lowered = steps.lower(
+            scanned=FORMS[form], sharding=sharding, accumulator=accumulator, **options
+        )
         found = measure(lowered, spec)
         print(f"{form}, {way}: {found.temp_bytes / MEBI_BYTES:.0f} MiB", flush=True)
         yield (
@@ -87,11 +97,12 @@ def _markdown(report: Report) -> Iterator[str]:
     for version, entry in report.items():
         yield ""
         yield f"## jax {version}, Python {entry['python']}"
-        for form, found in entry["one_device"].items():
-            yield ""
-            yield f"### One device, {form}, jax {version}"
-            yield ""
-            yield from table(_COLUMNS, (_cells(way, one) for way, one in found.items()))
+        for part, text in (("one_device", ""), ("float32_moments", ", moments in float32")):
+            for form, found in entry.get(part, {}).items():
+                yield ""
+                yield f"### One device, {form}{text}, jax {version}"
+                yield ""
+                yield from table(_COLUMNS, (_cells(way, one) for way, one in found.items()))
         for form, layouts in entry["devices"].items():
             yield ""
             yield f"### {DEVICES} devices, {form}, jax {version}"

@@ -23,6 +23,7 @@ def lower(
     scanned: bool,
     sharding: NamedSharding,
     accumulator: str | None = None,
+    moments: str = "bfloat16",
 ) -> Any:
     """The step on one device.
 
@@ -31,10 +32,12 @@ def lower(
       sharding: the device.
       accumulator: None for the whole batch at once; for a loop over microbatches as users write
         it, in what it adds gradients up: "float32", or "bfloat16", which is their own type.
+      moments: in what Adam's moments are.
     """
     model = Gpt(scanned=scanned)
     parameters = model.parameters(sharding)
-    state = _placed(_state_of(parameters), lambda shape: sharding)
+    wide = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, moments), parameters)
+    state = _placed(_state_of(wide), lambda shape: sharding)
     return _lowered(model, parameters, state, model.tokens(sharding), accumulator)
 
 

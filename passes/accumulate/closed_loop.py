@@ -1,7 +1,8 @@
 """The number of microbatches for a budget: by the model at first, then by XLA's figures.
 
 Memory falls with the number, so that numbers that hold the budget and numbers that do not bracket
-the least one that does.
+the least one that does. Where sums take more than they save it does not: then no number holds what
+the step as it is does not, and the one that takes the least is used.
 """
 
 from __future__ import annotations
@@ -81,7 +82,8 @@ def next_number(
     held = [each.record.microbatches for each in attempts if each.temp_bytes <= limit]
     if held:
         return min(held)
-    return open_[-1] if open_ else least_number(possible, expected)
+    falls = bool(open_) and expected(open_[-1]) <= expected(open_[0])
+    return open_[-1] if falls else least_number(possible, expected)
 
 
 def least_number(possible: Sequence[int], expected: Correction) -> int:

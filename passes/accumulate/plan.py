@@ -30,7 +30,7 @@ from hloom.passes.framework import base
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.feedback import Attempt, Prediction
 from hloom.passes.framework.options import Axes, Budget
-from hloom.passes.framework.text import pluralize
+from hloom.passes.framework.text import pluralize, size
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.phase_loops.apply import apply_loops
@@ -40,6 +40,17 @@ from hloom.passes.phase_loops.plan import LoopsPlan, plan_loops
 
 SCOPE = "hloom.accumulate"
 """Name-stack component of the operations that are added."""
+
+REMADE_BYTES = 2**16
+"""What is smaller is made of the parameters once, before the loop: kernels for little memory."""
+
+_LITTLE = 0.25
+"""Of a step's memory, of which sums are a part: what holds gradients at all is near the rest."""
+
+_RAISED = "which take more memory than one by the model"
+
+_MODEL_ERROR = 1.1
+"""The factor by which the model may be off."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +63,7 @@ class AccumulatePlan:
       reason: why there are no loops; empty where there are.
       refusal: the same, where somebody who asked for them has to know.
       record: for the plans after it.
+      temp_bytes: the temporary memory by the model, before and after, where it is raised.
     """
 
     loops: LoopsPlan | None = None
@@ -59,6 +71,7 @@ class AccumulatePlan:
     reason: str = ""
     refusal: str = ""
     record: AccumulateRecord = field(default_factory=AccumulateRecord)
+    temp_bytes: tuple[int, int] | None = None
 
     @property
     def empty(self) -> bool:
@@ -70,18 +83,26 @@ class AccumulatePlan:
         sums = [found for found in self.loops.exits if found.leaves is Leaves.ACCUMULATED]
         loops = len(self.loops.flow.phases)
         text = (
-            f"{self.effect()} along {self.batch}: {pluralize(loops, 'loop')}, "
+            f"{self._microbatches(self.loops)} along {self.batch}: {pluralize(loops, 'loop')}, "
             f"{pluralize(len(sums), 'value')} accumulated"
         )
         if (prediction := self.record.prediction) is not None:
             text += f", {prediction.step_bytes / 2**20:.1f} MiB predicted for the step"
+        if self.temp_bytes is not None:
+            before, after = map(size, self.temp_bytes)
+            text += f", {_RAISED}: {after} of temporaries for {before}"
         return text
 
     def effect(self) -> str:
         if self.loops is None:
             return ""
-        text = f"{self.loops.chunks} microbatches of {self.loops.length}"
-        return f"{text}, the last of {self.loops.rest}" if self.loops.rest else text
+        text = self._microbatches(self.loops)
+        return f"{text}, {_RAISED}" if self.temp_bytes else text
+
+    @staticmethod
+    def _microbatches(loops: LoopsPlan) -> str:
+        text = f"{loops.chunks} microbatches of {loops.length}"
+        return f"{text}, the last of {loops.rest}" if loops.rest else text
 
     def to_json(self) -> dict[str, object]:
         found: dict[str, object] = {"batch": self.batch}
@@ -153,7 +174,22 @@ class MicrobatchPlanner:
         if isinstance(batch, AccumulatePlan):
             return batch
         number = min(microbatches, batch.size)
-        return self._planned(module, batch, number, AccumulateRecord(microbatches=number))
+        plan = self._planned(module, batch, number, AccumulateRecord(microbatches=number))
+        return replace(plan, temp_bytes=self._raised(batch, plan))
+
+    def _raised(self, batch: _Batch, plan: AccumulatePlan) -> tuple[int, int] | None:
+        """The temporary memory before and after, by the model; None where it is not raised.
+
+        It is raised where sums take more than activations of the rest of the batch did. What holds
+        little beside the step's memory is not modelled.
+        """
+        if plan.loops is None:
+            return None
+        before = self._predicted(batch, 1).temp_bytes
+        if plan.loops.carried_bytes < before * _LITTLE:
+            return None
+        after = self._predicted(batch, plan.record.microbatches).temp_bytes
+        return (before, after) if after > before * _MODEL_ERROR else None
 
     def within(
         self, module: ir.Module, budget: Budget, attempts: Sequence[Attempt[AccumulateRecord]]
@@ -206,7 +242,12 @@ class MicrobatchPlanner:
 
     def _loops(self, batch: _Batch, module: ir.Module, number: int) -> LoopsPlan:
         flow = batch.flow_in(module)
-        plan = plan_loops(flow, number, accumulate_in=self._settings.accumulate_in)
+        plan = plan_loops(
+            flow,
+            number,
+            accumulate_in=self._settings.accumulate_in,
+            remade_bytes=REMADE_BYTES,
+        )
         is_run = AccumulateInPlace.nothing_on(self._target.platform) is None
         plan = replace(plan, widens_moved=is_run)
         if plan.parts is not None:

@@ -51,7 +51,7 @@ class _Writer:
         self._plan = plan
         self._scope = scope
         self._replaced = replaced
-        self._rounded: list[ir.Value] = []
+        self._rounded: list[ir.Operation] = []
 
     def write_part(self, part: PartApart) -> ir.Operation:
         """Writes what is computed before the loops where the whole operation stands."""
@@ -84,8 +84,9 @@ class _Writer:
         for number in found.widened:
             self._replace(self._plan.program.program.values[number], made)
         if made.type != found.type:
-            made = stablehlo.convert(found.type, made)
-            self._rounded.append(made)
+            rounded = stablehlo.ConvertOp(found.type, made)
+            self._rounded.append(rounded.operation)
+            made = rounded.result
         self._replace(found.value, made)
 
     def _replace(self, value: ir.Value, made: ir.Value) -> None:
@@ -103,8 +104,8 @@ class _Writer:
             self._rename(node)
         erase(*(node.op for node in self._plan.gone))
         for made in self._rounded:
-            if not any(made.uses):
-                erase(made.owner.operation)
+            if not any(made.results[0].uses):
+                erase(made)
 
     def _rename(self, node: FlowNode) -> None:
         program = self._plan.program

@@ -143,14 +143,15 @@ class CopyFinder:
             return True
         return flow.given or self._program.phase_of(node) == self._phase
 
-    def _whole(self, value: int) -> Read:
-        """How a loop reads all of a value."""
+    def _whole(self, value: int, *, cut: bool = False) -> Read:
+        """How a loop reads all of a value, to ``cut`` a part of it or as it is."""
         program = self._program
         value = program.behind(value)
         if value in program.inner:
             return value, Form.LOCAL
         made_here = program.loop_of_whole(value) == self._phase
-        if self.of(value).is_whole and (made_here or program.is_sunk(value)):
+        is_local = made_here or (program.is_sunk if cut else program.is_remade)(value)
+        if self.of(value).is_whole and is_local:
             return value, Form.LOCAL
         return value, Form.OUTSIDE
 
@@ -242,7 +243,7 @@ class CopyFinder:
         if step is None:
             base: Read = (value, Form.OUTSIDE)
             if self.of(value).is_whole:
-                base = self._whole(value)
+                base = self._whole(value, cut=True)
             self._found.slices[read] = base
             self._want(base)
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
@@ -11,6 +12,7 @@ from hloom.passes.analysis.dimension_flow.program import FlowNode
 from hloom.passes.analysis.dimension_flow.result import DimensionFlow
 from hloom.passes.framework.text import pluralize
 from hloom.passes.ir import walk
+from hloom.passes.ir.types import element_bits
 from hloom.passes.phase_loops.apart import PartApart, parts_apart
 from hloom.passes.phase_loops.copies import CopyFinder, LoopCopies
 from hloom.passes.phase_loops.devices import DeviceParts, parts_of
@@ -79,6 +81,15 @@ class LoopsPlan:
         return tuple(found for loop in self.loops for found in loop.exits)
 
     @property
+    def carried_bytes(self) -> int:
+        """What leaves the loops, as they carry it."""
+        values = self.program.program
+        return sum(
+            math.prod(values.shapes[found.number] or ()) * (element_bits(found.element) or 0) // 8
+            for found in self.exits
+        )
+
+    @property
     def contents(self) -> LoopContents:
         """What the loops read, make and replace, for `placement.check_together`."""
         return LoopContents(
@@ -133,7 +144,11 @@ class LoopsPlan:
 
 
 def plan_loops(
-    flow: DimensionFlow, chunks: int, *, accumulate_in: AccumulatorRule = widened
+    flow: DimensionFlow,
+    chunks: int,
+    *,
+    accumulate_in: AccumulatorRule = widened,
+    remade_bytes: int | None = None,
 ) -> LoopsPlan:
     """The loops of a flow, over so many chunks or as few less as equal lengths make.
 
@@ -141,13 +156,15 @@ def plan_loops(
       flow: the flow, through a function, another block of code, or a part of one.
       chunks: from 2 to the size of the dimension; raises ValueError for others.
       accumulate_in: the element types of accumulators.
+      remade_bytes: loops make again what light work makes of the program's arguments, where that
+        saves so many bytes while they run; None where they do not.
 
     Raises NotLoopableError where the loops cannot be written.
     """
     if not 2 <= chunks <= flow.size:
         raise ValueError(f"chunks of a dimension of {flow.size}: want 2 to {flow.size}: {chunks}")
     length = -(-flow.size // chunks)
-    program = LoopProgram(flow)
+    program = LoopProgram(flow, remade_bytes)
     planner = _Planner(program, accumulate_in)
     loops = planner.loops()
     apart = planner.apart()

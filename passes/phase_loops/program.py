@@ -28,8 +28,10 @@ class LoopProgram:
       sources: what cuts are made of.
     """
 
-    def __init__(self, flow: DimensionFlow) -> None:
+    def __init__(self, flow: DimensionFlow, remade_bytes: int | None = None) -> None:
+        """With ``remade_bytes`` loops make again what saves so many bytes (`is_remade`)."""
         self.flow = flow
+        self._remade_bytes = remade_bytes
         self.program: FlowProgram = flow.program
         root = self.program.root
         self._makers = {value: node for node in root.nodes for value in node.results}
@@ -50,7 +52,8 @@ class LoopProgram:
             if node.rule is FlowRule.BARRIER and self._phases[node.number]
             for result, operand in zip(node.results, node.operands, strict=True)
         }
-        self._bytes_inside = self._least_bytes()
+        self._bytes_inside = self._least_bytes({})
+        self._bytes_beside_arguments = self._least_bytes(dict.fromkeys(root.arguments, 0))
         self._loops_of_whole = self._find_loops_of_whole()
 
     @property
@@ -107,6 +110,20 @@ class LoopProgram:
         reorders = self._makers[value].rule in (FlowRule.RESHAPE, FlowRule.TRANSPOSE)
         return reorders or least < self.program.bytes_of(value)
 
+    def is_remade(self, value: int) -> bool:
+        """Whether a loop that reads all of what is whole makes it again, of arguments mostly.
+
+        These are in memory anyway, and what one trip makes of them is not held for all: weights
+        that are cast, masked, normalized, or reversed for a convolution's backward pass. So it is
+        in a loop by hand.
+        """
+        if self.is_sunk(value):
+            return True
+        least = self._bytes_beside_arguments.get(value)
+        if self._remade_bytes is None or least is None:
+            return False
+        return self.program.bytes_of(value) - least >= self._remade_bytes
+
     def loop_of_whole(self, value: int) -> int:
         """The loop that makes a whole value beside others, or by light work of such; 0 for none."""
         return self._loops_of_whole.get(self.behind(value), 0)
@@ -147,18 +164,20 @@ class LoopProgram:
                 if held:
                     self._held[inner.number] = held
 
-    def _least_bytes(self) -> dict[int, int]:
-        """Of whole results of light work, what a loop holds in memory that makes them again."""
-        least: dict[int, int] = {}
+    def _least_bytes(self, known: dict[int, int]) -> dict[int, int]:
+        """Of whole results of light work, what a loop holds in memory that makes them again.
+
+        ``known`` says of other values what they take.
+        """
+        least = dict(known)
         for node in self.nodes:
             if not self._is_light(node):
                 continue
             [value] = node.results
-            behind = sum(
-                least.get(read, self.program.bytes_of(read)) for read in set(node.operands)
-            )
-            least[value] = min(self.program.bytes_of(value), behind)
-        return least
+            sources = set(map(self.behind, node.operands))
+            inside = sum(least.get(read, self.program.bytes_of(read)) for read in sources)
+            least[value] = min(self.program.bytes_of(value), inside)
+        return {value: size for value, size in least.items() if value not in known}
 
     def _is_light(self, node: FlowNode) -> bool:
         if node.effects or len(node.results) != 1 or node.blocks:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -391,6 +392,21 @@ def test_the_plan_tells_what_it_does() -> None:
     assert told["batch"] == "axis 0 of words"
     assert told["loops"]["length"] == 2
     assert any(line.startswith("phase 1: ") for line in told["text"])
+
+
+def test_more_memory_is_told() -> None:
+    """Sums of large weights take more than the activations of few examples did."""
+
+    def step(weights: Any, x: Any) -> Any:
+        gradients = jax.grad(lambda weights: (mlp(weights, x) ** 2).mean())(weights)
+        return [leaf - 0.1 * each for leaf, each in zip(weights, gradients, strict=True)]
+
+    module = lowered(step, mlp_weights(128, 128, 128), normal(4, 128))
+    told = "2 microbatches of 2, which take more memory than one by the model"
+    plan = Pipeline.parse("accumulate{microbatches=2}").passes[0].plan(module, Target())
+    assert plan.effect() == told  # type: ignore[attr-defined]
+    assert re.search(r"by the model: 132 KiB of temporaries for [\d.]+ KiB$", plan.summary())
+    assert Pipeline.parse("accumulate{budget=min}").passes[0].plan(module, Target()).empty
 
 
 @pytest.mark.once

@@ -76,6 +76,10 @@ def test_what_cannot_be_held_ends_with_the_least() -> None:
     assert tried == [64]
 
 
+def test_what_raises_memory_is_not_done() -> None:
+    assert settled(lambda number: 100 + number, lambda number: 100 + number, 50) == (1, [1])
+
+
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(
     st.lists(st.integers(1, 1000), min_size=len(POSSIBLE), max_size=len(POSSIBLE)),

@@ -188,6 +188,35 @@ def test_the_same_data_in_another_order_is_read_in_the_loop() -> None:
     assert "stablehlo.transpose" in body(text)
 
 
+def standardized(x: Any, w: Any) -> Any:
+    shifted = w - w.mean(0)
+    return (x @ (shifted * jnp.cos(w))).sum(0)
+
+
+def test_what_is_made_of_arguments_may_be_made_in_the_loop() -> None:
+    """Not where it saves too little, as the mean, and no product of them."""
+    own = WIDTH * WIDTH * 4
+    _, text = looped(standardized, X, W, remade_bytes=own // 2)
+    assert "stablehlo.cosine" in body(text)
+    assert "stablehlo.reduce" not in body(text).partition("dot_general")[0]
+    for options in ({}, {"remade_bytes": own + 1}):
+        _, text = looped(standardized, X, W, **options)
+        assert "stablehlo.cosine" not in body(text)
+    _, text = looped(lambda x, w: (x @ (w @ w)).sum(0), X, W, remade_bytes=1)
+    assert body(text).count("dot_general") == 1
+
+
+def test_a_part_of_what_is_made_of_arguments_is_cut() -> None:
+    """All of it, made again for a part of each trip, would be more work for nothing."""
+    table = DRAWN.normal(size=(ROWS, WIDTH)).astype(np.float32)
+
+    def reversed_rows(x: Any, w: Any, table: Any) -> Any:
+        return ((x @ w) * jnp.sin(table)[::-1]).sum(0)
+
+    _, text = looped(reversed_rows, X, W, table, remade_bytes=1)
+    assert "stablehlo.sine" not in body(text)
+
+
 def test_labels_that_are_no_seed_are_cut_where_they_are_smallest() -> None:
     labels = np.arange(ROWS) % WIDTH
 

@@ -49,7 +49,8 @@ def planned(module: ir.Module, drawn: Sequence[Sequence[int]]) -> list[LoopsPlan
         along = ways[layout % len(ways)]
         flow = dimension_flow(part, [Seed(program.values[value], along)])
         try:
-            plans.append(plan_loops(flow, 2 + chunks % (along.size - 1)))
+            number = 2 + chunks % (along.size - 1)
+            plans.append(plan_loops(flow, number, remade_bytes=1 if chunks % 2 else None))
         except NotLoopableError:
             continue
     return plans

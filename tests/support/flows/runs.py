@@ -112,7 +112,7 @@ def assert_chunks_agree(
     leaves = jax.tree.leaves(arguments)
     wanted = evaluate(module, leaves)
     with module.context, ir.Location.unknown():
-        apply_loops(plan_loops(flow, count), "loops")
+        apply_loops(plan_loops(flow, count, remade_bytes=1), "loops")
     assert module.operation.verify()
     got = evaluate(module, leaves)
     for one, other in zip(got, wanted, strict=True):
