@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from jax.extend.mlir import ir
-from jax.extend.mlir.dialects import stablehlo
+from jax.extend.mlir.dialects import sdy, stablehlo
 
 from hloom.passes.analysis.dimension_flow.flow import AxisLayout
 from hloom.passes.analysis.dimension_flow.program import FlowBlock, FlowNode
 from hloom.passes.analysis.sharding_constraints import CONSTRAINT
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import remap_operands
+from hloom.passes.ir.op_facts import FlowRule
 from hloom.passes.phase_loops.copies import IOTA, Form, LoopCopies, OperationCopy, Read
 from hloom.passes.phase_loops.program import LoopProgram
 from hloom.passes.phase_loops.slices import (
@@ -22,6 +24,7 @@ from hloom.passes.phase_loops.slices import (
     read_iota,
     read_own_chunk,
     resize_attributes,
+    scalar,
 )
 
 
@@ -153,11 +156,17 @@ class ChunkWriter:
         """An operation with code in it, and that code."""
         node, op = copy.node, copy.node.op
         results = [self._type(value) for value in copy.results]
+        attributes = {name: op.attributes[name] for name in walk.attribute_names(op)}
+        outer = self._own_chunk
+        is_told = outer is not None and node.rule is FlowRule.MANUAL and self._cuts_in(node)
+        if is_told:
+            operands = [*operands, self._chunk.index]
+            attributes["in_shardings"] = _with_whole(attributes["in_shardings"])
         made = ir.Operation.create(
             op.name,
             results=results,
             operands=operands,
-            attributes={name: op.attributes[name] for name in walk.attribute_names(op)},
+            attributes=attributes,
             regions=len(op.regions),
             loc=op.location,
         )
@@ -172,8 +181,25 @@ class ChunkWriter:
                     locations = [locations[place] for place in copy.places]
                 types = list(map(self._type, arguments))
                 new = region.blocks.append(*types, arg_locs=locations)
+                if is_told:
+                    index = new.add_argument(self._chunk.index.type, op.location)
+                    with ir.InsertionPoint(new):
+                        zero = scalar(index.type, 0)
+                    self._own_chunk = replace(self._chunk, index=index, zero=zero)
                 self._code_block(block, arguments, returned, new, walk.terminator(old_block))
+        self._own_chunk = outer
         return list(made.results)
+
+    def _cuts_in(self, node: FlowNode) -> bool:
+        """Whether the code of an operation asks which chunk it is, to cut what is whole in it."""
+        copies = self._copies
+        own = {value for block in node.blocks for value in block.defined()}
+        return any(value in own for value, _ in copies.slices) or any(
+            copy.layout is not None and inner.op.name == IOTA
+            for block in node.blocks
+            for inner in block.inside()
+            for copy in copies.by_node.get(inner.number, ())
+        )
 
     def _type(self, value: int) -> ir.Type:
         type_, layout = self._program.program.values[value].type, self._layout(value)
@@ -188,7 +214,7 @@ class ChunkWriter:
         terminator: ir.Operation,
     ) -> None:
         with ir.InsertionPoint(new), self._scope():
-            for value, argument in zip(arguments, new.arguments, strict=True):
+            for value, argument in zip(arguments, new.arguments, strict=False):
                 self._scopes[-1][value, Form.LOCAL] = argument
             self._block(block)
             values = list(map(self._value, returned))
@@ -201,6 +227,13 @@ class ChunkWriter:
             yield
         finally:
             self._scopes.pop()
+
+
+def _with_whole(shardings: ir.Attribute) -> ir.Attribute:
+    """The shardings of what code on each device reads, and that of a scalar which all have."""
+    before = list(sdy.TensorShardingPerValueAttr(shardings).shardings)
+    named = sdy.TensorShardingAttr(before[0]).mesh_or_ref
+    return sdy.TensorShardingPerValueAttr.get([*before, sdy.TensorShardingAttr.get(named, [])])
 
 
 def _splat(op: ir.Operation, type_: ir.Type) -> ir.Value:
