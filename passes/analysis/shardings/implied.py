@@ -13,6 +13,7 @@ from collections.abc import Collection, Sequence
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import sdy
 
+from hloom.passes.analysis.loops.counted import defining_op
 from hloom.passes.analysis.sharding_constraints import CONSTRAINT
 from hloom.passes.analysis.shardings.propagation import (
     Placed,
@@ -21,6 +22,7 @@ from hloom.passes.analysis.shardings.propagation import (
     returned_shardings,
 )
 from hloom.passes.ir import mesh, walk
+from hloom.passes.ir.op_facts import Category
 from hloom.passes.ir.ops import facts_of
 
 _MOST_ROUNDS = 8
@@ -28,6 +30,14 @@ _MOST_ROUNDS = 8
 
 _ROUNDS_BY_CAUSE = 5
 """Of these, rounds that take back only what no other constraint that does not hold leads to."""
+
+
+_MOST_LOOKED_THROUGH = 64
+"""Values behind a constraint that are looked at; a normalization has about twelve."""
+
+_SUMS = frozenset({Category.CONTRACTION, Category.REDUCTION})
+_LOOKED_AT = _SUMS | {Category.ELEMENTWISE, Category.MOVEMENT}
+"""Operations that sum over devices, and beside them those that each device does by itself."""
 
 
 def constraints_of(module: ir.Module) -> list[ir.Operation]:
@@ -48,7 +58,9 @@ def implied_constraints(
 
     Without them propagation places their operands as they say, and the results of the program as it
     does with them; or their mesh has one device. An open dimension may be split further. Never
-    implied are constraints that leave a sum to be done, and those that name a single device.
+    implied are constraints that leave a sum to be done, and those that name a single device; nor,
+    where another product follows, those behind a product or a reduction that devices exchange
+    their parts for. They tell `remat` what it may not repeat.
     """
     local = {each.results[0] for each in constraints if _device_count(each) == 1}
     candidates = [
@@ -63,19 +75,28 @@ def _proved(
 ) -> set[ir.Value]:
     """The results of the candidates that are implied; those in ``local`` are gone anyway."""
     implied = {each.results[0] for each in candidates}
+    exchanges: set[ir.Value] | None = None
     for number in range(_MOST_ROUNDS):
         if not implied:
             break
         propagated = propagate(module, {*local, *implied}, as_xla_reads=True)
-        found = _Placements(propagated)
-        wrong = {
-            each.results[0]
-            for each in candidates
-            if each.results[0] in implied and not found.satisfy(each, {*local, *implied})
-        }
-        if not wrong:
-            return implied if _returns_as_before(module, propagated) else set()
-        implied -= _first(module, wrong) if number < _ROUNDS_BY_CAUSE else wrong
+        found = _Placements(propagated, {*local, *implied})
+        left = [each for each in candidates if each.results[0] in implied]
+        wrong = {each.results[0] for each in left if not found.satisfy(each)}
+        if wrong:
+            implied -= _first(module, wrong) if number < _ROUNDS_BY_CAUSE else wrong
+            continue
+        if exchanges is None:
+            read = _read_by_products(module)
+            exchanges = {
+                each.results[0]
+                for each in left
+                if each.results[0] in read and found.is_exchanged(each.operands[0])
+            }
+            if exchanges:
+                implied -= exchanges
+                continue
+        return implied if _returns_as_before(module, propagated) else set()
     return set()
 
 
@@ -104,20 +125,45 @@ def _is_expressly_moved(constraint: ir.Operation) -> bool:
 class _Placements:
     """Where propagation places values, by value."""
 
-    def __init__(self, propagated: Propagated) -> None:
+    def __init__(self, propagated: Propagated, dropped: Collection[ir.Value]) -> None:
         self._propagated = propagated
+        self._dropped = dropped
         self._by_value: dict[ir.Value, list[Placed]] = {}
         for placed in propagated.placed:
             self._by_value.setdefault(placed.value, []).append(placed)
 
-    def satisfy(self, constraint: ir.Operation, dropped: Collection[ir.Value]) -> bool:
+    def satisfy(self, constraint: ir.Operation) -> bool:
         """Whether the operand of a constraint is where the constraint wants it."""
-        wanted = _sharding(constraint)
-        value = constraint.operands[0]
-        while value in dropped:
-            value = value.owner.operation.operands[0]
-        found = self._by_value.get(value, ())
-        return bool(found) and all(self._is_at(placed, wanted) for placed in found)
+        found = self._by_value.get(self._behind(constraint.operands[0]), ())
+        return bool(found) and all(self._is_at(placed, _sharding(constraint)) for placed in found)
+
+    def is_exchanged(self, value: ir.Value) -> bool:
+        """Whether a value is made, in each place by itself, of what devices sum or gather."""
+        waiting, seen = [value], {value}
+        while waiting and len(seen) < _MOST_LOOKED_THROUGH:
+            op = defining_op(waiting.pop())
+            category = None if op is None else facts_of(op.name).category
+            if op is None or category not in _LOOKED_AT:
+                continue
+            if category in _SUMS:
+                split = {axis for operand in op.operands for axis in self._axes_of(operand)}
+                if not split <= self._axes_of(op.results[0]):
+                    return True
+                continue
+            new = [operand for operand in op.operands if operand not in seen]
+            seen.update(new)
+            waiting += new
+        return False
+
+    def _behind(self, value: ir.Value) -> ir.Value:
+        while value in self._dropped:
+            value = ir.OpResult(value).owner.operation.operands[0]
+        return value
+
+    def _axes_of(self, value: ir.Value) -> set[str]:
+        """The axes of the mesh that split a value."""
+        found = self._by_value.get(self._behind(value), ())
+        return {axis for placed in found for axes in self._axes(placed) for axis in axes}
 
     def _is_at(self, placed: Placed, wanted: sdy.TensorShardingAttr) -> bool:
         axes = self._axes(placed)
@@ -149,6 +195,43 @@ def _returns_as_before(module: ir.Module, propagated: Propagated) -> bool:
     if not any(sharding is None or "?" in sharding for sharding in given):
         return True  # the program says where
     return propagated.returned == propagate(module, as_xla_reads=True).returned
+
+
+def _read_by_products(module: ir.Module) -> set[ir.Value]:
+    """What matrix products read, and what that is made of."""
+    found: set[ir.Value] = set()
+    waiting = [
+        operand
+        for op in walk.operations(module.operation)
+        if facts_of(op.name).category is Category.CONTRACTION
+        for operand in op.operands
+    ]
+    while waiting:
+        value = waiting.pop()
+        if value not in found:
+            found.add(value)
+            waiting += _sources(value)
+    return found
+
+
+def _sources(value: ir.Value) -> Sequence[ir.Value]:
+    """What a value is made of, one step back."""
+    op = defining_op(value)
+    if op is None:
+        argument: ir.BlockArgument = ir.BlockArgument(value)
+        around, number = argument.owner.owner.operation, argument.arg_number
+        if around.name == "stablehlo.while":
+            return around.operands[number], walk.terminator(argument.owner).operands[number]
+        return [*around.operands][number : number + 1]
+    if not facts_of(op.name).holds_code:
+        return list(op.operands)
+    number = ir.OpResult(value).result_number
+    returned = [
+        walk.terminator(block).operands[number]
+        for region in ([*op.regions][1:] if op.name == "stablehlo.while" else op.regions)
+        for block in region.blocks
+    ]
+    return [*returned, *([*op.operands][number : number + 1])]
 
 
 def _first(module: ir.Module, wrong: Collection[ir.Value]) -> set[ir.Value]:
