@@ -32,9 +32,8 @@ Where chunks do not divide the dimension, a last shorter one is done after the l
 - `plan.plan_loops` decides what each loop holds, and refuses what cannot be written (`errors`);
   pure. `program` is what it asks of the program and the flow.
 - `copies` finds the operations of a loop's body, `apart` what of code in loops is done before them,
-  `leaving` what leaves loops and in what type, `sums` where sums are taken for all that is made of
-  them, `placement` where loops stand among the operations that are in none, `devices` which loops
-  each device runs on its own part.
+  `leaving` what leaves loops, in what type, and where sums are taken, `placement` where loops stand
+  among the operations that are in none, `devices` which loops each device runs on its own part.
 - `apply.apply_loops` writes the loops; `loop` one of them, `by_parts` one that devices run each by
   itself, `body` a chunk's operations, `slices` chunks of a value and the attributes that hold their
   sizes, `accumulators` what sums start with and how terms are combined.

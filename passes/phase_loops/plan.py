@@ -20,12 +20,12 @@ from hloom.passes.phase_loops.errors import NotLoopableError
 from hloom.passes.phase_loops.leaving import (
     AccumulatorRule,
     LoopExit,
+    SumPlaces,
     leaving,
     widened,
 )
 from hloom.passes.phase_loops.placement import LoopContents, LoopPlace, LoopValues, placed
 from hloom.passes.phase_loops.program import LoopProgram
-from hloom.passes.phase_loops.sums import SumPlaces
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -13,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from jax.extend.mlir import ir
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from support.flows.accumulated import assert_same
 from support.flows.runs import lowered
 from support.flows.steps import (
     STEPS,
@@ -40,40 +39,8 @@ from hloom.passes.accumulate import Accumulate
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.errors import PassError, SpecError
 from hloom.passes.framework.pipeline import Pipeline
-from hloom.passes.ir import walk
 
 ONE_LOOP = {name: make for name, make in STEPS.items() if make().phases == 1}
-
-
-def assert_same(
-    function: Any,
-    *arguments: Any,
-    spec: str = "accumulate{microbatches=2}",
-    tolerance: float = 2e-6,
-) -> Any:
-    """Compares a step with itself under a pass; returns the record."""
-    jitted = function if hasattr(function, "lower") else jax.jit(function)
-    program = jitted.lower(*arguments)
-    wanted = program.compile(compiler_options={"hloom": "off"})(*map(copied, arguments))
-    got = program.compile(compiler_options={"hloom": spec})(*map(copied, arguments))
-    pairs = [
-        (np.asarray(one, np.float64), np.asarray(other, np.float64))
-        for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True)
-        if not jnp.issubdtype(one.dtype, jax.dtypes.prng_key)
-    ]
-    # Some gradients are zero but for rounding, as a bias's before a layer norm.
-    largest = max(float(np.abs(other).max(initial=0.0)) for _, other in pairs)
-    for one, other in pairs:
-        scale = max(float(np.abs(other).max(initial=0.0)), largest / 100)
-        np.testing.assert_allclose(one, other, rtol=0, atol=tolerance * scale)
-    record = hloom.records()[-1]
-    assert "microbatches of" in next(run.effect for run in record.runs if run.name == "accumulate")
-    return record
-
-
-def copied(tree: Any) -> Any:
-    """What a step may be given for good."""
-    return jax.tree.map(jnp.copy, tree)
 
 
 @pytest.mark.parametrize("make", ONE_LOOP.values(), ids=ONE_LOOP)
@@ -159,28 +126,6 @@ def test_a_llama_layer() -> None:
     assert_same(swiglu, square | wide | {"gain": jnp.ones(6)}, normal(4, 5, 6, seed=8), targets)
 
 
-def mixed_precision_in_a_scan(weights: Any, x: Any) -> Any:
-    """Flax's: parameters in float32, cast where they are used; the norm's too."""
-
-    def layer(x: Any, weights: Any) -> tuple[Any, None]:
-        wide = x.astype(jnp.float32)
-        normed = wide * jax.lax.rsqrt((wide * wide).mean(-1, keepdims=True) + 1e-6)
-        scaled = (normed * weights["scale"].astype(jnp.bfloat16)).astype(jnp.bfloat16)
-        return x + jnp.tanh(scaled @ weights["kernel"].astype(jnp.bfloat16)), None
-
-    def loss(weights: Any) -> Any:
-        out, _ = jax.lax.scan(layer, x.astype(jnp.bfloat16), weights)
-        return (out.astype(jnp.float32) ** 2).mean()
-
-    return jax.value_and_grad(loss)(weights)
-
-
-def test_mixed_precision_in_a_scan() -> None:
-    """The scale's gradient is a float32 sum, rounded and widened again inside of the scan."""
-    weights = {"scale": 1 + normal(3, 6), "kernel": normal(3, 6, 6, seed=1)}
-    assert_same(mixed_precision_in_a_scan, weights, normal(8, 4, 6, seed=2), tolerance=1e-2)
-
-
 @pytest.mark.parametrize("microbatches", [3, 4, 99])
 def test_any_number_of_microbatches(microbatches: int) -> None:
     """A last shorter one, one for each example, and no more than there are examples."""
@@ -211,76 +156,6 @@ def test_donated_arguments() -> None:
     assert_same(donating, *step.arguments)
     used = hloom.records()[-1]
     assert used.alias_bytes
-
-
-def bfloat16_step(weights: Any, x: Any) -> Any:
-    return jax.grad(lambda w: (mlp(w, x).astype(jnp.float32) ** 2).mean())(weights)
-
-
-@pytest.mark.parametrize(("dtype", "carried"), [("f32", "f32"), ("keep", "bf16")])
-def test_what_gradients_are_accumulated_in(dtype: str, carried: str) -> None:
-    weights, x = jax.tree.map(
-        lambda leaf: leaf.astype(jnp.bfloat16), (mlp_weights(6, 8, 3), normal(8, 6))
-    )
-    module = lowered(bfloat16_step, weights, x)
-    Pipeline.parse(f"accumulate{{microbatches=8 dtype={dtype}}}").run(module, target=Target())
-    [loop] = [op for op in walk.operations(module.operation) if op.name == "stablehlo.while"]
-    sums = [ir.RankedTensorType(result.type) for result in loop.results]
-    assert {str(sum_.element_type) for sum_ in sums if sum_.rank == 2} == {carried}
-
-
-def test_float32_sums_are_nearer_to_the_truth() -> None:
-    weights, x = mlp_weights(6, 8, 3), normal(64, 6)
-    truth = (
-        jax.jit(bfloat16_step)
-        .lower(weights, x)
-        .compile(compiler_options={"hloom": "off"})(weights, x)
-    )
-    narrow = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), (weights, x))
-
-    def error(spec: str) -> float:
-        got = (
-            jax.jit(bfloat16_step).lower(*narrow).compile(compiler_options={"hloom": spec})(*narrow)
-        )
-        return sum(
-            float(jnp.abs(one.astype(jnp.float32) - other).sum())
-            for one, other in zip(got, truth, strict=True)
-        )
-
-    whole = error("off")
-    assert error("accumulate{microbatches=64}") < 1.5 * whole
-    assert error("accumulate{microbatches=64 dtype=keep}") > error("accumulate{microbatches=64}")
-
-
-def in_float32(gradient: Any) -> Any:
-    """What Adam's mean and its mean square are made of, converted once for each."""
-    return 0.1 * gradient.astype(jnp.float32), jnp.square(gradient.astype(jnp.float32))
-
-
-def in_its_own_type(gradient: Any) -> Any:
-    return (0.1 * gradient).astype(jnp.float32), jnp.square(gradient).astype(jnp.float32)
-
-
-@pytest.mark.parametrize("moments_of", [in_float32, in_its_own_type])
-def test_a_gradient_that_is_read_twice_has_one_sum(moments_of: Callable[[Any], Any]) -> None:
-    weights, x = jax.tree.map(
-        lambda leaf: leaf.astype(jnp.bfloat16), (mlp_weights(6, 8, 3), normal(64, 6))
-    )
-
-    def step(weights: Any, x: Any) -> Any:
-        return [moments_of(gradient) for gradient in bfloat16_step(weights, x)]
-
-    module = lowered(step, weights, x)
-    Pipeline.parse("accumulate{microbatches=8}").run(module, target=Target())
-    [loop] = [op for op in walk.operations(module.operation) if op.name == "stablehlo.while"]
-    types = [ir.RankedTensorType(result.type) for result in loop.results]
-    assert [str(type_.element_type) for type_ in types if type_.rank] == ["f32", "f32"]
-    is_rounded = any(
-        op.name == "stablehlo.convert" and op.operands[0] in list(loop.results)
-        for op in walk.operations(module.operation)
-    )
-    assert is_rounded == (moments_of is in_its_own_type)
-    assert_same(step, weights, x, spec="accumulate{microbatches=8}", tolerance=2e-2)
 
 
 @pytest.mark.parametrize("sharded", ["data", "fully"])
@@ -392,21 +267,6 @@ def test_the_plan_tells_what_it_does() -> None:
     assert told["batch"] == "axis 0 of words"
     assert told["loops"]["length"] == 2
     assert any(line.startswith("phase 1: ") for line in told["text"])
-
-
-def test_more_memory_is_told() -> None:
-    """Sums of large weights take more than the activations of few examples did."""
-
-    def step(weights: Any, x: Any) -> Any:
-        gradients = jax.grad(lambda weights: (mlp(weights, x) ** 2).mean())(weights)
-        return [leaf - 0.1 * each for leaf, each in zip(weights, gradients, strict=True)]
-
-    module = lowered(step, mlp_weights(128, 128, 128), normal(4, 128))
-    told = "2 microbatches of 2, which take more memory than one by the model"
-    plan = Pipeline.parse("accumulate{microbatches=2}").passes[0].plan(module, Target())
-    assert plan.effect() == told  # type: ignore[attr-defined]
-    assert re.search(r"by the model: 132 KiB of temporaries for [\d.]+ KiB$", plan.summary())
-    assert Pipeline.parse("accumulate{budget=min}").passes[0].plan(module, Target()).empty
 
 
 @pytest.mark.once
