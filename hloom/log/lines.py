@@ -46,8 +46,14 @@ def outlet() -> Outlet:
 
 
 def prefixed(line: str) -> str:
-    """The line as it is shown: with hloom's name, to be found in a long log, and as text alone."""
-    return f"hloom: {visible(line)}"
+    """The line as it is shown: with hloom's name, to be found in a long log, and as text alone.
+
+    Of a process that `multiprocessing` has started it has the name: workers share a terminal.
+    """
+    from multiprocessing import current_process, parent_process
+
+    worker = "" if parent_process() is None else f"[{visible(current_process().name)}]"
+    return f"hloom{worker}: {visible(line)}"
 
 
 def tell(line: str) -> None:
