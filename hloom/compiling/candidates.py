@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from jax.extend.mlir import ir
@@ -89,8 +90,7 @@ class Candidates:
                 self._preparation = self._run(self._prepared, 0, start, ())
                 self._planner = driver.planner(self._prepared, self._request.target)
                 is_given = not self._preparation.changed
-                as_it_is = self._prepared if is_given else self._normalised(start)
-                self._modelled.set_origin(as_it_is, is_given=is_given)
+                self._modelled.set_origin(partial(self._as_it_is, start), is_given=is_given)
             origin = self._prepared
         self._request.observer.candidate()
         return self._finish(clone_module(origin), start, attempts)
@@ -139,8 +139,11 @@ class Candidates:
         # The first plan for a share is the program without the pass.
         return temp_limit(budget, attempts, self._request.target, lambda record: True)
 
-    def _normalised(self, stop: int) -> ir.Module:
+    def _as_it_is(self, stop: int) -> ir.Module:
         """The program as it is, in the form that the model reads: its calls inlined."""
+        assert self._prepared is not None
+        if not self._preparation.changed:
+            return self._prepared
         steps = self._request.pipeline.steps()[:stop]
         module = clone_module(self._request.module)
         preparation = Pipeline(tuple(step for step in steps if step.preparation))

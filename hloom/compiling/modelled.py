@@ -7,6 +7,7 @@ it is right about.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
@@ -110,14 +111,14 @@ class ChangeObserver(Observer):
         self.change: ModelledChange | None = None
         self._driver, self._last, self._target = driver, last, target
         self._acts: dict[int, bool] = {}
-        self._origin: ir.Module | None = None
+        self._origin: Callable[[], ir.Module] | None = None
         self._is_given = False
         self._before: ModelledProgram | None = None
 
-    def set_origin(self, module: ir.Module, *, is_given: bool) -> None:
-        """Tells of the program as it is, its calls inlined; whether the driver is given clones of
-        this module, or of what other passes made of it."""
-        self._origin, self._is_given = module, is_given
+    def set_origin(self, make: Callable[[], ir.Module], *, is_given: bool) -> None:
+        """Tells how to get the program as it is, its calls inlined; and whether the driver is given
+        clones of that, or of what other passes made of it."""
+        self._origin, self._is_given = make, is_given
 
     def before(self, index: int, step: Pass, module: ir.Module) -> None:
         """Does nothing: the program as it is is known."""
@@ -137,7 +138,7 @@ class ChangeObserver(Observer):
         was, is_ = known or (None, None)
         if self._before is None:
             was = was if self._is_given else None
-            self._before = ModelledProgram.of(self._origin, self._target, was)
+            self._before = ModelledProgram.of(self._origin(), self._target, was)
         after = None if self._before is None else ModelledProgram.of(module, self._target, is_)
         if self._before is not None and after is not None:
             self.change = ModelledChange(self._before, after)
