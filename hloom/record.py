@@ -44,7 +44,7 @@ class CompileAttempt:
       compile_s: seconds in JAX's cache and XLA.
       cache_hit: whether JAX's persistent cache served it; None where the cache is off, and of a
         plan that XLA refused.
-      unmodified: the plan leaves the program as it is.
+      unmodified: XLA compiled the program as it is, untouched by any pass.
       limit_bytes: what XLA allows a step, where it refused the plan for taking more: `step_bytes`
         then is what its error names. None where it compiled the plan.
     """
@@ -110,9 +110,11 @@ class CompileRecord:
       complaint: what the spec asks for and the program does not have, e.g. a budget that cannot
         be met; None where all is well.
       captured: what of it runs in CUDA graphs; None without regions to capture.
-      temp_bytes_before: temporaries without the passes; None where nobody knows.
+      temp_bytes_before: temporaries of the program as it is, with hloom off; None where nobody
+        knows.
       before_is_measured: that is XLA's figure. Otherwise it is `temp_bytes` in the proportion that
-        hloom's model of memory gives.
+        hloom's model of memory gives, and there only where the model agrees with XLA about
+        `temp_bytes`: right within a third.
       added_work: FLOPs that are done once more, as a share of the program's; None where nobody
         knows.
     """
@@ -177,10 +179,12 @@ class CompileRecord:
             return ""
         if not self.changed or before is None:
             return f"{units.size(after)} temporaries"
+        if not self.before_is_measured:
+            # A share of what nobody has measured would look like a result.
+            return f"about {units.sizes(before, after)} temporaries"
         if not (change := units.change(before, after)):
             return f"{units.size(after)} temporaries, as before"
-        about = "" if self.before_is_measured else "about "
-        return f"{about}{units.sizes(before, after)} temporaries ({change})"
+        return f"{units.sizes(before, after)} temporaries ({change})"
 
     @property
     def shortfall(self) -> str:
@@ -194,7 +198,9 @@ class CompileRecord:
         if self.fell_back:
             return "compiled as it was, since a pass failed"
         if self.changed:
-            return ", ".join(run.effect for run in self.runs if run.requested and run.effect)
+            asked_for = [run.effect for run in self.runs if run.requested and run.effect]
+            # What only prepares for others is told of where nothing else changed the program.
+            return ", ".join(asked_for or [run.effect for run in self.runs if run.effect])
         reasons = "; ".join(run.summary for run in self.runs if run.requested)
         return f"unchanged: {reasons}" if reasons else "unchanged"
 

@@ -92,6 +92,12 @@ class FreeConstantsPlan:
             f"{carries} out of the carries of {pluralize(len(self.loops), 'loop')}"
         )
 
+    def effect(self) -> str:
+        freed = [numbers for _, numbers in self.barriers] + [carries for _, carries in self.loops]
+        places = (len(self.loops), "loop"), (len(self.barriers), "barrier")
+        where = " and ".join(pluralize(count, place) for count, place in places if count)
+        return f"{pluralize(sum(map(len, freed)), 'constant')} taken out of {where}"
+
     def to_json(self) -> dict[str, object]:
         return {
             "barriers": [

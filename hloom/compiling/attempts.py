@@ -114,7 +114,7 @@ class Attempts:
                 temp_bytes=None if attempt is None else attempt.temp_bytes,
                 compile_s=newest.compile_s,
                 cache_hit=newest.cache_hit if isinstance(newest, Compiled) else None,
-                unmodified=run.empty,
+                unmodified=not candidate.changed,
                 limit_bytes=None if attempt is None else attempt.limit_bytes,
             )
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from jax.extend.mlir import ir
@@ -16,8 +17,9 @@ from hloom.lowering import capture, copies
 from hloom.lowering.lower import Lowered, lower
 from hloom.lowering.placement import Placement
 from hloom.passes.framework.errors import PassError, reason_of
-from hloom.passes.framework.feedback import Attempt, MeasuredPass, Planner
-from hloom.passes.framework.pipeline import PassRun, PipelineResult
+from hloom.passes.framework.feedback import Attempt, MeasuredPass, Planner, temp_limit
+from hloom.passes.framework.options import Budget
+from hloom.passes.framework.pipeline import PassRun, Pipeline, PipelineResult
 from hloom.passes.ir.clone import clone_module
 from hloom.runtime import register
 
@@ -27,12 +29,15 @@ class ModuleCandidate:
     """One module to compile.
 
     Attributes:
-      module: what goes to XLA; the original itself where no step rewrote it.
-      changed: a step that is no mere preparation had something to do.
+      module: what goes to XLA; the original itself where no step rewrote it, and where none that
+        the spec names found anything to do, the measured pass to begin with.
+      changed: XLA gets what the steps made, or options that they ask for.
       runs: what each step did, in order.
       driven: of these, the measured pass's; None where the pipeline has none.
       options: options of XLA, by name, that its capture regions ask for.
-      modelled: what the measured pass changed by hloom's models; None where it changed nothing.
+      modelled: what was changed by hloom's models; None where no measured pass changed anything.
+      limit_bytes: of temporary memory, what the budget leaves by the attempts before it; None
+        where there are none, and without a budget in bytes.
     """
 
     module: ir.Module
@@ -41,6 +46,7 @@ class ModuleCandidate:
     driven: PassRun | None
     options: Mapping[str, str | int]
     modelled: ModelledChange | None
+    limit_bytes: int | None = None
 
 
 class Candidates:
@@ -83,7 +89,8 @@ class Candidates:
                 self._prepared = clone_module(origin)
                 self._preparation = self._run(self._prepared, 0, start, ())
                 self._planner = driver.planner(self._prepared, self._request.target)
-                self._modelled.set_origin(self._prepared)
+                is_given = not self._preparation.changed
+                self._modelled.set_origin(partial(self._as_it_is, start), is_given=is_given)
             origin = self._prepared
         self._request.observer.candidate()
         return self._finish(clone_module(origin), start, attempts)
@@ -93,8 +100,10 @@ class Candidates:
     ) -> ModuleCandidate:
         result = self._run(module, start, None, attempts)
         runs = (*self._preparation.runs, *result.runs)
-        changed = self._preparation.changed or result.changed
-        rewritten = self._preparation.rewritten or result.rewritten
+        changed = rewritten = False
+        if not self._leaves_it(runs):
+            changed = self._preparation.changed or result.changed
+            rewritten = self._preparation.rewritten or result.rewritten
         # Read first: lowering leaves no marks.
         platform = self._request.target.platform
         options: dict[str, str | int] = {}
@@ -107,10 +116,39 @@ class Candidates:
             module=module if rewritten else self._request.module,
             changed=changed,
             runs=runs,
-            driven=None if self._driver is None else result.runs[0],
+            driven=None if self._driver is None else runs[start],
             options=options,
             modelled=self._modelled.change,
+            limit_bytes=self._limit_bytes(attempts),
         )
+
+    def _leaves_it(self, runs: Sequence[PassRun]) -> bool:
+        """Whether this is the attempt at the program as it is, which the others are held against.
+
+        What helpers of the measured pass have prepared for it is of no use then, and would give
+        another figure than the program has.
+        """
+        if self._driver is None or not (self._driver[1].is_bounded or self._driver[1].compares):
+            return False
+        return not any(run.requested and not run.empty for run in runs)
+
+    def _limit_bytes(self, attempts: Sequence[Attempt[Any]]) -> int | None:
+        budget = None if self._driver is None else getattr(self._driver[1], "budget", None)
+        if not attempts or not isinstance(budget, Budget) or budget.least:
+            return None
+        # The first plan for a share is the program without the pass.
+        return temp_limit(budget, attempts, self._request.target, lambda record: True)
+
+    def _as_it_is(self, stop: int) -> ir.Module:
+        """The program as it is, in the form that the model reads: its calls inlined."""
+        assert self._prepared is not None
+        if not self._preparation.changed:
+            return self._prepared
+        steps = self._request.pipeline.steps()[:stop]
+        module = clone_module(self._request.module)
+        preparation = Pipeline(tuple(step for step in steps if step.preparation))
+        preparation.run(module, target=self._request.target)
+        return module
 
     def _run(
         self, module: ir.Module, start: int, stop: int | None, attempts: Sequence[Attempt[Any]]

@@ -151,19 +151,18 @@ def _record(
     candidate = used.candidate
     made = () if attempts is None else tuple(attempts.all)
     modelled = None if candidate is None else candidate.modelled
-    unmodified = next((a.temp_bytes for a in made if a.unmodified), None)
-    before = used.figures.temp_bytes
-    if unmodified is not None:
-        before = unmodified
-    elif before is not None and modelled is not None:
-        before = modelled.temp_bytes_before(before)
-    elif candidate is not None and candidate.changed:
-        before = None
+    changed = candidate is not None and candidate.changed
+    before = next((each.temp_bytes for each in made if each.unmodified), None)
+    if not changed:
+        before = used.figures.temp_bytes
+    measured = before is not None
+    if before is None and modelled is not None and used.figures.temp_bytes is not None:
+        before = modelled.temp_bytes_before(used.figures.temp_bytes)
     return CompileRecord(
         module=request.name,
         spec=str(request.pipeline),
         platform=request.target.platform,
-        changed=candidate is not None and candidate.changed,
+        changed=changed,
         runs=() if candidate is None else candidate.runs,
         pass_s=candidates.seconds,
         compile_s=compiler.seconds,
@@ -177,6 +176,6 @@ def _record(
         complaint=failures.complaint,
         captured=used.captured,
         temp_bytes_before=before,
-        before_is_measured=unmodified is not None or modelled is None,
+        before_is_measured=measured,
         added_work=None if modelled is None else modelled.added_work,
     )

@@ -95,8 +95,8 @@ class Compiler:
         self.compiles += 1
         run = None if candidate is None else candidate.driven
         number = self.compiles
-        if run is not None:
-            request.observer.attempt(number, self._most, run.record)
+        if candidate is not None and run is not None:
+            request.observer.attempt(number, self._most, run.record, candidate.limit_bytes)
         start_s = time.perf_counter()
         try:
             with watch_cache() as cache:

@@ -1,11 +1,13 @@
-"""What a measured pass changes by hloom's models of memory and of work.
+"""What the passes changed by hloom's models of memory and of work.
 
-XLA tells what the program takes that it compiled. What the program would have taken without the
-pass is known where an attempt compiled it so; elsewhere the models give the proportion.
+XLA tells what the program takes that it compiled. What it would have taken without the passes is
+known where an attempt compiled it so; elsewhere the model gives the proportion, for a program that
+it is right about.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
@@ -18,6 +20,14 @@ from hloom.passes.framework.pipeline import Observer
 from hloom.passes.ir import walk
 from hloom.passes.ir.types import TensorSizes
 from hloom.policy import is_strict
+
+_TRUSTED = 0.05
+"""How far from XLA's figure the model may be about what was compiled, to be heard about what was
+not."""
+
+_ERROR = 1 / 3
+"""How far off it may be even so: at most 28 % where it was measured, on CPUs and for an H100, of
+steps of 13 packages (2026-11-23; `benchmarks/results/log_figures.md` has those of CPUs)."""
 
 
 @dataclass(frozen=True)
@@ -59,14 +69,23 @@ class ModelledProgram:
 
 @dataclass(frozen=True)
 class ModelledChange:
-    """A program before a measured pass and after it."""
+    """A program as it is, before any pass, and after the last measured pass."""
 
     before: ModelledProgram
     after: ModelledProgram
 
-    def temp_bytes_before(self, temp_bytes: int) -> int:
-        """Temporaries without the pass, where XLA says `temp_bytes` with it."""
-        return round(temp_bytes * self.before.temp_bytes / max(self.after.temp_bytes, 1))
+    def temp_bytes_before(self, temp_bytes: int) -> int | None:
+        """Temporaries of the program as it is, where XLA says `temp_bytes` after the passes.
+
+        None where the model is wrong about what XLA compiled, so that nothing speaks for what it
+        says of the rest, and where the passes changed less than the model's error.
+        """
+        was, is_ = self.before.temp_bytes, self.after.temp_bytes
+        if not is_ or abs(is_ - temp_bytes) > _TRUSTED * temp_bytes:
+            return None
+        if abs(is_ - was) < _ERROR * was:
+            return None
+        return round(temp_bytes * was / is_)
 
     @property
     def added_work(self) -> float | None:
@@ -77,10 +96,10 @@ class ModelledChange:
 
 
 class ChangeObserver(Observer):
-    """Models the program before the measured passes and after them, where these do anything.
+    """Models the program as it is and after the measured passes, where these do anything.
 
     Args:
-      driver: the index of the pass that decides on attempts; what came before it counts as given.
+      driver: the index of the pass that decides on attempts.
       last: the index of the last measured pass.
       target: what the program is compiled for.
 
@@ -91,34 +110,35 @@ class ChangeObserver(Observer):
     def __init__(self, driver: int, last: int, target: Target) -> None:
         self.change: ModelledChange | None = None
         self._driver, self._last, self._target = driver, last, target
-        self._acts = False
-        self._origin: ir.Module | None = None
+        self._acts: dict[int, bool] = {}
+        self._origin: Callable[[], ir.Module] | None = None
+        self._is_given = False
         self._before: ModelledProgram | None = None
 
-    def set_origin(self, module: ir.Module) -> None:
-        """Tells of the program that the driver is given, each time as a clone of this module."""
-        self._origin = module
+    def set_origin(self, make: Callable[[], ir.Module], *, is_given: bool) -> None:
+        """Tells how to get the program as it is, its calls inlined; and whether the driver is given
+        clones of that, or of what other passes made of it."""
+        self._origin, self._is_given = make, is_given
 
     def before(self, index: int, step: Pass, module: ir.Module) -> None:
-        """Does nothing: what the driver is given is known."""
+        """Does nothing: the program as it is is known."""
 
     def after(self, index: int, step: Pass, plan: Plan, module: ir.Module) -> None:
         """Models what became of it, with the figures that the plan of a single one has already."""
-        if index == self._driver:
-            self._acts = False
-        if self._driver <= index <= self._last and isinstance(step, MeasuredPass):
-            self._acts |= not plan.empty
+        if isinstance(step, MeasuredPass):
+            self._acts[index] = not plan.empty
         if index != self._last:
             return
         self.change = None
-        if not self._acts or self._origin is None:
+        if not any(self._acts.values()) or self._origin is None:
             return
         known = None
         if self._driver == self._last and isinstance(plan, MeasuredPlan):
             known = plan.record.modelled_temp_bytes
         was, is_ = known or (None, None)
         if self._before is None:
-            self._before = ModelledProgram.of(self._origin, self._target, was)
+            was = was if self._is_given else None
+            self._before = ModelledProgram.of(self._origin(), self._target, was)
         after = None if self._before is None else ModelledProgram.of(module, self._target, is_)
         if self._before is not None and after is not None:
             self.change = ModelledChange(self._before, after)

@@ -33,13 +33,17 @@ class CompileObserver:
     def lowered(self, index: int, module: ir.Module) -> None:
         """Called where lowering replaced marks, as the step with this index."""
 
-    def attempt(self, number: int, most: int, record: PlanRecord | None) -> None:
+    def attempt(
+        self, number: int, most: int, record: PlanRecord | None, limit_bytes: int | None = None
+    ) -> None:
         """Called before a plan of a measured pass is compiled.
 
         Args:
           number: which attempt it is; the first is 1.
           most: how many there may be.
           record: of the plan, with what it predicts.
+          limit_bytes: of temporary memory, what the budget leaves by the attempts before; None
+            before the first, and without a budget in bytes.
         """
 
     def attempted(self, number: int, figures: MemoryFigures, seconds: float) -> None:
@@ -85,9 +89,11 @@ class Observers(CompileObserver):
         for each in self._all:
             each.lowered(index, module)
 
-    def attempt(self, number: int, most: int, record: PlanRecord | None) -> None:
+    def attempt(
+        self, number: int, most: int, record: PlanRecord | None, limit_bytes: int | None = None
+    ) -> None:
         for each in self._all:
-            each.attempt(number, most, record)
+            each.attempt(number, most, record, limit_bytes)
 
     def attempted(self, number: int, figures: MemoryFigures, seconds: float) -> None:
         for each in self._all:

@@ -46,9 +46,15 @@ def outlet() -> Outlet:
 
 
 def prefixed(line: str) -> str:
-    """The line as it is shown: with hloom's name, to be found in a long log, and as text alone."""
+    """The line as it is shown: with hloom's name, to be found in a long log, and as text alone.
+
+    Of a process that `multiprocessing` has started it has the name: workers share a terminal.
+    """
+    from multiprocessing import current_process, parent_process
+
+    worker = "" if parent_process() is None else f"[{visible(current_process().name)}]"
     line = line.replace("\n", r"\n").replace("\t", r"\t")
-    return f"hloom: {visible(line)}"
+    return f"hloom{worker}: {visible(line)}"
 
 
 def tell(line: str) -> None:

@@ -58,29 +58,38 @@ class ProgramLog(CompileObserver):
         self._name = f"{self._process}{name}"
         self._start_s = time.monotonic()
         self._attempt = ""
+        self._took = ""
         self._output: Output | None = None
 
     @_harmless
-    def attempt(self, number: int, most: int, record: PlanRecord | None) -> None:
+    def attempt(
+        self, number: int, most: int, record: PlanRecord | None, limit_bytes: int | None = None
+    ) -> None:
         # A plan that predicts nothing, or that none can follow, is the only one: what comes of it
         # is in the program's line.
         if record is None or record.prediction is None or record.is_final:
             return
         if record.prediction.step_bytes < min_bytes():
             return
+        before = ""
+        if self._attempt and self._took:
+            bound = "" if limit_bytes is None else f" of {size(limit_bytes)}"
+            before = f"; attempt {number - 1} took {self._took}{bound}"
         self._attempt = f"{self._name}: attempt {number} of {most}"
         predicted = size(record.prediction.temp_bytes)
         line = f"{self._attempt}, predicted {predicted}, compiling"
-        if not self._show(line):
-            tell(f"{line}, {self._elapsed} so far" if number > 1 else line)
+        if not self._show(f"{line}{before}"):
+            tell(f"{line}, {self._elapsed} so far{before}" if number > 1 else line)
 
     @_harmless
     def attempted(self, number: int, figures: MemoryFigures, seconds: float) -> None:
-        if self._attempt and figures.temp_bytes is not None:
-            self._show(f"{self._attempt} has {size(figures.temp_bytes)}, planning")
+        self._took = "" if figures.temp_bytes is None else size(figures.temp_bytes)
+        if self._attempt and self._took:
+            self._show(f"{self._attempt} took {self._took}, planning")
 
     @_harmless
     def refused(self, number: int, memory: OutOfMemory) -> None:
+        self._took = ""
         if not self._attempt:
             return
         line = f"{self._attempt} {shown_refusal(memory.used_bytes, memory.limit_bytes)}"

@@ -134,7 +134,7 @@ class Attempts(CompileObserver):
         self.events: list[object] = []
         self._folder = folder
 
-    def attempt(self, number: int, most: int, record: Any) -> None:
+    def attempt(self, number: int, most: int, record: Any, limit_bytes: int | None = None) -> None:
         self.events.append(("attempt", number, most, record.prediction.temp_bytes))
 
     def attempted(self, number: int, figures: Any, seconds: float) -> None:

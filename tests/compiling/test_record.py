@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import warnings
 
 import jax
 import jax.numpy as jnp
 import pytest
 
 import hloom
-from hloom import record, units
+from hloom import policy, record, units
 from hloom.compiling import modelled
-from hloom.compiling.modelled import ModelledProgram
+from hloom.compiling.modelled import ModelledChange, ModelledProgram
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import PassRun, Pipeline
 from hloom.record import CompileRecord, Records
@@ -94,7 +95,8 @@ def test_a_headline_leaves_out_what_was_done_for_another_pass() -> None:
 
 @pytest.mark.once
 def test_a_headline_names_what_is_not_sure_or_did_not_work() -> None:
-    assert "about 24.0 → 12.0 MiB" in made(before_is_measured=False).headline
+    assert "about 24.0 → 12.0 MiB temporaries, 103 op" in made(before_is_measured=False).headline
+    assert "step: 12.0 MiB temporaries, 103 op" in made(temp_bytes_before=None).headline
     assert "12.0 MiB temporaries, as before" in made(temp_bytes_before=12 * 2**20).headline
     assert "the budget does not hold" in made(complaint="it cannot").headline
     assert "compiled as it was, since a pass failed" in made(fell_back="why").headline
@@ -116,22 +118,105 @@ def test_before_is_what_the_program_takes_without_the_passes() -> None:
     budget = recorded("remat{budget=50%}")
     assert budget.before_is_measured
     assert budget.temp_bytes_before == without.temp_bytes == without.temp_bytes_before
-    cheap = recorded("remat")
-    assert cheap.changed
-    assert not cheap.before_is_measured
-    assert cheap.temp_bytes_before is not None
-    assert without.temp_bytes is not None
-    assert cheap.temp_bytes_before == pytest.approx(without.temp_bytes, rel=0.15)
+
+
+def masked_step(weights: jax.Array, x: jax.Array) -> jax.Array:
+    """XLA keeps a mask that `free-constants` takes out of the layers: it changes the figure."""
+    mask = jnp.tril(jnp.ones((ROWS, ROWS)))
+
+    def loss(weights: jax.Array, x: jax.Array) -> jax.Array:
+        @jax.checkpoint
+        def layer(x: jax.Array, weight: jax.Array) -> tuple[jax.Array, None]:
+            y = jnp.tanh(x @ weight)
+            return y + jax.nn.softmax(jnp.where(mask > 0, y @ y.T, -1e9)) @ y, None
+
+        return jnp.sum(jax.lax.scan(layer, x, weights)[0])
+
+    return jax.grad(loss)(weights, x)
+
+
+def compiled_masked(spec: str) -> tuple[int, CompileRecord]:
+    """XLA's figure, and the newest record."""
+    lowered = jax.jit(masked_step).lower(WEIGHTS, X)
+    compiled = lowered.compile(compiler_options={"hloom": spec})
+    return compiled.memory_analysis().temp_size_in_bytes, hloom.records("masked_step")[-1]
+
+
+@pytest.fixture(scope="module")
+def masked_off() -> int:
+    """XLA's figure of the masked step with hloom off, which its helpers change."""
+    off, _ = compiled_masked("cse")
+    freed, record = compiled_masked("free-constants")
+    assert record.changed
+    assert freed < 0.9 * off
+    return off
+
+
+@pytest.mark.parametrize("spec", ["fit{budget=90%}", "remat{budget=99%}", "chunk{budget=90%}"])
+def test_before_and_a_share_are_of_the_program_that_no_helper_touched(
+    spec: str, masked_off: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HLOOM_STRICT", "0")
+    monkeypatch.setattr(policy, "_warned", set())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the budget does not hold
+        found, record = compiled_masked(spec)
+    assert record.attempts[0].unmodified
+    assert record.attempts[0].temp_bytes == masked_off
+    assert record.before_is_measured
+    assert record.temp_bytes_before == masked_off
+    assert record.temp_bytes == found
+    assert record.changed is (record.best_attempt != 0)
+
+
+def test_a_program_that_holds_its_budget_is_itself(masked_off: int) -> None:
+    found, record = compiled_masked("fit")
+    assert found == masked_off
+    assert not record.changed
+    assert record.compiles == 1
+    assert "temporaries, unchanged: nothing to do" in record.headline
+
+
+def test_a_helper_that_alone_changed_a_program_is_named(masked_off: int) -> None:
+    found, record = compiled_masked("chunk")
+    assert found < masked_off
+    assert record.changed
+    assert record.temp_bytes_before is None
+    text = "MiB temporaries, 4 constants taken out of 2 loops and 1 barrier, passes"
+    assert text in record.headline
+    assert "before" not in record.headline
+
+
+def test_a_share_beside_another_pass_is_of_what_that_makes(masked_off: int) -> None:
+    """Then nobody compiled the program as it is, and no figure is told as its."""
+    freed, _ = compiled_masked("free-constants")
+    _, record = compiled_masked("free-constants,fit{budget=95%}")
+    assert record.attempts[0].temp_bytes == freed != masked_off
+    assert not any(each.unmodified for each in record.attempts)
+    assert not record.before_is_measured
+
+
+def test_what_was_not_compiled_is_told_where_the_model_is_right_about_what_was() -> None:
+    before, after = ModelledProgram(1000, 1.0), ModelledProgram(500, 1.0)
+    change = ModelledChange(before, after)
+    assert change.temp_bytes_before(500) == 1000
+    assert change.temp_bytes_before(510) == 1020
+    assert change.temp_bytes_before(400) is change.temp_bytes_before(600) is None
+    # What may be nothing but the model's error is not told as a change.
+    assert ModelledChange(ModelledProgram(740, 1.0), after).temp_bytes_before(500) is None
+    assert ModelledChange(ModelledProgram(380, 1.0), after).temp_bytes_before(500) is None
+    assert ModelledChange(before, ModelledProgram(0, 1.0)).temp_bytes_before(0) is None
 
 
 def test_a_plan_for_a_budget_has_its_figures_already(monkeypatch: pytest.MonkeyPatch) -> None:
     without = recorded("cse")
     monkeypatch.setattr(modelled, "predict", None)  # strict: a call would be an error
-    budget = recorded("remat{budget=700KiB}")
+    budget = recorded("remat{budget=500KiB}")
+    assert budget.changed
     assert not budget.before_is_measured
     assert budget.added_work is not None
     assert without.temp_bytes is not None
-    assert budget.temp_bytes_before == pytest.approx(without.temp_bytes, rel=0.15)
+    assert budget.temp_bytes_before == pytest.approx(without.temp_bytes, rel=0.1)
 
 
 def test_added_work_is_what_the_plan_adds() -> None:

@@ -212,3 +212,20 @@ def test_only_what_is_shown_is_loaded(run_python: RunPython) -> None:
     assert result.stdout.splitlines() == ["[]", "[]", "['hloom.log.observer']"]
     [line] = result.stderr.splitlines()
     assert line.startswith("hloom: jit__lambda: ")
+
+
+WORKERS = """
+import multiprocessing
+from hloom.log.lines import tell
+tell("main")
+for name in ("loader", None):
+    context = multiprocessing.get_context("fork")
+    worker = context.Process(target=tell, args=("x",), name=name)
+    worker.start()
+    worker.join()
+"""
+
+
+def test_a_worker_has_its_name_in_its_lines(run_python: RunPython) -> None:
+    lines = run_python(WORKERS).stderr.splitlines()
+    assert lines == ["hloom: main", "hloom[loader]: x", "hloom[ForkProcess-2]: x"]

@@ -78,7 +78,8 @@ def test_a_batch_log_has_a_line_for_each_attempt_and_one_on_the_whole(
     lines = without_times(log.getvalue()).splitlines()
     assert lines[:2] == [
         "hloom: jit_four_products: attempt 1 of 4, predicted 500 B, compiling",
-        "hloom: jit_four_products: attempt 2 of 4, predicted 400 B, compiling, T so far",
+        "hloom: jit_four_products: attempt 2 of 4, predicted 400 B, compiling, T so far; "
+        "attempt 1 took 32.0 KiB of 16.0 KiB",
     ]
     [record] = hloom.records()[-1:]
     assert lines[-1] == without_times(f"hloom: {record.headline}")
@@ -148,6 +149,24 @@ def test_a_refused_attempt_tells_what_it_takes_and_what_is_allowed(
     log.close()
 
 
+def test_an_attempt_tells_what_the_one_before_took_and_what_is_to_hold(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shown = shown_on(io.StringIO(), monkeypatch)
+    log = ProgramLog("jit_step")
+    log.attempt(1, 3, PREDICTED)
+    log.attempted(1, MemoryFigures(temp_bytes=18 * 2**20), 1.0)
+    log.attempt(2, 3, PREDICTED, 16 * 2**20)
+    log.refused(2, OutOfMemory(21 * 2**20, 16 * 2**20))
+    log.attempt(3, 3, PREDICTED, 12 * 2**20)
+    assert without_times(shown.getvalue()).splitlines()[1:] == [
+        "hloom: jit_step: attempt 2 of 3, predicted 17.0 MiB, compiling, T so far; "
+        "attempt 1 took 18.0 MiB of 16.0 MiB",
+        "hloom: jit_step: attempt 2 of 3 refused: 21.0 MiB of 16.0 MiB",
+        "hloom: jit_step: attempt 3 of 3, predicted 17.0 MiB, compiling, T so far",
+    ]
+
+
 def test_threads_that_compile_at_once_have_a_line_each(monkeypatch: pytest.MonkeyPatch) -> None:
     tty = on_terminal(monkeypatch)
     logs = [ProgramLog(f"jit_{name}") for name in "abcd"]
@@ -168,7 +187,7 @@ def test_threads_that_compile_at_once_have_a_line_each(monkeypatch: pytest.Monke
     assert (terminal.board._live, terminal.board._rows) == (None, {})
     for name in "abcd":
         assert f"jit_{name}: attempt 1 of 3, predicted 17.0 MiB, compiling" in tty.getvalue()
-        assert f"jit_{name}: attempt 1 of 3 has 18.0 MiB, planning" in tty.getvalue()
+        assert f"jit_{name}: attempt 1 of 3 took 18.0 MiB, planning" in tty.getvalue()
 
 
 def test_another_process_than_the_first_says_which_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

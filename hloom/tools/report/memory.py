@@ -10,7 +10,7 @@ from jax.extend.mlir import ir
 
 from hloom import units
 from hloom._jax.modules import make_context
-from hloom.dumps.read.module import ModuleDump, plans_by_pass
+from hloom.dumps.read.module import ModuleDump
 from hloom.passes.analysis.memory_model.profile import MemoryProfile, memory_profile
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.errors import SpecError
@@ -189,17 +189,15 @@ def _xla_figures(memory: Mapping[str, Any] | None) -> StepBytes | None:
 
 
 def _unmodified(dump: ModuleDump, figures: StepBytes) -> StepBytes | None:
-    """XLA's figures of the attempt in which nothing was done, where there was one.
+    """XLA's figures of the program as it was, where an attempt compiled that.
 
-    `figures` are of what runs: neither recomputation nor the moves of `fit` change arguments and
-    results.
+    `figures` are of what runs: no pass changes arguments and results.
     """
-    for index, attempt in enumerate(dump.attempts, start=1):
-        plan = plans_by_pass(dump.planned_for(index)).get("remat")
-        if plan is not None and not any(plan.get(key) for key in ("moves", "blocks", "scans")):
-            temp_bytes = _known(attempt.get("temp_bytes"))
-            return None if temp_bytes is None else replace(figures, temp_bytes=temp_bytes)
-    return None
+    compiled = entries(dump.manifest, "compile")
+    if compiled.get("before_is_measured") is not True:
+        return None
+    temp_bytes = _known(compiled.get("temp_bytes_before"))
+    return None if temp_bytes is None else replace(figures, temp_bytes=temp_bytes)
 
 
 def _known(value: object) -> int | None:

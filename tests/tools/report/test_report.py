@@ -75,9 +75,11 @@ def test_memory_before_and_after_and_the_budget(report: Report, module: ModuleRe
 
 
 def test_unmodified_attempt_is_what_xla_measured_before(own_step: Path) -> None:
-    first = own_step / "process-0" / "jit_scanned_step-0" / "attempt-1"
-    first.mkdir()
-    (first / "plan-04-remat.json").write_text('{"blocks": [], "scans": []}', encoding="utf-8")
+    folder = own_step / "process-0" / "jit_scanned_step-0"
+    before = {"temp_bytes_before": ATTEMPTS[0]["temp_bytes"]}
+    edit_manifest(folder, compile=before | {"before_is_measured": False})
+    assert gather(open_dump(own_step)).modules[0].memory.xla_before is None
+    edit_manifest(folder, compile=before | {"before_is_measured": True})
     memory = gather(open_dump(own_step)).modules[0].memory
     assert memory.xla is not None
     assert memory.xla_before is not None
