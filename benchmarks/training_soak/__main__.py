@@ -151,8 +151,8 @@ def summary(state: Path) -> Any:
 def markdown(report: Report) -> Iterator[str]:
     """The same as tables."""
     text = (
-        "Training steps drawn at random (`benchmarks/training_soak/programs.py`): layers in scans,\n"
-        "loops, conditionals and checkpoints, with random draws, norms of the batch and barriers.\n"
+        "Training steps drawn at random (`benchmarks/training_soak/programs.py`): layers in\n"
+        "scans, loops, conditionals and checkpoints, with random draws, norms of the batch and barriers.\n"
         "StableHLO's interpreter runs each before and after a spec, in child processes. Ended are\n"
         "processes that did not come back, failed are passes that raised, wrong are results that\n"
         "differ by more than a thousandth of the largest element."

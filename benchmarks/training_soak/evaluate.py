@@ -39,10 +39,9 @@ def evaluated(module: ir.Module, arguments: Sequence[Any]) -> list[np.ndarray]:
             ir.ShapedType(each.type)
             for each in walk.entry_function(copy).regions[0].blocks[0].arguments
         ]
+        get: Any = ir.DenseElementsAttr.get
         attributes = [
-            ir.DenseElementsAttr.get(
-                np.asarray(each), type=type_.element_type, shape=list(np.shape(each))
-            )
+            get(np.asarray(each), type=type_.element_type, shape=list(np.shape(each)))
             for each, type_ in zip(arguments, types, strict=True)
         ]
         return [np.array(result) for result in stablehlo.eval_module(copy, attributes)]

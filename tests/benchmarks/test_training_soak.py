@@ -40,7 +40,5 @@ def test_a_child_that_is_ended(tmp_path: Path) -> None:
 
 @pytest.mark.once
 def test_reasons_are_counted_without_names() -> None:
-    text = (
-        "cut; of what is nearest, axis 0 of x, 6 elements: 97% at once: while (jit(f)/jvp()/w, a:3)"
-    )
-    assert reason(text) == "cut; N% at once: while"
+    text = "of what is nearest, axis 0 of x, 6 elements: 97% are: while (jit(f)/jvp()/w, a:3)"
+    assert reason(text) == "N% are: while"
