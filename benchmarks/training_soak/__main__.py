@@ -152,10 +152,10 @@ def markdown(report: Report) -> Iterator[str]:
     """The same as tables."""
     text = (
         "Training steps drawn at random (`benchmarks/training_soak/programs.py`): layers in\n"
-        "scans, loops, conditionals and checkpoints, with random draws, norms of the batch and barriers.\n"
-        "StableHLO's interpreter runs each before and after a spec, in child processes. Ended are\n"
-        "processes that did not come back, failed are passes that raised, wrong are results that\n"
-        "differ by more than a thousandth of the largest element."
+        "scans, loops, conditionals and checkpoints, with random draws, norms of the batch and\n"
+        "barriers. StableHLO's interpreter runs each before and after a spec, in child processes.\n"
+        "Ended are processes that did not come back, failed are passes that raised, wrong are\n"
+        "results that differ by more than a thousandth of the largest element."
     )
     yield from heading("Random training programs", NAME, text)
     for version, entry in report.items():
