@@ -1,0 +1,1 @@
+"""Random training programs under `accumulate`, `chunk` and `fit`: none ends, none is wrong."""

@@ -1,0 +1,180 @@
+"""Random training programs in child processes: how many end, are wrong, or are refused, and why.
+
+    python -m benchmarks.training_soak [--seeds 5000] [--children 2] [--state FOLDER]
+
+No GPU, and nothing is compiled: the interpreter of StableHLO runs each program before and after.
+A child does some seeds, and writes what came of each before it goes on, so that a process that is
+ended tells by what; the run goes on behind it, and where it stopped when it is started again with
+the same folder. Writes benchmarks/results/training_soak.json, which keeps one entry for each
+version of JAX it was run with, and .md, the same as tables.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+
+import hloom
+from benchmarks.common.tables import Report, heading, table, update_report
+from benchmarks.training_soak.run import SPECS, Found, results_of
+
+NAME = "training_soak"
+
+BATCH = 50
+"""Seeds of one child."""
+
+OUTCOMES = ("rewritten", "left alone", "refused", "failed", "wrong", "ended")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs what is left of the seeds, and writes the files."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.training_soak")
+    parser.add_argument("--seeds", type=int, default=5000, help="how many (%(default)s)")
+    parser.add_argument("--children", type=int, default=2, help="at a time (%(default)s)")
+    folder = Path(tempfile.gettempdir(), f"hloom-{NAME}-{jax.__version__}")
+    parser.add_argument("--state", type=Path, default=folder, help="what is done (%(default)s)")
+    parser.add_argument("--report", action="store_true", help="of what is done, running nothing")
+    parser.add_argument("--child", type=int, help=argparse.SUPPRESS)
+    chosen = parser.parse_args(arguments)
+    chosen.state.mkdir(exist_ok=True)
+    if chosen.child is not None:
+        work(chosen.child, min(chosen.child + BATCH, chosen.seeds), chosen.state)
+        return
+    if not chosen.report:
+        run(range(0, chosen.seeds, BATCH), chosen)
+    print(update_report(NAME, summary(chosen.state), markdown))
+
+
+def run(batches: Sequence[int], chosen: argparse.Namespace) -> None:
+    """Keeps so many children at work; one that is ended is started again behind its last seed."""
+    waiting = list(reversed(batches))
+    running: list[tuple[int, subprocess.Popen[bytes]]] = []
+    while waiting or running:
+        while waiting and len(running) < chosen.children:
+            first = waiting.pop()
+            command = [sys.executable, "-m", "benchmarks.training_soak", "--child", str(first)]
+            command += ["--seeds", str(chosen.seeds), "--state", str(chosen.state)]
+            running.append((first, subprocess.Popen(command, env=os.environ | ENVIRONMENT)))
+        for each in list(running):
+            first, child = each
+            if child.poll() is None:
+                continue
+            running.remove(each)
+            if child.returncode and note_ended(chosen.state, first, child.returncode):
+                waiting.append(first)
+        time.sleep(0.5)
+
+
+ENVIRONMENT = {"JAX_PLATFORMS": "cpu", "HLOOM_LOG": "off"}
+
+
+def work(first: int, end: int, state: Path) -> None:
+    """What a child does: the seeds of a batch that are not done."""
+    file = state / f"{first}.jsonl"
+    done = {line["seed"] for line in _lines(file) if line["outcome"] == "done"}
+    with file.open("a", encoding="utf-8") as out:
+
+        def write(seed: int, **values: Any) -> None:
+            out.write(json.dumps({"seed": seed, **values}) + "\n")
+            out.flush()
+
+        for seed in range(first, end):
+            if seed not in done:
+                write(seed, outcome="begun")
+                for found in results_of(seed, lambda spec: write(seed, outcome="at", spec=spec)):  # noqa: B023
+                    write(seed, **found)
+                write(seed, outcome="done")
+
+
+def note_ended(state: Path, first: int, status: int) -> bool:
+    """Notes what ended a child; False where it had not begun, so that another would do the same."""
+    file = state / f"{first}.jsonl"
+    lines = list(_lines(file))
+    if not lines or lines[-1]["outcome"] == "done":
+        return False
+    last = lines[-1]
+    spec = last.get("spec", "before any pass")
+    text = f"seed {last['seed']}: status {status}"
+    with file.open("a", encoding="utf-8") as out:
+        for found in (
+            {"spec": spec, "outcome": "ended", "text": text},
+            {"outcome": "done"},
+        ):
+            out.write(json.dumps({"seed": last["seed"], **found}) + "\n")
+    return True
+
+
+def _lines(file: Path) -> Iterator[Found]:
+    if file.exists():
+        for line in file.read_text("utf-8").splitlines():
+            yield json.loads(line)
+
+
+def summary(state: Path) -> Any:
+    """What came of all seeds that are done."""
+    files = sorted(state.glob("*.jsonl"), key=lambda file: int(file.stem))
+    lines = [line for file in files for line in _lines(file)]
+    done = {line["seed"] for line in lines if line["outcome"] == "done"}
+    outcomes: dict[str, collections.Counter[str]] = {}
+    reasons: dict[str, collections.Counter[str]] = {}
+    seen: set[tuple[int, str]] = set()
+    for line in lines:
+        spec, outcome = line.get("spec"), line["outcome"]
+        key = (line["seed"], str(spec))
+        if spec is None or outcome == "at" or line["seed"] not in done or key in seen:
+            continue
+        seen.add(key)
+        outcomes.setdefault(spec, collections.Counter())[outcome] += 1
+        if line.get("text"):
+            reasons.setdefault(f"{spec}: {outcome}", collections.Counter())[line["text"]] += 1
+    return {
+        "hloom": hloom.__version__,
+        "programs": len(done),
+        "outcomes": {
+            spec: dict(outcomes[spec]) for spec in (*SPECS, *outcomes) if spec in outcomes
+        },
+        "reasons": {key: dict(found.most_common()) for key, found in sorted(reasons.items())},
+    }
+
+
+def markdown(report: Report) -> Iterator[str]:
+    """The same as tables."""
+    text = (
+        "Training steps drawn at random (`benchmarks/training_soak/programs.py`): layers in\n"
+        "scans, loops, conditionals and checkpoints, with random draws, norms of the batch and\n"
+        "barriers. StableHLO's interpreter runs each before and after a spec, in child processes.\n"
+        "Ended are processes that did not come back, failed are passes that raised, wrong are\n"
+        "results that differ by more than a thousandth of the largest element."
+    )
+    yield from heading("Random training programs", NAME, text)
+    for version, entry in report.items():
+        yield from ("", f"## jax {version}, {entry['programs']} programs", "")
+        rows = [
+            [spec, str(sum(found.values())), *(str(found.get(each, 0)) for each in OUTCOMES)]
+            for spec, found in entry["outcomes"].items()
+        ]
+        yield from table(["spec", "runs", *OUTCOMES], rows)
+        for key, found in entry["reasons"].items():
+            yield from ("", f"### {key}", "")
+            yield from table(
+                ["reason", "programs"], [[_cell(text), str(count)] for text, count in found.items()]
+            )
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    main()
