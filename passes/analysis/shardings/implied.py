@@ -41,14 +41,14 @@ _LOOKED_AT = _SUMS | {Category.ELEMENTWISE, Category.MOVEMENT}
 
 
 def constraints_of(module: ir.Module) -> list[ir.Operation]:
-    """The sharding constraints of a module, in textual order; none of functions that are called."""
-    return [
-        op
-        for function in walk.functions(module).values()
-        if walk.is_public(function)
-        for op in walk.operations(function)
-        if op.name == CONSTRAINT
-    ]
+    """The sharding constraints of a program, in textual order; none of functions that it calls.
+
+    None without a ``main``, the only function that Shardy takes for the program: without one it
+    ends the process.
+    """
+    main = walk.functions(module).get("main")
+    inside = () if main is None else walk.operations(main)
+    return [op for op in inside if op.name == CONSTRAINT]
 
 
 def implied_constraints(

@@ -1,0 +1,104 @@
+"""Training steps that are written once for automatic and for explicit axes of a mesh."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from benchmarks.programs.common import Parameters
+
+AXIS = "d"
+
+
+def perceptron(mesh: Mesh) -> Any:
+    """A scan over 8 residual layers, the batch sharded, the weights on every device; lowered."""
+    layers, width, batch = 8, 256, 16384
+
+    def loss(p: Parameters, x: jax.Array, y: jax.Array) -> jax.Array:
+        def layer(x: jax.Array, w: Parameters) -> tuple[jax.Array, None]:
+            return x + jnp.tanh(jax.nn.gelu(x @ w["a"]) @ w["b"]), None
+
+        return jnp.square(jax.lax.scan(layer, x, p)[0] - y).mean()
+
+    weights = {
+        "a": shaped(mesh, layers, width, 4 * width),
+        "b": shaped(mesh, layers, 4 * width, width),
+    }
+    rows = shaped(mesh, batch, width, split=0)
+    return jax.jit(_step(loss), donate_argnums=0).lower(weights, rows, rows)
+
+
+def decoder(mesh: Mesh) -> Any:
+    """A scan over 4 layers of a decoder, all matrices and the batch sharded (FSDP); lowered."""
+    layers, width, heads, words, batch, length = 4, 256, 8, 1024, 32, 128
+    head, hidden = width // heads, 4 * width
+
+    def normalize(x: jax.Array, gain: jax.Array) -> jax.Array:
+        wide = x.astype("float32")
+        scale = jax.lax.rsqrt(jnp.square(wide).mean(-1, keepdims=True) + 1e-6)
+        return (wide * scale).astype(x.dtype) * gain
+
+    def layer(x: jax.Array, p: Parameters) -> tuple[jax.Array, None]:
+        normed = normalize(x, p["attention_gain"])
+        query, key, value = (jnp.einsum("btd,dhk->bthk", normed, p[name]) for name in "qkv")
+        scores = jnp.einsum("bthk,bshk->bhts", query, key).astype("float32") / head**0.5
+        causal = jnp.arange(length)[:, None] >= jnp.arange(length)
+        weights = jax.nn.softmax(jnp.where(causal, scores, -1e30)).astype(x.dtype)
+        mixed = jnp.einsum("bhts,bshk->bthk", weights, value)
+        x += jnp.einsum("bthk,hkd->btd", mixed, p["attention_out"])
+        normed = normalize(x, p["gain"])
+        return x + (jax.nn.silu(normed @ p["gate"]) * (normed @ p["up"])) @ p["down"], None
+
+    def loss(parameters: Parameters, tokens: jax.Array) -> jax.Array:
+        p = jax.tree.map(lambda leaf: leaf.astype("bfloat16"), parameters)
+        rows = NamedSharding(mesh, PartitionSpec(AXIS, None, None))
+        if mesh.axis_types[0] == AxisType.Explicit:
+            x = p["embedding"].at[tokens].get(out_sharding=rows)
+        else:
+            x = jax.lax.with_sharding_constraint(p["embedding"][tokens], rows)
+        x, _ = jax.lax.scan(layer, x, p["layers"])
+        logits = normalize(x, p["gain"]) @ p["out"]
+        # A gather along the rows of a sharded array is told where its result lies.
+        wanted = jax.nn.one_hot(jnp.roll(tokens, -1, axis=1), words)
+        wide = logits.astype("float32")
+        return (jax.nn.logsumexp(wide, -1) - (wide * wanted).sum(-1)).mean()
+
+    parameters = {
+        "embedding": shaped(mesh, words, width, split=1),
+        "out": shaped(mesh, width, words, split=0),
+        "gain": shaped(mesh, width),
+        "layers": {
+            "attention_gain": shaped(mesh, layers, width),
+            "gain": shaped(mesh, layers, width),
+            **{name: shaped(mesh, layers, width, heads, head, split=1) for name in "qkv"},
+            "attention_out": shaped(mesh, layers, heads, head, width, split=1),
+            "gate": shaped(mesh, layers, width, hidden, split=1),
+            "up": shaped(mesh, layers, width, hidden, split=1),
+            "down": shaped(mesh, layers, hidden, width, split=1),
+        },
+    }
+    tokens = shaped(mesh, batch, length, split=0, dtype="int32")
+    placed = jax.tree.map(lambda leaf: leaf.sharding, parameters)
+    step = jax.jit(_step(loss), donate_argnums=0, out_shardings=(placed, None))
+    return step.lower(parameters, tokens)
+
+
+def shaped(
+    mesh: Mesh, *shape: int, split: int | None = None, dtype: str = "float32"
+) -> jax.ShapeDtypeStruct:
+    """The shape of an argument, one axis of it sharded over the mesh, or none."""
+    axes = [AXIS if axis == split else None for axis in range(len(shape))]
+    sharding = NamedSharding(mesh, PartitionSpec(*axes))
+    return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
+
+
+def _step(loss: Any) -> Any:
+    def step(parameters: Parameters, *data: jax.Array) -> tuple[Parameters, jax.Array]:
+        value, gradients = jax.value_and_grad(loss)(parameters, *data)
+        updated = jax.tree.map(lambda old, g: old - 1e-3 * g, parameters, gradients)
+        return updated, value
+
+    return step
