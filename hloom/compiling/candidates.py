@@ -29,9 +29,8 @@ class ModuleCandidate:
     """One module to compile.
 
     Attributes:
-      module: what goes to XLA; the original itself where no step rewrote it, and where none that
-        the spec names found anything to do, the measured pass to begin with.
-      changed: XLA gets what the steps made, or options that they ask for.
+      module: what goes to XLA; the original itself where no step rewrote it.
+      changed: a step that does more than to prepare had something to do.
       runs: what each step did, in order.
       driven: of these, the measured pass's; None where the pipeline has none.
       options: options of XLA, by name, that its capture regions ask for.
@@ -89,8 +88,9 @@ class Candidates:
                 self._prepared = clone_module(origin)
                 self._preparation = self._run(self._prepared, 0, start, ())
                 self._planner = driver.planner(self._prepared, self._request.target)
-                is_given = not self._preparation.changed
-                self._modelled.set_origin(partial(self._as_it_is, start), is_given=is_given)
+                self._modelled.set_origin(
+                    partial(self._as_it_is, start), is_given=self._is_given(start)
+                )
             origin = self._prepared
         self._request.observer.candidate()
         return self._finish(clone_module(origin), start, attempts)
@@ -100,10 +100,8 @@ class Candidates:
     ) -> ModuleCandidate:
         result = self._run(module, start, None, attempts)
         runs = (*self._preparation.runs, *result.runs)
-        changed = rewritten = False
-        if not self._leaves_it(runs):
-            changed = self._preparation.changed or result.changed
-            rewritten = self._preparation.rewritten or result.rewritten
+        changed = self._preparation.changed or result.changed
+        rewritten = self._preparation.rewritten or result.rewritten
         # Read first: lowering leaves no marks.
         platform = self._request.target.platform
         options: dict[str, str | int] = {}
@@ -122,16 +120,6 @@ class Candidates:
             limit_bytes=self._limit_bytes(attempts),
         )
 
-    def _leaves_it(self, runs: Sequence[PassRun]) -> bool:
-        """Whether this is the attempt at the program as it is, which the others are held against.
-
-        What helpers of the measured pass have prepared for it is of no use then, and would give
-        another figure than the program has.
-        """
-        if self._driver is None or not (self._driver[1].is_bounded or self._driver[1].compares):
-            return False
-        return not any(run.requested and not run.empty for run in runs)
-
     def _limit_bytes(self, attempts: Sequence[Attempt[Any]]) -> int | None:
         budget = None if self._driver is None else getattr(self._driver[1], "budget", None)
         if not attempts or not isinstance(budget, Budget) or budget.least:
@@ -139,10 +127,16 @@ class Candidates:
         # The first plan for a share is the program without the pass.
         return temp_limit(budget, attempts, self._request.target, lambda record: True)
 
+    def _is_given(self, stop: int) -> bool:
+        """Whether the measured pass is given the program as it is, but for its form."""
+        steps = self._request.pipeline.steps()[:stop]
+        made = zip(steps, self._preparation.runs, strict=True)
+        return all(run.empty or step.preparation for step, run in made)
+
     def _as_it_is(self, stop: int) -> ir.Module:
         """The program as it is, in the form that the model reads: its calls inlined."""
         assert self._prepared is not None
-        if not self._preparation.changed:
+        if self._is_given(stop):
             return self._prepared
         steps = self._request.pipeline.steps()[:stop]
         module = clone_module(self._request.module)

@@ -69,8 +69,8 @@ class PipelineResult:
     Attributes:
       runs: one for each step, in order.
       seconds: wall time of the run, observers included.
-      changed: a step that is no mere preparation had something to do. Where False, go on with
-        the module that the run's clone was made from.
+      changed: a step that does more than to prepare had something to do (`Pipeline.prepares`).
+        Where False, go on with the module that the run's clone was made from.
       rewritten: one of them changed the program, and did not only ask for compile options.
     """
 
@@ -134,6 +134,17 @@ class Pipeline:
         measured.sort(key=lambda each: (not each[1].is_bounded, not each[1].compares))
         return next(iter(measured), None)
 
+    def prepares(self, step: Pass) -> bool:
+        """Whether a step of `steps` is alone no reason to change a program.
+
+        So are those that only normalise. So are those that others have required, where the driver
+        holds its attempts against the program as it is: that is the one that JAX gave, and one that
+        helpers have changed has another memory.
+        """
+        found = self.driver()
+        holds = found is not None and (found[1].is_bounded or found[1].compares)
+        return step.preparation or (holds and not any(step is each for each in self.passes))
+
     def run(
         self,
         module: ir.Module,
@@ -176,7 +187,7 @@ class Pipeline:
                 is_named = any(step is each for each in self.passes)
                 plan, run = _run_step(step, module, make_plan, requested=is_named)
                 runs.append(run)
-                acts = not (run.empty or step.preparation)
+                acts = not (run.empty or self.prepares(step))
                 changed |= acts
                 rewritten |= acts and run.rewrites
                 _observe(step, [partial(o.after, index, step, plan, module) for o in observers])

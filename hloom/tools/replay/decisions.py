@@ -61,18 +61,21 @@ class Replayed:
 
     Attributes:
       step: the pass.
+      prepares: it is alone no reason to change a program.
       decisions: of its last whole plan, in the order to add them; none where it is not divisible.
     """
 
-    def __init__(self, step: Pass, attempts: Sequence[Attempt[Any]] = ()) -> None:
-        self.step = step
+    def __init__(
+        self, step: Pass, attempts: Sequence[Attempt[Any]] = (), *, prepares: bool = False
+    ) -> None:
+        self.step, self.prepares = step, prepares
         self.decisions: tuple[Decision, ...] = ()
         self._attempts = attempts
         self._planner: Planner[Any] | None = None
 
     def whole(self) -> Pass:
         """The pass with all its decisions."""
-        return _Chosen(self, None, preparation=self.step.preparation)
+        return _Chosen(self, None, preparation=self.prepares)
 
     def counted(self) -> Pass:
         """The same, but no mere preparation: a pipeline that ends with it changes the program."""
@@ -139,7 +142,11 @@ def replayed(pipeline: Pipeline, dump: ModuleDump | None) -> tuple[Replayed, ...
     driver = None if dump is None else pipeline.driver(str(dump.manifest.get("platform")))
     earlier = () if dump is None or driver is None else recorded_attempts(dump, driver[1])
     return tuple(
-        Replayed(step, earlier if driver is not None and index == driver[0] else ())
+        Replayed(
+            step,
+            earlier if driver is not None and index == driver[0] else (),
+            prepares=pipeline.prepares(step),
+        )
         for index, step in enumerate(pipeline.steps())
     )
 

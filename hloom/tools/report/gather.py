@@ -159,7 +159,9 @@ def _modelled(dump: ModuleDump, memory: MemoryView, sources: Sources) -> MemoryV
     states = [each for each in dump.states if each.size_bytes <= MOST_MODEL_BYTES]
     if not states or states[0].label != "input":
         return memory
-    rewritten = [state for state in states if _may_change_memory(state)]
+    # What was prepared for a program that is left as it is does not run.
+    changed = entries(dump.manifest, "compile").get("changed") is not False
+    rewritten = [state for state in states if changed and _may_change_memory(state)]
     platform = str(entries(dump.manifest, "target").get("platform") or "cpu")
     before = curve_of_text(states[0].text, platform)
     after = curve_of_text(rewritten[-1].text, platform) if rewritten else None
