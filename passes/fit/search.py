@@ -212,7 +212,7 @@ class FitSearch:
                     yield _joined(start, str(Offload(exposed=exposed)))
 
     def _chunked(self, start: str, fits: Callable[[Estimate], bool]) -> Iterator[str]:
-        """`chunk` as it is, and with more chunks where that does not fit."""
+        """`chunk` as it is, and with more chunks where that does not fit, or fits in less time."""
         step = self._chunk()
         once = _joined(start, str(step))
         variant = self._variants.of(once)
@@ -221,10 +221,14 @@ class FitSearch:
         if not isinstance(chunks, int) or not chunks:
             return
         yield once
+        best_s = self._least_seconds(once, fits)
         for times in _MORE_CHUNKS:
-            if self._least_seconds(once, fits) < math.inf:
+            more = _joined(start, str(dataclasses.replace(step, chunks=times * chunks)))
+            yield more
+            more_s = self._least_seconds(more, fits)
+            if best_s < math.inf and more_s >= best_s:
                 return
-            yield _joined(start, str(dataclasses.replace(step, chunks=times * chunks)))
+            best_s = more_s
 
     def _chunk(self) -> Chunk:
         peak_bytes = self.estimate(None).temp_bytes

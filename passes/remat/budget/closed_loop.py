@@ -21,8 +21,9 @@ _CAUTION = (0.99, 0.99, 0.97)
 _FOR_THE_LEAST = 2
 """Attempts that are left for the least memory, where none before holds the budget."""
 
-_LEAVES_MUCH = 0.93
-"""A plan that takes less than this share of the budget may recompute more than it has to."""
+_LEAVES_MUCH, _LEAVES_MOST = 0.93, 0.85
+"""A plan that takes less than this share of the budget may recompute more than it has to; the
+second is what counts once the attempts that aim at the budget are spent."""
 
 _INDISTINCT = 1.02
 """Estimates whose memory differs by less than this factor are the same to the model."""
@@ -96,9 +97,11 @@ def decide(
     held = cheapest(one.estimate for one in tried if one.real_bytes <= limit_bytes)
     chosen = None
     if held is not None or len(attempts) < aimed(compiles):
-        fits = _Fits(limit_bytes, tried)
-        search.within(fits.aim_bytes, fits, tried)
-        chosen = cheapest(_untried(filter(fits, search.estimates.values()), tried))
+        for fits in _aims(limit_bytes, tried, compiles):
+            search.within(fits.aim_bytes, fits, tried)
+            chosen = _cheapest(search.estimates.values(), fits, tried)
+            if chosen is not None:
+                break
     if held is not None and (chosen is None or chosen.seconds >= held.seconds):
         chosen = held  # once more: the attempts end
     elif chosen is None:
@@ -118,17 +121,54 @@ def decide(
     return Choice(chosen, int(corrected_bytes(chosen, tried)), tuple(search.estimates.values()))
 
 
-class _Fits:
-    """Whether an estimate is expected to hold a bound, with some caution."""
+def _aims(limit_bytes: int, tried: Sequence[Measurement], compiles: int) -> list[_Fits]:
+    """What the next plan aims at; the second where nothing is expected to hold the first.
 
-    def __init__(self, limit_bytes: int, tried: Sequence[Measurement]) -> None:
+    After a plan that was corrected and misses all the same, lower by what it missed. Once the
+    attempts that aim at the budget are spent, halfway from what holds to the budget.
+    """
+    plain = _Fits(limit_bytes, tried)
+    held = [one.real_bytes for one in tried if one.real_bytes <= limit_bytes]
+    if held and len(tried) >= aimed(compiles):
+        return [_Fits(limit_bytes, tried, (max(held) / limit_bytes + 1) / 2)]
+    if len(tried) > 1 and tried[-1].real_bytes > limit_bytes:
+        return [_Fits(limit_bytes, tried, limit_bytes / tried[-1].real_bytes), plain]
+    return [plain]
+
+
+class _Fits:
+    """Whether an estimate is expected to hold a share of a bound, with some caution."""
+
+    def __init__(self, limit_bytes: int, tried: Sequence[Measurement], share: float = 1.0) -> None:
         self.limit_bytes, self.tried = limit_bytes, tried
-        self.aim_bytes = limit_bytes * _CAUTION[min(len(tried), len(_CAUTION) - 1)]
+        self.aim_bytes = limit_bytes * share * _CAUTION[min(len(tried), len(_CAUTION) - 1)]
 
     def __call__(self, estimate: Estimate) -> bool:
         # The program as it is takes no planning again where it turns out too large.
         bound = self.limit_bytes if estimate.candidate is None else self.aim_bytes
         return corrected_bytes(estimate, self.tried) <= bound
+
+
+def _cheapest(
+    known: Iterable[Estimate], fits: _Fits, tried: Sequence[Measurement]
+) -> Estimate | None:
+    """The cheapest untried estimate that fits.
+
+    As long as nothing without moves was compiled, what `remat` alone would do is measured by the
+    ratio that speaks for the best plan with moves: such a plan is not to be dearer.
+    """
+    untried = _untried(known, tried)
+    best = cheapest(filter(fits, untried))
+    if best is None or _is_plain(best) or any(_is_plain(one.estimate) for one in tried):
+        return best
+    ratio = corrected_bytes(best, tried) / max(best.temp_bytes, 1)
+    alike = (e for e in untried if _is_plain(e) and e.temp_bytes * ratio <= fits.aim_bytes)
+    return cheapest([best, *alike])
+
+
+def _is_plain(estimate: Estimate) -> bool:
+    """Whether something is recomputed, and nothing else done."""
+    return estimate.candidate is not None and not estimate.candidate.moves
 
 
 def is_worthwhile(
@@ -138,16 +178,15 @@ def is_worthwhile(
     fitting = [attempt for attempt in attempts if attempt.temp_bytes <= limit_bytes]
     if not fitting:
         return True
-    if len(attempts) >= aimed(compiles):
-        return False
     best = min(fitting, key=lambda attempt: attempt.record.seconds)
     best_s, candidate = best.record.seconds, best.record.candidate
     may_gain = best_s > 0 or (candidate is not None and candidate.recomputes)
+    if len(attempts) >= aimed(compiles):
+        return may_gain and best.temp_bytes < limit_bytes * _LEAVES_MOST
     if may_gain and best.temp_bytes < limit_bytes * _LEAVES_MUCH:
         return True
     tried = measured(attempts)
-    known = filter(_Fits(limit_bytes, tried), attempts[-1].record.considered)
-    better = cheapest(_untried(known, tried))
+    better = _cheapest(attempts[-1].record.considered, _Fits(limit_bytes, tried), tried)
     return better is not None and better.seconds < best_s - (1 - _WORTH_A_COMPILE) * abs(best_s)
 
 

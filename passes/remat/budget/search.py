@@ -308,17 +308,26 @@ def corrected_bytes(estimate: Estimate, tried: Sequence[Measurement]) -> float:
     """The expected temporary memory of an estimate, corrected by XLA's figures for others.
 
     The ratio between XLA's figure and the model's is much the same for similar candidates, and says
-    less of those with other moves: of these it counts with its square root.
+    less of those with other moves: there the nearest ones of each moves are taken together, as if
+    one more had the ratio of the program as it is, 1 where that is not known.
     """
     if not tried:
         return estimate.temp_bytes
     nearest = min(tried, key=lambda other: _distance(estimate, other.estimate))
     if nearest.estimate.candidate == estimate.candidate:
         return nearest.real_bytes
-    ratio = nearest.real_bytes / max(nearest.estimate.temp_bytes, 1)
-    if not _same_moves(estimate, nearest.estimate):
-        ratio = math.sqrt(ratio)
-    return estimate.temp_bytes * ratio
+    if _same_moves(estimate, nearest.estimate):
+        return estimate.temp_bytes * math.exp(_log_ratio(nearest))
+    by_moves: dict[str | None, Measurement] = {}
+    for one in sorted(tried, key=lambda other: _distance(estimate, other.estimate)):
+        candidate = one.estimate.candidate
+        by_moves.setdefault(None if candidate is None else _names_in(candidate.moves), one)
+    ratios = [_log_ratio(one) for one in by_moves.values()]
+    return estimate.temp_bytes * math.exp(sum(ratios) / (len(ratios) + (None not in by_moves)))
+
+
+def _log_ratio(one: Measurement) -> float:
+    return math.log(max(one.real_bytes, 1) / max(one.estimate.temp_bytes, 1))
 
 
 def _distance(one: Estimate, other: Estimate) -> float:

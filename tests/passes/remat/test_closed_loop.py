@@ -46,6 +46,8 @@ def attempts(real_bytes: Callable[[int], int], compiles: int) -> list[Attempt[Re
     made: list[Attempt[RematRecord]] = []
     while len(made) < compiles and (not made or is_worthwhile(made, LIMIT, compiles)):
         choice = decide(Search(), LIMIT, made, compiles)
+        if made and made[-1].temp_bytes <= LIMIT and choice.estimate == made[-1].record.estimate:
+            break  # what holds, once more: it is not compiled
         real = real_bytes(choice.estimate.temp_bytes)
         made.append(
             Attempt(RematRecord(estimate=choice.estimate, considered=choice.known), real, real)
