@@ -134,14 +134,14 @@ class Pipeline:
         measured.sort(key=lambda each: (not each[1].is_bounded, not each[1].compares))
         return next(iter(measured), None)
 
-    def prepares(self, step: Pass) -> bool:
-        """Whether a step of `steps` is alone no reason to change a program.
+    def prepares(self, step: Pass, platform: str) -> bool:
+        """Whether a step of `steps` is alone no reason to change a program on a platform.
 
         So are those that only normalise. So are those that others have required, where the driver
         holds its attempts against the program as it is: that is the one that JAX gave, and one that
         helpers have changed has another memory.
         """
-        found = self.driver()
+        found = self.driver(platform)
         holds = found is not None and (found[1].is_bounded or found[1].compares)
         return step.preparation or (holds and not any(step is each for each in self.passes))
 
@@ -187,7 +187,7 @@ class Pipeline:
                 is_named = any(step is each for each in self.passes)
                 plan, run = _run_step(step, module, make_plan, requested=is_named)
                 runs.append(run)
-                acts = not (run.empty or self.prepares(step))
+                acts = not (run.empty or self.prepares(step, target.platform))
                 changed |= acts
                 rewritten |= acts and run.rewrites
                 _observe(step, [partial(o.after, index, step, plan, module) for o in observers])

@@ -105,7 +105,7 @@ class _Command:
                 "compare: add --peak."
             )
         self._program = options.load(arguments, self._dump)
-        steps = replayed(self._pipeline, self._dump if self._is_recorded else None)
+        steps = replayed(self._pipeline, self._dump, afresh=not self._is_recorded)
         self._bisection = Bisection(self._program, steps, self._tell)
 
     def run(self) -> int:

@@ -134,18 +134,19 @@ class _Chosen(Pass):
         return self._replayed.step.rewrites(plan)
 
 
-def replayed(pipeline: Pipeline, dump: ModuleDump | None) -> tuple[Replayed, ...]:
-    """The steps of a pipeline, planned as they were for the dump; afresh where there is none.
+def replayed(pipeline: Pipeline, dump: ModuleDump, *, afresh: bool = False) -> tuple[Replayed, ...]:
+    """The steps of a pipeline, planned as they were for the dump, or ``afresh``.
 
     Raises ReplayError where the dump has not what a measured pass planned from.
     """
-    driver = None if dump is None else pipeline.driver(str(dump.manifest.get("platform")))
-    earlier = () if dump is None or driver is None else recorded_attempts(dump, driver[1])
+    platform = str(dump.manifest.get("platform"))
+    driver = pipeline.driver(platform)
+    earlier = () if afresh or driver is None else recorded_attempts(dump, driver[1])
     return tuple(
         Replayed(
             step,
             earlier if driver is not None and index == driver[0] else (),
-            prepares=pipeline.prepares(step),
+            prepares=pipeline.prepares(step, platform),
         )
         for index, step in enumerate(pipeline.steps())
     )

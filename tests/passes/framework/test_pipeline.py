@@ -246,4 +246,4 @@ def test_the_table_is_sorted_and_agrees_with_the_classes() -> None:
 )
 def test_what_only_prepares(spec: str, preparing: list[str]) -> None:
     pipeline = Pipeline.parse(spec)
-    assert [step.name for step in pipeline.steps() if pipeline.prepares(step)] == preparing
+    assert [step.name for step in pipeline.steps() if pipeline.prepares(step, "cpu")] == preparing

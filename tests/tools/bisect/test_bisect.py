@@ -300,7 +300,7 @@ def test_a_measured_plan_is_made_again(measured: Path) -> None:
     assert runnable.record.runs[-1].plan["setting"] == dump.plans["remat"]["setting"]
     assert steps[-1].decisions
     # Without the attempts it is another plan, and that is told.
-    afresh = replayed(Pipeline.parse(dump.spec), None)
+    afresh = replayed(Pipeline.parse(dump.spec), dump, afresh=True)
     first = program.compile(Pipeline(tuple(step.whole() for step in afresh)))
     (other,) = other_plans(first.record.runs, dump)
     assert other.startswith("'remat' (")
