@@ -235,15 +235,15 @@ def test_the_table_is_sorted_and_agrees_with_the_classes() -> None:
     ("spec", "preparing"),
     [
         # A budget is held against the program that JAX gave, which no helper has touched.
-        ("remat{budget=50%}", ["inline", "cse", "free-constants"]),
-        ("fit", ["inline", "cse", "free-constants"]),
-        ("uninitialized-stacks", ["inline", "cse", "free-constants"]),
+        ("remat{budget=50%}", ["inline", "drop-constraints", "cse", "free-constants"]),
+        ("fit", ["inline", "drop-constraints", "cse", "free-constants"]),
+        ("uninitialized-stacks", ["inline", "drop-constraints", "cse", "free-constants"]),
         # Without one there is nothing to hold it against; and what is asked for counts.
-        ("remat", ["inline", "cse"]),
-        ("free-constants,remat{budget=50%}", ["inline", "cse"]),
-        ("one-hot", ["inline"]),
+        ("remat", ["inline", "drop-constraints", "cse"]),
+        ("free-constants,remat{budget=50%}", ["inline", "drop-constraints", "cse"]),
+        ("one-hot", ["inline", "drop-constraints"]),
     ],
 )
 def test_what_only_prepares(spec: str, preparing: list[str]) -> None:
     pipeline = Pipeline.parse(spec)
-    assert [step.name for step in pipeline.steps() if pipeline.prepares(step, "cpu")] == preparing
+    assert [step.name for step in pipeline.steps() if pipeline.prepares(step, "cuda")] == preparing
