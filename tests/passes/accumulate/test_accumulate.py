@@ -12,7 +12,7 @@ import numpy as np
 import optax
 import pytest
 from jax.extend.mlir import ir
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from support.flows.runs import lowered
 from support.flows.steps import (
     STEPS,
@@ -25,6 +25,7 @@ from support.flows.steps import (
     mlp_with_targets,
     normal,
 )
+from support.meshes import each_kind_of_axes, mesh_of
 from support.programs.libraries import (
     LIBRARY_PROGRAMS,
     equinox_mlp,
@@ -227,10 +228,11 @@ def test_float32_sums_are_nearer_to_the_truth() -> None:
     assert error("accumulate{microbatches=64 dtype=keep}") > error("accumulate{microbatches=64}")
 
 
+@each_kind_of_axes
 @pytest.mark.parametrize("sharded", ["data", "fully"])
-def test_a_batch_on_several_devices(sharded: str) -> None:
+def test_a_batch_on_several_devices(sharded: str, axes: AxisType) -> None:
     """Each microbatch has a part on every device, and nothing is sent that was not sent before."""
-    mesh = Mesh(np.asarray(jax.devices()), ("d",))
+    mesh = mesh_of(axes, d=8)
     rows = NamedSharding(mesh, PartitionSpec("d"))
     everywhere = NamedSharding(mesh, PartitionSpec())
     weights = jax.device_put(mlp_weights(8, 16, 8), rows if sharded == "fully" else everywhere)
