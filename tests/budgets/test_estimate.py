@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from support import RunPython
+from support.meshes import each_kind_of_axes, mesh_of
 
 import hloom
 from hloom import targets
@@ -28,9 +29,11 @@ def loss(w: Any, x: Any) -> Any:
     return (jax.lax.scan(layer, x, w)[0] ** 2).mean()
 
 
-def shapes(sharding: Any = None) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
+def shapes(
+    sharding: Any = None, weights: Any = None
+) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
     return (
-        jax.ShapeDtypeStruct((LAYERS, WIDTH, WIDTH), "float32"),
+        jax.ShapeDtypeStruct((LAYERS, WIDTH, WIDTH), "float32", sharding=weights),
         jax.ShapeDtypeStruct((ROWS, WIDTH), "float32", sharding=sharding),
     )
 
@@ -190,11 +193,12 @@ def test_what_only_this_platform_has_is_estimated_as_it_is_here() -> None:
     assert "): it is as lowered for cpu. " in found.note
 
 
-def test_sharded_arguments_count_by_their_share() -> None:
-    mesh = jax.sharding.Mesh(np.array(jax.devices()), ("x",))
-    spread = NamedSharding(mesh, PartitionSpec("x"))
+@each_kind_of_axes
+def test_sharded_arguments_count_by_their_share(axes: AxisType) -> None:
+    mesh = mesh_of(axes, x=8)
+    spread, whole = (NamedSharding(mesh, PartitionSpec(*split)) for split in (("x",), ()))
     one = hloom.estimate(STEP, *shapes(), budgets=["50%"], target=TARGET)
-    eight = hloom.estimate(STEP, *shapes(spread), budgets=["50%"], target=TARGET)
+    eight = hloom.estimate(STEP, *shapes(spread, whole), budgets=["50%"], target=TARGET)
     assert eight.points[0].temp_bytes < one.points[0].temp_bytes / 2
     assert eight.points[1].holds
     assert eight.points[1].added_seconds > 0

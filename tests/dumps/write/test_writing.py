@@ -41,7 +41,13 @@ def test_a_step_is_read_back_as_it_was_written(tmp_path: Path, ran: Execution) -
     labels = [state.label for state in module.states]
     assert labels == ["input", "after inline", "after cse", "after remat"]
     assert [state.index for state in module.states] == [0, 1, 2, 4]
-    assert [plan.name for plan in module.planned] == ["inline", "cse", "free-constants", "remat"]
+    assert [plan.name for plan in module.planned] == [
+        "inline",
+        "drop-constraints",
+        "cse",
+        "free-constants",
+        "remat",
+    ]
     remat = module.plan("remat")
     assert remat is not None
     assert remat == module.plans["remat"]
@@ -76,7 +82,7 @@ def test_a_manifest_tells_what_it_takes_to_compile_it_again(tmp_path: Path, ran:
     write_step(capture(tmp_path, [ran]))
     [module] = open_dump(tmp_path).modules
     manifest = module.manifest
-    assert manifest["passes"] == ["inline", "cse", "free-constants", "remat"]
+    assert manifest["passes"] == ["inline", "drop-constraints", "cse", "free-constants", "remat"]
     assert manifest["target"]["memory_bytes"] == 1 << 30
     assert manifest["devices"] == [{"id": 0, "process": 0, "kind": "cpu"}]
     assert manifest["versions"]["jax"] == jax.__version__

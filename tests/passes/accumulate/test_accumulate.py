@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from support.flows.accumulated import assert_same
 from support.flows.runs import lowered
 from support.flows.steps import (
@@ -26,6 +26,7 @@ from support.flows.steps import (
     mlp_with_targets,
     normal,
 )
+from support.meshes import each_kind_of_axes, mesh_of
 from support.programs.libraries import (
     LIBRARY_PROGRAMS,
     equinox_mlp,
@@ -158,10 +159,11 @@ def test_donated_arguments() -> None:
     assert used.alias_bytes
 
 
+@each_kind_of_axes
 @pytest.mark.parametrize("sharded", ["data", "fully"])
-def test_a_batch_on_several_devices(sharded: str) -> None:
+def test_a_batch_on_several_devices(sharded: str, axes: AxisType) -> None:
     """Each microbatch has a part on every device, and nothing is sent that was not sent before."""
-    mesh = Mesh(np.asarray(jax.devices()), ("d",))
+    mesh = mesh_of(axes, d=8)
     rows = NamedSharding(mesh, PartitionSpec("d"))
     everywhere = NamedSharding(mesh, PartitionSpec())
     weights = jax.device_put(mlp_weights(8, 16, 8), rows if sharded == "fully" else everywhere)

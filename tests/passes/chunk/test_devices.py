@@ -9,9 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from support.chunk_runs import assert_same, run
+from support.meshes import mesh_of
 
 DEVICES, WIDTH, WORDS = 4, 4, 256
 
@@ -19,9 +20,9 @@ DRAWN = np.random.default_rng(0)
 SPEC = "chunk{chunks=2 min_bytes=1KiB}"
 
 
-@pytest.fixture(scope="module")
-def mesh() -> Mesh:
-    return Mesh(np.array(jax.devices()[:DEVICES]), ("data",))
+@pytest.fixture(scope="module", params=[AxisType.Auto, AxisType.Explicit])
+def mesh(request: pytest.FixtureRequest) -> Mesh:
+    return mesh_of(request.param, data=DEVICES)
 
 
 def loss(w: Any, x: Any, labels: Any) -> Any:

@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.extend.mlir import ir
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from support.flows.runs import compiled
+from support.meshes import mesh_of
 from support.programs import PROGRAMS
 from support.scan_programs import SCANS
 
@@ -274,10 +275,13 @@ def test_capture_leaves_its_loops_out_and_says_so() -> None:
     assert all("stablehlo.while" not in part for part in composites)
 
 
-@pytest.mark.parametrize("spec", [P("data"), P(None, "data")])
-def test_sharded_stacks(spec: P) -> None:
+@pytest.mark.parametrize(
+    ("spec", "axes"),
+    [(P("data"), AxisType.Auto), (P("data"), AxisType.Explicit), (P(None, "data"), AxisType.Auto)],
+)
+def test_sharded_stacks(spec: P, axes: AxisType) -> None:
     """Over several devices nothing is taken to be hidden."""
-    mesh = Mesh(np.array(jax.devices()[:8]), ("data",))
+    mesh = mesh_of(axes, data=8)
     function, (ws, x) = scanned()
     arguments = (
         jax.device_put(ws, NamedSharding(mesh, P())),

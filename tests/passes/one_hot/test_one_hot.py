@@ -13,6 +13,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from support.losses import LOSSES, SMALL, HeadSize, lowered
+from support.meshes import mesh_of
 
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import Pipeline
@@ -170,7 +171,7 @@ SIZE = HeadSize(batch=8, sequence=4, width=32, vocabulary=64, dtype="float32")
 
 def collectives(name: str, batch: P, weights: P, spec: str) -> list[str]:
     """The collectives of a loss on a mesh of two axes, each as its type and its name, sorted."""
-    mesh = jax.make_mesh((2, 4), ("data", "words"), axis_types=(AxisType.Auto,) * 2)
+    mesh = mesh_of(AxisType.Auto, data=2, words=4)
     parameters, given = LOSSES[name].shapes(SIZE)
 
     def placed(of: dict[str, Any], place: P) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from jax.extend.mlir import ir
+from support.meshes import each_kind_of_axes, mesh_of
 from support.programs import PROGRAMS, normal
 from support.random_programs import Step, interpreter_agrees, programs
 from support.remat_runs import assert_same, count, plain, transformed
@@ -181,12 +182,15 @@ def test_a_loop_without_a_gradient_is_recomputed_whole(monkeypatch: pytest.Monke
     assert_same(floor(*arguments), wanted)
 
 
-def test_a_budget_is_of_one_device_of_several() -> None:
+@each_kind_of_axes
+def test_a_budget_is_of_one_device_of_several(axes) -> None:
     function, (ws, x) = PROGRAMS["scanned_mlp"]()
     x = np.tile(np.asarray(x), (256, 1))
-    mesh = jax.make_mesh((8,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+    mesh = mesh_of(axes, d=8)
     rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("d"))
-    lowered = jax.jit(function).lower(ws, jax.device_put(x, rows))
+    everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    placed = jax.device_put(ws, everywhere)
+    lowered = jax.jit(function).lower(placed, jax.device_put(x, rows))
     off = lowered.compile(compiler_options={"hloom": "off"})
     whole = jax.jit(function).lower(ws, x).compile(compiler_options={"hloom": "off"})
     off_bytes = off.memory_analysis().temp_size_in_bytes
@@ -196,4 +200,4 @@ def test_a_budget_is_of_one_device_of_several() -> None:
     predicted = hloom.records()[-1].attempts[-1].plan["predicted_temp_bytes"]
     assert predicted < off_bytes
     sharded_x = jax.device_put(x, rows)
-    assert_same(half(ws, sharded_x), off(ws, sharded_x))
+    assert_same(half(placed, sharded_x), off(placed, sharded_x))

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.meshes import each_kind_of_axes, mesh_of
 from support.programs import PROGRAMS, normal, weights
 from support.remat_runs import SMALL, assert_same, count, plain, transformed
 
@@ -124,12 +125,14 @@ def test_donated_arguments_and_aliased_results() -> None:
     assert_same(got, wanted)
 
 
-def test_sharded_and_shard_mapped_programs() -> None:
+@each_kind_of_axes
+def test_sharded_and_shard_mapped_programs(axes) -> None:
     function, (ws, x) = PROGRAMS["scanned_mlp"]()
-    mesh = jax.make_mesh((8,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+    mesh = mesh_of(axes, d=8)
     rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("d"))
     sharded_x = jax.device_put(x, rows)
     wanted = jax.jit(function)(ws, x)
+    ws = jax.device_put(ws, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec()))
     assert_same(jax.jit(function, compiler_options={"hloom": SMALL})(ws, sharded_x), wanted)
 
     def per_device(ws, x):
