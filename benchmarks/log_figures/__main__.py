@@ -132,10 +132,11 @@ def _markdown(report: Report) -> Iterator[str]:
 
 _WHAT_IT_IS = """\
 Training steps of packages that are not hloom's, compiled for a CPU with hloom off and with five
-specs. The tables have the programs that hloom changed; of the others the line has one figure, XLA's.
-"The line" is what hloom says of temporaries; "XLA" is its own memory analysis of the program without
-hloom and of what runs; "off by" is by how much the line's figure before differs from XLA's, empty where
-it has none: nobody compiled the program as it is, and hloom's model is not trusted."""
+specs. The tables have the programs that hloom changed; of the others the line has one figure, and
+that is XLA's. "The line" is what hloom says of temporaries; "XLA" is its own memory analysis of the
+program without hloom and of what runs; "off by" is by how much the line's figure before differs
+from XLA's, empty where it has none: nobody compiled the program as it is, and hloom's model is not
+trusted."""
 
 _COLUMNS = ("program", "spec", "the line", "XLA, off → on", "off by")
 
