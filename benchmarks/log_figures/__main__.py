@@ -126,36 +126,36 @@ def _markdown(report: Report) -> Iterator[str]:
         if entry["skipped"]:
             yield f"Skipped for want of a package: {', '.join(entry['skipped'])}."
         yield ""
-        yield from table(_COLUMNS, map(_cells, entry["rows"]), names=3)
+        changed = [row for row in entry["rows"] if row["changed"]]
+        yield from table(_COLUMNS, map(_cells, changed), names=3)
 
 
 _WHAT_IT_IS = """\
 Training steps of packages that are not hloom's, compiled for a CPU with hloom off and with five
-specs. "The line" is what hloom says of temporaries; "XLA" is its own memory analysis of the program
-without hloom and of what runs; "off by" is by how much the line's figure before differs from XLA's,
-empty where it has none: nobody compiled the program as it is, and hloom's model is not trusted."""
+specs. The tables have the programs that hloom changed; of the others the line has one figure, and
+that is XLA's. "The line" is what hloom says of temporaries; "XLA" is its own memory analysis of the
+program without hloom and of what runs; "off by" is by how much the line's figure before differs
+from XLA's, empty where it has none: nobody compiled the program as it is, and hloom's model is not
+trusted."""
 
 _COLUMNS = ("program", "spec", "the line", "XLA, off → on", "off by")
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     before, off = row["told_before"], row["off"]
-    is_told = before is not None and row["changed"]
     error = 0.0 if before is None else (before - off) / off
     return (
         row["program"],
         f"`{row['spec']}`",
         _line(row),
         sizes(off, row["on"]),
-        (f"{error:+.0%}" if error else "0") if is_told else "",
+        "" if before is None else f"{error:+.0%}" if error else "0",
     )
 
 
 def _line(row: dict[str, Any]) -> str:
-    memory, *others = row["line"].partition(": ")[2].split(", ")
-    if memory.endswith(" temporaries") and others and others[0].startswith(("as", "unchanged")):
-        memory += f", {others[0].partition(':')[0]}"
-    return memory
+    """What is said of memory, and the first thing that was done."""
+    return ", ".join(row["line"].partition(": ")[2].split(", ")[:2])
 
 
 def _in_all(rows: Sequence[dict[str, Any]]) -> str:

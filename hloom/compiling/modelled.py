@@ -27,7 +27,7 @@ not."""
 
 _ERROR = 1 / 3
 """How far off it may be even so: at most 28 % where it was measured, on CPUs and for an H100, of
-steps of 13 packages (2026-11-23; `benchmarks/results/log_figures.md` has those of CPUs)."""
+steps of 12 packages (2026-11-23; `benchmarks/results/log_figures.md` has those of CPUs)."""
 
 
 @dataclass(frozen=True)
