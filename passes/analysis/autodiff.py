@@ -1,30 +1,16 @@
-"""Which operations belong to the backward pass."""
+"""Which operations rematerialization has put in."""
 
 from __future__ import annotations
-
-import re
 
 from jax.extend.mlir import ir
 
 from hloom.passes.ir import walk
 from hloom.passes.ir.locations import REMAT_SCOPE, operation_name
 
-_TRANSPOSED = re.compile(r"(?:^|[/(])transpose\(")
-
 
 def has_remat_name(op: ir.Operation) -> bool:
     """Whether rematerialization put the operation in, or rebuilt it."""
     return REMAT_SCOPE in operation_name(op.location)
-
-
-def is_backward(op: ir.Operation) -> bool:
-    """Whether JAX made the operation by transposing, or hloom by rematerializing, a forward one.
-
-    JAX's name stacks are a hint, not a promise: what rests on them may lose an opportunity, but
-    must be right for any answer.
-    """
-    name = operation_name(op.location)
-    return REMAT_SCOPE in name or bool(_TRANSPOSED.search(name))
 
 
 def is_rematerialized(block: ir.Block) -> bool:
