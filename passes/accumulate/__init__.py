@@ -41,7 +41,8 @@ the batch, stays as it is, and a warning names the operation and the user's line
 **With a budget** (`closed_loop`) the pass takes the fewest equal microbatches whose step holds it,
 by the memory model first, then by XLA's figures of what was compiled.
 
-A program without gradients, such as an evaluation, is left alone without a word.
+A program without gradients, such as an evaluation, is left alone without a word. How data flows
+tells whether there are any (`gradients`); names are for messages.
 """
 
 from __future__ import annotations

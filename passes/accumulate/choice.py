@@ -10,16 +10,15 @@ from dataclasses import dataclass
 from jax.extend.mlir import ir
 
 from hloom.passes.accumulate.arguments import ArgumentNames, names_of
+from hloom.passes.accumulate.gradients import has_gradients
 from hloom.passes.accumulate.refusal import BatchRefusedError, why_not
 from hloom.passes.accumulate.trial import CutTrial, tried
-from hloom.passes.analysis.autodiff import is_backward
-from hloom.passes.analysis.dimension_flow.dimensions import Dimension, dimensions_of
-from hloom.passes.analysis.dimension_flow.program import FlowNode, FlowProgram
+from hloom.passes.analysis.dimension_flow.dimensions import Dimension, ProgramDimensions
+from hloom.passes.analysis.dimension_flow.program import FlowProgram
 from hloom.passes.analysis.dimension_flow.result import Seed
 from hloom.passes.analysis.dimension_flow.rules.table import Signatures
 from hloom.passes.analysis.dimension_flow.walker import TooManyPhasesError
 from hloom.passes.framework.options import Axes
-from hloom.passes.ir.ops import facts_of
 
 MOST_TRIED = 8
 """Dimensions that are tried; programs have few that many products share."""
@@ -44,24 +43,17 @@ def choose(program: FlowProgram, axes: Axes | None, phases: int) -> CutTrial:
       phases: how many loops it may take.
 
     Raises BatchRefusedError where the program is a training step and none will do, and NoStepError
-    where it is none. Whether it is one is told by JAX's names; whether it may be cut is not.
+    where it is none.
     """
-    search = _Search(program, phases)
-    try:
-        found = search.found() if axes is None else search.named(axes)
-    except BatchRefusedError as error:
-        refusal = error
-    else:
-        if found is not None:
-            return found
-        refusal = search.refusal()
-    if not any(map(_is_gradient, program.root.inside())):
-        raise NoStepError("no matrix product in it is of a gradient") from refusal
-    raise refusal
-
-
-def _is_gradient(node: FlowNode) -> bool:
-    return facts_of(node.op.name).is_product and is_backward(node.op)
+    signatures = Signatures(program.shapes)
+    dimensions = ProgramDimensions(program, signatures)
+    if not has_gradients(program, dimensions):
+        raise NoStepError("no matrix product in it is of a gradient")
+    search = _Search(program, phases, signatures, dimensions.found())
+    found = search.found() if axes is None else search.named(axes)
+    if found is None:
+        raise search.refusal()
+    return found
 
 
 @dataclass(frozen=True)
@@ -73,13 +65,19 @@ class _Cut:
 
 
 class _Search:
-    def __init__(self, program: FlowProgram, phases: int) -> None:
+    def __init__(
+        self,
+        program: FlowProgram,
+        phases: int,
+        signatures: Signatures,
+        dimensions: Sequence[Dimension],
+    ) -> None:
         self._trials: list[CutTrial] = []
         self._is_named = False
         self._program = program
         self._phases = phases
-        self._signatures = Signatures(program.shapes)
-        self._dimensions = dimensions_of(program, self._signatures)
+        self._signatures = signatures
+        self._dimensions = dimensions
 
     def found(self) -> CutTrial | None:
         """The best of what most products have; batches that never meet are cut together.

@@ -1,10 +1,10 @@
 """What cutting one dimension would give: which products are in loops, and which are summed.
 
-A dimension is the batch of a step where gradients are sums over it: where loops hold products of
-the backward pass whose results are partial sums that no later loop waits for, and where more bytes
-of gradients are sums than are put together from chunks. Cut along the hidden units of a perceptron,
-its forward pass has partial sums, too, but the rest waits for them; cut along the models of an
-ensemble, each model's gradient is a chunk.
+A dimension is the batch of a step where gradients are sums over it: where loops hold products whose
+results are partial sums that no later loop waits for, and where more bytes of what has an
+argument's shape are sums than are put together from chunks. Cut along the hidden units of a
+perceptron, its forward pass has partial sums, too, but the rest waits for them; cut along the
+models of an ensemble, each model's gradient is a chunk.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from hloom.passes.analysis.autodiff import is_backward
 from hloom.passes.analysis.dimension_flow.flow import WHOLE, Combine, Flow
 from hloom.passes.analysis.dimension_flow.program import FlowNode, FlowProgram
 from hloom.passes.analysis.dimension_flow.result import DimensionFlow, Seed
@@ -28,8 +27,7 @@ class CutTrial:
     Attributes:
       flow: the flow of it.
       sums_products: whether products in loops are summed for what comes after all loops.
-      sums_gradients: whether some of these are backward work by JAX's names, and gradients are
-        mostly sums.
+      sums_gradients: whether in a step these are gradients, which are mostly sums.
       whole_share: the share of all products' FLOPs that would be done on the whole of it, or that
         do not depend on it, though they are no work on sums such as an optimizer's.
       whole_product: the largest of these; None where there is none.
@@ -76,7 +74,7 @@ def tried(
     return CutTrial(
         flow=flow,
         sums_products=bool(summed),
-        sums_gradients=any(is_backward(product.op) for product in summed) and _are_sums(flow),
+        sums_gradients=bool(summed) and _are_sums(flow),
         whole_share=sum(node.flops for node in products) / (program.flops or 1.0),
         whole_product=max(products, key=lambda node: node.flops, default=None),
         pieces=sum(found.flow.is_split and found.returned for found in flow.exits),
@@ -157,28 +155,24 @@ def _sums(flow: DimensionFlow, node: FlowNode) -> Iterator[FlowNode]:
 
 
 def _are_sums(flow: DimensionFlow) -> bool:
-    """Whether of what is made of backward work more bytes are summed than put together."""
+    """Whether of what is returned in an argument's shape more bytes are summed than put together.
+
+    Updates of what has the dimension itself, as weights have their units, are put together.
+    """
     program = flow.program
-    gradients: set[int] = set()
-    for node in program.root.nodes:
-        if has_backward(node) or not gradients.isdisjoint(node.reads()):
-            gradients.update(node.results)
+    divided = {
+        program.shapes[argument]
+        for argument in program.root.arguments
+        if _of(flow, argument).is_split
+    }
     sums = pieces = 0
     for found in flow.exits:
-        if program.index[found.value] in gradients:
-            if _is_sum(found.flow):
-                sums += program.bytes_of(program.index[found.smallest])
-            elif found.flow.is_split and found.returned:
-                pieces += program.bytes_of(program.index[found.value])
+        value = program.index[found.value]
+        if _is_sum(found.flow):
+            sums += program.bytes_of(program.index[found.smallest])
+        elif found.flow.is_split and found.returned and program.shapes[value] in divided:
+            pieces += program.bytes_of(value)
     return sums > pieces
-
-
-def has_backward(node: FlowNode) -> bool:
-    """Whether the operation, or a product in it, is backward work by JAX's names."""
-    if is_backward(node.op):
-        return True
-    inside = (inner for block in node.blocks for inner in block.nodes if inner.flops)
-    return any(map(has_backward, inside))
 
 
 def _is_sum(flow: Flow) -> bool:

@@ -1,4 +1,8 @@
-"""Which operations belong to the backward pass."""
+"""Which operations are of a backward pass or of rematerialization, by their names.
+
+Names say what is worth a word to people, and where work for a share may be spared; what a rewrite
+rests on is the flow of data.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +24,7 @@ def has_remat_name(op: ir.Operation) -> bool:
 def is_backward(op: ir.Operation) -> bool:
     """Whether JAX made the operation by transposing, or hloom by rematerializing, a forward one.
 
-    JAX's name stacks are a hint, not a promise: what rests on them may lose an opportunity, but
-    must be right for any answer.
+    JAX's name stacks are a hint, not a promise.
     """
     name = operation_name(op.location)
     return REMAT_SCOPE in name or bool(_TRANSPOSED.search(name))

@@ -29,6 +29,11 @@ from hloom.tools.opt.diagnostics import (
 from hloom.tools.opt.dry_run import DryRun, dry_run
 from hloom.tools.opt.lowered import lower_for
 
+_NO_LOCATIONS = (
+    "the module has no locations, so that no line of a program is named: "
+    "as_text(debug_info=True) keeps them"
+)
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -96,6 +101,8 @@ class Job:
             return None
         said += self._predictions(result, dry, Position(chunk.source.name))
         said += (Diagnostic(Severity.REMARK, Position(chunk.source.name), each) for each in choices)
+        if any(run.refusal for run in result.runs) and not chunk.has_locations:
+            said.append(Diagnostic(Severity.NOTE, Position(chunk.source.name), _NO_LOCATIONS))
         start_s = time.perf_counter()
         output = self._print(module)
         if self.arguments.timing:

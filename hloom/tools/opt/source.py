@@ -62,6 +62,11 @@ class SourceChunk:
     first_line: int = 1
     tried: bool = False
 
+    @property
+    def has_locations(self) -> bool:
+        """Whether it may say where operations come from, as bytecode does."""
+        return self.source.is_bytecode or b"loc(" in self.data
+
 
 def read(path: str) -> Source:
     """The bytes of a file, or of standard input for "-".

@@ -67,19 +67,28 @@ class Dimension:
 
 def dimensions_of(program: FlowProgram, signatures: Signatures) -> tuple[Dimension, ...]:
     """The dimensions that arguments have, by their share of the products, then by the arguments."""
-    finder = _Finder(program, signatures)
-    finder.walk(program.root, 1)
-    return finder.found()
+    return ProgramDimensions(program, signatures).found()
 
 
-class _Finder:
+class ProgramDimensions:
+    """Which axes of all values are one dimension.
+
+    Attributes:
+      products: the matrix products, each with the FLOPs of all its runs.
+    """
+
     def __init__(self, program: FlowProgram, signatures: Signatures) -> None:
         self._program = program
         self._signatures = signatures
         self._atoms = Atoms()
         self._axes: dict[int, tuple[int, ...]] = {}
-        self._products: list[tuple[FlowNode, float]] = []
         self._walked: set[int] = set()
+        self.products: list[tuple[FlowNode, float]] = []
+        self._walk(program.root, 1)
+
+    def of(self, value: int) -> frozenset[int]:
+        """The dimensions that a value has, by number."""
+        return frozenset(leaf for atom in self.axes(value) for leaf in self._atoms.leaves(atom))
 
     def axes(self, value: int) -> tuple[int, ...]:
         """The atom of each axis of a value; none of one without a static shape."""
@@ -89,10 +98,10 @@ class _Finder:
             found = self._axes[value] = tuple(map(self._atoms.atom, shape))
         return found
 
-    def walk(self, block: FlowBlock, runs: float) -> None:
+    def _walk(self, block: FlowBlock, runs: float) -> None:
         for node in block.nodes:
             if facts_of(node.op.name).is_product:
-                self._products.append((node, runs * node.flops))
+                self.products.append((node, runs * node.flops))
             if node.blocks:
                 self._region(node, runs)
             elif node.rule is FlowRule.BARRIER:
@@ -146,7 +155,7 @@ class _Finder:
             for block in node.blocks:
                 self._same(node.results, block.returned)
         for block in node.blocks:
-            self.walk(block, runs)
+            self._walk(block, runs)
 
     def _same(self, values: Iterable[int], others: Iterable[int]) -> None:
         for value, other in zip(values, others, strict=True):
@@ -169,14 +178,8 @@ class _Finder:
     def found(self) -> tuple[Dimension, ...]:
         atoms, program = self._atoms, self._program
         shares: dict[int, float] = {}
-        for node, flops in self._products:
-            inside = {
-                leaf
-                for value in (*node.operands, *node.results)
-                for atom in self.axes(value)
-                for leaf in atoms.leaves(atom)
-            }
-            for leaf in inside:
+        for node, flops in self.products:
+            for leaf in frozenset().union(*map(self.of, (*node.operands, *node.results))):
                 shares[leaf] = shares.get(leaf, 0.0) + flops
         seeds: dict[int, list[Seed]] = {}
         devices: dict[int, int] = {}
@@ -194,7 +197,7 @@ class _Finder:
                     if outer == 1 and size % counts.get(axis, 1) == 0:
                         devices[leaf] = max(devices.get(leaf, 1), counts.get(axis, 1))
                     outer *= size
-        total = sum(flops for _, flops in self._products) or 1.0
+        total = sum(flops for _, flops in self.products) or 1.0
         dimensions = [
             Dimension(
                 atoms.sizes[leaf],

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.extend.mlir import ir
 from support.flows.runs import lowered
 from support.flows.steps import (
     BATCH,
@@ -73,6 +74,18 @@ def test_the_batch_is_found(make: Callable[[], FlowStep]) -> None:
     arguments = program.root.arguments
     assert numbers == [arguments[number] for number in step.batch_numbers]
     assert {seed.layout.axis for seed in found.seeds} == {0}
+
+
+@pytest.mark.parametrize("make", ONE_LOOP.values(), ids=ONE_LOOP)
+def test_the_batch_is_found_without_names(make: Callable[[], FlowStep]) -> None:
+    """In text without locations, as JAX prints and exports it."""
+    step = make()
+    module = lowered(step.step, *step.arguments)
+    with module.context:
+        program = FlowProgram.of(ir.Module.parse(str(module)))
+    found = choose(program, None, 1).flow.seeds
+    numbers = [program.root.arguments.index(program.index[seed.value]) for seed in found]
+    assert numbers == list(step.batch_numbers)
 
 
 @pytest.mark.parametrize("make", LIBRARY_PROGRAMS)
@@ -203,7 +216,61 @@ def elementwise(weights: Any, x: Any) -> Any:
     return jax.tree.map(jnp.sin, weights), x.sum()
 
 
-@pytest.mark.parametrize("program", [forward_only, of_sums, elementwise])
+def residual(weights: Any, x: Any) -> Any:
+    """Its result is of x's shape, and so may a gradient be."""
+    for up, down in zip(weights[::2], weights[1::2], strict=True):
+        x = x + jax.nn.relu(x @ up) @ down
+    return x
+
+
+def residual_in_a_scan(weights: Any, x: Any) -> Any:
+    stacked = [jnp.stack([leaf] * 3) for leaf in weights[:2]]
+    return jax.lax.scan(lambda x, layer: (residual(layer, x), None), x, stacked)[0]
+
+
+def attention(weights: Any, x: Any) -> Any:
+    """Queries, keys and values are of one product."""
+    query, key, value = jnp.split(x @ jnp.concatenate([weights[0]] * 3, 1), 3, 1)
+    mixed = jax.nn.softmax(query @ key.T) @ value
+    return x + mixed @ weights[1]
+
+
+def attention_in_a_scan(weights: Any, x: Any) -> Any:
+    def layer(x: Any, layer: Any) -> tuple[Any, None]:
+        query, key, value = x @ layer[0], x @ layer[2], x @ layer[1].T
+        return x + jax.nn.softmax(query @ key.T) @ value @ layer[3], None
+
+    return jax.lax.scan(layer, x, [jnp.stack([leaf] * 2) for leaf in weights])[0]
+
+
+def decorrelated(weights: Any, x: Any) -> Any:
+    """A loss of sums over the batch."""
+    made = mlp(weights, x)
+    return ((made.T @ jnp.roll(made, 1, -1) / len(x)) ** 2).sum()
+
+
+def covariance(weights: Any, x: Any) -> Any:
+    """A moving one of what goes into a layer, as second-order optimizers keep it."""
+    return mlp(weights[1:], weights[1].T), 0.9 * weights[0] + 0.1 * (x.T @ x)[:, :1] * x[0, 0]
+
+
+NO_STEPS = [forward_only, of_sums, elementwise, decorrelated, covariance]
+RUN = [residual, residual_in_a_scan, attention, attention_in_a_scan]
+
+
+@pytest.mark.parametrize("program", RUN)
+def test_a_network_that_is_only_run_is_no_step(program: Callable[..., Any]) -> None:
+    with pytest.raises(NoStepError):
+        chosen(program, mlp_weights(6, 8, 6, 8, 6), normal(BATCH, 6))
+
+
+@pytest.mark.parametrize("program", [residual, residual_in_a_scan])
+def test_its_gradient_is_one(program: Callable[..., Any]) -> None:
+    gradient = jax.grad(lambda weights, x: (program(weights, x) ** 2).mean())
+    assert chosen(gradient, mlp_weights(6, 8, 6, 8, 6), normal(BATCH, 6)) == "axis 0 of x"
+
+
+@pytest.mark.parametrize("program", NO_STEPS)
 @pytest.mark.parametrize("axes", [None, at(("x", 0)), at(("batch", 0))])
 def test_a_program_without_gradients_is_no_step(
     program: Callable[..., Any], axes: Axes | None
@@ -218,11 +285,9 @@ def gradients_by_hand(weights: Any, x: Any) -> Any:
     return x.T @ (2 * hidden)
 
 
-def test_gradients_by_hand_are_found_where_the_batch_is_named() -> None:
-    arguments = normal(6, 3), normal(BATCH, 6)
-    assert chosen(gradients_by_hand, *arguments, axes=at(("x", 0))) == "axis 0 of x"
-    with pytest.raises(NoStepError):
-        chosen(gradients_by_hand, *arguments)
+@pytest.mark.parametrize("axes", [None, at(("x", 0))])
+def test_gradients_by_hand_are_found(axes: Axes | None) -> None:
+    assert chosen(gradients_by_hand, normal(6, 3), normal(BATCH, 6), axes=axes) == "axis 0 of x"
 
 
 def nested(weights: Any, batch: Any, rest: Any) -> Any:

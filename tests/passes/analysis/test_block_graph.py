@@ -6,7 +6,7 @@ import pytest
 from jax.extend.mlir import ir
 from support.ir_blocks import BlockOf, last_value
 
-from hloom.passes.analysis.autodiff import is_backward, is_rematerialized
+from hloom.passes.analysis.autodiff import is_rematerialized
 from hloom.passes.analysis.block_graph import FROM_OUTSIDE, BlockGraph
 from hloom.passes.analysis.purity import is_cheap, kind_of
 from hloom.passes.ir import walk
@@ -162,32 +162,6 @@ def test_the_remat_scope_goes_before_the_last_part(
     location = rematerialized(location_of(own))
     assert operation_name(location) == name
     assert source_line(location) == "a.py:3"
-
-
-BACKWARD = [
-    ("jit(f)/transpose(jvp())/mul", True),
-    ("transpose(jvp())/mul", True),
-    ("jit(f)/vmap(transpose(jvp()))/mul", True),
-    ("jit(f)/jvp(transpose(jvp()))/mul", True),
-    ("jit(f)/transpose(jvp(checkpoint))/rematted_computation/tanh", True),
-    ("jit(f)/jvp()/hloom.remat/tanh", True),
-    ("jit(f)/jvp()/mul", False),
-    ("jit(f)/mul", False),
-    ("jit(f)/transpose", False),
-    ("jit(transpose)/mul", False),
-    ("jit(f)/conv_transpose(x)/mul", False),
-    ("", False),
-]
-
-
-@pytest.mark.parametrize(("name", "expected"), BACKWARD)
-def test_is_backward(block_of: BlockOf, name: str, expected: bool) -> None:
-    value = last_value(
-        block_of(
-            f'%0 = stablehlo.sine %x : tensor<4xf32> loc("{name}")', arguments="%x: tensor<4xf32>"
-        )
-    )
-    assert is_backward(value.owner) == expected
 
 
 def test_is_rematerialized_sees_into_loops(block_of: BlockOf) -> None:
