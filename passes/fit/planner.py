@@ -46,7 +46,7 @@ class FitPlanner:
     ) -> None:
         """A share does not bound a helper program, which takes less than ``helper_bytes``."""
         self._helper_bytes = helper_bytes
-        self._budget, self._compiles = bounds.budget, bounds.compiles
+        self._bounds, self._budget = bounds, bounds.budget
         self._target, self._moves = target, tuple(moves)
         self._variants = Variants(origin, target, min_bytes)
 
@@ -102,7 +102,7 @@ class FitPlanner:
             unmodified = search.estimate(None)
             choice = Choice(unmodified, unmodified.temp_bytes, (unmodified,))
         else:
-            choice = decide(search, limit, attempts, self._compiles)
+            choice = decide(search, limit, attempts, self._bounds)
         return choice, first[0].step_bytes - first[0].temp_bytes
 
     def _effects(

@@ -137,7 +137,7 @@ class BudgetPlanner:
     ) -> None:
         """A share does not bound a helper program, which takes less than ``helper_bytes``."""
         self.origin, self.target = origin, target
-        self.budget, self.compiles = bounds.budget, bounds.compiles
+        self.bounds, self.budget = bounds, bounds.budget
         self.min_bytes, self.helper_bytes = min_bytes, helper_bytes
 
     @functools.cached_property
@@ -158,7 +158,7 @@ class BudgetPlanner:
             unmodified = search.estimate(None)
             choice = Choice(unmodified, unmodified.temp_bytes, (unmodified,))
         else:
-            choice = decide(search, limit, attempts, self.compiles)
+            choice = decide(search, limit, attempts, self.bounds)
         candidate = choice.estimate.candidate
         plans = ((), ()) if candidate is None else model.plan(candidate)
         around_bytes = first[0].step_bytes - first[0].temp_bytes
