@@ -118,7 +118,8 @@ class Fit(MeasuredPass[RematRecord]):
         return limit is not None and is_worthwhile(attempts, limit, self.compiles)
 
     def best(self, attempts: Sequence[Attempt[RematRecord]], target: Target) -> int:
-        return best_of(attempts, temp_budget(self.budget, attempts, target))
+        limit = temp_budget(self.budget, attempts, target)
+        return best_of(attempts, limit, self.budget)
 
     def complaint(
         self,

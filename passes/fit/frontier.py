@@ -23,7 +23,7 @@ from hloom.passes.framework.options import Budget
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.remat import Remat
 from hloom.passes.remat.budget.added_work import added_work
-from hloom.passes.remat.budget.closed_loop import best_of, decide, least
+from hloom.passes.remat.budget.closed_loop import Bounds, best_of, decide, least
 from hloom.passes.remat.budget.estimate import Model
 from hloom.passes.remat.budget.price_grid import STEPS, TOP, Candidate
 from hloom.passes.remat.budget.search import corrected_bytes
@@ -234,17 +234,17 @@ class FrontierAnalysis:
         attempts = list(self._tried)
         # What was measured corrects the model, and is none of the attempts for this budget.
         made = Remat().compiles
-        compiles = len(attempts) + made
+        bounds = Bounds(budget, len(attempts) + made)
         for _ in range(made):
             known = attempts[-1].record.considered if attempts else ()
             search = FitSearch(self.variants, self.moves, known)
-            choice = decide(search, limit_bytes, attempts, compiles)
+            choice = decide(search, limit_bytes, attempts, bounds)
             temp_bytes = self._expected_bytes(choice.estimate)
             record = RematRecord(estimate=choice.estimate, considered=choice.known)
             attempts.append(Attempt(record, temp_bytes + self.around_bytes, temp_bytes))
             if temp_bytes <= limit_bytes or not self._has_scans:
                 break
-        estimate = attempts[best_of(attempts, limit_bytes)].record.estimate
+        estimate = attempts[best_of(attempts, limit_bytes, _LEAST)].record.estimate
         assert estimate is not None
         return self._point(budget, limit_bytes, estimate)
 

@@ -43,7 +43,7 @@ class FitPlanner:
         moves: Sequence[str],
         min_bytes: int,
     ) -> None:
-        self._budget, self._compiles = bounds.budget, bounds.compiles
+        self._bounds, self._budget = bounds, bounds.budget
         self._target, self._moves = target, tuple(moves)
         self._variants = Variants(origin, target, min_bytes)
 
@@ -99,7 +99,7 @@ class FitPlanner:
             unmodified = search.estimate(None)
             choice = Choice(unmodified, unmodified.temp_bytes, (unmodified,))
         else:
-            choice = decide(search, limit, attempts, self._compiles)
+            choice = decide(search, limit, attempts, self._bounds)
         return choice, first[0].step_bytes - first[0].temp_bytes
 
     def _effects(

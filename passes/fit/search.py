@@ -221,6 +221,8 @@ class FitSearch:
         if not isinstance(chunks, int) or not chunks:
             return
         yield once
+        if variant is None or RECOMPUTE not in self._moves or not variant.model.columns():
+            return  # the rest of the peak stays as it is, and for that `chunk` has enough chunks
         best_s = self._least_seconds(once, fits)
         for times in _MORE_CHUNKS:
             more = _joined(start, str(dataclasses.replace(step, chunks=times * chunks)))

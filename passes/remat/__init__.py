@@ -168,7 +168,8 @@ class Remat(MeasuredPass[RematRecord]):
     def best(self, attempts: Sequence[Attempt[RematRecord]], target: Target) -> int:
         if self.budget is None:
             return len(attempts) - 1
-        return best_of(attempts, temp_budget(self.budget, attempts, target))
+        limit = temp_budget(self.budget, attempts, target)
+        return best_of(attempts, limit, self.budget)
 
     def complaint(
         self,

@@ -52,8 +52,9 @@ def complaint_of(
     # Programs that initialize or evaluate something small: of many in a process one is told of.
     is_aside = not any(facts_of(op.name).is_product for op in walk.operations(module.operation))
     around = 0 if percent is not None else attempt.step_bytes - attempt.temp_bytes
+    least_bytes = _least_bytes(attempts)
     sentences = [
-        describe_floor(percent, attempt.temp_bytes + around, limit + around),
+        describe_floor(percent, least_bytes + around, limit + around),
         obstacle.sentence if obstacle else "",
         describe_peak(module, target, arguments=percent is None),
         _OTHERS if attempt.record.candidate is not None else "",
@@ -61,10 +62,17 @@ def complaint_of(
     return Complaint(in_lines(*sentences), "no-product" if is_aside else "")
 
 
+def _least_bytes(attempts: Sequence[Attempt[RematRecord]]) -> int:
+    compiled = [each.temp_bytes for each in attempts if not each.is_refused]
+    return min(compiled or (each.temp_bytes for each in attempts))
+
+
 def _obstacle(
     bounds: Bounds, attempts: Sequence[Attempt[RematRecord]], best: int
 ) -> RematObstacle | None:
     """Why not more is recomputed, where that is more than the floor itself."""
+    if _least_bytes(attempts) < attempts[best].temp_bytes:
+        return RematObstacle.IN_VAIN
     if found := attempts[0].record.obstacle:
         return found
     if attempts[best].record.candidate is not None:

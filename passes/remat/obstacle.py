@@ -13,6 +13,7 @@ class RematObstacle(StrEnum):
     ONLY_SCANS = "only-scans"
     NOTHING_HELD = "nothing-held"
     NO_GAIN = "no-gain"
+    IN_VAIN = "in-vain"
     ONE_COMPILE = "one-compile"
 
     @property
@@ -49,6 +50,9 @@ _REASONS = {
         "arguments, results, collectives, custom calls and side effects never are"
     ),
     RematObstacle.NO_GAIN: "no recomputation that was tried lowers the peak",
+    RematObstacle.IN_VAIN: (
+        "that saves less than a tenth of what was to be saved, so that the program is used as it is"
+    ),
     RematObstacle.ONE_COMPILE: (
         "a share is of what the program takes as it is, and compiles=1 leaves no compile beyond "
         "that one"

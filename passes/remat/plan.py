@@ -135,7 +135,7 @@ class BudgetPlanner:
         min_bytes: int,
     ) -> None:
         self.origin, self.target = origin, target
-        self.budget, self.compiles = bounds.budget, bounds.compiles
+        self.bounds, self.budget = bounds, bounds.budget
         self.min_bytes = min_bytes
 
     @functools.cached_property
@@ -156,7 +156,7 @@ class BudgetPlanner:
             unmodified = search.estimate(None)
             choice = Choice(unmodified, unmodified.temp_bytes, (unmodified,))
         else:
-            choice = decide(search, limit, attempts, self.compiles)
+            choice = decide(search, limit, attempts, self.bounds)
         candidate = choice.estimate.candidate
         plans = ((), ()) if candidate is None else model.plan(candidate)
         around_bytes = first[0].step_bytes - first[0].temp_bytes

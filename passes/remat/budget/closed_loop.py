@@ -25,6 +25,9 @@ _LEAVES_MUCH, _LEAVES_MOST = 0.93, 0.85
 """A plan that takes less than this share of the budget may recompute more than it has to; the
 second is what counts once the attempts that aim at the budget are spent."""
 
+_WORTH_A_MISS = 0.1
+"""A plan that misses the budget saves this share of what was to be saved, or is not used."""
+
 _INDISTINCT = 1.02
 """Estimates whose memory differs by less than this factor are the same to the model."""
 
@@ -73,6 +76,9 @@ class CandidateSearch(Protocol):
     ) -> None:
         """Adds those around the ones that just fit in about ``limit_bytes``."""
 
+    def estimate(self, candidate: Candidate | None) -> Estimate:
+        """That of a candidate; None is the program as it is."""
+
     def lowest(self) -> list[Estimate]:
         """Those of little memory, the program as it is among them."""
 
@@ -86,13 +92,15 @@ def decide(
     search: CandidateSearch,
     limit_bytes: int,
     attempts: Sequence[Attempt[RematRecord]],
-    compiles: int,
+    bounds: Bounds,
 ) -> Choice:
     """The next candidate to compile for at most ``limit_bytes`` of temporary memory.
 
-    Of ``compiles`` attempts the last ones are for the least memory, where none before holds: where
-    the model is wrong about a budget near the floor, that one is held as well.
+    Of the attempts the last ones are for the least memory, where none before holds: where the model
+    is wrong about a budget near the floor, that one is held as well. Where also that saves too
+    little, the last one is the program as it is.
     """
+    compiles = bounds.compiles
     tried = measured(attempts)
     held = cheapest(one.estimate for one in tried if one.real_bytes <= limit_bytes)
     chosen = None
@@ -107,17 +115,24 @@ def decide(
     elif chosen is None:
         lowest = search.lowest()
         real_bytes = min((one.real_bytes for one in tried), default=math.inf)
+        promising = [
+            estimate
+            for estimate in _untried(lowest, tried)
+            if corrected_bytes(estimate, tried) <= real_bytes * _INDISTINCT
+        ]
         # Where nothing promises less than what was reached, that once more.
-        chosen = least(
-            [
-                estimate
-                for estimate in _untried(lowest, tried)
-                if corrected_bytes(estimate, tried) <= real_bytes * _INDISTINCT
-            ]
-            or [one.estimate for one in tried if one.real_bytes == real_bytes]
-            or lowest,
-            tried,
-        )
+        reached = [one.estimate for one in tried if one.real_bytes == real_bytes]
+        chosen = least(promising or reached or lowest, tried)
+        whole = search.estimate(None)
+        is_last = not promising or len(attempts) == compiles - 1
+        if tried and is_last and not bounds.budget.least and _untried([whole], tried):
+            best_bytes = real_bytes
+            if len(attempts) <= aimed(compiles):  # none was for the least memory yet
+                best_bytes = min(best_bytes, corrected_bytes(chosen, tried))
+            # Where XLA undoes what is recomputed, that says nothing of the program as it is.
+            whole_bytes = min(whole.temp_bytes, corrected_bytes(whole, tried))
+            if not _saves_enough(best_bytes, whole_bytes, limit_bytes):
+                chosen = whole
     return Choice(chosen, int(corrected_bytes(chosen, tried)), tuple(search.estimates.values()))
 
 
@@ -190,9 +205,28 @@ def is_worthwhile(
     return better is not None and better.seconds < best_s - (1 - _WORTH_A_COMPILE) * abs(best_s)
 
 
-def best_of(attempts: Sequence[Attempt[RematRecord]], limit_bytes: int | None) -> int:
-    """The attempt to use: the cheapest that holds the budget, else the one with least memory."""
-    return feedback.best_of(attempts, limit_bytes, lambda record: record.seconds)
+def best_of(
+    attempts: Sequence[Attempt[RematRecord]], limit_bytes: int | None, budget: Budget
+) -> int:
+    """The attempt to use: the cheapest that holds the budget, else the one with least memory.
+
+    Where this costs time and saves next to nothing of what was to be saved, it is the program as
+    it is, if that was compiled.
+    """
+    best = feedback.best_of(attempts, limit_bytes, lambda record: record.seconds)
+    if limit_bytes is None or budget.least or attempts[best].record.seconds <= 0:
+        return best
+    for number, whole in enumerate(attempts):
+        if whole.record.candidate is None and not whole.is_refused:
+            saved = _saves_enough(attempts[best].temp_bytes, whole.temp_bytes, limit_bytes)
+            return best if saved else number
+    return best
+
+
+def _saves_enough(temp_bytes: float, whole_bytes: float, limit_bytes: int) -> bool:
+    """Whether a plan holds the limit, or comes near to it from what the program takes as it is."""
+    wanted_bytes = whole_bytes - max(limit_bytes, 0)
+    return temp_bytes <= limit_bytes or whole_bytes - temp_bytes >= _WORTH_A_MISS * wanted_bytes
 
 
 def least(estimates: Sequence[Estimate], tried: Sequence[Measurement] = ()) -> Estimate:

@@ -28,7 +28,7 @@ from hloom.passes.framework.feedback import Attempt, Planner
 from hloom.passes.framework.options import Budget, Words
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.ir.clone import clone_module
-from hloom.passes.remat.budget.closed_loop import decide
+from hloom.passes.remat.budget.closed_loop import Bounds, decide
 from hloom.passes.remat.budget.price_grid import Candidate
 from hloom.passes.remat.record import Estimate, RematRecord
 
@@ -158,9 +158,12 @@ def test_recomputation_alone_is_measured_by_what_speaks_for_moves() -> None:
         def within(self, *_: object) -> None:
             pass
 
+        def estimate(self, candidate: Candidate | None) -> Estimate:
+            return self.estimates[candidate]
+
         def lowest(self) -> list[Estimate]:
             return list(known)
 
     tried = Attempt(RematRecord(estimate=known[1], considered=known), 1100, 1100)
-    choice = decide(Search(), 1000, [tried], 6)
+    choice = decide(Search(), 1000, [tried], Bounds(Budget(size_bytes=1000), 6))
     assert choice.estimate == known[3]

@@ -19,7 +19,8 @@ from support.remat_runs import assert_same
 import hloom
 from hloom.passes.fit import Fit
 from hloom.passes.fit.plan import FitPlan
-from hloom.passes.fit.search import MOVES
+from hloom.passes.fit.search import DEFAULT_MOVES, MOVES, FitSearch
+from hloom.passes.fit.variants import Variants, moves_of
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.errors import SpecError
 from hloom.passes.framework.feedback import Attempt
@@ -204,6 +205,29 @@ def test_nothing_is_recomputed_where_that_is_no_move(budget: Budget) -> None:
     assert [effect.spec.partition("{")[0] for effect in plan.effects][-1] == "chunk"
     for one in plan.record.considered:
         assert one.candidate is None or not one.candidate.recomputes
+
+
+@pytest.mark.parametrize("keeps_barriers", [True, False])
+def test_more_chunks_are_tried_only_where_something_can_be_recomputed(
+    keeps_barriers: bool,
+) -> None:
+    """Each count is a plan of `chunk`, which may take seconds."""
+
+    def loss(parameters: dict[str, jax.Array], tokens: jax.Array) -> jax.Array:
+        x = parameters["embedding"][tokens]
+        for w in parameters["layers"]:
+            x = x + jnp.tanh(jnp.tanh(x @ w) @ w.T)
+        logits = x @ parameters["embedding"].T
+        picked = jnp.take_along_axis(logits, tokens[:, None], 1)[:, 0]
+        return (jax.nn.logsumexp(logits, axis=1) - picked).mean()
+
+    module, target = prepared(loss), Target(platform="cuda", keeps_barriers=keeps_barriers)
+    with module.context, ir.Location.unknown():
+        found = FitSearch(Variants(module, target, 0), DEFAULT_MOVES).lowest()
+    chunked = {moves_of(one) for one in found}
+    counts = {moves for moves in chunked if "chunks=" in moves}
+    assert any("chunk" in moves for moves in chunked)
+    assert bool(counts) == keeps_barriers
 
 
 def test_moves_are_spelled_as_words() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -180,6 +181,18 @@ def test_where_the_program_as_it_is_takes_least_it_says_so() -> None:
     found = complaint(HALF, attempt(8 * MIB), attempt(9 * MIB, candidate=Candidate(0, 0)))
     assert found is not None
     assert "least that was reached is 8.00 MiB.\n  Nothing is recomputed: no recomp" in found.text
+
+
+def test_what_is_not_used_since_it_saves_too_little_says_so() -> None:
+    dear = attempt(8 * MIB - 4096, "only-scans", Candidate(0, 0))
+    dear = replace(dear, record=replace(dear.record, estimate=Estimate(Candidate(0, 0), 1, 1.0)))
+    found = complaint(HALF, attempt(8 * MIB, "only-scans"), dear)
+    assert found is not None
+    assert "Nothing is recomputed: that saves less than a tenth of what was to be" in found.text
+    cheap = replace(dear, record=replace(dear.record, estimate=Estimate(Candidate(0, 0), 1, 0.0)))
+    found = complaint(HALF, attempt(8 * MIB), cheap)
+    assert found is not None
+    assert "Nothing is recomputed" not in found.text, "what costs no time is used"
 
 
 def test_a_share_needs_two_compiles() -> None:
