@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from support import RunPython
-from support.meshes import each_kind_of_axes, mesh_of
+from support.devices.meshes import each_kind_of_axes, mesh_of
 
 import hloom
 from hloom import targets

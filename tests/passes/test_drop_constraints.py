@@ -11,7 +11,7 @@ import pytest
 from jax.extend.mlir import ir
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from support.meshes import each_kind_of_axes, mesh_of
+from support.devices.meshes import each_kind_of_axes, mesh_of
 from support.programs import PROGRAMS
 
 import hloom

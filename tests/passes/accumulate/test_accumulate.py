@@ -13,6 +13,7 @@ import optax
 import pytest
 from jax.extend.mlir import ir
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from support.devices.meshes import each_kind_of_axes, mesh_of
 from support.flows.runs import lowered
 from support.flows.steps import (
     STEPS,
@@ -25,7 +26,6 @@ from support.flows.steps import (
     mlp_with_targets,
     normal,
 )
-from support.meshes import each_kind_of_axes, mesh_of
 from support.programs.libraries import (
     LIBRARY_PROGRAMS,
     equinox_mlp,

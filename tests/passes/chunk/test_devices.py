@@ -12,7 +12,7 @@ import pytest
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from support.chunk_runs import assert_same, run
-from support.meshes import mesh_of
+from support.devices.meshes import mesh_of
 
 DEVICES, WIDTH, WORDS = 4, 4, 256
 

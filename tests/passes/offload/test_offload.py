@@ -12,8 +12,8 @@ import pytest
 from jax.extend.mlir import ir
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
+from support.devices.meshes import mesh_of
 from support.flows.runs import compiled
-from support.meshes import mesh_of
 from support.programs import PROGRAMS
 from support.scan_programs import SCANS
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
+from support.devices.meshes import mesh_of
 from support.losses import LOSSES, SMALL, HeadSize, lowered
-from support.meshes import mesh_of
 
 from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import Pipeline

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from jax.extend.mlir import ir
-from support.meshes import each_kind_of_axes, mesh_of
+from support.devices.meshes import each_kind_of_axes, mesh_of
 from support.programs import PROGRAMS, normal
 from support.random_programs import Step, interpreter_agrees, programs
 from support.remat_runs import assert_same, count, plain, transformed

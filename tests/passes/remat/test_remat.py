@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.meshes import each_kind_of_axes, mesh_of
+from support.devices.meshes import each_kind_of_axes, mesh_of
 from support.programs import PROGRAMS, normal, weights
 from support.remat_runs import SMALL, assert_same, count, plain, transformed
 

@@ -77,7 +77,7 @@ def test_memory_before_and_after_and_the_budget(report: Report, module: ModuleRe
 def test_unmodified_attempt_is_what_xla_measured_before(own_step: Path) -> None:
     first = own_step / "process-0" / "jit_scanned_step-0" / "attempt-1"
     first.mkdir()
-    (first / "plan-04-remat.json").write_text('{"blocks": [], "scans": []}', encoding="utf-8")
+    (first / "plan-05-remat.json").write_text('{"blocks": [], "scans": []}', encoding="utf-8")
     memory = gather(open_dump(own_step)).modules[0].memory
     assert memory.xla is not None
     assert memory.xla_before is not None
