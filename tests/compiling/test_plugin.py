@@ -247,8 +247,8 @@ print("after")
         "hloom.passes.framework.errors.SpecError: JAX_HLOOM='remta': unknown pass 'remta' "
         "(at character 1). "
         "Did you mean 'remat'? Passes: accumulate, accumulate-in-place, barriers, capture, chunk, "
-        "cse, fit, fold-transposes, free-constants, inline, offload, one-hot, ragged, remat, "
-        "split-loop, undo-checkpoint, uninitialized-stacks, unroll; or 'default', or 'off'. `hloom "
+        "cse, drop-constraints, fit, fold-transposes, free-constants, inline, offload, one-hot, "
+        "ragged, remat, split-loop, undo-checkpoint, uninitialized-stacks, unroll; or 'default', or 'off'. `hloom "
         "passes` lists them with their options.\n"
     ) in result.stderr
     assert "During handling" not in result.stderr

@@ -96,11 +96,11 @@ def module_dump(tmp_path: Path, ran: Execution) -> Path:
 
 def test_files_that_are_gone_or_short_are_missing(module_dump: Path) -> None:
     (module_dump / "xla" / "memory.json").unlink()
-    state = module_dump / "04-after-remat.mlir"
+    state = module_dump / "05-after-remat.mlir"
     size = state.stat().st_size
     os.truncate(state, 100)
     assert missing_texts(module_dump.parent.parent) == [
-        f"process-0/jit_scanned_step-0: 04-after-remat.mlir: the file has 100 bytes of {size}",
+        f"process-0/jit_scanned_step-0: 05-after-remat.mlir: the file has 100 bytes of {size}",
         "process-0/jit_scanned_step-0: xla/memory.json: the file is not there, but the manifest "
         "names it",
     ]

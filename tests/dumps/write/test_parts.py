@@ -51,12 +51,12 @@ def test_what_was_kept_and_is_gone_or_garbage_is_missing(
     files = {
         **live.files,
         "00-input.mlir": b"ML\xefR and then garbage",
-        "plan-04-remat.json": tmp_path / "gone.json",
+        "plan-05-remat.json": tmp_path / "gone.json",
     }
     broken = dataclasses.replace(ran, kept=dataclasses.replace(live, files=files))
     write_step(capture(tmp_path, [broken]))
     dump = open_dump(tmp_path)
-    assert [each.what for each in dump.missing][:2] == ["input", "plan-04-remat.json"]
+    assert [each.what for each in dump.missing][:2] == ["input", "plan-05-remat.json"]
     assert "No such file or directory" in dump.missing[1].why
     [module] = dump.modules
     assert module.input_file is None

@@ -164,8 +164,8 @@ def dump(module: Any, tmp_path: Path) -> Path:
         }
         for point in found.points
     )
-    (folder / "attempt-1" / "plan-04-remat.json").write_text(json.dumps(off))
-    (folder / "plan-04-remat.json").write_text(json.dumps(half))
+    (folder / "attempt-1" / "plan-05-remat.json").write_text(json.dumps(off))
+    (folder / "plan-05-remat.json").write_text(json.dumps(half))
     around_bytes = found.points[0].step_bytes - found.points[0].temp_bytes
     attempts = [
         {
@@ -222,11 +222,11 @@ DAMAGE: dict[str, tuple[str, str]] = {
     "no attempts": ("attempts.json", "[1, null, {}]"),
     "no number": ("attempts.json", '[{"temp_bytes": "x", "step_bytes": 3}]'),
     "negative": ("attempts.json", '[{"temp_bytes": -5, "step_bytes": 3}]'),
-    "plan without figures": ("attempt-1/plan-04-remat.json", "{}"),
-    "plan with others": ("attempt-1/plan-04-remat.json", '{"model_temp_bytes": [], "setting": 3}'),
-    "plan that is a list": ("attempt-1/plan-04-remat.json", "[]"),
+    "plan without figures": ("attempt-1/plan-05-remat.json", "{}"),
+    "plan with others": ("attempt-1/plan-05-remat.json", '{"model_temp_bytes": [], "setting": 3}'),
+    "plan that is a list": ("attempt-1/plan-05-remat.json", "[]"),
     "plan beyond all": (
-        "attempt-1/plan-04-remat.json",
+        "attempt-1/plan-05-remat.json",
         '{"model_temp_bytes": 1e400, "setting": null, "weighted_seconds": NaN}',
     ),
 }
@@ -252,7 +252,7 @@ def test_without_a_target_it_is_asked_for(run: Run, dump: Path) -> None:
 
 def test_without_its_input_a_dump_is_of_no_use(run: Run, dump: Path) -> None:
     # A dump that did not want the input has other states alone.
-    (dump / "00-input.mlir").rename(dump / "04-after-remat.mlir")
+    (dump / "00-input.mlir").rename(dump / "05-after-remat.mlir")
     status, _, err = run(dump)
     assert status == 1
     assert "has no 00-input.mlir, the module as it was: dump it again." in err

@@ -63,7 +63,7 @@ def folder(tmp_path: Path) -> Path:
     found.mkdir()
     write(found, "00-input.mlir", "module @jit_step {}\n")
     write(found, "manifest.json", {"hloom_dump": 2, "kind": "module", "module": "jit_step"})
-    write(found, "plan-04-remat.json", plan_json(1))
+    write(found, "plan-05-remat.json", plan_json(1))
     figures = {"argument_bytes": AROUND, "output_bytes": 0, "alias_bytes": 0}
     figures |= {"temp_bytes": 66 * MIB, "step_bytes": 66 * MIB + AROUND}
     write(found, "xla/memory.json", figures)
@@ -73,7 +73,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def tried(folder: Path) -> Path:
     """The folder with two attempts: the program as it is, and the plan that was used."""
-    write(folder, "attempt-1/plan-04-remat.json", plan_json(0))
+    write(folder, "attempt-1/plan-05-remat.json", plan_json(0))
     rows = [
         {"used": used, "temp_bytes": temp * MIB, "step_bytes": temp * MIB + AROUND}
         for used, temp in ((False, 110), (True, 66))
@@ -144,7 +144,7 @@ def test_without_xlas_figures_it_is_by_the_model(folder: Path) -> None:
     ],
 )
 def test_no_plan_for_a_budget_and_a_damaged_one_show_nothing(folder: Path, plan: Any) -> None:
-    write(folder, "plan-04-remat.json", plan)
+    write(folder, "plan-05-remat.json", plan)
     assert view(folder) is None
 
 
@@ -154,8 +154,8 @@ def test_no_plan_for_a_budget_and_a_damaged_one_show_nothing(folder: Path, plan:
         ("attempts.json", "{"),
         ("attempts.json", [None, 3, {}]),
         ("attempts.json", [{"used": True, "temp_bytes": 2**70, "step_bytes": 2**71}]),
-        ("attempt-1/plan-04-remat.json", "["),
-        ("attempt-1/plan-04-remat.json", {"model_temp_bytes": {}}),
+        ("attempt-1/plan-05-remat.json", "["),
+        ("attempt-1/plan-05-remat.json", {"model_temp_bytes": {}}),
     ],
 )
 def test_damaged_attempts_are_left_out(tried: Path, name: str, content: Any) -> None:
@@ -174,6 +174,6 @@ def test_the_page_has_the_section_and_a_link_to_it(tried: Path) -> None:
 
 
 def test_a_page_without_a_budget_has_no_such_section(folder: Path) -> None:
-    (folder / "plan-04-remat.json").unlink()
+    (folder / "plan-05-remat.json").unlink()
     html = write_page(gather(open_dump(folder)), folder / "report.html").read_text("utf-8")
     assert "-frontier" not in html
