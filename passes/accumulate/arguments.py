@@ -10,6 +10,7 @@ from hloom.passes.accumulate.refusal import BatchRefusedError
 from hloom.passes.analysis.dimension_flow.program import FlowProgram
 from hloom.passes.framework.errors import did_you_mean, echo
 from hloom.passes.framework.options import Axes
+from hloom.passes.ir import walk
 from hloom.passes.ir.locations import operation_name
 
 _SHOWN = 6
@@ -74,6 +75,24 @@ class ArgumentNames:
         listed = ", ".join(known[:_SHOWN]) + (", ..." if len(known) > _SHOWN else "")
         there = f" There are {listed}." if listed else ""
         return did_you_mean(name, {*known, *trees}) + there
+
+
+def data_arguments(program: FlowProgram) -> frozenset[ir.Value]:
+    """Arguments that look like data: neither donated, nor returned in their shape and type."""
+    root, values = program.root, program.values
+    attributes = walk.readable_attributes(root.block.owner.operation).get("arg_attrs")
+    described = [ir.DictAttr(each) for each in ir.ArrayAttr(attributes)] if attributes else []
+    donated = {
+        at
+        for at, each in enumerate(described)
+        if "tf.aliasing_output" in each or "jax.buffer_donor" in each
+    }
+    returned = {values[value].type for value in root.returned}
+    return frozenset(
+        values[value]
+        for at, value in enumerate(root.arguments)
+        if at not in donated and values[value].type not in returned
+    )
 
 
 def names_of(names: ArgumentNames, places: Sequence[tuple[ir.Value, int]]) -> str:

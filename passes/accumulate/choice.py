@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from hloom.passes.accumulate.arguments import ArgumentNames, names_of
+from hloom.passes.accumulate.arguments import ArgumentNames, data_arguments, names_of
 from hloom.passes.accumulate.gradients import has_gradients
 from hloom.passes.accumulate.refusal import BatchRefusedError, why_not
 from hloom.passes.accumulate.trial import CutTrial, tried
@@ -27,7 +26,7 @@ LEAST_SHARE = 0.05
 """A dimension that fewer of the products' FLOPs have is none to try."""
 
 MOST_PHASES = 16
-"""What takes more loops is refused without saying how many; batch norm takes four or five."""
+"""What takes more loops is none to cut; a batch norm takes four or five."""
 
 
 class NoStepError(Exception):
@@ -73,6 +72,7 @@ class _Search:
         dimensions: Sequence[Dimension],
     ) -> None:
         self._trials: list[CutTrial] = []
+        self._deep: list[tuple[Seed, ...]] = []
         self._is_named = False
         self._program = program
         self._phases = phases
@@ -112,11 +112,11 @@ class _Search:
 
     def refusal(self) -> BatchRefusedError:
         """Why nothing was found."""
-        if not self._trials:
+        if not self._trials and not self._deep:
             return BatchRefusedError(
                 "its arguments have no dimension that many of its products share"
             )
-        best = min(self._trials, key=lambda trial: trial.likeness)
+        best = self._nearest()
         names = ArgumentNames(self._program)
         places = [(seed.value, seed.layout.axis) for seed in best.flow.seeds]
         where = f"{names_of(names, places)}, {best.flow.size} elements"
@@ -127,12 +127,30 @@ class _Search:
             f"it has no batch that can be cut; of what is nearest, {where}: {reason}"
         )
 
+    def _nearest(self) -> CutTrial:
+        """What to tell about: a dimension of data alone, its first axis; else what is likest."""
+        data = data_arguments(self._program)
+
+        def is_data(seeds: Iterable[Seed]) -> bool:
+            return all(seed.value in data for seed in seeds)
+
+        deep = [seeds for seeds in self._deep if is_data(seeds)]
+        deep = deep or ([] if self._trials else self._deep)
+        for seeds in sorted(deep, key=_first_axis)[:1]:
+            self._trials.append(tried(self._program, seeds, self._signatures, None))
+        found = [trial for trial in self._trials if is_data(trial.flow.seeds)]
+        if not found:
+            return min(self._trials, key=lambda trial: trial.likeness)
+        return min(found, key=lambda trial: (_first_axis(trial.flow.seeds), trial.likeness))
+
     def _try(self, seeds: tuple[Seed, ...]) -> _Cut | None:
-        with contextlib.suppress(TooManyPhasesError):
+        try:
             trial = tried(self._program, seeds, self._signatures, MOST_PHASES)
-            self._trials.append(trial)
-            return _Cut(seeds, trial)
-        return None
+        except TooManyPhasesError:
+            self._deep.append(seeds)
+            return None
+        self._trials.append(trial)
+        return _Cut(seeds, trial)
 
     def _allows(self, trial: CutTrial) -> bool:
         wanted = trial.sums_gradients or self._is_named
@@ -170,6 +188,10 @@ class _Search:
             first = names_of(names, [(seeds[0].value, seeds[0].layout.axis)])
             raise BatchRefusedError(f"{first} and {names_of(names, [place])} are not of one length")
         return found
+
+
+def _first_axis(seeds: Iterable[Seed]) -> int:
+    return min(seed.layout.axis for seed in seeds)
 
 
 def _seeds(dimension: Dimension) -> tuple[Seed, ...]:

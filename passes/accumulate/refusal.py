@@ -5,6 +5,7 @@ from __future__ import annotations
 from hloom.passes.accumulate.trial import CutTrial
 from hloom.passes.analysis.dimension_flow.program import FlowNode, FlowProgram
 from hloom.passes.analysis.dimension_flow.result import PhaseEnd, site
+from hloom.passes.ir.op_facts import FlowRule
 
 MOST_WHOLE = 0.05
 """The share of the products that may be done once, on whole data: a model's position encodings,
@@ -78,7 +79,15 @@ def _done_at_once(program: FlowProgram, product: FlowNode, trial: CutTrial) -> s
     finished = trial.flow.fits.get(product.number)
     if finished is None:
         return f"{site(product.op)} does not depend on them"
-    return f"{site(product.op)} needs all of them"
+    culprit = trial.flow.culprits.get(product.number)
+    if culprit is None:
+        return f"{site(product.op)} needs all of them"
+    if product.rule is FlowRule.MANUAL:
+        return (
+            f"{site(culprit)} reads the whole of a sum inside of jax.shard_map, where there are no "
+            "loops: return the gradients from it, and update the parameters after it"
+        )
+    return f"{site(product.op)} needs all of them; inside it {site(culprit)} does"
 
 
 def _innermost(node: FlowNode) -> FlowNode:

@@ -170,6 +170,8 @@ class DimensionFlow:
       exits: values that loops make and that are finished; what is given can be made before.
       crossings: values that later phases need chunks of again.
       share: the share of the FLOPs of all matrix products that are in loops.
+      culprits: by number operations with code in them that read values whole, and the operation in
+        there that does.
       sharded: over how many devices axes are sharded that are cut in one piece, so that chunks
         would move between devices; 1 where none would. Seeds in so many parts avoid that.
     """
@@ -183,6 +185,7 @@ class DimensionFlow:
     sources: tuple[RequiredCut, ...]
     exits: tuple[FlowExit, ...]
     crossings: tuple[PhaseCrossing, ...]
+    culprits: Mapping[int, ir.Operation]
     sharded: int
 
     @property

@@ -128,6 +128,11 @@ class _Reader:
             begins,
             self._exits(),
             self._crossings(),
+            {
+                finish.reader.number: finish.culprit.op
+                for finish in self._walker.needs.finishes
+                if finish.culprit is not None
+            },
             self._sharded(),
         )
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax.extend.mlir import ir
 from support.flows.runs import lowered
@@ -102,6 +103,42 @@ def test_a_statistic_of_the_batch_is_named() -> None:
     assert "5 loops over the microbatches, and phases=1 allows one: subtract" in said
     assert line_of(batch_norm, "x.mean(0)) * jax.lax.rsqrt") in said
     assert chosen(step.step, *step.arguments, phases=5) == "axis 0 of x"
+
+
+def test_the_batch_is_named_where_it_takes_the_most_loops() -> None:
+    """A width takes fewer; but it is the parameters', which are returned, and not the data's."""
+
+    def step(weights: Any, x: Any) -> Any:
+        def loss(weights: Any) -> Any:
+            h = x
+            for leaf in weights:
+                h = h @ leaf
+                h = jnp.tanh((h - h.mean(0)) * jax.lax.rsqrt(h.var(0) + 1e-3))
+            return (h**2).mean()
+
+        gradients = jax.grad(loss)(weights)
+        return [leaf - 0.1 * each for leaf, each in zip(weights, gradients, strict=True)]
+
+    said = refusal(step, mlp_weights(6, 8, 5, 8, 7, 3), normal(BATCH, 6))
+    assert re.search(r"axis 0 of x, 4 elements: it takes (1[7-9]|2\d) loops", said)
+    assert line_of(step, "h = jnp.tanh") in said
+
+
+def test_an_update_inside_of_shard_map_is_named() -> None:
+    mesh = jax.sharding.Mesh(np.asarray(jax.devices()[:2]), ("d",))
+    rows, everywhere = jax.sharding.PartitionSpec("d"), jax.sharding.PartitionSpec()
+
+    def step(weights: Any, x: Any) -> Any:
+        gradients = jax.grad(lambda weights: (mlp(weights, x) ** 2).mean())(weights)
+        gradients = jax.lax.pmean(gradients, "d")
+        return [leaf - 0.1 * each for leaf, each in zip(weights, gradients, strict=True)]
+
+    mapped = jax.shard_map(
+        step, mesh=mesh, in_specs=(everywhere, rows), out_specs=everywhere, check_vma=False
+    )
+    said = refusal(mapped, mlp_weights(6, 8, 3), normal(BATCH, 6))
+    assert re.search(r": subtract \(.*\) reads the whole of a sum inside of jax.shard_map", said)
+    assert line_of(step, "return [leaf - 0.1") in said
 
 
 def test_a_contrast_within_the_batch_is_named() -> None:
