@@ -21,7 +21,7 @@ from hloom.tools.opt.dry_run import dry_run
 MOVES = "recompute+undo-checkpoint+chunk+split-loop+accumulate"
 """All but `offload`, which the interpreter cannot run."""
 
-FIT, FIT_EVERY = "fit, all moves", 4
+FIT, FIT_EVERY = "fit, all moves", 16
 """The slow one, and of how many programs one goes through it."""
 
 SPECS: dict[str, Callable[[int], str]] = {
@@ -65,7 +65,8 @@ def _outcome(
     target = targets.load("cpu" if on_cpu else "h100_sxm")
     pipeline, rewritten = Pipeline.parse(spec), clone_module(module)
     try:
-        attempts = dry_run(pipeline, module, target).attempts
+        # Only a budget takes more than one plan.
+        attempts = dry_run(pipeline, module, target).attempts if name == FIT else ()
         result = pipeline.run(rewritten, target=target, attempts=attempts)
     except PassError as error:
         return "failed", str(error)
