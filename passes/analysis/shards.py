@@ -16,7 +16,12 @@ from jax.extend.mlir import ir
 from hloom.passes.analysis.host_memory import uncounted_values
 from hloom.passes.analysis.loops.counted import defining_op
 from hloom.passes.analysis.memory_model.memory_rules import PACKED, MemoryRules
-from hloom.passes.analysis.shardings.propagation import Placed, Propagated, meshes_of, propagate
+from hloom.passes.analysis.shardings.propagation import (
+    PlacedValue,
+    Propagated,
+    meshes_of,
+    propagate,
+)
 from hloom.passes.ir import walk
 from hloom.passes.ir.mesh import axis_parts
 from hloom.passes.ir.types import tensor_bytes
@@ -118,7 +123,7 @@ def _values(module: ir.Module) -> Iterator[ir.Value]:
                 yield from block.arguments
 
 
-def _counts(placed: Placed, propagated: Propagated) -> dict[int, int]:
+def _counts(placed: PlacedValue, propagated: Propagated) -> dict[int, int]:
     """By axis of a value that is sharded the number of its parts."""
     type_ = placed.value.type
     if placed.sharding is None or not isinstance(type_, ir.RankedTensorType):

@@ -16,7 +16,7 @@ from jax.extend.mlir.dialects import sdy
 from hloom.passes.analysis.loops.counted import defining_op
 from hloom.passes.analysis.sharding_constraints import CONSTRAINT
 from hloom.passes.analysis.shardings.propagation import (
-    Placed,
+    PlacedValue,
     Propagated,
     propagate,
     returned_shardings,
@@ -128,7 +128,7 @@ class _Placements:
     def __init__(self, propagated: Propagated, dropped: Collection[ir.Value]) -> None:
         self._propagated = propagated
         self._dropped = dropped
-        self._by_value: dict[ir.Value, list[Placed]] = {}
+        self._by_value: dict[ir.Value, list[PlacedValue]] = {}
         for placed in propagated.placed:
             self._by_value.setdefault(placed.value, []).append(placed)
 
@@ -165,11 +165,11 @@ class _Placements:
         found = self._by_value.get(self._behind(value), ())
         return {axis for placed in found for axes in self._axes(placed) for axis in axes}
 
-    def _is_at(self, placed: Placed, wanted: sdy.TensorShardingAttr) -> bool:
+    def _is_at(self, placed: PlacedValue, wanted: sdy.TensorShardingAttr) -> bool:
         axes = self._axes(placed)
         closed = [sdy.DimensionShardingAttr(each).is_closed for each in wanted.dimension_shardings]
         for here, there, is_closed in zip(
-            axes, self._axes(Placed(placed.value, wanted)), closed, strict=True
+            axes, self._axes(PlacedValue(placed.value, wanted)), closed, strict=True
         ):
             if (here if is_closed else here[: len(there)]) != there:
                 return False
@@ -178,7 +178,7 @@ class _Placements:
         same_mesh = placed.sharding.mesh_or_ref == wanted.mesh_or_ref
         return same_mesh and not len(placed.sharding.unreduced_axes)
 
-    def _axes(self, placed: Placed) -> list[tuple[str, ...]]:
+    def _axes(self, placed: PlacedValue) -> list[tuple[str, ...]]:
         """By dimension the axes of the mesh that split it, those of one device left out."""
         if placed.sharding is None:
             return [()] * ir.RankedTensorType(placed.value.type).rank

@@ -21,7 +21,7 @@ constants and put operations in."""
 
 
 @dataclass(frozen=True)
-class Placed:
+class PlacedValue:
     """Where a value is placed.
 
     Attributes:
@@ -61,7 +61,7 @@ class Propagated:
       meshes: by symbol name the sizes of a mesh's axes.
     """
 
-    placed: tuple[Placed, ...]
+    placed: tuple[PlacedValue, ...]
     returned: tuple[str | None, ...]
     meshes: dict[str, dict[str, int]]
 
@@ -118,7 +118,7 @@ def propagate(
                 _as_reshape(op)
         add_rules(clone)
         PassManager.parse("builtin.module(sdy-propagation-pipeline)").run(clone.operation)
-        placed: list[Placed] = []
+        placed: list[PlacedValue] = []
         for op in walk.operations(clone.operation):
             if _NUMBER in op.attributes:
                 original = originals[ir.IntegerAttr(op.attributes[_NUMBER]).value]
@@ -127,7 +127,7 @@ def propagate(
             # Shardy puts a reshard in its place.
             if op.name == CONSTRAINT and op.results[0] not in without:
                 sharding = sdy.TensorShardingAttr(op.attributes["sharding"])
-                placed.append(Placed(op.results[0], sharding))
+                placed.append(PlacedValue(op.results[0], sharding))
         return Propagated(tuple(placed), returned_shardings(clone), meshes_of(clone))
 
 
@@ -148,7 +148,7 @@ def _as_reshape(broadcast: ir.Operation) -> None:
     broadcast.erase()
 
 
-def _placed(op: ir.Operation, propagated: ir.Operation) -> Iterator[Placed]:
+def _placed(op: ir.Operation, propagated: ir.Operation) -> Iterator[PlacedValue]:
     """An operation's results and its regions' arguments."""
     attributes = walk.readable_attributes(propagated)
     if op.name == "func.func":
@@ -166,24 +166,24 @@ def _placed(op: ir.Operation, propagated: ir.Operation) -> Iterator[Placed]:
                 yield from _each(region.blocks[0].arguments, sharding)
 
 
-def _arguments(function: ir.Operation, attributes: ir.Attribute | None) -> Iterator[Placed]:
+def _arguments(function: ir.Operation, attributes: ir.Attribute | None) -> Iterator[PlacedValue]:
     if not function.regions[0].blocks:
         return
     arguments = function.regions[0].blocks[0].arguments
     if attributes is None:
-        yield from map(Placed, arguments)
+        yield from map(PlacedValue, arguments)
         return
     for argument, one in zip(arguments, map(ir.DictAttr, ir.ArrayAttr(attributes)), strict=True):
         given = "sdy.sharding" in one
-        yield Placed(argument, sdy.TensorShardingAttr(one["sdy.sharding"]) if given else None)
+        yield PlacedValue(argument, sdy.TensorShardingAttr(one["sdy.sharding"]) if given else None)
 
 
 def _each(
     values: Iterable[ir.Value], shardings: ir.Attribute | None, manual: frozenset[str] = frozenset()
-) -> Iterator[Placed]:
+) -> Iterator[PlacedValue]:
     if shardings is None:
-        yield from map(Placed, values)
+        yield from map(PlacedValue, values)
         return
     per_value = sdy.TensorShardingPerValueAttr(shardings).shardings
     for value, sharding in zip(values, per_value, strict=True):
-        yield Placed(value, sdy.TensorShardingAttr(sharding), manual)
+        yield PlacedValue(value, sdy.TensorShardingAttr(sharding), manual)

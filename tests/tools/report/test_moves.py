@@ -123,7 +123,7 @@ def test_the_attempt_without_any_move_is_the_program_as_it_was(
     assert module.memory.xla_before.temp_bytes == record.temp_bytes_before
     # One that recomputes nothing and has moves is not.
     edited = Path(shutil.copytree(folder, tmp_path / folder.name))
-    file = edited / "attempt-1" / "plan-04-fit.json"
+    file = edited / "attempt-1" / "plan-05-fit.json"
     plan = json.loads(file.read_text()) | {"moves": [entry("chunk", 9, 3)]}
     file.write_text(json.dumps(plan))
     assert gather(open_dump(edited)).modules[0].memory.xla_before is None
