@@ -248,8 +248,8 @@ print("after")
         "(at character 1). "
         "Did you mean 'remat'? Passes: accumulate, accumulate-in-place, barriers, capture, chunk, "
         "cse, drop-constraints, fit, fold-transposes, free-constants, inline, offload, one-hot, "
-        "ragged, remat, split-loop, undo-checkpoint, uninitialized-stacks, unroll; or 'default', or "
-        "'off'. `hloom passes` lists them with their options.\n"
+        "ragged, remat, split-loop, undo-checkpoint, uninitialized-stacks, unroll; or 'default', "
+        "or 'off'. `hloom passes` lists them with their options.\n"
     ) in result.stderr
     assert "During handling" not in result.stderr
 
