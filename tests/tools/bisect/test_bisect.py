@@ -208,7 +208,7 @@ def test_a_wrong_clone_in_a_straight_line_is_found(
     status, text = bisect(capfd, straight)
     assert status == 1, text
     assert re.search(r"Decision \d+ of \d+: \S*/tanh \(.*test_bisect\.py:\d+\) is computed", text)
-    assert re.search(r"--decision 04-remat/block-\d+/window-\d+/clone-\d+", text)
+    assert re.search(r"--decision 05-remat/block-\d+/window-\d+/clone-\d+", text)
     compiles = int(re.search(r"(\d+) compiles", text)[1])  # type: ignore[index]
     decisions = int(re.search(r"Decision \d+ of (\d+)", text)[1])  # type: ignore[index]
     # Without any, with all, half the passes three times at most, halves, and one by itself.
@@ -250,9 +250,9 @@ def test_a_decision_that_raises_the_peak_is_found(
 
 
 def test_a_decision_by_an_unknown_name(scanned: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    status, text = bisect(capfd, scanned, "--decision", "04-remat/scan-0/pair-0/clone-999")
+    status, text = bisect(capfd, scanned, "--decision", "05-remat/scan-0/pair-0/clone-999")
     assert status == 1
-    assert "--decision 04-remat/scan-0/pair-0/clone-999: 'remat' has " in text
+    assert "--decision 05-remat/scan-0/pair-0/clone-999: 'remat' has " in text
     assert "none of that name. Did you mean" in text
 
 

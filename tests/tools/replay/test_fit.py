@@ -67,7 +67,7 @@ def test_a_wrong_clone_is_found(
     assert status == 1, text
     assert "It is 'fit': result" in text
     assert re.search(r"Decision \d+ of \d+: \S*/sub \(.*fit_dump\.py:\d+\) of a scan is", text)
-    assert re.search(r"--decision 04-fit/remat/scan-\d+", text), text
+    assert re.search(r"--decision 05-fit/remat/scan-\d+", text), text
 
 
 def test_a_wrong_move_is_found(
@@ -91,7 +91,7 @@ def test_a_wrong_move_is_found(
     status, text = ran(capfd, "bisect", fit_dump[0])
     assert status == 1, text
     assert "It is 'fit': result" in text
-    assert "--decision 04-fit/chunk/region-0" in text
+    assert "--decision 05-fit/chunk/region-0" in text
 
 
 def _negated(value: ir.Value) -> ir.Value:
