@@ -105,7 +105,7 @@ def decide(
     held = cheapest(one.estimate for one in tried if one.real_bytes <= limit_bytes)
     chosen = None
     if held is not None or len(attempts) < aimed(compiles):
-        for fits in _aims(limit_bytes, tried, compiles):
+        for fits in _aims(limit_bytes, attempts, compiles):
             search.within(fits.aim_bytes, fits, tried)
             chosen = _cheapest(search.estimates.values(), fits, tried)
             if chosen is not None:
@@ -136,18 +136,20 @@ def decide(
     return Choice(chosen, int(corrected_bytes(chosen, tried)), tuple(search.estimates.values()))
 
 
-def _aims(limit_bytes: int, tried: Sequence[Measurement], compiles: int) -> list[_Fits]:
+def _aims(limit_bytes: int, attempts: Sequence[Attempt[RematRecord]], compiles: int) -> list[_Fits]:
     """What the next plan aims at; the second where nothing is expected to hold the first.
 
-    After a plan that was corrected and misses all the same, lower by what it missed. Once the
+    After a corrected plan that was predicted to hold and misses, lower by what it missed. Once the
     attempts that aim at the budget are spent, halfway from what holds to the budget.
     """
+    tried = measured(attempts)
     plain = _Fits(limit_bytes, tried)
     held = [one.real_bytes for one in tried if one.real_bytes <= limit_bytes]
     if held and len(tried) >= aimed(compiles):
         return [_Fits(limit_bytes, tried, (max(held) / limit_bytes + 1) / 2)]
-    if len(tried) > 1 and tried[-1].real_bytes > limit_bytes:
-        return [_Fits(limit_bytes, tried, limit_bytes / tried[-1].real_bytes), plain]
+    predicted = attempts[-1].record.prediction if len(attempts) > 1 else None
+    if predicted is not None and predicted.temp_bytes <= limit_bytes < attempts[-1].temp_bytes:
+        return [_Fits(limit_bytes, tried, limit_bytes / attempts[-1].temp_bytes), plain]
     return [plain]
 
 
