@@ -52,6 +52,9 @@ _RAISED = "which take more memory than one by the model"
 _MODEL_ERROR = 1.1
 """The factor by which the model may be off."""
 
+_LEAST_TOLD = 2**20
+"""Bytes below which nobody has to know."""
+
 
 @dataclass(frozen=True)
 class AccumulatePlan:
@@ -189,7 +192,8 @@ class MicrobatchPlanner:
         if plan.loops.carried_bytes < before * _LITTLE:
             return None
         after = self._predicted(batch, plan.record.microbatches).temp_bytes
-        return (before, after) if after > before * _MODEL_ERROR else None
+        is_raised = after > max(before * _MODEL_ERROR, before + _LEAST_TOLD)
+        return (before, after) if is_raised else None
 
     def within(
         self, module: ir.Module, budget: Budget, attempts: Sequence[Attempt[AccumulateRecord]]
