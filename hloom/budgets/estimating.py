@@ -153,13 +153,36 @@ def frontier_of(
         except walk.NoEntryError as error:
             why = f"No budget can be held: {error}."
             return Frontier(module_name(module), target.name, (), 0.0, 0, 0, None, why)
-    if target.platform == "cpu" or not _has_random_loops(module):
-        return found
-    note = (
-        "It was lowered for a CPU, where random numbers are made in loops: what makes them again "
-        f"costs less on {target.name} than it says here. {found.note}"
+    caveat = "" if attempts else _caveat(module, target)
+    return dataclasses.replace(found, note=f"{caveat} {found.note}".strip())
+
+
+def _caveat(module: ir.Module, target: Target) -> str:
+    """What makes the model's figures of a program wrong on a target; empty where nothing known."""
+    if target.platform != "cpu":
+        if not _has_random_loops(module):
+            return ""
+        return (
+            "It was lowered for a CPU, where random numbers are made in loops: what makes them "
+            f"again costs less on {target.name} than it says here."
+        )
+    narrow = _narrow_float(module)
+    if narrow is None:
+        return ""
+    return (
+        f"XLA:CPU computes {narrow} in float32 and keeps most of it so: temporaries are up to "
+        "twice what it says here."
     )
-    return dataclasses.replace(found, note=note.strip())
+
+
+def _narrow_float(module: ir.Module) -> str | None:
+    """A floating-point type of 16 bits that values of a module have; None without one."""
+    for op in walk.operations(module.operation):
+        for result in op.results:
+            element = getattr(result.type, "element_type", None)
+            if isinstance(element, ir.BF16Type | ir.F16Type):
+                return "bfloat16" if isinstance(element, ir.BF16Type) else "float16"
+    return None
 
 
 def _has_random_loops(module: ir.Module) -> bool:

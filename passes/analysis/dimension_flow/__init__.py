@@ -31,7 +31,6 @@ finished, and where something has to be, all of it is read whole.
   they end, cuts, exits, values that later phases need again, and what each operation needs), in
   one pass over the program, the bodies of loops to a fixed point.
 - `dimensions.dimensions_of` finds all dimensions of a program in one pass, each with the axes of
-  arguments that it is in and its share of the matrix products.
-- `candidates.candidates` finds the flows of those that most products have; the first is the batch
-  of an ordinary training step.
+  arguments that it is in and its share of the matrix products; `accumulate/choice` finds the batch
+  among them.
 """

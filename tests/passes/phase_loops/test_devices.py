@@ -13,10 +13,9 @@ import pytest
 from jax.extend.mlir import ir
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from support.flows.cuts import best_cut
 from support.flows.runs import compiled, lowered
 
-from hloom.passes.analysis.dimension_flow.candidates import candidates
-from hloom.passes.analysis.dimension_flow.program import FlowProgram
 from hloom.passes.phase_loops.apply import apply_loops
 from hloom.passes.phase_loops.plan import LoopsPlan, plan_loops
 
@@ -55,7 +54,7 @@ def step(w: Any, x: Any, labels: Any) -> Any:
 
 
 def planned(module: ir.Module, chunks: int) -> LoopsPlan:
-    return plan_loops(candidates(FlowProgram.of(module))[0].flow, chunks)
+    return plan_loops(best_cut(module)[1], chunks)
 
 
 def placed(mesh: Mesh, *specs: P) -> list[Any]:

@@ -13,11 +13,10 @@ from jax import lax
 from jax.extend.mlir import ir
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from support.flows.cuts import best_cut
 from support.flows.runs import assert_chunks_agree, compiled, flow_of, lowered, results_of
 
-from hloom.passes.analysis.dimension_flow.candidates import candidates
 from hloom.passes.analysis.dimension_flow.flow import AxisLayout
-from hloom.passes.analysis.dimension_flow.program import FlowProgram
 
 DEVICES, ROWS, WIDTH = 2, 8, 4
 
@@ -116,11 +115,10 @@ def test_a_sharded_batch_is_cut_on_each_device(mesh: Mesh) -> None:
         jax.ShapeDtypeStruct(X.shape, X.dtype, sharding=rows),
     )
     module = lowered(jax.value_and_grad(loss), *arguments)
-    found = candidates(FlowProgram.of(module))[0]
-    assert found.dimension.size == ROWS
-    assert found.dimension.devices == DEVICES
-    assert [seed.layout for seed in found.flow.seeds] == [ON_EACH]
-    assert found.flow.sharded == 1
-    assert found.phases == 1
+    dimension, flow = best_cut(module)
+    assert (dimension.size, dimension.devices) == (ROWS, DEVICES)
+    assert [seed.layout for seed in flow.seeds] == [ON_EACH]
+    assert flow.sharded == 1
+    assert len(flow.phases) == 1
     assert flow_of(module, (1, 0)).sharded == DEVICES
-    assert_chunks_agree(module, found.flow, (W, X), evaluate=compiled)
+    assert_chunks_agree(module, flow, (W, X), evaluate=compiled)

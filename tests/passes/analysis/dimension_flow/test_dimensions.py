@@ -1,4 +1,4 @@
-"""All dimensions of a program in one pass, and the candidates among them."""
+"""All dimensions of a program in one pass."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from jax.extend.mlir import ir
 from support.flows.runs import lowered
 
 from hloom.passes.analysis.dimension_flow.atoms import Atoms
-from hloom.passes.analysis.dimension_flow.candidates import candidates
 from hloom.passes.analysis.dimension_flow.dimensions import Dimension, dimensions_of
 from hloom.passes.analysis.dimension_flow.program import FlowProgram
 from hloom.passes.analysis.dimension_flow.rules.movement import common_factors
@@ -112,41 +111,6 @@ def test_work_in_a_loop_counts_as_often_as_it_runs() -> None:
     shares = {each.size: each.share for each in found}
     assert shares[4] == pytest.approx(loop / (loop + once))
     assert shares[5] == pytest.approx(once / (loop + once))
-
-
-def test_what_most_products_do_not_have_is_no_candidate() -> None:
-    def program(x: Any, y: Any, w: Any, v: Any) -> Any:
-        return x @ w, y @ v
-
-    arguments = zeros(9, 8), zeros(3, 2), zeros(8, 8), zeros(2, 2)
-    sizes = {
-        each.dimension.size for each in candidates(FlowProgram.of(lowered(program, *arguments)))
-    }
-    assert sizes == {8, 9}
-
-
-def test_too_many_phases_are_not_followed() -> None:
-    def program(x: Any) -> Any:
-        for _ in range(5):
-            x = jnp.tanh(x @ x.T @ x - x.sum(0))
-        return x
-
-    found = FlowProgram.of(lowered(program, zeros(4, 3)))
-    all_ = [each.phases for each in candidates(found)]
-    few = [each.phases for each in candidates(found, most_phases=3)]
-    assert min(all_) > 3
-    assert few == all_, "where all take more, they are shown"
-
-
-def test_a_dimension_of_many_phases_is_none_beside_one_of_few() -> None:
-    def program(x: Any, y: Any) -> Any:
-        for _ in range(5):
-            x = jnp.tanh(x @ x.T @ x - x.sum(0))
-        return x, (y @ y.T).sum()
-
-    found = FlowProgram.of(lowered(program, zeros(4, 3), zeros(50, 40)))
-    sizes = {each.dimension.size for each in candidates(found, least_share=0.0, most_phases=2)}
-    assert sizes == {40, 50}
 
 
 def test_atoms_are_divided_once() -> None:
