@@ -123,9 +123,10 @@ def propagate(
         for op in walk.operations(clone.operation):
             if _NUMBER in op.attributes:
                 original = originals[ir.IntegerAttr(op.attributes[_NUMBER]).value]
-                placed += _placed(original, op)
+                # Shardy puts a reshard in the place of a constraint.
+                if original.name != CONSTRAINT:
+                    placed += _placed(original, op)
         for op in originals:
-            # Shardy puts a reshard in its place.
             if op.name == CONSTRAINT and op.results[0] not in without:
                 sharding = sdy.TensorShardingAttr(op.attributes["sharding"])
                 placed.append(PlacedValue(op.results[0], sharding))
