@@ -187,5 +187,6 @@ def _each(
         yield from map(PlacedValue, values)
         return
     per_value = sdy.TensorShardingPerValueAttr(shardings).shardings
-    for value, sharding in zip(values, per_value, strict=True):
+    # A callback without results has one all the same: where it runs.
+    for value, sharding in zip(values, per_value, strict=False):
         yield PlacedValue(value, sdy.TensorShardingAttr(sharding), manual)
