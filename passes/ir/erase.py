@@ -7,7 +7,7 @@ checks before: a rewrite that goes wrong is an error in words.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterable, Iterator
 
 from jax.extend.mlir import ir
 
@@ -28,26 +28,61 @@ def erase(*ops: ir.Operation) -> None:
     if len(ops) == 1 and not any(True for _ in _reads_from(ops[0])):
         ops[0].erase()
         return
-    group = {walk.key(op): op for op in ops}
-    waiting = list(group.values())
-    order: dict[object, ir.Operation] = {}
+    group = _Group(ops)
+    waiting = list(group.keys)
+    order: dict[Hashable, None] = {}
     """Each behind all that read it."""
-    opened: set[object] = set()
+    opened: set[Hashable] = set()
     while waiting:
-        op = waiting[-1]
-        key = walk.key(op)
+        key = waiting[-1]
         if key in order:
             waiting.pop()
             continue
-        readers = {} if key in opened else _readers(op, group)
+        readers = () if key in opened else _readers(group.keys[key], group)
         opened.add(key)
-        left = [reader for at, reader in readers.items() if at not in order]
+        left = [reader for reader in readers if reader not in order]
         if left:
             waiting += left
         else:
-            order[key] = waiting.pop()
-    for op in order.values():
-        op.erase()
+            order[waiting.pop()] = None
+    for key in order:
+        group.keys[key].erase()
+
+
+class _Group:
+    """Operations that are erased together.
+
+    Attributes:
+      keys: each by a key, one without results by its number: `walk.key` would hash its operands,
+        once for each of them.
+    """
+
+    def __init__(self, ops: Iterable[ir.Operation]) -> None:
+        self.keys: dict[Hashable, ir.Operation] = {}
+        self._without_results: list[ir.Operation] = []
+        for op in ops:
+            if self._key(op) is None:
+                self._without_results.append(op)
+                self.keys[len(self._without_results)] = op
+            elif self._key(op) not in self.keys:
+                self.keys[self._key(op)] = op
+
+    def key_around(self, op: ir.Operation) -> Hashable | None:
+        """The key of the operation of the group that another one is or is in."""
+        current: ir.Operation | None = op
+        while current is not None:
+            key = self._key(current)
+            if key in self.keys:
+                return key
+            current = None if current.parent is None else current.parent.operation
+        return None
+
+    def _key(self, op: ir.Operation) -> Hashable | None:
+        """The key that an operation has in the group; None of one without results outside of it."""
+        if len(op.results):
+            return walk.key(op)
+        found = (number for number, each in enumerate(self._without_results, 1) if each == op)
+        return next(found, None)
 
 
 def erase_argument(block: ir.Block, number: int) -> None:
@@ -58,14 +93,15 @@ def erase_argument(block: ir.Block, number: int) -> None:
     block.erase_argument(number)
 
 
-def _readers(op: ir.Operation, group: dict[object, ir.Operation]) -> dict[object, ir.Operation]:
-    """The operations of a group that read the results of one. Raises StillReadError for others."""
-    found: dict[object, ir.Operation] = {}
+def _readers(op: ir.Operation, group: _Group) -> dict[Hashable, None]:
+    """The keys of a group's operations that read the results of one. Raises StillReadError for
+    others."""
+    found: dict[Hashable, None] = {}
     for use in _reads_from(op):
-        reader = _in_group(use.owner.operation, group)
+        reader = group.key_around(use.owner.operation)
         if reader is None:
             raise _still_read(_described(op), use)
-        found[walk.key(reader)] = reader
+        found[reader] = None
     return found
 
 
@@ -97,17 +133,6 @@ def _is_inside(op: ir.Operation, outer: ir.Operation) -> bool:
             return True
         parent = parent.operation.parent
     return False
-
-
-def _in_group(op: ir.Operation, group: dict[object, ir.Operation]) -> ir.Operation | None:
-    """The operation of a group that is another one or holds it."""
-    current: ir.Operation | None = op
-    while current is not None:
-        found = group.get(walk.key(current))
-        if found is not None:
-            return found
-        current = None if current.parent is None else current.parent.operation
-    return None
 
 
 def _still_read(what: str, use: ir.OpOperand) -> StillReadError:

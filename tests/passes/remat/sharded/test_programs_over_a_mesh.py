@@ -84,4 +84,6 @@ def test_the_loss_and_the_gradients_are_the_same(kind: str) -> None:
     )
     wanted, got = (compiled(kind, spec)(*arguments) for spec in ("off", FLOOR))
     for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
-        np.testing.assert_allclose(one, other, rtol=2e-2, atol=2e-5)
+        # XLA:CPU rounds to bfloat16 in other places where a sharding constraint is gone: by up to
+        # 1.8 % of the largest element, also where nothing is recomputed.
+        np.testing.assert_allclose(one, other, atol=2.5e-2 * np.abs(other).max(), rtol=0)
