@@ -13,6 +13,7 @@ from hloom.passes.framework.feedback import Attempt
 from hloom.passes.framework.options import Budget
 from hloom.passes.remat.budget.price_grid import Candidate
 from hloom.passes.remat.budget.search import cheapest, corrected_bytes
+from hloom.passes.remat.obstacle import RematObstacle
 from hloom.passes.remat.record import Estimate, Measurement, RematRecord, measured
 
 _CAUTION = (0.99, 0.99, 0.97)
@@ -192,6 +193,8 @@ def is_worthwhile(
     attempts: Sequence[Attempt[RematRecord]], limit_bytes: int, compiles: int
 ) -> bool:
     """Whether one more compile may hold the budget, or hold it at less added time."""
+    if attempts[0].record.obstacle is RematObstacle.HELPER:
+        return False
     fitting = [attempt for attempt in attempts if attempt.temp_bytes <= limit_bytes]
     if not fitting:
         return True

@@ -31,7 +31,7 @@ UNEVEN = "accumulate{microbatches=3 phases=16}"
 
 FIT = "fit{budget=min moves=recompute+accumulate min_bytes=0}"
 
-SPECS = ["accumulate{budget=80%}", "accumulate{budget=min}", FIT, "chunk{min_bytes=1 chunks=3}"]
+SPECS = ["accumulate{budget=90%}", "accumulate{budget=min}", FIT, "chunk{min_bytes=1 chunks=3}"]
 
 ONE_LOOP = {name: make for name, make in WHOLE_CODE.items() if make().phases == 1}
 

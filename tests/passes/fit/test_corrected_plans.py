@@ -130,16 +130,17 @@ def no_plan_is_dearer(share: float, factor: float, moves: float) -> None:
         _, made = attempts(step, step.planner(module, TARGET), module, xla)
         for number, attempt in enumerate(made):
             alone, record = only(module, made[:number]).record, attempt.record
-            MADE["alone" if record.estimate == alone.estimate else "with moves"] += 1
+            MADE["with moves"] += record.estimate != alone.estimate
             assert alone.prediction is not None
             assert record.prediction is not None
             if alone.prediction.temp_bytes <= record.prediction.temp_bytes:
+                MADE["compared"] += 1
                 assert record.seconds <= alone.seconds * (1 + 1e-6) + 1e-9
 
 
 def test_no_plan_is_dearer_than_recomputation_alone() -> None:
     no_plan_is_dearer()
-    assert min(MADE["alone"], MADE["with moves"]) >= 1, MADE
+    assert min(MADE["compared"], MADE["with moves"]) >= 1, MADE
 
 
 def test_recomputation_alone_is_measured_by_what_speaks_for_moves() -> None:
