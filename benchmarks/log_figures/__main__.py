@@ -32,7 +32,7 @@ from typing import Any
 import jax
 
 import hloom
-from benchmarks.common.tables import Report, heading, table, update_report
+from benchmarks.common.tables import RESULTS, Report, heading, table, update_report
 from benchmarks.log_figures.common import Program
 from benchmarks.log_figures.programs import PROGRAMS
 from hloom.units import sizes
@@ -44,6 +44,9 @@ SPECS = (
     "accumulate{microbatches=4}",
     "chunk{min_bytes=256KiB}",
 )
+
+_CHECKOUT = f"{RESULTS.resolve().parents[1]}{os.sep}"
+"""What the lines' files begin with, here and nowhere else."""
 
 WITHIN = 1 / 3
 """What "about" promises."""
@@ -90,7 +93,7 @@ def measured(program: Program, specs: Sequence[str] = SPECS) -> Iterator[dict[st
         record = hloom.records()[-1]
         yield {
             "spec": spec,
-            "line": record.headline,
+            "line": record.headline.replace(_CHECKOUT, ""),
             "changed": record.changed,
             "told_before": record.temp_bytes_before,
             "told_after": record.temp_bytes,
