@@ -25,8 +25,9 @@ from benchmarks.common.subjects import SUBJECTS
 from benchmarks.common.tables import Report, heading, table, update_report
 from hloom.passes.analysis.autodiff import has_remat_name
 from hloom.passes.framework import registry
-from hloom.passes.framework.base import Pass, Target
+from hloom.passes.framework.base import Pass
 from hloom.passes.framework.options import option, print_bytes
+from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
 from hloom.passes.ir.locations import operation_name, rematerialized
 

@@ -21,9 +21,9 @@ from benchmarks.common.h100 import MEBI_BYTES, measure, placement
 from benchmarks.common.subjects import POLICIES, SUBJECTS
 from benchmarks.common.tables import Report, heading, table, update_report
 from hloom.passes.analysis.memory_model.tracer import predict
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.spec import parse_spec
+from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
 
 PREPARATION = "inline,cse,free-constants"

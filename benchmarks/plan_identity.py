@@ -24,8 +24,9 @@ from jax.extend.mlir import ir
 
 from benchmarks.common.subjects import SUBJECTS
 from hloom import targets
-from hloom.passes.framework.base import Pass, Plan, Target
+from hloom.passes.framework.base import Pass, Plan
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
 from hloom.tools.opt.dry_run import dry_run
 

@@ -25,8 +25,9 @@ from functools import partial
 
 from jax.extend.mlir import ir
 
-from hloom.lowering.kernel_calls import Choice, Decomposition, Rewrite, Site, paste
 from hloom.passes.ir.marks import MarkBuilder, Rendezvous
+
+from .kernel_calls import Choice, Decomposition, Rewrite, Site, paste
 
 
 def choose_barrier(site: Site, where: Rendezvous) -> Choice:

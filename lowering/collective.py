@@ -6,10 +6,11 @@ from collections import Counter
 
 from jax.extend.mlir import ir
 
-from hloom.lowering.errors import LoweringError
-from hloom.lowering.kernel_calls import Site
-from hloom.lowering.placement import Placement
 from hloom.passes.ir import marks
+
+from .errors import LoweringError
+from .kernel_calls import Site
+from .placement import Placement
 
 _PADDING = -1
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from hloom.lowering import between_processes, ragged
-from hloom.lowering.collective import kernel_attributes, rendezvous_of
-from hloom.lowering.kernel_calls import Choice, Chooser, Decomposition, KernelCall, Site
-from hloom.lowering.placement import Placement
 from hloom.passes.ir import marks
+
+from . import between_processes, ragged
+from .collective import kernel_attributes, rendezvous_of
+from .kernel_calls import Choice, Chooser, Decomposition, KernelCall, Site
+from .placement import Placement
 
 
 def _token(site: Site, placement: Placement) -> Choice:

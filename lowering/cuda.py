@@ -14,8 +14,13 @@ from types import MappingProxyType
 
 from jax.extend.mlir import ir
 
-from hloom.lowering.collective import kernel_attributes, rendezvous_of
-from hloom.lowering.kernel_calls import (
+from hloom.passes.ir import marks
+from hloom.passes.ir.custom_calls import allocated
+from hloom.passes.ir.types import element_bits
+from hloom.runtime import cuda_images, cuda_peers, nvrtc
+
+from .collective import kernel_attributes, rendezvous_of
+from .kernel_calls import (
     Choice,
     Chooser,
     Decomposition,
@@ -23,11 +28,7 @@ from hloom.lowering.kernel_calls import (
     Rewrite,
     Site,
 )
-from hloom.lowering.placement import Placement
-from hloom.passes.ir import marks
-from hloom.passes.ir.custom_calls import allocated
-from hloom.passes.ir.types import element_bits
-from hloom.runtime import cuda_images, cuda_peers, nvrtc
+from .placement import Placement
 
 MOST_RANKS = 128
 """The most devices in a group that the kernels support (cuda_kernels/pad.cuh, kMaxRanks)."""

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 
 from jax.extend.mlir import ir
 
-from hloom.lowering.placement import Placement
 from hloom.passes.ir.custom_calls import CUSTOM_CALL, TYPED_FFI
 from hloom.passes.ir.erase import erase
+
+from .placement import Placement
 
 
 @dataclass(frozen=True)

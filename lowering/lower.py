@@ -26,10 +26,12 @@ from typing import Literal
 
 from jax.extend.mlir import ir, passmanager
 
-from hloom.lowering import cpu, cuda
-from hloom.lowering.decompose import decomposition_name, inline_decomposition
-from hloom.lowering.errors import LoweringError
-from hloom.lowering.kernel_calls import (
+from hloom.passes.ir import marks, mesh
+
+from . import cpu, cuda
+from .decompose import decomposition_name, inline_decomposition
+from .errors import LoweringError
+from .kernel_calls import (
     Choice,
     Chooser,
     Decomposition,
@@ -39,8 +41,7 @@ from hloom.lowering.kernel_calls import (
     emit,
     rewrite,
 )
-from hloom.lowering.placement import Placement
-from hloom.passes.ir import marks, mesh
+from .placement import Placement
 
 _log = logging.getLogger("hloom.lowering")
 

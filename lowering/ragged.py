@@ -24,13 +24,14 @@ from functools import partial
 
 from jax.extend.mlir import ir
 
-from hloom.lowering import ragged_text
-from hloom.lowering.collective import kernel_attributes, rendezvous_of
-from hloom.lowering.errors import LoweringError
-from hloom.lowering.kernel_calls import Choice, KernelCall, Rewrite, Site, paste
-from hloom.lowering.placement import Placement
 from hloom.passes.ir import mark_decompositions, marks
 from hloom.passes.ir.mark_decompositions import Groups
+
+from . import ragged_text
+from .collective import kernel_attributes, rendezvous_of
+from .errors import LoweringError
+from .kernel_calls import Choice, KernelCall, Rewrite, Site, paste
+from .placement import Placement
 
 _INDEX_BITS = (8, 16, 32, 64)
 

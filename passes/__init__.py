@@ -24,15 +24,15 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hloom.passes.framework.base import Decision as Decision
-    from hloom.passes.framework.base import DivisiblePlan as DivisiblePlan
-    from hloom.passes.framework.base import Pass as Pass
-    from hloom.passes.framework.base import Plan as Plan
-    from hloom.passes.framework.base import Target as Target
-    from hloom.passes.framework.options import Budget as Budget
-    from hloom.passes.framework.options import Bytes as Bytes
-    from hloom.passes.framework.options import Duration as Duration
-    from hloom.passes.framework.options import option as option
+    from .framework.base import Decision as Decision
+    from .framework.base import DivisiblePlan as DivisiblePlan
+    from .framework.base import Pass as Pass
+    from .framework.base import Plan as Plan
+    from .framework.options import Budget as Budget
+    from .framework.options import Bytes as Bytes
+    from .framework.options import Duration as Duration
+    from .framework.options import option as option
+    from .framework.target import Target as Target
 
 _PUBLIC = {
     "Budget": "framework.options",
@@ -42,7 +42,7 @@ _PUBLIC = {
     "Duration": "framework.options",
     "Pass": "framework.base",
     "Plan": "framework.base",
-    "Target": "framework.base",
+    "Target": "framework.target",
     "option": "framework.options",
 }
 

@@ -30,13 +30,14 @@ from typing import ClassVar
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.equal_ops import operation_key
-from hloom.passes.analysis.purity import is_cheap
-from hloom.passes.analysis.sharding_constraints import CONSTRAINT
-from hloom.passes.framework.base import Pass, Target
-from hloom.passes.framework.text import pluralize
-from hloom.passes.ir import walk
-from hloom.passes.ir.erase import erase
+from .analysis.equal_ops import operation_key
+from .analysis.purity import is_cheap
+from .analysis.sharding_constraints import CONSTRAINT
+from .framework.base import Pass
+from .framework.target import Target
+from .framework.text import pluralize
+from .ir import walk
+from .ir.erase import erase
 
 
 @dataclass(frozen=True)

@@ -30,11 +30,12 @@ from typing import ClassVar
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.shardings.implied import constraints_of, implied_constraints
-from hloom.passes.framework.base import Pass, Target
-from hloom.passes.framework.text import pluralize
-from hloom.passes.inline import Inline
-from hloom.passes.ir.erase import erase
+from .analysis.shardings.implied import constraints_of, implied_constraints
+from .framework.base import Pass
+from .framework.target import Target
+from .framework.text import pluralize
+from .inline import Inline
+from .ir.erase import erase
 
 
 @dataclass(frozen=True)

@@ -31,11 +31,12 @@ from typing import ClassVar
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-from hloom.passes.drop_constraints import DropConstraints
-from hloom.passes.framework.base import Pass, Target
-from hloom.passes.framework.text import pluralize
-from hloom.passes.ir import walk
-from hloom.passes.ir.erase import erase
+from .drop_constraints import DropConstraints
+from .framework.base import Pass
+from .framework.target import Target
+from .framework.text import pluralize
+from .ir import walk
+from .ir.erase import erase
 
 _TRANSPOSE, _CONVERT, _PRODUCT = "stablehlo.transpose", "stablehlo.convert", "stablehlo.dot_general"
 _NUMBERS, _PRECISION = "dot_dimension_numbers", "precision_config"

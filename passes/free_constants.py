@@ -38,7 +38,7 @@ from typing import ClassVar
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.constants import (
+from .analysis.constants import (
     ConstantValues,
     LightChain,
     before_barriers,
@@ -46,17 +46,18 @@ from hloom.passes.analysis.constants import (
     equal_value,
     made_value,
 )
-from hloom.passes.analysis.loops.counted import has_attributes_by_carry
-from hloom.passes.cse import Cse
-from hloom.passes.drop_constraints import DropConstraints
-from hloom.passes.framework.base import Pass, Target
-from hloom.passes.framework.options import Bytes, option
-from hloom.passes.framework.text import pluralize
-from hloom.passes.ir import walk
-from hloom.passes.ir.erase import erase
-from hloom.passes.ir.ops import facts_of
-from hloom.passes.ir.types import tensor_bytes
-from hloom.passes.ir.while_rewriter import Replacements, WhileRewriter
+from .analysis.loops.counted import has_attributes_by_carry
+from .cse import Cse
+from .drop_constraints import DropConstraints
+from .framework.base import Pass
+from .framework.options import Bytes, option
+from .framework.target import Target
+from .framework.text import pluralize
+from .ir import walk
+from .ir.erase import erase
+from .ir.ops import facts_of
+from .ir.types import tensor_bytes
+from .ir.while_rewriter import Replacements, WhileRewriter
 
 _SMALLER = 16
 """A carry is made in the loop where what it is made of takes at most one part of so many."""

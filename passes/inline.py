@@ -41,11 +41,12 @@ from typing import ClassVar
 
 from jax.extend.mlir import ir
 
-from hloom.passes.framework.base import Pass, Target
-from hloom.passes.framework.text import pluralize
-from hloom.passes.ir import walk
-from hloom.passes.ir.erase import erase
-from hloom.passes.ir.locations import operation_name, qualified
+from .framework.base import Pass
+from .framework.target import Target
+from .framework.text import pluralize
+from .ir import walk
+from .ir.erase import erase
+from .ir.locations import operation_name, qualified
 
 _ATTRIBUTES_OF_A_PLAIN_CALL = frozenset({"callee"})
 

@@ -47,27 +47,28 @@ from typing import Any, ClassVar
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.constants import ConstantValues
-from hloom.passes.analysis.loops.counted import counted_loop
-from hloom.passes.cse import Cse
-from hloom.passes.drop_constraints import DropConstraints
-from hloom.passes.framework.base import OTHERS, Decision, Pass, Target
-from hloom.passes.framework.feedback import (
+from .analysis.constants import ConstantValues
+from .analysis.loops.counted import counted_loop
+from .cse import Cse
+from .drop_constraints import DropConstraints
+from .framework.base import OTHERS, Decision, Pass
+from .framework.feedback import (
     Attempt,
     Complaint,
     MeasuredPass,
     PlanRecord,
     whole_number,
 )
-from hloom.passes.framework.options import Bytes, option
-from hloom.passes.framework.text import pluralize, size
-from hloom.passes.free_constants import FreeConstants
-from hloom.passes.ir import mesh, walk
-from hloom.passes.ir.custom_calls import is_stored_on_host
-from hloom.passes.ir.erase import erase
-from hloom.passes.ir.locations import operation_name, source_of
-from hloom.passes.ir.marks import MarkBuilder
-from hloom.passes.ir.types import tensor_bytes
+from .framework.options import Bytes, option
+from .framework.target import Target
+from .framework.text import pluralize, size
+from .free_constants import FreeConstants
+from .ir import mesh, walk
+from .ir.custom_calls import is_stored_on_host
+from .ir.erase import erase
+from .ir.locations import operation_name, source_of
+from .ir.marks import MarkBuilder
+from .ir.types import tensor_bytes
 
 _LARGEST_SHARE = 3 / 4
 """Of the bytes of all stacks, what the largest have together that are tried alone."""

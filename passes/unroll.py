@@ -35,15 +35,16 @@ from typing import ClassVar
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.loops.counted import CountedLoop, counted_loop
-from hloom.passes.drop_constraints import DropConstraints
-from hloom.passes.framework.base import Pass, Target
-from hloom.passes.framework.options import option
-from hloom.passes.ir import walk
-from hloom.passes.ir.clone import remap_operands
-from hloom.passes.ir.custom_calls import is_host_callback
-from hloom.passes.ir.erase import erase
-from hloom.passes.ir.types import tensor_bytes
+from .analysis.loops.counted import CountedLoop, counted_loop
+from .drop_constraints import DropConstraints
+from .framework.base import Pass
+from .framework.options import option
+from .framework.target import Target
+from .ir import walk
+from .ir.clone import remap_operands
+from .ir.custom_calls import is_host_callback
+from .ir.erase import erase
+from .ir.types import tensor_bytes
 
 _MOST_OPERATIONS = 4096
 """The most operations that an unrolled loop may become: XLA's compile time grows with them."""

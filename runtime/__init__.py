@@ -6,9 +6,9 @@ is loaded and registered when a lowered module first needs it: importing this pa
 
 from __future__ import annotations
 
-from hloom.runtime.kernels import KERNELS, Kernel, targets
-from hloom.runtime.library import RuntimeLibraryError, find_library, load_library
-from hloom.runtime.registration import RegistrationError, register, registered
+from .kernels import KERNELS, Kernel, targets
+from .library import RuntimeLibraryError, find_library, load_library
+from .registration import RegistrationError, register, registered
 
 __all__ = [
     "KERNELS",

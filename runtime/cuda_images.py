@@ -17,7 +17,7 @@ from contextlib import suppress
 from importlib import resources
 from pathlib import Path
 
-from hloom.runtime import nvrtc
+from . import nvrtc
 
 _LOGGER = logging.getLogger("hloom.runtime")
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import jax
 import jax.ffi
 
-from hloom.runtime.kernels import PLATFORMS, Kernel, StateType, kernel
-from hloom.runtime.library import Library, RuntimeLibraryError, load_library
+from .kernels import PLATFORMS, Kernel, StateType, kernel
+from .library import Library, RuntimeLibraryError, load_library
 
 logger = logging.getLogger("hloom.runtime")
 

@@ -26,8 +26,8 @@ from benchmarks.common.h100 import MEBI_BYTES, placement
 from benchmarks.common.tables import Report, heading, table, update_report
 from benchmarks.programs.gpt import Gpt
 from hloom._jax.executables import memory_figures
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
 from hloom.xla import thunks

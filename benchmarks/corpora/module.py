@@ -12,10 +12,10 @@ from jax.extend.mlir import ir
 
 from hloom._jax.modules import make_context
 from hloom.passes.framework import registry
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.errors import PassError, reason_of
 from hloom.passes.framework.feedback import Attempt
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
 from hloom.tools.opt.dry_run import dry_run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jax.extend.mlir import ir
 
-from hloom.passes.framework.base import Target
+from hloom.passes.framework.target import Target
 from hloom.passes.remat.block.schedule import CloneSchedule
 from hloom.passes.remat.budget.closed_loop import least
 from hloom.passes.remat.budget.estimate import Model

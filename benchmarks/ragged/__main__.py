@@ -32,8 +32,8 @@ from benchmarks.ragged.layer import (
     product_gradients,
 )
 from hloom import targets
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
 from hloom.targets import deviceless
 

@@ -8,8 +8,9 @@ from typing import ClassVar
 from jax.extend.mlir import ir
 
 from hloom.passes.cse import Cse
-from hloom.passes.framework.base import Pass, Target
+from hloom.passes.framework.base import Pass
 from hloom.passes.framework.options import option
+from hloom.passes.framework.target import Target
 from hloom.passes.free_constants import FreeConstants
 from hloom.passes.inline import Inline
 from hloom.passes.remat import Remat

@@ -26,6 +26,7 @@ from benchmarks.common.tables import Report, heading, table, update_report
 from benchmarks.frontier.compiles import ROOT, Compiles
 from hloom import targets
 from hloom.passes.analysis.memory_model.memory_rules import PACKED, MemoryRules
+from hloom.passes.analysis.memory_model.targets import memory_rules
 from hloom.passes.analysis.memory_model.tracer import predict
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.spec import parse_spec
@@ -60,7 +61,7 @@ def _measure(module: ir.Module, policy: str | None, compiles: Compiles) -> dict[
     return {
         "form": policy or "none",
         "step_bytes": real.step_bytes,
-        "predicted_step_bytes": _predicted(prepared, target.memory_rules),
+        "predicted_step_bytes": _predicted(prepared, memory_rules(target)),
         "predicted_by_gpu_rules": _predicted(prepared, PACKED),
     }
 

@@ -17,12 +17,12 @@ from hloom.compiling.origin import module_name
 from hloom.passes.fit import Fit
 from hloom.passes.fit.frontier import FrontierAnalysis, FrontierPoint, knees
 from hloom.passes.fit.variants import moves_of
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.errors import SpecError, reason_of
 from hloom.passes.framework.feedback import Attempt
 from hloom.passes.framework.gc_pause import gc_paused
 from hloom.passes.framework.options import Budget, SpellingError, options_of
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.remat.obstacle import RematObstacle

@@ -13,9 +13,9 @@ from hloom.compiling.compiler import Compiled, Compiler, Refused
 from hloom.compiling.cross_process import Agreement, AgreementError
 from hloom.compiling.failures import Failures
 from hloom.compiling.request import CompileRequest, CompileResult, RefusedError
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.errors import PassError, reason_of
 from hloom.passes.framework.feedback import Complaint
+from hloom.passes.framework.target import Target
 from hloom.record import CompileRecord
 
 

@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from jax.extend.mlir import ir
 
 from hloom.passes.analysis.cost import all_flops
+from hloom.passes.analysis.memory_model.targets import memory_rules
 from hloom.passes.analysis.memory_model.tracer import predict
-from hloom.passes.framework.base import Pass, Plan, Target
+from hloom.passes.framework.base import Pass, Plan
 from hloom.passes.framework.feedback import MeasuredPass, MeasuredPlan
 from hloom.passes.framework.pipeline import Observer
+from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
 from hloom.passes.ir.types import TensorSizes
 from hloom.policy import is_strict
@@ -56,7 +58,7 @@ class ModelledProgram:
             # A view of a composite has the name of the composite, not of the operation.
             flops = sum(all_flops(view.operation, sizes) for view in main.operations)
             if temp_bytes is None:
-                temp_bytes = predict(module, rules=target.memory_rules).temp_bytes
+                temp_bytes = predict(module, rules=memory_rules(target)).temp_bytes
             return cls(temp_bytes, flops)
         except walk.NoEntryError:
             return None

@@ -13,8 +13,8 @@ from hloom.compiling.graphs import CompileFunction, XlaOptions
 from hloom.compiling.observer import CompileObserver
 from hloom.compiling.origin import module_name
 from hloom.lowering.placement import Placement
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import Target
 from hloom.record import CompileRecord
 
 

@@ -21,10 +21,10 @@ from hloom.units import size
 if TYPE_CHECKING:
     from hloom._jax.executables import MemoryFigures
     from hloom._jax.out_of_memory import OutOfMemory
-    from hloom.passes.framework.base import Target
     from hloom.passes.framework.errors import PassError
     from hloom.passes.framework.feedback import PlanRecord
     from hloom.passes.framework.pipeline import Pipeline
+    from hloom.passes.framework.target import Target
     from hloom.record import CompileRecord
 
 

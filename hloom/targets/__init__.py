@@ -13,8 +13,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.errors import did_you_mean
+from hloom.passes.framework.target import Target
 from hloom.targets import figures as target_figures
 from hloom.targets.figures import TargetError, usable_bytes
 

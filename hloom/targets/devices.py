@@ -13,8 +13,7 @@ from hloom import targets
 from hloom._jax import devices as jax_devices
 from hloom._jax.devices import DeviceFacts, device_places
 from hloom.lowering.placement import Placement
-from hloom.passes.analysis.cost import Speed
-from hloom.passes.framework.base import Target
+from hloom.passes.framework.target import Speed, Target
 from hloom.targets import gpu_speed
 
 _CGROUP_LIMITS = (

@@ -9,9 +9,8 @@ from collections.abc import Callable
 from importlib.resources.abc import Traversable
 from typing import Any
 
-from hloom.passes.analysis.cost import Speed
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.errors import did_you_mean
+from hloom.passes.framework.target import Speed, Target
 from hloom.targets import gpu_speed
 
 _BITS = re.compile("[0-9]{1,3}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hloom.passes.analysis.cost import Speed
+from hloom.passes.framework.target import Speed
 
 
 @dataclass(frozen=True)

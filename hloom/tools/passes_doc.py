@@ -16,9 +16,10 @@ from rich.table import Table
 from rich.text import Text
 
 from hloom.passes.framework import registry
-from hloom.passes.framework.base import OTHERS, Pass, called
+from hloom.passes.framework.base import OTHERS, Pass
 from hloom.passes.framework.errors import did_you_mean
 from hloom.passes.framework.options import OptionInfo, options_of
+from hloom.passes.framework.target import called
 from hloom.terminal import complain
 from hloom.visible import visible
 

@@ -53,22 +53,23 @@ from typing import ClassVar
 
 from jax.extend.mlir import ir
 
-from hloom.passes.accumulate.closed_loop import best_of, is_worthwhile, temp_limit
-from hloom.passes.accumulate.plan import (
+from ..drop_constraints import DropConstraints
+from ..framework.base import Pass
+from ..framework.errors import SpecError
+from ..framework.feedback import Attempt, Complaint, MeasuredPass
+from ..framework.options import Axes, Budget, option
+from ..framework.target import Target
+from ..phase_loops.apply import apply_loops
+from ..phase_loops.leaving import own_type, widened
+from ..remat.explain import describe_floor, describe_peak, in_lines
+from .closed_loop import best_of, is_worthwhile, temp_limit
+from .plan import (
     SCOPE,
     AccumulatePlan,
     AccumulateSettings,
     MicrobatchPlanner,
 )
-from hloom.passes.accumulate.record import AccumulateRecord
-from hloom.passes.drop_constraints import DropConstraints
-from hloom.passes.framework.base import Pass, Target
-from hloom.passes.framework.errors import SpecError
-from hloom.passes.framework.feedback import Attempt, Complaint, MeasuredPass
-from hloom.passes.framework.options import Axes, Budget, option
-from hloom.passes.phase_loops.apply import apply_loops
-from hloom.passes.phase_loops.leaving import own_type, widened
-from hloom.passes.remat.explain import describe_floor, describe_peak, in_lines
+from .record import AccumulateRecord
 
 
 @dataclass(frozen=True)

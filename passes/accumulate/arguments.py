@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from jax.extend.mlir import ir
 
-from hloom.passes.accumulate.refusal import BatchRefusedError
-from hloom.passes.analysis.dimension_flow.program import FlowProgram
-from hloom.passes.framework.errors import did_you_mean, echo
-from hloom.passes.framework.options import Axes
-from hloom.passes.ir import walk
-from hloom.passes.ir.locations import operation_name
+from ..analysis.dimension_flow.program import FlowProgram
+from ..framework.errors import did_you_mean, echo
+from ..framework.options import Axes
+from ..ir import walk
+from ..ir.locations import operation_name
+from .refusal import BatchRefusedError
 
 _SHOWN = 6
 """Arguments that a message lists."""

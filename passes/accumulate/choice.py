@@ -8,16 +8,16 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from hloom.passes.accumulate.arguments import ArgumentNames, data_arguments, names_of
-from hloom.passes.accumulate.gradients import has_gradients
-from hloom.passes.accumulate.refusal import BatchRefusedError, why_not
-from hloom.passes.accumulate.trial import CutTrial, tried
-from hloom.passes.analysis.dimension_flow.dimensions import Dimension, ProgramDimensions
-from hloom.passes.analysis.dimension_flow.program import FlowProgram
-from hloom.passes.analysis.dimension_flow.result import Seed
-from hloom.passes.analysis.dimension_flow.rules.table import Signatures
-from hloom.passes.analysis.dimension_flow.walker import TooManyPhasesError
-from hloom.passes.framework.options import Axes
+from ..analysis.dimension_flow.dimensions import Dimension, ProgramDimensions
+from ..analysis.dimension_flow.program import FlowProgram
+from ..analysis.dimension_flow.result import Seed
+from ..analysis.dimension_flow.rules.table import Signatures
+from ..analysis.dimension_flow.walker import TooManyPhasesError
+from ..framework.options import Axes
+from .arguments import ArgumentNames, data_arguments, names_of
+from .gradients import has_gradients
+from .refusal import BatchRefusedError, why_not
+from .trial import CutTrial, tried
 
 MOST_TRIED = 8
 """Dimensions that are tried; programs have few that many products share."""

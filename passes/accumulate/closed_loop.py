@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from hloom.passes.accumulate.record import AccumulateRecord
-from hloom.passes.framework import feedback
-from hloom.passes.framework.base import Target
-from hloom.passes.framework.feedback import Attempt
-from hloom.passes.framework.options import Budget
+from ..framework import feedback
+from ..framework.feedback import Attempt
+from ..framework.options import Budget
+from ..framework.target import Target
+from .record import AccumulateRecord
 
 Attempts = Sequence[Attempt[AccumulateRecord]]
 

@@ -22,9 +22,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from hloom.passes.analysis.dimension_flow.dimensions import ProgramDimensions
-from hloom.passes.analysis.dimension_flow.program import FlowBlock, FlowNode, FlowProgram
-from hloom.passes.ir.op_facts import FlowRule
+from ..analysis.dimension_flow.dimensions import ProgramDimensions
+from ..analysis.dimension_flow.program import FlowBlock, FlowNode, FlowProgram
+from ..ir.op_facts import FlowRule
 
 
 def has_gradients(program: FlowProgram, dimensions: ProgramDimensions) -> bool:

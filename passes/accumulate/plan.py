@@ -8,35 +8,36 @@ from dataclasses import dataclass, field, replace
 
 from jax.extend.mlir import ir
 
-from hloom.passes.accumulate.arguments import ArgumentNames, names_of
-from hloom.passes.accumulate.choice import NoStepError, choose
-from hloom.passes.accumulate.closed_loop import (
+from ..accumulate_in_place import AccumulateInPlace
+from ..accumulate_in_place.devices import DeviceSums
+from ..accumulate_in_place.terms import product_behind
+from ..analysis.dimension_flow.flow import AxisLayout
+from ..analysis.dimension_flow.program import FlowProgram
+from ..analysis.dimension_flow.result import DimensionFlow, Seed, site
+from ..analysis.dimension_flow.solve import dimension_flow
+from ..analysis.memory_model.targets import memory_rules
+from ..analysis.memory_model.tracer import MemoryPrediction, predict
+from ..framework import base
+from ..framework.feedback import Attempt, Prediction
+from ..framework.options import Axes, Budget
+from ..framework.target import Target
+from ..framework.text import pluralize, size
+from ..ir import walk
+from ..ir.clone import clone_module
+from ..phase_loops.apply import apply_loops
+from ..phase_loops.errors import NotLoopableError
+from ..phase_loops.leaving import AccumulatorRule, Leaves
+from ..phase_loops.plan import LoopsPlan, plan_loops
+from .arguments import ArgumentNames, names_of
+from .choice import NoStepError, choose
+from .closed_loop import (
     Correction,
     least_number,
     next_number,
     temp_limit,
 )
-from hloom.passes.accumulate.record import AccumulateRecord
-from hloom.passes.accumulate.refusal import BatchRefusedError
-from hloom.passes.accumulate_in_place import AccumulateInPlace
-from hloom.passes.accumulate_in_place.devices import DeviceSums
-from hloom.passes.accumulate_in_place.terms import product_behind
-from hloom.passes.analysis.dimension_flow.flow import AxisLayout
-from hloom.passes.analysis.dimension_flow.program import FlowProgram
-from hloom.passes.analysis.dimension_flow.result import DimensionFlow, Seed, site
-from hloom.passes.analysis.dimension_flow.solve import dimension_flow
-from hloom.passes.analysis.memory_model.tracer import MemoryPrediction, predict
-from hloom.passes.framework import base
-from hloom.passes.framework.base import Target
-from hloom.passes.framework.feedback import Attempt, Prediction
-from hloom.passes.framework.options import Axes, Budget
-from hloom.passes.framework.text import pluralize, size
-from hloom.passes.ir import walk
-from hloom.passes.ir.clone import clone_module
-from hloom.passes.phase_loops.apply import apply_loops
-from hloom.passes.phase_loops.errors import NotLoopableError
-from hloom.passes.phase_loops.leaving import AccumulatorRule, Leaves
-from hloom.passes.phase_loops.plan import LoopsPlan, plan_loops
+from .record import AccumulateRecord
+from .refusal import BatchRefusedError
 
 SCOPE = "hloom.accumulate"
 """Name-stack component of the operations that are added."""
@@ -285,7 +286,7 @@ class MicrobatchPlanner:
                 module = clone_module(module)
                 with module.context, ir.Location.unknown():
                     apply_loops(self._loops(batch, module, number), SCOPE)
-            self._modelled[number] = predict(module, rules=self._target.memory_rules)
+            self._modelled[number] = predict(module, rules=memory_rules(self._target))
         return self._modelled[number]
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from hloom.passes.accumulate.trial import CutTrial
-from hloom.passes.analysis.dimension_flow.program import FlowNode, FlowProgram
-from hloom.passes.analysis.dimension_flow.result import PhaseEnd, site
-from hloom.passes.ir.op_facts import FlowRule
+from ..analysis.dimension_flow.program import FlowNode, FlowProgram
+from ..analysis.dimension_flow.result import PhaseEnd, site
+from ..ir.op_facts import FlowRule
+from .trial import CutTrial
 
 MOST_WHOLE = 0.05
 """The share of the products that may be done once, on whole data: a model's position encodings,

@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from hloom.passes.analysis.dimension_flow.flow import WHOLE, Combine, Flow
-from hloom.passes.analysis.dimension_flow.program import FlowNode, FlowProgram
-from hloom.passes.analysis.dimension_flow.result import DimensionFlow, Seed
-from hloom.passes.analysis.dimension_flow.rules.table import Signatures
-from hloom.passes.analysis.dimension_flow.solve import dimension_flow
-from hloom.passes.ir.ops import facts_of
+from ..analysis.dimension_flow.flow import WHOLE, Combine, Flow
+from ..analysis.dimension_flow.program import FlowNode, FlowProgram
+from ..analysis.dimension_flow.result import DimensionFlow, Seed
+from ..analysis.dimension_flow.rules.table import Signatures
+from ..analysis.dimension_flow.solve import dimension_flow
+from ..ir.ops import facts_of
 
 
 @dataclass(frozen=True)

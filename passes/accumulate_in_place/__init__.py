@@ -48,13 +48,14 @@ from typing import ClassVar
 
 from jax.extend.mlir import ir
 
-from hloom.passes.accumulate_in_place.devices import DeviceSums
-from hloom.passes.accumulate_in_place.terms import ProductTerm, product_terms
-from hloom.passes.drop_constraints import DropConstraints
-from hloom.passes.framework.base import Decision, Pass, Target
-from hloom.passes.framework.text import pluralize
-from hloom.passes.ir import walk
-from hloom.passes.ir.locations import operation_name, source_line
+from ..drop_constraints import DropConstraints
+from ..framework.base import Decision, Pass
+from ..framework.target import Target
+from ..framework.text import pluralize
+from ..ir import walk
+from ..ir.locations import operation_name, source_line
+from .devices import DeviceSums
+from .terms import ProductTerm, product_terms
 
 
 @dataclass(frozen=True)

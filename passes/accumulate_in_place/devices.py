@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-from hloom.passes.accumulate_in_place.terms import ProductTerm
-from hloom.passes.analysis.shards import Shards
-from hloom.passes.ir import mesh
+from ..analysis.shards import Shards
+from ..ir import mesh
+from .terms import ProductTerm
 
 
 class DeviceSums:

@@ -16,11 +16,11 @@ from itertools import pairwise
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-from hloom.passes.analysis.loops.counted import defining_op
-from hloom.passes.ir import walk
-from hloom.passes.ir.erase import erase
-from hloom.passes.ir.ops import facts_of
-from hloom.passes.ir.types import element_bits
+from ..analysis.loops.counted import defining_op
+from ..ir import walk
+from ..ir.erase import erase
+from ..ir.ops import facts_of
+from ..ir.types import element_bits
 
 _CONVERT = "stablehlo.convert"
 _SAME_ELEMENTS = frozenset({_CONVERT, "stablehlo.reshape", "stablehlo.transpose"})

@@ -10,8 +10,8 @@ import re
 
 from jax.extend.mlir import ir
 
-from hloom.passes.ir import walk
-from hloom.passes.ir.locations import REMAT_SCOPE, operation_name
+from ..ir import walk
+from ..ir.locations import REMAT_SCOPE, operation_name
 
 _TRANSPOSED = re.compile(r"(?:^|[/(])transpose\(")
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.purity import CHEAP_KINDS, kind_of
-from hloom.passes.analysis.shards import Shards
-from hloom.passes.ir import walk
-from hloom.passes.ir.op_facts import Kind
+from ..ir import walk
+from ..ir.op_facts import Kind
+from .purity import CHEAP_KINDS, kind_of
+from .shards import Shards
 
 FROM_OUTSIDE = -1
 """Producer of block arguments and of values that are defined outside the block."""

@@ -11,7 +11,7 @@ from scipy.optimize import Bounds, LinearConstraint, OptimizeResult, milp
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components
 
-from hloom.passes.analysis.mincut import minimum_vertex_cut
+from .mincut import minimum_vertex_cut
 
 _MOST_VERTICES = 400
 """Vertices up to which the program is solved as it is: a fraction of a second."""

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.loops.counted import defining_op
-from hloom.passes.ir import walk
-from hloom.passes.ir.ops import facts_of
-from hloom.passes.ir.types import tensor_bytes
+from ..ir import walk
+from ..ir.ops import facts_of
+from ..ir.types import tensor_bytes
+from .loops.counted import defining_op
 
 _LONGEST_CHAIN = 32
 

@@ -11,60 +11,12 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.flops import operation_flops
-from hloom.passes.analysis.loops.counted import counted_loop
-from hloom.passes.ir.op_facts import Category, Traffic
-from hloom.passes.ir.ops import facts_of
-from hloom.passes.ir.types import TensorSizes
-
-
-@dataclass(frozen=True)
-class Speed:
-    """How fast one device is; the defaults are an H100's, dense.
-
-    Attributes:
-      matrix_flops_per_s: FLOPs a second in matrix products, by bits of an element, narrowest
-        first. A width that is missing takes the next wider one.
-      vector_flops_per_s: FLOPs a second outside matrix units, in 32 bits.
-      bytes_per_s: traffic to and from the device's memory.
-      kernel_s: what the smallest kernel takes.
-      overlaps: whether a product moves data while it computes.
-      host_bytes_per_s: copies between the device's memory and its host's, each way; None where it
-        is not known.
-      float32_passes: how often the matrix units multiply 16 bits for one product of float32, at
-        the default, the high and the highest precision; None where they take float32 itself, but
-        for the highest.
-    """
-
-    matrix_flops_per_s: tuple[tuple[int, float], ...] = (
-        (8, 1979e12),
-        (16, 989e12),
-        (32, 495e12),
-        (64, 67e12),
-    )
-    vector_flops_per_s: float = 67e12
-    bytes_per_s: float = 3.35e12
-    kernel_s: float = 2e-6
-    overlaps: bool = True
-    host_bytes_per_s: float | None = None
-    float32_passes: tuple[int, int, int] | None = None
-
-    def matrix_rate(self, bits: int) -> float:
-        """FLOPs a second in products of elements of this width."""
-        for width, rate in self.matrix_flops_per_s:
-            if bits <= width:
-                return rate
-        return self.vector_flops_per_s
-
-
-CPU_SPEED = Speed(
-    matrix_flops_per_s=((32, 200e9), (64, 100e9)),
-    vector_flops_per_s=50e9,
-    bytes_per_s=20e9,
-    kernel_s=1e-6,
-    overlaps=False,
-)
-"""A CPU of a few cores. Plans depend on how its figures compare, not on how large they are."""
+from ..framework.target import Speed
+from ..ir.op_facts import Category, Traffic
+from ..ir.ops import facts_of
+from ..ir.types import TensorSizes
+from .flops import operation_flops
+from .loops.counted import counted_loop
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable
 
 from jax.extend.mlir import ir
 
-from hloom.passes.ir import walk
+from ..ir import walk
 
 
 def operation_key(

@@ -13,10 +13,10 @@ import numpy as np
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import chlo, stablehlo
 
-from hloom.passes.ir import walk
-from hloom.passes.ir.op_facts import FlopRule
-from hloom.passes.ir.ops import facts_of
-from hloom.passes.ir.types import TensorSizes
+from ..ir import walk
+from ..ir.op_facts import FlopRule
+from ..ir.ops import facts_of
+from ..ir.types import TensorSizes
 
 
 def operation_flops(op: ir.Operation, sizes: TensorSizes) -> float:

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.loops.counted import defining_op
-from hloom.passes.ir import walk
-from hloom.passes.ir.custom_calls import is_stored_on_host, loads_ahead
+from ..ir import walk
+from ..ir.custom_calls import is_stored_on_host, loads_ahead
+from .loops.counted import defining_op
 
 
 def uncounted_values(module: ir.Module) -> Iterator[ir.Value]:

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.sharding_constraints import CONSTRAINT, moves_nothing
-from hloom.passes.ir.op_facts import Kind
-from hloom.passes.ir.ops import facts_of
+from ..ir.op_facts import Kind
+from ..ir.ops import facts_of
+from .sharding_constraints import CONSTRAINT, moves_nothing
 
 
 def kind_of(op: ir.Operation) -> Kind:

@@ -13,9 +13,9 @@ import re
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import sdy, stablehlo
 
-from hloom.passes.ir import mesh, walk
-from hloom.passes.ir.op_facts import Category
-from hloom.passes.ir.ops import facts_of
+from ..ir import mesh, walk
+from ..ir.op_facts import Category
+from ..ir.ops import facts_of
 
 CONSTRAINT = "sdy.sharding_constraint"
 """The operation that a sharding constraint is."""

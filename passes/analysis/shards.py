@@ -13,18 +13,18 @@ from fractions import Fraction
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.host_memory import uncounted_values
-from hloom.passes.analysis.loops.counted import defining_op
-from hloom.passes.analysis.memory_model.memory_rules import PACKED, MemoryRules
-from hloom.passes.analysis.shardings.propagation import (
+from ..ir import walk
+from ..ir.mesh import axis_parts
+from ..ir.types import tensor_bytes
+from .host_memory import uncounted_values
+from .loops.counted import defining_op
+from .memory_model.memory_rules import PACKED, MemoryRules
+from .shardings.propagation import (
     PlacedValue,
     Propagated,
     meshes_of,
     propagate,
 )
-from hloom.passes.ir import walk
-from hloom.passes.ir.mesh import axis_parts
-from hloom.passes.ir.types import tensor_bytes
 
 _WHOLE = Fraction(1)
 

@@ -12,12 +12,12 @@ from collections.abc import Hashable
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.equal_ops import operation_key
-from hloom.passes.analysis.loops.counted import defining_op
-from hloom.passes.analysis.purity import may_go
-from hloom.passes.ir import walk
-from hloom.passes.ir.op_facts import Category
-from hloom.passes.ir.ops import facts_of
+from ..ir import walk
+from ..ir.op_facts import Category
+from ..ir.ops import facts_of
+from .equal_ops import operation_key
+from .loops.counted import defining_op
+from .purity import may_go
 
 BARRIER = "stablehlo.optimization_barrier"
 

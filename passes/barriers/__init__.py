@@ -66,14 +66,15 @@ from typing import ClassVar
 
 from jax.extend.mlir import ir
 
-from hloom.passes.barriers.collect import SyncProgram, has_marks, read_sync_program
-from hloom.passes.barriers.intervals import Role
-from hloom.passes.barriers.plan import BarriersPlan
-from hloom.passes.barriers.rewrite import apply_plan
-from hloom.passes.barriers.solve import Wanted, plan_barriers
-from hloom.passes.framework.base import Pass, Target
-from hloom.passes.framework.options import Duration, option
-from hloom.passes.inline import Inline
+from ..framework.base import Pass
+from ..framework.options import Duration, option
+from ..framework.target import Target
+from ..inline import Inline
+from .collect import SyncProgram, has_marks, read_sync_program
+from .intervals import Role
+from .plan import BarriersPlan
+from .rewrite import apply_plan
+from .solve import Wanted, plan_barriers
 
 
 @dataclass(frozen=True)

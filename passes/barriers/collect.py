@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from hloom.passes.barriers.intervals import Role
-from hloom.passes.ir import marks, mesh, walk
-from hloom.passes.ir.collectives import (
+from ..ir import marks, mesh, walk
+from ..ir.collectives import (
     CollectiveError,
     Participants,
     SyncRequirement,
@@ -21,9 +20,10 @@ from hloom.passes.ir.collectives import (
     sync_requirement_of,
     synchronized,
 )
-from hloom.passes.ir.custom_calls import aliased_operands
-from hloom.passes.ir.mark_decompositions import Groups
-from hloom.passes.ir.ops import facts_of
+from ..ir.custom_calls import aliased_operands
+from ..ir.mark_decompositions import Groups
+from ..ir.ops import facts_of
+from .intervals import Role
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from hloom.passes.ir.collectives import Participants, covers
+from ..ir.collectives import Participants, covers
 
 
 class Role(enum.StrEnum):

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from jax.extend.mlir import ir
 
-from hloom.passes.barriers.collect import SyncKernel
-from hloom.passes.barriers.plan import Barrier
-from hloom.passes.ir import walk
-from hloom.passes.ir.mark_decompositions import can_carry_dependency
-from hloom.passes.ir.ops import facts_of
+from ..ir import walk
+from ..ir.mark_decompositions import can_carry_dependency
+from ..ir.ops import facts_of
+from .collect import SyncKernel
+from .plan import Barrier
 
 
 @dataclass

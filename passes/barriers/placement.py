@@ -11,11 +11,11 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
-from hloom.passes.barriers.collect import SyncKernel, SyncSequence
-from hloom.passes.barriers.intervals import BarrierPositions, Collective, Placed, Role, SyncNeed
-from hloom.passes.ir.collectives import Participants, described
-from hloom.passes.ir.custom_calls import target_of
-from hloom.passes.ir.marks import BarrierKind
+from ..ir.collectives import Participants, described
+from ..ir.custom_calls import target_of
+from ..ir.marks import BarrierKind
+from .collect import SyncKernel, SyncSequence
+from .intervals import BarrierPositions, Collective, Placed, Role, SyncNeed
 
 
 class _Rank(enum.IntEnum):

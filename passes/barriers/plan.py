@@ -9,7 +9,11 @@ from itertools import islice
 
 from jax.extend.mlir import ir
 
-from hloom.passes.barriers.collect import (
+from ..framework.text import pluralize
+from ..ir.custom_calls import target_of
+from ..ir.locations import operation_name, source_of
+from ..ir.marks import BarrierKind, Rendezvous
+from .collect import (
     Member,
     Nested,
     RaggedAllToAll,
@@ -18,10 +22,6 @@ from hloom.passes.barriers.collect import (
     SyncSequence,
     XlaCollective,
 )
-from hloom.passes.framework.text import pluralize
-from hloom.passes.ir.custom_calls import target_of
-from hloom.passes.ir.locations import operation_name, source_of
-from hloom.passes.ir.marks import BarrierKind, Rendezvous
 
 _MOST_LISTED = 1000
 """The number of entries of the order that a plan lists."""

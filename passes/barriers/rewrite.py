@@ -6,21 +6,21 @@ from collections.abc import Sequence
 
 from jax.extend.mlir import ir
 
-from hloom.passes.barriers import thread_token
-from hloom.passes.barriers.collect import (
+from ..ir import marks, walk
+from ..ir.erase import erase
+from ..ir.locations import scoped
+from ..ir.mark_decompositions import can_carry_dependency
+from ..ir.while_rewriter import Replacements, WhileRewriter
+from . import thread_token
+from .collect import (
     Nested,
     RaggedAllToAll,
     SyncKernel,
     SyncSequence,
     XlaCollective,
 )
-from hloom.passes.barriers.pinned import PinnedValues
-from hloom.passes.barriers.plan import Barrier, BarriersPlan, BlockBarriers
-from hloom.passes.ir import marks, walk
-from hloom.passes.ir.erase import erase
-from hloom.passes.ir.locations import scoped
-from hloom.passes.ir.mark_decompositions import can_carry_dependency
-from hloom.passes.ir.while_rewriter import Replacements, WhileRewriter
+from .pinned import PinnedValues
+from .plan import Barrier, BarriersPlan, BlockBarriers
 
 SCOPE = "hloom.barriers"
 """The name-stack component of every mark that this pass inserts."""

@@ -7,7 +7,17 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from hloom.passes.barriers.collect import (
+from ..ir import marks, walk
+from ..ir.collectives import (
+    CollectiveError,
+    described,
+    groups_of_partitions,
+    partitions_of_groups,
+)
+from ..ir.locations import source_line
+from ..ir.mark_decompositions import Groups, can_carry_dependency, holds_nothing
+from ..ir.marks import BarrierKind, Rendezvous
+from .collect import (
     Nested,
     RaggedAllToAll,
     SyncKernel,
@@ -15,19 +25,9 @@ from hloom.passes.barriers.collect import (
     SyncSequence,
     XlaCollective,
 )
-from hloom.passes.barriers.intervals import Collective, Role, SyncNeed, place
-from hloom.passes.barriers.placement import BarrierDrafts
-from hloom.passes.barriers.plan import Barrier, BarriersPlan, BlockBarriers
-from hloom.passes.ir import marks, walk
-from hloom.passes.ir.collectives import (
-    CollectiveError,
-    described,
-    groups_of_partitions,
-    partitions_of_groups,
-)
-from hloom.passes.ir.locations import source_line
-from hloom.passes.ir.mark_decompositions import Groups, can_carry_dependency, holds_nothing
-from hloom.passes.ir.marks import BarrierKind, Rendezvous
+from .intervals import Collective, Role, SyncNeed, place
+from .placement import BarrierDrafts
+from .plan import Barrier, BarriersPlan, BlockBarriers
 
 
 @dataclass(frozen=True)

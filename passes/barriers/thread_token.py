@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import sdy
 
-from hloom.passes.ir import mesh, walk
-from hloom.passes.ir.erase import erase
+from ..ir import mesh, walk
+from ..ir.erase import erase
 
 
 def rebuild_branches(op: ir.Operation, tokens: Sequence[ir.Value]) -> ir.Value:

@@ -48,14 +48,15 @@ from typing import ClassVar
 
 from jax.extend.mlir import ir
 
-from hloom.passes.capture.capturable import Rules
-from hloom.passes.capture.outline import Outliner
-from hloom.passes.capture.plan import CapturePlan, plan_module
-from hloom.passes.framework.base import OTHERS, Pass, Target
-from hloom.passes.framework.options import option
-from hloom.passes.inline import Inline
-from hloom.passes.ir import marks, walk
-from hloom.passes.unroll import Unroll
+from ..framework.base import OTHERS, Pass
+from ..framework.options import option
+from ..framework.target import Target
+from ..inline import Inline
+from ..ir import marks, walk
+from ..unroll import Unroll
+from .capturable import Rules
+from .outline import Outliner
+from .plan import CapturePlan, plan_module
 
 
 @dataclass(frozen=True)

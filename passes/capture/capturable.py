@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from hloom.passes.ir.collectives import is_collective
-from hloom.passes.ir.custom_calls import OWN, PLACEMENT, is_host_callback, is_typed_ffi, target_of
-from hloom.passes.ir.ops import facts_of
-from hloom.passes.ir.walk import values_read
+from ..ir.collectives import is_collective
+from ..ir.custom_calls import OWN, PLACEMENT, is_host_callback, is_typed_ffi, target_of
+from ..ir.ops import facts_of
+from ..ir.walk import values_read
 
 
 @dataclass(frozen=True)

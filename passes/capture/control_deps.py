@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-from hloom.passes.ir.types import element_bits, tensor_bytes
-from hloom.passes.ir.while_rewriter import integer_like, zeros
+from ..ir.types import element_bits, tensor_bytes
+from ..ir.while_rewriter import integer_like, zeros
 
 _MOST_BYTES = 2**20
 """The largest total size of operands that get a dependency: they are copied, and stay alive."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import func
 
-from hloom.passes.capture.capturable import Rules
-from hloom.passes.capture.control_deps import make_wait
-from hloom.passes.capture.plan import BlockCapture
-from hloom.passes.capture.regions import Region
-from hloom.passes.ir import marks, walk
-from hloom.passes.ir.clone import remap_operands
-from hloom.passes.ir.ops import facts_of
+from ..ir import marks, walk
+from ..ir.clone import remap_operands
+from ..ir.ops import facts_of
+from .capturable import Rules
+from .control_deps import make_wait
+from .plan import BlockCapture
+from .regions import Region
 
 
 class Outliner:

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from hloom.passes.capture.capturable import HOST_COPY, CaptureObstacle, Rules
-from hloom.passes.capture.control_deps import ControlDependency, can_be_selected, waiting_operands
-from hloom.passes.capture.regions import BlockRegions, regions_of
-from hloom.passes.capture.schedule import BlockSchedule, GraphBreak
-from hloom.passes.framework.text import pluralize
-from hloom.passes.ir import mesh, walk
-from hloom.passes.ir.collectives import is_collective
-from hloom.passes.ir.custom_calls import CUSTOM_CALL
-from hloom.passes.ir.locations import operation_name, source_of
+from ..framework.text import pluralize
+from ..ir import mesh, walk
+from ..ir.collectives import is_collective
+from ..ir.custom_calls import CUSTOM_CALL
+from ..ir.locations import operation_name, source_of
+from .capturable import HOST_COPY, CaptureObstacle, Rules
+from .control_deps import ControlDependency, can_be_selected, waiting_operands
+from .regions import BlockRegions, regions_of
+from .schedule import BlockSchedule, GraphBreak
 
 _MOST_ANCHORS = 32
 """The most values that a graph break waits for: one kernel reads an element of each. The latest

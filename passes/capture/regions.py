@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from hloom.passes.capture.capturable import HOST_COPY, Rules
-from hloom.passes.capture.schedule import BlockSchedule, is_free, schedule_block
-from hloom.passes.ir import walk
-from hloom.passes.ir.op_facts import Category
-from hloom.passes.ir.ops import facts_of
+from ..ir import walk
+from ..ir.op_facts import Category
+from ..ir.ops import facts_of
+from .capturable import HOST_COPY, Rules
+from .schedule import BlockSchedule, is_free, schedule_block
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 
 from jax.extend.mlir import ir
 
-from hloom.passes.capture.capturable import CaptureObstacle, Rules, obstacle
-from hloom.passes.ir import walk
-from hloom.passes.ir.ops import facts_of
+from ..ir import walk
+from ..ir.ops import facts_of
+from .capturable import CaptureObstacle, Rules, obstacle
 
 BEFORE_ALL = -1
 """The gap before phase 0."""

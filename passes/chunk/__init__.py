@@ -55,22 +55,23 @@ from typing import ClassVar
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.autodiff import may_have_gradient
-from hloom.passes.chunk.closed_loop import best_of, goal_after, temp_budget
-from hloom.passes.chunk.plan import ChunkPlan
-from hloom.passes.chunk.planner import ChunkPlanner
-from hloom.passes.chunk.record import ChunkRecord
-from hloom.passes.cse import Cse
-from hloom.passes.drop_constraints import DropConstraints
-from hloom.passes.fold_transposes import FoldTransposes
-from hloom.passes.framework.base import Pass, Target
-from hloom.passes.framework.feedback import Attempt, Complaint, MeasuredPass
-from hloom.passes.framework.options import Budget, Bytes, option
-from hloom.passes.free_constants import FreeConstants
-from hloom.passes.ir import walk
-from hloom.passes.one_hot import OneHot
-from hloom.passes.phase_loops.apply import apply_loops
-from hloom.passes.remat.explain import describe_floor, describe_peak, in_lines
+from ..analysis.autodiff import may_have_gradient
+from ..cse import Cse
+from ..drop_constraints import DropConstraints
+from ..fold_transposes import FoldTransposes
+from ..framework.base import Pass
+from ..framework.feedback import Attempt, Complaint, MeasuredPass
+from ..framework.options import Budget, Bytes, option
+from ..framework.target import Target
+from ..free_constants import FreeConstants
+from ..ir import walk
+from ..one_hot import OneHot
+from ..phase_loops.apply import apply_loops
+from ..remat.explain import describe_floor, describe_peak, in_lines
+from .closed_loop import best_of, goal_after, temp_budget
+from .plan import ChunkPlan
+from .planner import ChunkPlanner
+from .record import ChunkRecord
 
 SCOPE = "hloom.chunk"
 """Name-stack component of the operations that loops add."""

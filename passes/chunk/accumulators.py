@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from jax.extend.mlir import ir
 
-from hloom.passes.chunk.memory import BlockMemory
-from hloom.passes.chunk.region import DimensionRegion
-from hloom.passes.ir.ops import facts_of
-from hloom.passes.ir.types import element_bits
-from hloom.passes.phase_loops.leaving import own_type, widened
+from ..ir.ops import facts_of
+from ..ir.types import element_bits
+from ..phase_loops.leaving import own_type, widened
+from .memory import BlockMemory
+from .region import DimensionRegion
 
 
 class Accumulators:

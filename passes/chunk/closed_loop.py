@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from hloom.passes.chunk.record import ChunkRecord
-from hloom.passes.framework import feedback
-from hloom.passes.framework.base import Target
-from hloom.passes.framework.feedback import Attempt
-from hloom.passes.framework.options import Budget
+from ..framework import feedback
+from ..framework.feedback import Attempt
+from ..framework.options import Budget
+from ..framework.target import Target
+from .record import ChunkRecord
 
 _CAUTION = 0.99
 """The share of the budget that a plan aims at."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from hloom.passes.analysis.dimension_flow.flow import AxisLayout
-from hloom.passes.analysis.dimension_flow.program import FlowNode, FlowProgram
-from hloom.passes.analysis.dimension_flow.result import site
-from hloom.passes.analysis.dimension_flow.rules.table import Signatures
-from hloom.passes.analysis.dimension_flow.signature import FactorPlace, Signature
-from hloom.passes.analysis.purity import is_table
-from hloom.passes.ir.op_facts import Category
-from hloom.passes.ir.ops import facts_of
+from ..analysis.dimension_flow.flow import AxisLayout
+from ..analysis.dimension_flow.program import FlowNode, FlowProgram
+from ..analysis.dimension_flow.result import site
+from ..analysis.dimension_flow.rules.table import Signatures
+from ..analysis.dimension_flow.signature import FactorPlace, Signature
+from ..analysis.purity import is_table
+from ..ir.op_facts import Category
+from ..ir.ops import facts_of
 
 MOST_OPERATIONS = 1000
 """Of a region. One with more is no head, no attention and no MLP, but most of a step."""

@@ -12,15 +12,15 @@ from dataclasses import dataclass, replace
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.block_graph import BlockGraph
-from hloom.passes.analysis.memory_model.layouts import transposing_bytes
-from hloom.passes.analysis.memory_model.peak import Peak, buffer_timeline, simulate
-from hloom.passes.analysis.memory_model.trace import OpTrace
-from hloom.passes.analysis.memory_model.tracer import trace_block
-from hloom.passes.analysis.shards import Shards
-from hloom.passes.chunk.region import DimensionRegion
-from hloom.passes.ir.op_facts import BufferUse
-from hloom.passes.ir.ops import facts_of
+from ..analysis.block_graph import BlockGraph
+from ..analysis.memory_model.layouts import transposing_bytes
+from ..analysis.memory_model.peak import Peak, buffer_timeline, simulate
+from ..analysis.memory_model.trace import OpTrace
+from ..analysis.memory_model.tracer import trace_block
+from ..analysis.shards import Shards
+from ..ir.op_facts import BufferUse
+from ..ir.ops import facts_of
+from .region import DimensionRegion
 
 
 @dataclass(frozen=True)

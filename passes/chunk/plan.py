@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.dimension_flow.result import made_at
-from hloom.passes.chunk.record import ChunkRecord
-from hloom.passes.chunk.region import DimensionRegion
-from hloom.passes.framework.base import Decision
-from hloom.passes.framework.text import pluralize, size
-from hloom.passes.ir.locations import operation_name, source_of
-from hloom.passes.ir.ops import facts_of
-from hloom.passes.phase_loops.plan import LoopsPlan
+from ..analysis.dimension_flow.result import made_at
+from ..framework.base import Decision
+from ..framework.text import pluralize, size
+from ..ir.locations import operation_name, source_of
+from ..ir.ops import facts_of
+from ..phase_loops.plan import LoopsPlan
+from .record import ChunkRecord
+from .region import DimensionRegion
 
 _SHOWN = 8
 """Values left that a plan lists."""

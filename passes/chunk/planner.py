@@ -7,26 +7,27 @@ from dataclasses import dataclass, replace
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.dimension_flow.flow import AxisLayout
-from hloom.passes.analysis.dimension_flow.program import FlowProgram
-from hloom.passes.analysis.dimension_flow.result import site
-from hloom.passes.analysis.memory_model.tracer import prediction_of
-from hloom.passes.analysis.shards import Shards
-from hloom.passes.chunk.accumulators import Accumulators
-from hloom.passes.chunk.growth import NoRegionError
-from hloom.passes.chunk.memory import BlockMemory, LiveValue, LoopMemory
-from hloom.passes.chunk.plan import ChunkedRegion, ChunkPlan, LeftValue
-from hloom.passes.chunk.record import ChunkRecord
-from hloom.passes.chunk.region import DimensionRegion, RegionFinder
-from hloom.passes.chunk.work import RegionWork
-from hloom.passes.framework.base import Target
-from hloom.passes.framework.feedback import Prediction
-from hloom.passes.framework.text import size
-from hloom.passes.ir import walk
-from hloom.passes.ir.locations import source_of
-from hloom.passes.phase_loops.errors import NotLoopableError
-from hloom.passes.phase_loops.placement import LoopContents, check_together
-from hloom.passes.phase_loops.plan import LoopsPlan, plan_loops
+from ..analysis.dimension_flow.flow import AxisLayout
+from ..analysis.dimension_flow.program import FlowProgram
+from ..analysis.dimension_flow.result import site
+from ..analysis.memory_model.targets import memory_rules
+from ..analysis.memory_model.tracer import prediction_of
+from ..analysis.shards import Shards
+from ..framework.feedback import Prediction
+from ..framework.target import Target
+from ..framework.text import size
+from ..ir import walk
+from ..ir.locations import source_of
+from ..phase_loops.errors import NotLoopableError
+from ..phase_loops.placement import LoopContents, check_together
+from ..phase_loops.plan import LoopsPlan, plan_loops
+from .accumulators import Accumulators
+from .growth import NoRegionError
+from .memory import BlockMemory, LiveValue, LoopMemory
+from .plan import ChunkedRegion, ChunkPlan, LeftValue
+from .record import ChunkRecord
+from .region import DimensionRegion, RegionFinder
+from .work import RegionWork
 
 _MOST_REGIONS = 64
 """Of a program."""
@@ -126,7 +127,7 @@ class ChunkPlanner:
         self._module, self._target = module, target
         self._chunks, self._min_bytes = chunks, min_bytes
         block = walk.entry_function(module).regions[0].blocks[0]
-        self._memory = BlockMemory(block, Shards.of(module, target.memory_rules))
+        self._memory = BlockMemory(block, Shards.of(module, memory_rules(target)))
         self._unmodified = prediction_of(self._memory.graph, self._memory.trace, self._memory.peak)
         is_large = len(self._memory.graph.ops) > _LARGE_PROGRAM
         self._most_tried = 1 if is_large else _MOST_TRIED

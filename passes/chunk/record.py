@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hloom.passes.framework.feedback import PlanRecord, prediction_of, whole_number
+from ..framework.feedback import PlanRecord, prediction_of, whole_number
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from hloom.passes.analysis.dimension_flow.flow import AxisLayout
-from hloom.passes.analysis.dimension_flow.program import FlowNode, FlowProgram
-from hloom.passes.analysis.dimension_flow.result import DimensionFlow, Seed, site
-from hloom.passes.analysis.dimension_flow.solve import dimension_flow
-from hloom.passes.analysis.dimension_flow.walker import TooManyPhasesError
-from hloom.passes.chunk.growth import MOST_OPERATIONS, BlockValues, NoRegionError, RegionGrowth
-from hloom.passes.ir.ops import facts_of
+from ..analysis.dimension_flow.flow import AxisLayout
+from ..analysis.dimension_flow.program import FlowNode, FlowProgram
+from ..analysis.dimension_flow.result import DimensionFlow, Seed, site
+from ..analysis.dimension_flow.solve import dimension_flow
+from ..analysis.dimension_flow.walker import TooManyPhasesError
+from ..ir.ops import facts_of
+from .growth import MOST_OPERATIONS, BlockValues, NoRegionError, RegionGrowth
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from hloom.passes.analysis.cost import Speed
-from hloom.passes.analysis.dimension_flow.program import FlowNode
-from hloom.passes.analysis.dimension_flow.result import DimensionFlow
-from hloom.passes.chunk.region import DimensionRegion
-from hloom.passes.ir.ops import facts_of
-from hloom.passes.ir.types import TensorSizes
+from ..analysis.dimension_flow.program import FlowNode
+from ..analysis.dimension_flow.result import DimensionFlow
+from ..framework.target import Speed
+from ..ir.ops import facts_of
+from ..ir.types import TensorSizes
+from .region import DimensionRegion
 
 FILLED = 1.1
 """Products in chunks fill the device if they take no more than this much of the time of whole

@@ -49,22 +49,23 @@ from typing import ClassVar
 
 from jax.extend.mlir import ir
 
-from hloom.passes.cse import Cse
-from hloom.passes.drop_constraints import DropConstraints
-from hloom.passes.fit.plan import FitPlan
-from hloom.passes.fit.planner import FitPlanner
-from hloom.passes.fit.search import DEFAULT_MOVES, MOVES
-from hloom.passes.framework.base import Pass, Target
-from hloom.passes.framework.feedback import Attempt, Complaint, MeasuredPass, Planner
-from hloom.passes.framework.options import Budget, Bytes, Words, option
-from hloom.passes.free_constants import FreeConstants
-from hloom.passes.ir import walk
-from hloom.passes.ir.clone import IRMapping, replace_body
-from hloom.passes.remat import COMPILES_DOC, Remat
-from hloom.passes.remat.budget.closed_loop import Bounds, best_of, is_worthwhile, temp_budget
-from hloom.passes.remat.missed import complaint_of
-from hloom.passes.remat.plan import RematPlan
-from hloom.passes.remat.record import RematRecord
+from ..cse import Cse
+from ..drop_constraints import DropConstraints
+from ..framework.base import Pass
+from ..framework.feedback import Attempt, Complaint, MeasuredPass, Planner
+from ..framework.options import Budget, Bytes, Words, option
+from ..framework.target import Target
+from ..free_constants import FreeConstants
+from ..ir import walk
+from ..ir.clone import IRMapping, replace_body
+from ..remat import COMPILES_DOC, Remat
+from ..remat.budget.closed_loop import Bounds, best_of, is_worthwhile, temp_budget
+from ..remat.missed import complaint_of
+from ..remat.plan import RematPlan
+from ..remat.record import RematRecord
+from .plan import FitPlan
+from .planner import FitPlanner
+from .search import DEFAULT_MOVES, MOVES
 
 
 @dataclass(frozen=True)

@@ -14,22 +14,23 @@ from typing import TypeVar
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.memory_model.scheduled import scheduled_temp_bytes
-from hloom.passes.fit.search import DEFAULT_MOVES, UNDO, FitSearch
-from hloom.passes.fit.variants import Variants, moves_of
-from hloom.passes.framework.base import Target
-from hloom.passes.framework.feedback import Attempt
-from hloom.passes.framework.options import Budget
-from hloom.passes.ir.clone import clone_module
-from hloom.passes.remat import Remat
-from hloom.passes.remat.budget.added_work import added_work
-from hloom.passes.remat.budget.closed_loop import Bounds, best_of, decide, least
-from hloom.passes.remat.budget.estimate import Model
-from hloom.passes.remat.budget.price_grid import STEPS, TOP, Candidate
-from hloom.passes.remat.budget.search import corrected_bytes
-from hloom.passes.remat.obstacle import RematObstacle, obstacle_of
-from hloom.passes.remat.plan import RematPlan
-from hloom.passes.remat.record import Estimate, Measurement, RematRecord, measured
+from ..analysis.memory_model.scheduled import scheduled_temp_bytes
+from ..analysis.memory_model.targets import memory_rules
+from ..framework.feedback import Attempt
+from ..framework.options import Budget
+from ..framework.target import Target
+from ..ir.clone import clone_module
+from ..remat import Remat
+from ..remat.budget.added_work import added_work
+from ..remat.budget.closed_loop import Bounds, best_of, decide, least
+from ..remat.budget.estimate import Model
+from ..remat.budget.price_grid import STEPS, TOP, Candidate
+from ..remat.budget.search import corrected_bytes
+from ..remat.obstacle import RematObstacle, obstacle_of
+from ..remat.plan import RematPlan
+from ..remat.record import Estimate, Measurement, RematRecord, measured
+from .search import DEFAULT_MOVES, UNDO, FitSearch
+from .variants import Variants, moves_of
 
 _KNEE = 0.05
 """A knee lies below the straight line between its neighbours by at least this share of the whole
@@ -270,7 +271,7 @@ class FrontierAnalysis:
             rewritten = clone_module(variant.of.module)
             Remat().apply(RematPlan(*variant.model.on(rewritten, variant.plan(estimate))))
             self._scheduled_bytes[estimate.candidate] = scheduled_temp_bytes(
-                rewritten, rules=self.target.memory_rules
+                rewritten, rules=memory_rules(self.target)
             )
         return replace(estimate, temp_bytes=self._scheduled_bytes[estimate.candidate])
 

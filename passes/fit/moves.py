@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from hloom.passes.framework.base import Decision, DivisiblePlan, Pass, PlanWithEffect, Target
-from hloom.passes.framework.pipeline import Pipeline
-from hloom.passes.ir.clone import clone_module
-from hloom.passes.offload.plan import OffloadPlan
+from ..framework.base import Decision, DivisiblePlan, Pass, PlanWithEffect
+from ..framework.pipeline import Pipeline
+from ..framework.target import Target
+from ..ir.clone import clone_module
+from ..offload.plan import OffloadPlan
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from jax.extend.mlir import ir
 
-from hloom.passes.fit.moves import Moved
-from hloom.passes.framework.base import Decision
-from hloom.passes.framework.text import size
-from hloom.passes.remat.plan import RematPlan
-from hloom.passes.remat.record import RematRecord
+from ..framework.base import Decision
+from ..framework.text import size
+from ..remat.plan import RematPlan
+from ..remat.record import RematRecord
+from .moves import Moved
 
 
 @dataclass(frozen=True)

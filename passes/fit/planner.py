@@ -6,17 +6,17 @@ from collections.abc import Collection, Iterator, Sequence
 
 from jax.extend.mlir import ir
 
-from hloom.passes.fit.moves import Moved, moved
-from hloom.passes.fit.plan import FitPlan, MoveEffect
-from hloom.passes.fit.search import UNDO, FitSearch
-from hloom.passes.fit.variants import Variant, Variants, moves_of
-from hloom.passes.framework.base import Target
-from hloom.passes.framework.feedback import Attempt, Prediction
-from hloom.passes.ir import walk
-from hloom.passes.remat.budget.added_work import added_work
-from hloom.passes.remat.budget.closed_loop import Bounds, Choice, decide, temp_budget
-from hloom.passes.remat.plan import RematPlan, obstacle_in
-from hloom.passes.remat.record import Estimate, RematRecord
+from ..framework.feedback import Attempt, Prediction
+from ..framework.target import Target
+from ..ir import walk
+from ..remat.budget.added_work import added_work
+from ..remat.budget.closed_loop import Bounds, Choice, decide, temp_budget
+from ..remat.plan import RematPlan, obstacle_in
+from ..remat.record import Estimate, RematRecord
+from .moves import Moved, moved
+from .plan import FitPlan, MoveEffect
+from .search import UNDO, FitSearch
+from .variants import Variant, Variants, moves_of
 
 _MOST_UNDONE = 2
 """Plans that undo checkpoints and take more than the budget, before these stay."""

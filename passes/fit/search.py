@@ -15,18 +15,18 @@ import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from hloom.passes.chunk import Chunk
-from hloom.passes.fit.variants import Variant, Variants, moves_of, of_remat
-from hloom.passes.framework.options import Bytes, Cuts
-from hloom.passes.offload import Offload
-from hloom.passes.remat.budget.price_grid import Candidate
-from hloom.passes.remat.budget.search import Search, cheapest, corrected_bytes
-from hloom.passes.remat.record import Estimate, Measurement
-from hloom.passes.split_loop import SplitLoop
-from hloom.passes.split_loop.choice import choose_split
-from hloom.passes.split_loop.groups import splittable
-from hloom.passes.split_loop.uniform import uniform_plans
-from hloom.passes.undo_checkpoint import UndoCheckpoint
+from ..chunk import Chunk
+from ..framework.options import Bytes, Cuts
+from ..offload import Offload
+from ..remat.budget.price_grid import Candidate
+from ..remat.budget.search import Search, cheapest, corrected_bytes
+from ..remat.record import Estimate, Measurement
+from ..split_loop import SplitLoop
+from ..split_loop.choice import choose_split
+from ..split_loop.groups import splittable
+from ..split_loop.uniform import uniform_plans
+from ..undo_checkpoint import UndoCheckpoint
+from .variants import Variant, Variants, moves_of, of_remat
 
 RECOMPUTE, UNDO, CHUNK, SPLIT_LOOP, OFFLOAD, ACCUMULATE = (
     "recompute",

@@ -7,17 +7,17 @@ from functools import cached_property
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.cost import all_flops
-from hloom.passes.analysis.loops.counted import runs_of
-from hloom.passes.fit.moves import Moved, moved
-from hloom.passes.framework.base import Target
-from hloom.passes.framework.errors import echo
-from hloom.passes.ir.ops import facts_of
-from hloom.passes.ir.types import TensorSizes
-from hloom.passes.remat.budget.estimate import Model, Plans
-from hloom.passes.remat.budget.price_grid import Candidate
-from hloom.passes.remat.record import Estimate
-from hloom.passes.undo_checkpoint import UndoCheckpoint
+from ..analysis.cost import all_flops
+from ..analysis.loops.counted import runs_of
+from ..framework.errors import echo
+from ..framework.target import Target
+from ..ir.ops import facts_of
+from ..ir.types import TensorSizes
+from ..remat.budget.estimate import Model, Plans
+from ..remat.budget.price_grid import Candidate
+from ..remat.record import Estimate
+from ..undo_checkpoint import UndoCheckpoint
+from .moves import Moved, moved
 
 
 @dataclass(frozen=True)

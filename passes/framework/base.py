@@ -10,40 +10,9 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.cost import CPU_SPEED, Speed
-from hloom.passes.analysis.memory_model.memory_rules import PACKED, MemoryRules
-from hloom.passes.analysis.memory_model.tpu import XLA_TPU
-from hloom.passes.framework.errors import SpecError
-from hloom.passes.framework.options import options_of
-
-
-@dataclasses.dataclass(frozen=True)
-class Target:
-    """What the module will run on.
-
-    Attributes:
-      platform: "cpu", "cuda", or another platform's name in JAX.
-      name: one kind of device of that platform, e.g. "h100_sxm".
-      memory_bytes: memory of one device; None where it is not known.
-      usable_bytes: what of it a step may take, at most `memory_bytes`; None where not known.
-      speed: how fast one device is.
-      compute_capability: of a CUDA device, e.g. (9, 0); None for others and where not known.
-      keeps_barriers: whether the compiler honours optimization barriers until it has merged
-        equal operations. Without that a recomputation in the same block merges back.
-    """
-
-    platform: str = "cpu"
-    name: str = "cpu"
-    memory_bytes: int | None = None
-    usable_bytes: int | None = None
-    speed: Speed = CPU_SPEED
-    compute_capability: tuple[int, int] | None = None
-    keeps_barriers: bool = True
-
-    @property
-    def memory_rules(self) -> MemoryRules:
-        """How its compiler lays values out in memory, and what it fuses."""
-        return XLA_TPU if self.platform == "tpu" else PACKED
+from .errors import SpecError
+from .options import options_of
+from .target import Target, called
 
 
 class Plan(Protocol):
@@ -108,13 +77,6 @@ class DivisiblePlan(Plan, Protocol):
 
 OTHERS = "*"
 """In `Pass.not_on`: every platform that is not named there."""
-
-_PLATFORMS = {"cpu": "a CPU", "cuda": "a CUDA GPU", "rocm": "a ROCm GPU", "tpu": "a TPU"}
-
-
-def called(platform: str) -> str:
-    """One device of a platform, for people: "a TPU"."""
-    return _PLATFORMS.get(platform, platform)
 
 
 @dataclasses.dataclass(frozen=True)

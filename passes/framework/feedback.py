@@ -14,9 +14,10 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
 from jax.extend.mlir import ir
 
-from hloom.passes.framework.base import Pass, Plan, Target
-from hloom.passes.framework.errors import echo
-from hloom.passes.framework.options import Budget
+from .base import Pass, Plan
+from .errors import echo
+from .options import Budget
+from .target import Target
 
 _MOST = 1e30
 """No figure of a device, in bytes, seconds or operations, is so large."""

@@ -30,9 +30,9 @@ import typing
 from collections.abc import Callable
 from typing import Any
 
-from hloom.passes.framework import spellings
-from hloom.passes.framework.errors import did_you_mean
-from hloom.passes.framework.spellings import (
+from . import spellings
+from .errors import did_you_mean
+from .spellings import (
     LARGEST,
     Axes,
     Budget,

@@ -10,17 +10,18 @@ from typing import Any, Protocol, TypeVar
 
 from jax.extend.mlir import ir
 
-from hloom.passes.framework.base import Pass, Plan, PlanWithEffect, RefusingPlan, Target
-from hloom.passes.framework.errors import PassError, reason_of
-from hloom.passes.framework.feedback import (
+from .base import Pass, Plan, PlanWithEffect, RefusingPlan
+from .errors import PassError, reason_of
+from .feedback import (
     Attempt,
     MeasuredPass,
     MeasuredPlan,
     Planner,
     PlanRecord,
 )
-from hloom.passes.framework.gc_pause import gc_paused
-from hloom.passes.framework.spec import parse_spec, print_spec
+from .gc_pause import gc_paused
+from .spec import parse_spec, print_spec
+from .target import Target
 
 _T = TypeVar("_T")
 

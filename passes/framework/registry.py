@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import EntryPoint, entry_points
 
-from hloom.passes.framework.base import Pass
-from hloom.passes.framework.errors import reason_of
+from .base import Pass
+from .errors import reason_of
 
 GROUP = "hloom.passes"
 """The entry-point group in which distributions register passes."""

@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 from typing import Any, NoReturn
 
-from hloom.passes.framework import registry
-from hloom.passes.framework.base import Pass
-from hloom.passes.framework.errors import SpecError, did_you_mean, echo
-from hloom.passes.framework.feedback import MeasuredPass
-from hloom.passes.framework.options import OptionInfo, SpellingError, options_of, unit_hint
+from . import registry
+from .base import Pass
+from .errors import SpecError, did_you_mean, echo
+from .feedback import MeasuredPass
+from .options import OptionInfo, SpellingError, options_of, unit_hint
 
 _ON, _OFF = ("1", "on", "true", "yes"), ("0", "false", "no", "none", "null")
 """Words that people write where they mean "default", and "off"."""

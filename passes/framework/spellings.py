@@ -7,7 +7,7 @@ import math
 import re
 from typing import Any, NewType
 
-from hloom.passes.framework.errors import did_you_mean
+from .errors import did_you_mean
 
 Bytes = NewType("Bytes", int)
 """A size in bytes."""

@@ -8,8 +8,8 @@ from typing import Any, TypeVar, cast
 
 from jax.extend.mlir import ir
 
-from hloom.passes.ir import walk
-from hloom.passes.ir.erase import erase
+from . import walk
+from .erase import erase
 
 _T = TypeVar("_T")
 

@@ -24,11 +24,11 @@ import numpy as np
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-from hloom.passes.ir import mesh, walk
-from hloom.passes.ir.custom_calls import target_of
-from hloom.passes.ir.locations import source_of
-from hloom.passes.ir.mark_decompositions import Groups, can_carry_dependency
-from hloom.passes.ir.ops import facts_of
+from . import mesh, walk
+from .custom_calls import target_of
+from .locations import source_of
+from .mark_decompositions import Groups, can_carry_dependency
+from .ops import facts_of
 
 ATTRIBUTE = "hloom.collective"
 """The attribute, of a custom call or among its frontend attributes, that says what it needs."""

@@ -8,7 +8,7 @@ import re
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-from hloom.passes.ir import walk
+from . import walk
 
 CUSTOM_CALL = "stablehlo.custom_call"
 

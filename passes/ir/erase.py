@@ -11,8 +11,8 @@ from collections.abc import Hashable, Iterable, Iterator
 
 from jax.extend.mlir import ir
 
-from hloom.passes.ir import walk
-from hloom.passes.ir.locations import source_line
+from . import walk
+from .locations import source_line
 
 
 class StillReadError(Exception):

@@ -12,7 +12,7 @@ from typing import cast
 
 from jax.extend.mlir import ir
 
-from hloom.passes.ir.names import Frame, SourceLine
+from .names import Frame, SourceLine
 
 REMAT_SCOPE = "hloom.remat"
 """Name-stack component of every operation that rematerialization added."""

@@ -35,9 +35,9 @@ import numpy as np
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-from hloom.passes.ir import mark_decompositions as decompositions
-from hloom.passes.ir import walk
-from hloom.passes.ir.mark_decompositions import Groups
+from . import mark_decompositions as decompositions
+from . import walk
+from .mark_decompositions import Groups
 
 PREFIX = "hloom."
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import sdy
 
-from hloom.passes.ir import walk
+from . import walk
 
 MANUAL_COMPUTATION = "sdy.manual_computation"
 """JAX's `shard_map`: inside, values have their size on one partition."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from hloom.passes.ir.op_facts import (
+from .op_facts import (
     UNKNOWN,
     BufferUse,
     Category,

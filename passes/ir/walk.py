@@ -7,8 +7,8 @@ from collections.abc import Hashable, Iterator, Sequence
 import numpy as np
 from jax.extend.mlir import ir
 
-from hloom.passes.ir.ops import facts_of
-from hloom.passes.ir.types import tensor_bytes
+from .ops import facts_of
+from .types import tensor_bytes
 
 
 def code_blocks(module: ir.Operation) -> Iterator[ir.Block]:

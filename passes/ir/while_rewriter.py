@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-from hloom.passes.ir import walk
-from hloom.passes.ir.erase import erase, erase_argument
-from hloom.passes.ir.locations import rematerialized
+from . import walk
+from .erase import erase, erase_argument
+from .locations import rematerialized
 
 
 @dataclass

@@ -60,19 +60,20 @@ from typing import ClassVar
 
 from jax.extend.mlir import ir
 
-from hloom.passes.cse import Cse
-from hloom.passes.drop_constraints import DropConstraints
-from hloom.passes.framework.base import OTHERS, Pass, Target
-from hloom.passes.framework.options import Bytes, option
-from hloom.passes.free_constants import FreeConstants
-from hloom.passes.offload.candidates import (
+from ..cse import Cse
+from ..drop_constraints import DropConstraints
+from ..framework.base import OTHERS, Pass
+from ..framework.options import Bytes, option
+from ..framework.target import Target
+from ..free_constants import FreeConstants
+from .candidates import (
     Offloadable,
     OffloadCandidate,
     exposed_seconds,
     offloadable,
 )
-from hloom.passes.offload.plan import OffloadPlan, choose_hidden, plan_offload
-from hloom.passes.offload.rewrite import apply_offload
+from .plan import OffloadPlan, choose_hidden, plan_offload
+from .rewrite import apply_offload
 
 __all__ = [
     "Offload",

@@ -7,22 +7,23 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.loops.counted import (
+from ..analysis.loops.counted import (
     CountedLoop,
     StackedOutput,
     affine_in,
     counted_loops,
     defining_op,
 )
-from hloom.passes.analysis.loops.dynamic import dynamic_loops
-from hloom.passes.analysis.loops.pairs import LoopPair, Residual, loop_pairs
-from hloom.passes.analysis.shards import Shards
-from hloom.passes.framework.base import Target
-from hloom.passes.ir import mesh, walk
-from hloom.passes.ir.custom_calls import is_stored_on_host
-from hloom.passes.ir.locations import operation_name, source_of
-from hloom.passes.ir.types import element_bits, tensor_bytes
-from hloom.passes.offload.link import LoopWork, exposed_s
+from ..analysis.loops.dynamic import dynamic_loops
+from ..analysis.loops.pairs import LoopPair, Residual, loop_pairs
+from ..analysis.memory_model.targets import memory_rules
+from ..analysis.shards import Shards
+from ..framework.target import Target
+from ..ir import mesh, walk
+from ..ir.custom_calls import is_stored_on_host
+from ..ir.locations import operation_name, source_of
+from ..ir.types import element_bits, tensor_bytes
+from .link import LoopWork, exposed_s
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,7 @@ class _Finder:
         min_bytes: int,
     ) -> None:
         self.block, self.min_bytes, self.bytes_per_s = block, min_bytes, bytes_per_s
-        self.shards = Shards.of(module, target.memory_rules)
+        self.shards = Shards.of(module, memory_rules(target))
         self.target = target
         self.devices = mesh.partition_count(module)
         self.candidates: list[OffloadCandidate] = []

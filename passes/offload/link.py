@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.cost import Speed, seconds
-from hloom.passes.analysis.loops.counted import CountedLoop, defining_op
-from hloom.passes.ir import walk
-from hloom.passes.ir.types import TensorSizes
+from ..analysis.cost import seconds
+from ..analysis.loops.counted import CountedLoop, defining_op
+from ..framework.target import Speed
+from ..ir import walk
+from ..ir.types import TensorSizes
 
 
 @dataclass(frozen=True, eq=False)

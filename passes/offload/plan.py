@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from hloom.passes.framework.base import Decision
-from hloom.passes.framework.text import pluralize, size
-from hloom.passes.ir.locations import operation_name, source_of
-from hloom.passes.offload.candidates import (
+from ..framework.base import Decision
+from ..framework.text import pluralize, size
+from ..ir.locations import operation_name, source_of
+from .candidates import (
     Offloadable,
     OffloadCandidate,
     StackLeft,

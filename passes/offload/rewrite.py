@@ -12,13 +12,13 @@ from collections.abc import Hashable, Sequence
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-from hloom.passes.analysis.loops.counted import defining_op
-from hloom.passes.ir import walk
-from hloom.passes.ir.custom_calls import DEVICE, PINNED_HOST, placed
-from hloom.passes.ir.erase import erase
-from hloom.passes.ir.locations import scoped
-from hloom.passes.ir.while_rewriter import Replacements, WhileRewriter, integer_like, zeros
-from hloom.passes.offload.candidates import OffloadCandidate
+from ..analysis.loops.counted import defining_op
+from ..ir import walk
+from ..ir.custom_calls import DEVICE, PINNED_HOST, placed
+from ..ir.erase import erase
+from ..ir.locations import scoped
+from ..ir.while_rewriter import Replacements, WhileRewriter, integer_like, zeros
+from .candidates import OffloadCandidate
 
 SCOPE = "hloom.offload"
 """Name-stack component of the operations that this pass adds."""

@@ -36,12 +36,13 @@ from typing import ClassVar
 
 from jax.extend.mlir import ir
 
-from hloom.passes.drop_constraints import DropConstraints
-from hloom.passes.framework.base import Pass, Target
-from hloom.passes.framework.options import Bytes, option
-from hloom.passes.ir import walk
-from hloom.passes.one_hot.plan import OneHotPlan, RowForm, plan_accesses
-from hloom.passes.one_hot.rewrite import batch_rows, select_in_rows
+from ..drop_constraints import DropConstraints
+from ..framework.base import Pass
+from ..framework.options import Bytes, option
+from ..framework.target import Target
+from ..ir import walk
+from .plan import OneHotPlan, RowForm, plan_accesses
+from .rewrite import batch_rows, select_in_rows
 
 
 @dataclass(frozen=True)

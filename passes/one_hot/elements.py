@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-from hloom.passes.ir import walk
-from hloom.passes.one_hot.known import KnownNumbers, Numbers, counting
+from ..ir import walk
+from .known import KnownNumbers, Numbers, counting
 
 _ATTRIBUTES = frozenset(
     {

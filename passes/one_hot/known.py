@@ -10,9 +10,9 @@ import numpy as np
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-from hloom.passes.analysis.constants import ConstantValues, made_value
-from hloom.passes.analysis.loops.counted import defining_op
-from hloom.passes.ir import walk
+from ..analysis.constants import ConstantValues, made_value
+from ..analysis.loops.counted import defining_op
+from ..ir import walk
 
 Numbers = np.ndarray[Any, np.dtype[Any]]
 

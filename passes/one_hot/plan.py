@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.loops.counted import defining_op
-from hloom.passes.framework.base import Decision
-from hloom.passes.framework.text import pluralize
-from hloom.passes.ir.locations import operation_name, source_line, source_of
-from hloom.passes.ir.op_facts import BufferUse
-from hloom.passes.ir.ops import facts_of
-from hloom.passes.ir.types import tensor_bytes
-from hloom.passes.one_hot.elements import Access, NotRowElementError, RowElement, row_element
-from hloom.passes.one_hot.known import KnownNumbers
+from ..analysis.loops.counted import defining_op
+from ..framework.base import Decision
+from ..framework.text import pluralize
+from ..ir.locations import operation_name, source_line, source_of
+from ..ir.op_facts import BufferUse
+from ..ir.ops import facts_of
+from ..ir.types import tensor_bytes
+from .elements import Access, NotRowElementError, RowElement, row_element
+from .known import KnownNumbers
 
 _MOST_LINES = 3
 """Source lines that a summary names."""

@@ -14,10 +14,10 @@ import numpy as np
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-from hloom.passes.analysis.loops.counted import defining_op
-from hloom.passes.analysis.purity import may_go
-from hloom.passes.ir.erase import erase
-from hloom.passes.one_hot.elements import Access, RowElement
+from ..analysis.loops.counted import defining_op
+from ..analysis.purity import may_go
+from ..ir.erase import erase
+from .elements import Access, RowElement
 
 _LABEL_BITS = 32
 """Labels of fewer bits may not count all positions of a row."""

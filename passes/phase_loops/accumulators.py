@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-from hloom.passes.analysis.dimension_flow.flow import Combine
-from hloom.passes.ir.while_rewriter import zeros
+from ..analysis.dimension_flow.flow import Combine
+from ..ir.while_rewriter import zeros
 
 COMBINES: Mapping[Combine, Callable[..., ir.Value]] = {
     Combine.SUM: stablehlo.add,

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from hloom.passes.analysis.dimension_flow.program import FlowBlock, FlowNode
-from hloom.passes.ir.op_facts import FlowRule
-from hloom.passes.phase_loops.copies import Form, LoopCopies, OperationCopy, Read
-from hloom.passes.phase_loops.program import LoopProgram
+from ..analysis.dimension_flow.program import FlowBlock, FlowNode
+from ..ir.op_facts import FlowRule
+from .copies import Form, LoopCopies, OperationCopy, Read
+from .program import LoopProgram
 
 
 @dataclass(frozen=True)

@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-from hloom.passes.analysis.dimension_flow.program import FlowNode
-from hloom.passes.ir import walk
-from hloom.passes.ir.erase import erase
-from hloom.passes.ir.locations import scoped
-from hloom.passes.phase_loops.apart import PartApart
-from hloom.passes.phase_loops.body import ChunkWriter
-from hloom.passes.phase_loops.by_parts import write_by_parts
-from hloom.passes.phase_loops.leaving import LoopExit
-from hloom.passes.phase_loops.loop import LoopWriter
-from hloom.passes.phase_loops.plan import LoopsPlan, PhaseLoop, place_loops
+from ..analysis.dimension_flow.program import FlowNode
+from ..ir import walk
+from ..ir.erase import erase
+from ..ir.locations import scoped
+from .apart import PartApart
+from .body import ChunkWriter
+from .by_parts import write_by_parts
+from .leaving import LoopExit
+from .loop import LoopWriter
+from .plan import LoopsPlan, PhaseLoop, place_loops
 
 
 def apply_loops(

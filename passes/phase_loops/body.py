@@ -9,15 +9,15 @@ from dataclasses import replace
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import sdy, stablehlo
 
-from hloom.passes.analysis.dimension_flow.flow import AxisLayout
-from hloom.passes.analysis.dimension_flow.program import FlowBlock, FlowNode
-from hloom.passes.analysis.sharding_constraints import CONSTRAINT
-from hloom.passes.ir import walk
-from hloom.passes.ir.clone import remap_operands
-from hloom.passes.ir.op_facts import FlowRule
-from hloom.passes.phase_loops.copies import IOTA, Form, LoopCopies, OperationCopy, Read
-from hloom.passes.phase_loops.program import LoopProgram
-from hloom.passes.phase_loops.slices import (
+from ..analysis.dimension_flow.flow import AxisLayout
+from ..analysis.dimension_flow.program import FlowBlock, FlowNode
+from ..analysis.sharding_constraints import CONSTRAINT
+from ..ir import walk
+from ..ir.clone import remap_operands
+from ..ir.op_facts import FlowRule
+from .copies import IOTA, Form, LoopCopies, OperationCopy, Read
+from .program import LoopProgram
+from .slices import (
     ChunkStart,
     chunk_type,
     read_chunk,

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-from hloom.passes.analysis.dimension_flow.flow import AxisLayout
-from hloom.passes.phase_loops.copies import IOTA, Form
-from hloom.passes.phase_loops.devices import DeviceParts, compute_by_parts, reduced
-from hloom.passes.phase_loops.loop import LoopWriter
-from hloom.passes.phase_loops.plan import LoopsPlan, PhaseLoop
+from ..analysis.dimension_flow.flow import AxisLayout
+from .copies import IOTA, Form
+from .devices import DeviceParts, compute_by_parts, reduced
+from .loop import LoopWriter
+from .plan import LoopsPlan, PhaseLoop
 
 
 def write_by_parts(

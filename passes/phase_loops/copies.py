@@ -12,14 +12,14 @@ import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from hloom.passes.analysis.dimension_flow.cuts import CutStep
-from hloom.passes.analysis.dimension_flow.flow import AxisLayout, Flow
-from hloom.passes.analysis.dimension_flow.program import FlowBlock, FlowNode
-from hloom.passes.analysis.dimension_flow.result import DimensionFlow
-from hloom.passes.ir.op_facts import Category, FlowRule
-from hloom.passes.ir.ops import facts_of
-from hloom.passes.phase_loops.errors import NotLoopableError
-from hloom.passes.phase_loops.program import LoopProgram
+from ..analysis.dimension_flow.cuts import CutStep
+from ..analysis.dimension_flow.flow import AxisLayout, Flow
+from ..analysis.dimension_flow.program import FlowBlock, FlowNode
+from ..analysis.dimension_flow.result import DimensionFlow
+from ..ir.op_facts import Category, FlowRule
+from ..ir.ops import facts_of
+from .errors import NotLoopableError
+from .program import LoopProgram
 
 IOTA = "stablehlo.iota"
 

@@ -15,18 +15,18 @@ from dataclasses import dataclass
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import sdy, stablehlo
 
-from hloom.passes.analysis.dimension_flow.flow import AxisLayout, Combine
-from hloom.passes.analysis.dimension_flow.program import FlowNode
-from hloom.passes.analysis.dimension_flow.sharded import argument_sharding
-from hloom.passes.analysis.sharding_constraints import CONSTRAINT
-from hloom.passes.ir import mesh, walk
-from hloom.passes.ir.op_facts import Category, FlowRule
-from hloom.passes.ir.ops import facts_of
-from hloom.passes.phase_loops.accumulators import COMBINES
-from hloom.passes.phase_loops.apart import PartApart
-from hloom.passes.phase_loops.copies import Form, LoopCopies
-from hloom.passes.phase_loops.leaving import Leaves, LoopExit
-from hloom.passes.phase_loops.program import LoopProgram
+from ..analysis.dimension_flow.flow import AxisLayout, Combine
+from ..analysis.dimension_flow.program import FlowNode
+from ..analysis.dimension_flow.sharded import argument_sharding
+from ..analysis.sharding_constraints import CONSTRAINT
+from ..ir import mesh, walk
+from ..ir.op_facts import Category, FlowRule
+from ..ir.ops import facts_of
+from .accumulators import COMBINES
+from .apart import PartApart
+from .copies import Form, LoopCopies
+from .leaving import Leaves, LoopExit
+from .program import LoopProgram
 
 
 @dataclass(frozen=True)

@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.dimension_flow.flow import Combine, Flow
-from hloom.passes.analysis.dimension_flow.result import linear_chain
-from hloom.passes.ir.op_facts import FlowRule
-from hloom.passes.ir.types import element_bits
-from hloom.passes.phase_loops.accumulators import has_identity
-from hloom.passes.phase_loops.errors import NotLoopableError
-from hloom.passes.phase_loops.program import LoopProgram
+from ..analysis.dimension_flow.flow import Combine, Flow
+from ..analysis.dimension_flow.result import linear_chain
+from ..ir.op_facts import FlowRule
+from ..ir.types import element_bits
+from .accumulators import has_identity
+from .errors import NotLoopableError
+from .program import LoopProgram
 
 AccumulatorRule = Callable[[ir.Value], ir.Type]
 """Gives the element type in which the terms of a partial value are added up."""

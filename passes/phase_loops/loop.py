@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-from hloom.passes.accumulate_in_place.terms import product_terms
-from hloom.passes.analysis.dimension_flow.flow import Combine
-from hloom.passes.analysis.loops.counted import defining_op
-from hloom.passes.phase_loops.accumulators import COMBINES, identity
-from hloom.passes.phase_loops.body import ChunkWriter
-from hloom.passes.phase_loops.leaving import Leaves, LoopExit
-from hloom.passes.phase_loops.plan import LoopsPlan, PhaseLoop
-from hloom.passes.phase_loops.slices import (
+from ..accumulate_in_place.terms import product_terms
+from ..analysis.dimension_flow.flow import Combine
+from ..analysis.loops.counted import defining_op
+from .accumulators import COMBINES, identity
+from .body import ChunkWriter
+from .leaving import Leaves, LoopExit
+from .plan import LoopsPlan, PhaseLoop
+from .slices import (
     ChunkStart,
     own_layout,
     resized,

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.dimension_flow.program import FlowBlock, has_effects
-from hloom.passes.ir import walk
-from hloom.passes.ir.ops import facts_of
-from hloom.passes.phase_loops.errors import NotLoopableError
+from ..analysis.dimension_flow.program import FlowBlock, has_effects
+from ..ir import walk
+from ..ir.ops import facts_of
+from .errors import NotLoopableError
 
 
 @dataclass(frozen=True)

@@ -8,24 +8,24 @@ from dataclasses import dataclass, replace
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.dimension_flow.program import FlowNode
-from hloom.passes.analysis.dimension_flow.result import DimensionFlow
-from hloom.passes.framework.text import pluralize
-from hloom.passes.ir import walk
-from hloom.passes.ir.types import element_bits
-from hloom.passes.phase_loops.apart import PartApart, parts_apart
-from hloom.passes.phase_loops.copies import CopyFinder, LoopCopies
-from hloom.passes.phase_loops.devices import DeviceParts, parts_of
-from hloom.passes.phase_loops.errors import NotLoopableError
-from hloom.passes.phase_loops.leaving import (
+from ..analysis.dimension_flow.program import FlowNode
+from ..analysis.dimension_flow.result import DimensionFlow
+from ..framework.text import pluralize
+from ..ir import walk
+from ..ir.types import element_bits
+from .apart import PartApart, parts_apart
+from .copies import CopyFinder, LoopCopies
+from .devices import DeviceParts, parts_of
+from .errors import NotLoopableError
+from .leaving import (
     AccumulatorRule,
     LoopExit,
     SumPlaces,
     leaving,
     widened,
 )
-from hloom.passes.phase_loops.placement import LoopContents, LoopPlace, LoopValues, placed
-from hloom.passes.phase_loops.program import LoopProgram
+from .placement import LoopContents, LoopPlace, LoopValues, placed
+from .program import LoopProgram
 
 
 @dataclass(frozen=True)

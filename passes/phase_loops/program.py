@@ -5,14 +5,14 @@ Values are numbers, as in `FlowProgram`.
 
 from __future__ import annotations
 
-from hloom.passes.analysis.dimension_flow.cuts import CutSources
-from hloom.passes.analysis.dimension_flow.flow import WHOLE, Flow
-from hloom.passes.analysis.dimension_flow.program import FlowNode, FlowProgram
-from hloom.passes.analysis.dimension_flow.result import DimensionFlow
-from hloom.passes.analysis.dimension_flow.rules.table import Signatures
-from hloom.passes.analysis.purity import is_table
-from hloom.passes.ir.op_facts import Category, FlowRule
-from hloom.passes.ir.ops import facts_of
+from ..analysis.dimension_flow.cuts import CutSources
+from ..analysis.dimension_flow.flow import WHOLE, Flow
+from ..analysis.dimension_flow.program import FlowNode, FlowProgram
+from ..analysis.dimension_flow.result import DimensionFlow
+from ..analysis.dimension_flow.rules.table import Signatures
+from ..analysis.purity import is_table
+from ..ir.op_facts import Category, FlowRule
+from ..ir.ops import facts_of
 
 _LIGHT = frozenset({Category.CONSTANT, Category.ELEMENTWISE, Category.MOVEMENT})
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-from hloom.passes.analysis.dimension_flow.flow import AxisLayout
-from hloom.passes.ir import walk
+from ..analysis.dimension_flow.flow import AxisLayout
+from ..ir import walk
 
 
 @dataclass(frozen=True)

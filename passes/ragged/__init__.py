@@ -40,14 +40,15 @@ from typing import ClassVar
 
 from jax.extend.mlir import ir
 
-from hloom.passes.cse import Cse
-from hloom.passes.drop_constraints import DropConstraints
-from hloom.passes.framework.base import Pass, Target
-from hloom.passes.framework.options import option
-from hloom.passes.ir import walk
-from hloom.passes.ragged.plan import RaggedPlan, plan_products
-from hloom.passes.ragged.rewrite import write_loop
-from hloom.passes.remat.block.rewrite import erase_dead
+from ..cse import Cse
+from ..drop_constraints import DropConstraints
+from ..framework.base import Pass
+from ..framework.options import option
+from ..framework.target import Target
+from ..ir import walk
+from ..remat.block.rewrite import erase_dead
+from .plan import RaggedPlan, plan_products
+from .rewrite import write_loop
 
 
 @dataclass(frozen=True)

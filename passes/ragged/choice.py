@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.cost import Speed
-from hloom.passes.framework.base import Target
-from hloom.passes.ir.types import element_bits
-from hloom.passes.ragged.product import (
+from ..framework.target import Speed, Target
+from ..ir.types import element_bits
+from .product import (
     RAGGED_DOT,
     NotRewrittenError,
     RaggedMode,

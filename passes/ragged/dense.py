@@ -18,10 +18,10 @@ from dataclasses import dataclass, replace
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-from hloom.passes.analysis.constants import is_zero_constant
-from hloom.passes.analysis.loops.counted import defining_op
-from hloom.passes.ir import walk
-from hloom.passes.ragged.product import Factor, RaggedProduct, checked, factor, sizes_of_all
+from ..analysis.constants import is_zero_constant
+from ..analysis.loops.counted import defining_op
+from ..ir import walk
+from .product import Factor, RaggedProduct, checked, factor, sizes_of_all
 
 _COPIES = ("stablehlo.broadcast_in_dim", "stablehlo.convert", "stablehlo.slice")
 """Operations that make zeros of zeros."""

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.loops.counted import defining_op
-from hloom.passes.ir import walk
-from hloom.passes.ir.types import element_bits
-from hloom.passes.ragged.product import RaggedMode, RaggedProduct
+from ..analysis.loops.counted import defining_op
+from ..ir import walk
+from ..ir.types import element_bits
+from .product import RaggedMode, RaggedProduct
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 
 from jax.extend.mlir import ir
 
-from hloom.passes.framework.base import Decision, Target
-from hloom.passes.framework.text import pluralize
-from hloom.passes.ir import mesh
-from hloom.passes.ir.locations import operation_name, source_line, source_of
-from hloom.passes.ragged import dense
-from hloom.passes.ragged.choice import Tiles, check_worthwhile, tiles_of
-from hloom.passes.ragged.product import (
+from ..framework.base import Decision
+from ..framework.target import Target
+from ..framework.text import pluralize
+from ..ir import mesh
+from ..ir.locations import operation_name, source_line, source_of
+from . import dense
+from .choice import Tiles, check_worthwhile, tiles_of
+from .product import (
     RAGGED_DOT,
     NotRewrittenError,
     RaggedProduct,

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-from hloom.passes.ir.erase import erase
-from hloom.passes.ir.while_rewriter import zeros
-from hloom.passes.ragged.choice import Tiles
-from hloom.passes.ragged.destination import Destination, destination_of, sum_element
-from hloom.passes.ragged.product import Factor, RaggedMode, RaggedProduct
-from hloom.passes.ragged.slices import Box, broadcast, converted
-from hloom.passes.ragged.table import TileTable, counter, iota, tile_table
+from ..ir.erase import erase
+from ..ir.while_rewriter import zeros
+from .choice import Tiles
+from .destination import Destination, destination_of, sum_element
+from .product import Factor, RaggedMode, RaggedProduct
+from .slices import Box, broadcast, converted
+from .table import TileTable, counter, iota, tile_table
 
 
 def write_loop(product: RaggedProduct, tiles: Tiles) -> None:

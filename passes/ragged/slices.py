@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-from hloom.passes.ragged.table import counter
+from .table import counter
 
 
 @dataclass(frozen=True)

@@ -91,20 +91,21 @@ from typing import ClassVar
 
 from jax.extend.mlir import ir
 
-from hloom.passes.cse import Cse
-from hloom.passes.drop_constraints import DropConstraints
-from hloom.passes.framework.base import Pass, Target
-from hloom.passes.framework.feedback import Attempt, Complaint, MeasuredPass, Planner
-from hloom.passes.framework.options import Budget, Bytes, option
-from hloom.passes.free_constants import FreeConstants
-from hloom.passes.ir.while_rewriter import Replacements
-from hloom.passes.remat.block.rewrite import apply_block
-from hloom.passes.remat.budget.closed_loop import Bounds, best_of, is_worthwhile, temp_budget
-from hloom.passes.remat.missed import complaint_of
-from hloom.passes.remat.plan import BudgetPlanner, RematPlan, plan_cheap
-from hloom.passes.remat.record import RematRecord
-from hloom.passes.remat.scan.rewrite import apply_scan, finish_scans
-from hloom.passes.remat.scan.waits import wait_before
+from ..cse import Cse
+from ..drop_constraints import DropConstraints
+from ..framework.base import Pass
+from ..framework.feedback import Attempt, Complaint, MeasuredPass, Planner
+from ..framework.options import Budget, Bytes, option
+from ..framework.target import Target
+from ..free_constants import FreeConstants
+from ..ir.while_rewriter import Replacements
+from .block.rewrite import apply_block
+from .budget.closed_loop import Bounds, best_of, is_worthwhile, temp_budget
+from .missed import complaint_of
+from .plan import BudgetPlanner, RematPlan, plan_cheap
+from .record import RematRecord
+from .scan.rewrite import apply_scan, finish_scans
+from .scan.waits import wait_before
 
 COMPILES_DOC = (
     "how often the program may be compiled to hold the budget; of three times the last one, of "

@@ -13,16 +13,16 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.block_graph import BlockGraph
-from hloom.passes.framework.base import Decision
-from hloom.passes.ir.locations import operation_name, source_of
-from hloom.passes.remat.block.plan import BlockPlan, CloneGroup, WindowPlan
-from hloom.passes.remat.block.values import ForwardValues
-from hloom.passes.remat.scan.bodies import ScanBody
-from hloom.passes.remat.scan.cut import CutProblem
-from hloom.passes.remat.scan.groups import scan_groups
-from hloom.passes.remat.scan.plan import PairPlan, ScanPlan, scan_plan
-from hloom.passes.remat.scan.sites import CloneSites
+from ..analysis.block_graph import BlockGraph
+from ..framework.base import Decision
+from ..ir.locations import operation_name, source_of
+from .block.plan import BlockPlan, CloneGroup, WindowPlan
+from .block.values import ForwardValues
+from .scan.bodies import ScanBody
+from .scan.cut import CutProblem
+from .scan.groups import scan_groups
+from .scan.plan import PairPlan, ScanPlan, scan_plan
+from .scan.sites import CloneSites
 
 
 class BlockDecisions:

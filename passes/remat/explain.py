@@ -7,18 +7,19 @@ from collections.abc import Sequence
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.memory_model.profile import (
+from ..analysis.memory_model.profile import (
     LiveBuffer,
     MemoryProfile,
     memory_profile,
 )
-from hloom.passes.framework.base import Target
-from hloom.passes.framework.text import pluralize, short_type, size
-from hloom.passes.inline import Inline
-from hloom.passes.ir.clone import clone_module
-from hloom.passes.ir.locations import operation_name, source_of
-from hloom.passes.ir.names import argument_groups, split_name
-from hloom.passes.ir.types import tensor_bytes
+from ..analysis.memory_model.targets import memory_rules
+from ..framework.target import Target
+from ..framework.text import pluralize, short_type, size
+from ..inline import Inline
+from ..ir.clone import clone_module
+from ..ir.locations import operation_name, source_of
+from ..ir.names import argument_groups, split_name
+from ..ir.types import tensor_bytes
 
 
 def describe_value(value: ir.Value) -> dict[str, object]:
@@ -80,7 +81,7 @@ def describe_peak(module: ir.Module, target: Target, *, arguments: bool = False)
     what the program's arguments are.
     """
     with module.context, ir.Location.unknown():
-        curve = memory_profile(_inlined(module), rules=target.memory_rules)
+        curve = memory_profile(_inlined(module), rules=memory_rules(target))
     told = [_peak(curve), _arguments(curve) if arguments else ""]
     return " ".join(filter(None, told))
 

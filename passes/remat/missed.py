@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.autodiff import may_have_gradient
-from hloom.passes.framework.base import Target
-from hloom.passes.framework.feedback import Attempt, Complaint
-from hloom.passes.ir import walk
-from hloom.passes.ir.ops import facts_of
-from hloom.passes.remat.budget.closed_loop import Bounds, temp_budget
-from hloom.passes.remat.explain import describe_floor, describe_peak, in_lines
-from hloom.passes.remat.obstacle import RematObstacle
-from hloom.passes.remat.record import RematRecord
+from ..analysis.autodiff import may_have_gradient
+from ..framework.feedback import Attempt, Complaint
+from ..framework.target import Target
+from ..ir import walk
+from ..ir.ops import facts_of
+from .budget.closed_loop import Bounds, temp_budget
+from .explain import describe_floor, describe_peak, in_lines
+from .obstacle import RematObstacle
+from .record import RematRecord
 
 _UNMEASURED = (
     "XLA does not tell what memory the program takes here, so that it is not known whether the "

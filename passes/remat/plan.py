@@ -8,23 +8,24 @@ from dataclasses import dataclass, field
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.autodiff import has_remat_name, is_backward
-from hloom.passes.framework import base
-from hloom.passes.framework.base import Target
-from hloom.passes.framework.feedback import Attempt, Prediction
-from hloom.passes.framework.options import Budget
-from hloom.passes.framework.text import pluralize
-from hloom.passes.ir import walk
-from hloom.passes.ir.ops import facts_of
-from hloom.passes.remat.block.plan import BlockPlan, plan_block
-from hloom.passes.remat.budget.added_work import added_work
-from hloom.passes.remat.budget.closed_loop import Bounds, Choice, decide, temp_budget
-from hloom.passes.remat.budget.estimate import Model
-from hloom.passes.remat.budget.search import Search
-from hloom.passes.remat.decisions import BlockDecisions, ScanDecisions
-from hloom.passes.remat.obstacle import RematObstacle, obstacle_of
-from hloom.passes.remat.record import RematRecord
-from hloom.passes.remat.scan.plan import ScanPlan, plan_scans
+from ..analysis.autodiff import has_remat_name, is_backward
+from ..analysis.memory_model.targets import memory_rules
+from ..framework import base
+from ..framework.feedback import Attempt, Prediction
+from ..framework.options import Budget
+from ..framework.target import Target
+from ..framework.text import pluralize
+from ..ir import walk
+from ..ir.ops import facts_of
+from .block.plan import BlockPlan, plan_block
+from .budget.added_work import added_work
+from .budget.closed_loop import Bounds, Choice, decide, temp_budget
+from .budget.estimate import Model
+from .budget.search import Search
+from .decisions import BlockDecisions, ScanDecisions
+from .obstacle import RematObstacle, obstacle_of
+from .record import RematRecord
+from .scan.plan import ScanPlan, plan_scans
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ def plan_cheap(module: ir.Module, target: Target, min_bytes: int) -> RematPlan:
         plan
         for block in code_blocks
         if not any(op in taken or has_remat_name(op) for op in walk.ancestors(block))
-        and (plan := plan_block(block, min_bytes, target.memory_rules)).groups
+        and (plan := plan_block(block, min_bytes, memory_rules(target))).groups
     ]
     obstacle = _obstacle_of(target, scans, blocks)
     return RematPlan(tuple(blocks), tuple(scans), RematRecord(obstacle=obstacle))

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hloom.passes.framework.errors import echo
-from hloom.passes.framework.feedback import (
+from ..framework.errors import echo
+from ..framework.feedback import (
     Attempt,
     PlanRecord,
     number,
@@ -16,9 +16,9 @@ from hloom.passes.framework.feedback import (
     unplanned_of,
     whole_number,
 )
-from hloom.passes.framework.spec import parse_spec
-from hloom.passes.remat.budget.price_grid import TOP, Candidate
-from hloom.passes.remat.obstacle import RematObstacle
+from ..framework.spec import parse_spec
+from .budget.price_grid import TOP, Candidate
+from .obstacle import RematObstacle
 
 
 @dataclass(frozen=True)

@@ -60,13 +60,14 @@ from typing import ClassVar
 
 from jax.extend.mlir import ir
 
-from hloom.passes.cse import Cse
-from hloom.passes.drop_constraints import DropConstraints
-from hloom.passes.framework.base import Pass, Target
-from hloom.passes.framework.options import Cuts, option
-from hloom.passes.framework.text import pluralize
-from hloom.passes.split_loop.groups import LEAST_TRIPS, LoopGroup, WholeLoop, splittable
-from hloom.passes.split_loop.plan import (
+from ..cse import Cse
+from ..drop_constraints import DropConstraints
+from ..framework.base import Pass
+from ..framework.options import Cuts, option
+from ..framework.target import Target
+from ..framework.text import pluralize
+from .groups import LEAST_TRIPS, LoopGroup, WholeLoop, splittable
+from .plan import (
     MOST_PARTS,
     GroupSplit,
     SplitPlan,
@@ -74,7 +75,7 @@ from hloom.passes.split_loop.plan import (
     even_positions,
     plan_split,
 )
-from hloom.passes.split_loop.rewrite import apply_split
+from .rewrite import apply_split
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from hloom.passes.split_loop.groups import LEAST_TRIPS
+from .groups import LEAST_TRIPS
 
 
 @dataclass(frozen=True)

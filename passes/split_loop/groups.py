@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.autodiff import has_remat_name
-from hloom.passes.analysis.loops.counted import CountedLoop, StackedOutput
-from hloom.passes.analysis.loops.pairs import LoopPair, loop_pairs
-from hloom.passes.framework.text import pluralize
-from hloom.passes.ir import walk
-from hloom.passes.ir.locations import operation_name, source_of
-from hloom.passes.ir.types import tensor_bytes
+from ..analysis.autodiff import has_remat_name
+from ..analysis.loops.counted import CountedLoop, StackedOutput
+from ..analysis.loops.pairs import LoopPair, loop_pairs
+from ..framework.text import pluralize
+from ..ir import walk
+from ..ir.locations import operation_name, source_of
+from ..ir.types import tensor_bytes
 
 SCOPE = "hloom.split-loop"
 """Name-stack component of a loop that is a part of a split one."""

@@ -6,9 +6,9 @@ import itertools
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from hloom.passes.framework.base import Decision
-from hloom.passes.framework.text import pluralize, size
-from hloom.passes.split_loop.groups import LEAST_TRIPS, LoopGroup, WholeLoop, describe
+from ..framework.base import Decision
+from ..framework.text import pluralize, size
+from .groups import LEAST_TRIPS, LoopGroup, WholeLoop, describe
 
 MOST_PARTS = 3
 """The most parts of a loop: XLA's compile time grows with the number of bodies."""

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-from hloom.passes.analysis.loops.counted import CountedLoop, defining_op
-from hloom.passes.ir import walk
-from hloom.passes.ir.erase import erase
-from hloom.passes.ir.locations import scoped
-from hloom.passes.ir.while_rewriter import Replacements, WhileRewriter, integer_like, zeros
-from hloom.passes.remat.block.rewrite import erase_dead
-from hloom.passes.split_loop.groups import SCOPE, SplitStack, StackReader
-from hloom.passes.split_loop.plan import GroupSplit
+from ..analysis.loops.counted import CountedLoop, defining_op
+from ..ir import walk
+from ..ir.erase import erase
+from ..ir.locations import scoped
+from ..ir.while_rewriter import Replacements, WhileRewriter, integer_like, zeros
+from ..remat.block.rewrite import erase_dead
+from .groups import SCOPE, SplitStack, StackReader
+from .plan import GroupSplit
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from hloom.passes.ir import walk
-from hloom.passes.remat.budget.estimate import Model
-from hloom.passes.remat.budget.price_grid import PRICES, STEPS, Candidate
-from hloom.passes.split_loop.choice import UniformPlan
-from hloom.passes.split_loop.groups import LoopGroup
+from ..ir import walk
+from ..remat.budget.estimate import Model
+from ..remat.budget.price_grid import PRICES, STEPS, Candidate
+from .choice import UniformPlan
+from .groups import LoopGroup
 
 
 def uniform_plans(model: Model, group: LoopGroup, window_length: int = 0) -> list[UniformPlan]:

@@ -50,12 +50,13 @@ from typing import ClassVar
 
 from jax.extend.mlir import ir
 
-from hloom.passes.cse import Cse
-from hloom.passes.drop_constraints import DropConstraints
-from hloom.passes.framework.base import Pass, Target
-from hloom.passes.free_constants import FreeConstants
-from hloom.passes.ir.clone import replace_body
-from hloom.passes.undo_checkpoint.plan import UndoCheckpointPlan, plan_undo
+from ..cse import Cse
+from ..drop_constraints import DropConstraints
+from ..framework.base import Pass
+from ..framework.target import Target
+from ..free_constants import FreeConstants
+from ..ir.clone import replace_body
+from .plan import UndoCheckpointPlan, plan_undo
 
 
 @dataclass(frozen=True)

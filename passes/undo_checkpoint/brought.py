@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.loops.counted import affine_in, defining_op
-from hloom.passes.analysis.loops.pairs import LoopPair
-from hloom.passes.analysis.mincut import minimum_vertex_cut
-from hloom.passes.analysis.purity import is_cheap
-from hloom.passes.analysis.value_numbers import BARRIER, ValueNumbers, has_no_effect
-from hloom.passes.ir import walk
-from hloom.passes.ir.types import tensor_bytes
-from hloom.passes.remat.budget.pricing import Pricing
+from ..analysis.loops.counted import affine_in, defining_op
+from ..analysis.loops.pairs import LoopPair
+from ..analysis.mincut import minimum_vertex_cut
+from ..analysis.purity import is_cheap
+from ..analysis.value_numbers import BARRIER, ValueNumbers, has_no_effect
+from ..ir import walk
+from ..ir.types import tensor_bytes
+from ..remat.budget.pricing import Pricing
 
 _UNIT_S = 1e-12
 """What a unit of the cut's weights is."""

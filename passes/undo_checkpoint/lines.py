@@ -6,11 +6,11 @@ from collections.abc import Collection
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.loops.counted import defining_op
-from hloom.passes.analysis.purity import is_cheap
-from hloom.passes.analysis.value_numbers import BARRIER, ValueNumbers, has_no_effect
-from hloom.passes.ir import walk
-from hloom.passes.ir.erase import erase
+from ..analysis.loops.counted import defining_op
+from ..analysis.purity import is_cheap
+from ..analysis.value_numbers import BARRIER, ValueNumbers, has_no_effect
+from ..ir import walk
+from ..ir.erase import erase
 
 
 def barriers_in(block: ir.Block) -> list[ir.Operation]:

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-from hloom.passes.analysis.autodiff import has_remat_name
-from hloom.passes.analysis.loops.counted import defining_op
-from hloom.passes.analysis.loops.pairs import LoopPair, loop_pairs, nested_pairs
-from hloom.passes.analysis.value_numbers import ValueNumbers
-from hloom.passes.ir.erase import erase
-from hloom.passes.ir.types import tensor_bytes
-from hloom.passes.ir.while_rewriter import Replacements, WhileRewriter, integer_like, zeros
-from hloom.passes.remat.budget.pricing import Pricing
-from hloom.passes.undo_checkpoint.brought import BackwardBody, may_compute_again, paired
-from hloom.passes.undo_checkpoint.lines import bypass, erase_unread
-from hloom.passes.undo_checkpoint.loops_again import take_places
+from ..analysis.autodiff import has_remat_name
+from ..analysis.loops.counted import defining_op
+from ..analysis.loops.pairs import LoopPair, loop_pairs, nested_pairs
+from ..analysis.value_numbers import ValueNumbers
+from ..ir.erase import erase
+from ..ir.types import tensor_bytes
+from ..ir.while_rewriter import Replacements, WhileRewriter, integer_like, zeros
+from ..remat.budget.pricing import Pricing
+from .brought import BackwardBody, may_compute_again, paired
+from .lines import bypass, erase_unread
+from .loops_again import take_places
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Sequence
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.autodiff import has_remat_name
-from hloom.passes.analysis.loops.counted import counted_loop, defining_op, invariant_carries
-from hloom.passes.analysis.value_numbers import ValueNumbers, has_no_effect
-from hloom.passes.ir import walk
-from hloom.passes.ir.clone import remap_operands
-from hloom.passes.ir.erase import erase
-from hloom.passes.ir.ops import facts_of
+from ..analysis.autodiff import has_remat_name
+from ..analysis.loops.counted import counted_loop, defining_op, invariant_carries
+from ..analysis.value_numbers import ValueNumbers, has_no_effect
+from ..ir import walk
+from ..ir.clone import remap_operands
+from ..ir.erase import erase
+from ..ir.ops import facts_of
 
 
 def take_places(

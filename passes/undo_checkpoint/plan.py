@@ -8,18 +8,18 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.autodiff import is_rematerialized
-from hloom.passes.analysis.value_numbers import BARRIER, ValueNumbers
-from hloom.passes.framework.base import Target
-from hloom.passes.framework.text import pluralize, size
-from hloom.passes.ir import walk
-from hloom.passes.ir.clone import clone_module
-from hloom.passes.ir.locations import source_line
-from hloom.passes.ir.ops import facts_of
-from hloom.passes.remat.budget.pricing import Pricing
-from hloom.passes.undo_checkpoint.lines import barriers_in, merge_across_barriers
-from hloom.passes.undo_checkpoint.loops import UndoneLoop, undo_in_loops
-from hloom.passes.undo_checkpoint.loops_again import take_places
+from ..analysis.autodiff import is_rematerialized
+from ..analysis.value_numbers import BARRIER, ValueNumbers
+from ..framework.target import Target
+from ..framework.text import pluralize, size
+from ..ir import walk
+from ..ir.clone import clone_module
+from ..ir.locations import source_line
+from ..ir.ops import facts_of
+from ..remat.budget.pricing import Pricing
+from .lines import barriers_in, merge_across_barriers
+from .loops import UndoneLoop, undo_in_loops
+from .loops_again import take_places
 
 
 @dataclass(frozen=True)

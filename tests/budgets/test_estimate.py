@@ -16,7 +16,7 @@ from support.devices.meshes import each_kind_of_axes, mesh_of
 import hloom
 from hloom import targets
 from hloom.budgets.frontier import Frontier
-from hloom.passes.framework.base import Target
+from hloom.passes.framework.target import Target
 
 LAYERS, ROWS, WIDTH = 12, 512, 64
 TARGET = "h100_sxm"

@@ -24,8 +24,8 @@ from hloom.compiling.cross_process import Agreement
 from hloom.compiling.request import CompileRequest
 from hloom.lowering.placement import Placement
 from hloom.passes.framework import registry
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import Target
 from hloom.record import Options
 
 NewRecords = Callable[[], tuple[hloom.CompileRecord, ...]]

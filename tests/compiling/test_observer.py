@@ -21,8 +21,8 @@ from hloom.compiling.observer import CompileObserver, Observers
 from hloom.compiling.request import CompileRequest, CompileResult, RefusedError
 from hloom.lowering.placement import Placement
 from hloom.passes.framework import registry
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import Target
 from hloom.record import Options
 
 

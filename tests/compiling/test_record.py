@@ -14,8 +14,8 @@ import hloom
 from hloom import policy, record, units
 from hloom.compiling import modelled
 from hloom.compiling.modelled import ModelledChange, ModelledProgram
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import PassRun, Pipeline
+from hloom.passes.framework.target import Target
 from hloom.record import CompileRecord, Records
 
 LAYERS, ROWS, WIDTH = 6, 256, 32

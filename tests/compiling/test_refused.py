@@ -31,8 +31,8 @@ from hloom.dumps.read.dump import open_dump
 from hloom.lowering.placement import Placement
 from hloom.passes.fit import Fit
 from hloom.passes.framework import registry
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import Target
 from hloom.record import Options
 from hloom.tools.budgets.dumped import compiled_plans
 from hloom.tools.replay.decisions import recorded_attempts

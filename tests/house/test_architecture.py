@@ -47,21 +47,33 @@ IMPORTERS: dict[str, set[str]] = {
 }
 """Who alone imports a room, beside itself. `hloom_cli` imports the tool that it is asked for."""
 
+LAYERS = (("ir",), ("framework",), ("analysis",))
+"""Rooms of passes/, ground floor first: each imports only what stands before it."""
+
 SOURCES = [(package, file) for package, root in PACKAGES.items() for file in root.rglob("*.py")]
+
+
+def module_of(file: Path) -> str:
+    """The name that the file is imported by."""
+    package, root = next((name, root) for name, root in PACKAGES.items() if root in file.parents)
+    return ".".join([package, *file.relative_to(root).with_suffix("").parts])
 
 
 def imported(file: Path) -> Iterator[str]:
     """Every module that the file imports, anywhere in it."""
-    return imports_of(ast.walk(ast.parse(file.read_text(encoding="utf-8"), str(file))))
+    nodes = ast.walk(ast.parse(file.read_text(encoding="utf-8"), str(file)))
+    return imports_of(nodes, module_of(file))
 
 
-def imports_of(nodes: Iterable[ast.AST]) -> Iterator[str]:
+def imports_of(nodes: Iterable[ast.AST], module: str) -> Iterator[str]:
+    """What the module's nodes import, each by its absolute name."""
     for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "imports here are absolute"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            above = module.split(".")[: -node.level] if node.level else []
+            source = ".".join([*above, *([node.module] if node.module else [])])
+            yield from (f"{source}.{alias.name}" for alias in node.names)
 
 
 def package_of(module: str) -> str | None:
@@ -87,13 +99,30 @@ def room_of(module: str) -> str | None:
 def rooms() -> dict[str, set[str]]:
     """What each room imports of the others."""
     found: dict[str, set[str]] = {}
-    for package, file in SOURCES:
-        inside = file.relative_to(PACKAGES[package]).with_suffix("").parts
-        module = ".".join([package, *inside]).removesuffix(".__init__")
-        room = room_of(module)
+    for _, file in SOURCES:
+        room = room_of(module_of(file).removesuffix(".__init__"))
         assert room is not None
         used = {other for other in map(room_of, imported(file)) if other is not None}
         found.setdefault(room, set()).update(used - {room})
+    return found
+
+
+def room_in_passes(module: str) -> str | None:
+    """The folder or file in passes/ that the module or a name in it is in."""
+    first = module.removeprefix("hloom.passes").lstrip(".").partition(".")[0]
+    place = PACKAGES["hloom.passes"] / first
+    known = first and (place.is_dir() or place.with_suffix(".py").is_file())
+    return first if known and package_of(module) == "hloom.passes" else None
+
+
+def rooms_in_passes() -> dict[str, set[str]]:
+    """What each room of passes/ imports of the others."""
+    found: dict[str, set[str]] = {}
+    for package, file in SOURCES:
+        room = room_in_passes(module_of(file)) if package == "hloom.passes" else None
+        if room is not None:
+            used = {other for other in map(room_in_passes, imported(file)) if other is not None}
+            found.setdefault(room, set()).update(used - {room})
     return found
 
 
@@ -146,6 +175,28 @@ def test_rooms_import_each_other_one_way() -> None:
     assert len(graph) > 10
 
 
+def test_layers_of_the_passes_import_one_way() -> None:
+    graph = rooms_in_passes()
+    graphlib.TopologicalSorter(graph).prepare()  # CycleError tells a cycle
+    below: set[str] = set()
+    for layer in LAYERS:
+        for room in layer:
+            assert graph[room] <= below, room
+        below.update(layer)
+
+
+def test_inside_of_a_package_imports_are_relative() -> None:
+    """So that a reader, and a tool that reads the tree, finds the file: hloom/passes is a link."""
+    for package, file in SOURCES:
+        if package in ("hloom.passes", "hloom.lowering", "hloom.runtime"):
+            absolute = [
+                node.module
+                for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+                if isinstance(node, ast.ImportFrom) and not node.level and node.module
+            ]
+            assert not [module for module in absolute if package_of(module) == package], file
+
+
 def test_the_graph_of_the_rooms_has_every_import() -> None:
     graph = rooms()
     assert "hloom.passes" in graph["hloom.record"]  # for type checkers alone
@@ -175,7 +226,7 @@ def test_private_jax_is_imported_inside_of_functions() -> None:
             for node in ast.walk(function)
         }
         outside = [node for node in ast.walk(tree) if id(node) not in inside]
-        assert not any(map(is_private_jax, imports_of(outside))), file
+        assert not any(map(is_private_jax, imports_of(outside, module_of(file)))), file
     assert any(is_private_jax(module) for file in files for module in imported(file))
 
 
@@ -188,14 +239,21 @@ def test_no_catch_all_files() -> None:
     assert not names & {"util", "utils", "helper", "helpers", "misc", "common"}
 
 
-def test_the_checks_above_can_fail(tmp_path: Path) -> None:
-    file = tmp_path / "bad.py"
-    file.write_text(
+def test_the_checks_above_can_fail() -> None:
+    code = (
         "def f():\n    from jax._src import core\n    import hloom.passes.framework.base\n"
+        "    from . import walk\n    from ...analysis.cost import seconds\n"
     )
-    assert list(imported(file)) == ["jax._src.core", "hloom.passes.framework.base"]
-    assert [package_of(module) for module in imported(file)] == [None, "hloom.passes"]
-    assert list(map(is_private_jax, imported(file))) == [True, False]
+    found = list(imports_of(ast.walk(ast.parse(code)), "hloom.passes.remat.block.plan"))
+    assert found == [
+        "jax._src.core",
+        "hloom.passes.framework.base",
+        "hloom.passes.remat.block.walk",
+        "hloom.passes.analysis.cost.seconds",
+    ]
+    assert [package_of(module) for module in found] == [None, *["hloom.passes"] * 3]
+    assert list(map(is_private_jax, found)) == [True, False, False, False]
+    assert [room_in_passes(module) for module in found[1:]] == ["framework", "remat", "analysis"]
     assert package_of("hloom.tools.passes_doc") == "hloom"
 
 

@@ -10,8 +10,8 @@ from jax.extend.mlir import ir
 from support.flows.runs import compiled
 from support.flows.steps import STEPS, FlowStep
 
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import Pipeline, PipelineResult
+from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
 

@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from support.programs import normal
 from support.random_programs import Step, interpreter_agrees, programs
 
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.errors import SpecError
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
 

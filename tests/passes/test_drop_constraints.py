@@ -18,9 +18,9 @@ import hloom
 from benchmarks.common.collectives import collectives_by_kind
 from hloom.passes.analysis.sharding_constraints import CONSTRAINT
 from hloom.passes.analysis.shardings.implied import constraints_of
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.errors import SpecError
 from hloom.passes.framework.pipeline import Pipeline, PipelineResult
+from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from support.programs import normal, weights
 from support.random_programs import ROWS, WIDTH, Step, gradient, interpret, programs
 
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.errors import SpecError
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
 
 

@@ -14,9 +14,9 @@ from jax.extend.mlir.dialects import stablehlo
 from support import RunPython
 from support.programs import PROGRAMS, normal
 
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.errors import SpecError
 from hloom.passes.framework.pipeline import Pipeline, PipelineResult
+from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
 
@@ -98,7 +98,7 @@ def test_nothing_is_read_after_its_end(run_python: RunPython) -> None:
     script = f"""
 from jax.extend.mlir import ir
 from hloom._jax.modules import make_context
-from hloom.passes.framework.base import Target
+from hloom.passes.framework.target import Target
 from hloom.passes.framework.pipeline import Pipeline
 for _ in range(200):
     with make_context():

@@ -8,9 +8,9 @@ from jax.extend.mlir import ir
 from support.random_programs import Step, interpreter_agrees, programs
 
 from hloom._jax.modules import make_context
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.errors import SpecError
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
 
 OPERATIONS, BYTES = 4096, 64 * 2**20

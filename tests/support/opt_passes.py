@@ -7,8 +7,9 @@ from typing import Any, ClassVar
 
 from jax.extend.mlir import ir
 
-from hloom.passes.framework.base import Pass, Target
+from hloom.passes.framework.base import Pass
 from hloom.passes.framework.options import option
+from hloom.passes.framework.target import Target
 from support.toy_passes import ToyPlan, all_operations
 
 

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.mlir import ir
 
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
 from support.programs import Program
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from jax.extend.mlir import ir
 
-from hloom.passes.framework.base import Pass, Plan, Target
+from hloom.passes.framework.base import Pass, Plan
 from hloom.passes.framework.feedback import (
     Attempt,
     Complaint,
@@ -20,6 +20,7 @@ from hloom.passes.framework.feedback import (
     Prediction,
 )
 from hloom.passes.framework.options import Budget, Bytes, option
+from hloom.passes.framework.target import Target
 from hloom.passes.framework.text import pluralize
 
 

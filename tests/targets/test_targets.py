@@ -13,8 +13,8 @@ from jax.extend.mlir import ir
 from hloom import targets
 from hloom._jax.devices import DeviceFacts
 from hloom._jax.modules import make_context
-from hloom.passes.analysis.cost import CPU_SPEED, Speed, seconds
-from hloom.passes.framework.base import Target
+from hloom.passes.analysis.cost import seconds
+from hloom.passes.framework.target import CPU_SPEED, Speed, Target
 from hloom.targets import devices, gpu_speed
 
 FIGURES = Path(targets.__file__).parent / "h100_sxm.toml"

@@ -14,8 +14,8 @@ from support.programs import libraries
 
 from hloom._jax.executables import optimized_text
 from hloom.passes.analysis.memory_model.profile import memory_profile
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.ir.names import is_installed
 from hloom.xla.live_ranges import live_ranges

@@ -16,8 +16,8 @@ from hloom.dumps.collect.store import ModuleFacts
 from hloom.dumps.entry import entry_values, main_of
 
 if TYPE_CHECKING:
-    from hloom.passes.framework.base import Target
     from hloom.passes.framework.pipeline import Pipeline
+    from hloom.passes.framework.target import Target
     from hloom.record import CompileRecord
 
 

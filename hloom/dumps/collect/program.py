@@ -30,8 +30,9 @@ from hloom.record import CompileRecord
 if TYPE_CHECKING:
     from jax.extend.mlir import ir
 
-    from hloom.passes.framework.base import Pass, Plan, Target
+    from hloom.passes.framework.base import Pass, Plan
     from hloom.passes.framework.pipeline import Pipeline
+    from hloom.passes.framework.target import Target
 
 
 class ProgramDump(CompileObserver):

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from hloom.dumps.read.module import ModuleDump, plans_by_pass
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.feedback import Attempt
+from hloom.passes.framework.target import Target
 from hloom.passes.remat.record import Estimate, RematRecord
 from hloom.tools.replay import manifest as recorded
 

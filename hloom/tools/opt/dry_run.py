@@ -7,10 +7,10 @@ from typing import Any
 
 from jax.extend.mlir import ir
 
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.errors import PassError, reason_of
 from hloom.passes.framework.feedback import Attempt, MeasuredPass, Progress, attempts
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
 
 

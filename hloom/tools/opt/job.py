@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from jax.extend.mlir import ir
 
 from hloom._jax.modules import make_context
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.errors import PassError
 from hloom.passes.framework.pipeline import Observer, Pipeline, PipelineResult
+from hloom.passes.framework.target import Target
 from hloom.tools.opt import expectations, printing, source
 from hloom.tools.opt.arguments import Arguments
 from hloom.tools.opt.diagnostics import (

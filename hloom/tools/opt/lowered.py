@@ -6,8 +6,8 @@ from jax.extend.mlir import ir
 
 from hloom.lowering.lower import lower
 from hloom.lowering.placement import Placement
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.errors import PassError, reason_of
+from hloom.passes.framework.target import Target
 from hloom.passes.ir.mesh import partition_count
 
 

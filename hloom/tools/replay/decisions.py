@@ -13,9 +13,10 @@ from typing import Any
 from jax.extend.mlir import ir
 
 from hloom.dumps.read.dump import ModuleDump
-from hloom.passes.framework.base import Decision, DivisiblePlan, Pass, Plan, Target
+from hloom.passes.framework.base import Decision, DivisiblePlan, Pass, Plan
 from hloom.passes.framework.feedback import Attempt, MeasuredPass, Planner
 from hloom.passes.framework.pipeline import PassRun, Pipeline
+from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
 from hloom.tools.replay.errors import ReplayError
 

@@ -25,9 +25,9 @@ from hloom.compiling.graphs import XlaOptions
 from hloom.compiling.request import CompileRequest, RefusedError
 from hloom.dumps.read.dump import ModuleDump
 from hloom.lowering.placement import Placement
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.errors import PassError, reason_of
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import Target
 from hloom.passes.framework.text import pluralize
 from hloom.passes.ir.mesh import PARTITIONS, REPLICAS
 from hloom.targets import TargetError, deviceless

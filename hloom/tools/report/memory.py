@@ -12,10 +12,11 @@ from hloom import units
 from hloom._jax.modules import make_context
 from hloom.dumps.read.module import ModuleDump
 from hloom.passes.analysis.memory_model.profile import MemoryProfile, memory_profile
-from hloom.passes.framework.base import Target
+from hloom.passes.analysis.memory_model.targets import memory_rules
 from hloom.passes.framework.errors import SpecError
 from hloom.passes.framework.options import Budget
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import Target
 from hloom.tools.report.sources import Json, Named, Sources, entries, number, whole, whole_or_none
 from hloom.tools.report.tips.alive import Tip
 from hloom.tools.report.totals import Total, by_argument, by_layer
@@ -276,7 +277,7 @@ def curve_of_text(text: str, platform: str = "cpu") -> MemoryProfile:
             raise ValueError(f"not a module of StableHLO: {error}") from error
         target = Target(platform, platform)
         Pipeline.parse(_PREPARATION, source="the report").run(module, target=target)
-        return memory_profile(module, rules=target.memory_rules)
+        return memory_profile(module, rules=memory_rules(target))
 
 
 def model_owners(

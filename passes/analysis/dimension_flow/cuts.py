@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from hloom.passes.analysis.dimension_flow.flow import AxisLayout, Flow
-from hloom.passes.analysis.dimension_flow.program import FlowNode, FlowProgram
-from hloom.passes.analysis.dimension_flow.rules.table import Signatures
-from hloom.passes.analysis.purity import is_table
-from hloom.passes.ir.op_facts import FlowRule
+from ...ir.op_facts import FlowRule
+from ..purity import is_table
+from .flow import AxisLayout, Flow
+from .program import FlowNode, FlowProgram
+from .rules.table import Signatures
 
 Cut = tuple[int, AxisLayout]
 """A value by number, and the axis that is cut."""

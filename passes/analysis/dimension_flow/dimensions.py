@@ -9,20 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from hloom.passes.analysis.dimension_flow.atoms import Atoms
-from hloom.passes.analysis.dimension_flow.flow import AxisLayout
-from hloom.passes.analysis.dimension_flow.program import (
+from ...ir.op_facts import FlowRule
+from ...ir.ops import facts_of
+from .atoms import Atoms
+from .flow import AxisLayout
+from .program import (
     FlowBlock,
     FlowNode,
     FlowProgram,
     trips_of,
 )
-from hloom.passes.analysis.dimension_flow.regions import computation_counts
-from hloom.passes.analysis.dimension_flow.result import Seed, made_at
-from hloom.passes.analysis.dimension_flow.rules.table import Signatures
-from hloom.passes.analysis.dimension_flow.sharded import argument_counts
-from hloom.passes.ir.op_facts import FlowRule
-from hloom.passes.ir.ops import facts_of
+from .regions import computation_counts
+from .result import Seed, made_at
+from .rules.table import Signatures
+from .sharded import argument_counts
 
 
 @dataclass(frozen=True)

@@ -7,15 +7,15 @@ from dataclasses import dataclass, field, replace
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.constants import is_zero_constant
-from hloom.passes.analysis.flops import operation_flops
-from hloom.passes.analysis.loops.counted import constant_int, upward_count
-from hloom.passes.ir import walk
-from hloom.passes.ir.custom_calls import CUSTOM_CALL
-from hloom.passes.ir.marks import mark_name
-from hloom.passes.ir.op_facts import Category, FlowRule, Regions
-from hloom.passes.ir.ops import facts_of
-from hloom.passes.ir.types import TensorSizes
+from ...ir import walk
+from ...ir.custom_calls import CUSTOM_CALL
+from ...ir.marks import mark_name
+from ...ir.op_facts import Category, FlowRule, Regions
+from ...ir.ops import facts_of
+from ...ir.types import TensorSizes
+from ..constants import is_zero_constant
+from ..flops import operation_flops
+from ..loops.counted import constant_int, upward_count
 
 Shape = tuple[int, ...]
 

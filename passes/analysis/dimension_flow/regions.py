@@ -13,12 +13,12 @@ from typing import Protocol
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import sdy
 
-from hloom.passes.analysis.dimension_flow.flow import WHOLE, AxisLayout, Combine, Flow
-from hloom.passes.analysis.dimension_flow.program import FlowBlock, FlowNode
-from hloom.passes.analysis.dimension_flow.sharded import device_counts
-from hloom.passes.analysis.dimension_flow.state import FlowState, Needs, StuckError
-from hloom.passes.ir.mesh import manual_axes
-from hloom.passes.ir.op_facts import FlowRule
+from ...ir.mesh import manual_axes
+from ...ir.op_facts import FlowRule
+from .flow import WHOLE, AxisLayout, Combine, Flow
+from .program import FlowBlock, FlowNode
+from .sharded import device_counts
+from .state import FlowState, Needs, StuckError
 
 
 class BlockFlows(Protocol):

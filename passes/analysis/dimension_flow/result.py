@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.dimension_flow.flow import WHOLE, AxisLayout, Flow
-from hloom.passes.analysis.dimension_flow.program import FlowNode, FlowProgram
-from hloom.passes.analysis.dimension_flow.transfer import FlowFit
-from hloom.passes.framework.text import pluralize
-from hloom.passes.ir.locations import operation_name, source_line
+from ...framework.text import pluralize
+from ...ir.locations import operation_name, source_line
+from .flow import WHOLE, AxisLayout, Flow
+from .program import FlowNode, FlowProgram
+from .transfer import FlowFit
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import sdy
 
-from hloom.passes.ir import mesh, walk
+from ...ir import mesh, walk
 
 
 def device_counts(

@@ -15,7 +15,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hloom.passes.analysis.dimension_flow.flow import AxisLayout, Combine
+from .flow import AxisLayout, Combine
 
 Axis = tuple[int, ...]
 """The factors of an axis by number, the major one first; none where the axis has one element."""

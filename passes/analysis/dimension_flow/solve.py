@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import sdy
 
-from hloom.passes.analysis.dimension_flow.cuts import CutSources
-from hloom.passes.analysis.dimension_flow.flow import split
-from hloom.passes.analysis.dimension_flow.program import FlowNode, FlowProgram
-from hloom.passes.analysis.dimension_flow.result import (
+from ..sharding_constraints import CONSTRAINT
+from .cuts import CutSources
+from .flow import split
+from .program import FlowNode, FlowProgram
+from .result import (
     DimensionFlow,
     FlowExit,
     FlowPhase,
@@ -22,11 +23,10 @@ from hloom.passes.analysis.dimension_flow.result import (
     Seed,
     linear_chain,
 )
-from hloom.passes.analysis.dimension_flow.rules.table import Signatures
-from hloom.passes.analysis.dimension_flow.sharded import argument_counts, device_counts
-from hloom.passes.analysis.dimension_flow.state import Finish
-from hloom.passes.analysis.dimension_flow.walker import FlowWalker
-from hloom.passes.analysis.sharding_constraints import CONSTRAINT
+from .rules.table import Signatures
+from .sharded import argument_counts, device_counts
+from .state import Finish
+from .walker import FlowWalker
 
 
 def dimension_flow(

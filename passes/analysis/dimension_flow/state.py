@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from hloom.passes.analysis.dimension_flow.flow import WHOLE, ZERO, AxisLayout, Flow
-from hloom.passes.analysis.dimension_flow.program import FlowNode, FlowProgram
+from .flow import WHOLE, ZERO, AxisLayout, Flow
+from .program import FlowNode, FlowProgram
 
 
 class StuckError(Exception):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from hloom.passes.analysis.dimension_flow.flow import (
+from .flow import (
     AxisLayout,
     Combine,
     Flow,
@@ -13,7 +13,7 @@ from hloom.passes.analysis.dimension_flow.flow import (
     split,
     whole,
 )
-from hloom.passes.analysis.dimension_flow.signature import FactorPlace, FactorReduction, Signature
+from .signature import FactorPlace, FactorReduction, Signature
 
 Flows = Sequence[Flow]
 

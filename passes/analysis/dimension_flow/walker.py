@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hloom.passes.analysis.dimension_flow.flow import WHOLE, ZERO, Flow, whole
-from hloom.passes.analysis.dimension_flow.program import (
+from ...ir.custom_calls import target_of
+from ...ir.op_facts import Category, FlowRule
+from ...ir.ops import facts_of
+from .flow import WHOLE, ZERO, Flow, whole
+from .program import (
     KEEPS_ZEROS,
     FlowBlock,
     FlowNode,
     FlowProgram,
 )
-from hloom.passes.analysis.dimension_flow.regions import (
+from .regions import (
     CodeRegion,
     RegionFlows,
     region_of,
 )
-from hloom.passes.analysis.dimension_flow.rules.table import Signatures
-from hloom.passes.analysis.dimension_flow.state import Finish, FlowState, Needs, StuckError
-from hloom.passes.analysis.dimension_flow.transfer import FlowFit, finish, transfer
-from hloom.passes.ir.custom_calls import target_of
-from hloom.passes.ir.op_facts import Category, FlowRule
-from hloom.passes.ir.ops import facts_of
+from .rules.table import Signatures
+from .state import Finish, FlowState, Needs, StuckError
+from .transfer import FlowFit, finish, transfer
 
 _SAME = frozenset({"Sharding", "annotate_device_placement", "xla.sdy.FuncResultSharding"})
 """Targets of custom calls whose result is their operand."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from hloom.passes.ir.walk import ancestors, attribute_names, terminator
+from ...ir.walk import ancestors, attribute_names, terminator
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.constants import made_value
-from hloom.passes.analysis.loops.counted import (
+from ..constants import made_value
+from .counted import (
     CountedLoop,
     constant_int,
     counts_up,

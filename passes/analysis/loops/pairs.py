@@ -13,16 +13,16 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.loops.counted import (
+from ...ir import walk
+from ...ir.custom_calls import is_stored_on_host
+from .counted import (
     CountedLoop,
     StackedOutput,
     affine_in,
     constant_int,
     counted_loops,
 )
-from hloom.passes.analysis.loops.dynamic import direction, dynamic_loops, same_count
-from hloom.passes.ir import walk
-from hloom.passes.ir.custom_calls import is_stored_on_host
+from .dynamic import direction, dynamic_loops, same_count
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 
-from hloom.passes.analysis.memory_model.trace import OpTrace
-from hloom.passes.ir.op_facts import BufferUse
+from ...ir.op_facts import BufferUse
+from .trace import OpTrace
 
 INLINED = frozenset(
     {BufferUse.FREE, BufferUse.FUSED, BufferUse.HEAVY, BufferUse.SHIFT, BufferUse.VIEW}

@@ -12,12 +12,12 @@ from collections.abc import Hashable
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-from hloom.passes.analysis.loops.counted import defining_op
-from hloom.passes.analysis.purity import kind_of
-from hloom.passes.analysis.sharding_constraints import CONSTRAINT
-from hloom.passes.analysis.shards import Shards
-from hloom.passes.ir import walk
-from hloom.passes.ir.op_facts import Kind
+from ...ir import walk
+from ...ir.op_facts import Kind
+from ..loops.counted import defining_op
+from ..purity import kind_of
+from ..sharding_constraints import CONSTRAINT
+from ..shards import Shards
 
 Order = tuple[int, ...]
 """Axes of a value from the slowest to the fastest in memory, those of size 1 left out."""

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from jax.extend.mlir import ir
 
-from hloom.passes.ir.op_facts import BufferUse
-from hloom.passes.ir.ops import buffer_use_of
-from hloom.passes.ir.types import tensor_bytes
+from ...ir.op_facts import BufferUse
+from ...ir.ops import buffer_use_of
+from ...ir.types import tensor_bytes
 
 if TYPE_CHECKING:
-    from hloom.passes.analysis.block_graph import BlockGraph
-    from hloom.passes.analysis.memory_model.trace import OpTrace
+    from ..block_graph import BlockGraph
+    from .trace import OpTrace
 
 _POINTER_BYTES = 8
 

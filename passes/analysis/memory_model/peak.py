@@ -6,10 +6,10 @@ import itertools
 from bisect import bisect_left
 from dataclasses import dataclass
 
-from hloom.passes.analysis.memory_model.fusion import INLINED, Kernels
-from hloom.passes.analysis.memory_model.schedulers import depth_first_order, greedy_order
-from hloom.passes.analysis.memory_model.trace import OpTrace
-from hloom.passes.ir.op_facts import BufferUse
+from ...ir.op_facts import BufferUse
+from .fusion import INLINED, Kernels
+from .schedulers import depth_first_order, greedy_order
+from .trace import OpTrace
 
 _IN_PLACE = frozenset({BufferUse.IN_PLACE, BufferUse.UPDATE})
 

@@ -12,17 +12,17 @@ from typing import Any
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.block_graph import BlockGraph
-from hloom.passes.analysis.memory_model.layouts import transposing_bytes
-from hloom.passes.analysis.memory_model.memory_rules import PACKED, MemoryRules
-from hloom.passes.analysis.memory_model.peak import buffer_timeline, simulate
-from hloom.passes.analysis.memory_model.tracer import ahead_bytes, prediction_of, trace_block
-from hloom.passes.analysis.shards import Shards
-from hloom.passes.ir import walk
-from hloom.passes.ir.custom_calls import loads_ahead
-from hloom.passes.ir.locations import operation_name, source_line, source_of
-from hloom.passes.ir.names import SourceLine
-from hloom.passes.ir.ops import facts_of
+from ...ir import walk
+from ...ir.custom_calls import loads_ahead
+from ...ir.locations import operation_name, source_line, source_of
+from ...ir.names import SourceLine
+from ...ir.ops import facts_of
+from ..block_graph import BlockGraph
+from ..shards import Shards
+from .layouts import transposing_bytes
+from .memory_rules import PACKED, MemoryRules
+from .peak import buffer_timeline, simulate
+from .tracer import ahead_bytes, prediction_of, trace_block
 
 
 @dataclass(frozen=True)

@@ -17,20 +17,20 @@ from collections.abc import Sequence
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.block_graph import BlockGraph
-from hloom.passes.analysis.memory_model.fusion import Kernels
-from hloom.passes.analysis.memory_model.layouts import transposing_bytes
-from hloom.passes.analysis.memory_model.memory_rules import PACKED, MemoryRules
-from hloom.passes.analysis.memory_model.peak import peak_in_order
-from hloom.passes.analysis.memory_model.schedulers import (
+from ...ir import walk
+from ..block_graph import BlockGraph
+from ..shards import Shards
+from .fusion import Kernels
+from .layouts import transposing_bytes
+from .memory_rules import PACKED, MemoryRules
+from .peak import peak_in_order
+from .schedulers import (
     depth_first_order,
     greedy_order,
     post_order,
 )
-from hloom.passes.analysis.memory_model.trace import OpTrace
-from hloom.passes.analysis.memory_model.tracer import ahead_bytes, trace_block
-from hloom.passes.analysis.shards import Shards
-from hloom.passes.ir import walk
+from .trace import OpTrace
+from .tracer import ahead_bytes, trace_block
 
 _ORDERS = greedy_order, depth_first_order, post_order
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
 
-from hloom.passes.analysis.memory_model.fusion import Kernels
+from .fusion import Kernels
 
 _SCALAR_BYTES = 8
 

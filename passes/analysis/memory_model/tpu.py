@@ -26,15 +26,15 @@ from collections.abc import Mapping
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-from hloom.passes.analysis.block_graph import FROM_OUTSIDE, BlockGraph
-from hloom.passes.analysis.memory_model.fusion import INLINED, Kernels
-from hloom.passes.analysis.memory_model.layouts import transposed_stacks
-from hloom.passes.analysis.memory_model.memory_rules import MemoryRules
-from hloom.passes.analysis.memory_model.tiles import LANES, tiled_bytes
-from hloom.passes.analysis.memory_model.trace import OpTrace
-from hloom.passes.ir.op_facts import BufferUse
-from hloom.passes.ir.ops import buffer_use_of, facts_of
-from hloom.passes.ir.types import element_bits, tensor_bytes
+from ...ir.op_facts import BufferUse
+from ...ir.ops import buffer_use_of, facts_of
+from ...ir.types import element_bits, tensor_bytes
+from ..block_graph import FROM_OUTSIDE, BlockGraph
+from .fusion import INLINED, Kernels
+from .layouts import transposed_stacks
+from .memory_rules import MemoryRules
+from .tiles import LANES, tiled_bytes
+from .trace import OpTrace
 
 _USES = {
     "stablehlo.convolution": BufferUse.PRODUCT,

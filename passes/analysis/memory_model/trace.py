@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from hloom.passes.ir.op_facts import BufferUse
+from ...ir.op_facts import BufferUse
 
 
 @dataclass

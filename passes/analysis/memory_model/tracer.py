@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.block_graph import FROM_OUTSIDE, BlockGraph
-from hloom.passes.analysis.memory_model.layouts import transposing_bytes
-from hloom.passes.analysis.memory_model.memory_rules import PACKED, MemoryRules
-from hloom.passes.analysis.memory_model.peak import Peak, simulate
-from hloom.passes.analysis.memory_model.trace import OpTrace
-from hloom.passes.analysis.shards import Shards
-from hloom.passes.ir import walk
-from hloom.passes.ir.custom_calls import CUSTOM_CALL, loads_ahead, placement_of
-from hloom.passes.ir.op_facts import BufferUse
-from hloom.passes.ir.ops import facts_of
+from ...ir import walk
+from ...ir.custom_calls import CUSTOM_CALL, loads_ahead, placement_of
+from ...ir.op_facts import BufferUse
+from ...ir.ops import facts_of
+from ..block_graph import FROM_OUTSIDE, BlockGraph
+from ..shards import Shards
+from .layouts import transposing_bytes
+from .memory_rules import PACKED, MemoryRules
+from .peak import Peak, simulate
+from .trace import OpTrace
 
 
 @dataclass(frozen=True)

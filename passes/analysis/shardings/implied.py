@@ -13,17 +13,17 @@ from collections.abc import Collection, Sequence
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import sdy
 
-from hloom.passes.analysis.loops.counted import defining_op
-from hloom.passes.analysis.sharding_constraints import CONSTRAINT
-from hloom.passes.analysis.shardings.propagation import (
+from ...ir import mesh, walk
+from ...ir.op_facts import Category
+from ...ir.ops import facts_of
+from ..loops.counted import defining_op
+from ..sharding_constraints import CONSTRAINT
+from .propagation import (
     PlacedValue,
     Propagated,
     propagate,
     returned_shardings,
 )
-from hloom.passes.ir import mesh, walk
-from hloom.passes.ir.op_facts import Category
-from hloom.passes.ir.ops import facts_of
 
 _MOST_ROUNDS = 8
 """Propagations until what is left is proved, or nothing is implied; programs take one to three."""

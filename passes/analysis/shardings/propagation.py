@@ -10,11 +10,11 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import sdy, stablehlo
 from jax.extend.mlir.passmanager import PassManager
 
-from hloom.passes.analysis.sharding_constraints import CONSTRAINT
-from hloom.passes.analysis.shardings.rules import add_rules
-from hloom.passes.ir import mesh, walk
-from hloom.passes.ir.clone import clone_module
-from hloom.passes.ir.erase import erase
+from ...ir import mesh, walk
+from ...ir.clone import clone_module
+from ...ir.erase import erase
+from ..sharding_constraints import CONSTRAINT
+from .rules import add_rules
 
 _NUMBER = "hloom.number"
 """Discardable attribute by which an operation is found again after Shardy's passes, which clone

@@ -18,9 +18,9 @@ from collections.abc import Iterable, Sequence
 
 from jax.extend.mlir import ir
 
-from hloom.passes.ir import walk
-from hloom.passes.ir.op_facts import Category
-from hloom.passes.ir.ops import facts_of
+from ...ir import walk
+from ...ir.op_facts import Category
+from ...ir.ops import facts_of
 
 _FACTORS = "ijklmnopqrstuvwxyz"
 """Names of factors, as Shardy wants them: beyond these they have numbers."""

@@ -12,9 +12,9 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hloom.passes.analysis.block_graph import FROM_OUTSIDE, BlockGraph
-from hloom.passes.analysis.memory_model.fusion import Kernels
-from hloom.passes.analysis.memory_model.tracer import trace_block
+from ...analysis.block_graph import FROM_OUTSIDE, BlockGraph
+from ...analysis.memory_model.fusion import Kernels
+from ...analysis.memory_model.tracer import trace_block
 
 _MOST_BORDERS, _LEAST_SHARE = 8, 0.25
 """The most borders of a block, and the share of the highest one's bytes that is alive across each

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.block_graph import FROM_OUTSIDE, BlockGraph
-from hloom.passes.analysis.loops.counted import defining_op
-from hloom.passes.analysis.purity import is_cheap
-from hloom.passes.analysis.sharding_constraints import is_split_argument
-from hloom.passes.ir.mesh import is_partitioned
-from hloom.passes.ir.op_facts import Category, Kind
-from hloom.passes.ir.ops import facts_of
+from ...analysis.block_graph import FROM_OUTSIDE, BlockGraph
+from ...analysis.loops.counted import defining_op
+from ...analysis.purity import is_cheap
+from ...analysis.sharding_constraints import is_split_argument
+from ...ir.mesh import is_partitioned
+from ...ir.op_facts import Category, Kind
+from ...ir.ops import facts_of
 
 _FARTHEST = 8
 """Operations between a parameter and a product: conversions, transposes, constraints."""

@@ -12,19 +12,19 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.autodiff import is_rematerialized
-from hloom.passes.analysis.block_graph import BlockGraph
-from hloom.passes.analysis.memory_model.memory_rules import PACKED, MemoryRules
-from hloom.passes.analysis.memory_model.peak import simulate
-from hloom.passes.analysis.memory_model.tracer import trace_block
-from hloom.passes.analysis.shards import Shards
-from hloom.passes.analysis.value_numbers import computed_again
-from hloom.passes.remat.block.schedule import CloneSchedule, WindowClones
-from hloom.passes.remat.block.values import ForwardValues
-from hloom.passes.remat.block.windows import PriceSchedule, keep, split
-from hloom.passes.remat.budget.pricing import Rates
-from hloom.passes.remat.budget.traced_clones import clone_into_trace
-from hloom.passes.remat.explain import describe_operation, describe_value
+from ...analysis.autodiff import is_rematerialized
+from ...analysis.block_graph import BlockGraph
+from ...analysis.memory_model.memory_rules import PACKED, MemoryRules
+from ...analysis.memory_model.peak import simulate
+from ...analysis.memory_model.tracer import trace_block
+from ...analysis.shards import Shards
+from ...analysis.value_numbers import computed_again
+from ..budget.pricing import Rates
+from ..budget.traced_clones import clone_into_trace
+from ..explain import describe_operation, describe_value
+from .schedule import CloneSchedule, WindowClones
+from .values import ForwardValues
+from .windows import PriceSchedule, keep, split
 
 _SHORTEST_WINDOW, _MOST_WINDOWS = 64, 16
 """Without a budget: the least length of a window in operations, and the most windows after the

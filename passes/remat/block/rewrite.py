@@ -8,15 +8,15 @@ from collections.abc import Collection, Iterable, MutableMapping
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-from hloom.passes.analysis.purity import may_go
-from hloom.passes.ir.clone import remap_operands
-from hloom.passes.ir.erase import erase
-from hloom.passes.ir.locations import rematerialized
-from hloom.passes.ir.mesh import is_partitioned
-from hloom.passes.ir.walk import operations
-from hloom.passes.ir.while_rewriter import Replacements
-from hloom.passes.remat.block.gathered import is_gathered
-from hloom.passes.remat.block.plan import BlockPlan, CloneGroup
+from ...analysis.purity import may_go
+from ...ir.clone import remap_operands
+from ...ir.erase import erase
+from ...ir.locations import rematerialized
+from ...ir.mesh import is_partitioned
+from ...ir.walk import operations
+from ...ir.while_rewriter import Replacements
+from .gathered import is_gathered
+from .plan import BlockPlan, CloneGroup
 
 
 def apply_block(plan: BlockPlan, replaced: Replacements) -> None:

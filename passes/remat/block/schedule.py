@@ -15,8 +15,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hloom.passes.remat.block.gathered import may_be_summed
-from hloom.passes.remat.block.values import ForwardValues, Window
+from .gathered import may_be_summed
+from .values import ForwardValues, Window
 
 _FARTHEST_GATE = 64
 """The number of values that are tried as a gate."""

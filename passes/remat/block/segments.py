@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from hloom.passes.remat.block.values import ForwardValues
+from .values import ForwardValues
 
 _MOST_TRIED = 128
 """The most positions that are tried as the end of a window."""

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.block_graph import FROM_OUTSIDE, BlockGraph
-from hloom.passes.analysis.purity import is_table
-from hloom.passes.ir.op_facts import Kind
-from hloom.passes.remat.block.borders import Borders
-from hloom.passes.remat.block.gathered import gathered_for_both, may_be_summed
-from hloom.passes.remat.budget.pricing import NEVER, Pricing, Rates
+from ...analysis.block_graph import FROM_OUTSIDE, BlockGraph
+from ...analysis.purity import is_table
+from ...ir.op_facts import Kind
+from ..budget.pricing import NEVER, Pricing, Rates
+from .borders import Borders
+from .gathered import gathered_for_both, may_be_summed
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from hloom.passes.analysis.mincut import minimum_vertex_cut
-from hloom.passes.remat.block.segments import Mirror
-from hloom.passes.remat.block.values import ForwardValues, Window
-from hloom.passes.remat.budget.pricing import Rates
+from ...analysis.mincut import minimum_vertex_cut
+from ..budget.pricing import Rates
+from .segments import Mirror
+from .values import ForwardValues, Window
 
 _SMALLEST_SEARCH, _SEARCH_SHARE = 256, 4
 """The number of forward values that the cut of a window may contain: `_SMALLEST_SEARCH`, or

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.cost import all_flops
-from hloom.passes.analysis.loops.counted import runs_of
-from hloom.passes.ir.types import TensorSizes
-from hloom.passes.remat.block.plan import BlockPlan
-from hloom.passes.remat.budget.pricing import Pricing
-from hloom.passes.remat.scan.plan import ScanPlan
+from ...analysis.cost import all_flops
+from ...analysis.loops.counted import runs_of
+from ...ir.types import TensorSizes
+from ..block.plan import BlockPlan
+from ..scan.plan import ScanPlan
+from .pricing import Pricing
 
 
 def added_work(

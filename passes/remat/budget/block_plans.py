@@ -8,19 +8,19 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from jax.extend.mlir import ir
 
-from hloom.passes.remat.block.schedule import CloneSchedule
-from hloom.passes.remat.block.values import ForwardValues, Window
-from hloom.passes.remat.block.windows import PriceSchedule, Solved, keep, split
-from hloom.passes.remat.budget.price_grid import (
+from ..block.schedule import CloneSchedule
+from ..block.values import ForwardValues, Window
+from ..block.windows import PriceSchedule, Solved, keep, split
+from ..exact.machine import BlockMachine
+from ..exact.plan import optimal_schedules
+from .price_grid import (
     EXPENSIVE_PRICES,
     PRICES,
     STEPS,
     Candidate,
     PriceGrid,
 )
-from hloom.passes.remat.budget.pricing import Rates
-from hloom.passes.remat.exact.machine import BlockMachine
-from hloom.passes.remat.exact.plan import optimal_schedules
+from .pricing import Rates
 
 _Split = tuple[int, bool, bool, bool]
 """What the windows of a candidate depend on."""

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from hloom.passes.framework import feedback
-from hloom.passes.framework.base import Target
-from hloom.passes.framework.feedback import Attempt
-from hloom.passes.framework.options import Budget
-from hloom.passes.remat.budget.price_grid import Candidate
-from hloom.passes.remat.budget.search import cheapest, corrected_bytes
-from hloom.passes.remat.obstacle import RematObstacle
-from hloom.passes.remat.record import Estimate, Measurement, RematRecord, measured
+from ...framework import feedback
+from ...framework.feedback import Attempt
+from ...framework.options import Budget
+from ...framework.target import Target
+from ..obstacle import RematObstacle
+from ..record import Estimate, Measurement, RematRecord, measured
+from .price_grid import Candidate
+from .search import cheapest, corrected_bytes
 
 _CAUTION = (0.99, 0.99, 0.97)
 """The share of the budget that the first, second, … attempt aims at."""

@@ -13,32 +13,33 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.autodiff import has_remat_name, is_rematerialized
-from hloom.passes.analysis.block_graph import BlockGraph
-from hloom.passes.analysis.loops.counted import runs_of
-from hloom.passes.analysis.memory_model.peak import Peak, simulate
-from hloom.passes.analysis.memory_model.trace import OpTrace
-from hloom.passes.analysis.memory_model.tracer import (
+from ...analysis.autodiff import has_remat_name, is_rematerialized
+from ...analysis.block_graph import BlockGraph
+from ...analysis.loops.counted import runs_of
+from ...analysis.memory_model.peak import Peak, simulate
+from ...analysis.memory_model.targets import memory_rules
+from ...analysis.memory_model.trace import OpTrace
+from ...analysis.memory_model.tracer import (
     MemoryPrediction,
     bytes_around,
     prediction_of,
     trace_block,
 )
-from hloom.passes.analysis.shards import Shards
-from hloom.passes.framework.base import Target
-from hloom.passes.ir import walk
-from hloom.passes.ir.clone import IRMapping
-from hloom.passes.ir.ops import facts_of
-from hloom.passes.remat.block.plan import BlockPlan, block_plan
-from hloom.passes.remat.block.schedule import CloneSchedule
-from hloom.passes.remat.block.values import ForwardValues
-from hloom.passes.remat.budget.block_plans import BlockPlans
-from hloom.passes.remat.budget.loop_effects import LoopEffect, LoopEffects, put_stacks
-from hloom.passes.remat.budget.price_grid import Candidate, PriceGrid
-from hloom.passes.remat.budget.pricing import Pricing
-from hloom.passes.remat.budget.traced_clones import clone_into_trace
-from hloom.passes.remat.record import Estimate
-from hloom.passes.remat.scan.plan import BlockScans, ScanPlan
+from ...analysis.shards import Shards
+from ...framework.target import Target
+from ...ir import walk
+from ...ir.clone import IRMapping
+from ...ir.ops import facts_of
+from ..block.plan import BlockPlan, block_plan
+from ..block.schedule import CloneSchedule
+from ..block.values import ForwardValues
+from ..record import Estimate
+from ..scan.plan import BlockScans, ScanPlan
+from .block_plans import BlockPlans
+from .loop_effects import LoopEffect, LoopEffects, put_stacks
+from .price_grid import Candidate, PriceGrid
+from .pricing import Pricing
+from .traced_clones import clone_into_trace
 
 _HALVINGS = 2, 1, 3, 4, 5
 """The window lengths to try: the length of the backward pass, halved this often, in this order."""
@@ -92,7 +93,7 @@ class Model:
         """The numbers of operations, by key; the module is not edited while the model is used."""
         self.main = walk.entry_function(module).regions[0].blocks[0]
         self.blocks = list(walk.code_blocks(module.operation))
-        self.shards = Shards.of(module, target.memory_rules)
+        self.shards = Shards.of(module, memory_rules(target))
         self._graphs = {block: BlockGraph.of(block, self.shards) for block in self.blocks}
         self._code = {
             block: [p for p, op in enumerate(graph.ops) if facts_of(op.name).holds_code]

@@ -13,18 +13,18 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.loops.counted import runs_of
-from hloom.passes.analysis.memory_model.trace import OpTrace
-from hloom.passes.analysis.memory_model.tracer import inner_bytes
-from hloom.passes.analysis.shards import Shards
-from hloom.passes.ir import walk
-from hloom.passes.ir.clone import IRMapping, clone_module
-from hloom.passes.ir.while_rewriter import Replacements
-from hloom.passes.remat.budget.price_grid import STEPS, PriceGrid
-from hloom.passes.remat.budget.pricing import Pricing
-from hloom.passes.remat.scan.budgeted import plan_scans_budgeted
-from hloom.passes.remat.scan.plan import BlockScans, ScanPlan
-from hloom.passes.remat.scan.rewrite import apply_scan, finish_scans
+from ...analysis.loops.counted import runs_of
+from ...analysis.memory_model.trace import OpTrace
+from ...analysis.memory_model.tracer import inner_bytes
+from ...analysis.shards import Shards
+from ...ir import walk
+from ...ir.clone import IRMapping, clone_module
+from ...ir.while_rewriter import Replacements
+from ..scan.budgeted import plan_scans_budgeted
+from ..scan.plan import BlockScans, ScanPlan
+from ..scan.rewrite import apply_scan, finish_scans
+from .price_grid import STEPS, PriceGrid
+from .pricing import Pricing
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from hloom.passes.remat.budget.pricing import Rates
+from .pricing import Rates
 
 _PRICES_PER_DOUBLING = 2
 _LOWEST, _HIGHEST, _LAST = -10, 2, 6

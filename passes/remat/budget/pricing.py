@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.cost import Speed, repeat_seconds
-from hloom.passes.analysis.purity import is_cheap
-from hloom.passes.ir.types import TensorSizes
+from ...analysis.cost import repeat_seconds
+from ...analysis.purity import is_cheap
+from ...framework.target import Speed
+from ...ir.types import TensorSizes
 
 NEVER = 2**60
 """More bytes than any device has: the price of work that must not be recomputed."""

@@ -9,9 +9,9 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from hloom.passes.remat.budget.estimate import Model
-from hloom.passes.remat.budget.price_grid import EXPENSIVE_PRICES, PRICES, STEPS, Candidate
-from hloom.passes.remat.record import Estimate, Measurement
+from ..record import Estimate, Measurement
+from .estimate import Model
+from .price_grid import EXPENSIVE_PRICES, PRICES, STEPS, Candidate
 
 _LONGEST_CHEAP_PREFIX = 4
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hloom.passes.analysis.memory_model.trace import OpTrace
-from hloom.passes.ir.op_facts import BufferUse
-from hloom.passes.remat.block.schedule import ClonePlacement, CloneSchedule
+from ...analysis.memory_model.trace import OpTrace
+from ...ir.op_facts import BufferUse
+from ..block.schedule import ClonePlacement, CloneSchedule
 
 
 def clone_into_trace(trace: OpTrace, schedule: CloneSchedule) -> OpTrace:

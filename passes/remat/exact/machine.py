@@ -12,12 +12,12 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 
-from hloom.passes.analysis.memory_model.fusion import INLINED, Kernels
-from hloom.passes.analysis.memory_model.trace import OpTrace
-from hloom.passes.analysis.memory_model.tracer import trace_block
-from hloom.passes.ir.op_facts import BufferUse
-from hloom.passes.remat.block.values import ForwardValues
-from hloom.passes.remat.exact.problem import Node, SchedulingProblem
+from ...analysis.memory_model.fusion import INLINED, Kernels
+from ...analysis.memory_model.trace import OpTrace
+from ...analysis.memory_model.tracer import trace_block
+from ...ir.op_facts import BufferUse
+from ..block.values import ForwardValues
+from .problem import Node, SchedulingProblem
 
 _SMALLER = 0.75
 """A value is worth saving in place of what it is made from if it takes at most this share."""

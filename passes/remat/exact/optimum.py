@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hloom.passes.remat.exact.problem import MachineRun, SchedulingProblem, run, unmodified
-from hloom.passes.remat.exact.program import IntegerProgram, integer_program, sequence_of
+from .problem import MachineRun, SchedulingProblem, run, unmodified
+from .program import IntegerProgram, integer_program, sequence_of
 
 _SCALE = 1000.0
 """The objective where all work runs once more. HiGHS's absolute tolerances are about 1e-6."""

@@ -11,12 +11,12 @@ import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from hloom.passes.remat.block.schedule import CloneSchedule
-from hloom.passes.remat.block.values import Window
-from hloom.passes.remat.exact.machine import BlockMachine
-from hloom.passes.remat.exact.optimum import Effort, least_peak, optimum
-from hloom.passes.remat.exact.problem import MachineRun, SchedulingProblem, run, unmodified
-from hloom.passes.remat.exact.windows import sequence_of_clones
+from ..block.schedule import CloneSchedule
+from ..block.values import Window
+from .machine import BlockMachine
+from .optimum import Effort, least_peak, optimum
+from .problem import MachineRun, SchedulingProblem, run, unmodified
+from .windows import sequence_of_clones
 
 _MOST_DECISIONS = 100
 """A block with more pairs of a stage and a node that may run again before it is not small: the root

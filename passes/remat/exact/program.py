@@ -20,7 +20,7 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from hloom.passes.remat.exact.problem import SchedulingProblem
+from .problem import SchedulingProblem
 
 Terms = list[tuple[int, float]]
 """A linear form: variables with their factors."""

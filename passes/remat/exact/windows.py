@@ -5,9 +5,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable
 
-from hloom.passes.remat.block.schedule import CloneSchedule
-from hloom.passes.remat.exact.machine import BlockMachine
-from hloom.passes.remat.exact.problem import SchedulingProblem
+from ..block.schedule import CloneSchedule
+from .machine import BlockMachine
+from .problem import SchedulingProblem
 
 
 def sequence_in_windows(

@@ -16,12 +16,12 @@ from collections.abc import Hashable, Iterator
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.block_graph import FROM_OUTSIDE, BlockGraph
-from hloom.passes.analysis.loops.counted import StackedOutput, defining_op
-from hloom.passes.analysis.loops.pairs import LoopPair, nested_pairs
-from hloom.passes.ir import walk
-from hloom.passes.ir.op_facts import Kind
-from hloom.passes.ir.types import tensor_bytes
+from ...analysis.block_graph import FROM_OUTSIDE, BlockGraph
+from ...analysis.loops.counted import StackedOutput, defining_op
+from ...analysis.loops.pairs import LoopPair, nested_pairs
+from ...ir import walk
+from ...ir.op_facts import Kind
+from ...ir.types import tensor_bytes
 
 _DEEPEST = 4
 """The most levels of nested loops that are planned together."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
-from hloom.passes.analysis.budgeted_cut import FlowNetwork, budgeted_vertex_cut
-from hloom.passes.remat.budget.pricing import Pricing
-from hloom.passes.remat.scan.bodies import ScanBody
-from hloom.passes.remat.scan.cut import CutProblem
-from hloom.passes.remat.scan.plan import BlockScans, ScanPlan
+from ...analysis.budgeted_cut import FlowNetwork, budgeted_vertex_cut
+from ..budget.pricing import Pricing
+from .bodies import ScanBody
+from .cut import CutProblem
+from .plan import BlockScans, ScanPlan
 
 
 def plan_scans_budgeted(

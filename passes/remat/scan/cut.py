@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.block_graph import FROM_OUTSIDE
-from hloom.passes.analysis.mincut import minimum_vertex_cut
-from hloom.passes.ir import walk
-from hloom.passes.remat.budget.pricing import Pricing
-from hloom.passes.remat.scan.bodies import ScanBody
+from ...analysis.block_graph import FROM_OUTSIDE
+from ...analysis.mincut import minimum_vertex_cut
+from ...ir import walk
+from ..budget.pricing import Pricing
+from .bodies import ScanBody
 
 
 @dataclass(eq=False)

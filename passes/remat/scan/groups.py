@@ -13,12 +13,12 @@ from collections.abc import Hashable, Iterable, Sequence
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.autodiff import has_remat_name, is_rematerialized
-from hloom.passes.analysis.loops.counted import affine_in
-from hloom.passes.analysis.loops.pairs import LoopPair, closed, loop_pairs
-from hloom.passes.ir import walk
-from hloom.passes.ir.types import tensor_bytes
-from hloom.passes.remat.scan.bodies import ScanBody, inner_pairs
+from ...analysis.autodiff import has_remat_name, is_rematerialized
+from ...analysis.loops.counted import affine_in
+from ...analysis.loops.pairs import LoopPair, closed, loop_pairs
+from ...ir import walk
+from ...ir.types import tensor_bytes
+from .bodies import ScanBody, inner_pairs
 
 
 def scan_groups(block: ir.Block, min_bytes: int) -> list[list[ScanBody]]:

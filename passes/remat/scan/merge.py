@@ -21,9 +21,9 @@ from __future__ import annotations
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.autodiff import has_remat_name
-from hloom.passes.analysis.purity import is_cheap
-from hloom.passes.analysis.value_numbers import ValueNumbers
+from ...analysis.autodiff import has_remat_name
+from ...analysis.purity import is_cheap
+from ...analysis.value_numbers import ValueNumbers
 
 
 def merge_clones(block: ir.Block) -> None:

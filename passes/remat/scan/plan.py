@@ -21,14 +21,14 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.loops.counted import StackedOutput
-from hloom.passes.analysis.loops.pairs import LoopPair, Residual
-from hloom.passes.remat.budget.pricing import Pricing
-from hloom.passes.remat.explain import describe_operation, describe_value
-from hloom.passes.remat.scan.bodies import ScanBody
-from hloom.passes.remat.scan.cut import CutProblem, price_in
-from hloom.passes.remat.scan.groups import scan_groups
-from hloom.passes.remat.scan.sites import BodySite, CloneSites
+from ...analysis.loops.counted import StackedOutput
+from ...analysis.loops.pairs import LoopPair, Residual
+from ..budget.pricing import Pricing
+from ..explain import describe_operation, describe_value
+from .bodies import ScanBody
+from .cut import CutProblem, price_in
+from .groups import scan_groups
+from .sites import BodySite, CloneSites
 
 
 @dataclass(frozen=True)

@@ -15,19 +15,19 @@ from dataclasses import dataclass, field
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-from hloom.passes.analysis.loops.counted import defining_op
-from hloom.passes.analysis.loops.pairs import Residual
-from hloom.passes.ir import walk
-from hloom.passes.ir.clone import remap_operands
-from hloom.passes.ir.erase import erase
-from hloom.passes.ir.locations import rematerialized
-from hloom.passes.ir.mesh import is_partitioned
-from hloom.passes.ir.ops import facts_of
-from hloom.passes.ir.while_rewriter import Replacements, WhileRewriter, integer_like
-from hloom.passes.remat.block.rewrite import clone_before, erase_dead
-from hloom.passes.remat.scan.merge import merge_clones
-from hloom.passes.remat.scan.plan import Link, PairPlan, ScanPlan
-from hloom.passes.remat.scan.sites import BodySite
+from ...analysis.loops.counted import defining_op
+from ...analysis.loops.pairs import Residual
+from ...ir import walk
+from ...ir.clone import remap_operands
+from ...ir.erase import erase
+from ...ir.locations import rematerialized
+from ...ir.mesh import is_partitioned
+from ...ir.ops import facts_of
+from ...ir.while_rewriter import Replacements, WhileRewriter, integer_like
+from ..block.rewrite import clone_before, erase_dead
+from .merge import merge_clones
+from .plan import Link, PairPlan, ScanPlan
+from .sites import BodySite
 
 
 def apply_scan(plan: ScanPlan, replaced: Replacements) -> None:

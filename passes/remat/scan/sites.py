@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.loops.pairs import LoopPair, Residual
-from hloom.passes.ir import walk
-from hloom.passes.remat.scan.bodies import ScanBody
-from hloom.passes.remat.scan.cut import CutProblem
+from ...analysis.loops.pairs import LoopPair, Residual
+from ...ir import walk
+from .bodies import ScanBody
+from .cut import CutProblem
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from collections.abc import Iterable
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-from hloom.passes.analysis.block_graph import FROM_OUTSIDE, BlockGraph
-from hloom.passes.ir.clone import remap_operands
-from hloom.passes.remat.block.gathered import may_be_summed
+from ...analysis.block_graph import FROM_OUTSIDE, BlockGraph
+from ...ir.clone import remap_operands
+from ..block.gathered import may_be_summed
 
 _LEAST_BYTES = 2**20
 """A value has to be this large to be worth a barrier."""

@@ -37,9 +37,9 @@ from support.programs.libraries import (
 import hloom
 from hloom import policy
 from hloom.passes.accumulate import Accumulate
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.errors import PassError, SpecError
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import Target
 
 ONE_LOOP = {name: make for name, make in STEPS.items() if make().phases == 1}
 

@@ -23,11 +23,11 @@ from hloom.passes.accumulate.closed_loop import (
     temp_limit,
 )
 from hloom.passes.accumulate.record import AccumulateRecord
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.errors import PassError
 from hloom.passes.framework.feedback import Attempt, attempts
 from hloom.passes.framework.options import Budget
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
 
 POSSIBLE = (1, 2, 4, 8, 16, 32, 64)

@@ -14,8 +14,8 @@ from support.flows.accumulated import assert_same
 from support.flows.runs import lowered
 from support.flows.steps import mlp, mlp_weights, normal
 
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
 
 

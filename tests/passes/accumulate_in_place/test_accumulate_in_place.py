@@ -18,9 +18,9 @@ from support.flows.runs import compiled, evaluated
 
 import hloom
 from hloom.passes.accumulate_in_place import AccumulateInPlace
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.errors import SpecError
 from hloom.passes.framework.pipeline import Pipeline, PipelineResult
+from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
 
 SPEC = "accumulate-in-place"

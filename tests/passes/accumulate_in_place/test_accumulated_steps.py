@@ -13,8 +13,8 @@ from jax.extend.mlir import ir
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from support.flows.runs import evaluated
 
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
 
 DEVICES = 4

@@ -8,7 +8,8 @@ from collections.abc import Callable
 import pytest
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.cost import Cost, Speed, operation_cost, repeat_seconds, seconds
+from hloom.passes.analysis.cost import Cost, operation_cost, repeat_seconds, seconds
+from hloom.passes.framework.target import Speed
 from hloom.passes.remat.budget.pricing import NEVER, Pricing, Rates
 
 OperationOf = Callable[..., ir.Operation]

@@ -11,8 +11,8 @@ import pytest
 from jax.extend.mlir import ir
 
 from benchmarks.programs import carries
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import Pipeline, PipelineResult
+from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
 
 Program = Callable[[int], tuple[Any, tuple[Any, ...]]]

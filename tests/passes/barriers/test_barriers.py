@@ -24,10 +24,10 @@ from support.devices.barrier_programs import (
 from hloom.passes.barriers import Barriers
 from hloom.passes.barriers.collect import read_sync_program
 from hloom.passes.barriers.intervals import Role, SyncNeed, place
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.errors import PassError, SpecError
 from hloom.passes.framework.options import Duration
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import Target
 from hloom.passes.ir import marks
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.ir.collectives import CollectiveError, partitions_of_groups

@@ -10,8 +10,8 @@ from jax.extend.mlir import ir
 from support.devices.barrier_rules import Rules
 
 from hloom._jax.modules import make_context
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
 
 PARTITIONS = 4

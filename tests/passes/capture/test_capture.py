@@ -16,9 +16,9 @@ from jax.extend.mlir import ir
 import hloom
 from hloom import targets
 from hloom.passes.capture import Capture
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.errors import SpecError
 from hloom.passes.framework.pipeline import Pipeline, PipelineResult
+from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.ir.marks import CAPTURE_REGION
 

@@ -20,8 +20,8 @@ from support.remat_runs import plain
 
 import hloom
 from hloom import targets
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
 
 pytestmark = pytest.mark.long

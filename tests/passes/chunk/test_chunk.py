@@ -16,10 +16,11 @@ from hloom._jax.modules import make_context
 from hloom.passes.chunk import Chunk
 from hloom.passes.chunk.plan import ChunkPlan
 from hloom.passes.chunk.record import ChunkRecord
-from hloom.passes.framework.base import DivisiblePlan, Target
+from hloom.passes.framework.base import DivisiblePlan
 from hloom.passes.framework.feedback import Attempt
 from hloom.passes.framework.options import Budget, Bytes
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
 
 ROWS, WIDTH, WORDS = 8, 4, 256

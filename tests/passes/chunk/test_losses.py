@@ -10,8 +10,8 @@ import pytest
 from support.flows.runs import evaluated
 from support.losses import LOSSES, SMALL
 
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
 
 WHOLE = {

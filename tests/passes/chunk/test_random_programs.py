@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from support.programs import normal, weights
 from support.random_programs import ROWS, WIDTH, Step, gradient, interpret, programs
 
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
 
 LOOPS: list[int] = []

@@ -23,10 +23,10 @@ from support.examples import drawn
 from hloom.passes.fit import Fit
 from hloom.passes.fit.variants import moves_of
 from hloom.passes.framework import feedback
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.feedback import Attempt, Planner
 from hloom.passes.framework.options import Budget, Words
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.remat.budget.closed_loop import Bounds, decide
 from hloom.passes.remat.budget.price_grid import Candidate

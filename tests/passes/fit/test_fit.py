@@ -21,11 +21,11 @@ from hloom.passes.fit import Fit
 from hloom.passes.fit.plan import FitPlan
 from hloom.passes.fit.search import DEFAULT_MOVES, MOVES, FitSearch
 from hloom.passes.fit.variants import Variants, moves_of
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.errors import SpecError
 from hloom.passes.framework.feedback import Attempt
 from hloom.passes.framework.options import Budget, Words
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.remat import Remat
 from hloom.passes.remat.record import RematRecord

@@ -21,10 +21,10 @@ from hloom.passes.fit.frontier import (
     knees,
     undominated,
 )
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.feedback import Attempt
 from hloom.passes.framework.options import Budget
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.remat import Remat
 from hloom.passes.remat.budget.closed_loop import Bounds

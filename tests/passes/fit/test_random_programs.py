@@ -16,8 +16,8 @@ from support.random_programs import ROWS, WIDTH, Step, gradient, interpret, prog
 from hloom.passes.fit import Fit
 from hloom.passes.fit.plan import FitPlan
 from hloom.passes.fit.variants import Variants
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.remat.budget.price_grid import PRICES, STEPS, Candidate
 from hloom.passes.remat.plan import RematPlan

@@ -23,10 +23,10 @@ from hloom.passes.fit.frontier import FrontierAnalysis
 from hloom.passes.fit.plan import FitPlan
 from hloom.passes.fit.planner import FitPlanner
 from hloom.passes.fit.variants import Variants
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.feedback import Attempt
 from hloom.passes.framework.options import Budget, Bytes, Words
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.ir.types import TensorSizes

@@ -25,8 +25,9 @@ from benchmarks.corpora import module as corpus_module
 from benchmarks.corpora import run
 from hloom._jax.modules import make_context
 from hloom.passes.framework import registry
-from hloom.passes.framework.base import Pass, Target
+from hloom.passes.framework.base import Pass
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import Target
 from hloom.passes.ir import ops, walk
 from hloom.tools.opt import source
 

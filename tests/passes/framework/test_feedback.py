@@ -10,7 +10,6 @@ import pytest
 from jax.extend.mlir import ir
 from support import toy_passes as toy
 
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.feedback import (
     Attempt,
     MeasuredPlan,
@@ -22,6 +21,7 @@ from hloom.passes.framework.feedback import (
 )
 from hloom.passes.framework.options import Budget
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import Target
 from hloom.passes.remat import Remat
 from hloom.passes.remat.record import RematRecord
 

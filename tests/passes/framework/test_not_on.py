@@ -23,9 +23,10 @@ from hloom import policy, targets
 from hloom._jax.modules import make_context
 from hloom.dumps.read.module import PlanFile, plans_by_pass
 from hloom.passes.framework import registry
-from hloom.passes.framework.base import OTHERS, Target
+from hloom.passes.framework.base import OTHERS
 from hloom.passes.framework.feedback import MeasuredPass
 from hloom.passes.framework.pipeline import Pipeline, PipelineResult
+from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
 from hloom.tools.passes_doc import markdown
 

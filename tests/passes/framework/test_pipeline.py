@@ -11,9 +11,10 @@ from jax.extend.mlir import ir
 from support import toy_passes as toy
 
 from hloom.passes.framework import registry
-from hloom.passes.framework.base import Pass, Plan, Target
+from hloom.passes.framework.base import Pass, Plan
 from hloom.passes.framework.errors import PassError, SpecError
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
 
 TARGET = Target()

@@ -16,7 +16,7 @@ from hloom.passes.analysis.memory_model.tpu import XLA_TPU
 from hloom.passes.analysis.purity import kind_of
 from hloom.passes.capture.capturable import Rules, obstacle
 from hloom.passes.cse import Cse
-from hloom.passes.framework.base import Target
+from hloom.passes.framework.target import Target
 from hloom.passes.ir import ops
 from hloom.passes.ir.op_facts import BufferUse, Category, FlopRule, Kind, OpFacts, Regions, Traffic
 from hloom.passes.ir.ops import buffer_use_of, facts_of

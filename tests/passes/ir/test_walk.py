@@ -10,8 +10,8 @@ from support.programs import PROGRAMS
 
 from hloom.passes.analysis.memory_model.profile import memory_profile
 from hloom.passes.analysis.memory_model.tracer import predict
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
 
 pytestmark = OPT_MARKS

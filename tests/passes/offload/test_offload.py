@@ -21,8 +21,8 @@ from hloom import targets
 from hloom.passes.analysis.memory_model.profile import memory_profile
 from hloom.passes.analysis.memory_model.scheduled import scheduled_temp_bytes
 from hloom.passes.analysis.memory_model.tracer import predict
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import Pipeline, PipelineResult
+from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.offload import exposed_seconds, offloadable, plan_offload
 from hloom.passes.offload.link import exposed_s

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from jax import lax
 from support.flows.runs import compiled, evaluated
 
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
 

@@ -15,8 +15,8 @@ from jax.sharding import PartitionSpec as P
 from support.devices.meshes import mesh_of
 from support.losses import LOSSES, SMALL, HeadSize, lowered
 
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.one_hot import OneHot
 

@@ -14,8 +14,8 @@ from jax.sharding import PartitionSpec as P
 
 from hloom import targets
 from hloom.passes.analysis.flops import operation_flops
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import PassRun, Pipeline
+from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.ir.types import TensorSizes

@@ -12,8 +12,8 @@ from jax.extend.mlir import ir
 from jax.lax import ragged_dot
 from support.ragged.runs import PLATFORMS, Array, group_of_rows, runs, shape_of, wide
 
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
 

@@ -16,8 +16,8 @@ from support.random_programs import interpret
 from support.remat_runs import plain
 
 from hloom.passes.analysis.block_graph import BlockGraph
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.remat import Remat

@@ -20,8 +20,8 @@ import hloom
 from hloom.passes.analysis.autodiff import has_remat_name
 from hloom.passes.analysis.cost import repeat_seconds
 from hloom.passes.analysis.purity import is_cheap
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.remat.budget.estimate import Model

@@ -13,8 +13,8 @@ from support import often
 from support.ir_blocks import BlockOf
 from support.training_blocks import TrainingBlock, random_lines
 
-from hloom.passes.analysis.cost import CPU_SPEED
 from hloom.passes.analysis.memory_model.tracer import trace_block
+from hloom.passes.framework.target import CPU_SPEED
 from hloom.passes.remat.block.schedule import CloneSchedule
 from hloom.passes.remat.block.values import Window
 from hloom.passes.remat.budget.pricing import Pricing

@@ -13,10 +13,10 @@ import pytest
 from jax.extend.mlir import ir
 
 from hloom._jax.modules import make_context
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.feedback import Attempt, Complaint
 from hloom.passes.framework.options import Budget
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import Target
 from hloom.passes.remat import Remat
 from hloom.passes.remat.budget.price_grid import Candidate
 from hloom.passes.remat.explain import describe_floor, describe_peak

@@ -30,8 +30,8 @@ from support.scans.loops_pass import (
     temp_bytes,
 )
 
-from hloom.passes.analysis.cost import CPU_SPEED
 from hloom.passes.framework import registry
+from hloom.passes.framework.target import CPU_SPEED
 from hloom.passes.ir import walk
 from hloom.passes.remat.budget.pricing import Pricing, Rates
 from hloom.passes.remat.decisions import ScanDecisions

@@ -23,11 +23,10 @@ from support.scans.loops_pass import (
     temp_bytes,
 )
 
-from hloom.passes.analysis.cost import CPU_SPEED
 from hloom.passes.analysis.loops.pairs import loop_pairs, nested_pairs
 from hloom.passes.framework import registry
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import CPU_SPEED, Target
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.remat.budget.pricing import Pricing, Rates

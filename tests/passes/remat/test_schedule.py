@@ -8,7 +8,7 @@ import pytest
 from support.ir_blocks import BlockOf
 from support.training_blocks import TrainingBlock, random_lines
 
-from hloom.passes.analysis.cost import CPU_SPEED
+from hloom.passes.framework.target import CPU_SPEED
 from hloom.passes.remat.block.schedule import ClonePlacement, CloneSchedule, WindowClones
 from hloom.passes.remat.block.values import ForwardValues, Window
 from hloom.passes.remat.block.windows import PriceSchedule, keep, split

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from jax.extend.mlir import ir
 
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.feedback import Attempt
 from hloom.passes.framework.options import Budget
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.remat import Remat
 from hloom.passes.remat.budget.estimate import Model

@@ -19,9 +19,9 @@ from support.scan_programs import SCANS, kernels, layer
 
 from hloom._jax.modules import make_context
 from hloom.passes.analysis.loops.pairs import loop_pairs
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.errors import SpecError
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.split_loop import SplitLoop

@@ -24,10 +24,9 @@ from support.random_programs import ROWS, WIDTH, Step, interpret, programs, run
 from support.scan_programs import kernels
 
 from benchmarks.programs.gpt import Gpt
-from hloom.passes.analysis.cost import CPU_SPEED
 from hloom.passes.analysis.loops.counted import runs_of
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import CPU_SPEED, Target
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.ir.custom_calls import placement_of

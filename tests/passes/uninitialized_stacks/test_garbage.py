@@ -19,8 +19,8 @@ from support.scan_programs import SCANS
 
 import hloom
 from hloom.passes.framework import registry
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
 
 SPEC = "garbage-stacks"

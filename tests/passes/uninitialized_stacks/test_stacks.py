@@ -14,11 +14,11 @@ from support.programs import normal
 from hloom import targets
 from hloom.lowering.lower import lower
 from hloom.lowering.placement import Placement
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.errors import SpecError
 from hloom.passes.framework.feedback import Attempt, attempts
 from hloom.passes.framework.options import Bytes
 from hloom.passes.framework.pipeline import Pipeline, PipelineResult
+from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.uninitialized_stacks import StacksPlan, StacksRecord, UninitializedStacks
 

@@ -7,8 +7,8 @@ from typing import Any
 from jax.extend.mlir import ir
 
 from hloom._jax.modules import make_context
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import Target
 from hloom.passes.ir import marks, walk
 
 PART = '<@mesh, [{"x"}]>'

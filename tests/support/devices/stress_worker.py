@@ -25,7 +25,8 @@ from jax.extend.mlir import ir
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from hloom.passes.framework import registry
-from hloom.passes.framework.base import Pass, Target
+from hloom.passes.framework.base import Pass
+from hloom.passes.framework.target import Target
 from hloom.passes.ir import marks, walk
 from hloom.runtime import registration
 

@@ -25,8 +25,8 @@ from hloom.dumps.collect.xla_dump import XlaFiles
 from hloom.dumps.select.settings import Settings
 from hloom.dumps.select.steps import Steps
 from hloom.dumps.write.writer import write_step
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
 
 STARTED = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)

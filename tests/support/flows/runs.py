@@ -16,8 +16,8 @@ from hloom.passes.analysis.dimension_flow.flow import AxisLayout
 from hloom.passes.analysis.dimension_flow.program import FlowProgram
 from hloom.passes.analysis.dimension_flow.result import DimensionFlow, Seed
 from hloom.passes.analysis.dimension_flow.solve import dimension_flow
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.ir.mesh import partition_count

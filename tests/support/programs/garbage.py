@@ -9,7 +9,8 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
 from hloom.passes.cse import Cse
-from hloom.passes.framework.base import Pass, Target
+from hloom.passes.framework.base import Pass
+from hloom.passes.framework.target import Target
 from hloom.passes.free_constants import FreeConstants
 from hloom.passes.inline import Inline
 from hloom.passes.ir import walk

@@ -9,8 +9,8 @@ import jax
 import numpy as np
 
 from hloom._jax.execution import compile_module, execute
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
 
 PLATFORMS = ("cpu", "cuda")

@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.cost import CPU_SPEED
 from hloom.passes.cse import Cse
-from hloom.passes.framework.base import Pass, Target
+from hloom.passes.framework.base import Pass
 from hloom.passes.framework.options import option
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import CPU_SPEED, Target
 from hloom.passes.free_constants import FreeConstants
 from hloom.passes.inline import Inline
 from hloom.passes.ir import walk

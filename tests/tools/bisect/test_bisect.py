@@ -22,8 +22,8 @@ import hloom
 from hloom.dumps.read.dump import open_dump
 from hloom.dumps.write.writer import flush, write_step
 from hloom.passes.framework import registry
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import Target
 from hloom.passes.remat.block import rewrite
 from hloom.passes.remat.scan import rewrite as scan_rewrite
 from hloom.tools.bisect.search import ResultsProbe, first_bad

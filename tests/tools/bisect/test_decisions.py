@@ -18,8 +18,9 @@ from support.random_programs import ROWS, WIDTH, Step, gradient, interpret, prog
 from support.scan_programs import SCANS, random_loops
 from support.training_blocks import TrainingBlock, random_lines
 
-from hloom.passes.framework.base import DivisiblePlan, Target
+from hloom.passes.framework.base import DivisiblePlan
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.remat import Remat
 from hloom.passes.remat.block.plan import BlockPlan, block_plan

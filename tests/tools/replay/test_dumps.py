@@ -13,7 +13,7 @@ from support.dumps.replay_programs import MAIN, X, text_of
 
 from hloom.dumps.read.dump import open_dump
 from hloom.dumps.read.module import ModuleDump
-from hloom.passes.framework.base import Target
+from hloom.passes.framework.target import Target
 from hloom.tools.replay import arguments as inputs
 from hloom.tools.replay.comparison import compare
 from hloom.tools.replay.errors import ReplayError

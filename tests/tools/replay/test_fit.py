@@ -14,8 +14,8 @@ import hloom
 from hloom.dumps.read.dump import open_dump
 from hloom.passes.chunk import Chunk
 from hloom.passes.fit import Fit
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
 from hloom.passes.remat.scan import rewrite
 from hloom.tools.replay.decisions import recorded_attempts

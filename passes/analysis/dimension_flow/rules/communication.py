@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from jax.extend.mlir.dialects import sdy
 
-from hloom.passes.analysis.dimension_flow.flow import Combine
-from hloom.passes.analysis.dimension_flow.rules.site import OpSite, combine_of
-from hloom.passes.analysis.dimension_flow.signature import (
+from ....ir import walk
+from ..flow import Combine
+from ..signature import (
     ANY,
     Axis,
     LinearGroup,
@@ -18,7 +18,7 @@ from hloom.passes.analysis.dimension_flow.signature import (
     SignatureBuilder,
     linear_in,
 )
-from hloom.passes.ir import walk
+from .site import OpSite, combine_of
 
 
 def permute(site: OpSite) -> Signature | None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.dimension_flow.flow import Combine
-from hloom.passes.analysis.dimension_flow.rules.site import OpSite
-from hloom.passes.analysis.dimension_flow.signature import (
+from ..flow import Combine
+from ..signature import (
     ANY,
     EXTREMES,
     SUMS,
@@ -15,6 +14,7 @@ from hloom.passes.analysis.dimension_flow.signature import (
     SignatureBuilder,
     linear_in,
 )
+from .site import OpSite
 
 _WIDE = frozenset({"f32", "f64"})
 """Types that hold every number of every narrower float type."""

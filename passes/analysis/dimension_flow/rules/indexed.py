@@ -5,8 +5,8 @@ from __future__ import annotations
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-from hloom.passes.analysis.dimension_flow.rules.site import OpSite, combine_of, replaces
-from hloom.passes.analysis.dimension_flow.signature import (
+from ....ir import walk
+from ..signature import (
     ANY,
     Axis,
     FactorReduction,
@@ -15,7 +15,7 @@ from hloom.passes.analysis.dimension_flow.signature import (
     SignatureBuilder,
     linear_in,
 )
-from hloom.passes.ir import walk
+from .site import OpSite, combine_of, replaces
 
 
 def gather(site: OpSite) -> Signature:

@@ -8,14 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from hloom.passes.analysis.dimension_flow.rules.site import OpSite
-from hloom.passes.analysis.dimension_flow.signature import (
+from ..signature import (
     ANY,
     Axis,
     Signature,
     SignatureBuilder,
     linear_in,
 )
+from .site import OpSite
 
 _MOVED = (linear_in(0, kinds=ANY),)
 

@@ -6,15 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from jax.extend.mlir.dialects import chlo, stablehlo
 
-from hloom.passes.analysis.dimension_flow.flow import Combine
-from hloom.passes.analysis.dimension_flow.rules.site import OpSite
-from hloom.passes.analysis.dimension_flow.signature import (
+from ..flow import Combine
+from ..signature import (
     Axis,
     FactorReduction,
     Signature,
     SignatureBuilder,
     linear_in,
 )
+from .site import OpSite
 
 _IN_EACH = (linear_in(0), linear_in(1))
 """A product is linear in one operand, while the other one is whole."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.dimension_flow.flow import Combine
-from hloom.passes.analysis.dimension_flow.rules.site import OpSite, combine_of
-from hloom.passes.analysis.dimension_flow.signature import (
+from ..flow import Combine
+from ..signature import (
     SUMS,
     Axis,
     FactorReduction,
@@ -14,6 +13,7 @@ from hloom.passes.analysis.dimension_flow.signature import (
     SignatureBuilder,
     linear_in,
 )
+from .site import OpSite, combine_of
 
 
 def reduce(site: OpSite) -> Signature:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.dimension_flow.flow import Combine
-from hloom.passes.ir import walk
+from ....ir import walk
+from ..flow import Combine
 
 Shape = tuple[int, ...]
 

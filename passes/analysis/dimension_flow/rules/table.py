@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from hloom.passes.analysis.dimension_flow.program import FlowNode, Shape
-from hloom.passes.analysis.dimension_flow.rules import (
+from ....ir.op_facts import FlowRule
+from ..program import FlowNode, Shape
+from ..signature import Signature
+from . import (
     communication,
     elementwise,
     indexed,
@@ -13,9 +15,7 @@ from hloom.passes.analysis.dimension_flow.rules import (
     products,
     reductions,
 )
-from hloom.passes.analysis.dimension_flow.rules.site import OpSite
-from hloom.passes.analysis.dimension_flow.signature import Signature
-from hloom.passes.ir.op_facts import FlowRule
+from .site import OpSite
 
 Rule = Callable[[OpSite], Signature | None]
 """Gives the signature of an operation; None where nothing is known of how it splits."""

@@ -17,9 +17,9 @@ from hloom.passes.analysis.memory_model.peak import buffer_timeline, simulate
 from hloom.passes.analysis.memory_model.profile import MemoryProfile, memory_profile
 from hloom.passes.analysis.memory_model.trace import OpTrace
 from hloom.passes.analysis.memory_model.tracer import predict
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.spec import parse_spec
+from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.ir.op_facts import BufferUse
 from hloom.tools.report.memory import curve_of_text

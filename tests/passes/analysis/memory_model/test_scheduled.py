@@ -20,8 +20,8 @@ from hloom.passes.analysis.memory_model.schedulers import (
     post_order,
 )
 from hloom.passes.analysis.memory_model.tracer import predict, trace_block
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
 

@@ -15,12 +15,13 @@ from hloom._jax.executables import memory_figures
 from hloom.passes.analysis.block_graph import BlockGraph
 from hloom.passes.analysis.memory_model.fusion import Kernels
 from hloom.passes.analysis.memory_model.profile import memory_profile
+from hloom.passes.analysis.memory_model.targets import memory_rules
 from hloom.passes.analysis.memory_model.tpu import XLA_TPU
 from hloom.passes.analysis.memory_model.tracer import predict, trace_block
 from hloom.passes.analysis.shards import Shards
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.spec import parse_spec
+from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
 from hloom.targets import deviceless
@@ -45,7 +46,7 @@ def prepared_module(module: ir.Module) -> ir.Module:
 
 def temp_bytes(function: Callable[..., Any], *arguments: Any) -> int:
     module = prepared(jax.jit(function).lower(*arguments))
-    return predict(module, rules=TARGET.memory_rules).temp_bytes
+    return predict(module, rules=memory_rules(TARGET)).temp_bytes
 
 
 def written(function: Callable[..., Any], *arguments: Any) -> list[str]:
@@ -58,9 +59,9 @@ def written(function: Callable[..., Any], *arguments: Any) -> list[str]:
 
 
 def test_only_a_tpu_has_these_rules() -> None:
-    assert TARGET.memory_rules is XLA_TPU
-    assert Target().memory_rules is Target("cuda", "h100_sxm").memory_rules
-    assert Target().memory_rules is not XLA_TPU
+    assert memory_rules(TARGET) is XLA_TPU
+    assert memory_rules(Target()) is memory_rules(Target("cuda", "h100_sxm"))
+    assert memory_rules(Target()) is not XLA_TPU
 
 
 def test_a_product_fuses_what_it_reads() -> None:

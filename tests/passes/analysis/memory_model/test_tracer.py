@@ -18,9 +18,9 @@ from hloom.passes.analysis.memory_model.layouts import transposing_bytes
 from hloom.passes.analysis.memory_model.trace import OpTrace
 from hloom.passes.analysis.memory_model.tracer import inner_bytes, predict, trace_block
 from hloom.passes.analysis.shards import Shards
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.spec import parse_spec
+from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.ir.op_facts import BufferUse

@@ -12,11 +12,10 @@ from jax.sharding import Mesh
 
 from benchmarks.programs.sharded import DATA, MESHES, MODEL, ShardedDecoder
 from hloom.passes.analysis.autodiff import has_remat_name
-from hloom.passes.analysis.cost import CPU_SPEED
 from hloom.passes.analysis.memory_model.tpu import XLA_TPU
 from hloom.passes.analysis.shards import Shards
-from hloom.passes.framework.base import Target
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import CPU_SPEED, Target
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.ir.types import tensor_bytes
