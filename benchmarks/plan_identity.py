@@ -3,16 +3,18 @@
     python -m benchmarks.plan_identity --out before.json        (no GPU and no compile)
     python -m benchmarks.plan_identity --against before.json    (exit status 1 on a difference)
 
-Plans the eight benchmark programs for an H100 without a budget and with four, by the dry run, with
-`barriers,capture` behind it and alone. Of a module its text is hashed, without locations and with
-the names that hloom gives left open; of a plan its numbers, sorted, so that renamed fields make no
-difference. An older version of hloom runs this file too, once the imports below fit it.
+Plans the eight benchmark programs for an H100 with `remat`, without a budget and with four, by the
+dry run, with `barriers,capture` behind it and alone; then with the other passes, of which the last
+module counts, or the words in which they refuse. Of a module its text is hashed, without locations
+and with the names that hloom gives left open; of a plan its numbers, sorted, so that renamed fields
+make no difference. An older version of hloom runs this file too, once the imports below fit it.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import itertools
 import json
 import re
 import sys
@@ -25,6 +27,7 @@ from jax.extend.mlir import ir
 from benchmarks.common.subjects import SUBJECTS
 from hloom import targets
 from hloom.passes.framework.base import Pass, Plan
+from hloom.passes.framework.errors import PassError
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
@@ -36,6 +39,24 @@ AFTER = "barriers,capture"
 """Passes that run behind each setting of remat, and alone."""
 
 SPECS = ("", "remat", *(f"remat{{budget={each}}}" for each in ("75%", "50%", "25%", "min")))
+
+OTHERS = (
+    "fit{budget=50%}",
+    "fit{budget=min}",
+    "fit{moves=all,budget=50%}",
+    "chunk",
+    "chunk{budget=50%}",
+    "accumulate{microbatches=4}",
+    "accumulate{microbatches=3,phases=8,dtype=keep}",
+    "accumulate{budget=50%}",
+    "one-hot,accumulate-in-place",
+    "ragged",
+    "split-loop",
+    "offload",
+    "undo-checkpoint",
+    "uninitialized-stacks",
+)
+"""Passes of which the module is compared, and no number."""
 
 _OWN_NAME = re.compile(r"hloom\.[A-Za-z_]\w*")
 
@@ -91,6 +112,18 @@ def hashes_of(name: str, module: ir.Module, target: Target) -> Iterator[tuple[st
             yield f"{key}, module after {step}", one
 
 
+def hash_after(spec: str, module: ir.Module, target: Target) -> str:
+    """Of what the passes make of a module, which stays as it is, or of why they make nothing."""
+    pipeline = Pipeline.parse(spec)
+    clone = clone_module(module)
+    try:
+        attempts = dry_run(pipeline, module, target).attempts
+        pipeline.run(clone, target=target, attempts=attempts)
+    except PassError as error:
+        return _hash(str(error))
+    return _hash(_OWN_NAME.sub("hloom.NAME", _text(clone)))
+
+
 def measure(programs: Sequence[str]) -> Hashes:
     """The hashes of some of the benchmark programs, traced for the CPU."""
     target = targets.load(TARGET)
@@ -98,7 +131,8 @@ def measure(programs: Sequence[str]) -> Hashes:
     for name in programs:
         module = SUBJECTS[name].lower(None, None).compiler_ir()
         found[f"{name}, traced"] = _hash(_text(module))
-        for key, one in hashes_of(name, module, target):
+        others = ((f"{name}, {spec}", hash_after(spec, module, target)) for spec in OTHERS)
+        for key, one in itertools.chain(hashes_of(name, module, target), others):
             found[key] = one
             print(f"{one}  {key}", flush=True)
     return found
