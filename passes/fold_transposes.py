@@ -37,6 +37,7 @@ from .framework.target import Target
 from .framework.text import pluralize
 from .ir import walk
 from .ir.erase import erase
+from .ir.values import shape_of
 
 _TRANSPOSE, _CONVERT, _PRODUCT = "stablehlo.transpose", "stablehlo.convert", "stablehlo.dot_general"
 _NUMBERS, _PRECISION = "dot_dimension_numbers", "precision_config"
@@ -214,8 +215,8 @@ def _product_of(transpose: ir.Operation) -> tuple[ir.Operation, tuple[ir.Operati
 def _swapped(product: ir.Operation) -> list[int]:
     """The permutation of a product's axes that swapping its operands is."""
     (batch, contracted), _ = _numbers(product)
-    rank = len(_shape(product.results[0]))
-    left = len(_shape(product.operands[0])) - len(batch) - len(contracted)
+    rank = len(shape_of(product.results[0]))
+    left = len(shape_of(product.operands[0])) - len(batch) - len(contracted)
     first = len(batch)
     return [*range(first), *range(first + left, rank), *range(first, first + left)]
 
@@ -235,7 +236,7 @@ def _write_swapped(
     """Puts the product with swapped operands, and what converts it, in place of a transpose."""
     left, right = _numbers(product)
     type_ = ir.RankedTensorType(product.results[0].type)
-    shape = _shape(transpose.results[0])
+    shape = shape_of(transpose.results[0])
     swapped = ir.Operation.create(
         _PRODUCT,
         results=[ir.RankedTensorType.get(shape, type_.element_type)],
@@ -256,7 +257,7 @@ def _converted(value: ir.Value, converts: Sequence[ir.Operation], before: ir.Ope
     """A value converted as another one was."""
     for convert in converts:
         element = ir.RankedTensorType(convert.results[0].type).element_type
-        type_ = ir.RankedTensorType.get(_shape(value), element)
+        type_ = ir.RankedTensorType.get(shape_of(value), element)
         with convert.location, ir.InsertionPoint(before):
             value = stablehlo.convert(type_, value)
     return value
@@ -286,7 +287,3 @@ def _erase_unused(values: Sequence[ir.Value]) -> None:
     while unused := [op for op in left if next(iter(op.results[0].uses), None) is None]:
         left = [op for op in left if op not in unused]
         erase(*unused)
-
-
-def _shape(value: ir.Value) -> list[int]:
-    return list(ir.RankedTensorType(value.type).shape)

@@ -11,6 +11,7 @@ from ..framework.errors import did_you_mean, echo
 from ..framework.options import Axes
 from ..ir import walk
 from ..ir.locations import operation_name
+from ..ir.values import shape_of
 from .refusal import BatchRefusedError
 
 _SHOWN = 6
@@ -43,13 +44,13 @@ class ArgumentNames:
         named = self._named(name)
         if not named:
             raise BatchRefusedError(f"it has no argument {echo(name)}.{self._meant(name)}")
-        having = [number for number in named if axis < len(_shape(self.values[number]))]
+        having = [number for number in named if axis < len(shape_of(self.values[number]))]
         if not having:
             value = self.values[named[0]]
             raise BatchRefusedError(f"{self.of(value)}, {value.type}, has no axis {axis}")
-        short = [number for number in having if _shape(self.values[number])[axis] < 2]
+        short = [number for number in having if shape_of(self.values[number])[axis] < 2]
         if short:
-            length = _shape(self.values[short[0]])[axis]
+            length = shape_of(self.values[short[0]])[axis]
             counted = "one element" if length == 1 else "no element"
             raise BatchRefusedError(
                 f"axis {axis} of {self.of(self.values[short[0]])} has {counted}: there is nothing "
@@ -108,11 +109,6 @@ def names_of(names: ArgumentNames, places: Sequence[tuple[ir.Value, int]]) -> st
             f"axis {axis} {' and '.join(filter(None, (', '.join(shown[:-1]), shown[-1])))}"
         )
     return ", ".join(parts)
-
-
-def _shape(value: ir.Value) -> list[int]:
-    type_ = value.type
-    return list(ir.RankedTensorType(type_).shape) if isinstance(type_, ir.RankedTensorType) else []
 
 
 def _plain(name: str) -> str:

@@ -16,11 +16,11 @@ from itertools import pairwise
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-from ..analysis.loops.counted import defining_op
 from ..ir import walk
 from ..ir.erase import erase
 from ..ir.ops import facts_of
 from ..ir.types import element_bits
+from ..ir.values import defining_op, element_of
 
 _CONVERT = "stablehlo.convert"
 _SAME_ELEMENTS = frozenset({_CONVERT, "stablehlo.reshape", "stablehlo.transpose"})
@@ -61,7 +61,7 @@ def product_terms(sum_: ir.Operation, *, moved: bool = True) -> tuple[ProductTer
 
     Without ``moved`` only those that nothing but conversions lies behind.
     """
-    wider = _element(sum_.results[0])
+    wider = element_of(sum_.results[0])
     terms = (_product_term(operand, wider, sum_.block) for operand in sum_.operands)
     found = tuple(term for term in terms if term is not None)
     if moved:
@@ -82,7 +82,7 @@ def _product_term(value: ir.Value, wider: ir.Type, block: ir.Block) -> ProductTe
     made = (product, *between)
     if not all(op.block == block and _has_one_reader(op.results[0]) for op in made):
         return None
-    elements = [_element(op.results[0]) for op in made]
+    elements = [element_of(op.results[0]) for op in made]
     # A conversion to a type that is no wider rounds, as the program wants it.
     if not all(after == before or _is_wider(after, before) for before, after in pairwise(elements)):
         return None
@@ -105,9 +105,9 @@ def product_behind(value: ir.Value) -> tuple[ir.Operation, tuple[ir.Operation, .
 def _can_make(product: ir.Operation, wider: ir.Type) -> bool:
     """Whether a product has its sum in a type that is wider than its result."""
     left, right, *_ = product.operands
-    if not all(isinstance(_element(operand), ir.FloatType) for operand in (left, right)):
+    if not all(isinstance(element_of(operand), ir.FloatType) for operand in (left, right)):
         return False
-    if not isinstance(wider, _SUMS) or not _is_wider(wider, _element(product.results[0])):
+    if not isinstance(wider, _SUMS) or not _is_wider(wider, element_of(product.results[0])):
         return False
     if not ir.RankedTensorType(product.results[0].type).has_static_shape:
         return False
@@ -127,7 +127,3 @@ def _is_wider(wide: ir.Type, narrow: ir.Type) -> bool:
 def _has_one_reader(value: ir.Value) -> bool:
     uses = iter(value.uses)
     return next(uses, None) is not None and next(uses, None) is None
-
-
-def _element(value: ir.Value) -> ir.Type:
-    return ir.ShapedType(value.type).element_type

@@ -10,7 +10,7 @@ from jax.extend.mlir import ir
 from ..ir import walk
 from ..ir.ops import facts_of
 from ..ir.types import tensor_bytes
-from .loops.counted import defining_op
+from ..ir.values import defining_op
 
 _LONGEST_CHAIN = 32
 

@@ -17,6 +17,7 @@ from ..ir import walk
 from ..ir.op_facts import FlopRule
 from ..ir.ops import facts_of
 from ..ir.types import TensorSizes
+from ..ir.values import shape_of
 
 
 def operation_flops(op: ir.Operation, sizes: TensorSizes) -> float:
@@ -110,28 +111,24 @@ def _product(
     return flops
 
 
-def _shape(value: ir.Value) -> list[int]:
-    return list(ir.ShapedType(value.type).shape)
-
-
 def _dot_general(op: ir.Operation) -> float:
     numbers = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
-    left = _shape(op.operands[0])
+    left = shape_of(op.operands[0])
     contracted = math.prod(left[axis] for axis in numbers.lhs_contracting_dimensions)
-    return float(math.prod(_shape(op.results[0])) * contracted)
+    return float(math.prod(shape_of(op.results[0])) * contracted)
 
 
 def _dot(op: ir.Operation) -> float:
-    return float(math.prod(_shape(op.results[0])) * _shape(op.operands[0])[-1])
+    return float(math.prod(shape_of(op.results[0])) * shape_of(op.operands[0])[-1])
 
 
 def _ragged_dot(op: ir.Operation) -> float:
     """What is needed: each row is multiplied for one group. XLA's own does every group's work."""
     numbers = chlo.RaggedDotDimensionNumbers(op.attributes["ragged_dot_dimension_numbers"])
-    left, out = _shape(op.operands[0]), math.prod(_shape(op.results[0]))
+    left, out = shape_of(op.operands[0]), math.prod(shape_of(op.results[0]))
     contracted = math.prod(left[axis] for axis in numbers.lhs_contracting_dimensions)
     summed = set(numbers.lhs_ragged_dimensions) & set(numbers.lhs_contracting_dimensions)
-    groups = _shape(op.operands[2])[-1] if summed else 1
+    groups = shape_of(op.operands[2])[-1] if summed else 1
     return float(out * contracted) / max(groups, 1)
 
 
@@ -142,7 +139,7 @@ def _convolution(op: ir.Operation) -> float:
     share out the batch: an output feature sees the part of its group.
     """
     numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
-    image, kernel, out = _shape(op.operands[0]), _shape(op.operands[1]), _shape(op.results[0])
+    image, kernel, out = shape_of(op.operands[0]), shape_of(op.operands[1]), shape_of(op.results[0])
     axes = len(numbers.input_spatial_dimensions)
     strides = walk.integers(op, "window_strides", [1] * axes)
     image_dilation = walk.integers(op, "lhs_dilation", [1] * axes)

@@ -12,7 +12,7 @@ from jax.extend.mlir import ir
 
 from ..ir import walk
 from ..ir.custom_calls import is_stored_on_host, loads_ahead
-from .loops.counted import defining_op
+from ..ir.values import defining_op
 
 
 def uncounted_values(module: ir.Module) -> Iterator[ir.Value]:

@@ -16,8 +16,8 @@ from jax.extend.mlir import ir
 from ..ir import walk
 from ..ir.mesh import axis_parts
 from ..ir.types import tensor_bytes
+from ..ir.values import defining_op
 from .host_memory import uncounted_values
-from .loops.counted import defining_op
 from .memory_model.memory_rules import PACKED, MemoryRules
 from .shardings.propagation import (
     PlacedValue,

@@ -15,8 +15,8 @@ from jax.extend.mlir import ir
 from ..ir import walk
 from ..ir.op_facts import Category
 from ..ir.ops import facts_of
+from ..ir.values import defining_op
 from .equal_ops import operation_key
-from .loops.counted import defining_op
 from .purity import may_go
 
 BARRIER = "stablehlo.optimization_barrier"

@@ -7,13 +7,7 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from ..analysis.loops.counted import (
-    CountedLoop,
-    StackedOutput,
-    affine_in,
-    counted_loops,
-    defining_op,
-)
+from ..analysis.loops.counted import CountedLoop, StackedOutput, affine_in, counted_loops
 from ..analysis.loops.dynamic import dynamic_loops
 from ..analysis.loops.pairs import LoopPair, Residual, loop_pairs
 from ..analysis.memory_model.targets import memory_rules
@@ -23,6 +17,7 @@ from ..ir import mesh, walk
 from ..ir.custom_calls import is_stored_on_host
 from ..ir.locations import operation_name, source_of
 from ..ir.types import element_bits, tensor_bytes
+from ..ir.values import defining_op
 from .link import LoopWork, exposed_s
 
 

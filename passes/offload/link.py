@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from jax.extend.mlir import ir
 
 from ..analysis.cost import seconds
-from ..analysis.loops.counted import CountedLoop, defining_op
+from ..analysis.loops.counted import CountedLoop
 from ..framework.target import Speed
 from ..ir import walk
 from ..ir.types import TensorSizes
+from ..ir.values import defining_op
 
 
 @dataclass(frozen=True, eq=False)

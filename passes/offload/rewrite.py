@@ -12,11 +12,11 @@ from collections.abc import Hashable, Sequence
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-from ..analysis.loops.counted import defining_op
 from ..ir import walk
 from ..ir.custom_calls import DEVICE, PINNED_HOST, placed
 from ..ir.erase import erase
 from ..ir.locations import scoped
+from ..ir.values import defining_op
 from ..ir.while_rewriter import Replacements, WhileRewriter, integer_like, zeros
 from .candidates import OffloadCandidate
 

@@ -10,6 +10,7 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
 from ..ir import walk
+from ..ir.values import shape_of
 from .known import KnownNumbers, Numbers, counting
 
 _ATTRIBUTES = frozenset(
@@ -65,7 +66,7 @@ class RowElement:
     @property
     def length(self) -> int:
         """Of a row."""
-        return _shape(self.operand)[self.axis]
+        return shape_of(self.operand)[self.axis]
 
     @property
     def row_axes(self) -> list[int]:
@@ -108,7 +109,7 @@ def row_element(op: ir.Operation, known: KnownNumbers) -> RowElement | None:
         return _found(op, op.results[0], _of_gather(op), Access.READ, known)
     if op.name == "stablehlo.scatter" and len(op.results) == 1:
         updates, numbers = op.operands[2], _of_scatter(op)
-        if any(_shape(updates)[axis] != 1 for axis in numbers.windows):
+        if any(shape_of(updates)[axis] != 1 for axis in numbers.windows):
             return None
         return _found(op, updates, numbers, _access_of_scatter(op), known)
     return None
@@ -119,7 +120,7 @@ def _found(
 ) -> RowElement | None:
     if more := set(walk.attribute_names(op)) - _ATTRIBUTES:
         raise NotRowElementError(f"it has attributes for XLA: {', '.join(sorted(more))}")
-    shape, index_shape = _shape(op.operands[0]), _shape(op.operands[1])
+    shape, index_shape = shape_of(op.operands[0]), shape_of(op.operands[1])
     rows = dict(zip(numbers.batching, numbers.batching_of_indices, strict=True))
     batch = [axis for axis in range(len(index_shape)) if axis != numbers.vectors]
     labels = list(range(len(numbers.indexed)))
@@ -148,7 +149,7 @@ def _found(
     others = iter(batch)
     places = (
         None if number in numbers.windows else next(others)
-        for number in range(len(_shape(elements)))
+        for number in range(len(shape_of(elements)))
     )
     return RowElement(
         op=op,
@@ -205,7 +206,3 @@ def _access_of_scatter(op: ir.Operation) -> Access:
     if is_sum and list(first.operands) in ([current, update], [update, current]):
         return Access.ADDED_TO
     raise NotRowElementError("it neither adds nor writes its updates")
-
-
-def _shape(value: ir.Value) -> list[int]:
-    return list(ir.RankedTensorType(value.type).shape)

@@ -11,8 +11,8 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
 from ..analysis.constants import ConstantValues, made_value
-from ..analysis.loops.counted import defining_op
 from ..ir import walk
+from ..ir.values import defining_op
 
 Numbers = np.ndarray[Any, np.dtype[Any]]
 

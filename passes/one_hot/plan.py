@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 
 from jax.extend.mlir import ir
 
-from ..analysis.loops.counted import defining_op
 from ..framework.base import Decision
 from ..framework.text import pluralize
 from ..ir.locations import operation_name, source_line, source_of
 from ..ir.op_facts import BufferUse
 from ..ir.ops import facts_of
 from ..ir.types import tensor_bytes
+from ..ir.values import defining_op
 from .elements import Access, NotRowElementError, RowElement, row_element
 from .known import KnownNumbers
 

@@ -14,9 +14,9 @@ import numpy as np
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-from ..analysis.loops.counted import defining_op
 from ..analysis.purity import may_go
 from ..ir.erase import erase
+from ..ir.values import defining_op, element_of, shape_of
 from .elements import Access, RowElement
 
 _LABEL_BITS = 32
@@ -40,7 +40,7 @@ def select_in_rows(element: RowElement) -> None:
 def batch_rows(element: RowElement) -> None:
     """Tells rows apart by batching dimensions, no longer by numbers in the indices."""
     op, rank = element.op, len(element.rows)
-    single = [n for n in range(len(_shape(element.operand))) if n not in element.row_axes]
+    single = [n for n in range(len(shape_of(element.operand))) if n not in element.row_axes]
     numbers: tuple[Any, ...] = (
         [],
         single,
@@ -56,7 +56,7 @@ def batch_rows(element: RowElement) -> None:
                 element.operand,
                 indices,
                 stablehlo.GatherDimensionNumbers.get(*numbers),
-                [1] * len(_shape(element.operand)),
+                [1] * len(shape_of(element.operand)),
                 indices_are_sorted=False,
             )
             new = _as_gathered(element, gathered)
@@ -76,13 +76,13 @@ def batch_rows(element: RowElement) -> None:
 
 def _labels(element: RowElement) -> ir.Value:
     """The label of each row: the indices, or that part of them, with the axes of the indices."""
-    vectors, shape = element.vectors, _shape(element.indices)
+    vectors, shape = element.vectors, shape_of(element.indices)
     if vectors == len(shape) or shape[vectors] == 1:
         return element.indices
     parts = defining_op(element.indices)
     if parts is not None and parts.name == "stablehlo.concatenate":
         along = ir.IntegerAttr(parts.attributes["dimension"]).value
-        single = all(_shape(part)[vectors] == 1 for part in parts.operands)
+        single = all(shape_of(part)[vectors] == 1 for part in parts.operands)
         if along == vectors and single:
             return parts.operands[element.label]
     starts, limits = [0] * len(shape), list(shape)
@@ -93,7 +93,7 @@ def _labels(element: RowElement) -> ir.Value:
 def _label_of_each_row(element: RowElement, *last: int) -> ir.Value:
     """The labels by the axes of the operand that tell rows apart, and axes of one element."""
     labels = _labels(element)
-    return _by_row(element, labels, range(len(_shape(labels))), last)
+    return _by_row(element, labels, range(len(shape_of(labels))), last)
 
 
 def _by_row(
@@ -102,19 +102,19 @@ def _by_row(
     """A value with an element for each row, whose axes are these of the indices, in such a form."""
     wanted = [axes.index(axis) for axis in element.row_places]
     order = [*wanted, *(n for n in range(len(axes)) if n not in wanted)]
-    shape = _shape(value)
+    shape = shape_of(value)
     return _reshaped(_transposed(value, order), [*(shape[axis] for axis in wanted), *last])
 
 
 def _as_gathered(element: RowElement, by_row: ir.Value) -> ir.Value:
     """A value with an element for each row, in the form of the gather's result."""
     order = [int(axis) for axis in np.argsort(element.row_places)]
-    return _reshaped(_transposed(by_row, order), _shape(element.op.results[0]))
+    return _reshaped(_transposed(by_row, order), shape_of(element.op.results[0]))
 
 
 def _widened(labels: ir.Value) -> ir.Value:
     """In a type that counts all positions of a row."""
-    if ir.IntegerType(_element(labels)).width >= _LABEL_BITS:
+    if ir.IntegerType(element_of(labels)).width >= _LABEL_BITS:
         return labels
     return stablehlo.convert(
         _typed(labels, element=ir.IntegerType.get_signless(_LABEL_BITS)), labels
@@ -123,13 +123,13 @@ def _widened(labels: ir.Value) -> ir.Value:
 
 def _clamped(labels: ir.Value, length: int) -> ir.Value:
     """What a gather takes labels for that are outside of the row."""
-    first, last = (_number(_element(labels), number) for number in (0, length - 1))
+    first, last = (_number(element_of(labels), number) for number in (0, length - 1))
     return stablehlo.clamp(first, labels, last)
 
 
 def _is_chosen(element: RowElement, labels: ir.Value) -> ir.Value:
     """Whether an element of the operand is the one that its row's label chooses."""
-    shape = _shape(element.operand)
+    shape = shape_of(element.operand)
     counted = stablehlo.iota(_typed(labels, [element.length]), 0)
     positions = stablehlo.broadcast_in_dim(_typed(labels, shape), counted, [element.axis])
     by_element = stablehlo.broadcast_in_dim(_typed(labels, shape), labels, element.row_axes)
@@ -138,7 +138,7 @@ def _is_chosen(element: RowElement, labels: ir.Value) -> ir.Value:
 
 def _chosen_of_row(rows: ir.Value, chosen: ir.Value, axis: int) -> ir.Value:
     """The chosen element of each row."""
-    element = _element(rows)
+    element = element_of(rows)
     if isinstance(element, ir.IntegerType):
         return _sum_of_chosen(rows, chosen, axis)
     integer = ir.IntegerType.get_signless(ir.FloatType(element).width)
@@ -149,7 +149,7 @@ def _chosen_of_row(rows: ir.Value, chosen: ir.Value, axis: int) -> ir.Value:
 
 def _sum_of_chosen(rows: ir.Value, chosen: ir.Value, axis: int) -> ir.Value:
     """Integers: the sum of those that are chosen; whether there is one, of booleans."""
-    element, shape = _element(rows), _shape(rows)
+    element, shape = element_of(rows), shape_of(rows)
     zero = _number(element, 0)
     others = stablehlo.broadcast_in_dim(rows.type, zero, [])
     kept = stablehlo.select(chosen, rows, others)
@@ -183,18 +183,18 @@ def _same_everywhere(value: ir.Value) -> ir.Value | None:
     op = defining_op(value)
     if op is None or op.name != "stablehlo.broadcast_in_dim":
         return None
-    return op.operands[0] if not _shape(op.operands[0]) else None
+    return op.operands[0] if not shape_of(op.operands[0]) else None
 
 
 def _transposed(value: ir.Value, order: list[int]) -> ir.Value:
     """With its axes in another order; axes of one element may be anywhere."""
-    shape = _shape(value)
+    shape = shape_of(value)
     long = [axis for axis in order if shape[axis] != 1]
     return value if long == sorted(long) else stablehlo.transpose(value, order)
 
 
 def _reshaped(value: ir.Value, shape: list[int]) -> ir.Value:
-    return value if _shape(value) == shape else stablehlo.reshape(_typed(value, shape), value)
+    return value if shape_of(value) == shape else stablehlo.reshape(_typed(value, shape), value)
 
 
 def _number(element: ir.Type, number: int) -> ir.Value:
@@ -208,16 +208,8 @@ def _typed(
     value: ir.Value, shape: list[int] | None = None, *, element: ir.Type | None = None
 ) -> ir.RankedTensorType:
     """The type of a value, with another shape or another type of elements."""
-    shape = _shape(value) if shape is None else shape
-    return ir.RankedTensorType.get(shape, element or _element(value))
-
-
-def _shape(value: ir.Value) -> list[int]:
-    return list(ir.RankedTensorType(value.type).shape)
-
-
-def _element(value: ir.Value) -> ir.Type:
-    return ir.RankedTensorType(value.type).element_type
+    shape = shape_of(value) if shape is None else shape
+    return ir.RankedTensorType.get(shape, element or element_of(value))
 
 
 def _replace(op: ir.Operation, new: ir.Value) -> None:

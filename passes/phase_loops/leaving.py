@@ -21,6 +21,7 @@ from ..analysis.dimension_flow.flow import Combine, Flow
 from ..analysis.dimension_flow.result import linear_chain
 from ..ir.op_facts import FlowRule
 from ..ir.types import element_bits
+from ..ir.values import element_of
 from .accumulators import has_identity
 from .errors import NotLoopableError
 from .program import LoopProgram
@@ -76,12 +77,12 @@ class LoopExit:
 
 def own_type(value: ir.Value) -> ir.Type:
     """Terms are added up in their own type."""
-    return _element(value)
+    return element_of(value)
 
 
 def widened(value: ir.Value) -> ir.Type:
     """Terms of floating-point types narrower than float32 are added up in float32."""
-    element = _element(value)
+    element = element_of(value)
     narrow = isinstance(element, ir.FloatType) and (element_bits(element) or 0) < 32
     return ir.F32Type.get(element.context) if narrow else element
 
@@ -89,7 +90,7 @@ def widened(value: ir.Value) -> ir.Type:
 def leaving(program: LoopProgram, number: int, rule: AccumulatorRule) -> LoopExit:
     """How a value leaves the loop that makes it."""
     flow, value = program.of(number), program.program.values[number]
-    own = _element(value)
+    own = element_of(value)
     if flow.is_split:
         return LoopExit(number, value, value.type, flow, Leaves.STACKED, own, own)
     if flow.is_partial and flow.combine is not None:
@@ -105,11 +106,11 @@ def leaving(program: LoopProgram, number: int, rule: AccumulatorRule) -> LoopExi
 
 
 def _sent(program: LoopProgram, number: int) -> ir.Type:
-    own = _element(program.program.values[number])
+    own = element_of(program.program.values[number])
     node = program.maker(number)
     if node is None or node.rule is not FlowRule.CONVERT:
         return own
-    before = _element(program.program.values[node.operands[0]])
+    before = element_of(program.program.values[node.operands[0]])
     return before if isinstance(before, ir.FloatType) else own
 
 
@@ -225,8 +226,4 @@ class _Finder:
         return node is not None and node.rule is FlowRule.CONVERT
 
     def _element(self, number: int) -> ir.Type:
-        return _element(self.program.program.values[number])
-
-
-def _element(value: ir.Value) -> ir.Type:
-    return ir.ShapedType(value.type).element_type
+        return element_of(self.program.program.values[number])

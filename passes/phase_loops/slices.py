@@ -10,6 +10,7 @@ from jax.extend.mlir.dialects import stablehlo
 
 from ..analysis.dimension_flow.flow import AxisLayout
 from ..ir import walk
+from ..ir.values import shape_of
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ def chunk_type(type_: ir.Type, layout: AxisLayout, chunk: ChunkStart) -> ir.Type
 
 def resized(type_: ir.Type, layout: AxisLayout, length: int) -> ir.Type:
     """A type with so many elements of the dimension in an axis of this layout."""
-    shape = _shape(type_)
+    shape = shape_of(type_)
     shape[layout.axis] = layout.outer * length * layout.inner
     return _with_shape(type_, shape)
 
@@ -95,7 +96,7 @@ def read_iota(type_: ir.Type, layout: AxisLayout, chunk: ChunkStart) -> ir.Value
 
 def _part(value: ir.Value, layout: AxisLayout, chunk: ChunkStart, device: ir.Value) -> ir.Value:
     """The part of a whole value that a device has, as if it were sharded."""
-    shape, axis = _shape(value.type), layout.axis
+    shape, axis = shape_of(value.type), layout.axis
     length = shape[axis] // chunk.devices
     starts = [chunk.zero] * len(shape)
     starts[axis] = stablehlo.multiply(device, scalar(device.type, length))
@@ -107,7 +108,7 @@ def _window(
     value: ir.Value, layout: AxisLayout, chunk: ChunkStart
 ) -> tuple[list[int], list[ir.Value]]:
     """The sizes of a chunk in a stack, and where it starts."""
-    sizes = _shape(value.type)
+    sizes = shape_of(value.type)
     starts = [chunk.zero] * len(sizes)
     if layout.outer == 1:
         sizes[layout.axis] = chunk.length * layout.inner
@@ -122,7 +123,7 @@ def _window(
 
 
 def _divided(type_: ir.Type, layout: AxisLayout, length: int) -> list[int]:
-    shape, axis = _shape(type_), layout.axis
+    shape, axis = shape_of(type_), layout.axis
     return [*shape[:axis], layout.outer, length, layout.inner, *shape[axis + 1 :]]
 
 
@@ -133,10 +134,6 @@ def _reshaped(value: ir.Value, type_: ir.Type) -> ir.Value:
 def scalar(type_: ir.Type, number: int) -> ir.Value:
     """A constant of a scalar type."""
     return stablehlo.constant(ir.Attribute.parse(f"dense<{number}> : {type_}"))
-
-
-def _shape(type_: ir.Type) -> list[int]:
-    return list(ir.RankedTensorType(type_).shape)
 
 
 def _with_shape(type_: ir.Type, shape: list[int]) -> ir.Type:
@@ -159,19 +156,19 @@ def _slice(op: ir.Operation) -> None:
     limits = [
         start + size if stride == 1 else end
         for start, size, stride, end in zip(
-            starts, _shape(op.results[0].type), walk.integers(op, "strides"), ends, strict=True
+            starts, shape_of(op.results[0].type), walk.integers(op, "strides"), ends, strict=True
         )
     ]
     op.attributes["limit_indices"] = ir.DenseI64ArrayAttr.get(limits)
 
 
 def _dynamic_slice(op: ir.Operation) -> None:
-    op.attributes["slice_sizes"] = ir.DenseI64ArrayAttr.get(_shape(op.results[0].type))
+    op.attributes["slice_sizes"] = ir.DenseI64ArrayAttr.get(shape_of(op.results[0].type))
 
 
 def _gather(op: ir.Operation) -> None:
     numbers = stablehlo.GatherDimensionNumbers(op.attributes["dimension_numbers"])
-    slices, made = walk.integers(op, "slice_sizes"), _shape(op.results[0].type)
+    slices, made = walk.integers(op, "slice_sizes"), shape_of(op.results[0].type)
     dropped = {*numbers.collapsed_slice_dims, *numbers.operand_batching_dims}
     kept = [axis for axis in range(len(slices)) if axis not in dropped]
     for axis, place in zip(kept, numbers.offset_dims, strict=True):
@@ -181,8 +178,8 @@ def _gather(op: ir.Operation) -> None:
 
 def _convolution(op: ir.Operation) -> None:
     numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
-    image, kernel = (_shape(operand.type) for operand in op.operands)
-    made = _shape(op.results[0].type)
+    image, kernel = (shape_of(operand.type) for operand in op.operands)
+    made = shape_of(op.results[0].type)
     counts = {
         "feature_group_count": image[numbers.input_feature_dimension]
         // kernel[numbers.kernel_input_feature_dimension],

@@ -19,8 +19,8 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
 from ..analysis.constants import is_zero_constant
-from ..analysis.loops.counted import defining_op
 from ..ir import walk
+from ..ir.values import defining_op, shape_of
 from .product import Factor, RaggedProduct, checked, factor, sizes_of_all
 
 _COPIES = ("stablehlo.broadcast_in_dim", "stablehlo.convert", "stablehlo.slice")
@@ -101,12 +101,12 @@ class _Spread:
             return None
         mask, kept, dropped = select.operands
         spread = _made_by(kept, "stablehlo.broadcast_in_dim")
-        if spread is None or not _is_zero(dropped) or _shape(mask) != _shape(kept):
+        if spread is None or not _is_zero(dropped) or shape_of(mask) != shape_of(kept):
             return None
         whole, whole_order = _before_transposes(spread.operands[0])
         along = walk.integers(spread, "broadcast_dimensions")
-        lengths = [_shape(kept)[axis] for axis in along]
-        if lengths != _shape(spread.operands[0]) or sorted(along) != sorted(order[1:]):
+        lengths = [shape_of(kept)[axis] for axis in along]
+        if lengths != shape_of(spread.operands[0]) or sorted(along) != sorted(order[1:]):
             return None
         # From an axis of what is multiplied to that of the rows: the one before it.
         if [whole_order[along.index(axis)] for axis in order[1:]] != list(range(len(along))):
@@ -130,7 +130,7 @@ class _Spread:
 
 def _before_transposes(value: ir.Value) -> tuple[ir.Value, list[int]]:
     """What a value is transposed from, and which axis of that each of its own axes is."""
-    order = list(range(len(_shape(value))))
+    order = list(range(len(shape_of(value))))
     while (op := _made_by(value, "stablehlo.transpose")) is not None:
         axes = walk.integers(op, "permutation")
         order = [axes[axis] for axis in order]
@@ -154,7 +154,7 @@ def _rows_in_groups(mask: ir.Value) -> tuple[int, list[int], ir.Value] | None:
     ends_of_groups, axes = _repeated(ends)
     if axis is None or axis in axes or axis != _counted_axis(second) or axes != axes_of_starts:
         return None
-    if not axes or [_shape(mask)[each] for each in axes] != _shape(ends_of_groups):
+    if not axes or [shape_of(mask)[each] for each in axes] != shape_of(ends_of_groups):
         return None
     sizes = _summed(ends_of_groups)
     if sizes is None or not _is_one_place_on(starts_of_groups, ends_of_groups, sizes):
@@ -176,12 +176,12 @@ def _counted_axis(value: ir.Value) -> int | None:
     if iota is None:
         return None
     axis = ir.IntegerAttr(iota.attributes["iota_dimension"]).value
-    return axes[axis] if _shape(source)[axis] == _shape(value)[axes[axis]] else None
+    return axes[axis] if shape_of(source)[axis] == shape_of(value)[axes[axis]] else None
 
 
 def _repeated(value: ir.Value) -> tuple[ir.Value, list[int]]:
     """What a value repeats, and which of the value's axes each axis of that is."""
-    shape = _shape(value)
+    shape = shape_of(value)
     axes = list(range(len(shape)))
     while (op := _made_by(value, "stablehlo.broadcast_in_dim")) is not None:
         axes = [axes[axis] for axis in walk.integers(op, "broadcast_dimensions")]
@@ -194,7 +194,7 @@ def _summed(ends: ir.Value) -> ir.Value | None:
     op = _made_by(ends, "stablehlo.reduce_window")
     if op is None or len(op.operands) != 2 or not _is_zero(op.operands[1]):
         return None
-    *places, length = _shape(ends)
+    *places, length = shape_of(ends)
     body = [view.operation.name for view in op.regions[0].blocks[0].operations]
     as_sum = (
         body == ["stablehlo.add", "stablehlo.return"]
@@ -221,10 +221,10 @@ def _is_one_place_on(starts: ir.Value, ends: ir.Value, sizes: ir.Value) -> bool:
         return False
     first, rest = op.operands
     cut = _made_by(rest, "stablehlo.slice")
-    *places, length = _shape(ends)
+    *places, length = shape_of(ends)
     return (
         ir.IntegerAttr(op.attributes["dimension"]).value == len(places)
-        and _shape(first) == [*places, 1]
+        and shape_of(first) == [*places, 1]
         and _is_zero(first)
         and cut is not None
         and cut.operands[0] == ends
@@ -250,7 +250,3 @@ def _made_by(value: ir.Value, name: str) -> ir.Operation | None:
 def _numbers(attribute: ir.Attribute) -> list[int]:
     numbers = ir.DenseIntElementsAttr(attribute)
     return [int(numbers[place]) for place in range(len(numbers))]
-
-
-def _shape(value: ir.Value) -> list[int]:
-    return list(ir.RankedTensorType(value.type).shape)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from ..analysis.loops.counted import defining_op
 from ..ir import walk
 from ..ir.types import element_bits
+from ..ir.values import defining_op
 from .product import RaggedMode, RaggedProduct
 
 

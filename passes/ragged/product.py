@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import chlo, stablehlo
 
-from ..analysis.loops.counted import defining_op
 from ..ir import walk
 from ..ir.types import element_bits
+from ..ir.values import defining_op
 
 RAGGED_DOT = "chlo.ragged_dot"
 

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from ..analysis.loops.counted import affine_in, defining_op
+from ..analysis.loops.counted import affine_in
 from ..analysis.loops.pairs import LoopPair
 from ..analysis.mincut import minimum_vertex_cut
 from ..analysis.purity import is_cheap
 from ..analysis.value_numbers import BARRIER, ValueNumbers, has_no_effect
 from ..ir import walk
 from ..ir.types import tensor_bytes
+from ..ir.values import defining_op
 from ..remat.budget.pricing import Pricing
 
 _UNIT_S = 1e-12

@@ -6,11 +6,11 @@ from collections.abc import Collection
 
 from jax.extend.mlir import ir
 
-from ..analysis.loops.counted import defining_op
 from ..analysis.purity import is_cheap
 from ..analysis.value_numbers import BARRIER, ValueNumbers, has_no_effect
 from ..ir import walk
 from ..ir.erase import erase
+from ..ir.values import defining_op
 
 
 def barriers_in(block: ir.Block) -> list[ir.Operation]:

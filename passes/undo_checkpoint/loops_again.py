@@ -12,12 +12,13 @@ from collections.abc import Iterable, Sequence
 from jax.extend.mlir import ir
 
 from ..analysis.autodiff import has_remat_name
-from ..analysis.loops.counted import counted_loop, defining_op, invariant_carries
+from ..analysis.loops.counted import counted_loop, invariant_carries
 from ..analysis.value_numbers import ValueNumbers, has_no_effect
 from ..ir import walk
 from ..ir.clone import remap_operands
 from ..ir.erase import erase
 from ..ir.ops import facts_of
+from ..ir.values import defining_op
 
 
 def take_places(

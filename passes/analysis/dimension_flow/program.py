@@ -13,9 +13,10 @@ from ...ir.marks import mark_name
 from ...ir.op_facts import Category, FlowRule, Regions
 from ...ir.ops import facts_of
 from ...ir.types import TensorSizes
+from ...ir.values import constant_int
 from ..constants import is_zero_constant
 from ..flops import operation_flops
-from ..loops.counted import constant_int, upward_count
+from ..loops.counted import upward_count
 
 Shape = tuple[int, ...]
 

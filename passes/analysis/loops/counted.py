@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
+from ...ir.values import constant_int, defining_op
 from ...ir.walk import ancestors, attribute_names, terminator
 
 
@@ -95,25 +96,6 @@ def invariant_carries(op: ir.Operation) -> frozenset[int]:
     return frozenset(
         number for number, argument in enumerate(body.arguments) if returned[number] == argument
     )
-
-
-def constant_int(value: ir.Value) -> int | None:
-    """The integer that a scalar constant holds; None where the value is not one."""
-    op = defining_op(value)
-    if op is None or op.name != "stablehlo.constant":
-        return None
-    attribute = op.attributes["value"]
-    if not isinstance(attribute, ir.DenseIntElementsAttr) or not attribute.is_splat:
-        return None
-    if list(ir.RankedTensorType(value.type).shape):
-        return None
-    return ir.IntegerAttr(attribute.get_splat_value()).value
-
-
-def defining_op(value: ir.Value) -> ir.Operation | None:
-    """The operation that makes the value; None for a block argument."""
-    owner = value.owner
-    return None if isinstance(owner, ir.Block) else owner.operation
 
 
 _INDEX_ARITHMETIC = frozenset(

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from jax.extend.mlir import ir
 
+from ...ir.values import constant_int, defining_op
 from ..constants import made_value
 from .counted import (
     CountedLoop,
-    constant_int,
     counts_up,
-    defining_op,
     has_attributes_by_carry,
     invariant_carries,
     stack_length,

@@ -15,13 +15,8 @@ from jax.extend.mlir import ir
 
 from ...ir import walk
 from ...ir.custom_calls import is_stored_on_host
-from .counted import (
-    CountedLoop,
-    StackedOutput,
-    affine_in,
-    constant_int,
-    counted_loops,
-)
+from ...ir.values import constant_int
+from .counted import CountedLoop, StackedOutput, affine_in, counted_loops
 from .dynamic import direction, dynamic_loops, same_count
 
 

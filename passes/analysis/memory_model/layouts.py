@@ -14,7 +14,7 @@ from jax.extend.mlir.dialects import stablehlo
 
 from ...ir import walk
 from ...ir.op_facts import Kind
-from ..loops.counted import defining_op
+from ...ir.values import defining_op, shape_of
 from ..purity import kind_of
 from ..sharding_constraints import CONSTRAINT
 from ..shards import Shards
@@ -155,7 +155,7 @@ class _Orders:
         numbers = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
         batch, summed = numbers.lhs_batching_dimensions, numbers.lhs_contracting_dimensions
         taken = {*batch, *summed}
-        free = [axis for axis in range(len(_shape(left.type))) if axis not in taken]
+        free = [axis for axis in range(len(shape_of(left.type))) if axis not in taken]
         fastest = self.of(left)[-1:]
         if not batch or not fastest or fastest[0] not in free:
             return _plain(result)
@@ -180,7 +180,7 @@ def _is_flexible(op: ir.Operation, kind: Kind) -> bool:
     if kind is not Kind.CHEAP and op.name != CONSTRAINT:
         return False
     result = op.results[0].type
-    return any(_shape(operand.type) == _shape(result) for operand in op.operands)
+    return any(shape_of(operand.type) == shape_of(result) for operand in op.operands)
 
 
 def _through(op: ir.Operation, order: Order) -> Order | None:
@@ -191,7 +191,7 @@ def _through(op: ir.Operation, order: Order) -> Order | None:
 
 
 def _back(op: ir.Operation, operand: ir.Value, order: Order) -> Order | None:
-    if op.name not in _MOVES and _shape(operand.type) != _shape(op.results[0].type):
+    if op.name not in _MOVES and shape_of(operand.type) != shape_of(op.results[0].type):
         return None
     axes = _axes(op)
     if axes is None:
@@ -202,7 +202,7 @@ def _back(op: ir.Operation, operand: ir.Value, order: Order) -> Order | None:
 
 def _axes(op: ir.Operation) -> dict[int, int] | None:
     """For each axis of the operand that is longer than 1, the axis of the result it becomes."""
-    operand, result = _shape(op.operands[0].type), _shape(op.results[0].type)
+    operand, result = shape_of(op.operands[0].type), shape_of(op.results[0].type)
     if op.name == "stablehlo.transpose":
         permutation = list(ir.DenseI64ArrayAttr(op.attributes["permutation"]))
         return {here: there for there, here in enumerate(permutation) if operand[here] > 1}
@@ -224,7 +224,7 @@ def _axis_before_heads(op: ir.Operation, lanes: int) -> int | None:
     """The axis before those that a reshape makes of the last one: heads, too narrow for lanes."""
     if op.name != "stablehlo.reshape":
         return None
-    operand, result = _shape(op.operands[0].type), _shape(op.results[0].type)
+    operand, result = shape_of(op.operands[0].type), shape_of(op.results[0].type)
     is_split = len(operand) > 1 and len(result) == len(operand) + 1
     if not is_split or operand[:-1] != result[:-2] or result[-1] % lanes == 0:
         return None
@@ -233,7 +233,7 @@ def _axis_before_heads(op: ir.Operation, lanes: int) -> int | None:
 
 def _with_fastest(value: ir.Value, axis: int) -> Order:
     others = tuple(other for other in _plain(value) if other != axis)
-    return (*others, axis) if _shape(value.type)[axis] > 1 else others
+    return (*others, axis) if shape_of(value.type)[axis] > 1 else others
 
 
 def _long(shape: list[int]) -> list[int]:
@@ -241,8 +241,4 @@ def _long(shape: list[int]) -> list[int]:
 
 
 def _plain(value: ir.Value) -> Order:
-    return tuple(_long(_shape(value.type)))
-
-
-def _shape(type_: ir.Type) -> list[int]:
-    return list(ir.RankedTensorType(type_).shape) if isinstance(type_, ir.RankedTensorType) else []
+    return tuple(_long(shape_of(value.type)))

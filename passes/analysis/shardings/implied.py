@@ -16,7 +16,7 @@ from jax.extend.mlir.dialects import sdy
 from ...ir import mesh, walk
 from ...ir.op_facts import Category
 from ...ir.ops import facts_of
-from ..loops.counted import defining_op
+from ...ir.values import defining_op
 from ..sharding_constraints import CONSTRAINT
 from .propagation import (
     PlacedValue,

@@ -10,12 +10,12 @@ from __future__ import annotations
 from jax.extend.mlir import ir
 
 from ...analysis.block_graph import FROM_OUTSIDE, BlockGraph
-from ...analysis.loops.counted import defining_op
 from ...analysis.purity import is_cheap
 from ...analysis.sharding_constraints import is_split_argument
 from ...ir.mesh import is_partitioned
 from ...ir.op_facts import Category, Kind
 from ...ir.ops import facts_of
+from ...ir.values import defining_op
 
 _FARTHEST = 8
 """Operations between a parameter and a product: conversions, transposes, constraints."""

@@ -17,11 +17,12 @@ from collections.abc import Hashable, Iterator
 from jax.extend.mlir import ir
 
 from ...analysis.block_graph import FROM_OUTSIDE, BlockGraph
-from ...analysis.loops.counted import StackedOutput, defining_op
+from ...analysis.loops.counted import StackedOutput
 from ...analysis.loops.pairs import LoopPair, nested_pairs
 from ...ir import walk
 from ...ir.op_facts import Kind
 from ...ir.types import tensor_bytes
+from ...ir.values import defining_op
 
 _DEEPEST = 4
 """The most levels of nested loops that are planned together."""

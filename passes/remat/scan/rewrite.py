@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-from ...analysis.loops.counted import defining_op
 from ...analysis.loops.pairs import Residual
 from ...ir import walk
 from ...ir.clone import remap_operands
@@ -23,6 +22,7 @@ from ...ir.erase import erase
 from ...ir.locations import rematerialized
 from ...ir.mesh import is_partitioned
 from ...ir.ops import facts_of
+from ...ir.values import defining_op
 from ...ir.while_rewriter import Replacements, WhileRewriter, integer_like
 from ..block.rewrite import clone_before, erase_dead
 from .merge import merge_clones

@@ -7,8 +7,9 @@ from jax.extend.mlir import ir
 from support.ir_blocks import BlockOf, last_value
 
 from hloom.passes.analysis.constants import ConstantValues, equal_value, made_value
-from hloom.passes.analysis.loops.counted import affine_in, constant_int, counted_loop, counted_loops
+from hloom.passes.analysis.loops.counted import affine_in, counted_loop, counted_loops
 from hloom.passes.analysis.loops.pairs import loop_pairs
+from hloom.passes.ir.values import constant_int
 
 # Index arithmetic.
 

@@ -11,12 +11,12 @@ from support.programs import PROGRAMS, normal, weights
 from support.remat_runs import SMALL, assert_same, count, plain, transformed
 
 import hloom
-from hloom.passes.analysis.loops.counted import defining_op
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.ir.locations import operation_name
+from hloom.passes.ir.values import defining_op
 
 BARRIER = "stablehlo.optimization_barrier"
 FOLDABLE = {"stablehlo.constant", "stablehlo.iota", "stablehlo.broadcast_in_dim"}
