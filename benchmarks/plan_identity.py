@@ -43,11 +43,11 @@ SPECS = ("", "remat", *(f"remat{{budget={each}}}" for each in ("75%", "50%", "25
 OTHERS = (
     "fit{budget=50%}",
     "fit{budget=min}",
-    "fit{moves=all,budget=50%}",
+    "fit{moves=recompute+undo-checkpoint+chunk+split-loop+offload+accumulate budget=50%}",
     "chunk",
     "chunk{budget=50%}",
     "accumulate{microbatches=4}",
-    "accumulate{microbatches=3,phases=8,dtype=keep}",
+    "accumulate{microbatches=3 phases=8 dtype=keep}",
     "accumulate{budget=50%}",
     "one-hot,accumulate-in-place",
     "ragged",
