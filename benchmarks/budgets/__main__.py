@@ -31,12 +31,12 @@ from hloom._jax.executables import memory_figures
 from hloom._jax.execution import compile_module
 from hloom._jax.options import OPTION
 from hloom.budgets.estimating import frontier_of
-from hloom.passes.fit.frontier import FrontierAnalysis, FrontierPoint
 from hloom.passes.framework.options import Budget
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.ir.clone import clone_module
+from hloom.passes.planner.frontier import FrontierAnalysis, FrontierPoint
+from hloom.passes.planner.plan import RematPlan
 from hloom.passes.remat import Remat
-from hloom.passes.remat.plan import RematPlan
 
 NAME = "budgets_h100"
 DEMO = "demo"

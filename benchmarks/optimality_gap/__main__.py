@@ -23,10 +23,10 @@ from benchmarks.optimality_gap.tables import markdown
 from hloom import targets
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.ir.clone import clone_module
+from hloom.passes.planner.exact.optimum import Effort, least_peak, optimum
+from hloom.passes.planner.exact.plan import schedule_of
+from hloom.passes.planner.exact.problem import unmodified
 from hloom.passes.remat import Remat
-from hloom.passes.remat.exact.optimum import Effort, least_peak, optimum
-from hloom.passes.remat.exact.plan import schedule_of
-from hloom.passes.remat.exact.problem import unmodified
 
 NAME = "optimality_gap"
 TARGET = "h100_sxm"

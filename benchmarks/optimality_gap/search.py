@@ -5,15 +5,15 @@ from __future__ import annotations
 from jax.extend.mlir import ir
 
 from hloom.passes.framework.target import Target
-from hloom.passes.remat.block.schedule import CloneSchedule
-from hloom.passes.remat.budget.closed_loop import least
-from hloom.passes.remat.budget.estimate import Model
-from hloom.passes.remat.budget.price_grid import Candidate
-from hloom.passes.remat.budget.search import Search, cheapest
-from hloom.passes.remat.exact.machine import BlockMachine
-from hloom.passes.remat.exact.problem import MachineRun, run, unmodified
-from hloom.passes.remat.exact.windows import sequence_of_clones
-from hloom.passes.remat.record import Estimate
+from hloom.passes.planner.candidates import Candidate
+from hloom.passes.planner.exact.machine import BlockMachine
+from hloom.passes.planner.exact.problem import MachineRun, run, unmodified
+from hloom.passes.planner.exact.windows import sequence_of_clones
+from hloom.passes.planner.loop import least
+from hloom.passes.planner.model import Model
+from hloom.passes.planner.record import Estimate
+from hloom.passes.planner.search import Search, cheapest
+from hloom.passes.recompute.block.schedule import CloneSchedule
 
 
 class MachineModel(Model):

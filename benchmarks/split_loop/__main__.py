@@ -28,12 +28,12 @@ from hloom.passes.framework import registry
 from hloom.passes.framework.options import Budget, Bytes, Cuts
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.ir.clone import clone_module
+from hloom.passes.planner.model import Model
+from hloom.passes.planner.moves_search import uniform_plans
 from hloom.passes.remat import Remat
-from hloom.passes.remat.budget.estimate import Model
 from hloom.passes.split_loop import SplitLoop
 from hloom.passes.split_loop.choice import SplitChoice, choose_split
 from hloom.passes.split_loop.groups import splittable
-from hloom.passes.split_loop.uniform import uniform_plans
 
 NAME = "split_loop_h100"
 GPT = Gpt(scanned=True)

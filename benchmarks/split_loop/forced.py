@@ -13,10 +13,10 @@ from hloom.passes.framework.options import option
 from hloom.passes.framework.target import Target
 from hloom.passes.free_constants import FreeConstants
 from hloom.passes.inline import Inline
+from hloom.passes.planner.candidates import PRICES, STEPS
+from hloom.passes.planner.model import Model
+from hloom.passes.planner.plan import RematPlan
 from hloom.passes.remat import Remat
-from hloom.passes.remat.budget.estimate import Model
-from hloom.passes.remat.budget.price_grid import PRICES, STEPS
-from hloom.passes.remat.plan import RematPlan
 
 
 @dataclasses.dataclass(frozen=True)

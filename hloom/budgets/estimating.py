@@ -15,8 +15,6 @@ from hloom._jax.lowered import devices_of
 from hloom.budgets.frontier import BudgetPoint, Frontier
 from hloom.compiling.origin import module_name
 from hloom.passes.fit import Fit
-from hloom.passes.fit.frontier import FrontierAnalysis, FrontierPoint, knees
-from hloom.passes.fit.variants import moves_of
 from hloom.passes.framework.errors import SpecError, reason_of
 from hloom.passes.framework.feedback import Attempt
 from hloom.passes.framework.gc_pause import gc_paused
@@ -25,8 +23,9 @@ from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
-from hloom.passes.remat.obstacle import RematObstacle
-from hloom.passes.remat.record import RematRecord
+from hloom.passes.planner.frontier import FrontierAnalysis, FrontierPoint, knees
+from hloom.passes.planner.record import RematObstacle, RematRecord
+from hloom.passes.planner.variants import moves_of
 from hloom.targets.devices import target_of
 
 POINTS = 10

@@ -53,6 +53,7 @@ from typing import ClassVar
 
 from jax.extend.mlir import ir
 
+from ..analysis.memory_model.peak_text import describe_floor, describe_peak, in_lines
 from ..drop_constraints import DropConstraints
 from ..framework.base import Pass
 from ..framework.errors import SpecError
@@ -61,7 +62,6 @@ from ..framework.options import Axes, Budget, option
 from ..framework.target import Target
 from ..phase_loops.apply import apply_loops
 from ..phase_loops.leaving import own_type, widened
-from ..remat.explain import describe_floor, describe_peak, in_lines
 from .closed_loop import best_of, is_worthwhile, temp_limit
 from .plan import (
     SCOPE,

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from jax.extend.mlir import ir
 
+from ..ir.erase import erase
 from ..ir.op_facts import Kind
 from ..ir.ops import facts_of
 from .sharding_constraints import CONSTRAINT, moves_nothing
@@ -40,6 +41,14 @@ def may_go(op: ir.Operation) -> bool:
     if op.name == CONSTRAINT or (facts_of(op.name).branches and _all_inside(op, may_go)):
         return True
     return is_pure(op)
+
+
+def erase_dead(block: ir.Block) -> None:
+    """Erases the operations of a block that have no side effect and no used result."""
+    for view in reversed(list(block.operations)):
+        op = view.operation
+        if not any(True for result in op.results for _ in result.uses) and may_go(op):
+            erase(op)
 
 
 def _is_pure_inside(op: ir.Operation) -> bool:

@@ -56,6 +56,7 @@ from typing import ClassVar
 from jax.extend.mlir import ir
 
 from ..analysis.autodiff import may_have_gradient
+from ..analysis.memory_model.peak_text import describe_floor, describe_peak, in_lines
 from ..cse import Cse
 from ..drop_constraints import DropConstraints
 from ..fold_transposes import FoldTransposes
@@ -67,7 +68,6 @@ from ..free_constants import FreeConstants
 from ..ir import walk
 from ..one_hot import OneHot
 from ..phase_loops.apply import apply_loops
-from ..remat.explain import describe_floor, describe_peak, in_lines
 from .closed_loop import best_of, goal_after, temp_budget
 from .plan import ChunkPlan
 from .planner import ChunkPlanner

@@ -40,13 +40,13 @@ from typing import ClassVar
 
 from jax.extend.mlir import ir
 
+from ..analysis.purity import erase_dead
 from ..cse import Cse
 from ..drop_constraints import DropConstraints
 from ..framework.base import Pass
 from ..framework.options import option
 from ..framework.target import Target
 from ..ir import walk
-from ..remat.block.rewrite import erase_dead
 from .plan import RaggedPlan, plan_products
 from .rewrite import write_loop
 

@@ -14,12 +14,12 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
 from ..analysis.loops.counted import CountedLoop
+from ..analysis.purity import erase_dead
 from ..ir import walk
 from ..ir.erase import erase
 from ..ir.locations import scoped
 from ..ir.values import defining_op
 from ..ir.while_rewriter import Replacements, WhileRewriter, integer_like, zeros
-from ..remat.block.rewrite import erase_dead
 from .groups import SCOPE, SplitStack, StackReader
 from .plan import GroupSplit
 

@@ -11,12 +11,12 @@ from jax.extend.mlir import ir
 from ..analysis.loops.counted import affine_in
 from ..analysis.loops.pairs import LoopPair
 from ..analysis.mincut import minimum_vertex_cut
+from ..analysis.pricing import Pricing
 from ..analysis.purity import is_cheap
 from ..analysis.value_numbers import BARRIER, ValueNumbers, has_no_effect
 from ..ir import walk
 from ..ir.types import tensor_bytes
 from ..ir.values import defining_op
-from ..remat.budget.pricing import Pricing
 
 _UNIT_S = 1e-12
 """What a unit of the cut's weights is."""

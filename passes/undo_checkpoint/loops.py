@@ -10,12 +10,12 @@ from jax.extend.mlir.dialects import stablehlo
 
 from ..analysis.autodiff import has_remat_name
 from ..analysis.loops.pairs import LoopPair, loop_pairs, nested_pairs
+from ..analysis.pricing import Pricing
 from ..analysis.value_numbers import ValueNumbers
 from ..ir.erase import erase
 from ..ir.types import tensor_bytes
 from ..ir.values import defining_op
 from ..ir.while_rewriter import Replacements, WhileRewriter, integer_like, zeros
-from ..remat.budget.pricing import Pricing
 from .brought import BackwardBody, may_compute_again, paired
 from .lines import bypass, erase_unread
 from .loops_again import take_places

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from jax.extend.mlir import ir
 
 from ..analysis.autodiff import is_rematerialized
+from ..analysis.pricing import Pricing
 from ..analysis.value_numbers import BARRIER, ValueNumbers
 from ..framework.target import Target
 from ..framework.text import pluralize, size
@@ -16,7 +17,6 @@ from ..ir import walk
 from ..ir.clone import clone_module
 from ..ir.locations import source_line
 from ..ir.ops import facts_of
-from ..remat.budget.pricing import Pricing
 from .lines import barriers_in, merge_across_barriers
 from .loops import UndoneLoop, undo_in_loops
 from .loops_again import take_places

@@ -46,8 +46,11 @@ IMPORTERS: dict[str, set[str]] = {
 }
 """Who alone imports a room, beside itself. `hloom_cli` imports the tool that it is asked for."""
 
-LAYERS = (("ir",), ("framework",), ("analysis",))
+LAYERS = (("ir",), ("framework",), ("analysis",), ("recompute",))
 """Rooms of passes/, ground floor first: each imports only what stands before it."""
+
+PLANNED_WITH = {"planner": {"fit", "remat"}}
+"""Who alone imports a room of passes/ at the top."""
 
 SOURCES = [(package, file) for package, root in PACKAGES.items() for file in root.rglob("*.py")]
 
@@ -182,6 +185,8 @@ def test_layers_of_the_passes_import_one_way() -> None:
         for room in layer:
             assert graph[room] <= below, room
         below.update(layer)
+    for room, importers in PLANNED_WITH.items():
+        assert {other for other in graph if room in graph[other]} == importers, room
 
 
 def test_inside_of_a_package_imports_are_relative() -> None:
@@ -243,16 +248,20 @@ def test_the_checks_above_can_fail() -> None:
         "def f():\n    from jax._src import core\n    import hloom.passes.framework.base\n"
         "    from . import walk\n    from ...analysis.cost import seconds\n"
     )
-    found = list(imports_of(ast.walk(ast.parse(code)), "hloom.passes.remat.block.plan"))
+    found = list(imports_of(ast.walk(ast.parse(code)), "hloom.passes.recompute.block.plan"))
     assert found == [
         "jax._src.core",
         "hloom.passes.framework.base",
-        "hloom.passes.remat.block.walk",
+        "hloom.passes.recompute.block.walk",
         "hloom.passes.analysis.cost.seconds",
     ]
     assert [package_of(module) for module in found] == [None, *["hloom.passes"] * 3]
     assert list(map(is_private_jax, found)) == [True, False, False, False]
-    assert [room_in_passes(module) for module in found[1:]] == ["framework", "remat", "analysis"]
+    assert [room_in_passes(module) for module in found[1:]] == [
+        "framework",
+        "recompute",
+        "analysis",
+    ]
     assert package_of("hloom.tools.passes_doc") == "hloom"
 
 

@@ -7,9 +7,9 @@ import random
 from collections.abc import Iterable
 
 from hloom.passes.analysis.block_graph import BlockGraph
-from hloom.passes.remat.block.borders import Borders
-from hloom.passes.remat.block.values import ForwardValues, Window
-from hloom.passes.remat.budget.pricing import Pricing
+from hloom.passes.analysis.pricing import Pricing
+from hloom.passes.recompute.block.borders import Borders
+from hloom.passes.recompute.block.values import ForwardValues, Window
 from support.ir_blocks import BlockOf
 
 WIDTH = 8

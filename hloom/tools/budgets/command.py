@@ -14,7 +14,7 @@ from hloom.dumps.read.dump import DumpError
 from hloom.files import FileError, write_whole
 from hloom.passes.framework.errors import PassError, SpecError
 from hloom.passes.framework.feedback import Attempt
-from hloom.passes.remat.record import RematRecord
+from hloom.passes.planner.record import RematRecord
 from hloom.pictures import PictureError
 from hloom.terminal import PlainConsole, complain
 from hloom.tools.budgets import dumped

@@ -10,7 +10,7 @@ from typing import Any
 from hloom.dumps.read.module import ModuleDump, plans_by_pass
 from hloom.passes.framework.feedback import Attempt
 from hloom.passes.framework.target import Target
-from hloom.passes.remat.record import Estimate, RematRecord
+from hloom.passes.planner.record import Estimate, RematRecord
 from hloom.tools.replay import manifest as recorded
 
 _MOST_BYTES, _MOST_SECONDS = 2**60, 1e9

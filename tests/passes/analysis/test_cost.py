@@ -9,8 +9,8 @@ import pytest
 from jax.extend.mlir import ir
 
 from hloom.passes.analysis.cost import Cost, operation_cost, repeat_seconds, seconds
+from hloom.passes.analysis.pricing import NEVER, Pricing, Rates
 from hloom.passes.framework.target import Speed
-from hloom.passes.remat.budget.pricing import NEVER, Pricing, Rates
 
 OperationOf = Callable[..., ir.Operation]
 

@@ -22,8 +22,8 @@ from hloom.passes.framework.feedback import (
 from hloom.passes.framework.options import Budget
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.target import Target
+from hloom.passes.planner.record import RematRecord
 from hloom.passes.remat import Remat
-from hloom.passes.remat.record import RematRecord
 
 BUDGET = toy.DropProducts(budget=Budget(size_bytes=25), compiles=4)
 

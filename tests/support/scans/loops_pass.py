@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from jax.extend.mlir import ir
 
+from hloom.passes.analysis.pricing import Pricing, Rates
 from hloom.passes.cse import Cse
 from hloom.passes.framework.base import Pass
 from hloom.passes.framework.options import option
@@ -18,11 +19,10 @@ from hloom.passes.inline import Inline
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.ir.while_rewriter import Replacements
-from hloom.passes.remat.budget.pricing import Pricing, Rates
-from hloom.passes.remat.decisions import ScanDecisions
-from hloom.passes.remat.scan.budgeted import plan_scans_budgeted
-from hloom.passes.remat.scan.plan import BlockScans, ScanPlan, plan_scans
-from hloom.passes.remat.scan.rewrite import apply_scan, finish_scans
+from hloom.passes.recompute.decisions import ScanDecisions
+from hloom.passes.recompute.scan.budgeted import plan_scans_budgeted
+from hloom.passes.recompute.scan.plan import BlockScans, ScanPlan, plan_scans
+from hloom.passes.recompute.scan.rewrite import apply_scan, finish_scans
 
 CHEAP, FREE, MIDDLE, DEAR = -1.0, 0.0, 1e8, 1e18
 """Bytes a second: without a price, at none, at one where it depends, and where nothing pays."""

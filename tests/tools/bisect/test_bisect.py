@@ -24,8 +24,8 @@ from hloom.dumps.write.writer import flush, write_step
 from hloom.passes.framework import registry
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.target import Target
-from hloom.passes.remat.block import rewrite
-from hloom.passes.remat.scan import rewrite as scan_rewrite
+from hloom.passes.recompute.block import rewrite
+from hloom.passes.recompute.scan import rewrite as scan_rewrite
 from hloom.tools.bisect.search import ResultsProbe, first_bad
 from hloom.tools.replay.comparison import Tolerance
 from hloom.tools.replay.decisions import other_plans, replayed

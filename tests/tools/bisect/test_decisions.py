@@ -22,11 +22,11 @@ from hloom.passes.framework.base import DivisiblePlan
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
+from hloom.passes.planner.plan import RematPlan
+from hloom.passes.recompute.block.plan import BlockPlan, block_plan
+from hloom.passes.recompute.block.schedule import CloneSchedule
+from hloom.passes.recompute.decisions import BlockDecisions
 from hloom.passes.remat import Remat
-from hloom.passes.remat.block.plan import BlockPlan, block_plan
-from hloom.passes.remat.block.schedule import CloneSchedule
-from hloom.passes.remat.decisions import BlockDecisions
-from hloom.passes.remat.plan import RematPlan
 
 CHEAP, FLOOR = "remat{min_bytes=0}", "remat{budget=1B min_bytes=0}"
 

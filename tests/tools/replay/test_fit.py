@@ -17,7 +17,7 @@ from hloom.passes.fit import Fit
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
-from hloom.passes.remat.scan import rewrite
+from hloom.passes.recompute.scan import rewrite
 from hloom.tools.replay.decisions import recorded_attempts
 from hloom_cli import main
 

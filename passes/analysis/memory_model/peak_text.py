@@ -1,0 +1,108 @@
+"""What people are told of a missed budget: the least memory reached, and what is in it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from jax.extend.mlir import ir
+
+from ...framework.target import Target
+from ...framework.text import pluralize, short_type, size
+from ...ir.names import argument_groups, split_name
+from .profile import LiveBuffer, MemoryProfile, memory_profile
+from .targets import memory_rules
+
+_MOST, _SMALL = 4, 0.01
+"""Limits of the list of what is in memory at the peak: so many groups of values, and none that is
+less than the share `_SMALL` of the peak."""
+
+
+def in_lines(*sentences: str) -> str:
+    """What is told of a budget that is missed, a line each; empty ones are left out."""
+    return "\n  ".join(filter(None, sentences))
+
+
+def describe_floor(percent: float | None, least_bytes: int, budget_bytes: int) -> str:
+    """A sentence for the user whose budget cannot be met.
+
+    Args:
+      percent: the budget as a share of the program's temporary memory; None if it is a bound on the
+        memory of the step.
+      least_bytes: the least memory that was reached.
+      budget_bytes: the budget in bytes.
+    """
+    what, bound = "the memory of the step", size(budget_bytes)
+    if percent is not None:
+        what = "temporary memory"
+        bound += f", {percent:g} % of what the program takes without the pass"
+    text = f"{what} cannot be held to {bound}; the least that was reached is {size(least_bytes)}"
+    if size(least_bytes) == size(budget_bytes):
+        text += f", {pluralize(least_bytes - budget_bytes, 'byte')} more"
+    return f"{text}."
+
+
+def describe_peak(module: ir.Module, target: Target, *, arguments: bool = False) -> str:
+    """A sentence on what is in temporary memory at the peak, by the model; "" if there is nothing.
+
+    Values of one type from one source line are one entry. With `arguments` a second sentence tells
+    what the program's arguments are.
+    """
+    with module.context, ir.Location.unknown():
+        curve = memory_profile(module, rules=memory_rules(target))
+    told = [_peak(curve), _arguments(curve) if arguments else ""]
+    return " ".join(filter(None, told))
+
+
+def _peak(curve: MemoryProfile) -> str:
+    peak_bytes = curve.temp_bytes
+    if not peak_bytes:
+        return ""
+    groups: dict[tuple[str, str, bool], list[LiveBuffer]] = {}
+    for owner in curve.owners:
+        # Without a source line the name distinguishes values.
+        where = str(owner.source) or owner.name
+        groups.setdefault((owner.type, where, owner.in_loop), []).append(owner)
+    listed: list[str] = []
+    told_bytes = 0
+    for group in sorted(groups.values(), key=lambda group: -_bytes(group)):
+        if listed and (len(listed) == _MOST or _bytes(group) < _SMALL * peak_bytes):
+            break
+        listed.append(f"{_share(_bytes(group), peak_bytes)} {_group(group)}")
+        told_bytes += _bytes(group)
+    if round(100 * (peak_bytes - told_bytes) / peak_bytes) > 0:
+        listed.append(f"and {_share(peak_bytes - told_bytes, peak_bytes)} other values")
+    most = "most of it" if 2 * told_bytes > peak_bytes else "the largest"
+    return f"At the peak, {size(peak_bytes)} by hloom's model, {most}: {'; '.join(listed)}."
+
+
+_PARTS = 3
+"""How many parts of a program's arguments are told of."""
+
+
+def _arguments(curve: MemoryProfile) -> str:
+    sizes: Counter[str] = Counter()
+    groups = argument_groups([name for name, _ in curve.arguments])
+    for group, (_, size_bytes) in zip(groups, curve.arguments, strict=True):
+        sizes[group or "some without a name"] += size_bytes
+    listed = [f"{name} {size(part)}" for name, part in sizes.most_common(_PARTS) if part]
+    more = ["..."] if len(sizes) > _PARTS else []
+    if not listed:
+        return ""
+    return f"The arguments take {size(curve.argument_bytes)}: {', '.join([*listed, *more])}."
+
+
+def _bytes(group: Sequence[LiveBuffer]) -> int:
+    return sum(owner.bytes for owner in group)
+
+
+def _share(part_bytes: int, whole_bytes: int) -> str:
+    return f"{size(part_bytes)} ({100 * part_bytes / whole_bytes:.0f} %) in"
+
+
+def _group(group: Sequence[LiveBuffer]) -> str:
+    first = group[0]
+    times = f"{len(group)} x " if len(group) > 1 else ""
+    inside = " in a loop" if first.in_loop else ""
+    line = f", {first.source}" if first.line else ""
+    return f"{times}{short_type(first.type)} of {split_name(first.name)[1]}{inside}{line}"

@@ -1,0 +1,84 @@
+"""The price of recomputing an operation, in bytes."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass, field
+
+from jax.extend.mlir import ir
+
+from ..framework.target import Speed
+from ..ir.types import TensorSizes
+from .cost import repeat_seconds
+from .purity import is_cheap
+
+NEVER = 2**60
+"""More bytes than any device has: the price of work that must not be recomputed."""
+
+
+_CHEAP_SHARE = 1 / 16
+"""The weight of a second of cheap work; expensive work has weight 1."""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Prices of a second of recomputation in bytes, for expensive and for cheap work."""
+
+    expensive: float
+    cheap: float
+
+
+@dataclass(frozen=True)
+class Pricing:
+    """Prices of recomputation: seconds on one device times a rate in bytes per second.
+
+    A second of cheap work counts by a share. Cheap work mostly runs inside kernels that run in any
+    case, so that its roofline is an upper bound; and a matrix product is not to be recomputed to
+    avoid a few passes over memory.
+
+    The seconds of operations are cached, and pricings made by ``at`` share the cache.
+    """
+
+    speed: Speed
+    rates: Rates = Rates(1.0, 1.0)
+    _known: dict[ir.Operation, tuple[bool, float]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
+    _roofline_seconds: dict[ir.Operation, float] = field(
+        default_factory=dict, repr=False, compare=False
+    )
+    _sizes: TensorSizes = field(default_factory=TensorSizes, repr=False, compare=False)
+
+    def of(self, op: ir.Operation) -> int:
+        """The price of recomputing the operation in bytes, rounded up; NEVER at most."""
+        cheap, seconds = self._look_up(op)
+        rate = self.rates.cheap if cheap else self.rates.expensive
+        # An infinite rate is tested for by itself: the seconds may be 0.
+        if math.isinf(rate):
+            return NEVER
+        return math.ceil(min(seconds * rate, NEVER))
+
+    def seconds(self, op: ir.Operation) -> float:
+        """The weighted seconds of recomputing the operation."""
+        return self._look_up(op)[1]
+
+    def _look_up(self, op: ir.Operation) -> tuple[bool, float]:
+        """Whether an operation is cheap, and its weighted seconds."""
+        found = self._known.get(op)
+        if found is None:
+            cheap = is_cheap(op)
+            found = cheap, self.repeat_seconds(op) * (_CHEAP_SHARE if cheap else 1)
+            self._known[op] = found
+        return found
+
+    def repeat_seconds(self, op: ir.Operation) -> float:
+        """The seconds of recomputing the operation; an upper bound for cheap work."""
+        found = self._roofline_seconds.get(op)
+        if found is None:
+            found = self._roofline_seconds[op] = repeat_seconds(op, self.speed, self._sizes)
+        return found
+
+    def at(self, rates: Rates) -> Pricing:
+        """A pricing with the same seconds and other rates."""
+        return dataclasses.replace(self, rates=rates)

@@ -1,0 +1,85 @@
+"""The candidates that the planner tries, and what recomputation is worth at each."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ..analysis.pricing import Rates
+
+_PRICES_PER_DOUBLING = 2
+_LOWEST, _HIGHEST, _LAST = -10, 2, 6
+"""Rates as powers of two, times the bytes that the program produces in a second: the lowest rate,
+the highest one for expensive work, above which it is not recomputed, and the highest for cheap
+work."""
+
+EXPENSIVE_PRICES = (_HIGHEST - _LOWEST) * _PRICES_PER_DOUBLING + 1
+"""From this price index on only cheap work is recomputed."""
+
+PRICES = (_LAST - _LOWEST) * _PRICES_PER_DOUBLING + 1
+"""The number of grid prices."""
+
+STEPS = 32
+"""Steps from one grid price to the next."""
+
+TOP = PRICES * STEPS
+"""The price at which nothing is recomputed."""
+
+
+@dataclass(frozen=True, order=True)
+class Candidate:
+    """What the planner chooses: how long windows are, and the price of a second of recomputation.
+
+    Attributes:
+      window_length: operations of the backward pass in a window; 0 leaves straight lines as they
+        are.
+      price: from 0, where memory is all that counts, to ``PRICES * STEPS``; between two grid
+        prices, values produced late in the forward pass, whose live ranges are short, have the
+        upper one.
+      cheap_prefix: the number of windows, of those that run first, that recompute cheap work only.
+        What they would recompute is mostly in memory at that time in any case.
+      segmented: a window recomputes no more than the part of the code that mirrors it.
+      nested: there are windows behind each border of a block, not only behind the highest one.
+      optimum: the number, from 1, of the plan made from a block's optimum, which has windows and
+        saved values of its own; 0 for a plan by window length and price.
+      moves: the passes that `fit` runs before, as a spec; the others are of what these make.
+    """
+
+    window_length: int
+    price: int
+    cheap_prefix: int = 0
+    segmented: bool = False
+    nested: bool = False
+    optimum: int = 0
+    moves: str = ""
+
+    @classmethod
+    def of_moves(cls, moves: str) -> Candidate:
+        """What these passes alone make of a program: nothing is recomputed."""
+        return cls(0, TOP, moves=moves)
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether anything may be recomputed: not at the price of the moves alone."""
+        return self.price < TOP or self.optimum > 0
+
+    @property
+    def price_index(self) -> int:
+        return self.price // STEPS
+
+    @property
+    def step(self) -> int:
+        """Steps above the grid price."""
+        return self.price % STEPS
+
+
+@dataclass(frozen=True)
+class PriceGrid:
+    """The rates of the grid prices; ``middle_rate`` is bytes the program makes per second."""
+
+    middle_rate: float
+
+    def rates(self, price_index: int) -> Rates:
+        """One rate for all work; from EXPENSIVE_PRICES on an infinite one for expensive work."""
+        rate = self.middle_rate * 2.0 ** (_LOWEST + price_index / _PRICES_PER_DOUBLING)
+        return Rates(rate if price_index < EXPENSIVE_PRICES else math.inf, rate)

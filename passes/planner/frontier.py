@@ -1,0 +1,392 @@
+"""The frontier of a program: the memory that a budget gives it, and the time that this adds.
+
+Each point is what `fit` comes to for a budget, if XLA's figures are those that are predicted.
+Nothing is compiled.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TypeVar
+
+from jax.extend.mlir import ir
+
+from ..analysis.memory_model.scheduled import scheduled_temp_bytes
+from ..analysis.memory_model.targets import memory_rules
+from ..framework.feedback import Attempt
+from ..framework.options import Budget
+from ..framework.target import Target
+from ..ir.clone import clone_module
+from ..recompute.rewrite import apply_plans
+from .candidates import STEPS, TOP, Candidate
+from .loop import Bounds, best_of, decide, least
+from .model import Model, added_work
+from .moves_search import DEFAULT_MOVES, UNDO, FitSearch
+from .record import Estimate, Measurement, RematObstacle, RematRecord, measured, obstacle_of
+from .search import corrected_bytes
+from .variants import Variants, moves_of
+
+_KNEE = 0.05
+"""A knee lies below the straight line between its neighbours by at least this share of the whole
+frontier's height."""
+
+_CLOSE = 0.02
+"""Points closer to each other than this share of the frontier's width are one."""
+
+_LEAST = Budget(percent=0.0, least=True)
+
+_MOST_WORK = 3_000_000
+"""Operations that may be simulated for budgets that nobody asked for, over all candidates: at 6 to
+8 microseconds each about 20 seconds, for programs of any length."""
+
+_ROUND = 256
+"""Budgets are multiples of a power of two that is at least this part of the frontier's width."""
+
+_PLANS = 5
+"""Plans at most for a budget, until one is predicted to hold."""
+
+_CAUTION = 0.97
+"""A plan aims at this share of its budget at least."""
+
+
+@dataclass(frozen=True)
+class FrontierPoint:
+    """What the program is predicted to take of one device under a budget.
+
+    Attributes:
+      budget: the budget; None for the program as it is.
+      limit_bytes: the temporary memory that the budget leaves; None where nothing is bounded.
+      temp_bytes: temporary memory.
+      step_bytes: arguments, results and temporary memory.
+      added_seconds: what the recomputation takes, by rooflines; of cheap work one sixteenth, since
+        most of it runs inside of kernels that run anyway.
+      added_flops: the floating-point operations that are done once more.
+      estimate: the candidate, and its memory by the model alone.
+    """
+
+    budget: Budget | None
+    limit_bytes: int | None
+    temp_bytes: int
+    step_bytes: int
+    added_seconds: float
+    added_flops: float
+    estimate: Estimate = field(repr=False)
+
+    @property
+    def holds(self) -> bool:
+        """Whether the budget is predicted to hold."""
+        return self.limit_bytes is None or self.temp_bytes <= self.limit_bytes
+
+
+@dataclass(frozen=True)
+class FrontierAnalysis:
+    """A program's points for budgets, by the model of one target.
+
+    Attempts, with the figures of their compiles, correct the model's memory. The ``moves`` are
+    those of `fit`.
+
+    Raises walk.NoEntryError where no function is known to be the program.
+    """
+
+    module: ir.Module
+    target: Target
+    min_bytes: int
+    attempts: Sequence[Attempt[RematRecord]] = ()
+    moves: Sequence[str] = DEFAULT_MOVES
+    _scheduled_bytes: dict[Candidate | None, int] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def variants(self) -> Variants:
+        """What moves make of the program, each with its estimates, cached over all budgets."""
+        return Variants(self.module, self.target, self.min_bytes)
+
+    @cached_property
+    def _tried(self) -> list[Attempt[RematRecord]]:
+        """The attempts, without those that are not of this program: a dump may have any."""
+        found = ((each, each.record.estimate) for each in self.attempts)
+        return [each for each, one in found if one is None or self.variants.have(one.candidate)]
+
+    @property
+    def model(self) -> Model:
+        """The estimates of the program without moves."""
+        return self.variants.base.model
+
+    @cached_property
+    def around_bytes(self) -> int:
+        """What the step takes beside temporary memory."""
+        if self.attempts:
+            return self.attempts[0].step_bytes - self.attempts[0].temp_bytes
+        return self.model.unmodified().around_bytes
+
+    @cached_property
+    def obstacle(self) -> RematObstacle | None:
+        """Why the program, or its straight-line part, cannot be rewritten."""
+        return obstacle_of(
+            keeps_barriers=self.target.keeps_barriers,
+            scans=bool(self.model.pairs),
+            lines=bool(self.model.block_plans.forwards),
+        )
+
+    @property
+    def step_seconds(self) -> float:
+        """The time of the step by rooflines, weighted as the added time is."""
+        return self.variants.base.step_seconds
+
+    @cached_property
+    def unmodified(self) -> FrontierPoint:
+        """The program as it is."""
+        return self._point(None, None, self.model.estimate(None))
+
+    @cached_property
+    def floor(self) -> FrontierPoint:
+        """The least memory that is known to be reached."""
+        return self._point(_LEAST, None, least(self._lowest))
+
+    @cached_property
+    def _lowest(self) -> list[Estimate]:
+        """The estimates among which the least memory is found, the program as it is first."""
+        return FitSearch(self.variants, self.moves).lowest()
+
+    def at(self, budget: Budget) -> FrontierPoint | None:
+        """What a budget gives; None where nothing is known that it bounds.
+
+        Where the budget is below the floor it is the floor.
+        """
+        limit_bytes = self._limit_bytes(budget)
+        if limit_bytes is None:
+            return None
+        return self.floor if budget.least else self._within(budget, limit_bytes)
+
+    def along(self, count: int) -> list[FrontierPoint]:
+        """At most ``count`` points from the program as it is down to the floor, evenly by memory.
+
+        The first is the program as it is, also where moves take less memory in no more time.
+        Each budget is one that its point holds. A plan for it may add less time still, since it
+        tries more of the candidates around it. Very long programs have few points.
+        """
+        bottom = self.floor
+        most_bytes = self.unmodified.estimate.temp_bytes
+        swept = (one for one in self._swept(count) if one.temp_bytes <= most_bytes)
+        chosen = _spread(undominated(swept, by_memory_and_time), count)
+        points = [self._point(None, None, one) for one in chosen]
+        width = self.unmodified.temp_bytes - bottom.temp_bytes
+        points = [one for one in points if one.temp_bytes - bottom.temp_bytes > _CLOSE * width]
+        points = undominated([self.unmodified, *points, bottom], _of_point)
+        if self.unmodified not in points:
+            points.insert(0, self.unmodified)
+        unit_bytes = 1 << max(0, (width // _ROUND).bit_length() - 1)
+        return [self._with_budget(point, unit_bytes) for point in points]
+
+    def _swept(self, count: int) -> list[Estimate]:
+        """Estimates of candidates at prices that close the largest gaps in memory.
+
+        They are of the program as it is, without its checkpoints where that gains time, and of the
+        variant with the least memory.
+        """
+        undone = [UNDO] if any(moves_of(one) == UNDO for one in self._lowest) else []
+        moves = dict.fromkeys(["", *undone, moves_of(self.floor.estimate)])
+        found = list(self._lowest)
+        for each in moves:
+            known = [one for one in self._lowest if moves_of(one) == each]
+            if known and any(map(_is_on_grid, known)):
+                found += self._swept_of(each, known, -(-count // len(moves)))
+        return found
+
+    def _swept_of(self, moves: str, known: Sequence[Estimate], count: int) -> list[Estimate]:
+        search = FitSearch(self.variants, self.moves, known)
+        recomputing = [one for one in known if _is_on_grid(one)]
+        lowest = least(recomputing).candidate
+        assert lowest is not None
+        lowest = replace(lowest, cheap_prefix=0)
+        column = {
+            one.candidate.price: one
+            for one in recomputing
+            if one.candidate and replace(lowest, price=one.candidate.price) == one.candidate
+        }
+        column[TOP] = search.estimate(Candidate.of_moves(moves) if moves else None)
+        enough = len(_distinct(known, column.values())) + count
+        enough -= len(undominated(known, by_memory_and_time))
+        while len(_distinct(known, column.values())) < enough and self._has_time():
+            prices = sorted(price for price in column if price >= lowest.price)
+            gaps = [
+                (_weight(column[low], column[high], low, high), low, high)
+                for low, high in itertools.pairwise(prices)
+            ]
+            weight, low, high = max(gaps, default=(0.0, 0, 0))
+            if not weight:
+                break
+            price = _between(low, high)
+            column[price] = search.estimate(replace(lowest, price=price))
+        return list(column.values())
+
+    def _with_budget(self, point: FrontierPoint, unit_bytes: int) -> FrontierPoint:
+        """The point with a round budget that leaves a bit more than it takes."""
+        if point.estimate.candidate is None or point.budget is not None:
+            return point
+        step_bytes = int(point.temp_bytes / _CAUTION) + self.around_bytes
+        budget = Budget(size_bytes=-(-step_bytes // unit_bytes) * unit_bytes)
+        return replace(point, budget=budget, limit_bytes=self._limit_bytes(budget))
+
+    def _within(self, budget: Budget, limit_bytes: int) -> FrontierPoint:
+        """The best of the plans that the closed loop makes until one is predicted to hold."""
+        attempts = list(self._tried)
+        # What was measured corrects the model, and is none of the attempts for this budget.
+        made = _PLANS
+        bounds = Bounds(budget, len(attempts) + made)
+        for _ in range(made):
+            known = attempts[-1].record.considered if attempts else ()
+            search = FitSearch(self.variants, self.moves, known)
+            choice = decide(search, limit_bytes, attempts, bounds)
+            temp_bytes = self._expected_bytes(choice.estimate)
+            record = RematRecord(estimate=choice.estimate, considered=choice.known)
+            attempts.append(Attempt(record, temp_bytes + self.around_bytes, temp_bytes))
+            if temp_bytes <= limit_bytes or not self._has_scans:
+                break
+        estimate = attempts[best_of(attempts, limit_bytes, _LEAST)].record.estimate
+        assert estimate is not None
+        return self._point(budget, limit_bytes, estimate)
+
+    @cached_property
+    def _has_scans(self) -> bool:
+        """Whether XLA's order may be another than the model's: `scheduled` tells why."""
+        return bool(self.model.pairs)
+
+    def _expected_bytes(self, estimate: Estimate) -> int:
+        """The temporary memory of an estimate, corrected by the figures of the attempts."""
+        tried = [
+            Measurement(self._scheduled(one.estimate), one.real_bytes)
+            for one in measured(self._tried)
+        ]
+        return int(corrected_bytes(self._scheduled(estimate), tried))
+
+    def _scheduled(self, estimate: Estimate) -> Estimate:
+        """The estimate with the memory in the order that XLA chooses."""
+        if not self._has_scans:
+            return estimate
+        if estimate.candidate not in self._scheduled_bytes:
+            variant = self.variants.made_by(estimate.candidate)
+            rewritten = clone_module(variant.of.module)
+            apply_plans(*variant.model.on(rewritten, variant.plan(estimate)))
+            self._scheduled_bytes[estimate.candidate] = scheduled_temp_bytes(
+                rewritten, rules=memory_rules(self.target)
+            )
+        return replace(estimate, temp_bytes=self._scheduled_bytes[estimate.candidate])
+
+    def _has_time(self) -> bool:
+        return self.variants.simulated_operations < _MOST_WORK
+
+    def _limit_bytes(self, budget: Budget) -> int | None:
+        if budget.percent is not None:
+            return int(self.unmodified.temp_bytes * budget.percent / 100)
+        bound = self.target.usable_bytes if budget.size_bytes is None else budget.size_bytes
+        return None if bound is None else bound - self.around_bytes
+
+    def _point(
+        self, budget: Budget | None, limit_bytes: int | None, estimate: Estimate
+    ) -> FrontierPoint:
+        temp_bytes = self._expected_bytes(estimate)
+        variant = self.variants.made_by(estimate.candidate)
+        flops, _ = added_work(*variant.plan(estimate), variant.model.pricing)
+        flops += variant.added_flops
+        return FrontierPoint(
+            budget=budget,
+            limit_bytes=limit_bytes,
+            temp_bytes=temp_bytes,
+            step_bytes=temp_bytes + self.around_bytes,
+            added_seconds=estimate.seconds,
+            added_flops=flops,
+            estimate=estimate,
+        )
+
+
+_T = TypeVar("_T")
+
+
+def undominated(found: Iterable[_T], measure: Callable[[_T], tuple[int, float]]) -> list[_T]:
+    """Those than which none takes less memory in as little time; most memory first."""
+    kept: list[_T] = []
+    for one in sorted(found, key=lambda one: (measure(one)[1], measure(one)[0])):
+        if not kept or measure(one)[0] < measure(kept[-1])[0]:
+            kept.append(one)
+    return kept
+
+
+def _distinct(*found: Iterable[Estimate]) -> set[tuple[int, float]]:
+    return {by_memory_and_time(estimate) for some in found for estimate in some}
+
+
+def _is_on_grid(estimate: Estimate) -> bool:
+    """Whether it is of a candidate by window length and price."""
+    candidate = estimate.candidate
+    return candidate is not None and candidate.recomputes and not candidate.optimum
+
+
+def by_memory_and_time(estimate: Estimate) -> tuple[int, float]:
+    return estimate.temp_bytes, estimate.seconds
+
+
+def _of_point(point: FrontierPoint) -> tuple[int, float]:
+    return point.temp_bytes, point.added_seconds
+
+
+def _spread(estimates: Sequence[Estimate], count: int) -> list[Estimate]:
+    """At most ``count`` of them, most memory first, without those that are close to another."""
+    width = estimates[0].temp_bytes - estimates[-1].temp_bytes
+    kept = [estimates[0]]
+    for one in estimates[1:]:
+        if kept[-1].temp_bytes - one.temp_bytes >= _CLOSE * width:
+            kept.append(one)
+    while len(kept) > max(count, 2):
+        sizes = [one.temp_bytes for one in kept]
+        del kept[min(range(1, len(kept) - 1), key=lambda n: sizes[n - 1] - sizes[n + 1])]
+    return kept
+
+
+def _weight(below: Estimate, above: Estimate, low: int, high: int) -> float:
+    """What is to be found between two prices: bytes, and ever less in smaller steps."""
+    gap_bytes = abs(above.temp_bytes - below.temp_bytes)
+    if high - low <= 1 or (high == TOP and high - low <= STEPS):
+        return 0.0
+    return gap_bytes * min(1.0, (high - low) / STEPS) ** 2
+
+
+def _between(low: int, high: int) -> int:
+    """A price between two, one of the grid where there is one: those take the least to estimate."""
+    middle = (low + high) // 2
+    on_grid = round(middle / STEPS) * STEPS
+    return on_grid if low < on_grid < high else middle
+
+
+def knees(points: Sequence[FrontierPoint]) -> tuple[int, ...]:
+    """The places, in a frontier with most memory first, below which memory becomes dearer.
+
+    They are the corners of the simplest line that follows the frontier, found as Ramer, Douglas and
+    Peucker do; only corners below the line count: above one a byte is cheap, below it dear.
+    """
+    if len(points) < 3:
+        return ()
+    width = (points[0].temp_bytes - points[-1].temp_bytes) or 1
+    height = (points[-1].added_seconds - points[0].added_seconds) or 1.0
+    at = [
+        ((points[0].temp_bytes - one.temp_bytes) / width, one.added_seconds / height)
+        for one in points
+    ]
+    found: set[int] = set()
+    spans = [(0, len(points) - 1)]
+    while spans:
+        first, last = spans.pop()
+        (x, y), (end_x, end_y) = at[first], at[last]
+        slope = (end_y - y) / ((end_x - x) or 1)
+        below = {n: y + slope * (at[n][0] - x) - at[n][1] for n in range(first + 1, last)}
+        if not below:
+            continue
+        farthest = max(below, key=lambda n: abs(below[n]))
+        if abs(below[farthest]) < _KNEE:
+            continue
+        if below[farthest] > 0:
+            found.add(farthest)
+        spans += [(first, farthest), (farthest, last)]
+    return tuple(sorted(found))

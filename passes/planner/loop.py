@@ -1,0 +1,254 @@
+"""Planning to a budget: what to compile next, given what XLA made of what was compiled before."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from ..framework import feedback
+from ..framework.feedback import Attempt
+from ..framework.options import Budget
+from ..framework.target import Target
+from .candidates import Candidate
+from .record import Estimate, Measurement, RematObstacle, RematRecord, measured
+from .search import cheapest, corrected_bytes
+
+_CAUTION = (0.99, 0.99, 0.97)
+"""The share of the budget that the first, second, … attempt aims at."""
+
+_FOR_THE_LEAST = 2
+"""Attempts that are left for the least memory, where none before holds the budget."""
+
+_LEAVES_MUCH, _LEAVES_MOST = 0.93, 0.85
+"""A plan that takes less than this share of the budget may recompute more than it has to; the
+second is what counts once the attempts that aim at the budget are spent."""
+
+_WORTH_A_MISS = 0.1
+"""A plan that misses the budget saves this share of what was to be saved, or is not used."""
+
+_INDISTINCT = 1.02
+"""Estimates whose memory differs by less than this factor are the same to the model."""
+
+_WORTH_A_COMPILE = 0.95
+"""Another compile has to promise this share of the best attempt's added time, or less; as much less
+where that is less than nothing."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What a pass was asked to hold: its options of these names."""
+
+    budget: Budget
+    compiles: int
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The candidate to compile, None for the program as it is; and all estimates known by now."""
+
+    estimate: Estimate
+    expected_bytes: int
+    """Its temporary memory as the model, corrected by the attempts so far, has it."""
+    known: tuple[Estimate, ...]
+
+
+def temp_budget(
+    budget: Budget, attempts: Sequence[Attempt[RematRecord]], target: Target
+) -> int | None:
+    """Bytes of temporary memory that the budget leaves; None where nothing is known to bound."""
+    return feedback.temp_limit(budget, attempts, target, lambda record: record.candidate is None)
+
+
+class CandidateSearch(Protocol):
+    """Finds candidates for a bound on memory, of `remat` alone or with other moves."""
+
+    @property
+    def estimates(self) -> Mapping[Candidate | None, Estimate]:
+        """All that are known by now."""
+
+    def within(
+        self,
+        limit_bytes: float,
+        fits: Callable[[Estimate], bool],
+        tried: Sequence[Measurement] = (),
+    ) -> None:
+        """Adds those around the ones that just fit in about ``limit_bytes``."""
+
+    def estimate(self, candidate: Candidate | None) -> Estimate:
+        """That of a candidate; None is the program as it is."""
+
+    def lowest(self) -> list[Estimate]:
+        """Those of little memory, the program as it is among them."""
+
+
+def aimed(compiles: int) -> int:
+    """How many of so many attempts aim at the budget; the last ones at the least memory."""
+    return max(compiles - _FOR_THE_LEAST, min(compiles, _FOR_THE_LEAST))
+
+
+def decide(
+    search: CandidateSearch,
+    limit_bytes: int,
+    attempts: Sequence[Attempt[RematRecord]],
+    bounds: Bounds,
+) -> Choice:
+    """The next candidate to compile for at most ``limit_bytes`` of temporary memory.
+
+    Of the attempts the last ones are for the least memory, where none before holds: where the model
+    is wrong about a budget near the floor, that one is held as well. Where also that saves too
+    little, the last one is the program as it is.
+    """
+    compiles = bounds.compiles
+    tried = measured(attempts)
+    held = cheapest(one.estimate for one in tried if one.real_bytes <= limit_bytes)
+    chosen = None
+    if held is not None or len(attempts) < aimed(compiles):
+        for fits in _aims(limit_bytes, attempts, compiles):
+            search.within(fits.aim_bytes, fits, tried)
+            chosen = _cheapest(search.estimates.values(), fits, tried)
+            if chosen is not None:
+                break
+    if held is not None and (chosen is None or chosen.seconds >= held.seconds):
+        chosen = held  # once more: the attempts end
+    elif chosen is None:
+        lowest = search.lowest()
+        real_bytes = min((one.real_bytes for one in tried), default=math.inf)
+        promising = [
+            estimate
+            for estimate in _untried(lowest, tried)
+            if corrected_bytes(estimate, tried) <= real_bytes * _INDISTINCT
+        ]
+        # Where nothing promises less than what was reached, that once more.
+        reached = [one.estimate for one in tried if one.real_bytes == real_bytes]
+        chosen = least(promising or reached or lowest, tried)
+        whole = search.estimate(None)
+        is_last = not promising or len(attempts) == compiles - 1
+        if tried and is_last and not bounds.budget.least and _untried([whole], tried):
+            best_bytes = real_bytes
+            if len(attempts) <= aimed(compiles):  # none was for the least memory yet
+                best_bytes = min(best_bytes, corrected_bytes(chosen, tried))
+            # Where XLA undoes what is recomputed, that says nothing of the program as it is.
+            whole_bytes = min(whole.temp_bytes, corrected_bytes(whole, tried))
+            if not _saves_enough(best_bytes, whole_bytes, limit_bytes):
+                chosen = whole
+    return Choice(chosen, int(corrected_bytes(chosen, tried)), tuple(search.estimates.values()))
+
+
+def _aims(limit_bytes: int, attempts: Sequence[Attempt[RematRecord]], compiles: int) -> list[_Fits]:
+    """What the next plan aims at; the second where nothing is expected to hold the first.
+
+    After a corrected plan that was predicted to hold and misses, lower by what it missed. Once the
+    attempts that aim at the budget are spent, halfway from what holds to the budget.
+    """
+    tried = measured(attempts)
+    plain = _Fits(limit_bytes, tried)
+    held = [one.real_bytes for one in tried if one.real_bytes <= limit_bytes]
+    if held and len(tried) >= aimed(compiles):
+        return [_Fits(limit_bytes, tried, (max(held) / limit_bytes + 1) / 2)]
+    predicted = attempts[-1].record.prediction if len(attempts) > 1 else None
+    if predicted is not None and predicted.temp_bytes <= limit_bytes < attempts[-1].temp_bytes:
+        return [_Fits(limit_bytes, tried, limit_bytes / attempts[-1].temp_bytes), plain]
+    return [plain]
+
+
+class _Fits:
+    """Whether an estimate is expected to hold a share of a bound, with some caution."""
+
+    def __init__(self, limit_bytes: int, tried: Sequence[Measurement], share: float = 1.0) -> None:
+        self.limit_bytes, self.tried = limit_bytes, tried
+        self.aim_bytes = limit_bytes * share * _CAUTION[min(len(tried), len(_CAUTION) - 1)]
+
+    def __call__(self, estimate: Estimate) -> bool:
+        # The program as it is takes no planning again where it turns out too large.
+        bound = self.limit_bytes if estimate.candidate is None else self.aim_bytes
+        return corrected_bytes(estimate, self.tried) <= bound
+
+
+def _cheapest(
+    known: Iterable[Estimate], fits: _Fits, tried: Sequence[Measurement]
+) -> Estimate | None:
+    """The cheapest untried estimate that fits.
+
+    As long as nothing without moves was compiled, what `remat` alone would do is measured by the
+    ratio that speaks for the best plan with moves: such a plan is not to be dearer.
+    """
+    untried = _untried(known, tried)
+    best = cheapest(filter(fits, untried))
+    if best is None or _is_plain(best) or any(_is_plain(one.estimate) for one in tried):
+        return best
+    ratio = corrected_bytes(best, tried) / max(best.temp_bytes, 1)
+    alike = (e for e in untried if _is_plain(e) and e.temp_bytes * ratio <= fits.aim_bytes)
+    return cheapest([best, *alike])
+
+
+def _is_plain(estimate: Estimate) -> bool:
+    """Whether something is recomputed, and nothing else done."""
+    return estimate.candidate is not None and not estimate.candidate.moves
+
+
+def is_worthwhile(
+    attempts: Sequence[Attempt[RematRecord]], limit_bytes: int, compiles: int
+) -> bool:
+    """Whether one more compile may hold the budget, or hold it at less added time."""
+    if attempts[0].record.obstacle is RematObstacle.HELPER:
+        return False
+    fitting = [attempt for attempt in attempts if attempt.temp_bytes <= limit_bytes]
+    if not fitting:
+        return True
+    best = min(fitting, key=lambda attempt: attempt.record.seconds)
+    best_s, candidate = best.record.seconds, best.record.candidate
+    may_gain = best_s > 0 or (candidate is not None and candidate.recomputes)
+    if len(attempts) >= aimed(compiles):
+        return may_gain and best.temp_bytes < limit_bytes * _LEAVES_MOST
+    if may_gain and best.temp_bytes < limit_bytes * _LEAVES_MUCH:
+        return True
+    tried = measured(attempts)
+    better = _cheapest(attempts[-1].record.considered, _Fits(limit_bytes, tried), tried)
+    return better is not None and better.seconds < best_s - (1 - _WORTH_A_COMPILE) * abs(best_s)
+
+
+def best_of(
+    attempts: Sequence[Attempt[RematRecord]], limit_bytes: int | None, budget: Budget
+) -> int:
+    """The attempt to use: the cheapest that holds the budget, else the one with least memory.
+
+    Where this costs time and saves next to nothing of what was to be saved, it is the program as
+    it is, if that was compiled.
+    """
+    best = feedback.best_of(attempts, limit_bytes, lambda record: record.seconds)
+    if limit_bytes is None or budget.least or attempts[best].record.seconds <= 0:
+        return best
+    for number, whole in enumerate(attempts):
+        if whole.record.candidate is None and not whole.is_refused:
+            saved = _saves_enough(attempts[best].temp_bytes, whole.temp_bytes, limit_bytes)
+            return best if saved else number
+    return best
+
+
+def _saves_enough(temp_bytes: float, whole_bytes: float, limit_bytes: int) -> bool:
+    """Whether a plan holds the limit, or comes near to it from what the program takes as it is."""
+    wanted_bytes = whole_bytes - max(limit_bytes, 0)
+    return temp_bytes <= limit_bytes or whole_bytes - temp_bytes >= _WORTH_A_MISS * wanted_bytes
+
+
+def least(estimates: Sequence[Estimate], tried: Sequence[Measurement] = ()) -> Estimate:
+    """The estimate of least memory; of those that the model cannot tell apart, what keeps least."""
+    least_bytes = min(corrected_bytes(estimate, tried) for estimate in estimates)
+    return min(
+        (one for one in estimates if corrected_bytes(one, tried) <= least_bytes * _INDISTINCT),
+        key=lambda one: (
+            (0, 0) if one.candidate is None else (one.candidate.price, one.candidate.window_length)
+        ),
+    )
+
+
+def _untried(estimates: Iterable[Estimate], tried: Sequence[Measurement]) -> list[Estimate]:
+    """Estimates of what was not compiled; what looks like something compiled most likely is it."""
+    done = {_looks(one.estimate) for one in tried}
+    return [estimate for estimate in estimates if _looks(estimate) not in done]
+
+
+def _looks(estimate: Estimate) -> tuple[int, float]:
+    return estimate.temp_bytes, estimate.seconds

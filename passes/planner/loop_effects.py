@@ -1,0 +1,194 @@
+"""What each candidate's rewritten loops change in the block around them.
+
+The loops are rewritten in a scratch copy of the module. Two figures matter in the block around
+them: the memory inside the loops while they run, and the bytes that one loop stacks for the other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+
+from jax.extend.mlir import ir
+
+from ..analysis.loops.counted import runs_of
+from ..analysis.memory_model.trace import OpTrace
+from ..analysis.memory_model.tracer import inner_bytes
+from ..analysis.pricing import Pricing
+from ..analysis.shards import Shards
+from ..ir import walk
+from ..ir.clone import IRMapping, clone_module
+from ..ir.while_rewriter import Replacements
+from ..recompute.scan.budgeted import plan_scans_budgeted
+from ..recompute.scan.plan import BlockScans, ScanPlan
+from ..recompute.scan.rewrite import apply_scan, finish_scans
+from .candidates import STEPS, PriceGrid
+
+
+@dataclass(frozen=True)
+class LoopEffect:
+    """The effect of one rewritten loop on the block around it.
+
+    Attributes:
+      inner_bytes: memory that is live only while the loop runs.
+      stacks: for a forward loop, the bytes of its results that backward loops read, by the numbers
+        of these among the module's operations.
+    """
+
+    inner_bytes: int
+    stacks: tuple[tuple[tuple[int, ...], int], ...] = ()
+
+
+class LoopEffects:
+    """The effects of every price on a module's pairs of loops, cached."""
+
+    def __init__(
+        self,
+        module: ir.Module,
+        number: Mapping[Hashable, int],
+        scans: Sequence[BlockScans],
+        price_grid: PriceGrid,
+        pricing: Pricing,
+        shards: Shards,
+    ) -> None:
+        """``number`` numbers the module's operations, by ``walk.key``."""
+        self.module, self.number, self.scans = module, number, scans
+        self.price_grid, self.pricing, self.shards = price_grid, pricing, shards
+        self._kept: dict[tuple[int, int], int] = {}
+        self._plans: dict[int, tuple[ScanPlan, ...]] = {}
+        self._effects: dict[tuple[ScanPlan, ...], dict[int, LoopEffect]] = {}
+        self._seconds: dict[tuple[ScanPlan, ...], float] = {}
+
+    def at(self, price: int) -> Mapping[int, LoopEffect]:
+        """By the number of a loop among the module's operations, its effect."""
+        plans = self.plans(price)
+        if plans not in self._effects:
+            self._effects[plans] = self._find(plans) if plans else {}
+        return self._effects[plans]
+
+    def plans(self, price: int) -> tuple[ScanPlan, ...]:
+        """The plans of the pairs of loops at a price."""
+        if price not in self._plans:
+            self._plans[price] = tuple(
+                plan
+                for block, scans in enumerate(self.scans)
+                if scans.bodies
+                for plan in self._plan(block, scans, price)
+            )
+        return self._plans[price]
+
+    def seconds(self, price: int) -> float:
+        """The weighted time of what the backward loops recompute; quicker than effects."""
+        plans = self.plans(price)
+        if plans not in self._seconds:
+            self._seconds[plans] = sum(map(self._seconds_of, plans))
+        return self._seconds[plans]
+
+    def _seconds_of(self, plan: ScanPlan) -> float:
+        once = sum(
+            self.pricing.seconds(op) * times for part in plan.pairs for op, times in part.runs
+        )
+        return once * runs_of(plan.block)
+
+    def kept_bytes(self, price: int) -> dict[ir.Block, int]:
+        """By block, the bytes that its loops stack at the grid price; quicker than effects."""
+        return {
+            scans.block: self._kept_bytes(number, price // STEPS)
+            for number, scans in enumerate(self.scans)
+            if scans.bodies
+        }
+
+    def _plan(self, block: int, scans: BlockScans, price: int) -> list[ScanPlan]:
+        price_index, step = divmod(price, STEPS)
+        pricing = self.pricing.at(self.price_grid.rates(price_index))
+        within = None
+        if step and (cap_bytes := self._cap_bytes(block, price_index, step)) is not None:
+            within = plan_scans_budgeted(scans, pricing, cap_bytes)
+        return scans.plan(pricing) if within is None else within
+
+    def _cap_bytes(self, block: int, price_index: int, step: int) -> int | None:
+        """The cap on the stacks of a block's loops between two grid prices; None if these agree."""
+        less, more = self._kept_bytes(block, price_index), self._kept_bytes(block, price_index + 1)
+        return less + (more - less) * step // STEPS if less < more else None
+
+    def _kept_bytes(self, block: int, price_index: int) -> int:
+        """The bytes that the loops of a block stack at a grid price."""
+        key = block, price_index
+        if key not in self._kept:
+            pricing = self.pricing.at(self.price_grid.rates(price_index))
+            self._kept[key] = self.scans[block].kept_bytes(pricing)
+        return self._kept[key]
+
+    def _find(self, plans: tuple[ScanPlan, ...]) -> dict[int, LoopEffect]:
+        scratch = clone_module(self.module)
+        shards = self.shards.on(self.module, scratch)
+        counterparts = IRMapping(self.number, scratch)
+        effects: dict[int, LoopEffect] = {}
+        with scratch.context, ir.Location.unknown():
+            copies = [counterparts.of(plan) for plan in plans]
+            replaced = Replacements()
+            for copy in copies:
+                apply_scan(copy, replaced)
+            rebuilt = {
+                self.number[walk.key(loop)]: replaced.op(new)
+                for plan, copy in zip(plans, copies, strict=True)
+                for loop, new in zip(plan.loops, copy.loops, strict=True)
+            }
+            finish_scans(replaced)
+            shards = shards.with_made(replaced.like)
+            for number, loop in rebuilt.items():
+                effects[number] = LoopEffect(inner_bytes(loop, shards))
+            for plan in plans:
+                for forward, readers in self._readers(plan).items():
+                    stacks = _linked_bytes(forward, readers, rebuilt, shards)
+                    effects[forward] = dataclasses.replace(effects[forward], stacks=stacks)
+        return effects
+
+    def _readers(self, plan: ScanPlan) -> dict[int, list[int]]:
+        """By the number of a forward loop, those of its backward loops."""
+        readers: dict[int, list[int]] = {}
+        for pair in (part.pair for part in plan.pairs):
+            forward, backward = (
+                self.number[walk.key(loop.op)] for loop in (pair.forward, pair.backward)
+            )
+            readers.setdefault(forward, []).append(backward)
+        return readers
+
+
+def _linked_bytes(
+    forward: int,
+    readers: Sequence[int],
+    loops: Mapping[int, ir.Operation],
+    shards: Shards,
+) -> tuple[tuple[tuple[int, ...], int], ...]:
+    """By the loops that read it, the bytes of the results of a loop."""
+    read = {reader: set(loops[reader].operands) for reader in readers}
+    linked: Counter[tuple[int, ...]] = Counter()
+    for value in loops[forward].results:
+        by = tuple(reader for reader in readers if value in read[reader])
+        if by:
+            linked[by] += shards.bytes_of(value) or 0
+    return tuple(linked.items())
+
+
+def put_stacks(trace: OpTrace, writer: int, stacks: Sequence[tuple[Sequence[int], int]]) -> None:
+    """Replaces the stacks that one loop writes for others by new ones.
+
+    Each new one has the positions of its readers in the trace, and its bytes; ``writer`` is the
+    position of the loop that writes them.
+    """
+    readers = {reader for by, _ in stacks for reader in by}
+    for value in trace.makes[writer]:
+        if any(value in trace.reads[reader] for reader in readers):
+            trace.sizes[value] = 0
+    for by, stacked_bytes in stacks:
+        start, stack = len(trace.sizes), len(trace.sizes) + 1
+        trace.sizes += [0, stacked_bytes]
+        trace.inputs |= {start}
+        made = len(trace.makes[writer])
+        trace.reads[writer] = [*trace.reads[writer][:made], start, *trace.reads[writer][made:]]
+        trace.makes[writer] = [*trace.makes[writer], stack]
+        for reader in by:
+            trace.reads[reader] = [*trace.reads[reader], stack]

@@ -1,0 +1,338 @@
+"""Estimates of candidates: the temporary memory and the added time of each, without editing IR.
+
+The clones of straight-line blocks are written into memory traces. Pairs of loops contribute their
+effects on the block around them. The estimate is the simulated peak of the entry function's trace.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from jax.extend.mlir import ir
+
+from ..analysis.autodiff import has_remat_name, is_rematerialized
+from ..analysis.block_graph import BlockGraph
+from ..analysis.cost import all_flops
+from ..analysis.loops.counted import runs_of
+from ..analysis.memory_model.peak import Peak, simulate
+from ..analysis.memory_model.targets import memory_rules
+from ..analysis.memory_model.trace import OpTrace
+from ..analysis.memory_model.tracer import (
+    MemoryPrediction,
+    bytes_around,
+    prediction_of,
+    trace_block,
+)
+from ..analysis.pricing import Pricing
+from ..analysis.shards import Shards
+from ..framework.target import Target
+from ..ir import walk
+from ..ir.clone import IRMapping
+from ..ir.ops import facts_of
+from ..ir.types import TensorSizes
+from ..recompute.block.plan import BlockPlan, block_plan
+from ..recompute.block.schedule import CloneSchedule
+from ..recompute.block.traced_clones import clone_into_trace
+from ..recompute.block.values import ForwardValues
+from ..recompute.scan.plan import BlockScans, ScanPlan
+from .block_plans import BlockPlans
+from .candidates import Candidate, PriceGrid
+from .loop_effects import LoopEffect, LoopEffects, put_stacks
+from .record import Estimate
+
+_HALVINGS = 2, 1, 3, 4, 5
+"""The window lengths to try: the length of the backward pass, halved this often, in this order."""
+
+_SEGMENTED = 4
+"""How many of the window lengths are tried with segments, too."""
+
+_LONG, _HALVINGS_IF_LONG = 12_000, (3, 4)
+"""A program of more than `_LONG` operations is long: few candidates can be estimated in time, and
+only windows of these lengths are tried."""
+
+_USUAL_LENGTHS, _SHORTEST_LENGTH = (384, 96), 8
+"""In very long programs these lengths in operations are tried as well: a layer has some hundred."""
+
+
+Plans = tuple[tuple[BlockPlan, ...], tuple[ScanPlan, ...]]
+"""The plans of straight-line blocks and of pairs of loops."""
+
+
+@dataclass(frozen=True)
+class _Simulated:
+    """An estimate with the peak it comes from."""
+
+    estimate: Estimate
+    peak: Peak
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """The effects of a candidate on loops, by their number, and its schedules of blocks.
+
+    ``around`` are the operations with planned changes inside.
+    """
+
+    effects: Mapping[int, LoopEffect]
+    schedules: Mapping[ir.Block, CloneSchedule]
+    around: frozenset[ir.Operation]
+
+
+class Model:
+    """A module, and estimates and plans of the candidates for it."""
+
+    def __init__(
+        self, module: ir.Module, target: Target, min_bytes: int, like: Model | None = None
+    ) -> None:
+        """``like`` is of a similar module: the prices are the same, and cuts are solved once."""
+        self.module, self.min_bytes = module, min_bytes
+        self.pricing = Pricing(target.speed)
+        self.operations = list(walk.operations(module.operation))
+        self.number = {walk.key(op): number for number, op in enumerate(self.operations)}
+        """The numbers of operations, by key; the module is not edited while the model is used."""
+        self.main = walk.entry_function(module).regions[0].blocks[0]
+        self.blocks = list(walk.code_blocks(module.operation))
+        self.shards = Shards.of(module, memory_rules(target))
+        self._graphs = {block: BlockGraph.of(block, self.shards) for block in self.blocks}
+        self._code = {
+            block: [p for p, op in enumerate(graph.ops) if facts_of(op.name).holds_code]
+            for block, graph in self._graphs.items()
+        }
+        self._traces: dict[ir.Block, OpTrace] = {}
+        self._peaks: dict[ir.Block, int] = {}
+        self._known: dict[Candidate | None, _Simulated] = {}
+        self._alike: dict[Hashable, Peak] = {}
+        """By the decisions of a candidate: several candidates may decide the same."""
+        scans = [BlockScans(block, min_bytes) for block in self.blocks]
+        self.pairs = [pair for one in scans for pair in one.pairs]
+        loops = {loop for pair in self.pairs for loop in (pair.forward.op, pair.backward.op)}
+        # A plan of pairs rewrites what is around them, of which no clone may be planned then.
+        around = frozenset(
+            result
+            for block in {pair.forward.op.block for pair in self.pairs}
+            for op in walk.ancestors(block)
+            for result in op.results
+        )
+        forwards = {
+            block: forward
+            for block in (self.blocks if target.keeps_barriers else ())
+            if not is_rematerialized(block)
+            and not any(op in loops or has_remat_name(op) for op in walk.ancestors(block))
+            and (
+                forward := ForwardValues(
+                    self._graphs[block], min_bytes, self.pricing, loops, around
+                )
+            ).weigh(forward.read_across)
+        }
+        if like is None:
+            price_grid, solved = PriceGrid(self._middle_rate()), {}
+        else:
+            price_grid, solved = like.block_plans.price_grid, like.block_plans.solved
+        self.block_plans: BlockPlans = BlockPlans(forwards, price_grid, solved)
+        self.loops = LoopEffects(module, self.number, scans, price_grid, self.pricing, self.shards)
+
+    @property
+    def is_long(self) -> bool:
+        """Whether the module has so many operations that only few candidates can be estimated."""
+        return len(self.operations) > _LONG
+
+    @property
+    def simulated(self) -> int:
+        """How many different candidates have been simulated by now."""
+        return len(self._alike)
+
+    def lengths(self) -> tuple[int, ...]:
+        """The window lengths to try; 0 to rewrite loops alone."""
+        longest = self.block_plans.longest
+        halvings = _HALVINGS_IF_LONG if self.is_long else _HALVINGS
+        lengths = [longest >> times for times in halvings]
+        lengths += [length for length in _USUAL_LENGTHS if length < min(lengths)]
+        lengths = [length for length in lengths if length >= _SHORTEST_LENGTH]
+        if longest and not lengths:
+            lengths = [longest]
+        return (*lengths, 0) if self.pairs else tuple(lengths)
+
+    def columns(self) -> tuple[Candidate, ...]:
+        """The candidates to try, each at all prices."""
+        lengths = self.lengths()
+        plain = tuple(Candidate(length, 0) for length in lengths)
+        segmented = tuple(
+            Candidate(length, 0, segmented=True) for length in lengths[:_SEGMENTED] if length
+        )
+        several = any(len(f.borders.positions) > 1 for f in self.block_plans.forwards.values())
+        nested = (
+            tuple(dataclasses.replace(one, nested=True) for one in segmented) if several else ()
+        )
+        return (*plain, *segmented, *nested)
+
+    def optima(self) -> tuple[Candidate, ...]:
+        """The plans made from the optimum of a small block; none where there are loops to plan."""
+        return () if self.pairs else tuple(self.block_plans.optima)
+
+    def has(self, candidate: Candidate | None) -> bool:
+        """Whether the candidate is one of this program: a dump may have others."""
+        if candidate is None or not candidate.optimum:
+            return candidate is None or not candidate.moves
+        return candidate in self.optima()
+
+    def kept_bytes(self, candidate: Candidate) -> int:
+        """The bytes that are saved at one time for the backward pass; quicker than an estimate.
+
+        Mostly a bit less than the temporary memory.
+        """
+        by_block = Counter(self.block_plans.kept_bytes(candidate))
+        by_block.update(self.loops.kept_bytes(candidate.price))
+        return max(by_block.values(), default=0)
+
+    def seconds(self, candidate: Candidate) -> float:
+        """The added time of a candidate; quicker than an estimate."""
+        return self._seconds(candidate, self.block_plans.schedules(candidate))
+
+    def _seconds(self, candidate: Candidate, schedules: Mapping[ir.Block, CloneSchedule]) -> float:
+        return self.loops.seconds(candidate.price) + sum(
+            schedule.seconds * runs_of(block) for block, schedule in schedules.items()
+        )
+
+    def are_alike(self, one: Candidate | None, other: Candidate | None) -> bool:
+        """Whether two candidates make the same decisions."""
+        return self._simulated(one).peak is self._simulated(other).peak
+
+    def estimate(self, candidate: Candidate | None) -> Estimate:
+        """The estimate of a candidate; None is the unmodified module."""
+        return self._simulated(candidate).estimate
+
+    def unmodified(self) -> MemoryPrediction:
+        """The predicted memory of the unmodified module."""
+        peak = self._simulated(None).peak
+        return prediction_of(self._graphs[self.main], self._base_trace(self.main), peak)
+
+    def _simulated(self, candidate: Candidate | None) -> _Simulated:
+        if candidate not in self._known:
+            self._known[candidate] = self._simulate(candidate)
+        return self._known[candidate]
+
+    def _simulate(self, candidate: Candidate | None) -> _Simulated:
+        effects = {} if candidate is None else self.loops.at(candidate.price)
+        schedules = {} if candidate is None else self.block_plans.schedules(candidate)
+        key = tuple(schedules.values()), tuple(effects.items())
+        if key not in self._alike:
+            self._alike[key] = self._peak(effects, schedules)
+        peak = self._alike[key]
+        seconds = 0.0 if candidate is None else self._seconds(candidate, schedules)
+        return _Simulated(Estimate(candidate, peak.bytes, seconds), peak)
+
+    def _peak(
+        self,
+        effects: Mapping[int, LoopEffect],
+        schedules: Mapping[ir.Block, CloneSchedule],
+    ) -> Peak:
+        blocks = [*schedules, *(self.operations[number].block for number in effects)]
+        around = frozenset(op for block in blocks for op in walk.ancestors(block))
+        trace = self._trace(self.main, _Planned(effects, schedules, around))
+        if self.main in schedules:
+            trace = clone_into_trace(trace, schedules[self.main])
+        return simulate(trace)
+
+    def plan(self, candidate: Candidate) -> Plans:
+        """The candidate's plans for the module itself. Raises ValueError where it has none."""
+        if not self.has(candidate):
+            raise ValueError(f"a plan has the setting {candidate}, which this program has not")
+        schedules = self.block_plans.schedules(candidate).values()
+        return tuple(map(block_plan, schedules)), self.loops.plans(candidate.price)
+
+    def on(self, module: ir.Module, plans: Plans) -> Plans:
+        """The same plans for a clone of the module."""
+        return plans if module is self.module else IRMapping(self.number, module).of(plans)
+
+    def _middle_rate(self) -> float:
+        """The bytes that the module's recomputable work produces in a second, on average."""
+        made = seconds = 0.0
+        for graph in self._graphs.values():
+            for position, op in enumerate(graph.ops):
+                if any(graph.is_pure(value) for value in graph.results[position]):
+                    made += sum(graph.size(value) for value in graph.results[position])
+                    seconds += self.pricing.seconds(op)
+        return made / seconds if seconds else 1.0
+
+    def _inside(self, op: ir.Operation, planned: _Planned) -> int:
+        """The peak memory inside an operation with regions of code, with the planned changes."""
+        most = 0
+        for block in (block for region in op.regions for block in region.blocks):
+            trace = self._trace(block, planned)
+            if block in planned.schedules:
+                trace = clone_into_trace(trace, planned.schedules[block])
+            most = max(most, simulate(trace).bytes)
+        return most
+
+    def _base_trace(self, block: ir.Block) -> OpTrace:
+        """The trace of the unmodified block, which callers must not change."""
+        if block not in self._traces:
+            self._traces[block] = trace_block(self._graphs[block], self._base_inner)
+        return self._traces[block]
+
+    def _base_inner(self, op: ir.Operation) -> int:
+        """The peak memory inside an unmodified operation with regions of code."""
+        return bytes_around(op, self._base_bytes, self.shards)
+
+    def _base_bytes(self, block: ir.Block) -> int:
+        """The peak memory inside an unmodified block, cached."""
+        if block not in self._peaks:
+            self._peaks[block] = simulate(self._base_trace(block)).bytes
+        return self._peaks[block]
+
+    def _trace(self, block: ir.Block, planned: _Planned) -> OpTrace:
+        """The block's trace with the planned changes inside its operations."""
+        base, graph = self._base_trace(block), self._graphs[block]
+        changed = [
+            (position, op)
+            for position in self._code[block]
+            if (op := graph.ops[position]) in planned.around
+            or self.number[walk.key(op)] in planned.effects
+        ]
+        if not changed:
+            return base
+        trace = dataclasses.replace(
+            base,
+            inner=list(base.inner),
+            sizes=list(base.sizes),
+            reads=list(base.reads),
+            makes=list(base.makes),
+        )
+        for position, op in changed:
+            effect = planned.effects.get(self.number[walk.key(op)])
+            if effect is None:
+                trace.inner[position] = self._inside(op, planned)
+                continue
+            trace.inner[position] = effect.inner_bytes
+            loops = {number: self.operations[number] for by, _ in effect.stacks for number in by}
+            places = {n: graph.producers[graph.index[op.results[0]]] for n, op in loops.items()}
+            stacks = [([places[number] for number in by], size) for by, size in effect.stacks]
+            put_stacks(trace, position, stacks)
+        return trace
+
+
+def added_work(
+    blocks: Sequence[BlockPlan], scans: Sequence[ScanPlan], pricing: Pricing
+) -> tuple[float, float]:
+    """FLOPs and seconds of the recomputed operations."""
+    again: Counter[ir.Operation] = Counter()
+    for op, runs in _again(blocks, scans):
+        again[op] += runs
+    sizes = TensorSizes()
+    flops = sum(all_flops(op, sizes) * runs for op, runs in again.items())
+    return flops, sum(pricing.repeat_seconds(op) * runs for op, runs in again.items())
+
+
+def _again(
+    blocks: Sequence[BlockPlan], scans: Sequence[ScanPlan]
+) -> Iterator[tuple[ir.Operation, int]]:
+    """The recomputed operations, and how often each runs."""
+    for block in blocks:
+        runs = runs_of(block.groups[0].before.block) if block.groups else 0
+        yield from ((op, runs) for group in block.groups for op in group.cloned)
+    for scan in scans:
+        runs = runs_of(scan.block)
+        yield from ((op, times * runs) for op, times in scan.runs)

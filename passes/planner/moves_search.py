@@ -1,0 +1,356 @@
+"""Searches the moves and the recomputation that hold a bound on memory in the least added time.
+
+Moves are passes that run before the recomputation: each combination that is tried is a variant of
+the program, on which `remat` searches as it does alone. A variant whose moves alone cost more than
+the best plan so far is not searched, and where the best plan costs next to nothing no more
+combinations are tried. Where a user's checkpoint can be undone in time worth the while, that is a
+move of its own, and the others are tried behind it as well: it takes time away. What `remat` does
+alone is among the plans, so that no plan is slower than that by the model.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from ..chunk import Chunk
+from ..framework.options import Bytes, Cuts
+from ..ir import walk
+from ..offload import Offload
+from ..split_loop import SplitLoop
+from ..split_loop.choice import UniformPlan, choose_split
+from ..split_loop.groups import LoopGroup, splittable
+from ..undo_checkpoint import UndoCheckpoint
+from .candidates import PRICES, STEPS, Candidate
+from .model import Model
+from .record import Estimate, Measurement
+from .search import Search, cheapest, corrected_bytes
+from .variants import Variant, Variants, moves_of, of_remat
+
+RECOMPUTE, UNDO, CHUNK, SPLIT_LOOP, OFFLOAD, ACCUMULATE = (
+    "recompute",
+    UndoCheckpoint.name,
+    "chunk",
+    "split-loop",
+    "offload",
+    "accumulate",
+)
+MOVES = (RECOMPUTE, UNDO, CHUNK, SPLIT_LOOP, OFFLOAD, ACCUMULATE)
+"""The names of the moves, in the order in which they are tried."""
+
+DEFAULT_MOVES = (RECOMPUTE, UNDO, CHUNK, SPLIT_LOOP)
+"""Those that are made unless others are named."""
+
+_NEXT_TO_NOTHING = 0.002
+"""The share of a step's time that is not worth more planning."""
+
+_PRECISION = 0.0005
+"""The share of a step's time by which a plan may add more than the search could find."""
+
+_WORTH_A_SPLIT = 0.98
+"""A split has to promise this share of the best plan's added time, or less."""
+
+_MICROBATCHES = (2, 4, 8, 16)
+
+_LARGE_PROGRAM_BYTES, _SMALLEST_CHUNKED = 2**30, 64
+"""`chunk` looks at values of its own `min_bytes` in a program that takes so much; in a smaller one
+at those of more than one part in so many of its peak."""
+
+_EXPOSED = (0.0, 0.1, 0.5, 2.0)
+"""Shares of the loops' time that may be waited for copies between device and host."""
+
+_MORE_CHUNKS = (2, 4)
+"""Times as many chunks as `chunk` takes by itself: recomputation lowers the rest of the peak."""
+
+
+class FitSearch:
+    """Searches the candidates of all variants, and keeps every estimate in order.
+
+    Attributes:
+      estimates: by candidate; added times include those of the moves.
+    """
+
+    def __init__(
+        self, variants: Variants, moves: Sequence[str], known: Iterable[Estimate] = ()
+    ) -> None:
+        self.estimates: dict[Candidate | None, Estimate] = {
+            each.candidate: each for each in known if variants.have(each.candidate)
+        }
+        self._variants, self._moves = variants, frozenset(moves)
+        self._searches: dict[str, Search] = {}
+
+    def estimate(self, candidate: Candidate | None) -> Estimate:
+        """The estimate of a candidate, cached; None is the program as it is."""
+        if candidate not in self.estimates:
+            variant = self._variants.made_by(candidate)
+            self._add(variant, self._search(variant).estimate(of_remat(candidate)))
+        return self.estimates[candidate]
+
+    def within(
+        self,
+        limit_bytes: float,
+        fits: Callable[[Estimate], bool],
+        tried: Sequence[Measurement] = (),
+    ) -> None:
+        """Tries candidates around those that just fit in about ``limit_bytes``."""
+        undone = self._undone
+        if undone is None and fits(self.estimate(None)):
+            return
+        least_s = 0.0 if undone is None else undone.added_seconds
+        enough_s = least_s + _NEXT_TO_NOTHING * self._variants.base.step_seconds
+        best: Estimate | None = None
+        bases: list[tuple[Variant, Sequence[Candidate]]] = []
+        for variant in self._tried(fits):
+            if best is not None and variant.added_seconds >= best.seconds:
+                continue
+            bases.append((variant, self._at_grid_prices(variant, limit_bytes, fits)))
+            best = self._best(fits)
+            if best is not None and best.seconds <= enough_s:
+                break
+        # What is best at the prices of the grid is refined first: less is left for the others.
+        bases.sort(key=lambda each: self._least_seconds(each[0].moves, fits))
+        for variant, found in bases:
+            self._refine(variant, found, limit_bytes, fits, tried)
+        best = self._best(fits)
+        if best is not None and best.seconds <= enough_s:
+            return
+        if not {SPLIT_LOOP, RECOMPUTE} <= self._moves:
+            return  # the parts of a loop differ by what is recomputed in them, by nothing else
+        # What is best where loops are whole mostly is where they are split.
+        whole = min((v for v, _ in bases), key=lambda v: self._least_seconds(v.moves, fits))
+        split = self._split(whole, limit_bytes, tried, best)
+        if split is not None:
+            found = self._at_grid_prices(split, limit_bytes, fits)
+            self._refine(split, found, limit_bytes, fits, tried)
+
+    def _best(self, fits: Callable[[Estimate], bool]) -> Estimate | None:
+        return cheapest(filter(fits, self.estimates.values()))
+
+    def _least_seconds(self, moves: str, fits: Callable[[Estimate], bool]) -> float:
+        found = (one for one in self.estimates.values() if moves_of(one) == moves)
+        return min((one.seconds for one in found if fits(one)), default=math.inf)
+
+    @functools.cached_property
+    def _undone(self) -> Variant | None:
+        """The program without the user's checkpoints; None where that is worth nothing."""
+        undone = self._variants.of(UNDO) if UNDO in self._moves else None
+        if undone is None:
+            return None
+        worth_s = _NEXT_TO_NOTHING * self._variants.base.step_seconds
+        return undone if undone.added_seconds < -worth_s else None
+
+    def _starts(self, fits: Callable[[Estimate], bool]) -> list[str]:
+        """The moves that others are made behind: none, and undone checkpoints.
+
+        The better one by what was found is the first.
+        """
+        if self._undone is None:
+            return [""]
+
+        def cost(moves: str) -> tuple[float, float]:
+            found = [one for one in self.estimates.values() if moves_of(one) == moves]
+            return self._least_seconds(moves, fits), min(
+                (one.temp_bytes for one in found), default=math.inf
+            )
+
+        return sorted(["", UNDO], key=cost)
+
+    def _split(
+        self,
+        whole: Variant,
+        limit_bytes: float,
+        tried: Sequence[Measurement],
+        best: Estimate | None,
+    ) -> Variant | None:
+        """A variant with its loops split where that promises less time than the best plan."""
+        groups, _ = splittable(whole.of.module.operation)
+        if not groups:
+            return None
+        group = max(groups, key=lambda group: group.stacked_bytes)
+        model = whole.model
+        as_it_is = _lifted(whole, model.estimate(None))
+        factor = corrected_bytes(as_it_is, tried) / max(as_it_is.temp_bytes, 1)
+        choice = choose_split(
+            limit_bytes / max(factor, 1e-9), uniform_plans(model, group), group.trip_count
+        )
+        if choice is None:
+            return None
+        seconds = choice.seconds + whole.added_seconds
+        if best is not None and seconds > best.seconds - (1 - _WORTH_A_SPLIT) * abs(best.seconds):
+            return None
+        step = SplitLoop(at=Cuts((choice.at,)))
+        return self._variants.of(_joined(whole.moves, str(step)))
+
+    def lowest(self) -> list[Estimate]:
+        """Estimates with little memory, of all variants; the program as it is first."""
+        found: list[Estimate] = [self.estimate(None)]
+        for variant in self._tried(lambda _: False):
+            found += self._lowest_of(variant)
+        return found
+
+    def _tried(self, fits: Callable[[Estimate], bool]) -> Iterator[Variant]:
+        """The variants to search, the plainest first; which ones depends on what was found."""
+        for moves in self._specs(fits):
+            variant = self._variants.of(moves)
+            if variant is not None:
+                yield variant
+
+    def _specs(self, fits: Callable[[Estimate], bool]) -> Iterator[str]:
+        yield ""
+        if self._undone is not None:
+            yield UNDO
+        for start in self._starts(fits):
+            if CHUNK in self._moves:
+                yield _joined(start, "one-hot")
+                yield from self._chunked(start, fits)
+            if ACCUMULATE in self._moves:
+                for count in _MICROBATCHES:
+                    yield _joined(start, f"accumulate{{microbatches={count}}}")
+            if OFFLOAD in self._moves:
+                for exposed in _EXPOSED:
+                    yield _joined(start, str(Offload(exposed=exposed)))
+
+    def _chunked(self, start: str, fits: Callable[[Estimate], bool]) -> Iterator[str]:
+        """`chunk` as it is, and with more chunks where that does not fit, or fits in less time."""
+        step = self._chunk()
+        once = _joined(start, str(step))
+        variant = self._variants.of(once)
+        plans = {} if variant is None else {run.step.name: run.plan for run in variant.of.runs}
+        chunks = plans.get("chunk", {}).get("chunks")
+        if not isinstance(chunks, int) or not chunks:
+            return
+        yield once
+        if variant is None or RECOMPUTE not in self._moves or not variant.model.columns():
+            return  # the rest of the peak stays as it is, and for that `chunk` has enough chunks
+        best_s = self._least_seconds(once, fits)
+        for times in _MORE_CHUNKS:
+            more = _joined(start, str(dataclasses.replace(step, chunks=times * chunks)))
+            yield more
+            more_s = self._least_seconds(more, fits)
+            if best_s < math.inf and more_s >= best_s:
+                return
+            best_s = more_s
+
+    def _chunk(self) -> Chunk:
+        peak_bytes = self.estimate(None).temp_bytes
+        if peak_bytes >= _LARGE_PROGRAM_BYTES:
+            return Chunk()
+        return Chunk(min_bytes=Bytes(1 << max(peak_bytes // _SMALLEST_CHUNKED, 1).bit_length()))
+
+    def _at_grid_prices(
+        self, variant: Variant, limit_bytes: float, fits: Callable[[Estimate], bool]
+    ) -> Sequence[Candidate]:
+        search = self._search(variant)
+        if RECOMPUTE not in self._moves:
+            self._add(variant, search.estimate(None))
+            return ()
+        found = search.at_grid_prices(limit_bytes, lambda one: fits(_lifted(variant, one)))
+        self._add_all(variant, search)
+        return found
+
+    def _refine(
+        self,
+        variant: Variant,
+        bases: Sequence[Candidate],
+        limit_bytes: float,
+        fits: Callable[[Estimate], bool],
+        tried: Sequence[Measurement],
+    ) -> None:
+        if not bases:
+            return
+        search = self._search(variant)
+        best = self._best(fits)
+        worth_s = math.inf if best is None else best.seconds - variant.added_seconds
+        own = [
+            dataclasses.replace(each, estimate=_lowered(variant, each.estimate))
+            for each in tried
+            if moves_of(each.estimate) == variant.moves
+        ]
+        search.refine(
+            bases,
+            limit_bytes,
+            lambda one: fits(_lifted(variant, one)),
+            own,
+            worth_s,
+            _PRECISION * self._variants.base.step_seconds,
+        )
+        self._add_all(variant, search)
+
+    def _lowest_of(self, variant: Variant) -> list[Estimate]:
+        search = self._search(variant)
+        lowest = search.lowest() if RECOMPUTE in self._moves else [search.estimate(None)]
+        found = [_lifted(variant, each) for each in lowest]
+        self._add_all(variant, search)
+        return found
+
+    def _search(self, variant: Variant) -> Search:
+        if variant.moves not in self._searches:
+            known = [
+                _lowered(variant, each)
+                for each in self.estimates.values()
+                if moves_of(each) == variant.moves
+            ]
+            self._searches[variant.moves] = Search(variant.model, known)
+        return self._searches[variant.moves]
+
+    def _add_all(self, variant: Variant, search: Search) -> None:
+        for each in search.estimates.values():
+            self._add(variant, each)
+
+    def _add(self, variant: Variant, found: Estimate) -> None:
+        lifted = _lifted(variant, found)
+        self.estimates.setdefault(lifted.candidate, lifted)
+
+
+def _joined(*moves: str) -> str:
+    return ",".join(filter(None, moves))
+
+
+def _lifted(variant: Variant, found: Estimate) -> Estimate:
+    """An estimate of the variant's own program as one of the whole plan."""
+    if not variant.moves:
+        return found
+    candidate = (
+        Candidate.of_moves(variant.moves)
+        if found.candidate is None
+        else dataclasses.replace(found.candidate, moves=variant.moves)
+    )
+    return dataclasses.replace(
+        found, candidate=candidate, seconds=found.seconds + variant.added_seconds
+    )
+
+
+def _lowered(variant: Variant, found: Estimate) -> Estimate:
+    """The inverse of `_lifted`."""
+    if not variant.moves or found.candidate is None:
+        return found
+    return dataclasses.replace(
+        found,
+        candidate=of_remat(found.candidate),
+        seconds=found.seconds - variant.added_seconds,
+    )
+
+
+def uniform_plans(model: Model, group: LoopGroup, window_length: int = 0) -> list[UniformPlan]:
+    """The plans at the grid prices for the model's module, in which ``group`` is whole.
+
+    Where several prices decide the same for loops, the plan is estimated once.
+    """
+    numbers = {model.number[walk.key(each.loop.op)] for each in group.loops}
+    found: list[UniformPlan] = []
+    before = None
+    for price in range(0, PRICES * STEPS, STEPS):
+        plans = model.loops.plans(price)
+        if plans == before:
+            continue
+        before = plans
+        effects = model.loops.at(price)
+        estimate = model.estimate(Candidate(window_length, price))
+        rewritten = [effects[number] for number in sorted(numbers & effects.keys())]
+        stacked_bytes = sum(size for effect in rewritten for _, size in effect.stacks)
+        if not rewritten:
+            stacked_bytes = group.stacked_bytes
+        found.append(UniformPlan(estimate.temp_bytes, stacked_bytes, estimate.seconds))
+    return found

@@ -1,0 +1,153 @@
+"""The plan of a straight-line block: the groups of clones, and the readers that use them.
+
+The values of the block are the vertices of a flow network. A value that can only be saved (an
+argument, the result of a matrix product) is a source, a value that is read after a border is a
+sink, and a recomputable operation connects its operands to its results. The values to save are a
+minimum vertex cut, weighed in bytes (``windows``). The others are recomputed (``schedule``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jax.extend.mlir import ir
+
+from ...analysis.autodiff import is_rematerialized
+from ...analysis.block_graph import BlockGraph
+from ...analysis.memory_model.memory_rules import PACKED, MemoryRules
+from ...analysis.memory_model.peak import simulate
+from ...analysis.memory_model.tracer import trace_block
+from ...analysis.pricing import Rates
+from ...analysis.shards import Shards
+from ...analysis.value_numbers import computed_again
+from ..described import describe_operation, describe_value
+from .schedule import CloneSchedule, WindowClones
+from .traced_clones import clone_into_trace
+from .values import ForwardValues
+from .windows import PriceSchedule, keep, split
+
+_SHORTEST_WINDOW, _MOST_WINDOWS = 64, 16
+"""Without a budget: the least length of a window in operations, and the most windows after the
+highest border. A recomputed value may then be alive for a sixteenth of a backward pass."""
+
+
+@dataclass(frozen=True)
+class CloneGroup:
+    """Operations that are cloned together, right before the operation ``before``.
+
+    ``leaves`` are the saved values that the clones start from. They pass a barrier, together with
+    ``gates`` if there are any; ``gate_readers`` of each then use the barrier's result.
+    """
+
+    before: ir.Operation
+    cloned: tuple[ir.Operation, ...]
+    leaves: tuple[ir.Value, ...]
+    gates: tuple[ir.Value, ...]
+    gate_readers: tuple[tuple[ir.Operation, ...], ...]
+
+
+@dataclass(frozen=True)
+class WindowPlan:
+    """The clones of one window.
+
+    ``readers`` are the operations that use clones, each with the values that it reads.
+    """
+
+    groups: tuple[CloneGroup, ...]
+    readers: tuple[tuple[ir.Operation, tuple[ir.Value, ...]], ...]
+
+
+@dataclass(frozen=True)
+class BlockPlan:
+    """The clones of one block, the bytes that it no longer saves, and those saved instead."""
+
+    windows: tuple[WindowPlan, ...]
+    freed_bytes: int
+    added_bytes: int
+
+    @property
+    def groups(self) -> tuple[CloneGroup, ...]:
+        return tuple(group for window in self.windows for group in window.groups)
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "freed_bytes": self.freed_bytes,
+            "added_bytes": self.added_bytes,
+            "groups": [
+                {
+                    "before": describe_operation(group.before),
+                    "recomputed_operations": len(group.cloned),
+                    "starts_from": [describe_value(leaf) for leaf in group.leaves],
+                    "gates": len(group.gates),
+                }
+                for group in self.groups
+            ],
+            "readers": [
+                describe_operation(op) | {"reads": [describe_value(value) for value in values]}
+                for window in self.windows
+                for op, values in window.readers
+            ],
+        }
+
+
+_NOTHING = BlockPlan((), 0, 0)
+
+
+def plan_block(block: ir.Block, min_bytes: int, rules: MemoryRules = PACKED) -> BlockPlan:
+    """Plans one block without a budget. The plan is empty if no memory is saved.
+
+    Values below ``min_bytes`` are not recomputed. ``rules`` are the target's.
+    """
+    if is_rematerialized(block):
+        return _NOTHING
+    graph = BlockGraph.of(block, Shards(rules=rules))
+    forward = ForwardValues(graph, min_bytes, fixed=computed_again(block))
+    if not forward.weigh(forward.read_across):
+        return _NOTHING
+    behind = len(forward.graph.ops) - forward.borders.highest
+    windows = split(forward, max(_SHORTEST_WINDOW, behind // _MOST_WINDOWS))
+    kept = keep(forward, windows, [PriceSchedule.flat(Rates(0.0, 0.0))] * len(windows))
+    schedule = CloneSchedule(forward, windows, kept)
+    plan = block_plan(schedule)
+    if plan.freed_bytes <= plan.added_bytes:
+        return _NOTHING
+    # What XLA makes inside of kernels was never in memory: to save it no longer frees nothing.
+    trace = trace_block(forward.graph)
+    worse = simulate(clone_into_trace(trace, schedule)).bytes > simulate(trace).bytes
+    return _NOTHING if worse else plan
+
+
+def block_plan(schedule: CloneSchedule) -> BlockPlan:
+    """The schedule, its indices replaced by operations and values of the block."""
+    forward = schedule.forward
+    saved = forward.read_across
+    return BlockPlan(
+        windows=tuple(_window_plan(window, schedule.graph) for window in schedule.windows),
+        freed_bytes=forward.weigh(saved - schedule.kept),
+        added_bytes=forward.weigh(schedule.kept - saved),
+    )
+
+
+def _window_plan(window: WindowClones, graph: BlockGraph) -> WindowPlan:
+    return WindowPlan(
+        groups=tuple(
+            CloneGroup(
+                before=graph.ops[placement.before],
+                cloned=tuple(graph.ops[producer] for producer in placement.cloned),
+                leaves=tuple(graph.values[leaf] for leaf in placement.leaves),
+                gates=tuple(
+                    graph.values[value]
+                    for value in (placement.gate.values if placement.gate else ())
+                ),
+                gate_readers=tuple(
+                    tuple(graph.ops[reader] for reader in readers)
+                    for readers in (placement.gate.readers if placement.gate else ())
+                ),
+            )
+            for placement in window.placements
+        ),
+        readers=tuple(
+            (graph.ops[position], tuple(graph.values[value] for value in values))
+            for position, values in window.reads.items()
+        ),
+    )

@@ -1,0 +1,105 @@
+"""Writes the plan of a straight-line block into it."""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Collection, Iterable, MutableMapping
+
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo
+
+from ...ir.clone import remap_operands
+from ...ir.locations import rematerialized
+from ...ir.mesh import is_partitioned
+from ...ir.walk import operations
+from ...ir.while_rewriter import Replacements
+from .gathered import is_gathered
+from .plan import BlockPlan, CloneGroup
+
+
+def apply_block(plan: BlockPlan, replaced: Replacements) -> None:
+    """Clones the planned operations and lets the planned readers use the clones."""
+    held: dict[ir.Value, ir.Value] = {}
+    last: ir.Operation | None = None
+    for window in plan.windows:
+        clones: dict[ir.Value, ir.Value] = {}
+        for group in window.groups:
+            before = replaced.op(group.before)
+            if last is not None and before.is_before_in_block(last):
+                held.clear()  # of a later border, whose barriers stand behind this one
+            last = before
+            behind = _put_barrier(group, _read_beside(group, clones.keys()), held, replaced)
+            clones.update(clone_before(before, group.cloned, ChainMap(behind, clones)))
+        for reader, values in window.readers:
+            remap_operands(replaced.op(reader), {value: clones[value] for value in values})
+
+
+def _read_beside(group: CloneGroup, cloned: Collection[ir.Value]) -> set[ir.Value]:
+    """The group's leaves that its clones read as they are, as no barrier makes XLA gather them.
+
+    They are values of a sharded program that no clone reads alone: a clone is kept apart from the
+    original, and waits, by any other operand that comes from a barrier. ``cloned`` are the values
+    with clones.
+    """
+    if not is_partitioned(group.before):
+        return set()
+    beside = {leaf for leaf in group.leaves if is_gathered(leaf)}
+    apart = {*group.leaves, *cloned} - beside
+    for op in group.cloned:
+        if apart.isdisjoint(op.operands):
+            # What it holds in regions it may read there.
+            alone = {*op.operands, *(value for inner in operations(op) for value in inner.operands)}
+            apart |= beside & alone
+            beside -= alone
+        if not apart.isdisjoint(op.operands):
+            apart.update(op.results)
+    return beside
+
+
+def _put_barrier(
+    group: CloneGroup,
+    beside: Collection[ir.Value],
+    held: dict[ir.Value, ir.Value],
+    replaced: Replacements,
+) -> dict[ir.Value, ir.Value]:
+    """Inserts the group's barrier; maps its leaves but those ``beside`` to the barrier's results.
+
+    ``held`` has, by gate, the result of the last barrier over it.
+    """
+    leaves = [replaced.value(leaf) for leaf in group.leaves if leaf not in beside]
+    if not leaves:
+        return {}
+    planned = [replaced.value(gate) for gate in group.gates]
+    gates = [held.get(value, value) for value in planned]
+    behind = _barrier(group, [*leaves, *gates], replaced)
+    for value, gate, result, readers in zip(
+        planned, gates, behind[len(leaves) :], group.gate_readers, strict=True
+    ):
+        held[value] = result
+        for reader in readers:
+            remap_operands(replaced.op(reader), {gate: result})
+    return dict(zip(leaves, behind, strict=False))
+
+
+def _barrier(group: CloneGroup, values: list[ir.Value], replaced: Replacements) -> list[ir.Value]:
+    before = replaced.op(group.before)
+    with ir.InsertionPoint(before), rematerialized(before.location):
+        return list(stablehlo.OptimizationBarrierOp(values).results)
+
+
+def clone_before(
+    anchor: ir.Operation,
+    ops: Iterable[ir.Operation],
+    replacements: MutableMapping[ir.Value, ir.Value],
+) -> dict[ir.Value, ir.Value]:
+    """Clones operations in order before ``anchor``; maps each of their results to its clone.
+
+    Operands that are in ``replacements``, or that are cloned here, are replaced.
+    """
+    made: dict[ir.Value, ir.Value] = {}
+    for op in ops:
+        clone = op.clone(ir.InsertionPoint(anchor)).operation
+        clone.location = rematerialized(op.location)
+        remap_operands(clone, ChainMap(made, replacements))
+        made.update(zip(op.results, clone.results, strict=True))
+    return made

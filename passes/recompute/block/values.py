@@ -1,0 +1,194 @@
+"""The values of a block as candidates to save or to recompute: their costs, and who reads them."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from jax.extend.mlir import ir
+
+from ...analysis.block_graph import FROM_OUTSIDE, BlockGraph
+from ...analysis.pricing import NEVER, Pricing, Rates
+from ...analysis.purity import is_table
+from ...ir.op_facts import Kind
+from .borders import Borders
+from .gathered import gathered_for_both, may_be_summed
+
+
+@dataclass(frozen=True)
+class Window:
+    """A stretch of a block after a border, for which values are recomputed.
+
+    Attributes:
+      positions: the operations in it.
+      made: where the values are made that may be recomputed for it; it stops at the border.
+      before: for a window with a segment of its own, the operations right before it, the results
+        of which its clones wait for; else None.
+    """
+
+    positions: range
+    made: range
+    before: range | None = None
+
+    @property
+    def is_segment(self) -> bool:
+        """Whether it recomputes a segment of its own, all of it together."""
+        return self.before is not None
+
+    @property
+    def border(self) -> int:
+        return self.made.stop
+
+
+class ForwardValues:
+    """The values of a block, by index, as candidates to save or to recompute.
+
+    Which of them may be recomputed for an operation depends on the border before it: those that
+    are made before the border, and `recomputable`.
+
+    Attributes:
+      borders: the positions that values may be recomputed after.
+      constant: by value, whether it derives from constants, so that it can be cloned anywhere.
+      weights: by value, the bytes that saving it costs; 0 if it is in memory in any case.
+      recomputable: by value, whether it may be recomputed: with a pricing if it is pure, else if it
+        is cheap. Results of the ``loops`` that are given are saved, and so are ``fixed`` values.
+      seconds: by recomputable value, the time to compute it, if there is a pricing.
+    """
+
+    def __init__(
+        self,
+        graph: BlockGraph,
+        min_bytes: int,
+        pricing: Pricing | None = None,
+        loops: Collection[ir.Operation] = (),
+        fixed: Collection[ir.Value] = (),
+    ) -> None:
+        self.graph = graph
+        self.constant = graph.constant_derived
+        returned = set(graph.operands[-1]) if graph.ops else set()
+        self.recomputable: list[bool] = []
+        self.seconds: dict[int, float] = {}
+        self.cheap: list[bool] = []
+        self.weights: list[int] = []
+        self.of_loops: set[int] = set()
+        """Results of the loops: among them their stacks."""
+        self._prices: dict[Rates, list[int]] = {}
+        self._sinks_of: dict[Window, list[int]] = {}
+        may_be = graph.is_cheap if pricing is None else graph.is_pure
+        are_loops = [op in loops for op in graph.ops]
+        for value, producer in enumerate(graph.producers):
+            self.cheap.append(graph.is_cheap(value))
+            inside = producer != FROM_OUTSIDE
+            if inside and are_loops[producer]:
+                self.of_loops.add(value)
+            self.recomputable.append(
+                inside
+                and not self.constant[value]
+                and may_be(value)
+                and value not in self.of_loops
+                and graph.values[value] not in fixed
+            )
+            if pricing is not None and self.recomputable[-1]:
+                made_together = len(graph.results[producer])
+                self.seconds[value] = pricing.seconds(graph.ops[producer]) / made_together
+            size = graph.size(value)
+            alive_anyway = not inside or value in returned or size < min_bytes
+            self.weights.append(0 if alive_anyway or graph.is_small_reduction(value) else size)
+        self.stacks = {
+            value for value in self.of_loops if any(are_loops[user] for user in graph.users[value])
+        }
+        """Results of the loops that others of them read: their plan may drop these."""
+        self.borders = Borders.of(graph, self.weights)
+        self.gathered = gathered_for_both(graph, self.borders.highest)
+        """What a sharded program has gathered once for both sides of the border: it is saved."""
+        for value in self.gathered:
+            self.recomputable[value] = False
+            self.seconds.pop(value, None)
+        self.made_of = [
+            [read for read in graph.operands[producer] if not self.constant[read]]
+            if self.recomputable[value]
+            else []
+            for value, producer in enumerate(graph.producers)
+        ]
+        """By recomputable value, the operands of its producer, constants left out."""
+        self.tables = {
+            value
+            for value, producer in enumerate(graph.producers)
+            if self.constant[value] and is_table(graph.ops[producer])
+        }
+        """Constants that list their elements."""
+        self.gates = [value for value in range(len(graph.values)) if self._may_be_gate(value)]
+        """Values in memory that clones may wait for, in the order of their producers."""
+        self.gates_made_at = [graph.producers[value] for value in self.gates]
+
+    def _may_be_gate(self, value: int) -> bool:
+        """Whether the value is in memory in any case: results of cheap work are fused by XLA."""
+        graph = self.graph
+        producer = graph.producers[value]
+        return (
+            producer != FROM_OUTSIDE
+            and graph.kinds[producer] is not Kind.CHEAP
+            and value not in self.stacks
+            and not self.constant[value]
+            and graph.size(value) > 0
+            and not may_be_summed(graph, value)
+        )
+
+    @functools.cached_property
+    def read_across(self) -> frozenset[int]:
+        """The values, constants left out, that are made before the highest border and read after.
+
+        They are what is saved where nothing is recomputed. A value that only the next operation
+        reads is left out: its clone would stand where it is made, and free nothing.
+        """
+        graph, border = self.graph, self.borders.highest
+        return frozenset(
+            value
+            for value, producer in enumerate(graph.producers)
+            if producer < border
+            and not self.constant[value]
+            and graph.users[value]
+            and graph.users[value][-1] >= border
+            and graph.users[value][-1] > producer + 1
+        )
+
+    def sinks_of(self, window: Window) -> list[int]:
+        """The values that a window reads, without constants and what is made after its border."""
+        if window not in self._sinks_of:
+            graph, constant, border = self.graph, self.constant, window.border
+            read = dict.fromkeys([v for p in window.positions for v in graph.operands[p]])
+            self._sinks_of[window] = [
+                value for value in read if not constant[value] and graph.producers[value] < border
+            ]
+        return self._sinks_of[window]
+
+    def reads_within(self, code: range) -> list[tuple[int, int, int]]:
+        """The values with a weight from before the code that it reads; the first read, the last."""
+        graph, found = self.graph, []
+        for value, producer in enumerate(graph.producers):
+            if producer < code.start and self.weights[value] and not self.constant[value]:
+                reads = [user for user in graph.users[value] if user in code]
+                if reads:
+                    found.append((value, reads[0], reads[-1]))
+        return found
+
+    def may_recompute(self, value: int, window: Window) -> bool:
+        """Whether the value may be recomputed for the window."""
+        return self.recomputable[value] and self.graph.producers[value] in window.made
+
+    def prices(self, rates: Rates) -> list[int]:
+        """By value, the price of recomputing it in bytes, NEVER at most."""
+        if rates not in self._prices:
+            prices = [0] * len(self.cheap)
+            for value, seconds in self.seconds.items():
+                rate = rates.cheap if self.cheap[value] else rates.expensive
+                # An infinite rate is tested for by itself: the seconds may be 0.
+                prices[value] = NEVER if rate == math.inf else int(min(seconds * rate, NEVER))
+            self._prices[rates] = prices
+        return self._prices[rates]
+
+    def weigh(self, values: frozenset[int]) -> int:
+        """The bytes that saving these values costs."""
+        return sum(self.weights[value] for value in values)

@@ -1,0 +1,216 @@
+"""The windows behind the borders of a block, and the values to save so that each window can
+recompute what it reads.
+
+A value is recomputed at most once in a window, and only saved values live across windows. The
+length of the windows therefore bounds the memory of recomputed values. Each window has a minimum
+cut of its own. The windows are solved from the one that runs last (in a backward pass the first
+layers) to the one that runs first; a value that one window saves costs those before it nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from ...analysis.mincut import minimum_vertex_cut
+from ...analysis.pricing import Rates
+from .segments import Mirror
+from .values import ForwardValues, Window
+
+_SMALLEST_SEARCH, _SEARCH_SHARE = 256, 4
+"""The number of forward values that the cut of a window may contain: `_SMALLEST_SEARCH`, or
+`_SEARCH_SHARE` times the window's reads if that is more. Values beyond can only be saved. This
+bounds the planning time, and keeps a value from being recomputed in many windows."""
+
+_LOSS_LENGTH = 48
+"""The length of the loss's window in operations, about."""
+
+
+def split(
+    forward: ForwardValues,
+    length: int,
+    *,
+    loss_apart: bool = False,
+    segmented: bool = False,
+    nested: bool = False,
+) -> list[Window]:
+    """Divides the block, from its border on, into windows of about ``length`` operations.
+
+    A window ends where the fewest bytes of values from before the border are read both before and
+    after the end.
+
+    Args:
+      forward: the block's values.
+      length: about how many operations a window has.
+      loss_apart: the first window is short: it covers the backward pass of the loss, whose forward
+        values have short live ranges.
+      segmented: a window recomputes no more than the part of the code before the border that
+        mirrors it; what that part reads from before itself is saved.
+      nested: there are windows after each of the block's borders, not only after the highest one.
+    """
+    borders, end = forward.borders, len(forward.graph.ops)
+    starts = borders.positions if nested else (borders.highest,)
+    return [
+        window
+        for start, stop in pairwise([*starts, end])
+        for window in _windows(forward, range(start, stop), length, loss_apart, segmented)
+    ]
+
+
+def _windows(
+    forward: ForwardValues, code: range, length: int, loss_apart: bool, segmented: bool
+) -> list[Window]:
+    """The windows of the code behind one border."""
+    crossing = _crossing(forward, code)
+    mirror = Mirror(forward, code) if segmented else None
+    bounds, starts = [code.start], [code.start]
+    ahead = min(length, _LOSS_LENGTH) if loss_apart else length
+    while code.stop - bounds[-1] > 3 * ahead // 2:
+        ends = range(bounds[-1] + max(ahead // 2, 1), bounds[-1] + 3 * ahead // 2 + 1)
+        aim = bounds[-1] + ahead
+        if mirror is None:
+            bounds.append(min(ends, key=lambda p: (crossing[p - code.start], abs(p - aim), p)))
+        else:
+            bounds.append(mirror.bound(ends, aim, starts[-1], crossing))
+            starts.append(mirror.start(bounds[-1], starts[-1]))
+        ahead = length
+    windows = [range(first, stop) for first, stop in pairwise([*bounds, code.stop])]
+    if mirror is None:
+        return [Window(window, range(code.start)) for window in windows]
+    return [
+        Window(window, range(start, code.start), before)
+        for window, start, before in zip(
+            windows, [*starts[1:], 0], [range(code.start, code.start), *windows], strict=False
+        )
+    ]
+
+
+def _crossing(forward: ForwardValues, code: range) -> list[int]:
+    """By position, the bytes from before the code that are read before and at or after it."""
+    change = [0] * (len(code) + 1)
+    for value, first, last in forward.reads_within(code):
+        change[first + 1 - code.start] += forward.weights[value]
+        change[last + 1 - code.start] -= forward.weights[value]
+    return list(itertools.accumulate(change))
+
+
+@dataclass(frozen=True)
+class PriceSchedule:
+    """Rates by the position of a value's producer: ``early``, and ``late`` from ``border`` on."""
+
+    early: Rates
+    late: Rates
+    border: int
+
+    @classmethod
+    def flat(cls, rates: Rates) -> PriceSchedule:
+        """The same rates at all positions."""
+        return cls(rates, rates, 0)
+
+    def prices(self, forward: ForwardValues) -> list[int]:
+        """By value, the price of recomputing it in bytes."""
+        late = forward.prices(self.late)
+        if self.border == 0:
+            return late
+        producers, early = forward.graph.producers, forward.prices(self.early)
+        return [
+            late[value] if producer >= self.border else early[value]
+            for value, producer in enumerate(producers)
+        ]
+
+
+def keep(
+    forward: ForwardValues,
+    windows: Sequence[Window],
+    price_schedules: Sequence[PriceSchedule],
+    solved: Solved | None = None,
+) -> tuple[frozenset[int], ...]:
+    """By window, the values that are saved for it and those that run later.
+
+    ``price_schedules`` has the price schedule of each window; ``solved`` caches cuts, and new ones
+    are added.
+    """
+    kept: frozenset[int] = frozenset()
+    by_window: list[frozenset[int]] = []
+    solved = {} if solved is None else solved
+    prices = {
+        price_schedule: price_schedule.prices(forward)
+        for price_schedule in dict.fromkeys(price_schedules)
+    }
+    for window, price_schedule in reversed(list(zip(windows, price_schedules, strict=True))):
+        values, problem = _problem(forward, window, prices[price_schedule], kept)
+        if problem not in solved:
+            solved[problem] = problem.solve()
+        kept = kept.union(values[number] for number in solved[problem])
+        by_window.append(kept)
+    return tuple(reversed(by_window))
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """The cut problem of one window, its values numbered from the sinks on.
+
+    Equal layers then have equal problems.
+    """
+
+    weights: tuple[int, ...]
+    edges: tuple[tuple[int, int], ...]
+    sources: tuple[int, ...]
+    sinks: tuple[int, ...]
+    prices: tuple[tuple[int, int], ...]
+
+    def solve(self) -> frozenset[int]:
+        """The numbers of the values to save."""
+        most = sum(self.weights) + 1
+        prices = {number: min(price, most) for number, price in self.prices}
+        return minimum_vertex_cut(self.weights, self.edges, self.sources, self.sinks, prices)
+
+
+Solved = dict[_Problem, frozenset[int]]
+"""Solved cuts: layers are alike, and candidates share the prices of many windows."""
+
+
+def _problem(
+    forward: ForwardValues, window: Window, price: Sequence[int], kept: frozenset[int]
+) -> tuple[list[int], _Problem]:
+    """A window's cut problem, with what other windows save; and its values by number."""
+    sinks = forward.sinks_of(window)
+    reached = _reached(forward, window, kept)
+    numbers = {value: number for number, value in enumerate(reached)}
+    weights: list[int] = []
+    sources: list[int] = []
+    edges: list[tuple[int, int]] = []
+    prices: list[tuple[int, int]] = []
+    for number, (value, recomputable) in enumerate(reached.items()):
+        weights.append(0 if value in kept else forward.weights[value])
+        if recomputable:
+            prices.append((number, price[value]))
+            edges += [(numbers[read], number) for read in forward.made_of[value]]
+        else:
+            sources.append(number)
+    wanted = tuple(numbers[value] for value in sinks)
+    problem = _Problem(tuple(weights), tuple(edges), tuple(sources), wanted, tuple(prices))
+    return list(reached), problem
+
+
+def _reached(forward: ForwardValues, window: Window, kept: frozenset[int]) -> dict[int, bool]:
+    """The values from which a window's sinks are computed, nearest first, and whether each is
+    recomputable."""
+    sinks = forward.sinks_of(window)
+    most = max(_SMALLEST_SEARCH, _SEARCH_SHARE * len(sinks))
+    if window.is_segment:
+        most = len(forward.weights)  # the segment bounds the search
+    reached: dict[int, bool] = {}
+    queue = list(sinks)
+    for value in queue:  # grows while it is walked
+        if value in reached:
+            continue
+        recomputable = (
+            len(reached) < most and value not in kept and forward.may_recompute(value, window)
+        )
+        reached[value] = recomputable
+        if recomputable:
+            queue += forward.made_of[value]
+    return reached

@@ -1,0 +1,201 @@
+"""The values that the bodies of a group of loops save, as one minimum vertex cut.
+
+Weights and prices are in bytes, for whole stacks and all iterations. A value that is saved is saved
+for all loops that read it; what is recomputed, each of them recomputes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
+
+from jax.extend.mlir import ir
+
+from ...analysis.block_graph import FROM_OUTSIDE
+from ...analysis.mincut import minimum_vertex_cut
+from ...analysis.pricing import Pricing
+from ...ir import walk
+from .bodies import ScanBody
+
+
+@dataclass(eq=False)
+class CutProblem:
+    """The flow network over all bodies; it does not depend on prices.
+
+    A vertex is a value, or an operation with several results.
+
+    Attributes:
+      bodies: the bodies of the group, each with its inner ones behind it.
+      rerun: the inner bodies whose forward loops are rerun.
+      first: by body, the vertex of its first value.
+      made: by vertex whose price is that of an operation, the operation's body and position.
+      times: by such a vertex, how many backward loops need it where nothing is saved.
+    """
+
+    bodies: list[ScanBody]
+    rerun: frozenset[ScanBody]
+    min_bytes: int
+    only_cheap: bool
+    first: dict[ScanBody, int] = field(default_factory=dict)
+    weights: list[int] = field(default_factory=list)
+    edges: list[tuple[int, int]] = field(default_factory=list)
+    sources: list[int] = field(default_factory=list)
+    sinks: list[int] = field(default_factory=list)
+    made: dict[int, tuple[ScanBody, int]] = field(default_factory=dict)
+    times: dict[int, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        outermost: Iterable[ScanBody],
+        rerun: frozenset[ScanBody],
+        min_bytes: int,
+        *,
+        only_cheap: bool,
+    ) -> CutProblem:
+        """The problem of some bodies and their inner ones, of which ``rerun`` are rerun."""
+        bodies = [body for one in outermost for body in one.all()]
+        problem = cls(bodies, rerun, min_bytes, only_cheap)
+        problem._weigh()
+        problem._connect()
+        problem._count_readers()
+        return problem
+
+    def cut(self, pricing: Pricing | None) -> frozenset[int]:
+        """The vertices to save: those of least weight plus price of all recomputed vertices."""
+        prices = {
+            vertex: min(price, self.unstorable) for vertex, price in self.prices(pricing).items()
+        }
+        return minimum_vertex_cut(self.weights, self.edges, self.sources, self.sinks, prices)
+
+    def prices(self, pricing: Pricing | None) -> dict[int, int]:
+        """By vertex, the price of recomputing it; empty without a pricing: all is free."""
+        if pricing is None:
+            return {}
+        return {
+            vertex: price_in(body, position, pricing) * self.times[vertex]
+            for vertex, (body, position) in self.made.items()
+        }
+
+    def is_recomputable(self, body: ScanBody, value: int) -> bool:
+        """Whether a value of a body may be recomputed in the backward body."""
+        if value in body.held:
+            return False
+        graph = body.graph
+        return graph.is_cheap(value) if self.only_cheap else graph.is_pure(value)
+
+    def _weigh(self) -> None:
+        stored = [
+            body.kept_bytes(body.graph.index[residual.stored], frozenset())
+            for body in self.bodies
+            for residual in body.residuals.values()
+        ]
+        read = [
+            child.parent.kept_bytes(value, frozenset())
+            for child in self.rerun
+            if child.parent is not None
+            for value in child.parent.graph.operands[child.position]
+        ]
+        self.unstorable = 1 + sum(stored) + sum(read)
+        """More than the weight of all that is saved today or read by a rerun loop: infinity."""
+        for body in self.bodies:
+            self.first[body] = len(self.weights)
+            for value in range(len(body.graph.values)):
+                self.weights.append(self._weight(body, value))
+
+    def _weight(self, body: ScanBody, value: int) -> int:
+        graph = body.graph
+        if body.is_there(value):
+            return body.bytes_from_outside(value) if body.parent is None else 0
+        if body.outside(value) is not None:
+            return self.unstorable
+        if body.parent is None and value in body.stacked:
+            return 0
+        if self.only_cheap and graph.is_small_reduction(value):
+            return 0
+        if value in body.residual_of and graph.size(value) < self.min_bytes:
+            return 0
+        if not isinstance(graph.values[value].type, ir.RankedTensorType) or not graph.sizes[value]:
+            return self.unstorable
+        return min(body.kept_bytes(value, self.rerun), self.unstorable)
+
+    def _connect(self) -> None:
+        for body in self.bodies:
+            first, graph = self.first[body], body.graph
+            for value, producer in enumerate(graph.producers):
+                if body.constant[value]:
+                    continue
+                if value in body.links:
+                    before, same = body.links[value]
+                    self.edges.append((self.first[before] + same, first + value))
+                elif producer == FROM_OUTSIDE:
+                    self._connect_from_outside(body, value)
+                elif not self.is_recomputable(body, value):
+                    self.sources.append(first + value)
+                elif value == graph.results[producer][0]:
+                    self._connect_operation(body, producer)
+            read = [value for value in body.residual_of if not body.constant[value]]
+            self.sinks += [first + value for value in read]
+
+    def _connect_from_outside(self, body: ScanBody, value: int) -> None:
+        vertex, outside = self.first[body] + value, body.outside(value)
+        if outside is None:
+            self.sources.append(vertex)
+        else:
+            around, same = outside
+            self.edges.append((self.first[around] + same, vertex))
+
+    def _connect_operation(self, body: ScanBody, position: int) -> None:
+        first, graph = self.first[body], body.graph
+        results = [first + value for value in graph.results[position]]
+        made = results[0]
+        if len(results) > 1:
+            # The operation is a vertex of its own, so that its price counts once.
+            made = len(self.weights)
+            self.weights.append(self.unstorable)
+            self.edges += [(made, result) for result in results]
+        self.edges += [(first + read, made) for read in graph.operands[position]]
+        if any(child.position == position for child in self.rerun if child.parent is body):
+            self.sinks.append(made)  # recomputed in any case
+        self.made[made] = body, position
+
+    def _count_readers(self) -> None:
+        """Counts, for each vertex with a price, the backward loops whose reads lead back to it."""
+        reads = self._read_by()
+        if len(reads) < 2:
+            self.times = dict.fromkeys(self.made, 1)
+            return
+        before: defaultdict[int, list[int]] = defaultdict(list)
+        for tail, head in self.edges:
+            before[head].append(tail)
+        times: Counter[int] = Counter()
+        for sinks in reads.values():
+            reached, waiting = set(sinks), list(sinks)
+            while waiting:
+                found = [tail for tail in before[waiting.pop()] if tail not in reached]
+                reached.update(found)
+                waiting += found
+            times.update(reached)
+        self.times = {vertex: max(times[vertex], 1) for vertex in self.made}
+
+    def _read_by(self) -> dict[Hashable, list[int]]:
+        """By outermost backward loop, the vertices that it reads or that are rerun for it."""
+        reads: defaultdict[Hashable, list[int]] = defaultdict(list)
+        for body in self.bodies:
+            outermost = body
+            while outermost.parent is not None:
+                outermost = outermost.parent
+            # Inner pairs are those of a loop with one backward loop.
+            for pair, around in zip(body.pairs, outermost.pairs, strict=True):
+                reads[walk.key(around.backward.op)] += [
+                    self.first[body] + body.graph.index[residual.stored]
+                    for residual in pair.residuals
+                    if residual.stack.number in body.residuals
+                ]
+        return reads
+
+
+def price_in(body: ScanBody, position: int, pricing: Pricing | None) -> int:
+    """The price of recomputing an operation of a body in all iterations of its loop."""
+    return 0 if pricing is None else pricing.of(body.graph.ops[position]) * body.runs

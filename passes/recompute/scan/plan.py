@@ -1,0 +1,296 @@
+"""The plan of a group of loops: what forward loops store, what backward bodies recompute.
+
+A scan's forward loop stacks every residual of its body, and the backward loop reads one slice in
+each iteration. A minimum vertex cut of the forward body selects the values to store. The operations
+between these and what the backward body reads are cloned into the backward body. Loop invariants
+and slices of the scanned inputs cost nothing. The carry can be stored like any other value. No
+barrier is needed, since the two bodies are separate computations.
+
+Where several loops read what one stacks, or a loop that reads stacks for others, one cut selects
+what all of them store.
+
+Nested scans are cut together. The stacks of an inner scan are stacked once more by the outer one,
+or the whole inner forward loop is rerun in the outer backward body, whichever is cheaper.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from jax.extend.mlir import ir
+
+from ...analysis.loops.counted import StackedOutput
+from ...analysis.loops.pairs import LoopPair, Residual
+from ...analysis.pricing import Pricing
+from ..described import describe_operation, describe_value
+from .bodies import ScanBody
+from .cut import CutProblem, price_in
+from .groups import scan_groups
+from .sites import BodySite, CloneSites
+
+
+@dataclass(frozen=True)
+class Link:
+    """A value that a loop's body reads from a stack of an earlier loop, and what was stored."""
+
+    read: ir.Value
+    forward: ir.Operation
+    stored: ir.Value
+
+
+@dataclass(frozen=True)
+class PairPlan:
+    """What a loop stores for one of the loops that read its stacks, and what that recomputes.
+
+    Attributes:
+      stored: the forward values that the clones start from, each with its existing stack, or None
+        if it needs a new one.
+      dropped: the residuals that the backward loop no longer reads, nor any other.
+      sites: the clones, and their readers in the backward body.
+      links: what the forward body reads of earlier loops whose pair with this backward loop
+        provides it.
+      freed_bytes, added_bytes: of whole stacks; what several pairs share is counted in the first.
+      inner: the plans of the pairs inside these bodies.
+      rerun: whether the outer pair clones this forward loop into its backward body, instead of
+        stacking what it stacks.
+    """
+
+    pair: LoopPair
+    stored: tuple[tuple[ir.Value, StackedOutput | None], ...]
+    dropped: tuple[Residual, ...]
+    sites: tuple[BodySite, ...]
+    links: tuple[Link, ...]
+    freed_bytes: int
+    added_bytes: int
+    inner: tuple[PairPlan, ...] = ()
+    rerun: bool = False
+
+    @property
+    def runs(self) -> tuple[tuple[ir.Operation, int], ...]:
+        """The recomputed operations, and how often each runs for each run of the backward loop."""
+        trip_count = self.pair.backward.trip_count
+        own = ((op, trip_count) for site in self.sites for op in site.cloned)
+        inside = ((op, trip_count * runs) for plan in self.inner for op, runs in plan.runs)
+        return (*own, *inside)
+
+    def to_json(self) -> dict[str, object]:
+        described: dict[str, object] = {
+            "trips": self.pair.forward.trip_count,
+            "freed_bytes": self.freed_bytes,
+            "added_bytes": self.added_bytes,
+            "stored": [
+                describe_value(value) | {"already": stack is not None}
+                for value, stack in self.stored
+            ],
+            "not_stored": [describe_value(residual.stored) for residual in self.dropped],
+            "sites": [
+                {
+                    "reader": describe_operation(site.op),
+                    "reads": [describe_value(value) for _, value in site.reads],
+                    "recomputed_operations": len(site.cloned),
+                }
+                for site in self.sites
+            ],
+        }
+        if self.inner:
+            described["inner"] = [plan.to_json() | {"rerun": plan.rerun} for plan in self.inner]
+        return described
+
+
+@dataclass(frozen=True)
+class ScanPlan:
+    """The plans of the pairs of a group of loops of one block, earlier forward loops first."""
+
+    pairs: tuple[PairPlan, ...]
+
+    @property
+    def freed_bytes(self) -> int:
+        return sum(plan.freed_bytes for plan in self.pairs)
+
+    @property
+    def added_bytes(self) -> int:
+        return sum(plan.added_bytes for plan in self.pairs)
+
+    @property
+    def runs(self) -> tuple[tuple[ir.Operation, int], ...]:
+        """The recomputed operations, and how often each runs for each run of the block."""
+        return tuple(run for plan in self.pairs for run in plan.runs)
+
+    @property
+    def block(self) -> ir.Block:
+        """The block of the group's loops."""
+        return self.pairs[0].pair.backward.op.block
+
+    @property
+    def loops(self) -> tuple[ir.Operation, ...]:
+        """The outermost loops that the plan changes."""
+        pairs = (plan.pair for plan in self.pairs)
+        return tuple(
+            dict.fromkeys(loop.op for pair in pairs for loop in (pair.forward, pair.backward))
+        )
+
+    @property
+    def backward_loops(self) -> tuple[ir.Operation, ...]:
+        """Those of them that recompute."""
+        return tuple(dict.fromkeys(plan.pair.backward.op for plan in self.pairs))
+
+    def to_json(self) -> list[dict[str, object]]:
+        return [plan.to_json() for plan in self.pairs]
+
+
+class BlockScans:
+    """The groups of loops directly in a block, planned at one price or several.
+
+    Results that do not depend on prices are cached.
+    """
+
+    def __init__(self, block: ir.Block, min_bytes: int) -> None:
+        self.block = block
+        self.groups = [tuple(group) for group in scan_groups(block, min_bytes)]
+        self.bodies = [body for group in self.groups for body in group]
+        self.pairs = [pair for body in self.bodies for pair in body.pairs]
+        self.min_bytes = min_bytes
+        self._problems: dict[
+            tuple[tuple[ScanBody, ...], frozenset[ScanBody], bool], CutProblem
+        ] = {}
+        self._sites: dict[tuple[CutProblem, frozenset[int]], CloneSites] = {}
+        self._plans: dict[tuple[tuple[ScanBody, ...], CloneSites], ScanPlan | None] = {}
+
+    def plan(self, pricing: Pricing | None) -> list[ScanPlan]:
+        """A plan for each group from which memory is gained."""
+        plans = (self.plan_of(group, self._best(group, pricing).sites) for group in self.groups)
+        return [plan for plan in plans if plan is not None]
+
+    def kept_bytes(self, pricing: Pricing | None) -> int:
+        """Bytes of whole stacks that the best cuts save, at their weight in the cuts."""
+        cuts = (self._best(group, pricing) for group in self.groups)
+        return sum(cut.problem.weights[vertex] for cut in cuts for vertex in cut.kept)
+
+    def problem(
+        self, bodies: tuple[ScanBody, ...], rerun: frozenset[ScanBody], *, only_cheap: bool
+    ) -> CutProblem:
+        """The cut problem of groups of bodies if these inner loops are rerun."""
+        key = bodies, rerun, only_cheap
+        if key not in self._problems:
+            self._problems[key] = CutProblem.of(
+                bodies, rerun, self.min_bytes, only_cheap=only_cheap
+            )
+        return self._problems[key]
+
+    def sites(self, problem: CutProblem, kept: frozenset[int]) -> CloneSites:
+        """The clones that follow from a cut."""
+        key = problem, kept
+        if key not in self._sites:
+            self._sites[key] = CloneSites(problem, kept)
+        return self._sites[key]
+
+    def plan_of(self, group: tuple[ScanBody, ...], sites: CloneSites) -> ScanPlan | None:
+        """The plan of a group; None if no memory would be gained."""
+        key = group, sites
+        if key not in self._plans:
+            plan = scan_plan(group, sites)
+            gains = plan is not None and plan.added_bytes < plan.freed_bytes
+            self._plans[key] = plan if gains else None
+        return self._plans[key]
+
+    def _best(self, group: tuple[ScanBody, ...], pricing: Pricing | None) -> _ScanCut:
+        """The cheapest cut. Inner loops are rerun, one by one, if that makes it cheaper."""
+        best = self._cut(group, frozenset(), pricing)
+        inner = (body for one in group for body in itertools.islice(one.all(), 1, None))
+        for child in inner if pricing is not None else ():
+            if child.may_rerun:
+                other = self._cut(group, best.problem.rerun | {child}, pricing)
+                if other.is_possible and other.cost < best.cost:
+                    best = other
+        return best
+
+    def _cut(
+        self, group: tuple[ScanBody, ...], rerun: frozenset[ScanBody], pricing: Pricing | None
+    ) -> _ScanCut:
+        problem = self.problem(group, rerun, only_cheap=pricing is None)
+        kept = problem.cut(pricing)
+        return _ScanCut(problem, kept, self.sites(problem, kept), pricing)
+
+
+def scan_plan(group: Sequence[ScanBody], sites: CloneSites) -> ScanPlan | None:
+    """The plan of the bodies of a group and their inner bodies; None if nothing would change."""
+    plans = [
+        plan
+        for body in group
+        for number in range(len(body.pairs))
+        if (plan := _pair_plan(body, number, sites)) is not None
+    ]
+    return ScanPlan(tuple(plans)) if any(plan.dropped for plan in plans) else None
+
+
+def _pair_plan(body: ScanBody, number: int, sites: CloneSites) -> PairPlan | None:
+    """The plan of a pair and its inner ones; None if nothing would change."""
+    pair, written, rerun = body.pairs[number], sites.of[body][number], body in sites.problem.rerun
+    inner = [plan for child in body.children if (plan := _pair_plan(child, 0, sites)) is not None]
+    handed_on = [
+        residual.through
+        for plan in inner
+        for residual in (plan.pair.residuals if plan.rerun else plan.dropped)
+        if residual.through is not None
+    ]
+    dropped = (*written.gone, *handed_on)
+    if not dropped and not rerun and not written.asked:
+        return None
+    changed = {plan.pair.backward.op for plan in inner}
+    graph, trip_count = body.graph, body.forward.trip_count
+    before = sites.of[body][:number]
+    freed_before = {residual.stack.number for clones in before for residual in clones.gone}
+    added_before = {leaf for clones in before for leaf in clones.leaves}
+    freed = sum(
+        graph.size(graph.index[residual.stored])
+        for residual in dropped
+        if residual.stack.number not in freed_before
+    )
+    # What an inner loop stacks for others is not stacked by the outer loop: it would be new.
+    there = body.residual_of if body.parent else {**body.residual_of, **body.stacked}
+    new = sum(graph.size(leaf) for leaf in written.leaves - added_before if leaf not in there)
+    return PairPlan(
+        pair=pair,
+        stored=tuple((graph.values[leaf], body.stack(leaf)) for leaf in sorted(written.leaves)),
+        dropped=dropped,
+        sites=tuple(
+            site for site in written.sites if site.reads or site.cloned or site.op in changed
+        ),
+        links=tuple(
+            Link(graph.values[value], first.forward.op, first.graph.values[same])
+            for value, (first, same) in body.links.items()
+        ),
+        freed_bytes=freed * trip_count,
+        added_bytes=new * trip_count
+        + sum(plan.added_bytes * trip_count for plan in inner if not plan.rerun),
+        inner=tuple(inner),
+        rerun=rerun,
+    )
+
+
+class _ScanCut:
+    """The minimum cut of a problem, the clones that follow from it, and its cost."""
+
+    def __init__(
+        self, problem: CutProblem, kept: frozenset[int], sites: CloneSites, pricing: Pricing | None
+    ) -> None:
+        self.problem, self.kept, self.sites = problem, kept, sites
+        self.is_possible = all(problem.weights[v] < problem.unstorable for v in kept)
+        self.cost = sum(problem.weights[vertex] for vertex in kept) + sum(
+            price_in(body, position, pricing)
+            for body in problem.bodies
+            for clones in sites.of[body]
+            for position in clones.cloned
+        )
+
+
+def plan_scans(block: ir.Block, min_bytes: int, pricing: Pricing | None = None) -> list[ScanPlan]:
+    """Plans the groups of loops directly in a block; each loop is in one plan.
+
+    With a ``pricing`` all pure work may be recomputed, at its price; without one cheap work only,
+    at no price. Stored values with slices below ``min_bytes`` stay. The plan of a pair includes the
+    pairs inside its bodies.
+    """
+    return BlockScans(block, min_bytes).plan(pricing)

@@ -1,0 +1,178 @@
+"""Recompute values where they are read again, instead of keeping them in memory until then.
+
+A value that the backward pass reads occupies memory from the time the forward pass computes it.
+This pass clones its computation next to the backward reader; the clones start from other values
+that are saved. Which values to save is a minimum vertex cut, solved for each window of the
+backward pass of a straight-line block, and for the bodies of ``lax.scan`` loops that read what
+others stack, together with the scans inside them.
+
+Where in straight-line code the backward pass begins is told by live ranges: at the *border*, across
+which the most bytes are alive. A program with one gradient inside another, or with several, has
+several borders, and one without any gradient may have one, too.
+
+Without a budget only cheap work is recomputed (elementwise operations, broadcasts, conversions,
+transposes, slices, reductions), and only if that saves memory.
+
+Before::
+
+    %0 = stablehlo.dot_general %x, %w  loc("jvp()/dot_general")
+    %1 = stablehlo.tanh %0             loc("jvp()/tanh")
+    ...
+    %9 = stablehlo.multiply %g, %1     loc("transpose(jvp())/mul")
+
+After::
+
+    %0 = stablehlo.dot_general %x, %w  loc("jvp()/dot_general")
+    %1 = stablehlo.tanh %0             loc("jvp()/tanh")
+    ...
+    %7:2 = stablehlo.optimization_barrier %0, %g
+    %8 = stablehlo.tanh %7#0           loc("jvp()/hloom.remat/tanh")
+    %9 = stablehlo.multiply %7#1, %8   loc("transpose(jvp())/mul")
+
+With a budget all pure work may be recomputed: matrix products, convolutions, gathers, sorts, whole
+loops; never a collective, a custom call or an operation with a side effect. A sharding constraint,
+where XLA's partitioner may insert a collective, is recomputed only if its operand provably has that
+sharding already. Of the plans whose memory is within the budget, by a model of the target and of
+XLA, the pass takes the one that adds the least time; a second of cheap work counts one sixteenth.
+With a tight budget::
+
+    %6:3 = stablehlo.optimization_barrier %x, %w, %g
+    %7 = stablehlo.dot_general %6#0, %6#1  loc("jvp()/hloom.remat/dot_general")
+    %8 = stablehlo.tanh %7                 loc("jvp()/hloom.remat/tanh")
+    %9 = stablehlo.multiply %6#2, %8       loc("transpose(jvp())/mul")
+
+XLA's memory figure for the compiled plan then corrects the model. Another plan is compiled if the
+budget is exceeded, or if another plan promises to meet it in less added time. If no plan meets the
+budget, the pass takes the one with the least memory, and a warning lists what is in memory at its
+peak and why the pass did not recompute more. A budget given as a share does not bound programs
+that have neither a matrix product nor a backward pass, such as initializers, and nobody is warned
+of one without a backward pass, such as an evaluation, that misses its share.
+
+Constants, iotas and splats that the clones need are cloned as well and do not pass the barrier:
+behind a barrier XLA could not fold them and would keep them alive. All other values that the clones
+start from pass the barrier, so that XLA's CSE cannot merge the clones with the first computation. A
+rewritten scan needs no barrier, since the forward and the backward body are separate computations:
+the forward loop stacks other residuals, and the backward body recomputes the rest. A rewritten
+backward loop waits for small results of large values, such as the loss, which XLA may compute last
+and then keeps the logits for. On a target that
+drops barriers early (XLA:CPU of jaxlib 0.10) only scans are rewritten. In straight-line blocks work
+that a user's ``jax.checkpoint`` recomputes behind the border stays as it is.
+
+Two loops are planned together where one reads, slice by slice, what the other stacks, whatever they
+are for: a gradient inside of another gradient, a second derivative, or no gradient at all. Where
+several loops read a stack, its values are kept for all of them or recomputed in each. A loop that
+reads stacks may itself stack for others; what is recomputed at the end of such a chain starts from
+what its first loop stored.
+
+In the plainest candidates a window may recompute from far back. With *segments* it recomputes no
+more than the part of the forward pass that it mirrors, such as a layer, all of it behind one
+barrier, as ``jax.checkpoint`` does.
+
+``recompute/`` decides without a budget, and writes every plan; ``planner/`` plans for a budget, and
+there with one move alone: a budget of `fit` may be held by others.
+
+Source: the min-cut partitioner of PyTorch's AOTAutograd (Hu et al., 2022) for what to keep.
+Checkmate (Jain et al., 2020) solves one integer program over the whole schedule for a budget; this
+pass searches for a price on time instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jax.extend.mlir import ir
+
+from .cse import Cse
+from .drop_constraints import DropConstraints
+from .framework.base import Pass
+from .framework.feedback import Attempt, Complaint, MeasuredPass, Planner
+from .framework.options import Budget, Bytes, option
+from .framework.target import Target
+from .free_constants import FreeConstants
+from .planner.complaint import complaint_of
+from .planner.loop import Bounds, best_of, is_worthwhile, temp_budget
+from .planner.plan import BudgetPlanner, RematPlan, plan_cheap
+from .planner.record import RematRecord
+from .recompute.rewrite import apply_plans
+
+COMPILES_DOC = (
+    "how often the program may be compiled to hold the budget; of three times the last one, of "
+    "more the last two are for the least memory, where nothing before held it"
+)
+
+
+@dataclass(frozen=True)
+class Remat(MeasuredPass[RematRecord]):
+    """Recompute values in the backward pass instead of saving them."""
+
+    name: ClassVar[str] = "remat"
+    summary: ClassVar[str] = "recompute what the backward pass needs instead of keeping it"
+    example: ClassVar[str] = "remat{budget=60GiB}"
+    requires: ClassVar[tuple[type[Pass], ...]] = (DropConstraints, Cse, FreeConstants)
+    once: ClassVar[bool] = True
+    saves_memory: ClassVar[bool] = True
+    record_type: ClassVar[type[RematRecord]] = RematRecord
+
+    budget: Budget | None = option(
+        None,
+        doc="the memory that a step may take on a device: bytes for arguments, results and all "
+        "temporaries; a share of the temporaries that the program takes without the pass; fit, for "
+        "what the device has; or min, for the least that can be reached. Matrix products are "
+        "recomputed where that is needed. Without a budget only cheap work is recomputed, as much "
+        "as saves memory",
+    )
+    compiles: int = option(5, doc=COMPILES_DOC, minimum=1)
+    min_bytes: Bytes = option(
+        Bytes(16 * 1024),
+        doc="values smaller than this are kept as they are",
+        minimum=0,
+    )
+
+    @property
+    def is_bounded(self) -> bool:
+        return self.budget is not None
+
+    def plan_after(
+        self, module: ir.Module, target: Target, attempts: Sequence[Attempt[RematRecord]]
+    ) -> RematPlan:
+        if self.budget is None:
+            return plan_cheap(module, target, self.min_bytes)
+        return self._planner(module, target, self.budget)(module, attempts)
+
+    def planner(self, origin: ir.Module, target: Target) -> Planner[RematRecord]:
+        if self.budget is None:
+            return super().planner(origin, target)
+        return self._planner(origin, target, self.budget)
+
+    def _planner(self, origin: ir.Module, target: Target, budget: Budget) -> BudgetPlanner:
+        bounds = Bounds(budget, self.compiles)
+        return BudgetPlanner(origin, target, bounds, self.min_bytes)
+
+    def wants_another(self, attempts: Sequence[Attempt[RematRecord]], target: Target) -> bool:
+        if self.budget is None:
+            return False
+        limit = temp_budget(self.budget, attempts, target)
+        return limit is not None and is_worthwhile(attempts, limit, self.compiles)
+
+    def best(self, attempts: Sequence[Attempt[RematRecord]], target: Target) -> int:
+        if self.budget is None:
+            return len(attempts) - 1
+        limit = temp_budget(self.budget, attempts, target)
+        return best_of(attempts, limit, self.budget)
+
+    def complaint(
+        self,
+        attempts: Sequence[Attempt[RematRecord]],
+        best: int,
+        target: Target,
+        module_of_best: Callable[[], ir.Module],
+    ) -> Complaint | None:
+        if self.budget is None:
+            return None
+        bounds = Bounds(self.budget, self.compiles)
+        return complaint_of(bounds, attempts, best, target, module_of_best)
+
+    def apply(self, plan: RematPlan) -> None:
+        apply_plans(plan.blocks, plan.scans)

@@ -1,0 +1,234 @@
+"""The optimum of small blocks: valid, the best there is by brute force, and as a plan of clones."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import often
+from support.ir_blocks import BlockOf
+from support.training_blocks import TrainingBlock, random_lines
+
+from hloom.passes.analysis.memory_model.tracer import trace_block
+from hloom.passes.analysis.pricing import Pricing
+from hloom.passes.framework.target import CPU_SPEED
+from hloom.passes.planner.exact.machine import BlockMachine
+from hloom.passes.planner.exact.optimum import Effort, least_peak, optimum
+from hloom.passes.planner.exact.plan import optimal_schedule, optimal_schedules
+from hloom.passes.planner.exact.problem import (
+    InvalidSequenceError,
+    MachineRun,
+    Node,
+    SchedulingProblem,
+    run,
+    unmodified,
+)
+from hloom.passes.planner.exact.windows import sequence_of_clones
+from hloom.passes.recompute.block.schedule import CloneSchedule
+from hloom.passes.recompute.block.values import Window
+
+pytestmark = pytest.mark.once
+
+EXACT = Effort(nodes=10**6, gap=0.0)
+
+CHAIN = SchedulingProblem(
+    (
+        Node(4, seconds=1.0, recomputable=False),
+        Node(4, seconds=2.0, operands=(0,)),
+        Node(4, seconds=3.0, operands=(1,)),
+        Node(1, operands=(2,), recomputable=False),
+        Node(1, operands=(2, 3), recomputable=False),
+        Node(1, operands=(1, 4), recomputable=False),
+    ),
+    stages=frozenset({4, 5}),
+)
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> SchedulingProblem:
+    nodes: list[Node] = []
+    for number in range(draw(st.integers(2, 6))):
+        earlier = st.sets(st.integers(0, number - 1), max_size=3) if number else st.just(set())
+        nodes.append(
+            Node(
+                bytes=draw(st.integers(0, 5)),
+                seconds=float(draw(st.integers(0, 4))),
+                operands=tuple(sorted(draw(earlier))),
+                recomputable=draw(st.booleans()),
+                inner_bytes=draw(st.sampled_from((0, 0, 3))),
+            )
+        )
+    return SchedulingProblem(
+        tuple(nodes), frozenset(draw(st.sets(st.integers(0, len(nodes) - 1), max_size=3)))
+    )
+
+
+def all_runs(problem: SchedulingProblem) -> list[MachineRun]:
+    """Every sequence that the machine runs."""
+    pairs = [(stage, node) for stage, nodes in problem.again.items() for node in nodes]
+    found = []
+    for chosen in itertools.product((False, True), repeat=len(pairs)):
+        again = {pair for pair, is_chosen in zip(pairs, chosen, strict=True) if is_chosen}
+        sequence: list[int] = []
+        for step in range(len(problem.nodes)):
+            sequence += [node for stage, node in sorted(again) if stage == step] + [step]
+        try:
+            found.append(run(problem, sequence))
+        except InvalidSequenceError:
+            continue
+    return found
+
+
+def test_a_buffer_is_freed_behind_its_last_reader() -> None:
+    assert unmodified(CHAIN).peak_bytes == 4 + 4 + 1 + 1  # node 0 is freed behind node 1
+
+
+def test_what_runs_again_is_not_kept() -> None:
+    found = run(CHAIN, (0, 1, 2, 3, 4, 1, 5))
+    assert found.seconds == 2.0
+    assert found.again() == {5: (1,)}
+
+
+@pytest.mark.parametrize(
+    ("sequence", "why"),
+    [
+        ((0, 1, 3, 2, 4, 5), "node 3 runs before node 2"),
+        ((0, 1, 2, 1, 3, 4, 5), "node 1 may not run again before node 3"),
+        ((0, 1, 2, 3, 1, 4, 5), "node 1 may not run again before node 4"),
+        ((0, 1, 2, 3, 4, 0, 5), "node 0 may not run again before node 5"),
+        ((0, 1, 2, 3, 2, 1, 4, 5), "out of order before node 4"),
+        ((0, 1, 2, 3, 4), "ends before node 5"),
+        ((0, 1, 2, 3, 4, 5, 6), "node 6 runs before node 6"),
+    ],
+)
+def test_what_the_machine_does_not_run(sequence: tuple[int, ...], why: str) -> None:
+    with pytest.raises(InvalidSequenceError, match=why):
+        run(CHAIN, sequence)
+
+
+@settings(max_examples=often(60, 1000), deadline=None)
+@given(problems())
+def test_nothing_is_better_than_the_optimum(problem: SchedulingProblem) -> None:
+    runs = all_runs(problem)
+    lowest = least_peak(problem, EXACT)
+    assert lowest.run is not None
+    assert lowest.run == run(problem, lowest.run.sequence)
+    assert lowest.run.peak_bytes == min(one.peak_bytes for one in runs)
+    for limit_bytes in {lowest.run.peak_bytes - 1, *(one.peak_bytes for one in runs)}:
+        fitting = [one.seconds for one in runs if one.peak_bytes <= limit_bytes]
+        found = optimum(problem, limit_bytes, EXACT)
+        if not fitting:
+            assert found.run is None
+            assert math.isinf(found.bound)
+            continue
+        assert found.run is not None
+        assert found.run == run(problem, found.run.sequence)
+        assert found.run.peak_bytes <= limit_bytes
+        assert found.run.seconds == pytest.approx(min(fitting), abs=1e-6)
+        assert found.bound == pytest.approx(min(fitting), abs=1e-6)
+
+
+def test_the_bound_holds_where_the_search_ends_early() -> None:
+    width = 12
+    nodes = [Node(3, seconds=1.0, recomputable=False)]
+    nodes += [Node(2 + n % 3, seconds=1.0 + n % 4, operands=(n,)) for n in range(width)]
+    nodes += [Node(1, operands=(width - n, width + n), recomputable=False) for n in range(width)]
+    problem = SchedulingProblem(tuple(nodes), frozenset(range(width + 1, len(nodes))))
+    limit_bytes = (least_peak(problem).bound + unmodified(problem).peak_bytes) // 2
+    early, late = (optimum(problem, int(limit_bytes), Effort(nodes=n)) for n in (1, 10**5))
+    assert late.run is not None
+    assert early.bound <= late.run.seconds + 1e-9
+    assert late.run.seconds == pytest.approx(late.bound, rel=1e-3)
+
+
+LINES = """
+a dot x x
+b tanh a
+c dot b x
+e tanh c
+f dot e x
+---
+g call f
+h call g e
+i dot h c
+j call i b
+k dot j a
+l call k
+"""
+
+
+def machine_of(block: TrainingBlock) -> BlockMachine:
+    """The machine of a block that returns what nothing reads."""
+    graph = block.forward.graph
+    unread = frozenset(value for value, users in enumerate(graph.users) if not users)
+    trace = dataclasses.replace(trace_block(graph), returned=unread)
+    return BlockMachine(block.forward, trace)
+
+
+def test_a_fused_value_is_no_node(block_of: BlockOf) -> None:
+    block = TrainingBlock(block_of, "a dot x x\nb tanh a\nc tanh b\ne dot c x\n---\ng call e")
+    machine = machine_of(block)
+    made = [block.names(machine.values_of([node])) for node in range(len(machine.positions))]
+    assert made == [["a"], ["c"], ["e"], ["g"]]
+    assert machine.nodes_of([block.number["b"]]) == machine.nodes_of([block.number["a"]])
+
+
+def test_a_sum_of_two_is_saved_in_their_place(block_of: BlockOf) -> None:
+    block = TrainingBlock(
+        block_of, "a dot x x\nb dot x d\nc add a b\ne tanh c\n---\ng call d\nh add g c\ni call h"
+    )
+    machine = machine_of(block)
+    (node,) = machine.nodes_of([block.number["c"]])
+    assert block.names(machine.values_of([node])) == ["c"]
+
+
+@pytest.mark.parametrize("seed", range(often(8, 200)))
+def test_a_plan_of_the_optimum_holds_its_bound(block_of: BlockOf, seed: int) -> None:
+    lines = random_lines(seed, forward=14, backward=12)
+    machine = machine_of(TrainingBlock(block_of, lines, Pricing(CPU_SPEED)))
+    problem = machine.problem
+    lowest = least_peak(problem)
+    assert lowest.run is not None
+    limit_bytes = (lowest.run.peak_bytes + unmodified(problem).peak_bytes) // 2
+    best, schedule = optimum(problem, limit_bytes), optimal_schedule(machine, limit_bytes)
+    assert best.run is not None
+    if schedule is not None:
+        found = run(problem, sequence_of_clones(machine, schedule))
+        assert found.peak_bytes <= limit_bytes
+        assert found.seconds >= best.bound * (1 - 1e-6)
+
+
+def test_the_optimum_of_a_chain_is_written_as_it_is(block_of: BlockOf) -> None:
+    machine = machine_of(TrainingBlock(block_of, LINES, Pricing(CPU_SPEED)))
+    problem = machine.problem
+    lowest = least_peak(problem, EXACT).run
+    assert lowest is not None
+    assert lowest.peak_bytes < unmodified(problem).peak_bytes
+    schedules = optimal_schedules(machine)
+    runs = [run(problem, sequence_of_clones(machine, schedule)) for schedule in schedules]
+    assert runs[0].peak_bytes == lowest.peak_bytes
+    for found in runs:
+        best = optimum(problem, found.peak_bytes, EXACT).run
+        assert best is not None
+        assert found.seconds == pytest.approx(best.seconds)
+
+
+def test_a_large_block_has_no_plans(block_of: BlockOf) -> None:
+    layers = [f"f{n} dot f{n - 1} x\nt{n} tanh f{n}" for n in range(1, 40)]
+    back = [f"b{n} dot b{n - 1} t{40 - n}" for n in range(1, 40)]
+    lines = "\n".join(["f0 dot x x", *layers, "---", "b0 call f39", *back])
+    machine = machine_of(TrainingBlock(block_of, lines, Pricing(CPU_SPEED)))
+    assert optimal_schedules(machine) == ()
+
+
+def test_a_plan_that_saves_everything_adds_nothing(block_of: BlockOf) -> None:
+    machine = machine_of(TrainingBlock(block_of, LINES, Pricing(CPU_SPEED)))
+    forward = machine.forward
+    everything = frozenset(range(len(forward.graph.values)))
+    border, end = forward.borders.highest, len(forward.graph.ops)
+    schedule = CloneSchedule(forward, [Window(range(border, end), range(border))], [everything])
+    assert sequence_of_clones(machine, schedule) == tuple(range(len(machine.positions)))

@@ -1,0 +1,241 @@
+"""`fit`: moves and recomputation for a budget, their results, and the plan taken apart."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.extend.mlir import ir
+from support.remat_runs import assert_same
+
+import hloom
+from hloom.passes.fit import Fit
+from hloom.passes.framework.errors import SpecError
+from hloom.passes.framework.feedback import Attempt
+from hloom.passes.framework.options import Budget, Words
+from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import Target
+from hloom.passes.ir.clone import clone_module
+from hloom.passes.planner.moves import FitPlan
+from hloom.passes.planner.moves_search import DEFAULT_MOVES, MOVES, FitSearch
+from hloom.passes.planner.record import RematRecord
+from hloom.passes.planner.variants import Variants, moves_of
+from hloom.passes.remat import Remat
+
+TARGET = Target(platform="cuda")
+
+_TOKENS, _WIDTH, _WORDS = 512, 32, 1024
+
+
+def language_model(parameters: dict[str, jax.Array], tokens: jax.Array) -> jax.Array:
+    """Six layers in a scan, and a loss whose logits are larger than all that the scan stacks."""
+    x = parameters["embedding"][tokens]
+
+    def layer(x: jax.Array, w: jax.Array) -> tuple[jax.Array, None]:
+        return x + jnp.tanh(jnp.tanh(x @ w) @ w.T), None
+
+    x, _ = jax.lax.scan(layer, x, parameters["layers"])
+    logits = x @ parameters["embedding"].T
+    picked = jnp.take_along_axis(logits, tokens[:, None], 1)[:, 0]
+    return (jax.nn.logsumexp(logits, axis=1) - picked).mean()
+
+
+def unrolled(parameters: dict[str, jax.Array], tokens: jax.Array) -> jax.Array:
+    """The same without a scan and without a loss over words."""
+    x = parameters["embedding"][tokens]
+    for w in [*parameters["layers"]] * 3:
+        x = x + jnp.tanh(jnp.tanh(x @ w) @ w.T)
+    return (x**2).mean()
+
+
+def arguments() -> tuple[dict[str, Any], Any]:
+    rng = np.random.default_rng(0)
+    parameters = {
+        "embedding": rng.normal(size=(_WORDS, _WIDTH)).astype(np.float32) * 0.1,
+        "layers": rng.normal(size=(6, _WIDTH, _WIDTH)).astype(np.float32) * 0.2,
+    }
+    return parameters, rng.integers(0, _WORDS, _TOKENS).astype(np.int32)
+
+
+@functools.cache
+def prepared(loss: Callable[..., jax.Array]) -> ir.Module:
+    module = clone_module(jax.jit(jax.value_and_grad(loss)).lower(*arguments()).compiler_ir())
+    Pipeline.parse("inline,cse,free-constants").run(module, target=TARGET)
+    return module
+
+
+def planned(step: Fit | Remat, loss: Callable[..., jax.Array], share: float) -> Any:
+    """The plan for a share of what the model says that the program takes."""
+    module = prepared(loss)
+    with module.context, ir.Location.unknown():
+        planner = step.planner(module, TARGET)
+        first = planner(module, ())
+        taken = first.record.prediction
+        assert taken is not None
+        record = RematRecord(estimate=first.record.estimate)
+        return planner(module, (Attempt(record, taken.step_bytes, taken.temp_bytes),)), share
+
+
+def plan_for(step: type[Fit] | type[Remat], loss: Callable[..., jax.Array], share: float) -> Any:
+    plan, _ = planned(step(budget=Budget(percent=100 * share)), loss, share)
+    return plan
+
+
+def rewritten(plan: FitPlan, loss: Callable[..., jax.Array]) -> ir.Module:
+    module = clone_module(prepared(loss))
+    with module.context, ir.Location.unknown():
+        Fit().apply(FitPlan(module, plan.moved, plan.remat, plan.effects, plan.record, plan.again))
+    return module
+
+
+def test_what_fits_stays_as_it_is() -> None:
+    function = jax.jit(jax.grad(language_model), compiler_options={"hloom": "fit{budget=8GiB}"})
+    function(*arguments())
+    record = hloom.records()[-1]
+    assert not record.changed
+    assert record.complaint is None
+    assert record.compiles == 1
+
+
+@pytest.mark.parametrize("loss", [language_model, unrolled])
+@pytest.mark.parametrize("share", [0.9, 0.6, 0.4, 0.25, 0.1])
+def test_no_plan_is_slower_than_without_the_other_moves(
+    loss: Callable[..., jax.Array], share: float
+) -> None:
+    fit, remat = plan_for(Fit, loss, share), plan_for(Remat, loss, share)
+    limit = share * remat.record.unmodified_bytes
+    if remat.record.estimate.temp_bytes <= limit:
+        assert fit.record.estimate.temp_bytes <= limit
+        assert fit.record.seconds <= remat.record.seconds
+    else:
+        assert fit.record.estimate.temp_bytes <= remat.record.estimate.temp_bytes
+
+
+def test_a_loss_head_runs_in_chunks_where_recomputation_cannot_reach() -> None:
+    share = 0.3
+    remat, fit = plan_for(Remat, language_model, share), plan_for(Fit, language_model, share)
+    limit = share * remat.record.unmodified_bytes
+    assert remat.record.estimate.temp_bytes > limit
+    assert fit.record.estimate.temp_bytes <= limit
+    assert "chunk" in [effect.spec.partition("{")[0] for effect in fit.effects]
+    only = Fit(budget=Budget(percent=100 * share), moves=Words(("recompute",)))
+    alone, _ = planned(only, language_model, share)
+    assert alone.record.estimate == remat.record.estimate
+
+
+@pytest.mark.parametrize("loss", [language_model, unrolled])
+@pytest.mark.parametrize("budget", ["60%", "30%", "min"])
+def test_results_are_the_same(
+    monkeypatch: pytest.MonkeyPatch, loss: Callable[..., jax.Array], budget: str
+) -> None:
+    # A budget below what can be reached here is no error.
+    monkeypatch.setenv("HLOOM_STRICT", "0")
+    function = jax.value_and_grad(loss)
+    wanted = jax.jit(function)(*arguments())
+    spec = f"fit{{budget={budget}}}"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", hloom.HloomWarning)
+        got = jax.jit(function, compiler_options={"hloom": spec})(*arguments())
+    assert hloom.records()[-1].fell_back is None
+    assert_same(got, wanted)
+
+
+def test_a_plan_is_taken_apart_and_put_together() -> None:
+    plan = plan_for(Fit, language_model, 0.3)
+    assert plan.moved is not None
+    ids = [decision.id for decision in plan.decisions()]
+    assert len(set(ids)) == len(ids)
+    whole, parts = (
+        rewritten(plan, language_model),
+        rewritten(plan.restricted_to(ids), language_model),
+    )
+    assert str(parts) == str(whole)
+    nothing = plan.restricted_to(())
+    assert nothing.empty
+    first = plan.restricted_to(ids[:1])
+    assert first.remat.empty, "it is of what all moves make"
+    assert not first.empty
+    clones = [each for each in ids if each.startswith("remat/")]
+    if clones:
+        fewer = plan.restricted_to([each for each in ids if each != clones[-1]])
+        assert str(rewritten(fewer, language_model)) != str(whole)
+
+
+def test_a_plan_tells_each_move_with_its_gain_and_its_price() -> None:
+    plan = plan_for(Fit, language_model, 0.3)
+    found = json.loads(json.dumps(plan.to_json()))
+    assert [move["pass"].partition("{")[0] for move in found["moves"]] == [
+        effect.spec.partition("{")[0] for effect in plan.effects
+    ]
+    last = found["moves"][-1]
+    assert last["temp_bytes_after"] == plan.record.estimate.temp_bytes
+    priced = sum(move["weighted_seconds"] for move in found["moves"])
+    assert priced == pytest.approx(plan.record.seconds)
+    assert RematRecord.from_json(found) == plan.record
+
+
+def test_what_it_did_is_told_in_few_words() -> None:
+    plan = plan_for(Fit, language_model, 0.3)
+    moves = [effect for effect in plan.effects if not effect.prepares]
+    assert plan.effect() == ", ".join(effect.effect for effect in moves)
+    assert re.fullmatch(r"\d+ regions? of \d+ operations run in chunks", moves[0].effect)
+    assert "one-hot" in [effect.spec for effect in plan.effects]
+    assert "scatter" not in plan.effect(), "what prepares for a move is of little interest"
+    assert plan.summary().startswith(f"{moves[0].spec}: {moves[0].effect}")
+
+
+def test_plans_are_the_same_in_every_planner() -> None:
+    one, other = (plan_for(Fit, language_model, 0.3) for _ in range(2))
+    assert json.dumps(one.to_json()) == json.dumps(other.to_json())
+
+
+@pytest.mark.parametrize("budget", [Budget(percent=30.0), Budget(percent=0.0, least=True)], ids=str)
+def test_nothing_is_recomputed_where_that_is_no_move(budget: Budget) -> None:
+    step = Fit(budget=budget, moves=Words(("chunk", "split-loop")))
+    plan, _ = planned(step, language_model, 0.3)
+    assert plan.remat.empty
+    assert [effect.spec.partition("{")[0] for effect in plan.effects][-1] == "chunk"
+    for one in plan.record.considered:
+        assert one.candidate is None or not one.candidate.recomputes
+
+
+@pytest.mark.parametrize("keeps_barriers", [True, False])
+def test_more_chunks_are_tried_only_where_something_can_be_recomputed(
+    keeps_barriers: bool,
+) -> None:
+    """Each count is a plan of `chunk`, which may take seconds."""
+
+    def loss(parameters: dict[str, jax.Array], tokens: jax.Array) -> jax.Array:
+        x = parameters["embedding"][tokens]
+        for w in parameters["layers"]:
+            x = x + jnp.tanh(jnp.tanh(x @ w) @ w.T)
+        logits = x @ parameters["embedding"].T
+        picked = jnp.take_along_axis(logits, tokens[:, None], 1)[:, 0]
+        return (jax.nn.logsumexp(logits, axis=1) - picked).mean()
+
+    module, target = prepared(loss), Target(platform="cuda", keeps_barriers=keeps_barriers)
+    with module.context, ir.Location.unknown():
+        found = FitSearch(Variants(module, target, 0), DEFAULT_MOVES).lowest()
+    chunked = {moves_of(one) for one in found}
+    counts = {moves for moves in chunked if "chunks=" in moves}
+    assert any("chunk" in moves for moves in chunked)
+    assert bool(counts) == keeps_barriers
+
+
+def test_moves_are_spelled_as_words() -> None:
+    [step] = Pipeline.parse("fit{moves=chunk+recompute}").passes
+    assert step == Fit(moves=Words(("recompute", "chunk")))
+    assert str(step) == "fit{moves=recompute+chunk}"
+    assert str(Fit()) == "fit"
+    with pytest.raises(SpecError, match="Did you mean 'chunk'"):
+        Pipeline.parse("fit{moves=recompute+chunks}")
+    with pytest.raises(SpecError, match="some of " + ", ".join(MOVES)):
+        Fit(moves=Words(()))

@@ -1,0 +1,140 @@
+"""The search for a setting finds what trying all would, and one model serves all attempts."""
+
+from __future__ import annotations
+
+import functools
+import io
+from collections.abc import Callable, Iterator
+
+import jax
+import numpy as np
+import pytest
+from jax.extend.mlir import ir
+
+from hloom.passes.framework.feedback import Attempt
+from hloom.passes.framework.options import Budget
+from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import Target
+from hloom.passes.ir.clone import clone_module
+from hloom.passes.planner.candidates import EXPENSIVE_PRICES, STEPS, Candidate
+from hloom.passes.planner.model import Model
+from hloom.passes.planner.record import Estimate, RematRecord
+from hloom.passes.planner.search import Search, cheapest
+from hloom.passes.remat import Remat
+
+
+def deep_loss(w: jax.Array, x: jax.Array) -> jax.Array:
+    for _ in range(24):
+        x = x + jax.numpy.tanh(x @ w) @ w
+    return (x**2).mean()
+
+
+def scanned_loss(w: jax.Array, x: jax.Array) -> jax.Array:
+    def layer(x: jax.Array, _: None) -> tuple[jax.Array, None]:
+        return x + jax.numpy.tanh(x @ w) @ jax.numpy.sin(w), None
+
+    return (jax.lax.scan(layer, x, length=24)[0] ** 2).mean()
+
+
+@functools.cache
+def prepared(loss: Callable[[jax.Array, jax.Array], jax.Array]) -> ir.Module:
+    arguments = (np.ones((64, 64), np.float32), np.ones((512, 64), np.float32))
+    module = clone_module(jax.jit(jax.value_and_grad(loss)).lower(*arguments).compiler_ir())
+    Pipeline.parse("inline,cse,free-constants").run(module, target=Target())
+    return module
+
+
+@pytest.fixture(params=[deep_loss, scanned_loss])
+def model(request: pytest.FixtureRequest) -> Iterator[Model]:
+    module = prepared(request.param)
+    with module.context, ir.Location.unknown():
+        yield Model(module, Target(), 0)
+
+
+@pytest.mark.parametrize("share", [0.4, 0.6, 0.8])
+def test_the_next_step_does_not_fit(model: Model, share: float) -> None:
+    search = Search(model)
+    limit = search.estimate(None).temp_bytes * share
+
+    def fits(estimate: Estimate) -> bool:
+        return estimate.temp_bytes <= limit
+
+    search.within(limit, fits)
+    best = cheapest(filter(fits, search.estimates.values()))
+    assert best is not None
+    assert best.candidate is not None
+    above = [
+        model.estimate(Candidate(best.candidate.window_length, step))
+        for step in range(best.candidate.price + 1, (best.candidate.price_index + 1) * STEPS + 1)
+    ]
+    assert not any(fits(one) and one.seconds < best.seconds for one in above)
+
+
+def residual_loss(w: jax.Array, x: jax.Array) -> jax.Array:
+    for _ in range(3):
+        x = x + jax.nn.relu(x @ w)
+    return (x**2).mean()
+
+
+def test_the_optimum_of_a_small_block_is_tried() -> None:
+    module = prepared(residual_loss)
+    with module.context, ir.Location.unknown():
+        model = Model(module, Target(), 0)
+        lowest = Search(model).lowest()
+        optima = [one for one in lowest if one.candidate is not None and one.candidate.optimum]
+        assert 0 < len(optima) == len(model.optima())
+        least = min(one.temp_bytes for one in optima)
+        assert least < model.estimate(None).temp_bytes
+        search = Search(model)
+        search.within(least, lambda one: one.temp_bytes <= least)
+        assert any(one.temp_bytes == least for one in search.estimates.values())
+
+
+def test_the_floor_is_the_least_of_all(model: Model) -> None:
+    grid = [
+        model.estimate(Candidate(length, price_index * STEPS))
+        for length in model.lengths()
+        for price_index in range(0, EXPENSIVE_PRICES, 4)
+    ]
+    least = min(one.temp_bytes for one in Search(model).lowest())
+    assert least <= min(one.temp_bytes for one in grid)
+
+
+def test_candidates_that_come_to_the_same_are_alike(model: Model) -> None:
+    length = model.lengths()[0]
+    least, next_to_it = Candidate(length, 0), Candidate(length, 1 * STEPS)
+    dearest = Candidate(length, (EXPENSIVE_PRICES + 2) * STEPS)
+    assert model.are_alike(least, next_to_it)
+    assert not model.are_alike(least, dearest)
+    assert model.estimate(next_to_it).candidate == next_to_it
+
+
+@pytest.mark.parametrize("loss", [deep_loss, scanned_loss])
+def test_one_planner_plans_as_one_for_each_attempt_would(
+    loss: Callable[[jax.Array, jax.Array], jax.Array],
+) -> None:
+    origin, target = prepared(loss), Target()
+    before = text(origin)
+    remat = Remat(budget=Budget(percent=40), min_bytes=0)
+    planner = remat.planner(origin, target)
+    attempts: list[Attempt[RematRecord]] = []
+    while len(attempts) < 3:
+        shared, alone = clone_module(origin), clone_module(origin)
+        with origin.context, ir.Location.unknown():
+            plan = planner(shared, attempts)
+            record = plan.record
+            assert record == remat.plan_after(alone, target, attempts).record
+            remat.apply(plan)
+            remat.apply(remat.plan_after(alone, target, attempts))
+        assert shared.operation.verify()
+        assert text(shared) == text(alone)
+        assert record.estimate is not None
+        real_bytes = record.estimate.temp_bytes * 11 // 10
+        attempts.append(Attempt(record, real_bytes, real_bytes))
+    assert text(origin) == before
+
+
+def text(module: ir.Module) -> bytes:
+    written = io.BytesIO()
+    module.operation.write_bytecode(written)
+    return written.getvalue()

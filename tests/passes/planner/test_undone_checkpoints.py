@@ -1,0 +1,222 @@
+"""`fit` on programs with a checkpoint: it is undone where there is memory for that."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.extend.mlir import ir
+from support.programs import normal
+from support.remat_runs import assert_same
+
+import hloom
+from hloom.passes.analysis.flops import operation_flops
+from hloom.passes.analysis.loops.counted import runs_of
+from hloom.passes.fit import Fit
+from hloom.passes.framework.feedback import Attempt
+from hloom.passes.framework.options import Budget, Bytes, Words
+from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import Target
+from hloom.passes.ir import walk
+from hloom.passes.ir.clone import clone_module
+from hloom.passes.ir.types import TensorSizes
+from hloom.passes.planner.frontier import FrontierAnalysis
+from hloom.passes.planner.loop import Bounds, is_worthwhile
+from hloom.passes.planner.moves import FitPlan
+from hloom.passes.planner.planner import FitPlanner
+from hloom.passes.planner.record import RematRecord
+from hloom.passes.planner.variants import Variants
+
+TARGET = Target(platform="cuda")
+LAYERS, ROWS, WIDTH = 5, 64, 128
+
+
+def loss(ws: Any, x: Any, *, wrap: Any, scanned: bool) -> Any:
+    def layer(x: Any, w: Any) -> Any:
+        return x + jnp.tanh(jnp.sin(jnp.tanh(x @ w) @ w) @ w.T)
+
+    layer = wrap(layer)
+    if scanned:
+        x, _ = lax.scan(lambda x, w: (layer(x, w), None), x, ws)
+    else:
+        for number in range(LAYERS):
+            x = layer(x, ws[number])
+    return (x**2).mean()
+
+
+def arguments() -> tuple[Any, Any]:
+    return normal(LAYERS, WIDTH, WIDTH, seed=1) / 20, normal(ROWS, WIDTH)
+
+
+@functools.cache
+def prepared(scanned: bool, wrapped: bool = True) -> ir.Module:
+    wrap = jax.checkpoint if wrapped else (lambda function: function)
+    function = jax.value_and_grad(functools.partial(loss, wrap=wrap, scanned=scanned), (0, 1))
+    module = clone_module(jax.jit(function).lower(*arguments()).compiler_ir())
+    Pipeline.parse("inline,cse,free-constants").run(module, target=TARGET)
+    return module
+
+
+def plan_for(
+    scanned: bool, size_bytes: int, attempts: tuple[Any, ...] = (), **options: Any
+) -> FitPlan:
+    module = prepared(scanned)
+    step = Fit(budget=Budget(size_bytes=Bytes(size_bytes)), min_bytes=Bytes(0), **options)
+    with module.context, ir.Location.unknown():
+        return step.plan_after(module, TARGET, attempts)
+
+
+def products(module: ir.Module) -> float:
+    sizes = TensorSizes()
+    return sum(
+        operation_flops(op, sizes) * runs_of(op.block)
+        for op in walk.operations(module.operation)
+        if op.name == "stablehlo.dot_general"
+    )
+
+
+def rewritten(plan: FitPlan, module: ir.Module) -> ir.Module:
+    changed = clone_module(module)
+    with changed.context, ir.Location.unknown():
+        Fit().apply(dataclasses.replace(plan, module=changed))
+    return changed
+
+
+def taken(scanned: bool, moves: str = "") -> int:
+    """Bytes of a step by the model."""
+    module = prepared(scanned)
+    with module.context, ir.Location.unknown():
+        variants = Variants(module, TARGET, 0)
+        variant = variants.of(moves)
+        assert variant is not None
+        around = variants.base.model.unmodified().around_bytes
+        return variant.model.estimate(None).temp_bytes + around
+
+
+@pytest.mark.parametrize("scanned", [False, True], ids=["unrolled", "scanned"])
+def test_with_much_memory_products_run_once(scanned: bool) -> None:
+    plan = plan_for(scanned, 2 * taken(scanned, "undo-checkpoint"))
+    assert [effect.spec for effect in plan.effects if not effect.prepares] == ["undo-checkpoint"]
+    assert plan.record.seconds < 0
+    prediction = plan.record.prediction
+    assert prediction is not None
+    assert prediction.added_flops < 0
+    assert "saved" in plan.summary()
+    changed = rewritten(plan, prepared(scanned))
+    assert products(changed) == products(prepared(scanned, wrapped=False))
+    assert RematRecord.from_json(plan.to_json()) == plan.record
+
+
+@pytest.mark.parametrize("scanned", [False, True], ids=["unrolled", "scanned"])
+def test_time_falls_with_the_memory_that_there_is(scanned: bool) -> None:
+    low, high = taken(scanned), taken(scanned, "undo-checkpoint")
+    seconds = []
+    for share in (0.02, 0.5, 1.1):
+        budget = int(low + share * (high - low))
+        plan = plan_for(scanned, budget)
+        assert plan.record.prediction is not None
+        assert plan.record.prediction.step_bytes <= budget
+        seconds.append(plan.record.seconds)
+    assert seconds == sorted(seconds, reverse=True)
+    assert seconds[0] <= 0
+    assert seconds[-1] < seconds[0]
+
+
+def test_a_checkpoint_stays_where_the_move_is_not_named() -> None:
+    moves = Words(("recompute", "chunk", "split-loop"))
+    plan = plan_for(True, 2 * taken(True, "undo-checkpoint"), moves=moves)
+    assert plan.empty
+
+
+def with_a_head(ws: Any, x: Any, head: Any, labels: Any) -> Any:
+    """Checkpointed layers, and logits that are larger than all that these keep."""
+
+    def layer(x: Any, w: Any) -> Any:
+        return x + jnp.tanh(jnp.sin(jnp.tanh(x @ w) @ w) @ w.T)
+
+    x, _ = lax.scan(lambda x, w: (jax.checkpoint(layer)(x, w), None), x, ws)
+    logits = x @ head
+    picked = jnp.take_along_axis(logits, labels[:, None], 1)[:, 0]
+    return (jax.nn.logsumexp(logits, axis=1) - picked).mean()
+
+
+@pytest.mark.parametrize("share", [0.9, 0.7, 0.5, 0.3])
+def test_no_plan_is_slower_than_one_that_keeps_the_checkpoints(share: float) -> None:
+    """A head in chunks needs no checkpoint to be undone, however much time that would gain."""
+    given = (*arguments(), normal(WIDTH, 1024), jnp.zeros(ROWS, jnp.int32))
+    module = clone_module(jax.jit(jax.value_and_grad(with_a_head)).lower(*given).compiler_ir())
+    Pipeline.parse("inline,cse,free-constants").run(module, target=TARGET)
+    with module.context, ir.Location.unknown():
+        taken = Variants(module, TARGET, 0).base.model.estimate(None).temp_bytes
+        undoing, keeping = (
+            FitPlanner(module, TARGET, Bounds(Budget(percent=100 * share), 4), moves, 0)
+            for moves in (Fit().moves, ("recompute", "chunk"))
+        )
+        first = Attempt(undoing(module, ()).record, taken, taken)
+        plan, fewer = (planner(module, (first,)).record for planner in (undoing, keeping))
+    assert plan.estimate is not None
+    assert fewer.estimate is not None
+    if fewer.estimate.temp_bytes <= share * taken:
+        assert plan.estimate.temp_bytes <= share * taken
+        assert plan.seconds <= fewer.seconds
+
+
+def test_the_floor_is_no_higher() -> None:
+    module = prepared(True)
+    with module.context, ir.Location.unknown():
+        undoing, without = (
+            FrontierAnalysis(module, TARGET, 0, moves=moves)
+            for moves in (Fit().moves, ("recompute", "chunk", "split-loop"))
+        )
+        assert undoing.floor.temp_bytes <= without.floor.temp_bytes
+        points = undoing.along(8)
+        assert points[0] == undoing.unmodified
+        assert all(point.temp_bytes <= points[0].temp_bytes for point in points)
+
+
+def test_no_more_is_compiled_where_nothing_is_computed_again() -> None:
+    limit = 4 * taken(True, "undo-checkpoint")
+    record = plan_for(True, limit).record
+    attempt = Attempt(record, limit // 4, limit // 8)
+    assert not is_worthwhile([attempt], limit, compiles=4)
+
+
+def test_a_checkpoint_stays_after_two_plans_that_take_too_much() -> None:
+    """XLA may take more than the model says; the program as it is is known to fit."""
+    budget = (taken(False) + 3 * taken(False, "undo-checkpoint")) // 4
+    attempts: tuple[Any, ...] = ()
+    for _ in range(2):
+        plan = plan_for(False, budget, attempts)
+        assert "undo-checkpoint" in [effect.spec for effect in plan.effects]
+        prediction = plan.record.prediction
+        assert prediction is not None
+        more = budget + 64
+        around = prediction.step_bytes - prediction.temp_bytes
+        attempts += (Attempt(plan.record, more, more - around),)
+    assert "undo-checkpoint" not in [e.spec for e in plan_for(False, budget, attempts).effects]
+
+
+def test_programs_without_a_checkpoint_are_planned_as_before() -> None:
+    module = prepared(True, wrapped=False)
+    with module.context, ir.Location.unknown():
+        assert Variants(module, TARGET, 0).of("undo-checkpoint") is None
+
+
+@pytest.mark.parametrize("budget", ["8GiB", "100%"])
+def test_results_are_the_same(budget: str) -> None:
+    function = jax.value_and_grad(functools.partial(loss, wrap=jax.checkpoint, scanned=True))
+    spec = f"fit{{budget={budget}}}"
+    got = jax.jit(function, compiler_options={"hloom": spec})(*arguments())
+    record = hloom.records()[-1]
+    assert record.fell_back is None
+    assert_same(got, jax.jit(function)(*arguments()))
+    if budget == "8GiB":
+        assert record.changed
+        assert record.compiles == 1
+    np.testing.assert_array_equal(got[0], jax.jit(function)(*arguments())[0])

@@ -1,0 +1,234 @@
+"""Straight-line code is planned by live ranges: names tell nothing, and no gradient is needed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.extend.mlir import ir
+from support.programs import PROGRAMS, normal
+from support.random_programs import interpret
+from support.remat_runs import plain
+
+from hloom.passes.analysis.block_graph import BlockGraph
+from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.target import Target
+from hloom.passes.ir import walk
+from hloom.passes.ir.clone import clone_module
+from hloom.passes.planner.candidates import STEPS, Candidate
+from hloom.passes.planner.model import Model
+from hloom.passes.planner.plan import RematPlan
+from hloom.passes.planner.search import Search
+from hloom.passes.recompute.block.borders import Borders
+from hloom.passes.recompute.block.values import ForwardValues
+from hloom.passes.remat import Remat
+
+pytestmark = pytest.mark.once
+
+LAYERS, ROWS, WIDTH = 6, 64, 16
+Weights = list[jax.Array]
+WEIGHTS: Weights = [normal(WIDTH, WIDTH, seed=n) / 8 for n in range(LAYERS)]
+X, Y = normal(ROWS, WIDTH), normal(ROWS, WIDTH, seed=9)
+
+
+def layers(x: jax.Array, ws: Weights) -> jax.Array:
+    for w in ws:
+        x = x + jnp.tanh(jnp.sin(x @ w) * jnp.cos(x))
+    return x
+
+
+def energy(ws: Weights, x: jax.Array) -> jax.Array:
+    return (layers(x, ws) ** 2).mean()
+
+
+def plain_gradient(ws: Weights, x: jax.Array, y: jax.Array) -> Any:
+    return jax.value_and_grad(energy)(ws, x + y)
+
+
+def forces(ws: Weights, x: jax.Array, y: jax.Array) -> Any:
+    return jax.value_and_grad(lambda ws: (jax.grad(energy, 1)(ws, x) * y).sum())(ws)
+
+
+def adapted(ws: Weights, x: jax.Array, y: jax.Array) -> Any:
+    def loss(ws: Weights) -> jax.Array:
+        slopes = jax.grad(energy)(ws, x)
+        return energy([w - 0.1 * slope for w, slope in zip(ws, slopes, strict=True)], y)
+
+    return jax.value_and_grad(loss)(ws)
+
+
+def curvature(ws: Weights, x: jax.Array, y: jax.Array) -> Any:
+    return jax.jvp(lambda x: jax.grad(energy, 1)(ws, x), (x,), (y,))
+
+
+@jax.custom_vjp
+def wrapped(ws: Weights, x: jax.Array) -> jax.Array:
+    return energy(ws, x)
+
+
+wrapped.defvjp(lambda ws, x: (energy(ws, x), (ws, x)), lambda res, g: jax.vjp(energy, *res)[1](g))
+
+
+def custom_gradient(ws: Weights, x: jax.Array, y: jax.Array) -> Any:
+    return jax.value_and_grad(wrapped)(ws, x + y)
+
+
+def checkpointed_whole(ws: Weights, x: jax.Array, y: jax.Array) -> Any:
+    return jax.value_and_grad(jax.checkpoint(energy))(ws, x + y)
+
+
+def two_gradients(ws: Weights, x: jax.Array, y: jax.Array) -> Any:
+    half = LAYERS // 2
+    first = jax.grad(energy)(ws[:half], x)
+    changed = [w - 0.1 * slope for w, slope in zip(ws[:half], first, strict=True)]
+    return first, jax.grad(lambda ws: energy(changed, layers(y, ws)))(ws[half:])
+
+
+def skip_connections(ws: Weights, x: jax.Array, y: jax.Array) -> Any:
+    skipped = []
+    for w in ws:
+        x = jnp.tanh(x @ w)
+        skipped.append(x)
+    for w in ws:
+        x = jnp.tanh(x @ w) * skipped.pop()
+    return (x * y).sum()
+
+
+Step = Callable[[Weights, jax.Array, jax.Array], Any]
+STEPS_: dict[Step, float] = {
+    plain_gradient: 0.5,
+    forces: 0.92,
+    adapted: 0.95,
+    curvature: 0.5,
+    custom_gradient: 0.5,
+    checkpointed_whole: 0.5,
+    two_gradients: 0.7,
+    skip_connections: 0.85,
+}
+"""Programs, and the share of the memory without the pass that each is brought under."""
+
+EACH = pytest.mark.parametrize("step", STEPS_, ids=lambda step: step.__name__)
+
+
+def lowered(step: Step) -> ir.Module:
+    """A copy: JAX keeps the lowered module, for whichever test lowers the step next."""
+    return clone_module(jax.jit(step, keep_unused=True).lower(WEIGHTS, X, Y).compiler_ir())
+
+
+def prepared(module: ir.Module) -> ir.Module:
+    changed = clone_module(module)
+    Pipeline.parse("inline,cse,free-constants").run(changed, target=Target())
+    return changed
+
+
+@EACH
+def test_less_memory_is_found_whatever_the_program_differentiates(step: Step) -> None:
+    module = prepared(lowered(step))
+    with module.context, ir.Location.unknown():
+        search = Search(Model(module, Target(), 0))
+        least = min(one.temp_bytes for one in search.lowest())
+        assert least <= STEPS_[step] * search.estimate(None).temp_bytes
+
+
+@EACH
+def test_every_kind_of_candidate_leaves_the_results(step: Step) -> None:
+    module = prepared(lowered(step))
+    arguments = (*WEIGHTS, X, Y)
+    wanted = interpret(module, arguments)
+    written: set[str] = set()
+    with module.context, ir.Location.unknown():
+        model = Model(module, Target(), 0)
+        *_, length = model.lengths()
+        candidates = [
+            Candidate(length, price * STEPS, prefix, segmented=segmented, nested=nested)
+            for segmented in (False, True)
+            for nested in (False, True)
+            for price, prefix in ((0, 0), (14, 1))
+        ]
+        for candidate in candidates:
+            changed = clone_module(module)
+            Remat().apply(RematPlan(*model.on(changed, model.plan(candidate))))
+            assert changed.operation.verify()
+            text = str(changed)
+            if text in written:
+                continue
+            written.add(text)
+            for got, each in zip(interpret(changed, arguments), wanted, strict=True):
+                np.testing.assert_array_equal(got, each)
+    assert len(written) > 2
+
+
+def unnamed(module: ir.Module) -> ir.Module:
+    with module.context:
+        return ir.Module.parse(module.operation.get_asm(enable_debug_info=False))
+
+
+def text_of(module: ir.Module) -> str:
+    return module.operation.get_asm(enable_debug_info=False)
+
+
+@pytest.mark.parametrize("spec", ["remat{min_bytes=0}", "remat{budget=60% min_bytes=0}"])
+@pytest.mark.parametrize(
+    "name", ["unrolled_mlp", "hessian_vector_product", "residual_stream_that_scales_its_branches"]
+)
+def test_programs_without_locations_are_planned_as_with_them(name: str, spec: str) -> None:
+    texts = []
+    for module in (
+        clone_module(plain(PROGRAMS[name]).lowered.compiler_ir()),
+        unnamed(plain(PROGRAMS[name]).lowered.compiler_ir()),
+    ):
+        Pipeline.parse(spec).run(module, target=Target())
+        texts.append(text_of(module))
+    assert texts[0] == texts[1]
+
+
+@EACH
+def test_the_steps_without_locations_are_planned_as_with_them(step: Step) -> None:
+    texts = []
+    for module in (lowered(step), unnamed(lowered(step))):
+        Pipeline.parse("remat{budget=1B min_bytes=0}").run(module, target=Target())
+        texts.append(text_of(module))
+    assert texts[0] == texts[1]
+    assert "optimization_barrier" in texts[0]
+
+
+def test_of_a_gradient_step_the_border_is_where_the_backward_pass_begins() -> None:
+    module = prepared(lowered(plain_gradient))
+    with module.context, ir.Location.unknown():
+        block = walk.entry_function(module).regions[0].blocks[0]
+        forward = ForwardValues(BlockGraph.of(block), 0)
+        transposed = [bool(re.search(r"transpose\(", str(op.location))) for op in forward.graph.ops]
+    first = transposed.index(True)
+    assert first - 3 <= forward.borders.highest <= first + 1
+
+
+def test_each_peak_has_a_border() -> None:
+    module = prepared(lowered(two_gradients))
+    with module.context, ir.Location.unknown():
+        block = walk.entry_function(module).regions[0].blocks[0]
+        graph = BlockGraph.of(block)
+        borders = ForwardValues(graph, 0).borders
+        assert len(borders.positions) > 1
+        assert borders.highest in borders.positions
+        assert Borders.of(graph, [0] * len(graph.values)) == Borders((), len(graph.ops))
+
+
+def test_a_returned_number_may_be_made_right_before_a_border() -> None:
+    """What is before the border then ends with that number, and is not divided again for it."""
+
+    def function(x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
+        held, summed = y @ y, x @ x
+        return summed.sum(), jnp.sin(held) @ y
+
+    square = normal(64, 64)
+    module = clone_module(jax.jit(function).lower(square, square).compiler_ir())
+    block = walk.entry_function(module).regions[0].blocks[0]
+    with module.context:
+        borders = ForwardValues(BlockGraph.of(block), 0).borders
+    assert borders.highest in borders.positions
+    assert len(set(borders.positions)) == len(borders.positions)

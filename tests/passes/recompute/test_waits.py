@@ -1,0 +1,120 @@
+"""A loop waits for small results of large values that nothing reads from the loop on."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+from jax.extend.mlir import ir
+from support.random_programs import interpret
+from support.toy_passes import all_operations
+
+from hloom._jax.modules import make_context
+from hloom.passes.recompute.scan.waits import wait_before
+
+PROGRAM = """
+func.func public @main(%x: tensor<1024x1024xf32>, %w: tensor<1024xf32>, %start: tensor<1024xf32>)
+    -> ({results}) {{
+  %zero = stablehlo.constant dense<0> : tensor<i32>
+  %one = stablehlo.constant dense<1> : tensor<i32>
+  %three = stablehlo.constant dense<3> : tensor<i32>
+  %f = stablehlo.constant dense<0.0> : tensor<f32>
+  %large = stablehlo.tanh %x : tensor<1024x1024xf32>
+  %sums = stablehlo.reduce(%large init: %f) applies stablehlo.add across dimensions = [1]
+    : (tensor<1024x1024xf32>, tensor<f32>) -> tensor<1024xf32>
+  %from = stablehlo.multiply {start}, {start} : tensor<1024xf32>
+  %least = stablehlo.minimum %sums, %w : tensor<1024xf32>
+  %mean = stablehlo.negate %least : tensor<1024xf32>
+  %0:2 = stablehlo.while(%i = %zero, %c = {carry}) : tensor<i32>, tensor<1024xf32>
+  cond {{
+    %1 = stablehlo.compare LT, %i, %three : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %1 : tensor<i1>
+  }} do {{
+    %1 = stablehlo.add %i, %one : tensor<i32>
+    %2 = stablehlo.sine %c : tensor<1024xf32>
+    stablehlo.return %1, %2 : tensor<i32>, tensor<1024xf32>
+  }}
+  %end = stablehlo.cosine {behind}
+  return {returned} : {results}
+}}
+"""
+NUMBERS = "tensor<1024xf32>"
+LARGE = "tensor<1024x1024xf32>"
+PARTS = {
+    "start": "%start",
+    "carry": "%from",
+    "behind": f"%mean : {NUMBERS}",
+    "returned": "%0#1, %end",
+    "results": f"{NUMBERS}, {NUMBERS}",
+}
+"""The negated sums are read behind the loop only, and the large value before it only."""
+
+UNCHANGED = {
+    "the large value is read behind the loop": {
+        "behind": f"%large : {LARGE}",
+        "results": f"{NUMBERS}, {LARGE}",
+    },
+    "it is an argument": {"behind": f"%w : {NUMBERS}", "returned": "%0#1, %w"},
+    "the loop needs the result": {"start": "%mean_", "behind": f"%0#1 : {NUMBERS}"},
+    "nothing is computed for the loop": {"carry": "%start"},
+}
+
+
+def parsed(**parts: str) -> ir.Module:
+    text = PROGRAM.format(**(PARTS | parts))
+    if "%mean_" in text:  # what the loop starts from is computed from the sums
+        text = text.replace("%mean_", "%sums").replace("%least = ", "%unread = ")
+        text = text.replace("%mean = stablehlo.negate %least", "%mean = stablehlo.negate %w")
+    return ir.Module.parse(text)
+
+
+def waiting(module: ir.Module) -> list[ir.Operation]:
+    """Has the loops wait, and gives the barriers."""
+    loops = [op for op in all_operations(module.operation) if op.name == "stablehlo.while"]
+    wait_before(loops)
+    assert module.operation.verify()
+    return [
+        op for op in all_operations(module.operation) if op.name == "stablehlo.optimization_barrier"
+    ]
+
+
+def test_a_loop_waits_for_what_is_read_behind_it_only() -> None:
+    with make_context(), ir.Location.unknown():
+        module = parsed()
+        (barrier,) = waiting(module)
+        loop = next(op for op in all_operations(module.operation) if op.name == "stablehlo.while")
+        assert [value.owner.name for value in barrier.operands] == [
+            "stablehlo.negate",
+            "stablehlo.multiply",
+        ]
+        assert loop.operands[1] == barrier.results[1]
+        assert [use.owner.name for use in barrier.results[0].uses] == ["stablehlo.cosine"]
+
+
+def test_the_results_are_the_same() -> None:
+    keys = jax.random.split(jax.random.key(0), 3)
+    arguments = tuple(
+        jax.random.normal(key, shape)
+        for key, shape in zip(keys, [(1024, 1024), (1024,), (1024,)], strict=True)
+    )
+    with make_context(), ir.Location.unknown():
+        module = parsed()
+        before = interpret(module, arguments)
+        assert waiting(module)
+        after = interpret(module, arguments)
+    for one, other in zip(before, after, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("why", UNCHANGED)
+def test_no_barrier_where(why: str) -> None:
+    with make_context(), ir.Location.unknown():
+        module = parsed(**UNCHANGED[why])
+        assert not waiting(module)
+
+
+def test_no_barrier_for_what_is_as_large() -> None:
+    with make_context(), ir.Location.unknown():
+        text = PROGRAM.format(**PARTS)
+        small = text.replace("1024x1024x", "1024x1x")
+        assert not waiting(ir.Module.parse(small))
