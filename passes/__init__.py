@@ -26,22 +26,36 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .framework.base import Decision as Decision
     from .framework.base import DivisiblePlan as DivisiblePlan
+    from .framework.base import ListPlan as ListPlan
     from .framework.base import Pass as Pass
     from .framework.base import Plan as Plan
+    from .framework.base import PlanBase as PlanBase
     from .framework.options import Budget as Budget
     from .framework.options import Bytes as Bytes
     from .framework.options import Duration as Duration
     from .framework.options import option as option
+    from .framework.tables import Described as Described
+    from .framework.tables import Fact as Fact
+    from .framework.tables import Kind as Kind
+    from .framework.tables import Left as Left
+    from .framework.tables import Table as Table
     from .framework.target import Target as Target
 
 _PUBLIC = {
     "Budget": "framework.options",
     "Bytes": "framework.options",
     "Decision": "framework.base",
+    "Described": "framework.tables",
     "DivisiblePlan": "framework.base",
     "Duration": "framework.options",
+    "Fact": "framework.tables",
+    "Kind": "framework.tables",
+    "Left": "framework.tables",
+    "ListPlan": "framework.base",
     "Pass": "framework.base",
     "Plan": "framework.base",
+    "PlanBase": "framework.base",
+    "Table": "framework.tables",
     "Target": "framework.target",
     "option": "framework.options",
 }

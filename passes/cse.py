@@ -33,7 +33,8 @@ from jax.extend.mlir import ir
 from .analysis.equal_ops import operation_key
 from .analysis.purity import is_cheap
 from .analysis.sharding_constraints import CONSTRAINT
-from .framework.base import Pass
+from .framework.base import Pass, PlanBase
+from .framework.tables import Fact
 from .framework.target import Target
 from .framework.text import pluralize
 from .ir import walk
@@ -41,7 +42,7 @@ from .ir.erase import erase
 
 
 @dataclass(frozen=True)
-class CsePlan:
+class CsePlan(PlanBase):
     """Pairs of a duplicate operation and the earlier one that replaces it."""
 
     merged: tuple[tuple[ir.Operation, ir.Operation], ...]
@@ -53,8 +54,8 @@ class CsePlan:
     def summary(self) -> str:
         return f"{pluralize(len(self.merged), 'duplicate operation')} merged"
 
-    def to_json(self) -> dict[str, object]:
-        return {"merged_operations": len(self.merged)}
+    def facts(self) -> tuple[Fact, ...]:
+        return (Fact("duplicate operations merged", len(self.merged)),)
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,8 @@ from typing import ClassVar
 from jax.extend.mlir import ir
 
 from .analysis.shardings.implied import constraints_of, implied_constraints
-from .framework.base import Pass
+from .framework.base import Pass, PlanBase
+from .framework.tables import Fact
 from .framework.target import Target
 from .framework.text import pluralize
 from .inline import Inline
@@ -39,7 +40,7 @@ from .ir.erase import erase
 
 
 @dataclass(frozen=True)
-class DropConstraintsPlan:
+class DropConstraintsPlan(PlanBase):
     """The constraints to drop, of how many there are."""
 
     dropped: tuple[ir.Operation, ...]
@@ -53,8 +54,9 @@ class DropConstraintsPlan:
         of = pluralize(self.count, "sharding constraint")
         return f"{len(self.dropped)} of {of} dropped: propagation says the same"
 
-    def to_json(self) -> dict[str, object]:
-        return {"sharding_constraints": self.count, "dropped": len(self.dropped)}
+    def facts(self) -> tuple[Fact, ...]:
+        dropped = Fact("sharding constraints dropped", len(self.dropped))
+        return (dropped, Fact("sharding constraints", self.count))
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,8 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
 from .drop_constraints import DropConstraints
-from .framework.base import Pass
+from .framework.base import Pass, PlanBase
+from .framework.tables import Fact
 from .framework.target import Target
 from .framework.text import pluralize
 from .ir import walk
@@ -60,7 +61,7 @@ class _Transposed:
 
 
 @dataclass(frozen=True)
-class FoldTransposesPlan:
+class FoldTransposesPlan(PlanBase):
     """What is read, written and made of something else.
 
     Attributes:
@@ -84,12 +85,12 @@ class FoldTransposesPlan:
         merged = pluralize(len(self.merged), "transpose")
         return f"{operands} and {results} of products not transposed, {merged} merged"
 
-    def to_json(self) -> dict[str, object]:
-        return {
-            "operands": len(self.operands),
-            "results": len(self.results),
-            "merged_transposes": len(self.merged),
-        }
+    def facts(self) -> tuple[Fact, ...]:
+        return (
+            Fact("operands not transposed", len(self.operands)),
+            Fact("results not transposed", len(self.results)),
+            Fact("transposes merged", len(self.merged)),
+        )
 
 
 @dataclass(frozen=True)

@@ -49,8 +49,9 @@ from .analysis.constants import (
 from .analysis.loops.counted import has_attributes_by_carry
 from .cse import Cse
 from .drop_constraints import DropConstraints
-from .framework.base import Pass
+from .framework.base import Pass, PlanBase
 from .framework.options import Bytes, option
+from .framework.tables import Described, Kind, Table
 from .framework.target import Target
 from .framework.text import pluralize
 from .ir import walk
@@ -73,7 +74,7 @@ class FreedCarry:
 
 
 @dataclass(frozen=True)
-class FreeConstantsPlan:
+class FreeConstantsPlan(PlanBase):
     """Loops with their constant carries, outer loops first; barriers with the numbers of their
     constant operands."""
 
@@ -99,17 +100,22 @@ class FreeConstantsPlan:
         where = " and ".join(pluralize(count, place) for count, place in places if count)
         return f"{pluralize(sum(map(len, freed)), 'constant')} taken out of {where}"
 
-    def to_json(self) -> dict[str, object]:
-        return {
-            "barriers": [
-                {"operands": len(op.operands), "freed": list(numbers)}
-                for op, numbers in self.barriers
-            ],
-            "loops": [
-                {"carries": len(op.operands), "freed": {f.number: f.size_bytes for f in freed}}
-                for op, freed in self.loops
-            ],
-        }
+    def tables(self) -> tuple[Table, ...]:
+        columns = {"takes": Kind.BYTES, "constant": Kind.VALUE, "out of": Kind.TEXT}
+        carried = [
+            (freed.size_bytes, op.operands[freed.number], f"carry {freed.number} of a loop")
+            for op, carries in self.loops
+            for freed in carries
+        ]
+        behind = [
+            (tensor_bytes(op.operands[number].type), op.operands[number], "a barrier")
+            for op, numbers in self.barriers
+            for number in numbers
+        ]
+        rows = tuple(
+            (size, Described.of(value, size), where) for size, value, where in carried + behind
+        )
+        return (Table("Constants taken out", columns, rows),)
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,8 @@ from typing import ClassVar
 
 from jax.extend.mlir import ir
 
-from .framework.base import Pass
+from .framework.base import Pass, PlanBase
+from .framework.tables import Fact, Kind
 from .framework.target import Target
 from .framework.text import pluralize
 from .ir import walk
@@ -52,7 +53,7 @@ _ATTRIBUTES_OF_A_PLAIN_CALL = frozenset({"callee"})
 
 
 @dataclass(frozen=True)
-class InlinePlan:
+class InlinePlan(PlanBase):
     """The calls to inline, callees before callers, and the functions that are unused afterwards."""
 
     calls: tuple[tuple[ir.Operation, ir.Operation], ...]
@@ -66,12 +67,10 @@ class InlinePlan:
         calls = pluralize(len(self.calls), "call")
         return f"{calls} inlined, {pluralize(len(self.dropped), 'function')} dropped"
 
-    def to_json(self) -> dict[str, object]:
-        callees = Counter(_symbol(callee) for _, callee in self.calls)
-        return {
-            "inlined_calls": dict(sorted(callees.items())),
-            "dropped_functions": [_symbol(function) for function in self.dropped],
-        }
+    def facts(self) -> tuple[Fact, ...]:
+        functions = ", ".join(_symbol(function) for function in self.dropped)
+        dropped = [Fact("functions dropped", functions, Kind.CODE)] if functions else []
+        return (Fact("calls inlined", len(self.calls)), *dropped)
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ Source: `AllocateBuffer`, the custom call that XLA's own host offloading writes.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -51,7 +51,7 @@ from .analysis.constants import ConstantValues
 from .analysis.loops.counted import counted_loop
 from .cse import Cse
 from .drop_constraints import DropConstraints
-from .framework.base import OTHERS, Decision, Pass
+from .framework.base import OTHERS, ListPlan, Pass
 from .framework.feedback import (
     Attempt,
     Complaint,
@@ -60,13 +60,13 @@ from .framework.feedback import (
     whole_number,
 )
 from .framework.options import Bytes, option
+from .framework.tables import Described, Fact, Kind, Table
 from .framework.target import Target
 from .framework.text import pluralize, size
 from .free_constants import FreeConstants
 from .ir import mesh, walk
 from .ir.custom_calls import is_stored_on_host
 from .ir.erase import erase
-from .ir.locations import operation_name, source_of
 from .ir.marks import MarkBuilder
 from .ir.types import tensor_bytes
 
@@ -93,15 +93,13 @@ class OverwrittenStack:
     size_bytes: int
     fill: tuple[ir.Operation, ...]
 
-    def to_json(self) -> dict[str, object]:
-        location = self.update.location
-        return {
-            "id": self.id,
-            "name": operation_name(location),
-            **source_of(location).to_json(),
-            "type": str(self.update.results[0].type),
-            "bytes": self.size_bytes,
-        }
+    @property
+    def value(self) -> Described:
+        return Described.of(self.update, self.size_bytes)
+
+    @property
+    def description(self) -> str:
+        return self.value.called("a scan")
 
 
 @dataclass(frozen=True)
@@ -132,23 +130,18 @@ class StacksRecord(PlanRecord):
 
 
 @dataclass(frozen=True)
-class StacksPlan:
-    """The stacks of a module that start uninitialised, and those that could and start filled."""
+class StacksPlan(ListPlan[OverwrittenStack]):
+    """The stacks that start uninitialised, and those of the module that could and start filled."""
 
-    module: ir.Module
-    unfilled: tuple[OverwrittenStack, ...]
     filled: tuple[OverwrittenStack, ...] = ()
+    module: ir.Module = field(kw_only=True)
 
     @property
     def record(self) -> StacksRecord:
         return StacksRecord(
-            unfilled_bytes=sum(stack.size_bytes for stack in self.unfilled),
+            unfilled_bytes=sum(stack.size_bytes for stack in self.decided),
             filled_bytes=sum(stack.size_bytes for stack in self.filled),
         )
-
-    @property
-    def empty(self) -> bool:
-        return not self.unfilled
 
     def summary(self) -> str:
         record = self.record
@@ -160,20 +153,26 @@ class StacksPlan:
     def effect(self) -> str:
         if self.empty:
             return ""
-        what = pluralize(len(self.unfilled), "stack")
+        what = pluralize(len(self.decided), "stack")
         return f"{what} not filled, {size(self.record.unfilled_bytes)}"
 
-    def to_json(self) -> dict[str, object]:
-        return {
-            "unfilled": [stack.to_json() for stack in self.unfilled],
-            "filled": [stack.to_json() for stack in self.filled],
-        } | self.record.to_json()
+    def facts(self) -> tuple[Fact, ...]:
+        unfilled, filled = self.record.unfilled_bytes, self.record.filled_bytes
+        return (Fact("not filled", unfilled, Kind.BYTES), Fact("filled", filled, Kind.BYTES))
 
-    def decisions(self) -> tuple[Decision, ...]:
-        return tuple(Decision(stack.id, _description(stack)) for stack in self.unfilled)
+    def tables(self) -> tuple[Table, ...]:
+        columns = {"stack takes": Kind.BYTES, "written by": Kind.VALUE}
+        both = (
+            ("Stacks that start uninitialised", self.decided),
+            ("Filled as before", self.filled),
+        )
+        return tuple(
+            Table(title, columns, tuple((stack.size_bytes, stack.value) for stack in stacks))
+            for title, stacks in both
+        )
 
     def restricted_to(self, ids: Collection[str]) -> StacksPlan:
-        return _plan_of(self.module, (*self.unfilled, *self.filled), ids)
+        return _plan_of(self.module, (*self.decided, *self.filled), ids)
 
 
 @dataclass(frozen=True)
@@ -219,9 +218,9 @@ class UninitializedStacks(MeasuredPass[StacksRecord]):
         stacks = overwritten_stacks(module, self.min_bytes)
         match len(attempts):
             case 0:
-                return StacksPlan(module, stacks)
+                return StacksPlan(stacks, module=module)
             case 1:
-                return StacksPlan(module, (), stacks)
+                return StacksPlan((), filled=stacks, module=module)
             case _:
                 return _plan_of(module, stacks, _largest(stacks))
 
@@ -251,12 +250,12 @@ class UninitializedStacks(MeasuredPass[StacksRecord]):
 
     def apply(self, plan: StacksPlan) -> None:
         builder = MarkBuilder(plan.module)
-        for stack in plan.unfilled:
+        for stack in plan.decided:
             with ir.InsertionPoint(stack.loop), stack.loop.location:
                 type_ = stack.loop.operands[stack.number].type
                 stack.loop.operands[stack.number] = builder.uninitialized(type_)
         # Every one after what it reads, once: stacks may share the zero that they are filled with.
-        fills = {walk.key(op): op for stack in plan.unfilled for op in stack.fill}
+        fills = {walk.key(op): op for stack in plan.decided for op in stack.fill}
         for op in reversed(fills.values()):
             if not any(True for result in op.results for _ in result.uses):
                 erase(op)
@@ -311,14 +310,7 @@ def _plan_of(
 ) -> StacksPlan:
     """The plan that leaves those unfilled that are named."""
     return StacksPlan(
-        module,
         tuple(stack for stack in stacks if stack.id in unfilled),
-        tuple(stack for stack in stacks if stack.id not in unfilled),
+        filled=tuple(stack for stack in stacks if stack.id not in unfilled),
+        module=module,
     )
-
-
-def _description(stack: OverwrittenStack) -> str:
-    location = stack.update.location
-    name, line = operation_name(location), str(source_of(location))
-    where = f" ({line})" if line else ""
-    return f"{size(stack.size_bytes)} of {name or 'a scan'}{where}"

@@ -37,8 +37,9 @@ from jax.extend.mlir import ir
 
 from .analysis.loops.counted import CountedLoop, counted_loop
 from .drop_constraints import DropConstraints
-from .framework.base import Pass
+from .framework.base import Pass, PlanBase
 from .framework.options import option
+from .framework.tables import Described, Kind, Table
 from .framework.target import Target
 from .ir import walk
 from .ir.clone import remap_operands
@@ -74,7 +75,7 @@ def _own(op: ir.Operation) -> _Size:
 
 
 @dataclass(frozen=True)
-class UnrollPlan:
+class UnrollPlan(PlanBase):
     """The loops to unroll, inner loops before outer ones."""
 
     loops: tuple[CountedLoop, ...]
@@ -87,8 +88,10 @@ class UnrollPlan:
         iterations = sum(loop.trip_count for loop in self.loops)
         return f"{len(self.loops)} loops written out, {iterations} iterations"
 
-    def to_json(self) -> dict[str, object]:
-        return {"loops": len(self.loops), "trips": [loop.trip_count for loop in self.loops]}
+    def tables(self) -> tuple[Table, ...]:
+        rows = tuple((loop.trip_count, Described.of(loop.op, 0)) for loop in self.loops)
+        columns = {"iterations": Kind.COUNT, "loop": Kind.VALUE}
+        return (Table("Loops written out", columns, rows),)
 
 
 @dataclass(frozen=True)

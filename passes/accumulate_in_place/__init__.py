@@ -42,14 +42,15 @@ and Triton fusions take ``add(dot, accumulator)`` of one type only.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from jax.extend.mlir import ir
 
 from ..drop_constraints import DropConstraints
-from ..framework.base import Decision, Pass
+from ..framework.base import ListPlan, Pass
+from ..framework.tables import Described, Fact, Kind, Table
 from ..framework.target import Target
 from ..framework.text import pluralize
 from ..ir import walk
@@ -79,40 +80,27 @@ class WidenedProduct:
 
 
 @dataclass(frozen=True)
-class AccumulateInPlacePlan:
+class AccumulateInPlacePlan(ListPlan[WidenedProduct]):
     """The products that are made in a wider type, in the order of the program.
 
-    Attributes:
-      products: these.
-      sent: products that stay, because devices exchange their sums.
+    ``sent`` counts products that stay, because devices exchange their sums.
     """
 
-    products: tuple[WidenedProduct, ...]
     sent: int = 0
 
-    @property
-    def empty(self) -> bool:
-        return not self.products
-
     def effect(self) -> str:
-        return f"{pluralize(len(self.products), 'product')} added in place"
+        return f"{pluralize(len(self.decided), 'product')} added in place"
 
     def summary(self) -> str:
         text = self.effect()
         return f"{text}, {self.sent} left, whose sums devices exchange" if self.sent else text
 
-    def to_json(self) -> dict[str, object]:
-        return {
-            "products": [{"id": one.id, "product": one.description} for one in self.products],
-            "sent": self.sent,
-        }
+    def facts(self) -> tuple[Fact, ...]:
+        return (Fact("products added in place", len(self.decided)), Fact("left", self.sent))
 
-    def decisions(self) -> tuple[Decision, ...]:
-        return tuple(Decision(one.id, one.description) for one in self.products)
-
-    def restricted_to(self, ids: Collection[str]) -> AccumulateInPlacePlan:
-        kept = tuple(one for one in self.products if one.id in ids)
-        return AccumulateInPlacePlan(kept, self.sent)
+    def decided_tables(self) -> tuple[Table, ...]:
+        rows = tuple((Described.of(one.term.product), str(one.term.wider)) for one in self.decided)
+        return (Table("Products added in place", {"product": Kind.VALUE, "in": Kind.CODE}, rows),)
 
 
 @dataclass(frozen=True)
@@ -140,8 +128,8 @@ class AccumulateInPlace(Pass):
                     sent += 1
                 else:
                     found.append(WidenedProduct(f"product-{len(found)}", term))
-        return AccumulateInPlacePlan(tuple(found), sent)
+        return AccumulateInPlacePlan(tuple(found), sent=sent)
 
     def apply(self, plan: AccumulateInPlacePlan) -> None:
-        for one in plan.products:
+        for one in plan.decided:
             one.term.widen()

@@ -6,12 +6,13 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, runtime_checkable
 
 from jax.extend.mlir import ir
 
 from .errors import SpecError
 from .options import options_of
+from .tables import Fact, Kind, Left, Table, left_table
 from .target import Target, called
 
 
@@ -73,6 +74,89 @@ class DivisiblePlan(Plan, Protocol):
 
     def restricted_to(self, ids: Collection[str]) -> Plan:
         """The plan with these decisions alone, for the same module, which nobody has edited yet."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanBase(ABC):
+    """A plan that states facts and tables; what readers want of a plan follows from these."""
+
+    @property
+    @abstractmethod
+    def empty(self) -> bool:
+        """Nothing to do: `apply` would leave every byte of the module as it is."""
+
+    def facts(self) -> tuple[Fact, ...]:
+        """The figures of the plan, the most telling first."""
+        return ()
+
+    def tables(self) -> tuple[Table, ...]:
+        """What was decided, then what was left, each with the reason where there is one."""
+        return ()
+
+    def summary(self) -> str:
+        """One line for people: the facts, unless the plan has words of its own."""
+        return ", ".join(map(str, self.facts()))
+
+    def effect(self) -> str:
+        """What it does to the program in few words: the summary, where that is short."""
+        return self.summary()
+
+    def to_json(self) -> dict[str, object]:
+        """Facts and tables, and the record of a measured pass."""
+        found: dict[str, object] = {
+            "facts": [fact.to_json() for fact in self.facts()],
+            "tables": [table.to_json() for table in self.tables() if table.rows or table.text],
+        }
+        record = getattr(self, "record", None)
+        return found if record is None else found | record.to_json()
+
+
+class Decided(Protocol):
+    """One of the things that a plan of many decides."""
+
+    @property
+    def id(self) -> str:
+        """Tells it from the plan's others; of equal plans the same in every process."""
+
+    @property
+    def description(self) -> str:
+        """One line for people, with names and source lines."""
+
+
+_Decided = TypeVar("_Decided", bound=Decided)
+
+
+@dataclasses.dataclass(frozen=True)
+class ListPlan(PlanBase, Generic[_Decided]):
+    """A plan of independent decisions, any of which can be left out.
+
+    Attributes:
+      decided: what is done, in the order of the module.
+      left: what was looked at and stays as it is.
+    """
+
+    decided: tuple[_Decided, ...]
+    left: tuple[Left, ...] = ()
+
+    @property
+    def empty(self) -> bool:
+        return not self.decided
+
+    def tables(self) -> tuple[Table, ...]:
+        return (*self.decided_tables(), left_table(self.left))
+
+    def decided_tables(self) -> tuple[Table, ...]:
+        """What is done; a line for each decision, unless the plan has more to show."""
+        rows = tuple((each.description,) for each in self.decided)
+        return (Table("Decided", {"what": Kind.TEXT}, rows),)
+
+    def decisions(self) -> tuple[Decision, ...]:
+        return tuple(Decision(each.id, each.description) for each in self.decided)
+
+    def restricted_to(self, ids: Collection[str]) -> Self:
+        """The plan with these decisions alone."""
+        kept = tuple(each for each in self.decided if each.id in ids)
+        return dataclasses.replace(self, decided=kept)
 
 
 OTHERS = "*"

@@ -1,4 +1,4 @@
-"""Wording of messages: counts, sizes and types."""
+"""Wording of messages: counts, sizes, times and types."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 _TENSOR = re.compile(r"tensor<(?:([0-9?x]+)x)?([a-z]\w*)>")
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB")
+_FLOPS = ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP")
 
 
 def pluralize(number: int, thing: str) -> str:
@@ -40,3 +41,29 @@ def short_type(text: str) -> str:
         return text
     dimensions = (match[1] or "").replace("x", ",")
     return f"{match[2]}[{dimensions}]"
+
+
+def seconds(time_s: float) -> str:
+    """A time with three digits or so, e.g. "43 ms", "1.32 s", "4 min 10 s", "-43 ms"."""
+    if time_s < 0:
+        return f"-{seconds(-time_s)}"
+    if time_s >= 99.5:
+        return f"{round(time_s) // 60} min {round(time_s) % 60} s"
+    if time_s >= 1:
+        return f"{three_digits(time_s)} s"
+    if time_s >= 1e-3:
+        return f"{three_digits(time_s * 1e3)} ms"
+    return f"{time_s * 1e6:.0f} µs"
+
+
+def flops(count: float) -> str:
+    """A number of floating-point operations, e.g. "8.12 GFLOP"."""
+    return scaled(count, 1000, _FLOPS)
+
+
+def percent(share: float) -> str:
+    """A share of 1, e.g. "91 %"; only all of it is "100 %", and only nothing "0 %"."""
+    shown = round(share * 100)
+    if shown in (0, 100) and share not in (0, 1):
+        return "< 1 %" if share < 0.5 else "> 99 %"
+    return f"{shown} %"

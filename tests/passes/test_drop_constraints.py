@@ -20,6 +20,7 @@ from hloom.passes.analysis.sharding_constraints import CONSTRAINT
 from hloom.passes.analysis.shardings.implied import constraints_of
 from hloom.passes.framework.errors import SpecError
 from hloom.passes.framework.pipeline import Pipeline, PipelineResult
+from hloom.passes.framework.tables import facts_of
 from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
@@ -59,7 +60,7 @@ def test_the_constraints_of_explicit_axes_are_dropped() -> None:
     module, result = dropped(lowered)
     assert count > 20
     assert not constraints_of(module)
-    of = result.runs[-1].plan["sharding_constraints"]
+    of = facts_of(result.runs[-1].plan)["sharding constraints"]
     assert result.runs[-1].summary == (
         f"{of} of {of} sharding constraints dropped: propagation says the same"
     )

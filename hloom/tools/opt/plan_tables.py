@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from rich.console import Group, RenderableType
-from rich.text import Text
 
 from hloom.dumps.read.module import PlanFile, plans_by_pass
 from hloom.passes.framework.base import Pass, Plan
 from hloom.tools.report import chunks, plan_views
 from hloom.tools.report.moves import ALONE, moves_of
+from hloom.tools.report.plans import plan_view
 from hloom.tools.report.sources import Json, Sources
-from hloom.tools.report.text import barriers, in_chunks, moves, recomputation
+from hloom.tools.report.text import barriers, in_chunks, moves, plan_text, recomputation
 
 
 def plan_tables(step: Pass, plan: Plan) -> RenderableType:
     """What a pass decided, in a line, and its tables where it has some."""
-    parts: list[RenderableType] = [
-        Text.assemble((str(step), "dim" if plan.empty else "bold"), f": {plan.summary()}")
-    ]
+    view = plan_view(plan.to_json(), str(step), plan.summary(), Sources({}), empty=plan.empty)
+    parts: list[RenderableType] = list(plan_text(view))
     if not plan.empty:
         # As a dump has them: of `fit` with the plans of the passes that it chose.
         plans = plans_by_pass([PlanFile(step.name, 0, dict(plan.to_json()))])

@@ -27,6 +27,8 @@ from hloom.tools.report.memory import (
 )
 from hloom.tools.report.moves import MovesView
 from hloom.tools.report.plan_views import BarriersView, Graphs, Recomputation
+from hloom.tools.report.plans import PlanView
+from hloom.tools.report.plans import plan_views as tables_of
 from hloom.tools.report.sources import Sources, entries
 from hloom.tools.report.tips.alive import tips_of_xla
 
@@ -62,6 +64,7 @@ class ModuleReport:
     in_full: bool
     notices: tuple[Notice, ...]
     memory: MemoryView
+    plans: tuple[PlanView, ...]
     moves: MovesView | None
     recomputation: Recomputation | None
     chunks: ChunksView | None
@@ -123,6 +126,8 @@ def _module(group: Sequence[ModuleDump], number: int, *, in_full: bool) -> Modul
     done = partial(moves.moves_of, sources=sources)
     moved = {name: plan for name in ("fit", *moves.ALONE) if (plan := dump.plan(name)) is not None}
     in_chunks = {name: plan for name in chunks.PASSES if (plan := dump.plan(name)) is not None}
+    times = read("times", folder.times_of, dump) or Times()
+    decided = partial(tables_of, runs=times.passes, sources=sources)
     found = ModuleReport(
         anchor=f"module-{number + 1}",
         name=dump.name,
@@ -134,13 +139,14 @@ def _module(group: Sequence[ModuleDump], number: int, *, in_full: bool) -> Modul
         in_full=in_full,
         notices=folder.notices_of(dump),
         memory=memory,
+        plans=read("what the passes decided", decided, dump.planned) or (),
         moves=read("what was done", done, moved or None),
         recomputation=read("what is recomputed", recomputes, dump.plan("remat")),
         chunks=read("what runs in chunks", cuts, in_chunks or None),
         frontier=read("budgets", partial(frontier_of, bound=memory.bound), dump),
         barriers=read("barriers", meets, dump.plan("barriers")),
         graphs=read("CUDA graphs", partial(plan_views.graphs, sources=sources), dump.captured),
-        times=read("times", folder.times_of, dump) or Times(),
+        times=times,
         arguments=folder.arrays_of(dump.manifest.get("arguments")),
         results=folder.arrays_of(dump.manifest.get("results")),
         states=folder.states_of(dump),

@@ -13,6 +13,7 @@ import jinja2
 from markupsafe import Markup, escape
 
 from hloom import __version__, units
+from hloom.passes.framework.tables import shown
 from hloom.passes.framework.text import pluralize
 from hloom.pictures import COLORS_CSS
 from hloom.tools.report.drawing import Drawing
@@ -86,6 +87,7 @@ def _sections(module: ModuleReport) -> list[tuple[str, str]]:
         ("memory", "Memory", True),
         ("curve", "Over the program", has_curve),
         ("owners", "The peak's owners", memory.owners),
+        *((plan.anchor, plan.spec.partition("{")[0], True) for plan in module.plans),
         ("moves", "What was done", module.moves),
         ("recomputed", "Recomputed", module.recomputation),
         ("chunks", "In chunks", module.chunks),
@@ -158,7 +160,9 @@ _FILTERS = {
     "breakable": _breakable,
     "change": lambda ends: units.change(*ends),
     "pluralize": pluralize,
+    "figure": lambda fact: shown(fact.value, fact.kind),
     "flops": units.flops,
+    "heads": lambda table: [(t, "number" * k.is_number) for t, k in table.columns.items()],
     "lower_first": units.lower_first,
     "moment": _moment,
     "of": _of,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from hloom import units
+from hloom.passes.framework.tables import Described
 from hloom.passes.ir.names import SourceLine, short_line, split_name
 
 Json: TypeAlias = Mapping[str, Any]
@@ -72,12 +73,16 @@ class Place:
 
 @dataclass(frozen=True)
 class Named:
-    """A value or an operation by JAX's name and its line; an operation has no type and size."""
+    """A value or an operation by JAX's name and its line; an operation has no type and size.
+
+    `times` is how many alike it stands for.
+    """
 
     name: str
     place: Place
     type: str = ""
     size_bytes: int = 0
+    times: int = 1
 
     @property
     def path(self) -> str:
@@ -135,6 +140,12 @@ class Sources:
         line = entry.get("source") or entry.get("line")
         texts = (str(text or "") for text in (line, entry.get("library"), entry.get("function")))
         return self.place(SourceLine(*texts))
+
+    def described(self, what: Described) -> Named:
+        """A value or an operation that a plan describes."""
+        type_ = units.short_type(what.type)
+        name = what.name or what.operation
+        return Named(name, self.place(what.source), type_, what.bytes, what.times)
 
     def named(self, entry: Json) -> Named:
         """A value or an operation of a plan."""

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from hloom import units
 from hloom.dumps.read.dump import Missing
+from hloom.passes.framework.tables import Kind
 from hloom.passes.framework.text import pluralize
 from hloom.terminal import Breakable
 from hloom.tools.report.chunks import ChunkedRow, ChunksView
@@ -25,6 +26,8 @@ from hloom.tools.report.plan_views import (
     Graphs,
     Recomputation,
 )
+from hloom.tools.report.plans import Entry, PlanView, RowView, TableView
+from hloom.tools.report.sources import Named
 from hloom.tools.report.totals import Total
 
 _MOST_ROWS = 8
@@ -32,6 +35,9 @@ _MOST_ROWS = 8
 
 _MOST_PLACES = 24
 """Of the places where devices meet."""
+
+_MOST_NESTED = 24
+"""Of a table whose rows are nested."""
 
 
 def text(report: Report) -> RenderableType:
@@ -59,6 +65,8 @@ def _module(module: ModuleReport) -> Iterator[RenderableType]:
         style = "bold red" if notice.severity == "error" else "bold yellow"
         yield Text.assemble((f"{notice.title}: ", style), notice.text)
     yield from _memory(module.memory)
+    for each in module.plans:
+        yield from plan_text(each)
     if module.moves is not None:
         yield from moves(module.moves)
     if module.recomputation is not None:
@@ -146,6 +154,59 @@ def _owners(owners: PeakOwners) -> Iterator[Sequence[str]]:
         share = units.percent(row.size_bytes / owners.peak_bytes)
         value = count + row.value.described
         yield units.size(row.size_bytes), share, value, str(row.value.place)
+
+
+def plan_text(plan: PlanView) -> Iterator[RenderableType]:
+    """A pass with its summary, then what it decided."""
+    yield Text()
+    style = "dim" if plan.empty else "bold"
+    yield Text.assemble((plan.spec, style), f": {plan.summary}" if plan.summary else "")
+    if plan.facts:
+        yield Text(", ".join(map(str, plan.facts)))
+    if plan.note and not plan.empty:
+        yield Text(plan.note, style="dim")
+    for each in plan.tables:
+        yield heading(each.title)
+        if each.text:
+            yield Text(each.text)
+        most = _MOST_NESTED if any(row.depth for row in each.rows) else _MOST_ROWS
+        if each.rows:
+            yield table(_headings(each), map(_cells, each.rows[:most]))
+        yield from _more(len(each.rows) + each.more, min(most, len(each.rows)))
+
+
+def _headings(of: TableView) -> Iterator[str]:
+    for heading, kind in of.columns.items():
+        yield f"{heading}>" if kind.is_number else heading
+        if kind is Kind.VALUE:
+            yield "line"
+
+
+def _cells(row: RowView) -> Sequence[str]:
+    """A cell's text for each column; of values their names, and then their lines."""
+    found: list[str] = []
+    for cell in row.cells:
+        entries = cell.entries[:_MOST_ROWS]
+        more = [f"and {len(cell.entries) - len(entries)} more"][: len(cell.entries) - len(entries)]
+        if cell.kind is Kind.VALUE:
+            found.append("\n".join([*map(_entry, entries), *more]))
+            found.append(
+                "\n".join(str(one.place) if isinstance(one, Named) else "" for one in entries)
+            )
+        else:
+            lines = (
+                f"{_entry(one)} {one.place}".rstrip() if isinstance(one, Named) else one
+                for one in entries
+            )
+            found.append("\n".join([*lines, *more]))
+    return ["  " * row.depth + found[0], *found[1:]]
+
+
+def _entry(entry: Entry) -> str:
+    if isinstance(entry, str):
+        return entry
+    count = f"{entry.times} x " if entry.times > 1 else ""
+    return count + entry.described
 
 
 def moves(what: MovesView) -> Iterator[RenderableType]:
@@ -313,7 +374,7 @@ def heading(title: str) -> RenderableType:
     return Padding(Text(title, style="bold"), (1, 0, 0, 0))
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> Table:
+def table(columns: Iterable[str], rows: Iterable[Sequence[str | Text]]) -> Table:
     """A table without lines; ">" at the end of a column's name puts its numbers to the right.
 
     Names are broken behind their separators.

@@ -255,7 +255,7 @@ def test_a_decision_can_be_left_out() -> None:
     assert "test_accumulate_in_place.py:" in first.description
     with module.context, ir.Location.unknown():
         own.apply(plan.restricted_to({first.id, third.id}))
-    assert [len(own.plan(module, GPU).products), second.id] == [1, "product-1"]
+    assert [len(own.plan(module, GPU).decided), second.id] == [1, "product-1"]
     assert plan.restricted_to(set()).empty
 
 

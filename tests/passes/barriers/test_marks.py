@@ -9,6 +9,7 @@ from support.devices.barrier_programs import in_shard_map, kernel, marks_in, pla
 
 from hloom._jax.modules import make_context
 from hloom.passes.analysis.purity import kind_of
+from hloom.passes.framework.tables import facts_of
 from hloom.passes.ir import marks, walk
 from hloom.passes.ir.op_facts import Kind
 
@@ -60,7 +61,7 @@ def test_marks_are_neither_merged_nor_computed_again() -> None:
     )
     plan_of(module)
     before = str(module)
-    assert plan_of(module, "cse")["merged_operations"] == 0
+    assert facts_of(plan_of(module, "cse"))["duplicate operations merged"] == 0
     assert str(module) == before
     found = [
         op
