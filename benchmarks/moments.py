@@ -27,8 +27,8 @@ import hloom
 import hloom.optax
 from benchmarks.common.h100 import placement
 from benchmarks.common.tables import Report, heading, table, update_report
-from hloom.tools.demo import data
-from hloom.tools.demo.model import Gpt, Sizes
+from hloom.tools.demo import program
+from hloom.tools.demo.program import Gpt, Sizes
 
 SIZES = Sizes(layers=4, width=128, heads=4, batch=8, sequence=128)
 SEEDS = (0, 1, 2)
@@ -93,8 +93,12 @@ def _to_nearest(optimizer: Any) -> Any:
 
 def _train(optimizer: Any, seed: int, steps: int) -> list[float]:
     """The losses of a GPT on the text of the demo; seeds are of weights and of the text."""
-    batches = data.batches(
-        data.standard_library(), steps=steps, batch=SIZES.batch, sequence=SIZES.sequence, seed=seed
+    batches = program.batches(
+        program.standard_library(),
+        steps=steps,
+        batch=SIZES.batch,
+        sequence=SIZES.sequence,
+        seed=seed,
     )
     model = Gpt(SIZES, rngs=nnx.Rngs(seed))
     graph, state = nnx.split((model, nnx.Optimizer(model, optimizer, wrt=nnx.Param)))

@@ -48,7 +48,7 @@ _COMMANDS = {
         "hloom.tools.capture.command",
         "show what of a program runs in CUDA graphs, and why not the rest",
     ),
-    "demo": ("hloom.tools.demo.main", "train a small GPT twice, hloom off and on, and compare"),
+    "demo": ("hloom.tools.demo.command", "train a small GPT twice, hloom off and on, and compare"),
     "replay": (
         "hloom.tools.replay.command",
         "run a dumped module again under any passes, and compare",

@@ -75,8 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _lower(name: str, sharding: Any) -> Any:
     if name != DEMO:
         return SUBJECTS[name].lower(None, sharding)
-    from hloom.tools.demo.model import Sizes
-    from hloom.tools.demo.train import TrainStep
+    from hloom.tools.demo.program import Sizes, TrainStep
 
     return TrainStep(Sizes(), seed=0).lower(sharding)
 

@@ -20,9 +20,7 @@ from playwright.sync_api import sync_playwright
 import hloom
 from hloom.dumps.read.dump import open_dump
 from hloom.dumps.write import writer
-from hloom.tools.demo import data
-from hloom.tools.demo.model import Sizes
-from hloom.tools.demo.train import TrainStep
+from hloom.tools.demo.program import Sizes, TrainStep, batches, standard_library
 from hloom.tools.report.command import write_page
 from hloom.tools.report.gather import gather
 
@@ -74,12 +72,12 @@ def _dumped(folder: Path) -> Path:
     sizes = Sizes()
     program = TrainStep(sizes, seed=0)
     state = program.first_state()
-    corpus = data.standard_library()
-    batches = data.batches(corpus, steps=STEPS, batch=sizes.batch, sequence=sizes.sequence, seed=0)
+    corpus = standard_library()
+    texts = batches(corpus, steps=STEPS, batch=sizes.batch, sequence=sizes.sequence, seed=0)
     step = program.lower()
     with hloom.dump(to=folder, steps=DUMPED):
         compiled = step.compile(compiler_options={"hloom": SPEC})
-        for number, batch in enumerate(batches, start=1):
+        for number, batch in enumerate(texts, start=1):
             with hloom.step(number):
                 state, _ = compiled(state, batch)
         writer.flush()

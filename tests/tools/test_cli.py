@@ -128,8 +128,8 @@ def test_mistakes(run: Run, words: tuple[str, ...], said: str) -> None:
 @pytest.fixture
 def demo(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
     """A stand-in for the demo, to see what the command line does with it."""
-    program = types.ModuleType("hloom.tools.demo.main")
-    monkeypatch.setitem(sys.modules, "hloom.tools.demo.main", program)
+    program = types.ModuleType("hloom.tools.demo.command")
+    monkeypatch.setitem(sys.modules, "hloom.tools.demo.command", program)
     if "hloom.tools.demo" not in sys.modules:
         monkeypatch.setitem(sys.modules, "hloom.tools.demo", types.ModuleType("hloom.tools.demo"))
     return program

@@ -19,9 +19,9 @@ import pytest
 import hloom_cli as cli
 from hloom.dumps.read.dump import open_dump
 from hloom.targets import deviceless
-from hloom.tools.demo import data, table
-from hloom.tools.demo.model import Sizes
-from hloom.tools.demo.train import TrainStep, compile_step, largest_difference, train
+from hloom.tools.demo import program
+from hloom.tools.demo.program import Sizes, TrainStep
+from hloom.tools.demo.training import change, compile_step, largest_difference, train
 
 pytestmark = pytest.mark.long
 
@@ -123,7 +123,7 @@ def test_dropout_draws_the_same_with_and_without(ran: Outcome, tmp_path: Path) -
 @pytest.mark.once
 def test_disagreeing_losses_are_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # By the module itself: a test before may have taken it off its package.
-    module = importlib.import_module("hloom.tools.demo.main")
+    module = importlib.import_module("hloom.tools.demo.command")
     monkeypatch.setattr(module, "largest_difference", lambda one, other: 0.5)
     outcome = demo(tmp_path, *SMALLER)
     assert outcome.status == 1
@@ -182,15 +182,17 @@ def test_without_the_extra_it_says_what_to_install(
 
 
 def test_the_text_is_python_and_the_same_each_time() -> None:
-    corpus = data.standard_library(50_000)
+    corpus = program.standard_library(50_000)
     assert len(corpus) == 50_000
     assert b"import " in corpus.tobytes()
-    np.testing.assert_array_equal(corpus, data.standard_library(50_000))
-    first = data.batches(corpus, steps=2, batch=3, sequence=8, seed=0)
+    np.testing.assert_array_equal(corpus, program.standard_library(50_000))
+    first = program.batches(corpus, steps=2, batch=3, sequence=8, seed=0)
     assert first.shape == (2, 3, 9)
     assert first[0, 0].tobytes() in corpus.tobytes()
-    np.testing.assert_array_equal(first, data.batches(corpus, steps=2, batch=3, sequence=8, seed=0))
-    assert (first != data.batches(corpus, steps=2, batch=3, sequence=8, seed=1)).any()
+    np.testing.assert_array_equal(
+        first, program.batches(corpus, steps=2, batch=3, sequence=8, seed=0)
+    )
+    assert (first != program.batches(corpus, steps=2, batch=3, sequence=8, seed=1)).any()
 
 
 def test_without_sources_the_text_is_an_error(
@@ -198,18 +200,20 @@ def test_without_sources_the_text_is_an_error(
 ) -> None:
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
     with pytest.raises(FileNotFoundError, match="no Python source files under"):
-        data.standard_library()
+        program.standard_library()
 
 
 def test_the_state_is_donated_and_every_run_starts_afresh(tmp_path: Path) -> None:
     step = TrainStep(SIZES, seed=0)
-    batches = data.batches(data.standard_library(10_000), steps=2, batch=4, sequence=64, seed=0)
-    program = compile_step(step.lower(), "off", dump_to=tmp_path)
+    batches = program.batches(
+        program.standard_library(10_000), steps=2, batch=4, sequence=64, seed=0
+    )
+    compiled = compile_step(step.lower(), "off", dump_to=tmp_path)
     state = step.first_state()
-    program.step(state, batches[0])
+    compiled.step(state, batches[0])
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves(state))
-    once = train([program], step.first_state, batches, after_step=lambda losses: None)
-    again = train([program, program], step.first_state, batches, after_step=lambda losses: None)
+    once = train([compiled], step.first_state, batches, after_step=lambda losses: None)
+    again = train([compiled, compiled], step.first_state, batches, after_step=lambda losses: None)
     assert once[0].losses == again[0].losses == again[1].losses
 
 
@@ -220,8 +224,8 @@ def test_no_number_is_no_agreement() -> None:
 
 
 def test_changes_are_in_percent() -> None:
-    assert table.change(200, 100) == "-50.0 %"
-    assert table.change(0, 100) == ""
+    assert change(200, 100) == "-50.0 %"
+    assert change(0, 100) == ""
 
 
 @pytest.mark.skipif(find_spec("jax_cuda13_plugin") is not None, reason="the plugin is installed")

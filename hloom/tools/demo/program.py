@@ -1,16 +1,27 @@
-"""A GPT in Flax NNX: pre-norm blocks, causal attention, layers stacked in one scan.
+"""The demo's program: a GPT in Flax NNX, its training step with AdamW, and its text.
 
-Nothing in it knows of hloom, and nothing is annotated with `jax.checkpoint`.
+Pre-norm blocks, causal attention, layers stacked in one scan. Nothing in it knows of hloom, and
+nothing is annotated with `jax.checkpoint`. The text is the source files of the installed Python
+standard library, as bytes.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import sysconfig
+from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+import optax
 from flax import nnx
 
+Tokens = npt.NDArray[np.uint8]
+
+LEARNING_RATE = 1e-3
 BYTE_VALUES = 256
 
 
@@ -94,3 +105,80 @@ class Gpt(nnx.Module):  # type: ignore[misc] # as above
         stream = self.embedding(tokens) + self.position(jnp.arange(tokens.shape[1]))
         logits: jax.Array = self.head(self.norm(through_blocks(stream, self.blocks)))
         return logits
+
+
+class TrainStep:
+    """One training step of a `Gpt`: a function of state and batch, and its first state."""
+
+    def __init__(self, sizes: Sizes, *, seed: int) -> None:
+        model = Gpt(sizes, rngs=nnx.Rngs(seed))
+        optimizer = nnx.Optimizer(model, optax.adamw(LEARNING_RATE), wrt=nnx.Param)
+        graph, self._first_state = nnx.split((model, optimizer))
+
+        def step(state: Any, batch: Any) -> tuple[Any, jax.Array]:
+            model, optimizer = nnx.merge(graph, state)
+            loss, gradient = nnx.value_and_grad(_loss)(model, batch)
+            optimizer.update(model, gradient)
+            return nnx.state((model, optimizer)), loss
+
+        self._jitted = jax.jit(step, donate_argnums=0)
+        self._batch = jax.ShapeDtypeStruct((sizes.batch, sizes.sequence + 1), "uint8")
+
+    def first_state(self) -> Any:
+        """A fresh copy of the state before the first step: a run donates what it is given."""
+        return jax.tree.map(lambda leaf: leaf.copy(), self._first_state)
+
+    def state_bytes(self) -> int:
+        """Bytes of the whole state: weights, and what AdamW keeps beside them."""
+        return sum(leaf.nbytes for leaf in jax.tree.leaves(self._first_state))
+
+    def lower(self, sharding: Any = None) -> Any:
+        """The step lowered for the default device, or for the one that a sharding names."""
+
+        def abstract(leaf: Any) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+        return self._jitted.lower(jax.tree.map(abstract, self._first_state), abstract(self._batch))
+
+
+def _loss(model: Gpt, batch: jax.Array) -> jax.Array:
+    logits = model(batch[:, :-1])
+    targets = batch[:, 1:].astype("int32")
+    return optax.softmax_cross_entropy_with_integer_labels(logits, targets).mean()
+
+
+MAX_CORPUS_BYTES = 16 * 2**20
+_NOT_THE_LIBRARY = frozenset({"site-packages", "dist-packages", "__pycache__"})
+
+
+def standard_library(max_bytes: int = MAX_CORPUS_BYTES) -> Tokens:
+    """The first `max_bytes` of the library's `.py` files, in the order of their paths.
+
+    The same on every run with the same Python. Raises FileNotFoundError where this Python was
+    installed without its sources.
+    """
+    root = Path(sysconfig.get_path("stdlib"))
+    names = (path.relative_to(root) for path in root.rglob("*.py"))
+    parts: list[bytes] = []
+    size_bytes = 0
+    for name in sorted(name for name in names if not _NOT_THE_LIBRARY.intersection(name.parts)):
+        parts.append((root / name).read_bytes())
+        size_bytes += len(parts[-1])
+        if size_bytes >= max_bytes:
+            break
+    if not parts:
+        raise FileNotFoundError(f"no Python source files under {root}")
+    return np.frombuffer(b"".join(parts)[:max_bytes], np.uint8)
+
+
+def batches(corpus: Tokens, *, steps: int, batch: int, sequence: int, seed: int) -> Tokens:
+    """`[steps, batch, sequence + 1]` bytes: runs of text at random places of the corpus.
+
+    The one token more is what the last one is to predict. Raises ValueError where the corpus
+    is shorter than one such run.
+    """
+    last = len(corpus) - sequence - 1
+    if last < 0:
+        raise ValueError(f"a sequence of {sequence} bytes needs more text than {len(corpus)} bytes")
+    starts = np.random.default_rng(seed).integers(0, last, (steps, batch), endpoint=True)
+    return corpus[starts[..., None] + np.arange(sequence + 1)]

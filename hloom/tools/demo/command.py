@@ -7,32 +7,34 @@ import dataclasses
 import json
 import platform
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import jax
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 import hloom
 from hloom import targets
+from hloom.dumps.select.steps import Steps
+from hloom.dumps.write import writer
 from hloom.targets import deviceless
-from hloom.tools.demo import data, dumping, table
-from hloom.tools.demo.model import Sizes
-from hloom.tools.demo.train import (
-    CompiledStep,
-    Training,
-    TrainStep,
-    compile_step,
-    largest_difference,
-    train,
-)
+from hloom.tools.demo import program, training
+from hloom.tools.demo.program import Sizes, TrainStep
+from hloom.tools.demo.training import CompiledStep, Training, compile_step, largest_difference
 
 TOLERANCE = 1e-4
-"""How far the losses may part, relative. Two float32 programs that add in another order differ by
+"""How far the losses may differ, relative. Two float32 programs that add in another order differ by
 1e-7 in a step, and AdamW, which divides by the gradient's own size, lets that grow."""
+
+_SIZES = {
+    "layers": "blocks of the model",
+    "width": "features of the residual stream",
+    "heads": "attention heads",
+    "batch": "sequences in a step",
+    "sequence": "bytes in a sequence",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,26 +44,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Trains a small GPT on the source files of Python's standard library twice, hloom off "
         "and on, from the same seed, and compares losses, XLA's memory figures, and times."
     )
-    parser.add_argument(
-        "--spec",
-        # What is recommended, `fit`, would leave a program as it is that fits any machine.
-        default="remat",
-        help="the passes, e.g. 'fit{budget=50%%}' (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--steps",
-        type=_positive,
-        default=30,
-        metavar="N",
-        help="steps to train (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--seed",
-        type=int,
-        default=0,
-        metavar="N",
-        help="of the first weights and of the text (default: %(default)s)",
-    )
+    # What is recommended, `fit`, would leave a program as it is that fits any machine.
+    spec = "the passes, e.g. 'fit{budget=50%%}' (default: %(default)s)"
+    parser.add_argument("--spec", default="remat", help=spec)
+    steps = "steps to train (default: %(default)s)"
+    parser.add_argument("--steps", type=_positive, default=30, metavar="N", help=steps)
+    seed = "of the first weights and of the text (default: %(default)s)"
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help=seed)
     parser.add_argument(
         "--target",
         choices=[name for name in targets.names() if name != "cpu"],
@@ -81,13 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every number here")
     sizes = parser.add_argument_group("sizes")
-    for name, what in (
-        ("layers", "blocks of the model"),
-        ("width", "features of the residual stream"),
-        ("heads", "attention heads"),
-        ("batch", "sequences in a step"),
-        ("sequence", "bytes in a sequence"),
-    ):
+    for name, what in _SIZES.items():
         sizes.add_argument(
             f"--{name}",
             type=_positive,
@@ -114,10 +97,10 @@ def run(arguments: argparse.Namespace) -> int:
         with hloom.passes(arguments.spec):
             """A mistake in the spec is told here, before anything takes time."""
         if arguments.dump_steps is not None:
-            dumping.check_steps(arguments.dump_steps, arguments.steps)
+            _check_steps(arguments.dump_steps, arguments.steps)
         sizes = Sizes(**{f.name: getattr(arguments, f.name) for f in dataclasses.fields(Sizes)})
-        corpus = data.standard_library()
-        batches = data.batches(
+        corpus = program.standard_library()
+        batches = program.batches(
             corpus,
             steps=arguments.steps,
             batch=sizes.batch,
@@ -134,42 +117,38 @@ def _compare(
     console: Console,
     arguments: argparse.Namespace,
     sizes: Sizes,
-    corpus: data.Tokens,
-    batches: data.Tokens,
+    corpus: program.Tokens,
+    batches: program.Tokens,
 ) -> int:
     if arguments.target is not None:
         deviceless.prepare()
     # A compile that comes out of a cache has no compile time to show.
     jax.config.update("jax_enable_compilation_cache", False)
-    with _progress(console, total=arguments.steps + 3) as advance:
-        advance("building the model")
+    backend = jax.default_backend()
+    spec, out, steps = arguments.spec, arguments.out, arguments.dump_steps
+    with console.status("building the model") as status:
         step = TrainStep(sizes, seed=arguments.seed)
-        console.print(
-            _introduction(sizes, corpus, step.state_bytes(), arguments.steps), soft_wrap=True
-        )
-        lowered = step.lower()
-        off, on = programs = _compile_both(
-            lowered, arguments.spec, arguments.out, advance, dump_steps=arguments.dump_steps
-        )
+        _introduce(console, sizes, corpus, step.state_bytes(), arguments.steps)
+        off, on = _compile_both(step.lower(), spec, out, status.update, dump_steps=steps)
 
         def show(losses: Sequence[float]) -> None:
-            advance("training, loss " + " and ".join(f"{loss:.3f}" for loss in losses))
+            status.update("training, loss " + " and ".join(f"{loss:.3f}" for loss in losses))
 
-        with _dumping(arguments) as dumped:
-            trainings = train(
-                programs,
+        before = _step_folders(out)
+        with nullcontext() if steps is None else hloom.dump(to=out, steps=steps):
+            trainings = training.train(
+                (off, on),
                 step.first_state,
                 batches,
                 after_step=show,
-                dumped=None if dumped is None else on,
+                dumped=None if steps is None else on,
             )
     largest = largest_difference(trainings[0].losses, trainings[1].losses)
-    backend = jax.default_backend()
     console.print(
-        table.losses(*trainings, tolerance=TOLERANCE, largest=largest),
-        table.memory(f"Memory of the step on {backend}, as XLA reports it", off.memory, on.memory),
-        table.times(off, on, trainings),
-        table.passes(on),
+        training.losses_table(*trainings, tolerance=TOLERANCE, largest=largest),
+        training.memory_table(f"Memory of the step on {backend}, as XLA reports it", off, on),
+        training.times_table(off, on, trainings),
+        training.passes_table(on),
     )
     report: dict[str, Any] = {
         "jax": jax.__version__,
@@ -183,7 +162,11 @@ def _compare(
         "off": _numbers(off, trainings[0]),
         "on": _numbers(on, trainings[1]),
     }
-    if dumped is not None:
+    dumped: list[Path] | None = None
+    if steps is not None:
+        writer.flush()
+        new = _step_folders(out) - before
+        dumped = sorted(new, key=lambda folder: int(folder.name.split("-")[1]))
         report["dumped_steps"] = [str(folder) for folder in dumped]
     if arguments.target is not None:
         report[arguments.target] = _for_target(console, arguments, step)
@@ -194,68 +177,74 @@ def _compare(
     return 0 if largest <= TOLERANCE and on.fell_back is None else 1
 
 
-def _dumping(arguments: argparse.Namespace) -> AbstractContextManager[list[Path] | None]:
-    if arguments.dump_steps is None:
-        return nullcontext()
-    return dumping.dumping(arguments.out, arguments.dump_steps)
+def _check_steps(chosen: str, steps: int) -> None:
+    """Raises ValueError where a text names no step of a training of so many, the first being 1."""
+    if not any(n in Steps.parse(chosen, source="--dump-steps") for n in range(1, steps + 1)):
+        raise ValueError(f"--dump-steps={chosen!r} is none of the training's steps, 1 to {steps}")
+
+
+def _step_folders(to: Path) -> set[Path]:
+    return set(to.glob("step-*"))
 
 
 def _compile_both(
     lowered: Any,
     spec: str,
     dump_to: Path,
-    advance: Callable[[str], None],
+    tell: Callable[[str], None],
     *,
     dump_steps: str | None = None,
 ) -> tuple[CompiledStep, CompiledStep]:
-    advance("compiling, hloom off")
+    tell("compiling, hloom off")
     off = compile_step(lowered, "off", dump_to=dump_to)
-    advance("compiling, hloom on")
+    tell("compiling, hloom on")
     return off, compile_step(lowered, spec, dump_to=dump_to, dump_steps=dump_steps)
 
 
 def _for_target(console: Console, arguments: argparse.Namespace, step: TrainStep) -> dict[str, Any]:
     """Compiles the step for a device without one, prints the figures and gives them."""
+    target = arguments.target
     try:
-        sharding = deviceless.placement(arguments.target)
+        sharding = deviceless.placement(target)
     except deviceless.MissingCompilerError as error:
         console.print(f"Skipped: {error}", style="yellow", markup=False)
         return {"skipped": str(error)}
-    with _progress(console, total=3) as advance:
-        advance(f"lowering for {arguments.target}")
+    with console.status(f"lowering for {target}") as status:
         lowered = step.lower(sharding)
-        off, on = _compile_both(lowered, arguments.spec, arguments.out / arguments.target, advance)
+        off, on = _compile_both(lowered, arguments.spec, arguments.out / target, status.update)
     console.print(
-        table.memory(f"The same step compiled for {arguments.target}", off.memory, on.memory),
-        table.times(off, on, None),
+        training.memory_table(f"The same step compiled for {target}", off, on),
+        training.times_table(off, on),
     )
-    return {"off": _numbers(off, None), "on": _numbers(on, None)}
+    return {"off": _numbers(off), "on": _numbers(on)}
 
 
-def _numbers(compiled: CompiledStep, training: Training | None) -> dict[str, Any]:
+def _numbers(compiled: CompiledStep, trained: Training | None = None) -> dict[str, Any]:
+    runs = compiled.record.runs if compiled.record else ()
     numbers: dict[str, Any] = {
         "spec": compiled.spec,
-        "memory": dataclasses.asdict(compiled.memory),
+        "memory": compiled.memory,
         "pass_s": compiled.pass_s,
         "compile_s": compiled.compile_s,
-        "passes": [dataclasses.asdict(run) for run in compiled.runs],
+        "passes": [{"name": r.name, "summary": r.summary, "seconds": r.seconds} for r in runs],
         "fell_back": compiled.fell_back,
         "dump_dir": None if compiled.dump_dir is None else str(compiled.dump_dir),
     }
-    if training is not None:
-        numbers["losses"] = training.losses
-        numbers["step_s"] = training.step_s
-        numbers["median_step_s"] = table.median_step_s(training)
+    if trained is not None:
+        numbers |= dataclasses.asdict(trained) | {"median_step_s": trained.median_step_s}
     return numbers
 
 
-def _introduction(sizes: Sizes, corpus: data.Tokens, state_bytes: int, steps: int) -> str:
-    return (
+def _introduce(
+    console: Console, sizes: Sizes, corpus: program.Tokens, state_bytes: int, steps: int
+) -> None:
+    console.print(
         f"A GPT of {sizes.layers} layers in a scan, width {sizes.width}, {sizes.heads} heads, "
-        f"float32; weights and AdamW state {state_bytes / table.MEBI_BYTES:.0f} MiB, donated.\n"
-        f"Text: {len(corpus) / table.MEBI_BYTES:.0f} MiB of Python's standard library as bytes. "
+        f"float32; weights and AdamW state {state_bytes / training.MEBI_BYTES:.0f} MiB, donated.\n"
+        f"Text: {len(corpus) / training.MEBI_BYTES:.0f} MiB of Python's standard library as bytes. "
         f"{steps} steps of {sizes.batch} x {sizes.sequence} bytes, twice from the same seed.\n"
-        f"jax {jax.__version__} on {jax.devices()[0].device_kind}."
+        f"jax {jax.__version__} on {jax.devices()[0].device_kind}.",
+        soft_wrap=True,
     )
 
 
@@ -275,28 +264,6 @@ def _tell_where(
         console.print(f"The IR before and after each pass: {on.dump_dir}", soft_wrap=True)
     if json_file is not None:
         console.print(f"Every number above: {json_file}", soft_wrap=True)
-
-
-@contextmanager
-def _progress(console: Console, *, total: int) -> Iterator[Callable[[str], None]]:
-    """Gives a function that says what is done next and moves the bar by one."""
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-        # A log wants the results, not a picture of the waiting.
-        disable=not console.is_terminal,
-    )
-    with bar:
-        task = bar.add_task("starting", total=total)
-
-        def advance(what: str) -> None:
-            bar.update(task, description=what, advance=1)
-
-        yield advance
 
 
 def _positive(text: str) -> int:
