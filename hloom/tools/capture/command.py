@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from jax.extend.mlir import ir
 from rich.console import Group, RenderableType
+from rich.table import Table
 from rich.text import Text
 
 from hloom import plugin, targets
@@ -18,11 +21,11 @@ from hloom.files import FileError, as_text, read_given
 from hloom.passes.framework.errors import SpecError
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.ir.mesh import partition_count
+from hloom.passes.ir.names import SourceLine
 from hloom.record import CompileRecord, records
 from hloom.targets import deviceless
 from hloom.terminal import PlainConsole, complain
-from hloom.tools.capture import table
-from hloom.xla.coverage import Coverage
+from hloom.xla.coverage import Coverage, LeftOut
 from hloom.xla.thunk_dump import find_sequences, read_sequence, thunk_dump
 
 _SUFFIX = ".thunk_sequence.txt"
@@ -100,10 +103,10 @@ def _report_dump(path: Path) -> RenderableType:
         raise CaptureError(f"{path} cannot be read: {error.strerror}.") from error
     except ValueError as error:
         raise CaptureError(f"{path}: {error}") from error
-    parts: list[RenderableType] = [table.coverages(found)]
+    parts: list[RenderableType] = [_coverages(found)]
     for name, each in found.items():
         if each.left_out:
-            parts += [Text(f"\n{name}"), table.left_out(each.left_out)]
+            parts += [Text(f"\n{name}"), _left_out(each.left_out)]
     return Group(*parts)
 
 
@@ -124,14 +127,14 @@ def _report_module(path: Path, target: str, passes: str) -> RenderableType:
         before = _compile_without(module, devices)
         record = _compile_with(module, devices, passes)
     after = None if record.captured is None else record.captured.coverage
-    parts: list[RenderableType] = [table.coverages({"XLA alone": before, passes: after}), Text()]
+    parts: list[RenderableType] = [_coverages({"XLA alone": before, passes: after}), Text()]
     plans = [run.plan for run in record.runs if run.name == "capture" and not run.empty]
-    parts += [table.plan_of(plan) for plan in plans] or [Text(f"{passes} has nothing to capture.")]
+    parts += [_plan_of(plan) for plan in plans] or [Text(f"{passes} has nothing to capture.")]
     if record.captured is not None:
         parts += [Text(f"Note: {note}.") for note in record.captured.notes]
     shown = after or before
     if shown is not None:
-        parts += [Text(), table.left_out(shown.left_out)]
+        parts += [Text(), _left_out(shown.left_out)]
     return Group(*parts)
 
 
@@ -161,3 +164,48 @@ def _compile_with(module: ir.Module, devices: list[object], passes: str) -> Comp
     if record.fell_back is not None:
         raise CaptureError(record.fell_back)
     return record
+
+
+def _coverages(rows: Mapping[str, Coverage | None]) -> RenderableType:
+    """One row for each compile: how much of it is captured. None is one that is not known."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("compile")
+    for name in ("captured", "thunks", "share", "graphs"):
+        table.add_column(name, justify="right")
+    for name, found in rows.items():
+        if found is None:
+            table.add_row(name, "not known")
+            continue
+        numbers = (found.captured, found.thunks, f"{found.share:.1%}", found.graphs)
+        table.add_row(name, *map(str, numbers))
+    return table
+
+
+def _left_out(found: Iterable[LeftOut]) -> RenderableType:
+    """One row for each operation that is left out: how many thunks it has, where it is, and why."""
+    counts = Counter(
+        (_name(each), SourceLine(each.line, each.library).short, each.reason) for each in found
+    )
+    if not counts:
+        return Text("Everything is captured.")
+    table = Table(box=None, pad_edge=False)
+    table.add_column("thunks", justify="right")
+    table.add_column("operation", overflow="fold")
+    table.add_column("line", overflow="fold")
+    table.add_column("why not captured", overflow="fold")
+    for (name, place, reason), count in counts.items():
+        table.add_row(str(count), name, place, reason)
+    return table
+
+
+def _plan_of(plan: Mapping[str, object]) -> RenderableType:
+    """What the pass foresaw, from its plan's `to_json`."""
+    return Text(
+        f"Foreseen: {plan['regions']} graphs of {plan['operations']} operations; "
+        f"{plan['left_out_operations']} operations left out, {plan['moved']} of them moved."
+    )
+
+
+def _name(each: LeftOut) -> str:
+    kind = each.kind.removeprefix("k")
+    return f"{kind} {each.operation or each.instruction}".rstrip()

@@ -8,13 +8,19 @@ import time
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from jax.extend.mlir import ir
 
 from hloom._jax.modules import make_context
-from hloom.passes.framework.errors import PassError
+from hloom.lowering.lower import lower
+from hloom.lowering.placement import Placement
+from hloom.passes.framework.errors import PassError, reason_of
+from hloom.passes.framework.feedback import Attempt, MeasuredPass, Progress, attempts
 from hloom.passes.framework.pipeline import Observer, Pipeline, PipelineResult
 from hloom.passes.framework.target import Target
+from hloom.passes.ir.clone import clone_module
+from hloom.passes.ir.mesh import partition_count
 from hloom.tools.opt import expectations, printing, source
 from hloom.tools.opt.arguments import Arguments
 from hloom.tools.opt.diagnostics import (
@@ -26,8 +32,6 @@ from hloom.tools.opt.diagnostics import (
     convert,
     render,
 )
-from hloom.tools.opt.dry_run import DryRun, dry_run
-from hloom.tools.opt.lowered import lower_for
 
 _NO_LOCATIONS = (
     "the module has no locations, so that no line of a program is named: "
@@ -169,3 +173,82 @@ def show(diagnostics: list[Diagnostic] | tuple[Diagnostic, ...], given: source.S
     text = b"" if given.is_bytecode else given.data
     for each in diagnostics:
         print(render(each, file=given.name, text=text), file=sys.stderr)
+
+
+def lower_for(target: Target, module: ir.Module) -> tuple[str, ...]:
+    """Lowers the module's marks in place; gives what was chosen for them, a line each.
+
+    The module is taken to run on as many devices of one process as it has partitions. Kernels
+    are not registered: nothing is compiled here for the module to run. Raises PassError.
+    """
+    partitions = partition_count(module)
+    placement = Placement.of_one_process(target.platform, partitions, target.compute_capability)
+    try:
+        lowered = lower(module, placement)
+        module.operation.verify()
+    except Exception as error:
+        raise PassError("lowering", "apply", reason_of(error)) from error
+    return tuple(f"lowering: {count} x {each}" for each, count in lowered.decisions.items())
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """The attempts that lead to the plan to show.
+
+    Attributes:
+      attempts: those before it, with what was predicted for them.
+      complaint: what that plan is predicted to miss; None where nothing.
+    """
+
+    attempts: tuple[Attempt[Any], ...] = ()
+    complaint: str | None = None
+
+
+def dry_run(pipeline: Pipeline, module: ir.Module, target: Target) -> DryRun:
+    """Goes through the pipeline's attempts, without any where no pass measures or predicts.
+
+    Raises PassError where a step fails.
+    """
+    found = pipeline.driver(target.platform)
+    if found is None:
+        return DryRun()
+    index, driver = found
+    prepared = clone_module(module)
+    pipeline.run(prepared, target=target, stop=index)
+    with prepared.context, ir.Location.unknown():
+        try:
+            return _go_through(driver, prepared, target)
+        except Exception as error:
+            raise PassError(driver.name, "plan", reason_of(error)) from error
+
+
+def _go_through(driver: MeasuredPass[Any], module: ir.Module, target: Target) -> DryRun:
+    planner = driver.planner(module, target)
+    unplanned: str | None = None
+
+    def predicted(earlier: tuple[Attempt[Any], ...]) -> Attempt[Any] | None:
+        nonlocal unplanned
+        record = planner(module, earlier).record
+        unplanned, prediction = record.unplanned, record.prediction
+        if unplanned is not None or prediction is None:
+            return None
+        return Attempt(record, prediction.step_bytes, prediction.temp_bytes)
+
+    last: Progress[Any] = Progress()
+    for progress in attempts(driver, target, predicted):
+        last = progress
+    if unplanned is not None:
+        return DryRun(complaint=unplanned)
+    if not last.attempts:
+        return DryRun()
+    earlier = last.attempts[: last.best]
+
+    def module_of_best() -> ir.Module:
+        rewritten = clone_module(module)
+        plan = planner(rewritten, earlier)
+        if not plan.empty:
+            driver.apply(plan)
+        return rewritten
+
+    complaint = driver.complaint(last.attempts, last.best, target, module_of_best)
+    return DryRun(earlier, complaint.text if complaint else None)

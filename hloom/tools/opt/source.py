@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import faulthandler
 import io
@@ -19,11 +20,11 @@ from typing import NoReturn
 from jax.extend.mlir import deserialize_portable_artifact, ir
 
 from hloom._jax.modules import make_context
-from hloom.tools.opt.crash_site import find_crash
 from hloom.tools.opt.diagnostics import Diagnostic, InputError, Position, Severity, convert
 
 _BYTECODE_MAGIC = b"ML\xefR"
 _SPLIT_MARKER = re.compile(rb"^// -----[ \t\r]*$", re.MULTILINE)
+_STATEMENT = re.compile(rb'\s*(?:%[^=(]+=|"|[a-z_]\w*\.|return\b|call\b)')
 _TRIAL_LIMIT_S = 10
 """Processor seconds to read a module, and one more for each MiB; 55 KiB of bytecode take 0.01 s."""
 
@@ -169,10 +170,27 @@ def _crash(chunk: SourceChunk, death: int) -> InputError:
     if death == signal.SIGXCPU:
         limit_s = _trial_limit_s(chunk.data)
         return _error(name, f"MLIR has not read this module after {limit_s} s", line=first)
-    line = find_crash(chunk.data, lambda text: _death_of_reader(text) == death)
+    line = _crashing_line(chunk.data, death)
     what, at = ("module", 1) if line is None else ("operation", line)
     message = f"MLIR crashes on this {what} ({signal.Signals(death).name}): it cannot be read"
     return _error(name, message, line=first + at - 1)
+
+
+def _crashing_line(text: bytes, death: int) -> int | None:
+    """The line, from 1, of the operation whose parsing kills the reader.
+
+    None where verification kills it: that begins when a function or the module has ended.
+    """
+    lines = text.splitlines(keepends=True)
+    last = bisect.bisect_left(
+        range(len(lines)),
+        True,
+        key=lambda count: _death_of_reader(b"".join(lines[:count])) == death,
+    )
+    if last == len(lines) or lines[last - 1].strip() == b"}":
+        return None
+    begins = (number for number in range(last, 0, -1) if _STATEMENT.match(lines[number - 1]))
+    return next(begins, last)
 
 
 def _trial_limit_s(*modules: bytes) -> int:

@@ -21,7 +21,7 @@ from hloom.passes.framework.target import Target
 from hloom.passes.planner.candidates import Candidate
 from hloom.passes.planner.record import Estimate, RematObstacle, RematRecord
 from hloom.passes.remat import Remat
-from hloom.tools.opt.dry_run import dry_run
+from hloom.tools.opt.job import dry_run
 
 MIB = 2**20
 

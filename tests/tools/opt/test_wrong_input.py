@@ -218,10 +218,9 @@ module @m attributes {a.b = {c = 1 : i32}} {
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        pytest.param(NO_GROUPS, 10, id="in verification"),
-        pytest.param(BOUNDED_QUANTIZED, 3, id="in parsing"),
+        pytest.param(BOUNDED_QUANTIZED, 3, id="alone"),
         pytest.param(
-            f"#a = loc(unknown)\nmodule {{\n{NO_GROUPS}}} loc(#b)\n#b = loc(#a)\n", 12, id="aliases"
+            f"#a = loc(unknown)\n{BOUNDED_QUANTIZED[:-1]} loc(#b)\n#b = loc(#a)\n", 4, id="aliases"
         ),
     ],
 )
@@ -232,6 +231,14 @@ def test_a_text_that_kills_the_reader_is_an_error_at_its_operation(
     assert (status, out) == (1, b"")
     assert err.startswith(f"a.mlir:{line}:")
     assert err.splitlines()[1] == text.splitlines()[line - 1][:100]
+
+
+def test_a_text_that_kills_verification_is_an_error(run: Run) -> None:
+    status, out, err = run(write(NO_GROUPS))
+    assert (status, out) == (1, b"")
+    said = "a.mlir:1: error: MLIR crashes on this module (SIGFPE): it cannot be read\n"
+    # Newer versions of MLIR find the mistake.
+    assert err.startswith((said, "a.mlir:10:"))
 
 
 def test_other_modules_of_the_input_are_still_read(run: Run) -> None:
@@ -253,8 +260,7 @@ def test_a_crash_can_be_expected(run: Run, monkeypatch: pytest.MonkeyPatch) -> N
 
 def _dies_of_addition(*modules: bytes) -> None:
     data = b"".join(modules)
-    ended = data.count(b"{") == data.count(b"}")
-    os.kill(os.getpid(), 9) if ended and b"stablehlo.add" in data else os._exit(0)
+    os.kill(os.getpid(), 9) if b"stablehlo.add" in data else os._exit(0)
 
 
 def test_a_reader_that_dies_wherever_the_text_ends_names_its_first_line(
