@@ -11,7 +11,6 @@ from jax.extend.mlir import ir
 from ..analysis.dimension_flow.dimensions import Dimension, ProgramDimensions
 from ..analysis.dimension_flow.program import FlowProgram
 from ..analysis.dimension_flow.result import Seed
-from ..analysis.dimension_flow.rules.table import Signatures
 from ..analysis.dimension_flow.walker import TooManyPhasesError
 from ..framework.options import Axes
 from .arguments import ArgumentNames, data_arguments, names_of
@@ -44,11 +43,10 @@ def choose(program: FlowProgram, axes: Axes | None, phases: int) -> CutTrial:
     Raises BatchRefusedError where the program is a training step and none will do, and NoStepError
     where it is none.
     """
-    signatures = Signatures(program.shapes)
-    dimensions = ProgramDimensions(program, signatures)
+    dimensions = ProgramDimensions(program)
     if not has_gradients(program, dimensions):
         raise NoStepError("no matrix product in it is of a gradient")
-    search = _Search(program, phases, signatures, dimensions.found())
+    search = _Search(program, phases, dimensions.found())
     found = search.found() if axes is None else search.named(axes)
     if found is None:
         raise search.refusal()
@@ -64,19 +62,12 @@ class _Cut:
 
 
 class _Search:
-    def __init__(
-        self,
-        program: FlowProgram,
-        phases: int,
-        signatures: Signatures,
-        dimensions: Sequence[Dimension],
-    ) -> None:
+    def __init__(self, program: FlowProgram, phases: int, dimensions: Sequence[Dimension]) -> None:
         self._trials: list[CutTrial] = []
         self._deep: list[tuple[Seed, ...]] = []
         self._is_named = False
         self._program = program
         self._phases = phases
-        self._signatures = signatures
         self._dimensions = dimensions
 
     def found(self) -> CutTrial | None:
@@ -137,7 +128,7 @@ class _Search:
         deep = [seeds for seeds in self._deep if is_data(seeds)]
         deep = deep or ([] if self._trials else self._deep)
         for seeds in sorted(deep, key=_first_axis)[:1]:
-            self._trials.append(tried(self._program, seeds, self._signatures, None))
+            self._trials.append(tried(self._program, seeds, None))
         found = [trial for trial in self._trials if is_data(trial.flow.seeds)]
         if not found:
             return min(self._trials, key=lambda trial: trial.likeness)
@@ -145,7 +136,7 @@ class _Search:
 
     def _try(self, seeds: tuple[Seed, ...]) -> _Cut | None:
         try:
-            trial = tried(self._program, seeds, self._signatures, MOST_PHASES)
+            trial = tried(self._program, seeds, MOST_PHASES)
         except TooManyPhasesError:
             self._deep.append(seeds)
             return None

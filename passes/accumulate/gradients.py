@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 from ..analysis.dimension_flow.dimensions import ProgramDimensions
 from ..analysis.dimension_flow.program import FlowBlock, FlowNode, FlowProgram
-from ..ir.op_facts import FlowRule
+from ..ir.op_facts import Category
 
 
 def has_gradients(program: FlowProgram, dimensions: ProgramDimensions) -> bool:
@@ -128,11 +128,11 @@ class _Search:
 
     def _walk(self, block: FlowBlock) -> None:
         for node in block.nodes:
-            if node.rule is FlowRule.LOOP:
+            if node.category is Category.LOOP:
                 self._loop(node)
             elif node.blocks:
                 self._code(node)
-            elif node.rule is FlowRule.BARRIER:
+            elif node.category is Category.RELABEL:
                 self._pass(node.operands, node.results)
             else:
                 made = self._sources(node.operands) | self._bits.get(node.number, 0)

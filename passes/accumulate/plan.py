@@ -11,12 +11,12 @@ from jax.extend.mlir import ir
 from ..accumulate_in_place import AccumulateInPlace
 from ..accumulate_in_place.devices import DeviceSums
 from ..accumulate_in_place.terms import product_behind
-from ..analysis.dimension_flow.flow import AxisLayout
 from ..analysis.dimension_flow.program import FlowProgram
 from ..analysis.dimension_flow.result import DimensionFlow, Seed, site
 from ..analysis.dimension_flow.solve import dimension_flow
 from ..analysis.memory_model.targets import memory_rules
 from ..analysis.memory_model.tracer import MemoryPrediction, predict
+from ..analysis.signatures.signature import AxisLayout
 from ..framework import base
 from ..framework.feedback import Attempt, Prediction
 from ..framework.options import Axes, Budget

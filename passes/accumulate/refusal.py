@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..analysis.dimension_flow.program import FlowNode, FlowProgram
 from ..analysis.dimension_flow.result import PhaseEnd, site
-from ..ir.op_facts import FlowRule
+from ..ir.op_facts import Category
 from .trial import CutTrial
 
 MOST_WHOLE = 0.05
@@ -82,7 +82,7 @@ def _done_at_once(program: FlowProgram, product: FlowNode, trial: CutTrial) -> s
     culprit = trial.flow.culprits.get(product.number)
     if culprit is None:
         return f"{site(product.op)} needs all of them"
-    if product.rule is FlowRule.MANUAL:
+    if product.category is Category.MANUAL:
         return (
             f"{site(culprit)} reads the whole of a sum inside of jax.shard_map, where there are no "
             "loops: return the gradients from it, and update the parameters after it"

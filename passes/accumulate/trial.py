@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ..analysis.dimension_flow.flow import WHOLE, Combine, Flow
+from ..analysis.dimension_flow.flow import WHOLE, Flow
 from ..analysis.dimension_flow.program import FlowNode, FlowProgram
 from ..analysis.dimension_flow.result import DimensionFlow, Seed
-from ..analysis.dimension_flow.rules.table import Signatures
 from ..analysis.dimension_flow.solve import dimension_flow
+from ..analysis.signatures.signature import Combine
 from ..ir.ops import facts_of
 
 
@@ -61,14 +61,9 @@ class CutTrial:
         return not self.sums_gradients, self.pieces, self.rank
 
 
-def tried(
-    program: FlowProgram,
-    seeds: Sequence[Seed],
-    signatures: Signatures,
-    most_phases: int | None,
-) -> CutTrial:
+def tried(program: FlowProgram, seeds: Sequence[Seed], most_phases: int | None) -> CutTrial:
     """What cutting a dimension gives. Raises TooManyPhasesError."""
-    flow = dimension_flow(program, seeds, signatures, most_phases=most_phases)
+    flow = dimension_flow(program, seeds, most_phases=most_phases)
     products = _whole_products(flow)
     summed = _summed(flow)
     return CutTrial(

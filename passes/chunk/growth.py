@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from ..analysis.dimension_flow.flow import AxisLayout
 from ..analysis.dimension_flow.program import FlowNode, FlowProgram
 from ..analysis.dimension_flow.result import site
-from ..analysis.dimension_flow.rules.table import Signatures
-from ..analysis.dimension_flow.signature import FactorPlace, Signature
 from ..analysis.purity import is_table
+from ..analysis.signatures.signature import AxisLayout, FactorPlace, Signature
 from ..ir.op_facts import Category
 from ..ir.ops import facts_of
 
@@ -33,7 +31,6 @@ class BlockValues:
 
     def __init__(self, program: FlowProgram) -> None:
         self.program = program
-        self.signatures = Signatures(program.shapes)
         self.nodes = program.root.nodes
         self.makers: dict[int, int] = {}
         """By value the place of what makes it among the nodes."""
@@ -220,7 +217,7 @@ class RegionGrowth:
 
     def _place_in(self, node: FlowNode) -> tuple[Signature, FactorPlace] | None:
         """Where the dimension is in an operation; None where it is nowhere, or not in one place."""
-        signature = self.finder.signatures.of(node)
+        signature = self.finder.program.signature_of(node)
         if signature is None:
             return None
         found: FactorPlace | None = None

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 
 from jax.extend.mlir import ir
 
-from ..analysis.dimension_flow.flow import AxisLayout
 from ..analysis.dimension_flow.program import FlowProgram
 from ..analysis.dimension_flow.result import site
 from ..analysis.memory_model.targets import memory_rules
 from ..analysis.memory_model.tracer import prediction_of
 from ..analysis.shards import Shards
+from ..analysis.signatures.signature import AxisLayout
 from ..framework.feedback import Prediction
 from ..framework.target import Target
 from ..framework.text import size

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..analysis.dimension_flow.flow import AxisLayout
 from ..analysis.dimension_flow.program import FlowNode, FlowProgram
 from ..analysis.dimension_flow.result import DimensionFlow, Seed, site
 from ..analysis.dimension_flow.solve import dimension_flow
 from ..analysis.dimension_flow.walker import TooManyPhasesError
+from ..analysis.signatures.signature import AxisLayout
 from ..ir.ops import facts_of
 from .growth import MOST_OPERATIONS, BlockValues, NoRegionError, RegionGrowth
 
@@ -124,8 +124,8 @@ class RegionFinder(BlockValues):
             if argument in grown.layouts and (argument in read or grown.is_large(argument))
         ] or [Seed(values[grown.seed], grown.layouts[grown.seed])]
         try:
-            return dimension_flow(part, seeds, self.signatures, most_phases=1)
+            return dimension_flow(part, seeds, most_phases=1)
         except TooManyPhasesError:
-            flow = dimension_flow(part, seeds, self.signatures)
+            flow = dimension_flow(part, seeds)
             why = "".join(f": {end}" for end in flow.phases[0].ends[:1])
             raise NoRegionError(f"it takes {len(flow.phases)} loops{why}") from None

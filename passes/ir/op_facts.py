@@ -137,60 +137,6 @@ PRODUCT_RULES = frozenset(
 """Rules of the work that matrix units do."""
 
 
-class FlowRule(enum.StrEnum):
-    """How an operation depends on one dimension of its operands: its rule in
-    `analysis/dimension_flow`."""
-
-    WHOLE = "whole"
-    """Nothing is known of how its results depend on parts of its operands."""
-    ALL_GATHER = "all_gather"
-    ALL_REDUCE = "all_reduce"
-    ALL_TO_ALL = "all_to_all"
-    BARRIER = "barrier"
-    """Result i is operand i."""
-    BITCAST = "bitcast"
-    BROADCAST = "broadcast"
-    CALL = "call"
-    CHOLESKY = "cholesky"
-    CONCATENATE = "concatenate"
-    CONDITIONAL = "conditional"
-    CONVERT = "convert"
-    CONVOLUTION = "convolution"
-    CUSTOM_CALL = "custom_call"
-    DIVIDE = "divide"
-    DOT = "dot"
-    DOT_GENERAL = "dot_general"
-    DYNAMIC_SLICE = "dynamic_slice"
-    DYNAMIC_UPDATE_SLICE = "dynamic_update_slice"
-    ELEMENTWISE = "elementwise"
-    EXTREMUM = "extremum"
-    """Elementwise, the larger or the smaller of two."""
-    FFT = "fft"
-    GATHER = "gather"
-    LINEAR = "linear"
-    """Elementwise, and linear in all operands together."""
-    LOOP = "loop"
-    MANUAL = "manual"
-    MULTIPLY = "multiply"
-    PAD = "pad"
-    PERMUTE = "permute"
-    """The same elements on another device."""
-    RAGGED_DOT = "ragged_dot"
-    REDUCE = "reduce"
-    REDUCE_SCATTER = "reduce_scatter"
-    REDUCE_WINDOW = "reduce_window"
-    RESHAPE = "reshape"
-    REVERSE = "reverse"
-    SCATTER = "scatter"
-    SELECT = "select"
-    SELECT_AND_SCATTER = "select_and_scatter"
-    SLICE = "slice"
-    SORT = "sort"
-    TOP_K = "top_k"
-    TRANSPOSE = "transpose"
-    TRIANGULAR_SOLVE = "triangular_solve"
-
-
 class Regions(enum.StrEnum):
     """What an operation's regions are."""
 
@@ -219,7 +165,6 @@ class OpFacts:
       light: it costs nothing inside the kernel of each of its readers.
       synchronizes: each result depends on an operand of every member of its replica group.
       no_capture: why a CUDA graph never holds it, for people; None where one may.
-      flow: how its results depend on one dimension of its operands.
       widens: its result may be of a wider floating-point type: of the same sum, rounded less. XLA
         then adds it to another value inside of its kernel.
     """
@@ -234,7 +179,6 @@ class OpFacts:
     light: bool = False
     synchronizes: bool = False
     no_capture: str | None = None
-    flow: FlowRule = FlowRule.WHOLE
     widens: bool = False
 
     @property

@@ -10,17 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from .op_facts import (
-    UNKNOWN,
-    BufferUse,
-    Category,
-    FlopRule,
-    FlowRule,
-    Kind,
-    OpFacts,
-    Regions,
-    Traffic,
-)
+from .op_facts import UNKNOWN, BufferUse, Category, FlopRule, Kind, OpFacts, Regions, Traffic
 
 _Rows = Iterator[tuple[str, OpFacts]]
 
@@ -52,7 +42,6 @@ def _rows(names: str, category: Category, *, dialect: str = "stablehlo", **facts
 def _elementwise(names: str, flops: int, use: BufferUse = BufferUse.FUSED, **facts: Any) -> _Rows:
     """Divisions and roots (4 FLOPs) are a special-function instruction with a correction or two,
     exponentials (8) the same with a range reduction, the others polynomials."""
-    facts.setdefault("flow", FlowRule.ELEMENTWISE)
     return _fused(names, Category.ELEMENTWISE, flops=flops, use=use, **facts)
 
 
@@ -61,17 +50,12 @@ def _heavy(names: str, flops: int, **facts: Any) -> _Rows:
     return _elementwise(names, flops, BufferUse.HEAVY, **facts)
 
 
-def _light(names: str, flow: FlowRule, flops: int = 1) -> _Rows:
-    return _elementwise(names, flops, light=True, flow=flow)
+def _light(names: str, flops: int = 1) -> _Rows:
+    return _elementwise(names, flops, light=True)
 
 
 def _movement(name: str, use: BufferUse = BufferUse.FUSED, *, light: bool = True) -> _Rows:
-    return _fused(name, Category.MOVEMENT, flops=0, use=use, light=light, flow=_flow_named(name))
-
-
-def _flow_named(name: str) -> FlowRule:
-    """The rule that has the name of an operation, or the beginning of it."""
-    return FlowRule(name.removesuffix("_in_dim"))
+    return _fused(name, Category.MOVEMENT, flops=0, use=use, light=light)
 
 
 def _fused(names: str, category: Category, **facts: Any) -> _Rows:
@@ -94,7 +78,7 @@ def _kernel(
 
 
 def _product(name: str, rule: FlopRule, **facts: Any) -> _Rows:
-    return _kernel(name, rule, Category.CONTRACTION, flow=FlowRule(name), **facts)
+    return _kernel(name, rule, Category.CONTRACTION, **facts)
 
 
 def _combining(name: str, rule: FlopRule, **facts: Any) -> _Rows:
@@ -126,29 +110,21 @@ _GROUPS: tuple[_Rows, ...] = (
     _uncommon("constant constant_like", BufferUse.FREE, dialect="chlo"),
     # Elementwise.
     _light(
-        "abs and ceil clamp compare floor not or shift_left shift_right_arithmetic "
-        "shift_right_logical sign xor",
-        FlowRule.ELEMENTWISE,
+        "abs add and ceil clamp compare floor maximum minimum multiply negate not or select "
+        "shift_left shift_right_arithmetic shift_right_logical sign subtract xor"
     ),
-    _light("add negate subtract", FlowRule.LINEAR),
-    _light("maximum minimum", FlowRule.EXTREMUM),
-    _light("multiply", FlowRule.MULTIPLY),
-    _light("select", FlowRule.SELECT),
-    _light("convert", FlowRule.CONVERT, flops=0),
+    _light("convert", flops=0),
     _elementwise(
-        "count_leading_zeros is_finite popcnt reduce_precision round_nearest_afz "
-        "round_nearest_even",
+        "complex count_leading_zeros imag is_finite popcnt real reduce_precision "
+        "round_nearest_afz round_nearest_even",
         flops=1,
     ),
-    _elementwise("complex imag real", flops=1, flow=FlowRule.LINEAR),
-    _elementwise("bitcast_convert", flops=0, light=True, use=BufferUse.VIEW, flow=FlowRule.BITCAST),
-    _elementwise("divide", flops=4, flow=FlowRule.DIVIDE),
-    _elementwise("remainder rsqrt sqrt", flops=4),
+    _elementwise("bitcast_convert", flops=0, light=True, use=BufferUse.VIEW),
+    _elementwise("divide remainder rsqrt sqrt", flops=4),
     _elementwise("cbrt exponential exponential_minus_one log log_plus_one", flops=8),
     _heavy("cosine logistic sine", flops=8),
     _heavy("atan2 power tan tanh", flops=16),
-    _elementwise("is_inf is_neg_inf is_pos_inf next_after square", flops=1, dialect="chlo"),
-    _elementwise("conj", flops=1, dialect="chlo", flow=FlowRule.LINEAR),
+    _elementwise("conj is_inf is_neg_inf is_pos_inf next_after square", flops=1, dialect="chlo"),
     _heavy("acos acosh asin asinh atan atanh cosh sinh tan", flops=16, dialect="chlo"),
     _heavy("bessel_i1e erf erf_inv erfc", flops=32, dialect="chlo"),
     _heavy("digamma lgamma polygamma zeta", flops=64, dialect="chlo"),
@@ -157,22 +133,15 @@ _GROUPS: tuple[_Rows, ...] = (
     _movement("reshape", use=BufferUse.VIEW),
     _movement("dynamic_slice", light=False),
     # Addresses that are data.
-    _indexed("gather", BufferUse.FUSED, Traffic.GATHERED, flops=0, flow=FlowRule.GATHER),
+    _indexed("gather", BufferUse.FUSED, Traffic.GATHERED, flops=0),
     _indexed("dynamic_gather", BufferUse.FUSED, Traffic.GATHERED, flops=0),
-    _indexed(
-        "dynamic_update_slice",
-        BufferUse.IN_PLACE,
-        Traffic.UPDATED,
-        flops=0,
-        flow=FlowRule.DYNAMIC_UPDATE_SLICE,
-    ),
+    _indexed("dynamic_update_slice", BufferUse.IN_PLACE, Traffic.UPDATED, flops=0),
     _indexed(
         "scatter",
         BufferUse.IN_PLACE,
         Traffic.SCATTERED,
         flops=FlopRule.SCATTER,
         regions=Regions.COMBINER,
-        flow=FlowRule.SCATTER,
     ),
     # Reductions and kernels.
     _combining(
@@ -182,38 +151,17 @@ _GROUPS: tuple[_Rows, ...] = (
         kind=Kind.REDUCTION,
         use=BufferUse.REDUCTION,
         traffic=Traffic.FUSED_OPERANDS,
-        flow=FlowRule.REDUCE,
     ),
     _combining(
-        "reduce_window",
-        FlopRule.REDUCE_WINDOW,
-        category=Category.REDUCTION,
-        fuses_operands=True,
-        flow=FlowRule.REDUCE_WINDOW,
+        "reduce_window", FlopRule.REDUCE_WINDOW, category=Category.REDUCTION, fuses_operands=True
     ),
-    _combining(
-        "select_and_scatter",
-        FlopRule.SELECT_AND_SCATTER,
-        fuses_operands=True,
-        flow=FlowRule.SELECT_AND_SCATTER,
-    ),
-    _combining(
-        "map",
-        FlopRule.MAP,
-        category=Category.ELEMENTWISE,
-        use=BufferUse.FUSED,
-        flow=FlowRule.ELEMENTWISE,
-    ),
-    _combining("sort", FlopRule.SORT, flow=FlowRule.SORT),
-    _kernel("top_k", FlopRule.TOP_K, dialect="chlo", flow=FlowRule.TOP_K),
-    _kernel("cholesky", FlopRule.CHOLESKY, no_capture=_LIBRARY, flow=FlowRule.CHOLESKY),
-    _kernel("fft", FlopRule.FFT, no_capture=_LIBRARY, flow=FlowRule.FFT),
-    _kernel(
-        "triangular_solve",
-        FlopRule.TRIANGULAR_SOLVE,
-        no_capture=_LIBRARY,
-        flow=FlowRule.TRIANGULAR_SOLVE,
-    ),
+    _combining("select_and_scatter", FlopRule.SELECT_AND_SCATTER, fuses_operands=True),
+    _combining("map", FlopRule.MAP, category=Category.ELEMENTWISE, use=BufferUse.FUSED),
+    _combining("sort", FlopRule.SORT),
+    _kernel("top_k", FlopRule.TOP_K, dialect="chlo"),
+    _kernel("cholesky", FlopRule.CHOLESKY, no_capture=_LIBRARY),
+    _kernel("fft", FlopRule.FFT, no_capture=_LIBRARY),
+    _kernel("triangular_solve", FlopRule.TRIANGULAR_SOLVE, no_capture=_LIBRARY),
     _kernel("rng_bit_generator", 32, fuses_operands=True),  # the rounds of Threefry
     # XLA expands batch norms into elementwise work and reductions.
     _kernel("batch_norm_inference", 4, fuses_operands=True),
@@ -224,21 +172,14 @@ _GROUPS: tuple[_Rows, ...] = (
     _product("dot_general", FlopRule.DOT_GENERAL, widens=True),
     _product("ragged_dot", FlopRule.RAGGED_DOT, dialect="chlo", widens=True),
     # Exchanges between devices.
-    *(
-        _rows(name, Category.COLLECTIVE, synchronizes=True, flow=FlowRule(name))
-        for name in ("all_gather", "all_to_all")
+    _rows("all_gather all_to_all", Category.COLLECTIVE, synchronizes=True),
+    _rows(
+        "all_reduce reduce_scatter",
+        Category.COLLECTIVE,
+        regions=Regions.COMBINER,
+        synchronizes=True,
     ),
-    *(
-        _rows(
-            name,
-            Category.COLLECTIVE,
-            regions=Regions.COMBINER,
-            synchronizes=True,
-            flow=FlowRule(name),
-        )
-        for name in ("all_reduce", "reduce_scatter")
-    ),
-    _rows("collective_broadcast collective_permute", Category.COLLECTIVE, flow=FlowRule.PERMUTE),
+    _rows("collective_broadcast collective_permute", Category.COLLECTIVE),
     _rows("cross-replica-sum", Category.COLLECTIVE),
     _rows("collective_reduce", Category.COLLECTIVE, regions=Regions.COMBINER),
     _rows(
@@ -253,23 +194,10 @@ _GROUPS: tuple[_Rows, ...] = (
     ),
     # Code.
     _rows(
-        "while",
-        Category.LOOP,
-        kind=Kind.EXPENSIVE,
-        use=BufferUse.IN_PLACE,
-        flops=0,
-        regions=_CODE,
-        flow=FlowRule.LOOP,
+        "while", Category.LOOP, kind=Kind.EXPENSIVE, use=BufferUse.IN_PLACE, flops=0, regions=_CODE
     ),
-    _rows(
-        "case if",
-        Category.CONDITIONAL,
-        kind=Kind.EXPENSIVE,
-        flops=0,
-        regions=_CODE,
-        flow=FlowRule.CONDITIONAL,
-    ),
-    _rows("custom_call", Category.CALL, flops=0, flow=FlowRule.CUSTOM_CALL),
+    _rows("case if", Category.CONDITIONAL, kind=Kind.EXPENSIVE, flops=0, regions=_CODE),
+    _rows("custom_call", Category.CALL, flops=0),
     # What XLA inlines.
     _rows(
         "manual_computation",
@@ -278,34 +206,21 @@ _GROUPS: tuple[_Rows, ...] = (
         flops=0,
         regions=_CODE,
         fuses_operands=True,
-        flow=FlowRule.MANUAL,
     ),
     _rows("composite", Category.CALL, flops=0, regions=Regions.OTHER, fuses_operands=True),
-    *(
-        _rows(
-            name,
-            Category.CALL,
-            dialect="func",
-            flops=0,
-            no_capture="a call that is not inlined",
-            fuses_operands=True,
-            flow=rule,
-        )
-        for name, rule in (("call", FlowRule.CALL), ("call_indirect", FlowRule.WHOLE))
+    _rows(
+        "call call_indirect",
+        Category.CALL,
+        dialect="func",
+        flops=0,
+        no_capture="a call that is not inlined",
+        fuses_operands=True,
     ),
     # No work.
-    _nothing("optimization_barrier", Category.RELABEL, use=BufferUse.ALIAS, flow=FlowRule.BARRIER),
+    _nothing("optimization_barrier", Category.RELABEL, use=BufferUse.ALIAS),
+    _nothing("sharding_constraint", Category.RELABEL, dialect="sdy", use=BufferUse.FUSED),
     _nothing(
-        "sharding_constraint",
-        Category.RELABEL,
-        dialect="sdy",
-        use=BufferUse.FUSED,
-        flow=FlowRule.BARRIER,
-    ),
-    _nothing(
-        "after_all create_token get_tuple_element tuple",
-        Category.BOOKKEEPING,
-        use=BufferUse.FUSED,
+        "after_all create_token get_tuple_element tuple", Category.BOOKKEEPING, use=BufferUse.FUSED
     ),
     _nothing("return", Category.TERMINATOR),
     _nothing("return", Category.TERMINATOR, dialect="sdy"),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-from ..analysis.dimension_flow.flow import Combine
+from ..analysis.signatures.signature import Combine
 from ..ir.while_rewriter import zeros
 
 COMBINES: Mapping[Combine, Callable[..., ir.Value]] = {

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ..analysis.dimension_flow.program import FlowBlock, FlowNode
-from ..ir.op_facts import FlowRule
+from ..ir.op_facts import Category
 from .copies import Form, LoopCopies, OperationCopy, Read
 from .program import LoopProgram
 
@@ -50,7 +50,7 @@ def parts_apart(program: LoopProgram) -> list[PartApart]:
     for node in reversed(program.nodes):
         phase = program.phase_of(node)
         flows = [program.of(value) for value in node.results]
-        if node.rule is FlowRule.BARRIER and phase:
+        if node.category is Category.RELABEL and phase:
             continue
         done_before = [loop for value in node.results if (loop := wanted.get(value))]
         if done_before and (not phase or any(flow.given for flow in flows)):
@@ -71,7 +71,7 @@ def parts_apart(program: LoopProgram) -> list[PartApart]:
     return found
 
 
-_DIVIDED = frozenset({FlowRule.BARRIER, FlowRule.CONDITIONAL, FlowRule.LOOP})
+_DIVIDED = frozenset({Category.RELABEL, Category.CONDITIONAL, Category.LOOP})
 """Rules of operations that can be written with some of their results only."""
 
 
@@ -87,14 +87,14 @@ class _Finder:
         self._arguments = {
             argument: (loop, place)
             for loop in (node, *_inside(node))
-            if loop.rule is FlowRule.LOOP
+            if loop.category is Category.LOOP
             for block in loop.blocks
             for place, argument in enumerate(block.arguments)
         }
 
     def part(self, values: tuple[int, ...]) -> PartApart | None:
         """The part that makes these; None where it is none of its own."""
-        if self._node.rule not in (FlowRule.LOOP, FlowRule.CONDITIONAL):
+        if self._node.category not in (Category.LOOP, Category.CONDITIONAL):
             return None
         held = self._program.held_inside(self._node)
         own = dict.fromkeys(self._node.results, self._node)
@@ -125,16 +125,16 @@ class _Finder:
     def _make(self, node: FlowNode, value: int) -> bool:
         """Whether an operation can make one of its results alone; what it needs for that is due."""
         place = node.results.index(value)
-        if node.rule is FlowRule.LOOP:
+        if node.category is Category.LOOP:
             self._carry(node, place)
-        elif node.rule is FlowRule.CONDITIONAL:
+        elif node.category is Category.CONDITIONAL:
             self._waiting.append(node.operands[0])
             self._waiting += (block.returned[place] for block in node.blocks)
-        elif node.rule is FlowRule.BARRIER:
+        elif node.category is Category.RELABEL:
             self._waiting.append(node.operands[place])
         else:
             self._waiting += node.operands
-        return node.rule in (FlowRule.LOOP, FlowRule.CONDITIONAL) or not node.blocks
+        return node.category in (Category.LOOP, Category.CONDITIONAL) or not node.blocks
 
     def _carry(self, loop: FlowNode, place: int) -> None:
         condition, body = loop.blocks
@@ -150,19 +150,19 @@ class _Finder:
     def _copy(self, node: FlowNode) -> OperationCopy:
         places = tuple(at for at, value in enumerate(node.results) if value in self._needed)
         operands, returned = node.operands, tuple(block.returned for block in node.blocks)
-        if node.rule in (FlowRule.LOOP, FlowRule.BARRIER):
+        if node.category in (Category.LOOP, Category.RELABEL):
             operands = tuple(operands[place] for place in places)
-        if node.rule is FlowRule.LOOP:
+        if node.category is Category.LOOP:
             condition, carried = returned
             returned = condition, tuple(carried[place] for place in places)
-        elif node.rule is FlowRule.CONDITIONAL:
+        elif node.category is Category.CONDITIONAL:
             returned = tuple(tuple(each[place] for place in places) for each in returned)
         return OperationCopy(
             node,
             None,
             self._read(operands),
             tuple(map(self._read, returned)),
-            places if node.rule in _DIVIDED and len(places) < len(node.results) else None,
+            places if node.category in _DIVIDED and len(places) < len(node.results) else None,
         )
 
     def _read(self, values: tuple[int, ...]) -> tuple[Read, ...]:

@@ -9,12 +9,12 @@ from dataclasses import replace
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import sdy, stablehlo
 
-from ..analysis.dimension_flow.flow import AxisLayout
 from ..analysis.dimension_flow.program import FlowBlock, FlowNode
 from ..analysis.sharding_constraints import CONSTRAINT
+from ..analysis.signatures.signature import AxisLayout
 from ..ir import walk
 from ..ir.clone import remap_operands
-from ..ir.op_facts import FlowRule
+from ..ir.op_facts import Category
 from .copies import IOTA, Form, LoopCopies, OperationCopy, Read
 from .program import LoopProgram
 from .slices import (
@@ -158,7 +158,7 @@ class ChunkWriter:
         results = [self._type(value) for value in copy.results]
         attributes = {name: op.attributes[name] for name in walk.attribute_names(op)}
         outer = self._own_chunk
-        is_told = outer is not None and node.rule is FlowRule.MANUAL and self._cuts_in(node)
+        is_told = outer is not None and node.category is Category.MANUAL and self._cuts_in(node)
         if is_told:
             operands = [*operands, self._chunk.index]
             attributes["in_shardings"] = _with_whole(attributes["in_shardings"])

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-from ..analysis.dimension_flow.flow import AxisLayout
+from ..analysis.signatures.signature import AxisLayout
 from .copies import IOTA, Form
 from .devices import DeviceParts, compute_by_parts, reduced
 from .loop import LoopWriter

@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from ..analysis.dimension_flow.cuts import CutStep
-from ..analysis.dimension_flow.flow import AxisLayout, Flow
+from ..analysis.dimension_flow.flow import Flow
 from ..analysis.dimension_flow.program import FlowBlock, FlowNode
 from ..analysis.dimension_flow.result import DimensionFlow
-from ..ir.op_facts import Category, FlowRule
+from ..analysis.signatures.signature import AxisLayout
+from ..ir.op_facts import Category
 from ..ir.ops import facts_of
 from .errors import NotLoopableError
 from .program import LoopProgram
@@ -197,7 +198,7 @@ class CopyFinder:
         copies = self._found.by_node.setdefault(node.number, [])
         if any(copy.layout is None for copy in copies):
             return
-        if node.rule is FlowRule.CALL:
+        if node.is_call:
             raise NotLoopableError(node.op, "a function that is called is not cut")
         if node.effects:
             raise NotLoopableError(node.op, "it has side effects, which a loop would repeat")
@@ -216,7 +217,7 @@ class CopyFinder:
 
     def _returned(self, node: FlowNode, block: FlowBlock) -> tuple[Read, ...]:
         """How the end of a block of an operation's code reads what it returns."""
-        if node.rule is FlowRule.LOOP and block is node.blocks[0]:
+        if node.category is Category.LOOP and block is node.blocks[0]:
             return (self._whole(block.returned[0]),)
         held = self._program.held_inside(node)
         return tuple(

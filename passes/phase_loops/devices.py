@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import sdy, stablehlo
 
-from ..analysis.dimension_flow.flow import AxisLayout, Combine
 from ..analysis.dimension_flow.program import FlowNode
 from ..analysis.dimension_flow.sharded import argument_sharding
 from ..analysis.sharding_constraints import CONSTRAINT
+from ..analysis.signatures.signature import AxisLayout, Combine
 from ..ir import mesh, walk
-from ..ir.op_facts import Category, FlowRule
+from ..ir.custom_calls import CUSTOM_CALL
+from ..ir.op_facts import Category
 from ..ir.ops import facts_of
 from .accumulators import COMBINES
 from .apart import PartApart
@@ -130,7 +131,7 @@ def _stays_local(program: LoopProgram, node: FlowNode) -> bool:
         return sharded <= (set() if layout is None else {layout.axis})
     if facts_of(node.op.name).category in (Category.COLLECTIVE, Category.MANUAL):
         return False
-    if node.rule is FlowRule.CUSTOM_CALL or node.op.name.startswith("sdy."):
+    if node.name == CUSTOM_CALL or node.op.name.startswith("sdy."):
         return False
     return _SHARDINGS.isdisjoint(walk.attribute_names(node.op))
 

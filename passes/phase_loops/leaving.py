@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 
 from jax.extend.mlir import ir
 
-from ..analysis.dimension_flow.flow import Combine, Flow
+from ..analysis.dimension_flow.flow import Flow
 from ..analysis.dimension_flow.result import linear_chain
-from ..ir.op_facts import FlowRule
+from ..analysis.signatures.signature import Combine
 from ..ir.types import element_bits
 from ..ir.values import element_of
 from .accumulators import has_identity
@@ -108,7 +108,7 @@ def leaving(program: LoopProgram, number: int, rule: AccumulatorRule) -> LoopExi
 def _sent(program: LoopProgram, number: int) -> ir.Type:
     own = element_of(program.program.values[number])
     node = program.maker(number)
-    if node is None or node.rule is not FlowRule.CONVERT:
+    if node is None or node.name != "stablehlo.convert":
         return own
     before = element_of(program.program.values[node.operands[0]])
     return before if isinstance(before, ir.FloatType) else own
@@ -223,7 +223,7 @@ class _Finder:
 
     def _is_conversion(self, number: int) -> bool:
         node = self.program.maker(number)
-        return node is not None and node.rule is FlowRule.CONVERT
+        return node is not None and node.name == "stablehlo.convert"
 
     def _element(self, number: int) -> ir.Type:
         return element_of(self.program.program.values[number])

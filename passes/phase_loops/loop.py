@@ -9,7 +9,7 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
 from ..accumulate_in_place.terms import product_terms
-from ..analysis.dimension_flow.flow import Combine
+from ..analysis.signatures.signature import Combine
 from ..ir.values import defining_op
 from .accumulators import COMBINES, identity
 from .body import ChunkWriter

@@ -9,9 +9,8 @@ from ..analysis.dimension_flow.cuts import CutSources
 from ..analysis.dimension_flow.flow import WHOLE, Flow
 from ..analysis.dimension_flow.program import FlowNode, FlowProgram
 from ..analysis.dimension_flow.result import DimensionFlow
-from ..analysis.dimension_flow.rules.table import Signatures
 from ..analysis.purity import is_table
-from ..ir.op_facts import Category, FlowRule
+from ..ir.op_facts import Category
 from ..ir.ops import facts_of
 
 _LIGHT = frozenset({Category.CONSTANT, Category.ELEMENTWISE, Category.MOVEMENT})
@@ -44,12 +43,11 @@ class LoopProgram:
             self._phases[node.number] = self._phase(node)
             if node.blocks and self._phases[node.number]:
                 self._read_code(node)
-        signatures = Signatures(self.program.shapes)
-        self.sources = CutSources(self.program, signatures, self._flow_as_made)
+        self.sources = CutSources(self.program, self._flow_as_made)
         self._behind = {
             result: operand
             for node in root.nodes
-            if node.rule is FlowRule.BARRIER and self._phases[node.number]
+            if node.category is Category.RELABEL and self._phases[node.number]
             for result, operand in zip(node.results, node.operands, strict=True)
         }
         self._bytes_inside = self._least_bytes({})
@@ -107,7 +105,7 @@ class LoopProgram:
         least = self._bytes_inside.get(value)
         if least is None:
             return False
-        reorders = self._makers[value].rule in (FlowRule.RESHAPE, FlowRule.TRANSPOSE)
+        reorders = self._makers[value].name in ("stablehlo.reshape", "stablehlo.transpose")
         return reorders or least < self.program.bytes_of(value)
 
     def is_remade(self, value: int) -> bool:
@@ -136,7 +134,7 @@ class LoopProgram:
         found: dict[int, int] = {}
         for node in self.nodes:
             phase = self._phases[node.number]
-            if node.rule is FlowRule.BARRIER:
+            if node.category is Category.RELABEL:
                 continue
             if not phase and found and self._is_light(node):
                 phase = max((found.get(self.behind(value), 0) for value in node.reads()), default=0)

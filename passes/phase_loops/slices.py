@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-from ..analysis.dimension_flow.flow import AxisLayout
+from ..analysis.signatures.signature import AxisLayout
 from ..ir import walk
 from ..ir.values import shape_of
 

@@ -7,11 +7,8 @@ chunks. Every value of the program then is one of these (`flow.Flow`):
 - *split*: a chunk of it, along an axis, is computed from chunks alone;
 - *partial*: it is the sum, the maximum or the minimum of what each chunk gives.
 
-Each operation has a *signature* (`signature.Signature`), from the rule that its row in `ir/ops`
-names: which axes of its operands and results are the same dimension, which dimensions it reduces,
-and in which operands it is linear. A rule says no more than what its definition asks for: the
-operation on chunks gives the chunk of its result, or a term of it. Tests hold it to that, in the
-interpreter.
+Each operation has a *signature* (`analysis/signatures`): which axes of its operands and results are
+the same dimension, which dimensions it reduces, and in which operands it is linear.
 
 Where a signature does not fit, operands are *finished*: their chunks are concatenated, their terms
 combined, after a loop, and the reader belongs to the next one. So the analysis never refuses a

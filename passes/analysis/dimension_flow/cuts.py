@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from ...ir.op_facts import FlowRule
+from ...ir.op_facts import Category
 from ..purity import is_table
-from .flow import AxisLayout, Flow
+from ..signatures.signature import AxisLayout
+from .flow import Flow
 from .program import FlowNode, FlowProgram
-from .rules.table import Signatures
 
 Cut = tuple[int, AxisLayout]
 """A value by number, and the axis that is cut."""
@@ -35,16 +35,14 @@ class CutStep:
 class CutSources:
     """Finds what cuts of the values of a program are made of."""
 
-    def __init__(
-        self, program: FlowProgram, signatures: Signatures, flow_of: Callable[[int], Flow]
-    ) -> None:
-        self._signatures = signatures
+    def __init__(self, program: FlowProgram, flow_of: Callable[[int], Flow]) -> None:
+        self._program = program
         self._flow_of = flow_of
         self._makers: dict[int, tuple[FlowNode, int]] = {}
         self._passed: dict[int, int] = {}
         for node in program.root.inside():
             self._makers.update((value, (node, at)) for at, value in enumerate(node.results))
-            if node.rule is FlowRule.LOOP:
+            if node.category is Category.LOOP:
                 body = node.blocks[1]
                 for argument, returned, start in zip(
                     body.arguments, body.returned, node.operands, strict=True
@@ -81,11 +79,11 @@ class CutSources:
         if value not in self._makers or not self._flow_of(value).is_whole:
             return None
         node, number = self._makers[value]
-        if node.rule is FlowRule.BARRIER:
+        if node.category is Category.RELABEL:
             return CutStep(None, {number: (node.operands[number], layout)})
         if node.op.name == "stablehlo.constant":
             return None if is_table(node.op) else CutStep(node, {})
-        signature = self._signatures.of(node)
+        signature = self._program.signature_of(node)
         place = None if signature is None else signature.place_in(signature.results[number], layout)
         if signature is None or place is None:
             return None
@@ -96,4 +94,6 @@ class CutSources:
             )
             if (part := signature.layout_of(axes, place)) is not None
         }
-        return CutStep(node, operands) if operands or node.rule is FlowRule.BROADCAST else None
+        if not operands and node.name != "stablehlo.broadcast_in_dim":
+            return None
+        return CutStep(node, operands)

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ...ir.op_facts import FlowRule
+from ...ir.op_facts import Category
 from ...ir.ops import facts_of
+from ..signatures.signature import AxisLayout
 from .atoms import Atoms
-from .flow import AxisLayout
 from .program import (
     FlowBlock,
     FlowNode,
@@ -21,7 +21,6 @@ from .program import (
 )
 from .regions import computation_counts
 from .result import Seed, made_at
-from .rules.table import Signatures
 from .sharded import argument_counts
 
 
@@ -65,9 +64,9 @@ class Dimension:
         return f"dimension of {self.size}{sharded}, {self.share:.1%} of the products: {seeds}"
 
 
-def dimensions_of(program: FlowProgram, signatures: Signatures) -> tuple[Dimension, ...]:
+def dimensions_of(program: FlowProgram) -> tuple[Dimension, ...]:
     """The dimensions that arguments have, by their share of the products, then by the arguments."""
-    return ProgramDimensions(program, signatures).found()
+    return ProgramDimensions(program).found()
 
 
 class ProgramDimensions:
@@ -77,9 +76,8 @@ class ProgramDimensions:
       products: the matrix products, each with the FLOPs of all its runs.
     """
 
-    def __init__(self, program: FlowProgram, signatures: Signatures) -> None:
+    def __init__(self, program: FlowProgram) -> None:
         self._program = program
-        self._signatures = signatures
         self._atoms = Atoms()
         self._axes: dict[int, tuple[int, ...]] = {}
         self._walked: set[int] = set()
@@ -104,13 +102,13 @@ class ProgramDimensions:
                 self.products.append((node, runs * node.flops))
             if node.blocks:
                 self._region(node, runs)
-            elif node.rule is FlowRule.BARRIER:
+            elif node.category is Category.RELABEL:
                 self._same(node.operands, node.results)
             else:
                 self._operation(node)
 
     def _operation(self, node: FlowNode) -> None:
-        signature = self._signatures.of(node)
+        signature = self._program.signature_of(node)
         if signature is None:
             return
         atoms = self._atoms
@@ -132,19 +130,19 @@ class ProgramDimensions:
                         atoms.match([atom], [by_factor[factor] for factor in factors])
 
     def _region(self, node: FlowNode, runs: float) -> None:
-        if node.rule is FlowRule.LOOP:
+        if node.category is Category.LOOP:
             condition, body = node.blocks
             self._same(node.operands, condition.arguments)
             self._same(node.operands, body.arguments)
             self._same(node.operands, body.returned)
             self._same(node.operands, node.results)
             runs *= trips_of(node.op)
-        elif node.rule is FlowRule.MANUAL:
+        elif node.category is Category.MANUAL:
             [block] = node.blocks
             read, made = computation_counts(node.op)
             self._parts(node.operands, block.arguments, read)
             self._parts(node.results, block.returned, made)
-        elif node.rule is FlowRule.CALL:
+        elif node.is_call:
             [block] = node.blocks
             self._same(node.operands, block.arguments)
             self._same(node.results, block.returned)

@@ -5,13 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, replace
 
-
-class Combine(enum.StrEnum):
-    """How the terms of a partial value are combined."""
-
-    SUM = "sum"
-    MAX = "maximum"
-    MIN = "minimum"
+from ..signatures.signature import AxisLayout, Combine
 
 
 class FlowKind(enum.StrEnum):
@@ -20,31 +14,6 @@ class FlowKind(enum.StrEnum):
     WHOLE = "whole"
     SPLIT = "split"
     PARTIAL = "partial"
-
-
-@dataclass(frozen=True, slots=True)
-class AxisLayout:
-    """How a dimension lies in an axis: the axis is [outer, size, inner], and size is cut.
-
-    All of a dimension's layouts have its size. In a reshape of [B, S] to [B·S], the dimension B is
-    (1, B, S) in the result, and S is (B, S, 1). A batch that is sharded over D devices is cut as
-    (D, B/D, 1), so that each chunk has a part on each of them.
-    """
-
-    axis: int
-    outer: int
-    size: int
-    inner: int
-
-    @property
-    def length(self) -> int:
-        """The length of the axis."""
-        return self.outer * self.size * self.inner
-
-    def __str__(self) -> str:
-        if self.outer == self.inner == 1:
-            return f"axis {self.axis}"
-        return f"axis {self.axis} as [{self.outer}, {self.size}, {self.inner}]"
 
 
 @dataclass(frozen=True, slots=True)

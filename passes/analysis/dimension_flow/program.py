@@ -10,15 +10,18 @@ from jax.extend.mlir import ir
 from ...ir import walk
 from ...ir.custom_calls import CUSTOM_CALL
 from ...ir.marks import mark_name
-from ...ir.op_facts import Category, FlowRule, Regions
+from ...ir.op_facts import Category, Regions
 from ...ir.ops import facts_of
 from ...ir.types import TensorSizes
 from ...ir.values import constant_int
 from ..constants import is_zero_constant
 from ..flops import operation_flops
 from ..loops.counted import upward_count
+from ..signatures import shape_of, signature_at
+from ..signatures.rules import Shape
+from ..signatures.signature import Signature
 
-Shape = tuple[int, ...]
+CALL = "func.call"
 
 
 @dataclass(slots=True, eq=False)
@@ -27,7 +30,8 @@ class FlowNode:
 
     Attributes:
       op: the operation.
-      rule: how it depends on a dimension.
+      name: its name.
+      category: what it is.
       operands: what it reads itself; of an operation with a combiner that reads values from
         outside, also these.
       results: what it makes.
@@ -40,7 +44,8 @@ class FlowNode:
     """
 
     op: ir.Operation
-    rule: FlowRule
+    name: str
+    category: Category
     operands: tuple[int, ...]
     results: tuple[int, ...]
     blocks: tuple[FlowBlock, ...]
@@ -48,6 +53,11 @@ class FlowNode:
     effects: bool
     flops: float
     number: int
+
+    @property
+    def is_call(self) -> bool:
+        """Whether its blocks are a function, which others may call too."""
+        return self.name == CALL
 
     def reads(self) -> Iterator[int]:
         yield from self.operands
@@ -68,7 +78,7 @@ class FlowBlock:
         yield from self.arguments
         for node in self.nodes:
             yield from node.results
-            if node.rule is not FlowRule.CALL:
+            if not node.is_call:
                 for block in node.blocks:
                     yield from block.defined()
 
@@ -106,6 +116,7 @@ class FlowProgram:
     """What holds the values: none outlives its module."""
     _sizes: TensorSizes = field(default_factory=TensorSizes)
     _shape_of: dict[ir.Type, Shape | None] = field(default_factory=dict)
+    _signatures: dict[int, Signature | None] = field(default_factory=dict)
     _functions: dict[str, ir.Operation] | None = None
     _count: int = 0
 
@@ -148,6 +159,22 @@ class FlowProgram:
         part.flops = sum(node.flops for node in inside)
         return part
 
+    def signature_of(self, node: FlowNode) -> Signature | None:
+        """Which axes of its values are the same dimension; None where it reads operands whole."""
+        if node.number not in self._signatures:
+            self._signatures[node.number] = self._signature(node)
+        return self._signatures[node.number]
+
+    def _signature(self, node: FlowNode) -> Signature | None:
+        if len(node.operands) > len(node.op.operands):
+            return None  # its combiner reads values from outside
+        shapes = self.shapes
+        return signature_at(
+            node.op,
+            [shapes[value] for value in node.operands],
+            [shapes[value] for value in node.results],
+        )
+
     def bytes_of(self, value: int) -> int:
         """The bytes of a value; 0 of one without a static shape."""
         return self._sizes.of(self.values[value]).bytes
@@ -159,7 +186,7 @@ class FlowProgram:
             self.values.append(value)
             type_ = value.type
             if type_ not in self._shape_of:
-                self._shape_of[type_] = _shape(type_)
+                self._shape_of[type_] = shape_of(type_)
             self.shapes.append(self._shape_of[type_])
         return number
 
@@ -177,7 +204,6 @@ class FlowProgram:
 
     def _node(self, op: ir.Operation) -> FlowNode:
         facts = facts_of(op.name)
-        rule = facts.flow
         operands = tuple(map(self._value, op.operands))
         blocks: tuple[FlowBlock, ...] = ()
         captures: tuple[int, ...] = ()
@@ -192,17 +218,28 @@ class FlowProgram:
         elif facts.regions is not Regions.NONE:
             outside = [value for value in walk.values_read(op) if value not in op.operands]
             if outside:
-                rule, operands = FlowRule.WHOLE, operands + tuple(map(self._value, outside))
-        elif rule is FlowRule.CALL:
+                operands += tuple(map(self._value, outside))
+        elif op.name == CALL:
             callee = self._callee(op)
             blocks = () if callee is None else (callee,)
             effects = callee is None or any(node.effects for node in callee.nodes)
             flops = sum(node.flops for block in blocks for node in block.nodes)
         results = tuple(map(self._value, op.results))
-        if self._makes_zeros(op, rule, operands):
+        if self._makes_zeros(op, operands):
             self.zeros.update(results)
         self._count += 1
-        return FlowNode(op, rule, operands, results, blocks, captures, effects, flops, self._count)
+        return FlowNode(
+            op,
+            op.name,
+            facts.category,
+            operands,
+            results,
+            blocks,
+            captures,
+            effects,
+            flops,
+            self._count,
+        )
 
     def _callee(self, call: ir.Operation) -> FlowBlock | None:
         """The code of a function; while it is read, and of one with several blocks, None."""
@@ -215,32 +252,32 @@ class FlowProgram:
             self.callees[symbol] = self._block(blocks[0]) if len(blocks) == 1 else None
         return self.callees[symbol]
 
-    def _makes_zeros(self, op: ir.Operation, rule: FlowRule, operands: tuple[int, ...]) -> bool:
+    def _makes_zeros(self, op: ir.Operation, operands: tuple[int, ...]) -> bool:
         if op.name == "stablehlo.constant":
             return is_zero_constant(op)
-        return rule in KEEPS_ZEROS and self.zeros.issuperset(operands)
+        return op.name in KEEPS_ZEROS and self.zeros.issuperset(operands)
 
 
 KEEPS_ZEROS = frozenset(
     {
-        FlowRule.BROADCAST,
-        FlowRule.CONCATENATE,
-        FlowRule.CONVERT,
-        FlowRule.LINEAR,
-        FlowRule.PAD,
-        FlowRule.RESHAPE,
-        FlowRule.REVERSE,
-        FlowRule.SLICE,
-        FlowRule.TRANSPOSE,
+        "chlo.conj",
+        "stablehlo.add",
+        "stablehlo.broadcast_in_dim",
+        "stablehlo.complex",
+        "stablehlo.concatenate",
+        "stablehlo.convert",
+        "stablehlo.imag",
+        "stablehlo.negate",
+        "stablehlo.pad",
+        "stablehlo.real",
+        "stablehlo.reshape",
+        "stablehlo.reverse",
+        "stablehlo.slice",
+        "stablehlo.subtract",
+        "stablehlo.transpose",
     }
 )
-"""Rules of operations that make zeros of zeros alone."""
-
-
-def _shape(type_: ir.Type) -> Shape | None:
-    if not isinstance(type_, ir.RankedTensorType) or not type_.has_static_shape:
-        return None
-    return tuple(type_.shape)
+"""Operations that make zeros of zeros alone."""
 
 
 def _captures(blocks: tuple[FlowBlock, ...]) -> tuple[int, ...]:

@@ -14,8 +14,9 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import sdy
 
 from ...ir.mesh import manual_axes
-from ...ir.op_facts import FlowRule
-from .flow import WHOLE, AxisLayout, Combine, Flow
+from ...ir.op_facts import Category
+from ..signatures.signature import AxisLayout, Combine
+from .flow import WHOLE, Flow
 from .program import FlowBlock, FlowNode
 from .sharded import device_counts
 from .state import FlowState, Needs, StuckError
@@ -234,17 +235,16 @@ def _multiplied(flow: Flow, counts: dict[int, int]) -> Flow:
     return replace(flow, layout=replace(flow.layout, outer=outer))
 
 
-_REGIONS: dict[FlowRule, type[CodeRegion]] = {
-    FlowRule.CALL: CallRegion,
-    FlowRule.CONDITIONAL: ConditionalRegion,
-    FlowRule.LOOP: LoopRegion,
-    FlowRule.MANUAL: ManualRegion,
+_REGIONS: dict[Category, type[CodeRegion]] = {
+    Category.CONDITIONAL: ConditionalRegion,
+    Category.LOOP: LoopRegion,
+    Category.MANUAL: ManualRegion,
 }
 
 
 def region_of(node: FlowNode) -> CodeRegion | None:
     """The code of an operation; None where it has none, or none that is known."""
-    kind = _REGIONS.get(node.rule)
+    kind = CallRegion if node.is_call else _REGIONS.get(node.category)
     return None if kind is None or not node.blocks else kind(node)
 
 

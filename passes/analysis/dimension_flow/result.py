@@ -9,7 +9,8 @@ from jax.extend.mlir import ir
 
 from ...framework.text import pluralize
 from ...ir.locations import operation_name, source_line
-from .flow import WHOLE, AxisLayout, Flow
+from ..signatures.signature import AxisLayout
+from .flow import WHOLE, Flow
 from .program import FlowNode, FlowProgram
 from .transfer import FlowFit
 

@@ -23,18 +23,13 @@ from .result import (
     Seed,
     linear_chain,
 )
-from .rules.table import Signatures
 from .sharded import argument_counts, device_counts
 from .state import Finish
 from .walker import FlowWalker
 
 
 def dimension_flow(
-    program: FlowProgram,
-    seeds: Sequence[Seed],
-    signatures: Signatures | None = None,
-    *,
-    most_phases: int | None = None,
+    program: FlowProgram, seeds: Sequence[Seed], *, most_phases: int | None = None
 ) -> DimensionFlow:
     """The flow of the dimension that is in all seeds.
 
@@ -45,17 +40,15 @@ def dimension_flow(
     Args:
       program: the program.
       seeds: where the dimension is.
-      signatures: those of the program, where several flows are asked for.
       most_phases: where more are of no use.
     """
     found = _checked(program, seeds)
-    signatures = signatures or Signatures(program.shapes)
-    walker = FlowWalker(program, signatures, most_phases)
+    walker = FlowWalker(program, most_phases)
     arguments = set(program.root.arguments)
     walker.run(
         {value: split(seed.layout, given=value in arguments) for value, seed in found.items()}
     )
-    return _Reader(program, walker, signatures, tuple(seeds)).result()
+    return _Reader(program, walker, tuple(seeds)).result()
 
 
 def _checked(program: FlowProgram, seeds: Sequence[Seed]) -> dict[int, Seed]:
@@ -91,16 +84,9 @@ class _Reason:
 class _Reader:
     """Reads phases, exits and crossings off the flows."""
 
-    def __init__(
-        self,
-        program: FlowProgram,
-        walker: FlowWalker,
-        signatures: Signatures,
-        seeds: tuple[Seed, ...],
-    ) -> None:
+    def __init__(self, program: FlowProgram, walker: FlowWalker, seeds: tuple[Seed, ...]) -> None:
         self._program = program
         self._walker = walker
-        self._signatures = signatures
         self._seeds = seeds
         self._of = walker.state.of
         self._finishes: dict[int, list[Finish]] = {}
@@ -113,7 +99,7 @@ class _Reader:
             RequiredCut(values[value], layout, reader.op)
             for (value, layout), reader in readers.items()
         )
-        sources = CutSources(self._program, self._signatures, self._of).of(readers)
+        sources = CutSources(self._program, self._of).of(readers)
         begins = tuple(
             RequiredCut(values[value], layout, readers[wanted].op)
             for (value, layout), wanted in sources.items()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from .flow import WHOLE, ZERO, AxisLayout, Flow
+from ..signatures.signature import AxisLayout
+from .flow import WHOLE, ZERO, Flow
 from .program import FlowNode, FlowProgram
 
 

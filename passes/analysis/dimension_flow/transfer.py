@@ -5,15 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from .flow import (
-    AxisLayout,
-    Combine,
-    Flow,
-    partial,
-    split,
-    whole,
-)
-from .signature import FactorPlace, FactorReduction, Signature
+from ..signatures.signature import AxisLayout, Combine, FactorPlace, FactorReduction, Signature
+from .flow import Flow, partial, split, whole
 
 Flows = Sequence[Flow]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...ir.custom_calls import target_of
-from ...ir.op_facts import Category, FlowRule
+from ...ir.custom_calls import CUSTOM_CALL, target_of
+from ...ir.op_facts import Category
 from ...ir.ops import facts_of
 from .flow import WHOLE, ZERO, Flow, whole
 from .program import (
@@ -19,7 +19,6 @@ from .regions import (
     RegionFlows,
     region_of,
 )
-from .rules.table import Signatures
 from .state import Finish, FlowState, Needs, StuckError
 from .transfer import FlowFit, finish, transfer
 
@@ -43,16 +42,13 @@ class FlowWalker:
     and an operation that needs more raises StuckError.
     """
 
-    def __init__(
-        self, program: FlowProgram, signatures: Signatures, most_phases: int | None = None
-    ) -> None:
+    def __init__(self, program: FlowProgram, most_phases: int | None = None) -> None:
         """With ``most_phases`` it stops at more, and raises TooManyPhasesError."""
         self._most_phases = most_phases
         self.program = program
         self.state = FlowState(program)
         self.needs = Needs()
         self._given_bytes = 0
-        self._signatures = signatures
         self._seeds: dict[int, Flow] = {}
         self.fits: dict[int, FlowFit] = {}
         self._fitted: dict[int, tuple[Flow, ...]] = {}
@@ -84,8 +80,8 @@ class FlowWalker:
 
     def _node(self, node: FlowNode, needs: Needs, inside: bool) -> None:
         flows = tuple(self.flow(value, inside=inside) for value in node.operands)
-        if node.rule is FlowRule.BARRIER or (
-            node.rule is FlowRule.CUSTOM_CALL and target_of(node.op) in _SAME
+        if node.category is Category.RELABEL or (
+            node.name == CUSTOM_CALL and target_of(node.op) in _SAME
         ):
             for result, flow in zip(node.results, flows, strict=True):
                 self.state.put(result, flow)
@@ -94,7 +90,7 @@ class FlowWalker:
         if region is not None:
             self._region(node, region, needs, inside)
         elif all(flow.is_whole for flow in flows):
-            zero = node.rule in KEEPS_ZEROS and all(flow.zero for flow in flows)
+            zero = node.name in KEEPS_ZEROS and all(flow.zero for flow in flows)
             made = ZERO if zero else whole(max(flow.phase for flow in flows))
             for result in node.results:
                 self.state.put(result, made)
@@ -109,7 +105,7 @@ class FlowWalker:
         if node.effects:
             fit = finish(flows, count)
         else:
-            fit = transfer(self._signatures.of(node), flows, count, rounds=inside)
+            fit = transfer(self.program.signature_of(node), flows, count, rounds=inside)
         self._fitted[node.number], self.fits[node.number] = flows, fit
         return fit
 

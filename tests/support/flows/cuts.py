@@ -7,7 +7,6 @@ from jax.extend.mlir import ir
 from hloom.passes.analysis.dimension_flow.dimensions import Dimension, dimensions_of
 from hloom.passes.analysis.dimension_flow.program import FlowProgram
 from hloom.passes.analysis.dimension_flow.result import DimensionFlow
-from hloom.passes.analysis.dimension_flow.rules.table import Signatures
 from hloom.passes.analysis.dimension_flow.solve import dimension_flow
 
 
@@ -18,10 +17,9 @@ def best_cut(module: ir.Module) -> tuple[Dimension, DimensionFlow]:
     parameters are sums over the batch.
     """
     program = FlowProgram.of(module)
-    signatures = Signatures(program.shapes)
     cuts = [
-        (each, dimension_flow(program, each.cut_on_each_device or each.seeds, signatures))
-        for each in dimensions_of(program, signatures)
+        (each, dimension_flow(program, each.cut_on_each_device or each.seeds))
+        for each in dimensions_of(program)
         if each.share >= 0.5
     ]
     return min(cuts, key=lambda cut: _rank(cut[1]))

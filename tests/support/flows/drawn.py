@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from hypothesis import strategies as st
 
-from hloom.passes.analysis.dimension_flow.flow import AxisLayout
+from hloom.passes.analysis.signatures.signature import AxisLayout
 from support.flows.operations import F32, SIZE, Draw, Operation
 
 REDUCTIONS = {"sum": jnp.sum, "max": jnp.max, "min": jnp.min}

@@ -9,10 +9,10 @@ import numpy as np
 from hypothesis import strategies as st
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.dimension_flow.flow import AxisLayout
 from hloom.passes.analysis.dimension_flow.program import FlowProgram
 from hloom.passes.analysis.dimension_flow.result import Seed
 from hloom.passes.analysis.dimension_flow.solve import dimension_flow
+from hloom.passes.analysis.signatures.signature import AxisLayout
 from hloom.passes.phase_loops.apply import apply_loops
 from hloom.passes.phase_loops.errors import NotLoopableError
 from hloom.passes.phase_loops.plan import LoopsPlan, plan_loops

@@ -12,16 +12,16 @@ from jax.extend.mlir.dialects import stablehlo
 from jax.extend.mlir.passmanager import PassManager
 
 from hloom._jax.execution import argument_shardings, assembled, compile_module, execute
-from hloom.passes.analysis.dimension_flow.flow import AxisLayout
 from hloom.passes.analysis.dimension_flow.program import FlowProgram
 from hloom.passes.analysis.dimension_flow.result import DimensionFlow, Seed
 from hloom.passes.analysis.dimension_flow.solve import dimension_flow
+from hloom.passes.analysis.signatures.signature import AxisLayout
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.ir.mesh import partition_count
-from hloom.passes.ir.op_facts import FlowRule
+from hloom.passes.ir.op_facts import Category
 from hloom.passes.phase_loops.apply import apply_loops
 from hloom.passes.phase_loops.plan import plan_loops
 from support.random_programs import interpret
@@ -47,7 +47,7 @@ def flow_of(module: ir.Module, *places: Where, barrier: bool = False) -> Dimensi
     program = FlowProgram.of(module)
     values = program.root.block.arguments
     if barrier:
-        [values] = [n.op.results for n in program.root.nodes if n.rule is FlowRule.BARRIER]
+        [values] = [n.op.results for n in program.root.nodes if n.category is Category.RELABEL]
     seeds = []
     for number, where in places:
         value = values[number]

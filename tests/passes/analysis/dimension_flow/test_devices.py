@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 from support.flows.cuts import best_cut
 from support.flows.runs import assert_chunks_agree, compiled, flow_of, lowered, results_of
 
-from hloom.passes.analysis.dimension_flow.flow import AxisLayout
+from hloom.passes.analysis.signatures.signature import AxisLayout
 
 DEVICES, ROWS, WIDTH = 2, 8, 4
 

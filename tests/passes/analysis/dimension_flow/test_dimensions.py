@@ -19,9 +19,8 @@ from support.flows.runs import lowered
 from hloom.passes.analysis.dimension_flow.atoms import Atoms
 from hloom.passes.analysis.dimension_flow.dimensions import Dimension, dimensions_of
 from hloom.passes.analysis.dimension_flow.program import FlowProgram
-from hloom.passes.analysis.dimension_flow.rules.movement import common_factors
-from hloom.passes.analysis.dimension_flow.rules.table import Signatures
-from hloom.passes.analysis.dimension_flow.signature import SignatureBuilder
+from hloom.passes.analysis.signatures.movement import common_factors
+from hloom.passes.analysis.signatures.rules import SignatureBuilder
 
 
 def zeros(*shape: int) -> Any:
@@ -33,7 +32,7 @@ def found_in(
 ) -> tuple[FlowProgram, tuple[Dimension, ...]]:
     """With the program, without which no value of it lives."""
     program = FlowProgram.of(lowered(function, *arguments))
-    return program, dimensions_of(program, Signatures(program.shapes))
+    return program, dimensions_of(program)
 
 
 def places_of(dimension: Dimension) -> list[str]:

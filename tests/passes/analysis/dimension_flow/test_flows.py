@@ -14,10 +14,10 @@ from jax import lax
 from support.flows.runs import Where, assert_chunks_agree, flow_of, lowered, results_of
 from support.flows.steps import contrast_in_the_batch
 
-from hloom.passes.analysis.dimension_flow.flow import AxisLayout
 from hloom.passes.analysis.dimension_flow.program import FlowProgram
 from hloom.passes.analysis.dimension_flow.result import DimensionFlow, Seed
 from hloom.passes.analysis.dimension_flow.solve import dimension_flow
+from hloom.passes.analysis.signatures.signature import AxisLayout
 
 ROWS, WIDTH = 4, 3
 

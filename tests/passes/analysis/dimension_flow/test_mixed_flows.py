@@ -12,7 +12,7 @@ from support.examples import drawn
 from support.flows.mixed import WIDTH, Step, mixed_programs, values_of
 from support.flows.runs import assert_chunks_agree, flow_of, lowered
 
-from hloom.passes.analysis.dimension_flow.flow import AxisLayout
+from hloom.passes.analysis.signatures.signature import AxisLayout
 
 DRAWN = np.random.default_rng(5)
 ARGUMENTS = [DRAWN.normal(size=(WIDTH, WIDTH)).astype(np.float32) for _ in range(3)]

@@ -10,11 +10,10 @@ import pytest
 from jax.extend.mlir import ir
 from support.flows.runs import assert_chunks_agree, compiled, flow_of, results_of
 
-from hloom.passes.analysis.dimension_flow.flow import AxisLayout
 from hloom.passes.analysis.dimension_flow.program import FlowProgram
-from hloom.passes.analysis.dimension_flow.rules.table import RULES
+from hloom.passes.analysis.signatures.rules import RULES, signature
+from hloom.passes.analysis.signatures.signature import AxisLayout
 from hloom.passes.ir import ops
-from hloom.passes.ir.op_facts import FlowRule
 
 WHOLE_1 = "whole after phase 1"
 SUM = "partial sum in phase 1"
@@ -237,21 +236,13 @@ def test_a_part_of_each_device_in_a_ragged_factor(context: ir.Context) -> None:
     ]
 
 
-SPECIAL = {
-    FlowRule.BARRIER,
-    FlowRule.CALL,
-    FlowRule.CONDITIONAL,
-    FlowRule.LOOP,
-    FlowRule.MANUAL,
-    FlowRule.WHOLE,
-}
-"""What has no signature: the walk through a program follows it, or nothing is known of it."""
+def test_rules_are_of_operations_that_there_are() -> None:
+    assert ops.names() >= RULES.keys()
 
 
-def test_every_rule_has_operations_and_a_signature() -> None:
-    named = {ops.facts_of(name).flow for name in ops.names()}
-    assert named == set(FlowRule)
-    assert set(RULES) == set(FlowRule) - SPECIAL
+def test_an_operation_has_one_rule() -> None:
+    with pytest.raises(ValueError, match="stablehlo.add has two signatures, and wants one"):
+        signature("stablehlo.add")(RULES["stablehlo.add"])
 
 
 def test_the_program_counts_what_is_in_it(block_of: Callable[..., ir.Block]) -> None:

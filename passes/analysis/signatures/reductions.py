@@ -4,18 +4,11 @@ from __future__ import annotations
 
 from jax.extend.mlir import ir
 
-from ..flow import Combine
-from ..signature import (
-    SUMS,
-    Axis,
-    FactorReduction,
-    Signature,
-    SignatureBuilder,
-    linear_in,
-)
-from .site import OpSite, combine_of
+from .rules import OpSite, SignatureBuilder, combine_of, linear_in, signature
+from .signature import SUMS, Axis, Combine, FactorReduction, Signature
 
 
+@signature("stablehlo.reduce")
 def reduce(site: OpSite) -> Signature:
     """Several values at once, as for an argmax, are not reduced a part at a time."""
     build = SignatureBuilder()
@@ -33,6 +26,7 @@ def reduce(site: OpSite) -> Signature:
     return build.signature(operands, [made], reductions, [group])
 
 
+@signature("stablehlo.reduce_window")
 def reduce_window(site: OpSite) -> Signature:
     """Axes of windows of one element, one for each, are passed through."""
     build = SignatureBuilder()
@@ -49,6 +43,7 @@ def reduce_window(site: OpSite) -> Signature:
     return build.signature(operands, [made] * count, linear=linear)
 
 
+@signature("stablehlo.select_and_scatter")
 def select_and_scatter(site: OpSite) -> Signature:
     """Which element is selected depends on the operand alone."""
     build = SignatureBuilder()
@@ -74,6 +69,7 @@ def _single_windows(site: OpSite, rank: int) -> list[bool]:
     ]
 
 
+@signature("stablehlo.sort")
 def sort(site: OpSite) -> Signature:
     build = SignatureBuilder()
     axes = build.axes(site.operands[0])
@@ -86,6 +82,7 @@ def _sizes(site: OpSite) -> list[tuple[int, int]]:
     return list(enumerate(site.results[0]))
 
 
+@signature("chlo.top_k")
 def top_k(site: OpSite) -> Signature:
     build = SignatureBuilder()
     *batch, read = build.axes(site.operands[0])
@@ -93,10 +90,12 @@ def top_k(site: OpSite) -> Signature:
     return build.signature([[*batch, read]], [[*batch, made]] * 2)
 
 
+@signature("stablehlo.cholesky")
 def cholesky(site: OpSite) -> Signature:
     return _last_axes(site, 2)
 
 
+@signature("stablehlo.fft")
 def fft(site: OpSite) -> Signature:
     return _last_axes(site, len(site.integers("fft_length")), linear=True)
 
@@ -111,6 +110,7 @@ def _last_axes(site: OpSite, count: int, *, linear: bool = False) -> Signature:
     return build.signature([batch + read], [batch + made], linear=groups)
 
 
+@signature("stablehlo.triangular_solve")
 def triangular_solve(site: OpSite) -> Signature:
     """Each right-hand side is solved for by itself; the solution is linear in it."""
     build = SignatureBuilder()

@@ -1,20 +1,11 @@
-"""Rules of elementwise operations: every axis is passed through."""
+"""Rules of elementwise operations: every axis is passed through. Here are those that are linear."""
 
 from __future__ import annotations
 
 from jax.extend.mlir import ir
 
-from ..flow import Combine
-from ..signature import (
-    ANY,
-    EXTREMES,
-    SUMS,
-    LinearGroup,
-    Signature,
-    SignatureBuilder,
-    linear_in,
-)
-from .site import OpSite
+from .rules import OpSite, SignatureBuilder, linear_in, signature
+from .signature import ANY, EXTREMES, SUMS, Combine, LinearGroup, Signature
 
 _WIDE = frozenset({"f32", "f64"})
 """Types that hold every number of every narrower float type."""
@@ -27,15 +18,26 @@ def elementwise(site: OpSite) -> Signature | None:
     return _elementwise(site)
 
 
+@signature(
+    "stablehlo.add",
+    "stablehlo.complex",
+    "stablehlo.imag",
+    "stablehlo.negate",
+    "stablehlo.real",
+    "stablehlo.subtract",
+    "chlo.conj",
+)
 def linear(site: OpSite) -> Signature | None:
     """Linear in all operands together: sums, differences, real and imaginary parts."""
     return _elementwise(site, linear_in(*range(len(site.operands))))
 
 
+@signature("stablehlo.multiply")
 def multiply(site: OpSite) -> Signature | None:
     return _elementwise(site, linear_in(0), linear_in(1))
 
 
+@signature("stablehlo.divide")
 def divide(site: OpSite) -> Signature | None:
     """A quotient of integers is rounded, so that it is not linear."""
     if isinstance(site.made_element(), ir.IntegerType):
@@ -43,10 +45,12 @@ def divide(site: OpSite) -> Signature | None:
     return _elementwise(site, linear_in(0))
 
 
+@signature("stablehlo.select")
 def select(site: OpSite) -> Signature | None:
     return _elementwise(site, linear_in(1, 2, kinds=ANY))
 
 
+@signature("stablehlo.convert")
 def convert(site: OpSite) -> Signature | None:
     """Rounding keeps order, so a maximum stays one; a sum only but for the rounding of its terms.
 
@@ -72,12 +76,14 @@ def _holds(after: ir.Type, before: ir.FloatType) -> bool:
     return str(after) in _WIDE and ir.FloatType(after).width > before.width
 
 
+@signature("stablehlo.maximum", "stablehlo.minimum")
 def extremum(site: OpSite) -> Signature | None:
     larger = site.op.name == "stablehlo.maximum"
     kinds = frozenset({Combine.MAX if larger else Combine.MIN})
     return _elementwise(site, linear_in(0, 1, kinds=kinds))
 
 
+@signature("stablehlo.bitcast_convert")
 def bitcast(site: OpSite) -> Signature | None:
     """Between widths the last axis is that of an element's parts."""
     build = SignatureBuilder()

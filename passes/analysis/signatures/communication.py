@@ -8,27 +8,22 @@ from __future__ import annotations
 
 from jax.extend.mlir.dialects import sdy
 
-from ....ir import walk
-from ..flow import Combine
-from ..signature import (
-    ANY,
-    Axis,
-    LinearGroup,
-    Signature,
-    SignatureBuilder,
-    linear_in,
-)
-from .site import OpSite, combine_of
+from ...ir import walk
+from .rules import OpSite, SignatureBuilder, combine_of, linear_in, signature
+from .signature import ANY, Axis, Combine, LinearGroup, Signature
 
 
+@signature("stablehlo.collective_broadcast", "stablehlo.collective_permute")
 def permute(site: OpSite) -> Signature | None:
     return _each(site, linear_in(0, kinds=ANY))
 
 
+@signature("stablehlo.all_reduce")
 def all_reduce(site: OpSite) -> Signature | None:
     return _each(site, *_combined(site))
 
 
+@signature("stablehlo.all_gather")
 def all_gather(site: OpSite) -> Signature | None:
     """The devices' parts are the major factor of the axis."""
     if len(site.operands) != 1:
@@ -42,6 +37,7 @@ def all_gather(site: OpSite) -> Signature | None:
     return build.signature([read], [made], linear=[linear_in(0, kinds=ANY)])
 
 
+@signature("stablehlo.reduce_scatter")
 def reduce_scatter(site: OpSite) -> Signature | None:
     if len(site.operands) != 1:
         return None
@@ -54,6 +50,7 @@ def reduce_scatter(site: OpSite) -> Signature | None:
     return build.signature([read], [made], linear=_combined(site))
 
 
+@signature("stablehlo.all_to_all")
 def all_to_all(site: OpSite) -> Signature | None:
     if len(site.operands) != 1:
         return None
@@ -88,6 +85,7 @@ SHARDING_RULE = "sdy.sharding_rule"
 """The attribute by which a custom call tells how its results depend on parts of its operands."""
 
 
+@signature("stablehlo.custom_call")
 def custom_call(site: OpSite) -> Signature | None:
     """Factors of its sharding rule that Shardy may split it along without any exchange.
 

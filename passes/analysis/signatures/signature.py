@@ -11,11 +11,19 @@ alone is *reduced*, where the operation says how, or else *blocked*: the operati
 
 from __future__ import annotations
 
+import enum
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from .flow import AxisLayout, Combine
+
+class Combine(enum.StrEnum):
+    """How the terms of a partial value are combined."""
+
+    SUM = "sum"
+    MAX = "maximum"
+    MIN = "minimum"
+
 
 Axis = tuple[int, ...]
 """The factors of an axis by number, the major one first; none where the axis has one element."""
@@ -23,6 +31,31 @@ Axis = tuple[int, ...]
 ANY = frozenset(Combine)
 SUMS = frozenset({Combine.SUM})
 EXTREMES = ANY - SUMS
+
+
+@dataclass(frozen=True, slots=True)
+class AxisLayout:
+    """How a dimension lies in an axis: the axis is [outer, size, inner], and size is cut.
+
+    All of a dimension's layouts have its size. In a reshape of [B, S] to [B·S], the dimension B is
+    (1, B, S) in the result, and S is (B, S, 1). A batch that is sharded over D devices is cut as
+    (D, B/D, 1), so that each chunk has a part on each of them.
+    """
+
+    axis: int
+    outer: int
+    size: int
+    inner: int
+
+    @property
+    def length(self) -> int:
+        """The length of the axis."""
+        return self.outer * self.size * self.inner
+
+    def __str__(self) -> str:
+        if self.outer == self.inner == 1:
+            return f"axis {self.axis}"
+        return f"axis {self.axis} as [{self.outer}, {self.size}, {self.inner}]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,41 +138,3 @@ class Signature:
                 minor = math.prod(self.sizes[factor] for factor in axis[at + 1 :])
                 return AxisLayout(number, major * place.outer, place.size, place.inner * minor)
         return None
-
-
-class SignatureBuilder:
-    """Numbers factors while a rule writes a signature."""
-
-    def __init__(self) -> None:
-        self.sizes: list[int] = []
-
-    def factor(self, size: int) -> int:
-        self.sizes.append(size)
-        return len(self.sizes) - 1
-
-    def axis(self, size: int) -> Axis:
-        """An axis that is one new factor."""
-        return () if size == 1 else (self.factor(size),)
-
-    def axes(self, shape: Sequence[int]) -> list[Axis]:
-        """An axis for each size of a shape."""
-        return [self.axis(size) for size in shape]
-
-    def signature(
-        self,
-        operands: Sequence[Sequence[Axis]],
-        results: Sequence[Sequence[Axis]],
-        reductions: Mapping[int, FactorReduction] | None = None,
-        linear: Sequence[LinearGroup] = (),
-    ) -> Signature:
-        return Signature(
-            tuple(map(tuple, operands)),
-            tuple(map(tuple, results)),
-            tuple(self.sizes),
-            reductions or {},
-            tuple(linear),
-        )
-
-
-def linear_in(*operands: int, kinds: frozenset[Combine] = SUMS) -> LinearGroup:
-    return LinearGroup(frozenset(operands), kinds)

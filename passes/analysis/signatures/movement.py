@@ -1,4 +1,5 @@
-"""Rules of operations that move elements to places known before the program runs, or by an offset.
+"""Rules of operations that move elements: to places known before the program runs, by an offset, or
+to addresses that are data.
 
 Each is linear in what it moves, and commutes with a maximum.
 """
@@ -8,18 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ..signature import (
-    ANY,
-    Axis,
-    Signature,
-    SignatureBuilder,
-    linear_in,
-)
-from .site import OpSite
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo
+
+from ...ir import walk
+from .rules import OpSite, SignatureBuilder, combine_of, linear_in, replaces, signature
+from .signature import ANY, Axis, FactorReduction, LinearGroup, Signature
 
 _MOVED = (linear_in(0, kinds=ANY),)
 
 
+@signature("stablehlo.broadcast_in_dim")
 def broadcast(site: OpSite) -> Signature:
     build = SignatureBuilder()
     [before], [after] = site.operands, site.results
@@ -31,6 +31,7 @@ def broadcast(site: OpSite) -> Signature:
     return build.signature([read], [made], linear=_MOVED)
 
 
+@signature("stablehlo.transpose")
 def transpose(site: OpSite) -> Signature:
     build = SignatureBuilder()
     read = build.axes(site.operands[0])
@@ -38,17 +39,14 @@ def transpose(site: OpSite) -> Signature:
     return build.signature([read], [made], linear=_MOVED)
 
 
+@signature("stablehlo.reverse")
 def reverse(site: OpSite) -> Signature:
     reversed_ = set(site.integers("dimensions"))
     return _some_axes(site, [axis not in reversed_ for axis in range(len(site.operands[0]))])
 
 
+@signature("stablehlo.slice", "stablehlo.dynamic_slice")
 def slice_(site: OpSite) -> Signature:
-    [before], [after] = site.operands, site.results
-    return _some_axes(site, [size == left for size, left in zip(before, after, strict=True)])
-
-
-def dynamic_slice(site: OpSite) -> Signature:
     """A slice as long as the axis starts at 0, whatever its index says."""
     before, after = site.operands[0], site.results[0]
     return _some_axes(site, [size == left for size, left in zip(before, after, strict=True)])
@@ -66,6 +64,7 @@ def _some_axes(site: OpSite, passed: Sequence[bool]) -> Signature:
     return build.signature([read, *rest], [made], linear=_MOVED)
 
 
+@signature("stablehlo.pad")
 def pad(site: OpSite) -> Signature:
     """A term of a sum is padded with zeros, or with a term of the padding."""
     build = SignatureBuilder()
@@ -80,6 +79,7 @@ def pad(site: OpSite) -> Signature:
     return build.signature([read, []], [made], linear=[linear_in(0, 1, kinds=ANY)])
 
 
+@signature("stablehlo.concatenate")
 def concatenate(site: OpSite) -> Signature:
     build = SignatureBuilder()
     made = build.axes(site.results[0])
@@ -92,6 +92,7 @@ def concatenate(site: OpSite) -> Signature:
     return build.signature(operands, [made], linear=[everything])
 
 
+@signature("stablehlo.dynamic_update_slice")
 def dynamic_update_slice(site: OpSite) -> Signature:
     """Along an axis that it is as long as, an update starts at 0, whatever its index says."""
     build = SignatureBuilder()
@@ -105,6 +106,7 @@ def dynamic_update_slice(site: OpSite) -> Signature:
     return build.signature([read, update, *scalars], [made], linear=[group])
 
 
+@signature("stablehlo.reshape")
 def reshape(site: OpSite) -> Signature:
     """The factors are the finest that both shapes are products of, from the major side."""
     build = SignatureBuilder()
@@ -166,3 +168,84 @@ def _skip(
                 factors[axis].append(build.factor(sizes[axis]))
             sizes[axis] = 1
     return ends[0], ends[1]
+
+
+@signature("stablehlo.gather")
+def gather(site: OpSite) -> Signature:
+    """Rows of indices are passed through, and axes of the operand that a slice has all of."""
+    numbers = stablehlo.GatherDimensionNumbers(site.op.attributes["dimension_numbers"])
+    build = SignatureBuilder()
+    operand, indices = site.operands
+    slices = site.integers("slice_sizes")
+    read, rows = build.axes(operand), build.axes(indices)
+    for axis, row in zip(
+        numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True
+    ):
+        read[axis] = rows[row]
+    dropped = {*numbers.collapsed_slice_dims, *numbers.operand_batching_dims}
+    kept = [
+        read[axis] if slices[axis] == size else build.axis(slices[axis])
+        for axis, size in enumerate(operand)
+        if axis not in dropped
+    ]
+    batch = [axis for number, axis in enumerate(rows) if number != numbers.index_vector_dim]
+    made = _interleaved(len(site.results[0]), list(numbers.offset_dims), kept, batch)
+    return build.signature([read, rows], [made], linear=[linear_in(0, kinds=ANY)])
+
+
+@signature("stablehlo.scatter")
+def scatter(site: OpSite) -> Signature:
+    """Like a gather; rows of indices that the result does not have are terms of it."""
+    numbers = stablehlo.ScatterDimensionNumbers(site.op.attributes["scatter_dimension_numbers"])
+    build = SignatureBuilder()
+    count = len(site.results)
+    operand, indices, updates = site.operands[0], site.operands[count], site.operands[count + 1]
+    read, rows, made = build.axes(operand), build.axes(indices), build.axes(operand)
+    for axis, row in zip(
+        numbers.input_batching_dims, numbers.scatter_indices_batching_dims, strict=True
+    ):
+        read[axis] = made[axis] = rows[row]
+    window = [
+        axis
+        for axis in range(len(operand))
+        if axis not in {*numbers.inserted_window_dims, *numbers.input_batching_dims}
+    ]
+    kept: list[Axis] = []
+    for axis, number in zip(window, numbers.update_window_dims, strict=True):
+        if updates[number] == operand[axis]:
+            made[axis] = read[axis]
+            kept.append(read[axis])
+        else:
+            kept.append(build.axis(updates[number]))
+    batch = [axis for number, axis in enumerate(rows) if number != numbers.index_vector_dim]
+    update = _interleaved(len(updates), list(numbers.update_window_dims), kept, batch)
+    reductions, linear = {}, []
+    if count == 1:
+        combine = combine_of(site)
+        passed = {factor for axis in made for factor in axis}
+        if combine is not None:
+            terms = FactorReduction(combine, frozenset({0}))
+            reductions = {
+                factor: terms for axis in batch for factor in axis if factor not in passed
+            }
+        linear = _linear(site)
+    return build.signature(
+        [read] * count + [rows] + [update] * count, [made] * count, reductions, linear
+    )
+
+
+def _linear(site: OpSite) -> list[LinearGroup]:
+    """In its operand and its updates together, where it adds or writes each element once."""
+    combine = combine_of(site)
+    if combine is not None:
+        return [linear_in(0, 2, kinds=frozenset({combine}))]
+    unique = walk.readable_attributes(site.op).get("unique_indices")
+    if replaces(site) and isinstance(unique, ir.BoolAttr) and unique.value:
+        return [linear_in(0, 2, kinds=ANY)]
+    return []
+
+
+def _interleaved(rank: int, places: list[int], placed: list[Axis], rest: list[Axis]) -> list[Axis]:
+    """Axes at their places, and the others, in order, at those that are left."""
+    by_place, others = dict(zip(places, placed, strict=True)), iter(rest)
+    return [by_place[number] if number in by_place else next(others) for number in range(rank)]

@@ -1,14 +1,22 @@
-"""What a rule sees of an operation: its shapes, its attributes, its combiner."""
+"""Rules: each a function that writes the signature of the operations that it is decorated with.
+
+@signature("stablehlo.transpose")
+def transpose(site: OpSite) -> Signature:
+    build = SignatureBuilder()
+    read = build.axes(site.operands[0])
+    made = [read[axis] for axis in site.integers("permutation")]
+    return build.signature([read], [made], linear=MOVED)
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from ....ir import walk
-from ..flow import Combine
+from ...ir import walk
+from .signature import SUMS, Axis, Combine, FactorReduction, LinearGroup, Signature
 
 Shape = tuple[int, ...]
 
@@ -37,6 +45,64 @@ class OpSite:
     def made_element(self, result: int = 0) -> ir.Type:
         """The type of a result's elements."""
         return ir.RankedTensorType(self.op.results[result].type).element_type
+
+
+Rule = Callable[[OpSite], Signature | None]
+"""Gives the signature of an operation; None where nothing is known of how it splits."""
+
+RULES: dict[str, Rule] = {}
+"""By operation the rule that writes its signature."""
+
+
+def signature(*names: str) -> Callable[[Rule], Rule]:
+    """Makes a function the rule of the operations of these names, e.g. "stablehlo.transpose"."""
+
+    def declared(rule: Rule) -> Rule:
+        for name in names:
+            if name in RULES:
+                raise ValueError(f"{name} has two signatures, and wants one")
+            RULES[name] = rule
+        return rule
+
+    return declared
+
+
+class SignatureBuilder:
+    """Numbers factors while a rule writes a signature."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    def factor(self, size: int) -> int:
+        self.sizes.append(size)
+        return len(self.sizes) - 1
+
+    def axis(self, size: int) -> Axis:
+        """An axis that is one new factor."""
+        return () if size == 1 else (self.factor(size),)
+
+    def axes(self, shape: Sequence[int]) -> list[Axis]:
+        """An axis for each size of a shape."""
+        return [self.axis(size) for size in shape]
+
+    def signature(
+        self,
+        operands: Sequence[Sequence[Axis]],
+        results: Sequence[Sequence[Axis]],
+        reductions: Mapping[int, FactorReduction] | None = None,
+        linear: Sequence[LinearGroup] = (),
+    ) -> Signature:
+        return Signature(
+            tuple(map(tuple, operands)),
+            tuple(map(tuple, results)),
+            tuple(self.sizes),
+            reductions or {},
+            tuple(linear),
+        )
+
+
+def linear_in(*operands: int, kinds: frozenset[Combine] = SUMS) -> LinearGroup:
+    return LinearGroup(frozenset(operands), kinds)
 
 
 _COMBINERS = {

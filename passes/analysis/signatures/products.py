@@ -6,20 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from jax.extend.mlir.dialects import chlo, stablehlo
 
-from ..flow import Combine
-from ..signature import (
-    Axis,
-    FactorReduction,
-    Signature,
-    SignatureBuilder,
-    linear_in,
-)
-from .site import OpSite
+from .rules import OpSite, SignatureBuilder, linear_in, signature
+from .signature import Axis, Combine, FactorReduction, Signature
 
 _IN_EACH = (linear_in(0), linear_in(1))
 """A product is linear in one operand, while the other one is whole."""
 
 
+@signature("stablehlo.dot_general")
 def dot_general(site: OpSite) -> Signature:
     numbers = stablehlo.DotDimensionNumbers(site.op.attributes["dot_dimension_numbers"])
     return _product(
@@ -31,6 +25,7 @@ def dot_general(site: OpSite) -> Signature:
     )
 
 
+@signature("stablehlo.dot")
 def dot(site: OpSite) -> Signature:
     return _product(site, [], [(len(site.operands[0]) - 1, 0)])
 
@@ -58,6 +53,7 @@ def _sums(axes: Iterable[Axis]) -> Mapping[int, FactorReduction]:
     return {factor: terms for axis in axes for factor in axis}
 
 
+@signature("chlo.ragged_dot")
 def ragged_dot(site: OpSite) -> Signature | None:
     """Rows that are in groups by their place in an axis keep it whole."""
     numbers = chlo.RaggedDotDimensionNumbers(site.op.attributes["ragged_dot_dimension_numbers"])
@@ -91,6 +87,7 @@ def ragged_dot(site: OpSite) -> Signature | None:
     return build.signature([left, right, sizes], [made], sums, _IN_EACH)
 
 
+@signature("stablehlo.convolution")
 def convolution(site: OpSite) -> Signature:
     """Images, output features and groups are passed through; input features are summed over.
 
