@@ -17,7 +17,7 @@ from ...ir.values import constant_int
 from ..constants import is_zero_constant
 from ..flops import operation_flops
 from ..loops.counted import upward_count
-from ..signatures import shape_of, signature_at
+from ..signatures import signature_at, static_shape
 from ..signatures.rules import Shape
 from ..signatures.signature import Signature
 
@@ -186,7 +186,7 @@ class FlowProgram:
             self.values.append(value)
             type_ = value.type
             if type_ not in self._shape_of:
-                self._shape_of[type_] = shape_of(type_)
+                self._shape_of[type_] = static_shape(type_)
             self.shapes.append(self._shape_of[type_])
         return number
 

@@ -27,7 +27,7 @@ from .rules import RULES, OpSite, Shape
 from .signature import Signature
 
 
-def shape_of(type_: ir.Type) -> Shape | None:
+def static_shape(type_: ir.Type) -> Shape | None:
     """The static shape of a type; None of one without."""
     if not isinstance(type_, ir.RankedTensorType) or not type_.has_static_shape:
         return None
@@ -37,7 +37,7 @@ def shape_of(type_: ir.Type) -> Shape | None:
 def signature_of(op: ir.Operation) -> Signature | None:
     """The signature of an operation; None where nothing is known of how it splits."""
     operands, results = (
-        [shape_of(value.type) for value in values] for values in (op.operands, op.results)
+        [static_shape(value.type) for value in values] for values in (op.operands, op.results)
     )
     return signature_at(op, operands, results)
 
