@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
+from ..ir.build import integer_like, zeros
 from ..ir.types import element_bits, tensor_bytes
-from ..ir.while_rewriter import integer_like, zeros
 
 _MOST_BYTES = 2**20
 """The largest total size of operands that get a dependency: they are copied, and stay alive."""
@@ -70,7 +70,7 @@ def make_wait(dependency: ControlDependency, before: ir.Operation) -> None:
         for call, numbers in dependency.calls:
             for number in numbers:
                 operand = call.operands[number]
-                zero = zeros(ir.RankedTensorType(operand.type))[-1].results[0]
+                zero = zeros(operand.type)
                 call.operands[number] = stablehlo.select(never, zero, operand)
 
 

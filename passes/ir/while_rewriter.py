@@ -13,8 +13,10 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
 from . import walk
+from .build import integer_like, typed, zeros_in_steps
 from .erase import erase, erase_argument
 from .locations import rematerialized
+from .values import shape_of
 
 
 @dataclass
@@ -116,18 +118,18 @@ class WhileRewriter:
         Returns its number before any carry is dropped. Without a location its operations are named
         as what rematerialization put in.
         """
-        type_ = ir.RankedTensorType(value.type)
+        shape = shape_of(value)
         location = location or rematerialized(value.location)
         with ir.InsertionPoint(self.op), location:
-            steps = zeros(_with_leading_axis(trip_count, type_))
-        self.initial += [op.operation for op in steps]
+            steps = zeros_in_steps(typed(value, [trip_count, *shape]))
+        self.initial += steps
         self.like.append(([steps[-1].results[0]], value))
         number = self.add(steps[-1].results[0])
         carried = self.body.arguments[number]
         with ir.InsertionPoint(self.terminator), location:
             zero = integer_like(index, 0)
-            slice_ = stablehlo.ReshapeOp(_with_leading_axis(1, type_), value).result
-            starts = [index, *[zero] * len(type_.shape)]
+            slice_ = stablehlo.ReshapeOp(typed(value, [1, *shape]), value).result
+            starts = [index, *[zero] * len(shape)]
             update = stablehlo.DynamicUpdateSliceOp(carried, slice_, starts)
         self.like.append(([slice_, update.result], value))
         self.returned[number] = update.result
@@ -184,32 +186,3 @@ def _inner(op: ir.Operation) -> Iterator[ir.Value]:
                 results: Iterable[ir.Value] = view.operation.results
                 yield from results
                 yield from _inner(view.operation)
-
-
-def _with_leading_axis(size: int, type_: ir.RankedTensorType) -> ir.RankedTensorType:
-    return ir.RankedTensorType.get([size, *type_.shape], type_.element_type)
-
-
-def zeros(type_: ir.RankedTensorType) -> list[ir.OpView]:
-    """Makes a tensor of zeros, or of whatever a type without a zero makes of it, in some steps."""
-    element = type_.element_type
-    scalar = ir.RankedTensorType.get([], element)
-    steps: list[ir.OpView] = []
-    if isinstance(element, ir.IntegerType):
-        steps.append(_constant(scalar, "false" if element.width == 1 else "0"))
-    else:
-        # Converted: the bindings cannot make complex constants, and f8E8M0FNU has no zero.
-        steps.append(_constant(ir.RankedTensorType.get([], ir.F32Type.get()), "0.0"))
-        if steps[-1].results[0].type != scalar:
-            steps.append(stablehlo.ConvertOp(scalar, steps[-1].results[0]))
-    axes = ir.DenseI64ArrayAttr.get([])
-    return [*steps, stablehlo.BroadcastInDimOp(type_, steps[-1].results[0], axes)]
-
-
-def _constant(scalar: ir.Type, text: str) -> ir.OpView:
-    return stablehlo.ConstantOp(ir.Attribute.parse(f"dense<{text}> : {scalar}"))
-
-
-def integer_like(value: ir.Value, integer: int) -> ir.Value:
-    """A scalar constant of the value's integer type, at the insertion point."""
-    return _constant(value.type, str(integer)).results[0]

@@ -13,11 +13,12 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
 from ..ir import walk
+from ..ir.build import integer_like, slice_of_stack, zeros
 from ..ir.custom_calls import DEVICE, PINNED_HOST, placed
 from ..ir.erase import erase
 from ..ir.locations import scoped
 from ..ir.values import defining_op
-from ..ir.while_rewriter import Replacements, WhileRewriter, integer_like, zeros
+from ..ir.while_rewriter import Replacements, WhileRewriter
 from .candidates import OffloadCandidate
 
 SCOPE = "hloom.offload"
@@ -61,9 +62,9 @@ def _store(one: OffloadCandidate, edit: WhileRewriter) -> int:
         update.operands[1] = placed(slice_, PINNED_HOST)
     filled = edit.operands[one.residual.stack.number]
     with ir.InsertionPoint(edit.op), location:
-        nothing = zeros(ir.RankedTensorType(slice_.type))[-1].results[0]
+        nothing = zeros(slice_.type)
         # Not shared with stacks that stay: XLA allocates it on the host, and each slot is written.
-        stack = zeros(ir.RankedTensorType(filled.type))[-1].results[0]
+        stack = zeros(filled.type)
     edit.operands[one.residual.stack.number] = stack
     carried = edit.add(nothing)
     edit.returned[carried] = slice_
@@ -86,10 +87,7 @@ def _load_ahead(one: OffloadCandidate, edit: WhileRewriter, first: ir.Value) -> 
     start = next(iter(edit.body.operations))
     with ir.InsertionPoint(start), scoped(one.slices[0].location, SCOPE):
         index = _next_index(one, edit.body.arguments[one.pair.backward.counter])
-        sizes = [1, *ir.RankedTensorType(stack.type).shape[1:]]
-        zero = integer_like(index, 0)
-        slice_ = stablehlo.DynamicSliceOp(stack, [index, *[zero] * (len(sizes) - 1)], sizes)
-        edit.returned[carried] = placed(slice_.result, DEVICE)
+        edit.returned[carried] = placed(slice_of_stack(stack, index), DEVICE)
     for read in one.slices:
         read.results[0].replace_all_uses_with(argument)
         erase(read)

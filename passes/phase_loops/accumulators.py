@@ -9,7 +9,7 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
 from ..analysis.signatures.signature import Combine
-from ..ir.while_rewriter import zeros
+from ..ir.build import zeros
 
 COMBINES: Mapping[Combine, Callable[..., ir.Value]] = {
     Combine.SUM: stablehlo.add,
@@ -28,7 +28,7 @@ def has_identity(element: ir.Type, combine: Combine) -> bool:
 def identity(type_: ir.RankedTensorType, combine: Combine) -> ir.Value:
     """A tensor of elements that change nothing when they are combined with others."""
     if combine is Combine.SUM:
-        return zeros(type_)[-1].results[0]
+        return zeros(type_)
     element = type_.element_type
     attribute = _infinity(element, combine)
     if attribute is None:

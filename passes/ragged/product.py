@@ -11,7 +11,7 @@ from jax.extend.mlir.dialects import chlo, stablehlo
 
 from ..ir import walk
 from ..ir.types import element_bits
-from ..ir.values import defining_op
+from ..ir.values import defining_op, element_of, shape_of
 
 RAGGED_DOT = "chlo.ragged_dot"
 
@@ -51,12 +51,12 @@ class Factor:
 
     @property
     def shape(self) -> list[int]:
-        return list(ir.RankedTensorType(self.value.type).shape)
+        return shape_of(self.value)
 
     @property
     def read_bytes(self) -> float:
         """Of the whole value."""
-        return _bytes(self.shape, ir.RankedTensorType(self.value.type).element_type)
+        return packed_bytes(self.shape, element_of(self.value))
 
 
 @dataclass(frozen=True)
@@ -106,12 +106,12 @@ class RaggedProduct:
 
     @property
     def groups(self) -> int:
-        return int(ir.RankedTensorType(self.sizes.type).shape[-1])
+        return shape_of(self.sizes)[-1]
 
     @property
     def places(self) -> list[int]:
         """The axes of the sizes before that of the groups: none where all rows share the sizes."""
-        return list(ir.RankedTensorType(self.sizes.type).shape)[:-1]
+        return shape_of(self.sizes)[:-1]
 
     @property
     def prefix(self) -> Prefix:
@@ -159,7 +159,7 @@ class RaggedProduct:
 
     @property
     def result_bytes(self) -> float:
-        return _bytes(list(self.result.shape), self.result.element_type)
+        return packed_bytes(shape_of(self.result), self.result.element_type)
 
     @property
     def flops(self) -> float:
@@ -169,7 +169,8 @@ class RaggedProduct:
         return 2.0 * out * contracted / (self.groups if self.mode is RaggedMode.SUM else 1)
 
 
-def _bytes(shape: list[int], element: ir.Type) -> float:
+def packed_bytes(shape: list[int], element: ir.Type) -> float:
+    """Of so many elements, those of less than a byte next to each other."""
     return math.prod(shape) * (element_bits(element) or 0) / 8
 
 
@@ -207,7 +208,7 @@ def factor(
     group: int | None = None,
 ) -> Factor:
     """An operand; where it is a conversion, what is converted: tiles are, each by itself."""
-    element = ir.RankedTensorType(value.type).element_type
+    element = element_of(value)
     op = defining_op(value)
     if op is not None and op.name == "stablehlo.convert":
         value = op.operands[0]

@@ -1,26 +1,53 @@
-"""Writes a ragged product as a loop over tiles of rows, each of one group."""
+"""Writes a ragged product as a loop over tiles of rows, each of one group.
+
+Each group has its own tiles, so that a tile never has rows of two. How many tiles there are depends
+on the sizes of the groups; the loop runs as often as any sizes could need, and tiles that are too
+many have no rows. A loop of a dynamic count would have the host wait for the device, and be kept
+out of graphs. The table of the tiles is computed once, before the loop.
+
+The loop makes a product, or what alone is made of it and costs the loop nothing. The gradient of a
+weight is often added to a sum, as those of microbatches are: the loop begins with that sum instead
+of zeros. In a batch JAX makes it with the groups first, and puts them behind the batch then: the
+loop writes each matrix where it belongs.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
+from ..ir import walk
+from ..ir.build import (
+    COUNTER_BITS,
+    Box,
+    broadcast,
+    compare,
+    constant,
+    converted,
+    counted_while,
+    counter,
+    counter_type,
+    iota,
+    reduce,
+    reshaped,
+    typed,
+    zeros,
+)
 from ..ir.erase import erase
-from ..ir.while_rewriter import zeros
-from .choice import Tiles
-from .destination import Destination, destination_of, sum_element
+from ..ir.types import element_bits
+from ..ir.values import defining_op, element_of, shape_of
+from .plan import Tiles
 from .product import Factor, RaggedMode, RaggedProduct
-from .slices import Box, broadcast, converted
-from .table import TileTable, counter, iota, tile_table
 
 
 def write_loop(product: RaggedProduct, tiles: Tiles) -> None:
     """Replaces the operation that makes the product; what it read is left to be erased.
 
-    With it goes what alone reads it and the loop can do as well (`destination`).
+    With it goes what alone reads it and the loop can do as well (`destination_of`).
     """
     destination = destination_of(product)
     with ir.InsertionPoint(product.op), product.op.location:
@@ -62,35 +89,25 @@ class _Loop:
         # What is summed at several places comes back to a group: all of it waits in wide sums.
         comes_back = len(self._prefix.left) > len(self._prefix.result)
         made = destination.type
-        self._out = _of(made, self._wide) if sums and comes_back else made
+        self._out = typed(made, element=self._wide) if sums and comes_back else made
         self._carries = sums and self._out.element_type != self._wide
 
     def write(self) -> ir.Value:
         product, tiles = self._product, self._tiles
         table = tile_table(product.sizes, product.rows, tiles.rows, tiles.count)
         start = self._destination.start
-        starts = [counter(0), zeros(self._out)[-1].results[0] if start is None else start]
+        starts = [counter(0), zeros(self._out) if start is None else start]
         if self._carries:
-            starts.append(zeros(self._part_type())[-1].results[0])
-        types = [start.type for start in starts]
-        made = stablehlo.WhileOp(types, starts).operation
-        locations = [made.location] * len(types)
-        condition = made.regions[0].blocks.append(*types, arg_locs=locations)
-        with ir.InsertionPoint(condition):
-            less = stablehlo.ComparisonDirectionAttr.get("LT")
-            stablehlo.ReturnOp(
-                [stablehlo.compare(condition.arguments[0], counter(tiles.count), less)]
-            )
-        body = made.regions[1].blocks.append(*types, arg_locs=locations)
-        with ir.InsertionPoint(body):
-            count, *carried = body.arguments
+            starts.append(zeros(self._part_type()))
+
+        def iteration(count: ir.Value, carried: Sequence[ir.Value]) -> Sequence[ir.Value]:
             tile = _tile(table, count)
             if product.mode is RaggedMode.ROWS:
-                carried = [self._rows(tile, carried[0])]
-            else:
-                carried = self._sums(tile, *carried)
-            stablehlo.ReturnOp([stablehlo.add(count, counter(1)), *carried])
-        return converted(made.results[1], product.result.element_type)
+                return [self._rows(tile, *carried)]
+            return self._sums(tile, *carried)
+
+        made, *_ = counted_while(tiles.count, starts, iteration)
+        return converted(made, product.result.element_type)
 
     def _rows(self, tile: _Tile, out: ir.Value) -> ir.Value:
         """The result with the rows of a tile; the rest of the tile is left as it is."""
@@ -100,7 +117,7 @@ class _Loop:
         left = self._slice_rows(self._left, self._prefix.left, tile)
         matrix = self._slice_group(self._right, tile)
         made = self._multiply(left, matrix, type_)
-        kept = _own_rows(tile, length, list(type_.shape), axis)
+        kept = _own_rows(tile, length, shape_of(type_), axis)
         before = own.slice(out)
         return own.update(out, stablehlo.select(kept, made, before))
 
@@ -125,8 +142,8 @@ class _Loop:
             before = own.slice(out)
             after = stablehlo.add(before, stablehlo.reshape(part, made))
             return [own.update(out, after)]
-        none = zeros(self._part_type())[-1].results[0]
-        is_first = broadcast(tile.is_first, list(self._part_type().shape), [])
+        none = zeros(self._part_type())
+        is_first = broadcast(tile.is_first, shape_of(self._part_type()), [])
         total = stablehlo.add(stablehlo.select(is_first, none, sums[0]), made)
         after = stablehlo.reshape(part, converted(total, part.element_type))
         return [own.update(out, after), total]
@@ -147,11 +164,9 @@ class _Loop:
         assert factor.group is not None
         own = Box({**_places(self._prefix.right, tile), factor.group: (tile.group, 1)})
         part = own.slice(factor.value)
-        type_ = ir.RankedTensorType(part.type)
-        shape = list(type_.shape)
+        shape = shape_of(part)
         del shape[factor.group]
-        type_ = ir.RankedTensorType.get(shape, type_.element_type)
-        return converted(stablehlo.reshape(type_, part), factor.element)
+        return converted(reshaped(part, shape), factor.element)
 
     def _multiply(self, left: ir.Value, right: ir.Value, type_: ir.Type) -> ir.Value:
         numbers = stablehlo.DotDimensionNumbers.get(
@@ -171,29 +186,18 @@ def _narrowed(left: Factor, right: Factor) -> tuple[Factor, Factor]:
     JAX widens bfloat16 for GPUs. A product of two such numbers is a float32, so that matrix units
     that take bfloat16 and add up in float32 give no less.
     """
-    elements = [ir.RankedTensorType(each.value.type).element_type for each in (left, right)]
+    elements = [element_of(each.value) for each in (left, right)]
     widened = {str(each.element) for each in (left, right)} == {"f32"}
     if not widened or elements[0] != elements[1] or str(elements[0]) not in ("bf16", "f16"):
         return left, right
-    return _as(left, elements[0]), _as(right, elements[1])
-
-
-def _as(factor: Factor, element: ir.Type) -> Factor:
-    return Factor(
-        factor.value, element, factor.contracting, factor.batching, factor.ragged, factor.group
-    )
-
-
-def _of(type_: ir.RankedTensorType, element: ir.Type) -> ir.RankedTensorType:
-    return ir.RankedTensorType.get(type_.shape, element)
+    return replace(left, element=elements[0]), replace(right, element=elements[1])
 
 
 def _tile(table: TileTable, count: ir.Value) -> _Tile:
     """The row of the table at the loop's counter."""
 
     def at_counter(column: ir.Value) -> ir.Value:
-        scalar = ir.RankedTensorType.get([], ir.RankedTensorType(column.type).element_type)
-        return stablehlo.reshape(scalar, Box({0: (count, 1)}).slice(column))
+        return reshaped(Box({0: (count, 1)}).slice(column), [])
 
     return _Tile(
         tuple(map(at_counter, table.places)),
@@ -209,21 +213,219 @@ def _places(axes: Sequence[int], tile: _Tile) -> dict[int, tuple[ir.Value, int]]
 def _own_rows(tile: _Tile, length: int, shape: list[int], axis: int) -> ir.Value:
     """Which elements of a tile are in rows of its group, as booleans of a shape."""
     numbers = iota([length], 0)
-    compare = stablehlo.compare
     low, high = (broadcast(each, [length], []) for each in (tile.low, tile.high))
-    ge, lt = (stablehlo.ComparisonDirectionAttr.get(name) for name in ("GE", "LT"))
-    own = stablehlo.and_(compare(numbers, low, ge), compare(numbers, high, lt))
+    own = stablehlo.and_(compare(numbers, low, "GE"), compare(numbers, high, "LT"))
     return broadcast(own, shape, [axis])
 
 
 def _or_zero(rows: ir.Value, tile: _Tile, axis: int | None) -> ir.Value:
     """The rows of a tile, with zeros for those that are not of its group."""
-    type_ = ir.RankedTensorType(rows.type)
+    shape = shape_of(rows)
     assert axis is not None
-    own = _own_rows(tile, type_.shape[axis], list(type_.shape), axis)
-    return stablehlo.select(own, rows, zeros(type_)[-1].results[0])
+    own = _own_rows(tile, shape[axis], shape, axis)
+    return stablehlo.select(own, rows, zeros(rows.type))
 
 
 def _without(axes: Sequence[int], gone: int | None) -> list[int]:
     """The axes of a value as they are called once one of its axes is gone."""
     return [axis - 1 if gone is not None and axis > gone else axis for axis in axes]
+
+
+@dataclass(frozen=True)
+class TileTable:
+    """By tile, in vectors of int32, the last one of booleans.
+
+    Attributes:
+      places: where it is along each axis that the sizes have before that of the groups.
+      groups: the group that it is of.
+      starts: its first row.
+      lows, highs: which of its rows, counted from its first one, are its own: from low on, below
+        high. In a tile that is not needed high is no more than low.
+      is_first: whether it is the first of its group, at its place.
+    """
+
+    places: tuple[ir.Value, ...]
+    groups: ir.Value
+    starts: ir.Value
+    lows: ir.Value
+    highs: ir.Value
+    is_first: ir.Value
+
+
+def tile_table(sizes: ir.Value, rows: int, length: int, count: int) -> TileTable:
+    """Tiles of ``length`` rows, ``count`` in all, for groups of these sizes, one after the other.
+
+    Where the sizes have axes before that of the groups, each place along them has as many tiles as
+    any other. Rows behind the last group are in no tile. Sizes below zero count as none, and groups
+    end where the rows end.
+    """
+    *places, groups = shape_of(sizes)
+    by_group, by_tile = [*places, groups], [*places, count // math.prod(places)]
+    both = [*by_tile, groups]
+    axis = len(places)
+
+    sizes = _clamped(sizes, rows)
+    first_rows = stablehlo.minimum(_sums_before(sizes), _all(by_group, rows))
+    ends = stablehlo.minimum(stablehlo.add(first_rows, sizes), _all(by_group, rows))
+    whole = stablehlo.add(stablehlo.subtract(ends, first_rows), _all(by_group, length - 1))
+    tiles = stablehlo.divide(whole, _all(by_group, length))
+    first_tiles = _sums_before(tiles)
+
+    numbers = iota(by_tile, axis)
+    # A tile that is too many is of the last group that has one: there it changes nothing.
+    past = compare(
+        _along(stablehlo.add(first_tiles, tiles), both, without=axis),
+        _along(numbers, both, without=axis + 1),
+        "LE",
+    )
+    last = _maximum(
+        stablehlo.select(
+            compare(tiles, _all(by_group, 0), "GT"), iota(by_group, axis), _all(by_group, 0)
+        )
+    )
+    group = stablehlo.minimum(_sum(_where(past, 1)), _along(last, by_tile, without=axis))
+    own = compare(_along(group, both, without=axis + 1), iota(both, axis + 1), "EQ")
+
+    def of_group(values: ir.Value) -> ir.Value:
+        shown = _along(values, both, without=axis)
+        return _sum(stablehlo.select(own, shown, _all(both, 0)))
+
+    first_tile = of_group(first_tiles)
+    behind = stablehlo.multiply(stablehlo.subtract(numbers, first_tile), _all(by_tile, length))
+    row = stablehlo.add(of_group(first_rows), behind)
+    start = stablehlo.minimum(row, _all(by_tile, rows - length))
+    return TileTable(
+        places=tuple(_flat(iota(by_tile, number)) for number in range(axis)),
+        groups=_flat(group),
+        starts=_flat(start),
+        lows=_flat(stablehlo.subtract(row, start)),
+        highs=_flat(stablehlo.subtract(of_group(ends), start)),
+        is_first=_flat(compare(numbers, first_tile, "EQ")),
+    )
+
+
+def _clamped(sizes: ir.Value, most: int) -> ir.Value:
+    """Sizes from 0 to a number. Where they have more bits than it takes they are cut first."""
+    count = counter_type().element_type
+    if ir.IntegerType(element_of(sizes)).width < COUNTER_BITS:
+        sizes = converted(sizes, count)
+    scalar = typed(sizes, [])
+    sizes = stablehlo.clamp(constant(scalar, 0), sizes, constant(scalar, most))
+    return converted(sizes, count)
+
+
+def _all(shape: list[int], number: int) -> ir.Value:
+    return constant(counter_type(shape), number)
+
+
+def _along(values: ir.Value, shape: list[int], *, without: int) -> ir.Value:
+    """Values repeated along the one axis of a shape that they lack."""
+    return broadcast(values, shape, [axis for axis in range(len(shape)) if axis != without])
+
+
+def _flat(values: ir.Value) -> ir.Value:
+    """All values as a vector."""
+    return reshaped(values, [math.prod(shape_of(values))])
+
+
+def _where(mask: ir.Value, number: int) -> ir.Value:
+    shape = shape_of(mask)
+    return stablehlo.select(mask, _all(shape, number), _all(shape, 0))
+
+
+def _sums_before(values: ir.Value) -> ir.Value:
+    """Along the last axis, the sum of what is before: a product with a triangle, of few groups."""
+    *places, length = shape_of(values)
+    shape, axis = [*places, length, length], len(places)
+    before = compare(iota(shape, axis + 1), iota(shape, axis), "LT")
+    return _sum(stablehlo.select(before, _along(values, shape, without=axis), _all(shape, 0)))
+
+
+def _sum(values: ir.Value) -> ir.Value:
+    """Along the last axis."""
+    return reduce(values, [len(shape_of(values)) - 1], counter(0), stablehlo.add)
+
+
+def _maximum(values: ir.Value) -> ir.Value:
+    """The greatest along the last axis of numbers that are no less than zero."""
+    return reduce(values, [len(shape_of(values)) - 1], counter(0), stablehlo.maximum)
+
+
+@dataclass(frozen=True)
+class Destination:
+    """Where a loop's result goes.
+
+    Attributes:
+      ops: the product and what is made of it, one behind the other; the loop makes the last one's
+        result.
+      axes: which axis of that each axis of the product is.
+      start: what the loop adds to; None for zeros.
+    """
+
+    ops: tuple[ir.Operation, ...]
+    axes: tuple[int, ...]
+    start: ir.Value | None = None
+
+    @property
+    def type(self) -> ir.RankedTensorType:
+        return ir.RankedTensorType(self.ops[-1].results[0].type)
+
+
+def destination_of(product: RaggedProduct) -> Destination:
+    """What a loop makes in place of a product."""
+    op = product.op
+    found = Destination((op,), tuple(range(product.result.rank)))
+    if product.mode is RaggedMode.ROWS:
+        return found
+    transpose = _only_reader(op, "stablehlo.transpose", ["permutation"])
+    if transpose is not None:
+        axes = _after_transpose(product, transpose)
+        found = found if axes is None else Destination((op, transpose), axes)
+    addition = _only_reader(found.ops[-1], "stablehlo.add", [])
+    # Sums that are carried beside a narrower result are rounded into it, not added to it.
+    if addition is None or sum_element(product.result.element_type) != product.result.element_type:
+        return found
+    start = _added(addition, found.ops[-1].results[0])
+    if not start.type == addition.results[0].type == found.type or not _is_known_at(start, op):
+        return found
+    return Destination((*found.ops, addition), found.axes, start)
+
+
+def sum_element(element: ir.Type) -> ir.Type:
+    """Float32 for narrower floats: a sum of many tiles would lose bits between them."""
+    narrow = isinstance(element, ir.FloatType) and (element_bits(element) or 0) < 32
+    return ir.F32Type.get() if narrow else element
+
+
+def _only_reader(op: ir.Operation, name: str, attributes: list[str]) -> ir.Operation | None:
+    """The operation of that name, in the same block, that alone reads what another one makes.
+
+    None where it has more attributes than these: they would be lost.
+    """
+    readers = [use.owner.operation for use in op.results[0].uses]
+    if len(readers) != 1 or readers[0].name != name or readers[0].block != op.block:
+        return None
+    return readers[0] if walk.attribute_names(readers[0]) == attributes else None
+
+
+def _after_transpose(product: RaggedProduct, transpose: ir.Operation) -> tuple[int, ...] | None:
+    """Where a transpose puts each axis; None unless the matrix of a group stays in one piece."""
+    permutation = walk.integers(transpose, "permutation")
+    shape = [product.result.shape[axis] for axis in permutation]
+    if transpose.results[0].type != ir.RankedTensorType.get(shape, product.result.element_type):
+        return None
+    axes = [permutation.index(axis) for axis in range(len(permutation))]
+    outer = (0, *product.prefix.result)
+    inner = [axes[axis] for axis in range(len(axes)) if axis not in outer]
+    return tuple(axes) if inner == list(range(len(outer), len(axes))) else None
+
+
+def _added(addition: ir.Operation, term: ir.Value) -> ir.Value:
+    [other] = (value for value in addition.operands if value != term)
+    return other
+
+
+def _is_known_at(value: ir.Value, op: ir.Operation) -> bool:
+    """Whether a value that is read in the block of an operation is made before it."""
+    maker = defining_op(value)
+    return maker is None or maker.block != op.block or maker.is_before_in_block(op)

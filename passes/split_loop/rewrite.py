@@ -16,10 +16,11 @@ from jax.extend.mlir.dialects import stablehlo
 from ..analysis.loops.counted import CountedLoop
 from ..analysis.purity import erase_dead
 from ..ir import walk
+from ..ir.build import integer_like, zeros
 from ..ir.erase import erase
 from ..ir.locations import scoped
 from ..ir.values import defining_op
-from ..ir.while_rewriter import Replacements, WhileRewriter, integer_like, zeros
+from ..ir.while_rewriter import Replacements, WhileRewriter
 from .groups import SCOPE, SplitStack, StackReader
 from .plan import GroupSplit
 
@@ -160,7 +161,7 @@ class _Part:
         whole = ir.RankedTensorType(update.results[0].type)
         type_ = ir.RankedTensorType.get([self.trip_count, *whole.shape[1:]], whole.element_type)
         with ir.InsertionPoint(self.op):
-            initial = zeros(type_)[-1].results[0]
+            initial = zeros(type_)
         added = self.edit.add(initial)
         _, slice_, _, *others = update.operands
         index = self._index(ascending=stack.stack.slope == 1)

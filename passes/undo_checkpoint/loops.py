@@ -12,10 +12,11 @@ from ..analysis.autodiff import has_remat_name
 from ..analysis.loops.pairs import LoopPair, loop_pairs, nested_pairs
 from ..analysis.pricing import Pricing
 from ..analysis.value_numbers import ValueNumbers
+from ..ir.build import slice_of_stack, zeros
 from ..ir.erase import erase
 from ..ir.types import tensor_bytes
 from ..ir.values import defining_op
-from ..ir.while_rewriter import Replacements, WhileRewriter, integer_like, zeros
+from ..ir.while_rewriter import Replacements, WhileRewriter
 from .brought import BackwardBody, may_compute_again, paired
 from .lines import bypass, erase_unread
 from .loops_again import take_places
@@ -129,7 +130,7 @@ class _Carried:
 
     def hand_over(self, value: ir.Value, before: ir.Operation) -> ir.Value:
         with ir.InsertionPoint(before), before.location:
-            stand_in = zeros(ir.RankedTensorType(value.type))[-1].results[0]
+            stand_in = zeros(value.type)
         self.values[stand_in] = value
         return stand_in
 
@@ -230,12 +231,8 @@ def _slice(stack: ir.Value, index: ir.Value, wanted: ir.Value) -> ir.Value:
     """The slice of a stack that is to be read in place of a value, made where that is."""
     maker = defining_op(wanted)
     assert maker is not None
-    sizes = [1, *ir.RankedTensorType(stack.type).shape[1:]]
     with ir.InsertionPoint(maker), wanted.location:
-        zero = integer_like(index, 0)
-        starts = [index, *[zero] * (len(sizes) - 1)]
-        slice_ = stablehlo.DynamicSliceOp(stack, starts, sizes).result
-        return stablehlo.ReshapeOp(ir.RankedTensorType(wanted.type), slice_).result
+        return stablehlo.reshape(wanted.type, slice_of_stack(stack, index))
 
 
 def _bytes(values: Iterable[ir.Value]) -> int:

@@ -18,13 +18,14 @@ from jax.extend.mlir.dialects import stablehlo
 from ...analysis.loops.pairs import Residual
 from ...analysis.purity import erase_dead
 from ...ir import walk
+from ...ir.build import integer_like
 from ...ir.clone import remap_operands
 from ...ir.erase import erase
 from ...ir.locations import rematerialized
 from ...ir.mesh import is_partitioned
 from ...ir.ops import facts_of
 from ...ir.values import defining_op
-from ...ir.while_rewriter import Replacements, WhileRewriter, integer_like
+from ...ir.while_rewriter import Replacements, WhileRewriter
 from ..block.rewrite import clone_before
 from .merge import merge_clones
 from .plan import Link, PairPlan, ScanPlan
