@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from jax.extend.mlir import ir
 
-from ..analysis.dimension_flow.program import FlowProgram
+from ..analysis.program import Program
 from ..framework.errors import did_you_mean, echo
 from ..framework.options import Axes
 from ..ir import walk
@@ -21,7 +21,7 @@ _SHOWN = 6
 class ArgumentNames:
     """The names that people know a program's arguments by: JAX's, such as `batch['tokens']`."""
 
-    def __init__(self, program: FlowProgram) -> None:
+    def __init__(self, program: Program) -> None:
         self.values = [program.values[number] for number in program.root.arguments]
         self._names = [operation_name(value.location) for value in self.values]
 
@@ -78,7 +78,7 @@ class ArgumentNames:
         return did_you_mean(name, {*known, *trees}) + there
 
 
-def data_arguments(program: FlowProgram) -> frozenset[ir.Value]:
+def data_arguments(program: Program) -> frozenset[ir.Value]:
     """Arguments that look like data: neither donated, nor returned in their shape and type."""
     root, values = program.root, program.values
     attributes = walk.readable_attributes(root.block.owner.operation).get("arg_attrs")

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from jax.extend.mlir import ir
 
 from ..analysis.dimension_flow.dimensions import Dimension, ProgramDimensions
-from ..analysis.dimension_flow.program import FlowProgram
 from ..analysis.dimension_flow.result import Seed
 from ..analysis.dimension_flow.walker import TooManyPhasesError
+from ..analysis.program import Program
 from ..framework.options import Axes
 from .arguments import ArgumentNames, data_arguments, names_of
 from .gradients import has_gradients
@@ -32,7 +32,7 @@ class NoStepError(Exception):
     """The program is no training step: no product is summed over a dimension of its arguments."""
 
 
-def choose(program: FlowProgram, axes: Axes | None, phases: int) -> CutTrial:
+def choose(program: Program, axes: Axes | None, phases: int) -> CutTrial:
     """The dimension to cut.
 
     Args:
@@ -62,7 +62,7 @@ class _Cut:
 
 
 class _Search:
-    def __init__(self, program: FlowProgram, phases: int, dimensions: Sequence[Dimension]) -> None:
+    def __init__(self, program: Program, phases: int, dimensions: Sequence[Dimension]) -> None:
         self._trials: list[CutTrial] = []
         self._deep: list[tuple[Seed, ...]] = []
         self._is_named = False

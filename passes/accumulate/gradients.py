@@ -23,11 +23,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..analysis.dimension_flow.dimensions import ProgramDimensions
-from ..analysis.dimension_flow.program import FlowBlock, FlowNode, FlowProgram
+from ..analysis.program import Code, Node, Program
 from ..ir.op_facts import Category
 
 
-def has_gradients(program: FlowProgram, dimensions: ProgramDimensions) -> bool:
+def has_gradients(program: Program, dimensions: ProgramDimensions) -> bool:
     """Whether the program returns what is made of gradients, in the shape of an argument."""
     shapes = {program.shapes[argument] for argument in program.root.arguments} - {(), None}
     returned = [value for value in program.root.returned if program.shapes[value] in shapes]
@@ -59,7 +59,7 @@ class _Search:
     In a loop products of earlier iterations are no sources: each layer of a scan is one of its own.
     """
 
-    def __init__(self, program: FlowProgram, dimensions: ProgramDimensions) -> None:
+    def __init__(self, program: Program, dimensions: ProgramDimensions) -> None:
         self._dimensions = dimensions
         arguments = program.root.arguments
         self._made_of: dict[int, int] = {value: 1 << at for at, value in enumerate(arguments)}
@@ -86,7 +86,7 @@ class _Search:
             if wanted & self._bits[node.number]
         )
 
-    def _layer(self, node: FlowNode, dimension: int) -> _Layer:
+    def _layer(self, node: Node, dimension: int) -> _Layer:
         having = [value for value in node.operands if dimension in self._dimensions.of(value)]
         others = [value for value in node.operands if value not in having]
         sources = self._sources(having)
@@ -97,7 +97,7 @@ class _Search:
             self._of_all(others),
         )
 
-    def _is_gradient(self, node: FlowNode, layers: dict[int, list[_Layer]]) -> bool:
+    def _is_gradient(self, node: Node, layers: dict[int, list[_Layer]]) -> bool:
         made, behind = self._of_all(node.results), self._sources(node.operands)
         for dimension in self._of_all(node.operands) - made:
             sources = [
@@ -126,7 +126,7 @@ class _Search:
             found |= self._made_of.get(value, 0)
         return found
 
-    def _walk(self, block: FlowBlock) -> None:
+    def _walk(self, block: Code) -> None:
         for node in block.nodes:
             if node.category is Category.LOOP:
                 self._loop(node)
@@ -138,7 +138,7 @@ class _Search:
                 made = self._sources(node.operands) | self._bits.get(node.number, 0)
                 self._made_of.update(dict.fromkeys(node.results, made))
 
-    def _loop(self, node: FlowNode) -> None:
+    def _loop(self, node: Node) -> None:
         """What a body returns it may read in the next iteration, and so on."""
         body = node.blocks[1]
         self._pass(node.operands, body.arguments)
@@ -151,7 +151,7 @@ class _Search:
         self._pass(node.operands, node.results)
         self._pass(body.returned, node.results)
 
-    def _code(self, node: FlowNode) -> None:
+    def _code(self, node: Node) -> None:
         for block in node.blocks:
             # Of a conditional, whose blocks have no arguments, the choice is none of the sources.
             if block.arguments:

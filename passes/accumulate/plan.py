@@ -11,11 +11,11 @@ from jax.extend.mlir import ir
 from ..accumulate_in_place import AccumulateInPlace
 from ..accumulate_in_place.devices import DeviceSums
 from ..accumulate_in_place.terms import product_behind
-from ..analysis.dimension_flow.program import FlowProgram
 from ..analysis.dimension_flow.result import DimensionFlow, Seed, site
 from ..analysis.dimension_flow.solve import dimension_flow
 from ..analysis.memory_model.targets import memory_rules
 from ..analysis.memory_model.tracer import MemoryPrediction, predict
+from ..analysis.program import Program
 from ..analysis.signatures.signature import AxisLayout
 from ..framework import base
 from ..framework.feedback import Attempt, Prediction
@@ -155,7 +155,7 @@ class _Batch:
     def flow_in(self, module: ir.Module) -> DimensionFlow:
         if module is self.flow.program.module:
             return self.flow
-        program = FlowProgram.of(module)
+        program = Program.of(module)
         values = [program.values[number] for number in program.root.arguments]
         return dimension_flow(
             program, [Seed(values[number], layout) for number, layout in self.places]
@@ -268,7 +268,7 @@ class MicrobatchPlanner:
     @functools.cached_property
     def _batch(self) -> _Batch | AccumulatePlan:
         try:
-            program = FlowProgram.of(self._origin)
+            program = Program.of(self._origin)
             trial = choose(program, self._settings.axes, self._settings.phases)
         except (NoStepError, walk.NoEntryError) as error:
             return AccumulatePlan(reason=str(error))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..analysis.dimension_flow.program import FlowNode, FlowProgram
 from ..analysis.dimension_flow.result import PhaseEnd, site
+from ..analysis.program import Node, Program
 from ..ir.op_facts import Category
 from .trial import CutTrial
 
@@ -62,14 +62,14 @@ def _waits(end: PhaseEnd) -> str:
     return f"and {site(end.waits)} waits for it"
 
 
-def _effect_of(program: FlowProgram, end: PhaseEnd) -> FlowNode | None:
+def _effect_of(program: Program, end: PhaseEnd) -> Node | None:
     return next(
         (_innermost(node) for node in program.root.nodes if node.effects and node.op == end.reader),
         None,
     )
 
 
-def _done_at_once(program: FlowProgram, product: FlowNode, trial: CutTrial) -> str:
+def _done_at_once(program: Program, product: Node, trial: CutTrial) -> str:
     effect = next((node for node in program.root.nodes if node.effects and node.flops), None)
     if product.effects:
         effect = product
@@ -90,7 +90,7 @@ def _done_at_once(program: FlowProgram, product: FlowNode, trial: CutTrial) -> s
     return f"{site(product.op)} needs all of them; inside it {site(culprit)} does"
 
 
-def _innermost(node: FlowNode) -> FlowNode:
+def _innermost(node: Node) -> Node:
     """The operation in there that has the effect."""
     inner = (each for block in node.blocks for each in block.nodes if each.effects)
     found = next(inner, None)

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ..analysis.dimension_flow.flow import WHOLE, Flow
-from ..analysis.dimension_flow.program import FlowNode, FlowProgram
 from ..analysis.dimension_flow.result import DimensionFlow, Seed
 from ..analysis.dimension_flow.solve import dimension_flow
+from ..analysis.program import Node, Program
 from ..analysis.signatures.signature import Combine
 from ..ir.ops import facts_of
 
@@ -38,7 +38,7 @@ class CutTrial:
     sums_products: bool
     sums_gradients: bool
     whole_share: float
-    whole_product: FlowNode | None
+    whole_product: Node | None
     pieces: int
 
     @property
@@ -61,7 +61,7 @@ class CutTrial:
         return not self.sums_gradients, self.pieces, self.rank
 
 
-def tried(program: FlowProgram, seeds: Sequence[Seed], most_phases: int | None) -> CutTrial:
+def tried(program: Program, seeds: Sequence[Seed], most_phases: int | None) -> CutTrial:
     """What cutting a dimension gives. Raises TooManyPhasesError."""
     flow = dimension_flow(program, seeds, most_phases=most_phases)
     products = _whole_products(flow)
@@ -80,13 +80,13 @@ def _of(flow: DimensionFlow, value: int) -> Flow:
     return flow.flows.get(value, WHOLE)
 
 
-def _loop_of(flow: DimensionFlow, node: FlowNode) -> int:
+def _loop_of(flow: DimensionFlow, node: Node) -> int:
     """The loop that an operation is in; 0 outside of all."""
     made = (_of(flow, value) for value in node.results)
     return max((each.phase for each in made if not each.is_whole), default=0)
 
 
-def _whole_products(flow: DimensionFlow) -> list[FlowNode]:
+def _whole_products(flow: DimensionFlow) -> list[Node]:
     """Products outside of the loops that other data than sums goes into."""
     restored: set[int] = set()
     found = []
@@ -104,7 +104,7 @@ def _whole_products(flow: DimensionFlow) -> list[FlowNode]:
     return found
 
 
-def _finished(flow: DimensionFlow, node: FlowNode) -> list[int]:
+def _finished(flow: DimensionFlow, node: Node) -> list[int]:
     """The values that an operation reads whole although loops have chunks or terms of them."""
     fit = flow.fits.get(node.number)
     if fit is None:
@@ -112,14 +112,14 @@ def _finished(flow: DimensionFlow, node: FlowNode) -> list[int]:
     return [*(node.operands[place] for place in fit.finished), *fit.captured]
 
 
-def _summed(flow: DimensionFlow) -> list[FlowNode]:
+def _summed(flow: DimensionFlow) -> list[Node]:
     """The products that are summed for what comes after the loops.
 
     None where more of them are summed for later loops.
     """
     wanted_in: dict[int, int] = {}
     """By value the last loop that something made of it is in."""
-    final: list[FlowNode] = []
+    final: list[Node] = []
     balance = 0.0
     for node in reversed(flow.program.root.nodes):
         phase = _loop_of(flow, node)
@@ -137,7 +137,7 @@ def _summed(flow: DimensionFlow) -> list[FlowNode]:
     return final if balance > 0 else []
 
 
-def _sums(flow: DimensionFlow, node: FlowNode) -> Iterator[FlowNode]:
+def _sums(flow: DimensionFlow, node: Node) -> Iterator[Node]:
     """The products, the operation itself or in it, that are summed over the dimension."""
     if facts_of(node.op.name).is_product:
         if any(_is_sum(_of(flow, value)) for value in node.results):

@@ -1,4 +1,4 @@
-"""Shards: the bytes of a value on one device, in a program that is sharded over several.
+"""Shards: the share of a value on one device, in a program that is sharded over several.
 
 What `host_memory` leaves out takes none. Before XLA partitions a module its shapes are global.
 Shardy's propagation, run on a clone, finds how each value will be split. Memory that the
@@ -18,7 +18,6 @@ from ..ir.mesh import axis_parts
 from ..ir.types import tensor_bytes
 from ..ir.values import defining_op
 from .host_memory import uncounted_values
-from .memory_model.memory_rules import PACKED, MemoryRules
 from .shardings.propagation import (
     PlacedValue,
     Propagated,
@@ -39,23 +38,20 @@ class Shards:
         self,
         shares: Mapping[ir.Value, Fraction] | None = None,
         counts: Mapping[ir.Value, Mapping[int, int]] | None = None,
-        rules: MemoryRules = PACKED,
     ) -> None:
-        self.rules = rules
-        """How the target's compiler lays values out in memory, and what it fuses."""
         self._shares = dict(shares or {})
         self._counts = dict(counts or {})
         self.trivial = all(share == _WHOLE for share in self._shares.values())
         """Whether every value lies whole on each device."""
 
     @classmethod
-    def of(cls, module: ir.Module, rules: MemoryRules = PACKED) -> Shards:
+    def of(cls, module: ir.Module) -> Shards:
         """The shares in a module; pure. Quick where it is for one device."""
         uncounted = dict.fromkeys(uncounted_values(module), Fraction(0))
         meshes = meshes_of(module)
         if not any(math.prod(axes.values()) > 1 for axes in meshes.values()):
             whole = dict.fromkeys(_values(module), _WHOLE) if uncounted else {}
-            return cls(whole | uncounted, rules=rules)
+            return cls(whole | uncounted)
         propagated = propagate(module)
         shares = dict.fromkeys(_values(module), _WHOLE)
         counts: dict[ir.Value, dict[int, int]] = {}
@@ -64,21 +60,15 @@ class Shards:
                 if placed.value not in counts:  # the first clone of a constant stands for all
                     counts[placed.value] = found = _counts(placed, propagated)
                     shares[placed.value] = _share(placed.value, found)
-        return cls(shares | uncounted, counts, rules)
+        return cls(shares | uncounted, counts)
 
     def devices_along(self, value: ir.Value, axis: int) -> int:
         """Over how many devices an axis of a value is split; 1 where it has no sharding."""
         return self._counts.get(value, {}).get(axis, 1)
 
-    def bytes_of(self, value: ir.Value) -> int | None:
-        """Bytes of the value on one device; None where it has no static size."""
-        size = self.rules.bytes_of(value.type)
-        if self.trivial or not size:
-            return size
-        share, counts = self.share(value), self._counts.get(value)
-        # Along which axes a value is split that a pass added is not known.
-        part = self.rules.part_bytes(value.type, counts) if share and counts is not None else None
-        return math.ceil(size * share) if part is None else part
+    def counts_of(self, value: ir.Value) -> Mapping[int, int] | None:
+        """By axis of a value the number of its parts; None of one that a pass added."""
+        return self._counts.get(value)
 
     def share(self, value: ir.Value) -> Fraction:
         """The share of a value; of one that a pass added, the share of what it is made from."""
@@ -101,7 +91,7 @@ class Shards:
         if self.trivial:
             return self
         made_shares = {made: self.share(value) for made, value in like.items()}
-        return Shards(self._shares | made_shares, self._counts, self.rules)
+        return Shards(self._shares | made_shares, self._counts)
 
     def on(self, module: ir.Module, clone: ir.Module) -> Shards:
         """The shares of a module's clone; it may not have been changed yet."""
@@ -111,7 +101,6 @@ class Shards:
         return Shards(
             {new: self.share(old) for old, new in pairs},
             {new: self._counts[old] for old, new in pairs if old in self._counts},
-            self.rules,
         )
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..analysis.dimension_flow.program import FlowNode, FlowProgram
 from ..analysis.dimension_flow.result import site
+from ..analysis.program import Node, Program
 from ..analysis.purity import is_table
 from ..analysis.signatures.signature import AxisLayout, FactorPlace, Signature
 from ..ir.op_facts import Category
@@ -29,7 +29,7 @@ class NoRegionError(Exception):
 class BlockValues:
     """What makes and reads the values of a block, which is a program of its own."""
 
-    def __init__(self, program: FlowProgram) -> None:
+    def __init__(self, program: Program) -> None:
         self.program = program
         self.nodes = program.root.nodes
         self.makers: dict[int, int] = {}
@@ -110,7 +110,7 @@ class RegionGrowth:
     def is_large(self, value: int) -> bool:
         return self.finder.elements(value) > self._least
 
-    def nodes(self) -> list[FlowNode]:
+    def nodes(self) -> list[Node]:
         return [self.finder.nodes[place] for place in sorted(self._places)]
 
     def _spread(self) -> None:
@@ -204,18 +204,18 @@ class RegionGrowth:
     def _returned(self, value: int) -> bool:
         return value in self.finder.program.root.returned
 
-    def _check(self, node: FlowNode) -> None:
+    def _check(self, node: Node) -> None:
         """Raises NoRegionError where an operation between two of the region cannot be in a loop."""
         if self._stays(node):
             raise NoRegionError(f"{site(node.op)} is between two of its operations")
 
-    def _stays(self, node: FlowNode) -> bool:
+    def _stays(self, node: Node) -> bool:
         """Whether an operation is in no loop, whatever its values are."""
         communicates = facts_of(node.op.name).communicates
         taken = node.number in self.finder.taken
         return bool(node.blocks) or node.effects or communicates or taken
 
-    def _place_in(self, node: FlowNode) -> tuple[Signature, FactorPlace] | None:
+    def _place_in(self, node: Node) -> tuple[Signature, FactorPlace] | None:
         """Where the dimension is in an operation; None where it is nowhere, or not in one place."""
         signature = self.finder.program.signature_of(node)
         if signature is None:

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 
 from jax.extend.mlir import ir
 
-from ..analysis.block_graph import BlockGraph
+from ..analysis.device import DeviceView
 from ..analysis.memory_model.layouts import transposing_bytes
 from ..analysis.memory_model.peak import Peak, buffer_timeline, simulate
 from ..analysis.memory_model.trace import OpTrace
 from ..analysis.memory_model.tracer import trace_block
-from ..analysis.shards import Shards
+from ..analysis.program import Program
 from ..ir.op_facts import BufferUse
 from ..ir.ops import facts_of
 from .region import DimensionRegion
@@ -47,15 +47,15 @@ class BlockMemory:
     """
 
     def __init__(
-        self, block: ir.Block, shards: Shards, parent: tuple[BlockMemory, int] | None = None
+        self, block: ir.Block, device: DeviceView, parent: tuple[BlockMemory, int] | None = None
     ) -> None:
-        self.graph = BlockGraph.of(block, shards)
+        self.graph = Program(block, device)
         self._parent = parent
         self._inside: dict[int, list[BlockMemory]] = {}
         for position, op in enumerate(self.graph.ops):
             if facts_of(op.name).holds_code:
                 self._inside[position] = [
-                    BlockMemory(inner, shards, (self, position))
+                    BlockMemory(inner, device, (self, position))
                     for region in op.regions
                     for inner in region.blocks
                 ]
@@ -78,7 +78,7 @@ class BlockMemory:
     def _around(self, position: int) -> int:
         """Bytes inside an operation with code in it."""
         inside = max(block.peak.bytes for block in self._inside[position])
-        return max(inside, transposing_bytes(self.graph.ops[position], self.graph.shards))
+        return max(inside, transposing_bytes(self.graph.ops[position], self.graph.device))
 
     def alive(self) -> Iterator[LiveValue]:
         """The values in memory at the peak, here and in the code that runs then."""
@@ -90,7 +90,7 @@ class BlockMemory:
                 yield from max(inside, key=lambda block: block.peak.bytes).alive()
 
     def size(self, value: ir.Value) -> int:
-        return self.graph.size(self.graph.index[value])
+        return self.graph.bytes_of(self.graph.index[value])
 
     def with_loop(self, region: DimensionRegion) -> LoopMemory:
         """The memory with a region in a loop; `LoopMemory.take` makes it that of the block."""

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 from jax.extend.mlir import ir
 
-from ..analysis.dimension_flow.program import FlowProgram
+from ..analysis.device import DeviceView
 from ..analysis.dimension_flow.result import site
 from ..analysis.memory_model.targets import memory_rules
 from ..analysis.memory_model.tracer import prediction_of
-from ..analysis.shards import Shards
+from ..analysis.program import Program
 from ..analysis.signatures.signature import AxisLayout
 from ..framework.feedback import Prediction
 from ..framework.target import Target
@@ -127,7 +127,7 @@ class ChunkPlanner:
         self._module, self._target = module, target
         self._chunks, self._min_bytes = chunks, min_bytes
         block = walk.entry_function(module).regions[0].blocks[0]
-        self._memory = BlockMemory(block, Shards.of(module, memory_rules(target)))
+        self._memory = BlockMemory(block, DeviceView.of(module, memory_rules(target)))
         self._unmodified = prediction_of(self._memory.graph, self._memory.trace, self._memory.peak)
         is_large = len(self._memory.graph.ops) > _LARGE_PROGRAM
         self._most_tried = 1 if is_large else _MOST_TRIED
@@ -242,7 +242,7 @@ class ChunkPlanner:
 
     def _finder(self, block: BlockMemory) -> RegionFinder:
         if block not in self._finders:
-            self._finders[block] = RegionFinder(FlowProgram.of_block(block.block))
+            self._finders[block] = RegionFinder(Program(block.block))
         return self._finders[block]
 
     def _best(
@@ -261,7 +261,9 @@ class ChunkPlanner:
         reasons: list[str] = []
         memories: dict[frozenset[int], LoopMemory] = {}
         for seed, whole in finder.seeds(value):
-            devices = live.block.graph.shards.devices_along(finder.program.values[seed], whole.axis)
+            devices = live.block.graph.device.shards.devices_along(
+                finder.program.values[seed], whole.axis
+            )
             length, rest = divmod(whole.size, devices)
             if rest or length < 2:
                 reasons.append(f"along {whole}: {devices} devices have too little of it to cut")

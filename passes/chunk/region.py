@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..analysis.dimension_flow.program import FlowNode, FlowProgram
 from ..analysis.dimension_flow.result import DimensionFlow, Seed, site
 from ..analysis.dimension_flow.solve import dimension_flow
 from ..analysis.dimension_flow.walker import TooManyPhasesError
+from ..analysis.program import Node, Program
 from ..analysis.signatures.signature import AxisLayout
 from ..ir.ops import facts_of
 from .growth import MOST_OPERATIONS, BlockValues, NoRegionError, RegionGrowth
@@ -34,10 +34,10 @@ class DimensionRegion:
     """
 
     value: int
-    nodes: tuple[FlowNode, ...]
+    nodes: tuple[Node, ...]
     flow: DimensionFlow
     large: tuple[int, ...]
-    kept: tuple[tuple[int, FlowNode | None], ...]
+    kept: tuple[tuple[int, Node | None], ...]
     repeated: frozenset[int]
 
     @property
@@ -104,12 +104,12 @@ class RegionFinder(BlockValues):
         repeated = frozenset(filter(self.is_repeated, made))
         return DimensionRegion(value, tuple(part.root.nodes), flow, large, kept, repeated)
 
-    def _outer(self, value: int, inside: set[int]) -> FlowNode | None:
+    def _outer(self, value: int, inside: set[int]) -> Node | None:
         """The first reader outside of a region; None where the block returns the value."""
         readers = (self.nodes[place] for place in self.readers.get(value, ()))
         return next((node for node in readers if node.number not in inside), None)
 
-    def _flow(self, part: FlowProgram, grown: RegionGrowth) -> DimensionFlow:
+    def _flow(self, part: Program, grown: RegionGrowth) -> DimensionFlow:
         values = self.program.values
         read = {
             value

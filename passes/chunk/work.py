@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..analysis.dimension_flow.program import FlowNode
 from ..analysis.dimension_flow.result import DimensionFlow
+from ..analysis.program import Node
 from ..framework.target import Speed
 from ..ir.ops import facts_of
 from ..ir.types import TensorSizes
@@ -31,7 +31,7 @@ class RegionWork:
         """Whether products in so many chunks take hardly more time than whole ones."""
         return self.seconds(trips) <= FILLED * self.seconds(1)
 
-    def _product_s(self, node: FlowNode, trips: int) -> float:
+    def _product_s(self, node: Node, trips: int) -> float:
         """What is split is read or written once; weights, and sums of gradients, in each trip."""
         values = self._flow.program.values
         bits, moved_bytes = 0, 0.0

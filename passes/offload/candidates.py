@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
+from ..analysis.device import DeviceView
 from ..analysis.loops.counted import CountedLoop, StackedOutput, affine_in, counted_loops
 from ..analysis.loops.dynamic import dynamic_loops
 from ..analysis.loops.pairs import LoopPair, Residual, loop_pairs
 from ..analysis.memory_model.targets import memory_rules
-from ..analysis.shards import Shards
 from ..framework.target import Target
 from ..ir import mesh, walk
 from ..ir.custom_calls import is_stored_on_host
@@ -129,7 +129,7 @@ class _Finder:
         min_bytes: int,
     ) -> None:
         self.block, self.min_bytes, self.bytes_per_s = block, min_bytes, bytes_per_s
-        self.shards = Shards.of(module, memory_rules(target))
+        self.device = DeviceView.of(module, memory_rules(target))
         self.target = target
         self.devices = mesh.partition_count(module)
         self.candidates: list[OffloadCandidate] = []
@@ -188,7 +188,7 @@ class _Finder:
             self.left.append(StackLeft(stack.value, size, reason))
 
     def _bytes(self, value: ir.Value) -> int:
-        return self.shards.bytes_of(value) or 0
+        return self.device.bytes_of(value) or 0
 
     def _work_of(self, loop: CountedLoop) -> LoopWork:
         key = walk.key(loop.op)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from ..analysis.dimension_flow.program import FlowBlock, FlowNode
+from ..analysis.program import Code, Node
 from ..ir.op_facts import Category
 from .copies import Form, LoopCopies, OperationCopy, Read
 from .program import LoopProgram
@@ -27,7 +27,7 @@ class PartApart:
       copies: the operations in the part.
     """
 
-    node: FlowNode
+    node: Node
     values: tuple[int, ...]
     copies: LoopCopies
 
@@ -78,7 +78,7 @@ _DIVIDED = frozenset({Category.RELABEL, Category.CONDITIONAL, Category.LOOP})
 class _Finder:
     """Finds what some whole results of an operation are made of."""
 
-    def __init__(self, program: LoopProgram, node: FlowNode) -> None:
+    def __init__(self, program: LoopProgram, node: Node) -> None:
         self._program = program
         self._node = node
         self._needed: set[int] = set()
@@ -122,7 +122,7 @@ class _Finder:
                 copies.by_node[node.number] = [self._copy(node)]
         return PartApart(self._node, values, copies)
 
-    def _make(self, node: FlowNode, value: int) -> bool:
+    def _make(self, node: Node, value: int) -> bool:
         """Whether an operation can make one of its results alone; what it needs for that is due."""
         place = node.results.index(value)
         if node.category is Category.LOOP:
@@ -136,7 +136,7 @@ class _Finder:
             self._waiting += node.operands
         return node.category in (Category.LOOP, Category.CONDITIONAL) or not node.blocks
 
-    def _carry(self, loop: FlowNode, place: int) -> None:
+    def _carry(self, loop: Node, place: int) -> None:
         condition, body = loop.blocks
         self._waiting += (
             loop.results[place],
@@ -147,7 +147,7 @@ class _Finder:
             condition.returned[0],
         )
 
-    def _copy(self, node: FlowNode) -> OperationCopy:
+    def _copy(self, node: Node) -> OperationCopy:
         places = tuple(at for at, value in enumerate(node.results) if value in self._needed)
         operands, returned = node.operands, tuple(block.returned for block in node.blocks)
         if node.category in (Category.LOOP, Category.RELABEL):
@@ -174,7 +174,7 @@ class _Finder:
         )
 
 
-def _inside(node: FlowNode) -> Iterator[FlowNode]:
-    blocks: tuple[FlowBlock, ...] = node.blocks
+def _inside(node: Node) -> Iterator[Node]:
+    blocks: tuple[Code, ...] = node.blocks
     for block in blocks:
         yield from block.inside()

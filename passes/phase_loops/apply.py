@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-from ..analysis.dimension_flow.program import FlowNode
+from ..analysis.program import Node
 from ..ir import walk
 from ..ir.erase import erase
 from ..ir.locations import scoped
@@ -107,7 +107,7 @@ class _Writer:
             if not any(made.results[0].uses):
                 erase(made)
 
-    def _rename(self, node: FlowNode) -> None:
+    def _rename(self, node: Node) -> None:
         program = self._plan.program
         for number, result in zip(node.results, node.op.results, strict=True):
             behind = program.behind(number)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import sdy, stablehlo
 
-from ..analysis.dimension_flow.program import FlowBlock, FlowNode
+from ..analysis.program import Code, Node
 from ..analysis.sharding_constraints import CONSTRAINT
 from ..analysis.signatures.signature import AxisLayout
 from ..ir import walk
@@ -93,7 +93,7 @@ class ChunkWriter:
             read = self._copies.aliases[read]
         return read
 
-    def _block(self, block: FlowBlock) -> None:
+    def _block(self, block: Code) -> None:
         for node in block.nodes:
             for copy in self._copies.by_node.get(node.number, ()):
                 with node.op.location:
@@ -118,7 +118,7 @@ class ChunkWriter:
         for value, result in zip(copy.results, results, strict=True):
             self._scopes[-1][value, form] = result
 
-    def _iota(self, node: FlowNode, layout: AxisLayout) -> ir.Value:
+    def _iota(self, node: Node, layout: AxisLayout) -> ir.Value:
         type_ = node.op.results[0].type
         axis = ir.IntegerAttr(node.op.attributes["iota_dimension"]).value
         if axis == layout.axis:
@@ -126,7 +126,7 @@ class ChunkWriter:
         return stablehlo.IotaOp(chunk_type(type_, layout, self._chunk), axis).result
 
     def _clone(
-        self, node: FlowNode, operands: Sequence[ir.Value], layout: AxisLayout | None
+        self, node: Node, operands: Sequence[ir.Value], layout: AxisLayout | None
     ) -> Sequence[ir.Value]:
         """The operation, with the sizes of a chunk."""
         if layout is not None and node.op.name == "stablehlo.constant":
@@ -190,7 +190,7 @@ class ChunkWriter:
         self._own_chunk = outer
         return list(made.results)
 
-    def _cuts_in(self, node: FlowNode) -> bool:
+    def _cuts_in(self, node: Node) -> bool:
         """Whether the code of an operation asks which chunk it is, to cut what is whole in it."""
         copies = self._copies
         own = {value for block in node.blocks for value in block.defined()}
@@ -207,7 +207,7 @@ class ChunkWriter:
 
     def _code_block(
         self,
-        block: FlowBlock,
+        block: Code,
         arguments: Sequence[int],
         returned: Sequence[Read],
         new: ir.Block,

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 from ..analysis.dimension_flow.cuts import CutStep
 from ..analysis.dimension_flow.flow import Flow
-from ..analysis.dimension_flow.program import FlowBlock, FlowNode
 from ..analysis.dimension_flow.result import DimensionFlow
+from ..analysis.program import Code, Node
 from ..analysis.signatures.signature import AxisLayout
 from ..ir.op_facts import Category
 from ..ir.ops import facts_of
@@ -50,7 +50,7 @@ class OperationCopy:
         also which operands it has. None of one that makes them all.
     """
 
-    node: FlowNode
+    node: Node
     layout: AxisLayout | None
     reads: tuple[Read, ...]
     returned: tuple[tuple[Read, ...], ...] = ()
@@ -98,7 +98,7 @@ class CopyFinder:
         is_made_outside: Callable[[int], bool],
     ) -> None:
         self._found = LoopCopies(phase)
-        self._barriers: dict[int, tuple[FlowNode, dict[int, Read]]] = {}
+        self._barriers: dict[int, tuple[Node, dict[int, Read]]] = {}
         self._program = program
         self._flow: DimensionFlow = program.flow
         self._phase = phase
@@ -156,7 +156,7 @@ class CopyFinder:
             return value, Form.LOCAL
         return value, Form.OUTSIDE
 
-    def _read(self, node: FlowNode, value: int, layout: AxisLayout | None, held: bool) -> Read:
+    def _read(self, node: Node, value: int, layout: AxisLayout | None, held: bool) -> Read:
         """How an operation reads a value; ``held`` where it is known in full although it is not."""
         if held or self.of(value).is_whole:
             if layout is not None:
@@ -185,7 +185,7 @@ class CopyFinder:
         else:
             self._cut(value, form)
 
-    def _copy_barrier(self, node: FlowNode, place: int) -> None:
+    def _copy_barrier(self, node: Node, place: int) -> None:
         """The part of a barrier that the loop reads: other operands may be whole, or of other
         loops.
         """
@@ -193,7 +193,7 @@ class CopyFinder:
         self._barriers.setdefault(node.number, (node, {}))[1][place] = read
         self._want(read)
 
-    def _copy(self, node: FlowNode) -> None:
+    def _copy(self, node: Node) -> None:
         """The operation as the flow says, with all code in it."""
         copies = self._found.by_node.setdefault(node.number, [])
         if any(copy.layout is None for copy in copies):
@@ -215,7 +215,7 @@ class CopyFinder:
         for read in itertools.chain(reads, *returned):
             self._want(read)
 
-    def _returned(self, node: FlowNode, block: FlowBlock) -> tuple[Read, ...]:
+    def _returned(self, node: Node, block: Code) -> tuple[Read, ...]:
         """How the end of a block of an operation's code reads what it returns."""
         if node.category is Category.LOOP and block is node.blocks[0]:
             return (self._whole(block.returned[0]),)

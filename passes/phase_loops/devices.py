@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import sdy, stablehlo
 
-from ..analysis.dimension_flow.program import FlowNode
 from ..analysis.dimension_flow.sharded import argument_sharding
+from ..analysis.program import Node
 from ..analysis.sharding_constraints import CONSTRAINT
 from ..analysis.signatures.signature import AxisLayout, Combine
 from ..ir import mesh, walk
@@ -124,7 +124,7 @@ def _is_local(
     )
 
 
-def _stays_local(program: LoopProgram, node: FlowNode) -> bool:
+def _stays_local(program: LoopProgram, node: Node) -> bool:
     if node.op.name == CONSTRAINT:
         sharded = _sharded_axes(sdy.TensorShardingAttr(node.op.attributes["sharding"]))
         layout = program.of(node.results[0]).layout

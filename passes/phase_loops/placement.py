@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from ..analysis.dimension_flow.program import FlowBlock, has_effects
+from ..analysis.program import Code, has_effects
 from ..ir import walk
 from ..ir.ops import facts_of
 from .errors import NotLoopableError
@@ -178,7 +178,7 @@ def _needs(
     return needs
 
 
-def check_together(block: FlowBlock, plans: Sequence[LoopContents]) -> None:
+def check_together(block: Code, plans: Sequence[LoopContents]) -> None:
     """Raises NotLoopableError where loops of one block wait for each other.
 
     Args:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from jax.extend.mlir import ir
 
-from ..analysis.dimension_flow.program import FlowNode
 from ..analysis.dimension_flow.result import DimensionFlow
+from ..analysis.program import Node
 from ..framework.text import pluralize
 from ..ir import walk
 from ..ir.types import element_bits
@@ -64,7 +64,7 @@ class LoopsPlan:
     rest: int
     loops: tuple[PhaseLoop, ...]
     apart: tuple[PartApart, ...]
-    gone: tuple[FlowNode, ...]
+    gone: tuple[Node, ...]
     parts: DeviceParts | None
     widens_moved: bool = False
 
@@ -265,7 +265,7 @@ class _Planner:
         needed = (part for value, part in self._apart.items() if value in self._live)
         return tuple({part.node.number: part for part in needed}.values())
 
-    def gone(self) -> tuple[FlowNode, ...]:
+    def gone(self) -> tuple[Node, ...]:
         """Operations that nothing outside of the loops reads any more."""
         program = self._program
         return tuple(
@@ -275,7 +275,7 @@ class _Planner:
             and (program.phase_of(node) or self._live.isdisjoint(node.results))
         )
 
-    def _check_effects(self, node: FlowNode) -> None:
+    def _check_effects(self, node: Node) -> None:
         if self._program.phase_of(node):
             raise NotLoopableError(node.op, "it has side effects, which a loop would repeat")
 
@@ -314,6 +314,6 @@ class _Planner:
             wide = self._sums.widened.get(value, ())
             self._exits.setdefault(phase, {})[value] = replace(found, widened=wide)
 
-    def _keep(self, node: FlowNode) -> None:
+    def _keep(self, node: Node) -> None:
         self._kept.add(node.number)
         self._waiting += node.reads()

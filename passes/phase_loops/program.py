@@ -1,14 +1,14 @@
 """A program and a flow through it, as loops are planned from: makers, phases, what is made again.
 
-Values are numbers, as in `FlowProgram`.
+Values are numbers, as in `Program`.
 """
 
 from __future__ import annotations
 
 from ..analysis.dimension_flow.cuts import CutSources
 from ..analysis.dimension_flow.flow import WHOLE, Flow
-from ..analysis.dimension_flow.program import FlowNode, FlowProgram
 from ..analysis.dimension_flow.result import DimensionFlow
+from ..analysis.program import Node, Program
 from ..analysis.purity import is_table
 from ..ir.op_facts import Category
 from ..ir.ops import facts_of
@@ -31,10 +31,10 @@ class LoopProgram:
         """With ``remade_bytes`` loops make again what saves so many bytes (`is_remade`)."""
         self.flow = flow
         self._remade_bytes = remade_bytes
-        self.program: FlowProgram = flow.program
+        self.program: Program = flow.program
         root = self.program.root
         self._makers = {value: node for node in root.nodes for value in node.results}
-        self._inner_makers: dict[int, FlowNode] = {}
+        self._inner_makers: dict[int, Node] = {}
         self.inner: set[int] = set()
         self._held: dict[int, frozenset[int]] = {}
         self._phases: dict[int, int] = {}
@@ -55,7 +55,7 @@ class LoopProgram:
         self._loops_of_whole = self._find_loops_of_whole()
 
     @property
-    def nodes(self) -> list[FlowNode]:
+    def nodes(self) -> list[Node]:
         return self.program.root.nodes
 
     @property
@@ -66,23 +66,23 @@ class LoopProgram:
     def of(self, value: int) -> Flow:
         return self.flow.flows.get(value, WHOLE)
 
-    def maker(self, value: int) -> FlowNode | None:
+    def maker(self, value: int) -> Node | None:
         """The operation of the program's own block that makes a value; None of an argument."""
         return self._makers.get(value)
 
-    def any_maker(self, value: int) -> FlowNode | None:
+    def any_maker(self, value: int) -> Node | None:
         """The operation that makes a value, however deep; None of an argument."""
         return self._makers.get(value) or self._inner_makers.get(value)
 
-    def phase_of(self, node: FlowNode) -> int:
+    def phase_of(self, node: Node) -> int:
         """The loop that an operation of the program's own block is in; 0 where it is in none."""
         return self._phases[node.number]
 
-    def held(self, node: FlowNode) -> frozenset[int]:
+    def held(self, node: Node) -> frozenset[int]:
         """Values that the code around an operation reads in full although they are not whole."""
         return self._held.get(node.number, frozenset())
 
-    def held_inside(self, node: FlowNode) -> frozenset[int]:
+    def held_inside(self, node: Node) -> frozenset[int]:
         """The same for an operation's own code."""
         fit = self.flow.fits.get(node.number)
         return self.held(node) | frozenset(() if fit is None else fit.captured)
@@ -143,7 +143,7 @@ class LoopProgram:
                 found.update(dict.fromkeys(made, phase))
         return found
 
-    def _phase(self, node: FlowNode) -> int:
+    def _phase(self, node: Node) -> int:
         if not self.seeds.isdisjoint(node.results):
             return 0
         flows = (self.of(value) for value in node.results)
@@ -153,7 +153,7 @@ class LoopProgram:
         """What is given as cut, and made whole, is cut like what is whole."""
         return WHOLE if value in self.seeds else self.of(value)
 
-    def _read_code(self, node: FlowNode) -> None:
+    def _read_code(self, node: Node) -> None:
         held = self.held_inside(node)
         for block in node.blocks:
             self.inner.update(block.defined())
@@ -177,7 +177,7 @@ class LoopProgram:
             least[value] = min(self.program.bytes_of(value), inside)
         return {value: size for value, size in least.items() if value not in known}
 
-    def _is_light(self, node: FlowNode) -> bool:
+    def _is_light(self, node: Node) -> bool:
         if node.effects or len(node.results) != 1 or node.blocks:
             return False
         if facts_of(node.op.name).category not in _LIGHT or is_table(node.op):

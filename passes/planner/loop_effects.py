@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
+from ..analysis.device import DeviceView
 from ..analysis.loops.counted import runs_of
 from ..analysis.memory_model.trace import OpTrace
 from ..analysis.memory_model.tracer import inner_bytes
 from ..analysis.pricing import Pricing
-from ..analysis.shards import Shards
 from ..ir import walk
 from ..ir.clone import IRMapping, clone_module
 from ..ir.while_rewriter import Replacements
@@ -51,11 +51,11 @@ class LoopEffects:
         scans: Sequence[BlockScans],
         price_grid: PriceGrid,
         pricing: Pricing,
-        shards: Shards,
+        device: DeviceView,
     ) -> None:
         """``number`` numbers the module's operations, by ``walk.key``."""
         self.module, self.number, self.scans = module, number, scans
-        self.price_grid, self.pricing, self.shards = price_grid, pricing, shards
+        self.price_grid, self.pricing, self.device = price_grid, pricing, device
         self._kept: dict[tuple[int, int], int] = {}
         self._plans: dict[int, tuple[ScanPlan, ...]] = {}
         self._effects: dict[tuple[ScanPlan, ...], dict[int, LoopEffect]] = {}
@@ -123,7 +123,7 @@ class LoopEffects:
 
     def _find(self, plans: tuple[ScanPlan, ...]) -> dict[int, LoopEffect]:
         scratch = clone_module(self.module)
-        shards = self.shards.on(self.module, scratch)
+        device = self.device.on(self.module, scratch)
         counterparts = IRMapping(self.number, scratch)
         effects: dict[int, LoopEffect] = {}
         with scratch.context, ir.Location.unknown():
@@ -137,12 +137,12 @@ class LoopEffects:
                 for loop, new in zip(plan.loops, copy.loops, strict=True)
             }
             finish_scans(replaced)
-            shards = shards.with_made(replaced.like)
+            device = device.with_made(replaced.like)
             for number, loop in rebuilt.items():
-                effects[number] = LoopEffect(inner_bytes(loop, shards))
+                effects[number] = LoopEffect(inner_bytes(loop, device))
             for plan in plans:
                 for forward, readers in self._readers(plan).items():
-                    stacks = _linked_bytes(forward, readers, rebuilt, shards)
+                    stacks = _linked_bytes(forward, readers, rebuilt, device)
                     effects[forward] = dataclasses.replace(effects[forward], stacks=stacks)
         return effects
 
@@ -161,7 +161,7 @@ def _linked_bytes(
     forward: int,
     readers: Sequence[int],
     loops: Mapping[int, ir.Operation],
-    shards: Shards,
+    device: DeviceView,
 ) -> tuple[tuple[tuple[int, ...], int], ...]:
     """By the loops that read it, the bytes of the results of a loop."""
     read = {reader: set(loops[reader].operands) for reader in readers}
@@ -169,7 +169,7 @@ def _linked_bytes(
     for value in loops[forward].results:
         by = tuple(reader for reader in readers if value in read[reader])
         if by:
-            linked[by] += shards.bytes_of(value) or 0
+            linked[by] += device.bytes_of(value) or 0
     return tuple(linked.items())
 
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from jax.extend.mlir import ir
 
 from ..analysis.autodiff import has_remat_name, is_rematerialized
-from ..analysis.block_graph import BlockGraph
 from ..analysis.cost import all_flops
+from ..analysis.device import DeviceView
 from ..analysis.loops.counted import runs_of
 from ..analysis.memory_model.peak import Peak, simulate
 from ..analysis.memory_model.targets import memory_rules
@@ -27,7 +27,7 @@ from ..analysis.memory_model.tracer import (
     trace_block,
 )
 from ..analysis.pricing import Pricing
-from ..analysis.shards import Shards
+from ..analysis.program import Program
 from ..framework.target import Target
 from ..ir import walk
 from ..ir.clone import IRMapping
@@ -95,8 +95,8 @@ class Model:
         """The numbers of operations, by key; the module is not edited while the model is used."""
         self.main = walk.entry_function(module).regions[0].blocks[0]
         self.blocks = list(walk.code_blocks(module.operation))
-        self.shards = Shards.of(module, memory_rules(target))
-        self._graphs = {block: BlockGraph.of(block, self.shards) for block in self.blocks}
+        self.device = DeviceView.of(module, memory_rules(target))
+        self._graphs = {block: Program(block, self.device) for block in self.blocks}
         self._code = {
             block: [p for p, op in enumerate(graph.ops) if facts_of(op.name).holds_code]
             for block, graph in self._graphs.items()
@@ -132,7 +132,7 @@ class Model:
         else:
             price_grid, solved = like.block_plans.price_grid, like.block_plans.solved
         self.block_plans: BlockPlans = BlockPlans(forwards, price_grid, solved)
-        self.loops = LoopEffects(module, self.number, scans, price_grid, self.pricing, self.shards)
+        self.loops = LoopEffects(module, self.number, scans, price_grid, self.pricing, self.device)
 
     @property
     def is_long(self) -> bool:
@@ -253,7 +253,7 @@ class Model:
         for graph in self._graphs.values():
             for position, op in enumerate(graph.ops):
                 if any(graph.is_pure(value) for value in graph.results[position]):
-                    made += sum(graph.size(value) for value in graph.results[position])
+                    made += sum(graph.bytes_of(value) for value in graph.results[position])
                     seconds += self.pricing.seconds(op)
         return made / seconds if seconds else 1.0
 
@@ -275,7 +275,7 @@ class Model:
 
     def _base_inner(self, op: ir.Operation) -> int:
         """The peak memory inside an unmodified operation with regions of code."""
-        return bytes_around(op, self._base_bytes, self.shards)
+        return bytes_around(op, self._base_bytes, self.device)
 
     def _base_bytes(self, block: ir.Block) -> int:
         """The peak memory inside an unmodified block, cached."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from ..analysis.block_graph import BlockGraph
+from ..analysis.program import Program
 from ..framework.base import Decision
 from ..ir.locations import operation_name, source_of
 from .block.plan import BlockPlan, CloneGroup, WindowPlan
@@ -36,7 +36,7 @@ class BlockDecisions:
         self._windows: list[_Window] = []
         self.decisions: tuple[Decision, ...] = ()
         if plan.groups:
-            graph = BlockGraph.of(plan.groups[0].before.block)
+            graph = Program(plan.groups[0].before.block)
             names = (f"block-{number}/window-{n}" for n in range(len(plan.windows)))
             self._windows = list(map(_Window, [graph] * len(plan.windows), plan.windows, names))
             self._graph = graph
@@ -71,7 +71,7 @@ class BlockDecisions:
 class _Window:
     """The clones of one window, by the positions of the cloned operations."""
 
-    def __init__(self, graph: BlockGraph, plan: WindowPlan, name: str) -> None:
+    def __init__(self, graph: Program, plan: WindowPlan, name: str) -> None:
         self.graph, self.plan, self.name = graph, plan, name
         self.position = {op: position for position, op in enumerate(graph.ops)}
         self.reads = {value for _, values in plan.readers for value in values}
@@ -232,7 +232,7 @@ class ScanDecisions:
         sites = {op: site.op for pair in clones for site in pair.sites for op in site.cloned}
         for position in sorted(map(graph.ops.index, sites), reverse=True):
             results = [value for value in graph.results[position] if not body.constant[value]]
-            storable = [value for value in results if graph.size(value)]
+            storable = [value for value in results if graph.bytes_of(value)]
             if position not in loops and (not results or len(storable) < len(results)):
                 continue  # cloned with its readers
             op = graph.ops[position]

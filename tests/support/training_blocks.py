@@ -6,8 +6,8 @@ import functools
 import random
 from collections.abc import Iterable
 
-from hloom.passes.analysis.block_graph import BlockGraph
 from hloom.passes.analysis.pricing import Pricing
+from hloom.passes.analysis.program import Program
 from hloom.passes.recompute.block.borders import Borders
 from hloom.passes.recompute.block.values import ForwardValues, Window
 from support.ir_blocks import BlockOf
@@ -30,7 +30,7 @@ class TrainingBlock:
         self._borders: list[int] = []
         body = "\n".join(self._operation(line.split()) for line in lines.strip().splitlines())
         type_ = _type(WIDTH)
-        graph = BlockGraph.of(block_of(body, f"%x: {type_}, %d: {type_}"))
+        graph = Program(block_of(body, f"%x: {type_}, %d: {type_}"))
         self.forward = ForwardValues(graph, 0, pricing)
         if self._borders:
             self.forward.borders = Borders(tuple(self._borders), self._borders[-1])

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from ...ir.op_facts import Category
+from ..program import Node, Program
 from ..purity import is_table
 from ..signatures.signature import AxisLayout
 from .flow import Flow
-from .program import FlowNode, FlowProgram
 
 Cut = tuple[int, AxisLayout]
 """A value by number, and the axis that is cut."""
@@ -28,17 +28,17 @@ class CutStep:
       operands: by place the axis of an operand that is cut; the others are read whole.
     """
 
-    node: FlowNode | None
+    node: Node | None
     operands: dict[int, Cut]
 
 
 class CutSources:
     """Finds what cuts of the values of a program are made of."""
 
-    def __init__(self, program: FlowProgram, flow_of: Callable[[int], Flow]) -> None:
+    def __init__(self, program: Program, flow_of: Callable[[int], Flow]) -> None:
         self._program = program
         self._flow_of = flow_of
-        self._makers: dict[int, tuple[FlowNode, int]] = {}
+        self._makers: dict[int, tuple[Node, int]] = {}
         self._passed: dict[int, int] = {}
         for node in program.root.inside():
             self._makers.update((value, (node, at)) for at, value in enumerate(node.results))

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 from ...ir.op_facts import Category
 from ...ir.ops import facts_of
-from ..signatures.signature import AxisLayout
-from .atoms import Atoms
-from .program import (
-    FlowBlock,
-    FlowNode,
-    FlowProgram,
+from ..program import (
+    Code,
+    Node,
+    Program,
     trips_of,
 )
+from ..signatures.signature import AxisLayout
+from .atoms import Atoms
 from .regions import computation_counts
 from .result import Seed, made_at
 from .sharded import argument_counts
@@ -64,7 +64,7 @@ class Dimension:
         return f"dimension of {self.size}{sharded}, {self.share:.1%} of the products: {seeds}"
 
 
-def dimensions_of(program: FlowProgram) -> tuple[Dimension, ...]:
+def dimensions_of(program: Program) -> tuple[Dimension, ...]:
     """The dimensions that arguments have, by their share of the products, then by the arguments."""
     return ProgramDimensions(program).found()
 
@@ -76,12 +76,12 @@ class ProgramDimensions:
       products: the matrix products, each with the FLOPs of all its runs.
     """
 
-    def __init__(self, program: FlowProgram) -> None:
+    def __init__(self, program: Program) -> None:
         self._program = program
         self._atoms = Atoms()
         self._axes: dict[int, tuple[int, ...]] = {}
         self._walked: set[int] = set()
-        self.products: list[tuple[FlowNode, float]] = []
+        self.products: list[tuple[Node, float]] = []
         self._walk(program.root, 1)
 
     def of(self, value: int) -> frozenset[int]:
@@ -96,7 +96,7 @@ class ProgramDimensions:
             found = self._axes[value] = tuple(map(self._atoms.atom, shape))
         return found
 
-    def _walk(self, block: FlowBlock, runs: float) -> None:
+    def _walk(self, block: Code, runs: float) -> None:
         for node in block.nodes:
             if facts_of(node.op.name).is_product:
                 self.products.append((node, runs * node.flops))
@@ -107,7 +107,7 @@ class ProgramDimensions:
             else:
                 self._operation(node)
 
-    def _operation(self, node: FlowNode) -> None:
+    def _operation(self, node: Node) -> None:
         signature = self._program.signature_of(node)
         if signature is None:
             return
@@ -129,7 +129,7 @@ class ProgramDimensions:
                                 by_factor[factor] = atoms.atom(signature.sizes[factor])
                         atoms.match([atom], [by_factor[factor] for factor in factors])
 
-    def _region(self, node: FlowNode, runs: float) -> None:
+    def _region(self, node: Node, runs: float) -> None:
         if node.category is Category.LOOP:
             condition, body = node.blocks
             self._same(node.operands, condition.arguments)

@@ -15,9 +15,9 @@ from jax.extend.mlir.dialects import sdy
 
 from ...ir.mesh import manual_axes
 from ...ir.op_facts import Category
+from ..program import Code, Node
 from ..signatures.signature import AxisLayout, Combine
 from .flow import WHOLE, Flow
-from .program import FlowBlock, FlowNode
 from .sharded import device_counts
 from .state import FlowState, Needs, StuckError
 
@@ -27,7 +27,7 @@ class BlockFlows(Protocol):
 
     state: FlowState
 
-    def block(self, block: FlowBlock, needs: Needs, *, inside: bool) -> None: ...
+    def block(self, block: Code, needs: Needs, *, inside: bool) -> None: ...
 
     def flow(self, value: int, *, inside: bool) -> Flow: ...
 
@@ -43,7 +43,7 @@ class RegionFlows:
 class CodeRegion(ABC):
     """The code of an operation."""
 
-    def __init__(self, node: FlowNode) -> None:
+    def __init__(self, node: Node) -> None:
         self.node = node
 
     def flows(self, walker: BlockFlows) -> RegionFlows:
@@ -242,7 +242,7 @@ _REGIONS: dict[Category, type[CodeRegion]] = {
 }
 
 
-def region_of(node: FlowNode) -> CodeRegion | None:
+def region_of(node: Node) -> CodeRegion | None:
     """The code of an operation; None where it has none, or none that is known."""
     kind = CallRegion if node.is_call else _REGIONS.get(node.category)
     return None if kind is None or not node.blocks else kind(node)

@@ -9,9 +9,9 @@ from jax.extend.mlir import ir
 
 from ...framework.text import pluralize
 from ...ir.locations import operation_name, source_line
+from ..program import Node, Program
 from ..signatures.signature import AxisLayout
 from .flow import WHOLE, Flow
-from .program import FlowNode, FlowProgram
 from .transfer import FlowFit
 
 
@@ -117,7 +117,7 @@ class FlowExit:
 
 
 def linear_chain(
-    number: int, of: Callable[[int], Flow], maker: Callable[[int], FlowNode | None]
+    number: int, of: Callable[[int], Flow], maker: Callable[[int], Node | None]
 ) -> Iterator[int]:
     """A partial value, what it is made of by linear work alone, what that is made of, ...
 
@@ -177,7 +177,7 @@ class DimensionFlow:
         would move between devices; 1 where none would. Seeds in so many parts avoid that.
     """
 
-    program: FlowProgram
+    program: Program
     seeds: tuple[Seed, ...]
     flows: Mapping[int, Flow]
     fits: Mapping[int, FlowFit]

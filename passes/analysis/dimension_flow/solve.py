@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import sdy
 
+from ..program import Node, Program
 from ..sharding_constraints import CONSTRAINT
 from .cuts import CutSources
 from .flow import split
-from .program import FlowNode, FlowProgram
 from .result import (
     DimensionFlow,
     FlowExit,
@@ -29,7 +29,7 @@ from .walker import FlowWalker
 
 
 def dimension_flow(
-    program: FlowProgram, seeds: Sequence[Seed], *, most_phases: int | None = None
+    program: Program, seeds: Sequence[Seed], *, most_phases: int | None = None
 ) -> DimensionFlow:
     """The flow of the dimension that is in all seeds.
 
@@ -51,7 +51,7 @@ def dimension_flow(
     return _Reader(program, walker, tuple(seeds)).result()
 
 
-def _checked(program: FlowProgram, seeds: Sequence[Seed]) -> dict[int, Seed]:
+def _checked(program: Program, seeds: Sequence[Seed]) -> dict[int, Seed]:
     if not seeds:
         raise ValueError("a dimension needs a seed: an axis of a value")
     root = program.root
@@ -78,13 +78,13 @@ class _Reason:
     """The finish that something waits for."""
 
     finish: Finish
-    reader: FlowNode
+    reader: Node
 
 
 class _Reader:
     """Reads phases, exits and crossings off the flows."""
 
-    def __init__(self, program: FlowProgram, walker: FlowWalker, seeds: tuple[Seed, ...]) -> None:
+    def __init__(self, program: Program, walker: FlowWalker, seeds: tuple[Seed, ...]) -> None:
         self._program = program
         self._walker = walker
         self._seeds = seeds
@@ -122,7 +122,7 @@ class _Reader:
             self._sharded(),
         )
 
-    def _loop_of(self, node: FlowNode) -> int:
+    def _loop_of(self, node: Node) -> int:
         """The phase that an operation is in; 0 outside of all loops."""
         flows = (self._of(value) for value in node.results)
         return max((flow.phase for flow in flows if not flow.is_whole), default=0)
@@ -167,7 +167,7 @@ class _Reader:
             for number in range(1, max(operations, default=0) + 1)
         )
 
-    def _reason(self, node: FlowNode, phase: int, reasons: dict[int, _Reason]) -> _Reason | None:
+    def _reason(self, node: Node, phase: int, reasons: dict[int, _Reason]) -> _Reason | None:
         """Why an operation waits for the end of a phase."""
         for finish in self._finishes.get(node.number, ()):
             if finish.flow.finished.phase == phase:
@@ -200,7 +200,7 @@ class _Reader:
             if not self._of(value).given
         )
 
-    def _smallest(self, value: int, makers: Mapping[int, FlowNode]) -> int:
+    def _smallest(self, value: int, makers: Mapping[int, Node]) -> int:
         """The smallest value of the chain of linear work that ends in a partial value."""
         if not self._of(value).is_partial:
             return value
@@ -244,5 +244,5 @@ class _Reader:
         return found
 
 
-def _size(node: FlowNode) -> int:
+def _size(node: Node) -> int:
     return 1 + sum(_size(inner) for block in node.blocks for inner in block.nodes)

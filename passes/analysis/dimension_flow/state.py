@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from ..program import Node, Program
 from ..signatures.signature import AxisLayout
 from .flow import WHOLE, ZERO, Flow
-from .program import FlowNode, FlowProgram
 
 
 class StuckError(Exception):
@@ -18,7 +18,7 @@ class StuckError(Exception):
       values: what it needs whole.
     """
 
-    def __init__(self, node: FlowNode, values: tuple[int, ...]) -> None:
+    def __init__(self, node: Node, values: tuple[int, ...]) -> None:
         super().__init__(node.op.name)
         self.node = node
         self.values = values
@@ -37,8 +37,8 @@ class Finish:
 
     value: int
     flow: Flow
-    reader: FlowNode
-    culprit: FlowNode | None = None
+    reader: Node
+    culprit: Node | None = None
 
 
 @dataclass(slots=True)
@@ -50,10 +50,10 @@ class Needs:
       finishes: values that are read whole after their loop.
     """
 
-    cuts: dict[tuple[int, AxisLayout], FlowNode] = field(default_factory=dict)
+    cuts: dict[tuple[int, AxisLayout], Node] = field(default_factory=dict)
     finishes: list[Finish] = field(default_factory=list)
 
-    def cut(self, value: int, layout: AxisLayout, reader: FlowNode) -> None:
+    def cut(self, value: int, layout: AxisLayout, reader: Node) -> None:
         self.cuts.setdefault((value, layout), reader)
 
     def add(self, other: Needs) -> None:
@@ -68,7 +68,7 @@ class FlowState:
     Only what a dimension reaches is stored; all else is invariant.
     """
 
-    def __init__(self, program: FlowProgram) -> None:
+    def __init__(self, program: Program) -> None:
         self.program = program
         self._zeros = program.zeros
         self.flows: dict[int, Flow] = {}

@@ -7,13 +7,13 @@ from dataclasses import replace
 from ...ir.custom_calls import CUSTOM_CALL, target_of
 from ...ir.op_facts import Category
 from ...ir.ops import facts_of
-from .flow import WHOLE, ZERO, Flow, whole
-from .program import (
+from ..program import (
     KEEPS_ZEROS,
-    FlowBlock,
-    FlowNode,
-    FlowProgram,
+    Code,
+    Node,
+    Program,
 )
+from .flow import WHOLE, ZERO, Flow, whole
 from .regions import (
     CodeRegion,
     RegionFlows,
@@ -42,7 +42,7 @@ class FlowWalker:
     and an operation that needs more raises StuckError.
     """
 
-    def __init__(self, program: FlowProgram, most_phases: int | None = None) -> None:
+    def __init__(self, program: Program, most_phases: int | None = None) -> None:
         """With ``most_phases`` it stops at more, and raises TooManyPhasesError."""
         self._most_phases = most_phases
         self.program = program
@@ -60,7 +60,7 @@ class FlowWalker:
             self._given_bytes += self.program.bytes_of(value) if flow.given else 0
         self.block(self.program.root, self.needs, inside=False)
 
-    def block(self, block: FlowBlock, needs: Needs, *, inside: bool) -> None:
+    def block(self, block: Code, needs: Needs, *, inside: bool) -> None:
         state, seeds = self.state, self._seeds
         for node in block.nodes:
             if state.reached(node.operands) or state.reached(node.captures):
@@ -78,7 +78,7 @@ class FlowWalker:
         found = self.state.of(value)
         return _local(found) if inside else found
 
-    def _node(self, node: FlowNode, needs: Needs, inside: bool) -> None:
+    def _node(self, node: Node, needs: Needs, inside: bool) -> None:
         flows = tuple(self.flow(value, inside=inside) for value in node.operands)
         if node.category is Category.RELABEL or (
             node.name == CUSTOM_CALL and target_of(node.op) in _SAME
@@ -97,7 +97,7 @@ class FlowWalker:
         else:
             self._apply(node, self._fit(node, flows, inside), needs, inside)
 
-    def _fit(self, node: FlowNode, flows: tuple[Flow, ...], inside: bool) -> FlowFit:
+    def _fit(self, node: Node, flows: tuple[Flow, ...], inside: bool) -> FlowFit:
         """In a loop's further rounds mostly the one of the round before."""
         if self._fitted.get(node.number) == flows:
             return self.fits[node.number]
@@ -109,7 +109,7 @@ class FlowWalker:
         self._fitted[node.number], self.fits[node.number] = flows, fit
         return fit
 
-    def _apply(self, node: FlowNode, fit: FlowFit, needs: Needs, inside: bool) -> None:
+    def _apply(self, node: Node, fit: FlowFit, needs: Needs, inside: bool) -> None:
         finished = tuple(dict.fromkeys(node.operands[number] for number in fit.finished))
         if finished and inside:
             raise StuckError(node, finished)
@@ -120,7 +120,7 @@ class FlowWalker:
         for result, flow in zip(node.results, fit.results, strict=True):
             self._put(result, flow if flow.is_whole or not given else replace(flow, given=True))
 
-    def _given(self, node: FlowNode) -> bool:
+    def _given(self, node: Node) -> bool:
         """Whether an operation, done before all loops, takes little work and little memory."""
         read = map(self.state.of, node.operands)
         if not all(flow.given or flow.is_invariant for flow in read):
@@ -133,7 +133,7 @@ class FlowWalker:
             raise TooManyPhasesError
         self.state.put(value, flow)
 
-    def _region(self, node: FlowNode, region: CodeRegion, needs: Needs, inside: bool) -> None:
+    def _region(self, node: Node, region: CodeRegion, needs: Needs, inside: bool) -> None:
         """Tries to run the code in a loop over chunks; what it needs whole is finished before."""
         read = dict.fromkeys(node.reads())
         before = {value: self.state.of(value) for value in read}
@@ -191,7 +191,7 @@ class FlowWalker:
             self._put(result, flow)
 
     def _inside(
-        self, node: FlowNode, region: CodeRegion, before: dict[int, Flow], finished: dict[int, None]
+        self, node: Node, region: CodeRegion, before: dict[int, Flow], finished: dict[int, None]
     ) -> RegionFlows:
         """The flows of code in a loop, in which some values from outside are whole."""
         for value in finished:
@@ -202,7 +202,7 @@ class FlowWalker:
             for value in finished:
                 self.state.put(value, before[value])
 
-    def _forget(self, node: FlowNode) -> None:
+    def _forget(self, node: Node) -> None:
         """Drops what was found inside of an operation that is not cut after all."""
         for block in node.blocks:
             self.state.forget(block.defined())

@@ -15,30 +15,27 @@ from jax.extend.mlir.dialects import stablehlo
 from ...ir import walk
 from ...ir.op_facts import Kind
 from ...ir.values import defining_op, shape_of
+from ..device import DeviceView
 from ..purity import kind_of
 from ..sharding_constraints import CONSTRAINT
-from ..shards import Shards
 
 Order = tuple[int, ...]
 """Axes of a value from the slowest to the fastest in memory, those of size 1 left out."""
 
 
-def transposing_bytes(loop: ir.Operation, shards: Shards | None = None) -> int:
+def transposing_bytes(loop: ir.Operation, device: DeviceView) -> int:
     """Bytes that transposing stacks needs before a loop runs, beyond the loop's operands.
 
     The stacks are copied one after the other, and before what the loop is to fill is made.
     """
-    if loop.name != "stablehlo.while":
-        return 0
-    shards = shards or Shards()
-    if not shards.rules.transposes_stacks:
+    if loop.name != "stablehlo.while" or not device.rules.transposes_stacks:
         return 0
     stacks = [stack for stack, _ in transposed_stacks(loop)]
-    largest = max((shards.bytes_of(stack) or 0 for stack in stacks), default=0)
+    largest = max((device.bytes_of(stack) or 0 for stack in stacks), default=0)
     if not largest:
         return 0
     filled = [
-        shards.bytes_of(operand) or 0
+        device.bytes_of(operand) or 0
         for operand, result in zip(loop.operands, loop.results, strict=True)
         if _is_zeros(operand) and not _is_returned(result)
     ]

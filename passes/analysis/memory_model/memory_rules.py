@@ -1,22 +1,18 @@
 """Memory rules: the part of the memory model in which the compilers of targets differ.
 
-`PACKED` is how XLA:CPU and XLA:GPU go about it; `tpu.XLA_TPU` is XLA:TPU's.
+`PACKED` is how XLA:CPU and XLA:GPU go about it; `tpu.XLA_TPU` is XLA:TPU's. `targets` says which
+target follows which.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from jax.extend.mlir import ir
 
 from ...ir.op_facts import BufferUse
 from ...ir.ops import buffer_use_of
 from ...ir.types import tensor_bytes
-
-if TYPE_CHECKING:
-    from ..block_graph import BlockGraph
-    from .trace import OpTrace
 
 _POINTER_BYTES = 8
 
@@ -48,9 +44,6 @@ class MemoryRules:
     def use_of(self, name: str, results: int) -> BufferUse:
         """How the operands and this number of results of an operation use memory."""
         return buffer_use_of(name, results)
-
-    def refine(self, graph: BlockGraph, trace: OpTrace) -> None:
-        """Edits a block's new trace by what an operation's name alone does not tell."""
 
 
 PACKED = MemoryRules()

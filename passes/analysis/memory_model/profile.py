@@ -17,8 +17,8 @@ from ...ir.custom_calls import loads_ahead
 from ...ir.locations import operation_name, source_line, source_of
 from ...ir.names import SourceLine
 from ...ir.ops import facts_of
-from ..block_graph import BlockGraph
-from ..shards import Shards
+from ..device import DeviceView
+from ..program import Program
 from .layouts import transposing_bytes
 from .memory_rules import PACKED, MemoryRules
 from .peak import buffer_timeline, simulate
@@ -130,16 +130,13 @@ class MemoryProfile:
         return cls(**{**values, **read})
 
 
-def memory_profile(
-    module: ir.Module, shards: Shards | None = None, *, rules: MemoryRules = PACKED
-) -> MemoryProfile:
+def memory_profile(module: ir.Module, *, rules: MemoryRules = PACKED) -> MemoryProfile:
     """The memory of a module whose calls are inlined, over its kernels; pure.
 
-    Its peak is that of `tracer.predict`, whose ``shards`` and ``rules`` these are. Raises
-    NoEntryError where no function is known to be the program.
+    Its peak is that of `tracer.predict`, whose ``rules`` these are. Raises NoEntryError where no
+    function is known to be the program.
     """
-    main = walk.entry_function(module)
-    graph = BlockGraph.of(main.regions[0].blocks[0], shards or Shards.of(module, rules))
+    graph = Program.of(module, DeviceView.of(module, rules))
     trace = trace_block(graph)
     prediction = prediction_of(graph, trace, simulate(trace))
     stretch = _stretch_of(graph, in_loop=False)
@@ -153,7 +150,7 @@ def memory_profile(
         output_bytes=prediction.output_bytes,
         alias_bytes=prediction.alias_bytes,
         arguments=tuple(
-            (operation_name(argument.location), graph.size(number))
+            (operation_name(argument.location), graph.bytes_of(number))
             for number, argument in enumerate(graph.block.arguments)
         ),
         buffers=tuple(sorted(stretch.owners, key=lambda buffer: (buffer.start, buffer.end))),
@@ -186,7 +183,7 @@ class _Stretch:
             self.owners.append(dataclasses.replace(owner, start=start, end=end))
 
 
-def _stretch_of(graph: BlockGraph, *, in_loop: bool) -> _Stretch:
+def _stretch_of(graph: Program, *, in_loop: bool) -> _Stretch:
     trace = trace_block(graph)
     found = buffer_timeline(trace)
     whole = _Stretch()
@@ -196,7 +193,7 @@ def _stretch_of(graph: BlockGraph, *, in_loop: bool) -> _Stretch:
         op = graph.ops[position]
         inner_bytes = trace.inner[position]
         inside = (
-            _inside(op, graph.shards, in_loop=in_loop)
+            _inside(op, graph.device, in_loop=in_loop)
             if inner_bytes and facts_of(op.name).holds_code
             else None
         )
@@ -218,30 +215,30 @@ def _stretch_of(graph: BlockGraph, *, in_loop: bool) -> _Stretch:
     return whole
 
 
-def _inside(op: ir.Operation, shards: Shards, *, in_loop: bool) -> _Stretch | None:
+def _inside(op: ir.Operation, device: DeviceView, *, in_loop: bool) -> _Stretch | None:
     """What runs in a loop's body or in a branch, before it for its sake, and is loaded ahead."""
     in_loop = in_loop or op.name == "stablehlo.while"
-    found = _run_inside(op, shards, in_loop=in_loop)
+    found = _run_inside(op, device, in_loop=in_loop)
     loads = loads_ahead(op)
     if found is None or not loads:
         return found
     whole = _Stretch()
-    whole.append(found, ahead_bytes(op, shards))
+    whole.append(found, ahead_bytes(op, device))
     arguments, last = op.regions[1].blocks[0].arguments, len(whole.points) - 1
     for number, load in loads.items():
-        size = shards.bytes_of(arguments[number]) or 0
+        size = device.bytes_of(arguments[number]) or 0
         owner = _owner(load.results[0], size, 0, last, in_loop=in_loop)
         whole.owners.append(owner)
     return whole
 
 
-def _run_inside(op: ir.Operation, shards: Shards, *, in_loop: bool) -> _Stretch | None:
+def _run_inside(op: ir.Operation, device: DeviceView, *, in_loop: bool) -> _Stretch | None:
     """What runs in a loop's body or in a branch, and before it for its sake."""
     stretches = [
-        _stretch_of(BlockGraph.of(block, shards), in_loop=in_loop) for block in _blocks(op.regions)
+        _stretch_of(Program(block, device), in_loop=in_loop) for block in _blocks(op.regions)
     ]
     largest = max(stretches, key=lambda stretch: stretch.peak_bytes)
-    transposed_bytes = transposing_bytes(op, shards)
+    transposed_bytes = transposing_bytes(op, device)
     if transposed_bytes <= largest.peak_bytes:
         return largest if largest.points else None
     before = _Stretch([_point(op, transposed_bytes, in_loop=in_loop)])

@@ -17,9 +17,8 @@ from collections.abc import Sequence
 
 from jax.extend.mlir import ir
 
-from ...ir import walk
-from ..block_graph import BlockGraph
-from ..shards import Shards
+from ..device import DeviceView
+from ..program import Program
 from .fusion import Kernels
 from .layouts import transposing_bytes
 from .memory_rules import PACKED, MemoryRules
@@ -35,16 +34,12 @@ from .tracer import ahead_bytes, trace_block
 _ORDERS = greedy_order, depth_first_order, post_order
 
 
-def scheduled_temp_bytes(
-    module: ir.Module, shards: Shards | None = None, *, rules: MemoryRules = PACKED
-) -> int:
+def scheduled_temp_bytes(module: ir.Module, *, rules: MemoryRules = PACKED) -> int:
     """The temporary memory of a module whose calls are inlined; pure.
 
-    ``rules`` are the target's; ``shards`` have them where they are given.
-    Raises NoEntryError where no function is known to be the program.
+    ``rules`` are the target's. Raises NoEntryError where no function is known to be the program.
     """
-    main = walk.entry_function(module).regions[0].blocks[0]
-    graph = BlockGraph.of(main, shards or Shards.of(module, rules))
+    graph = Program.of(module, DeviceView.of(module, rules))
     trace, inner = _traced(graph)
     list_bytes, depth_first_bytes, post_bytes = _peaks(trace, inner)
     stacked = list(inner[0])
@@ -59,16 +54,16 @@ def scheduled_temp_bytes(
     return min(depth_first_bytes, post_bytes, chosen_by_bytes)
 
 
-def _traced(graph: BlockGraph) -> tuple[OpTrace, tuple[list[int], ...]]:
+def _traced(graph: Program) -> tuple[OpTrace, tuple[list[int], ...]]:
     """The trace of a block, and for each order the bytes inside its operations."""
     inside: dict[ir.Operation, tuple[int, ...]] = {}
     numbers = range(len(_ORDERS))
 
     def look_inside(op: ir.Operation) -> int:
         blocks = [block for region in op.regions for block in region.blocks]
-        peaks = [_peaks(*_traced(BlockGraph.of(block, graph.shards))) for block in blocks]
-        before = transposing_bytes(op, graph.shards)
-        ahead = ahead_bytes(op, graph.shards)
+        peaks = [_peaks(*_traced(graph.inside(block))) for block in blocks]
+        before = transposing_bytes(op, graph.device)
+        ahead = ahead_bytes(op, graph.device)
         inside[op] = tuple(max(*by_block, before) + ahead for by_block in zip(*peaks, strict=True))
         return 0
 

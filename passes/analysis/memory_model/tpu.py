@@ -29,7 +29,7 @@ from jax.extend.mlir.dialects import stablehlo
 from ...ir.op_facts import BufferUse
 from ...ir.ops import buffer_use_of, facts_of
 from ...ir.types import element_bits, tensor_bytes
-from ..block_graph import FROM_OUTSIDE, BlockGraph
+from ..program import FROM_OUTSIDE, Program
 from .fusion import INLINED, Kernels
 from .layouts import transposed_stacks
 from .memory_rules import MemoryRules
@@ -77,21 +77,23 @@ class TpuRules(MemoryRules):
         use = _USES.get(name) or buffer_use_of(name, results)
         return BufferUse.FUSED if use is BufferUse.HEAVY else use
 
-    def refine(self, graph: BlockGraph, trace: OpTrace) -> None:
-        for position, name in enumerate(graph.names[: len(trace.uses)]):
-            if name == "stablehlo.dot_general":
-                trace.uses[position] = _use_of_product(graph.ops[position])
-            elif name == "stablehlo.gather":
-                trace.inner[position] = _gathered_bytes(graph, trace, position)
-            elif name == "stablehlo.scatter":
-                _refine_scatter(graph, trace, position)
-        _lay_out_channels(graph, trace)
-        _narrow_for_products(graph, trace)
-        _put_transposed_slices_in_memory(graph, trace)
-        _keep_what_follows_from_several(graph, trace)
-
 
 XLA_TPU = TpuRules()
+
+
+def refine(graph: Program, trace: OpTrace) -> None:
+    """Edits a block's new trace by what an operation's name alone does not tell."""
+    for position, name in enumerate(graph.names[: len(trace.uses)]):
+        if name == "stablehlo.dot_general":
+            trace.uses[position] = _use_of_product(graph.ops[position])
+        elif name == "stablehlo.gather":
+            trace.inner[position] = _gathered_bytes(graph, trace, position)
+        elif name == "stablehlo.scatter":
+            _refine_scatter(graph, trace, position)
+    _lay_out_channels(graph, trace)
+    _narrow_for_products(graph, trace)
+    _put_transposed_slices_in_memory(graph, trace)
+    _keep_what_follows_from_several(graph, trace)
 
 
 def _use_of_product(op: ir.Operation) -> BufferUse:
@@ -105,7 +107,7 @@ def _use_of_product(op: ir.Operation) -> BufferUse:
     return BufferUse.REDUCTION if has_vector else BufferUse.PRODUCT
 
 
-def _gathered_bytes(graph: BlockGraph, trace: OpTrace, position: int) -> int:
+def _gathered_bytes(graph: Program, trace: OpTrace, position: int) -> int:
     """Bytes of what a gather reads, where that is made for it alone."""
     operand = trace.reads[position][0]
     producer = graph.producers[operand]
@@ -114,7 +116,7 @@ def _gathered_bytes(graph: BlockGraph, trace: OpTrace, position: int) -> int:
     return trace.sizes[operand] if trace.uses[producer] in INLINED else 0
 
 
-def _refine_scatter(graph: BlockGraph, trace: OpTrace, position: int) -> None:
+def _refine_scatter(graph: Program, trace: OpTrace, position: int) -> None:
     op = graph.ops[position]
     if len(op.results) != 1 or not graph.constant_derived[graph.index[op.operands[0]]]:
         return
@@ -129,7 +131,7 @@ def _refine_scatter(graph: BlockGraph, trace: OpTrace, position: int) -> None:
         trace.uses[users[0]] = BufferUse.WHOLE
 
 
-def _lay_out_channels(graph: BlockGraph, trace: OpTrace) -> None:
+def _lay_out_channels(graph: Program, trace: OpTrace) -> None:
     """Sets the sizes of values of the shapes that convolutions make: their channels are fastest."""
     padded: dict[ir.Type, int] = {}
     for position, name in enumerate(graph.names[: len(trace.uses)]):
@@ -139,7 +141,7 @@ def _lay_out_channels(graph: BlockGraph, trace: OpTrace) -> None:
             type_ = ir.RankedTensorType(op.results[0].type)
             bits = element_bits(type_.element_type) or 0
             padded[type_] = tiled_bytes(type_.shape, bits, numbers.output_feature_dimension)
-    if not padded or not graph.shards.trivial:
+    if not padded or not graph.device.shards.trivial:
         return
     for number, value in enumerate(graph.values):
         if graph.producers[number] != FROM_OUTSIDE:
@@ -149,7 +151,7 @@ def _lay_out_channels(graph: BlockGraph, trace: OpTrace) -> None:
 _MOVES = frozenset({"stablehlo.reshape", "stablehlo.transpose"})
 
 
-def _narrow_for_products(graph: BlockGraph, trace: OpTrace) -> None:
+def _narrow_for_products(graph: Program, trace: OpTrace) -> None:
     """Halves float32 that products alone read: they take 16 bits of it."""
     for value, is_for_products in enumerate(_for_products(graph)):
         if (
@@ -160,7 +162,7 @@ def _narrow_for_products(graph: BlockGraph, trace: OpTrace) -> None:
             trace.sizes[value] //= 2
 
 
-def _for_products(graph: BlockGraph) -> list[bool]:
+def _for_products(graph: Program) -> list[bool]:
     """By value, whether products alone read it, at the default precision."""
     found = [False] * len(graph.values)
     for value in range(len(graph.values) - 1, -1, -1):
@@ -185,7 +187,7 @@ def _element(value: ir.Value) -> str:
     return str(type_.element_type) if isinstance(type_, ir.RankedTensorType) else ""
 
 
-def _put_transposed_slices_in_memory(graph: BlockGraph, trace: OpTrace) -> None:
+def _put_transposed_slices_in_memory(graph: Program, trace: OpTrace) -> None:
     owner = graph.block.owner.operation
     if owner.name != "stablehlo.while" or graph.block != owner.regions[1].blocks[0]:
         return
@@ -196,7 +198,7 @@ def _put_transposed_slices_in_memory(graph: BlockGraph, trace: OpTrace) -> None:
                 trace.uses[graph.producers[made]] = BufferUse.REDUCTION
 
 
-def _keep_what_follows_from_several(graph: BlockGraph, trace: OpTrace) -> None:
+def _keep_what_follows_from_several(graph: Program, trace: OpTrace) -> None:
     """Marks as HEAVY what several kernels would make again from several values in memory.
 
     From two it is made again where that is quick. What a product's kernel can end with is kept.
@@ -243,7 +245,7 @@ def _keep_what_follows_from_several(graph: BlockGraph, trace: OpTrace) -> None:
             sources[made] = read
 
 
-def _first_branch(graph: BlockGraph, kernels: Kernels, value: int) -> int:
+def _first_branch(graph: Program, kernels: Kernels, value: int) -> int:
     """The first value on the way from a product's result that operations of several kernels read;
     the last one before the way parts."""
     while value not in kernels.branches and len(graph.users[value]) == 1:
@@ -254,7 +256,7 @@ def _first_branch(graph: BlockGraph, kernels: Kernels, value: int) -> int:
     return value
 
 
-def _is_read_by_window(graph: BlockGraph, value: int) -> bool:
+def _is_read_by_window(graph: Program, value: int) -> bool:
     """Whether a convolution reads the value for several elements of its result each."""
     return any(
         graph.names[user] == "stablehlo.convolution" and _has_window(graph.ops[user])
@@ -273,7 +275,7 @@ def _is_slow(name: str) -> bool:
     return isinstance(flops, int) and flops >= _SLOW_FLOPS
 
 
-def _before_widening(graph: BlockGraph, trace: OpTrace, kernels: Kernels, position: int) -> int:
+def _before_widening(graph: Program, trace: OpTrace, kernels: Kernels, position: int) -> int:
     """The operation whose result is kept instead of one that only converts it to a wider type."""
     while graph.names[position] == "stablehlo.convert":
         [operand], [result] = trace.reads[position], trace.makes[position]

@@ -11,11 +11,12 @@ from ...ir import walk
 from ...ir.custom_calls import CUSTOM_CALL, loads_ahead, placement_of
 from ...ir.op_facts import BufferUse
 from ...ir.ops import facts_of
-from ..block_graph import FROM_OUTSIDE, BlockGraph
-from ..shards import Shards
+from ..device import DeviceView
+from ..program import FROM_OUTSIDE, Program
 from .layouts import transposing_bytes
 from .memory_rules import PACKED, MemoryRules
 from .peak import Peak, simulate
+from .targets import refine
 from .trace import OpTrace
 
 
@@ -48,49 +49,45 @@ class MemoryPrediction:
         return self.argument_bytes + self.output_bytes - self.alias_bytes
 
 
-def predict(
-    module: ir.Module, shards: Shards | None = None, *, rules: MemoryRules = PACKED
-) -> MemoryPrediction:
+def predict(module: ir.Module, *, rules: MemoryRules = PACKED) -> MemoryPrediction:
     """The memory of a module whose calls are inlined; pure.
 
-    ``rules`` are the target's. ``shards``, which have them too, are found by Shardy's propagation
-    where they are not given. Raises NoEntryError where no function is known to be the program.
+    ``rules`` are the target's; shards are found by Shardy's propagation. Raises NoEntryError where
+    no function is known to be the program.
     """
-    main = walk.entry_function(module)
-    graph = BlockGraph.of(main.regions[0].blocks[0], shards or Shards.of(module, rules))
+    graph = Program.of(module, DeviceView.of(module, rules))
     trace = trace_block(graph)
     return prediction_of(graph, trace, simulate(trace))
 
 
-def prediction_of(graph: BlockGraph, trace: OpTrace, peak: Peak) -> MemoryPrediction:
+def prediction_of(graph: Program, trace: OpTrace, peak: Peak) -> MemoryPrediction:
     """The memory of a module, from its main block's graph, trace and peak."""
     returned = graph.ops[-1].operands
-    outputs = [graph.size(graph.index[value]) for value in returned]
+    outputs = [graph.bytes_of(graph.index[value]) for value in returned]
     return MemoryPrediction(
-        argument_bytes=sum(graph.size(value) for value in range(len(graph.block.arguments))),
-        output_bytes=sum(outputs) + graph.shards.rules.table_bytes(len(outputs)),
-        alias_bytes=sum(graph.size(value) for value, _ in trace.donations),
+        argument_bytes=sum(graph.bytes_of(value) for value in range(len(graph.block.arguments))),
+        output_bytes=sum(outputs) + graph.device.rules.table_bytes(len(outputs)),
+        alias_bytes=sum(graph.bytes_of(value) for value, _ in trace.donations),
         temp_bytes=peak.bytes,
         peak=peak,
     )
 
 
-def trace_block(
-    graph: BlockGraph, inner_of: Callable[[ir.Operation], int] | None = None
-) -> OpTrace:
+def trace_block(graph: Program, inner_of: Callable[[ir.Operation], int] | None = None) -> OpTrace:
     """The trace of a block without its terminator; operations and values are numbered as there.
 
     ``inner_of`` takes the place of ``inner_bytes`` where the caller knows the blocks inside.
     """
-    trace = OpTrace(sizes=[graph.size(value) for value in range(len(graph.values))])
+    trace = OpTrace(sizes=[graph.bytes_of(value) for value in range(len(graph.sizes))])
     ends = bool(graph.ops) and graph.names[-1].endswith("return")
     unchanged: dict[int, int] = {}
+    rules = graph.device.rules
     for position, name in enumerate(graph.names[:-1] if ends else graph.names):
         reads, makes = graph.operands[position], graph.results[position]
-        use, inner = graph.shards.rules.use_of(name, len(makes)), 0
+        use, inner = rules.use_of(name, len(makes)), 0
         if facts_of(name).holds_code:
             op = graph.ops[position]
-            inner = inner_of(op) if inner_of else inner_bytes(op, graph.shards)
+            inner = inner_of(op) if inner_of else inner_bytes(op, graph.device)
         if name == "stablehlo.while":
             reads, makes = _carries(graph, position, unchanged)
         elif name == CUSTOM_CALL and placement_of(graph.ops[position]) is not None:
@@ -106,7 +103,7 @@ def trace_block(
     if unchanged:
         trace.reads = [[unchanged.get(value, value) for value in reads] for reads in trace.reads]
     _mark_narrowed(graph, trace)
-    if graph.shards.rules.has_shifts:
+    if rules.has_shifts:
         _mark_shifts(graph, trace)
     trace.inputs = frozenset(
         value for value, producer in enumerate(graph.producers) if producer == FROM_OUTSIDE
@@ -114,36 +111,34 @@ def trace_block(
     if ends:
         trace.returned = frozenset(graph.index[value] for value in graph.ops[-1].operands)
         trace.donations = tuple(_donated_results(graph))
-    graph.shards.rules.refine(graph, trace)
+    refine(graph, trace)
     return trace
 
 
-def inner_bytes(op: ir.Operation, shards: Shards | None = None) -> int:
+def inner_bytes(op: ir.Operation, device: DeviceView) -> int:
     """Bytes alive only while a loop or a branch runs, or before it for its sake; otherwise 0."""
     if not facts_of(op.name).holds_code:
         return 0
     return bytes_around(
-        op, lambda block: simulate(trace_block(BlockGraph.of(block, shards))).bytes, shards
+        op, lambda block: simulate(trace_block(Program(block, device))).bytes, device
     )
 
 
-def bytes_around(
-    op: ir.Operation, inside: Callable[[ir.Block], int], shards: Shards | None = None
-) -> int:
+def bytes_around(op: ir.Operation, inside: Callable[[ir.Block], int], device: DeviceView) -> int:
     """`inner_bytes` of an operation that holds code, from the bytes alive ``inside`` its blocks."""
     most = max(inside(block) for region in op.regions for block in region.blocks)
-    return max(most, transposing_bytes(op, shards)) + ahead_bytes(op, shards)
+    return max(most, transposing_bytes(op, device)) + ahead_bytes(op, device)
 
 
-def ahead_bytes(op: ir.Operation, shards: Shards | None = None) -> int:
+def ahead_bytes(op: ir.Operation, device: DeviceView) -> int:
     """Bytes of what a loop loads an iteration ahead, beside what its carries take."""
     loads = loads_ahead(op)
     arguments = op.regions[1].blocks[0].arguments if loads else ()
-    return sum((shards or Shards()).bytes_of(arguments[number]) or 0 for number in loads)
+    return sum(device.bytes_of(arguments[number]) or 0 for number in loads)
 
 
 def _carries(
-    graph: BlockGraph, position: int, unchanged: dict[int, int]
+    graph: Program, position: int, unchanged: dict[int, int]
 ) -> tuple[list[int], list[int]]:
     """The carries that a loop changes, then all else that it reads; and the results of the first.
 
@@ -167,7 +162,7 @@ def _carries(
     return changed + others, makes
 
 
-def _mark_narrowed(graph: BlockGraph, trace: OpTrace) -> None:
+def _mark_narrowed(graph: Program, trace: OpTrace) -> None:
     """XLA keeps a HEAVY result as the type it is converted to, where that is smaller."""
     for position, name in enumerate(graph.names[: len(trace.uses)]):
         if name != "stablehlo.convert":
@@ -178,12 +173,12 @@ def _mark_narrowed(graph: BlockGraph, trace: OpTrace) -> None:
             producer != FROM_OUTSIDE
             and trace.uses[producer] is BufferUse.HEAVY
             and len(graph.users[wide]) == 1
-            and graph.size(narrow) < graph.size(wide)
+            and graph.bytes_of(narrow) < graph.bytes_of(wide)
         ):
             trace.uses[producer], trace.uses[position] = BufferUse.FUSED, BufferUse.HEAVY
 
 
-def _mark_shifts(graph: BlockGraph, trace: OpTrace) -> None:
+def _mark_shifts(graph: Program, trace: OpTrace) -> None:
     """Marks x - max(x), a softmax's shift, where nothing else reads x."""
     constant = graph.constant_derived
     for position, name in enumerate(graph.names[: len(trace.uses)]):
@@ -201,7 +196,7 @@ _LONGEST_BROADCAST = 6
 """Operations between a maximum and its subtraction that are looked through; JAX has up to four."""
 
 
-def _maximum_of(graph: BlockGraph, value: int, constant: list[bool]) -> list[int]:
+def _maximum_of(graph: Program, value: int, constant: list[bool]) -> list[int]:
     """The operands of the maximum that a value is broadcast from; empty where it is none."""
     for _ in range(_LONGEST_BROADCAST):
         producer = graph.producers[value]
@@ -215,7 +210,7 @@ def _maximum_of(graph: BlockGraph, value: int, constant: list[bool]) -> list[int
     return []
 
 
-def _donated_results(graph: BlockGraph) -> Iterator[tuple[int, int]]:
+def _donated_results(graph: Program) -> Iterator[tuple[int, int]]:
     """Pairs of a returned value and the argument whose memory it takes."""
     owner = graph.block.owner.operation
     returned = [graph.index[value] for value in graph.ops[-1].operands]
@@ -228,7 +223,7 @@ def _donated_results(graph: BlockGraph) -> Iterator[tuple[int, int]]:
                 yield returned[number], argument
 
 
-def _donations(graph: BlockGraph, function: ir.Operation) -> Iterator[tuple[int, int]]:
+def _donations(graph: Program, function: ir.Operation) -> Iterator[tuple[int, int]]:
     """Donated arguments, each with the number of the result that takes its memory."""
     attributes = walk.readable_attributes(function).get("arg_attrs")
     if attributes is None:

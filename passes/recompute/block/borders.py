@@ -12,9 +12,9 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...analysis.block_graph import FROM_OUTSIDE, BlockGraph
 from ...analysis.memory_model.fusion import Kernels
 from ...analysis.memory_model.tracer import trace_block
+from ...analysis.program import FROM_OUTSIDE, Program
 
 _MOST_BORDERS, _LEAST_SHARE = 8, 0.25
 """The most borders of a block, and the share of the highest one's bytes that is alive across each
@@ -40,7 +40,7 @@ class Borders:
     highest: int
 
     @classmethod
-    def of(cls, graph: BlockGraph, weights: Sequence[int]) -> Borders:
+    def of(cls, graph: Program, weights: Sequence[int]) -> Borders:
         """The borders of a block. ``weights`` are the bytes that count, by value."""
         count = len(graph.ops)
         scalars = _returned_scalars(graph)
@@ -83,7 +83,7 @@ class _Border:
     ranges: Sequence[_Range]
 
 
-def _ranges(graph: BlockGraph, weights: Sequence[int]) -> list[_Range]:
+def _ranges(graph: Program, weights: Sequence[int]) -> list[_Range]:
     """The live ranges of values. XLA makes those that are not in memory inside their readers."""
     kernels = Kernels(trace_block(graph, lambda _: 0))
     in_memory = {value for makes in kernels.makes for value in makes}
@@ -117,13 +117,13 @@ def _highest(ranges: Sequence[_Range], code: range, scalars: Sequence[int]) -> _
     return _Border(bytes_, position, code, ranges)
 
 
-def _returned_scalars(graph: BlockGraph) -> list[int]:
+def _returned_scalars(graph: Program) -> list[int]:
     """Where the block makes numbers that it returns."""
     returned = graph.operands[-1] if graph.ops else []
     return sorted(
         graph.producers[value]
         for value in returned
-        if graph.producers[value] != FROM_OUTSIDE and 0 < graph.size(value) <= _SCALAR_BYTES
+        if graph.producers[value] != FROM_OUTSIDE and 0 < graph.bytes_of(value) <= _SCALAR_BYTES
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from jax.extend.mlir import ir
 
-from ...analysis.block_graph import FROM_OUTSIDE, BlockGraph
+from ...analysis.program import FROM_OUTSIDE, Program
 from ...analysis.purity import is_cheap
 from ...analysis.sharding_constraints import is_split_argument
 from ...ir.mesh import is_partitioned
@@ -38,7 +38,7 @@ def is_gathered(value: ir.Value) -> bool:
     return is_parameter(value) or _is_integer(value)
 
 
-def gathered_for_both(graph: BlockGraph, border: int) -> frozenset[int]:
+def gathered_for_both(graph: Program, border: int) -> frozenset[int]:
     """The values of a sharded block that stay gathered from before the border to behind it.
 
     They are integers, which become the indices of gathers and scatters, and one parameter: the one
@@ -65,7 +65,7 @@ def gathered_for_both(graph: BlockGraph, border: int) -> frozenset[int]:
     return frozenset(found)
 
 
-def may_be_summed(graph: BlockGraph, value: int) -> bool:
+def may_be_summed(graph: Program, value: int) -> bool:
     """Whether a value may be a sum over devices: a reduction's result in a sharded program."""
     producer = graph.producers[value]
     return (

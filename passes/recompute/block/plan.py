@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from jax.extend.mlir import ir
 
 from ...analysis.autodiff import is_rematerialized
-from ...analysis.block_graph import BlockGraph
+from ...analysis.device import DeviceView
 from ...analysis.memory_model.memory_rules import PACKED, MemoryRules
 from ...analysis.memory_model.peak import simulate
 from ...analysis.memory_model.tracer import trace_block
 from ...analysis.pricing import Rates
-from ...analysis.shards import Shards
+from ...analysis.program import Program
 from ...analysis.value_numbers import computed_again
 from ..described import describe_operation, describe_value
 from .schedule import CloneSchedule, WindowClones
@@ -100,7 +100,7 @@ def plan_block(block: ir.Block, min_bytes: int, rules: MemoryRules = PACKED) -> 
     """
     if is_rematerialized(block):
         return _NOTHING
-    graph = BlockGraph.of(block, Shards(rules=rules))
+    graph = Program(block, DeviceView(rules=rules))
     forward = ForwardValues(graph, min_bytes, fixed=computed_again(block))
     if not forward.weigh(forward.read_across):
         return _NOTHING
@@ -128,7 +128,7 @@ def block_plan(schedule: CloneSchedule) -> BlockPlan:
     )
 
 
-def _window_plan(window: WindowClones, graph: BlockGraph) -> WindowPlan:
+def _window_plan(window: WindowClones, graph: Program) -> WindowPlan:
     return WindowPlan(
         groups=tuple(
             CloneGroup(

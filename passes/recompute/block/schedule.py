@@ -186,7 +186,7 @@ class CloneSchedule:
         readers = {
             value: tuple(later)
             for value in (*behind, *read)
-            if graph.size(value)
+            if graph.bytes_of(value)
             and value not in leaves
             and value not in self.forward.stacks
             and not self.forward.constant[value]

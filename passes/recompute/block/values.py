@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from ...analysis.block_graph import FROM_OUTSIDE, BlockGraph
 from ...analysis.pricing import NEVER, Pricing, Rates
+from ...analysis.program import FROM_OUTSIDE, Program
 from ...analysis.purity import is_table
 from ...ir.op_facts import Kind
 from .borders import Borders
@@ -59,7 +59,7 @@ class ForwardValues:
 
     def __init__(
         self,
-        graph: BlockGraph,
+        graph: Program,
         min_bytes: int,
         pricing: Pricing | None = None,
         loops: Collection[ir.Operation] = (),
@@ -93,7 +93,7 @@ class ForwardValues:
             if pricing is not None and self.recomputable[-1]:
                 made_together = len(graph.results[producer])
                 self.seconds[value] = pricing.seconds(graph.ops[producer]) / made_together
-            size = graph.size(value)
+            size = graph.bytes_of(value)
             alive_anyway = not inside or value in returned or size < min_bytes
             self.weights.append(0 if alive_anyway or graph.is_small_reduction(value) else size)
         self.stacks = {
@@ -132,7 +132,7 @@ class ForwardValues:
             and graph.kinds[producer] is not Kind.CHEAP
             and value not in self.stacks
             and not self.constant[value]
-            and graph.size(value) > 0
+            and graph.bytes_of(value) > 0
             and not may_be_summed(graph, value)
         )
 

@@ -16,9 +16,9 @@ from collections.abc import Hashable, Iterator
 
 from jax.extend.mlir import ir
 
-from ...analysis.block_graph import FROM_OUTSIDE, BlockGraph
 from ...analysis.loops.counted import StackedOutput
 from ...analysis.loops.pairs import LoopPair, nested_pairs
+from ...analysis.program import FROM_OUTSIDE, Program
 from ...ir import walk
 from ...ir.op_facts import Kind
 from ...ir.types import tensor_bytes
@@ -44,7 +44,7 @@ class ScanBody:
     ) -> None:
         self.pairs, self.parent = pairs, parent
         self.forward = pairs[0].forward
-        self.graph = BlockGraph.of(self.forward.body)
+        self.graph = Program(self.forward.body)
         self.constant = self.graph.constant_derived
         self.links: dict[int, tuple[ScanBody, int]] = {}
         self.held: set[int] = set()
@@ -95,7 +95,7 @@ class ScanBody:
 
     def kept_bytes(self, value: int, rerun: frozenset[ScanBody]) -> int:
         """Bytes of all slices of a value that would be in memory at one time if it were stacked."""
-        return self.graph.size(value) * self._kept_slices(rerun)
+        return self.graph.bytes_of(value) * self._kept_slices(rerun)
 
     def _kept_slices(self, rerun: frozenset[ScanBody]) -> int:
         trips = self.forward.trip_count
@@ -161,7 +161,7 @@ class ScanBody:
             return 0
         if any(not _stands_before(use.owner.operation, backward) for use in outer.uses):
             return 0  # alive when the backward loop runs in any case
-        return self.graph.size(value)
+        return self.graph.bytes_of(value)
 
     def _position(self) -> int:
         """The forward loop's position in the outer body; -1 for the outermost body."""

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 from jax.extend.mlir import ir
 
-from ...analysis.block_graph import FROM_OUTSIDE
 from ...analysis.mincut import minimum_vertex_cut
 from ...analysis.pricing import Pricing
+from ...analysis.program import FROM_OUTSIDE
 from ...ir import walk
 from .bodies import ScanBody
 
@@ -114,7 +114,7 @@ class CutProblem:
             return 0
         if self.only_cheap and graph.is_small_reduction(value):
             return 0
-        if value in body.residual_of and graph.size(value) < self.min_bytes:
+        if value in body.residual_of and graph.bytes_of(value) < self.min_bytes:
             return 0
         if not isinstance(graph.values[value].type, ir.RankedTensorType) or not graph.sizes[value]:
             return self.unstorable

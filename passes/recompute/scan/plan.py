@@ -244,13 +244,13 @@ def _pair_plan(body: ScanBody, number: int, sites: CloneSites) -> PairPlan | Non
     freed_before = {residual.stack.number for clones in before for residual in clones.gone}
     added_before = {leaf for clones in before for leaf in clones.leaves}
     freed = sum(
-        graph.size(graph.index[residual.stored])
+        graph.bytes_of(graph.index[residual.stored])
         for residual in dropped
         if residual.stack.number not in freed_before
     )
     # What an inner loop stacks for others is not stacked by the outer loop: it would be new.
     there = body.residual_of if body.parent else {**body.residual_of, **body.stacked}
-    new = sum(graph.size(leaf) for leaf in written.leaves - added_before if leaf not in there)
+    new = sum(graph.bytes_of(leaf) for leaf in written.leaves - added_before if leaf not in there)
     return PairPlan(
         pair=pair,
         stored=tuple((graph.values[leaf], body.stack(leaf)) for leaf in sorted(written.leaves)),

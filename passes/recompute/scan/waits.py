@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-from ...analysis.block_graph import FROM_OUTSIDE, BlockGraph
+from ...analysis.program import FROM_OUTSIDE, Program
 from ...ir.clone import remap_operands
 from ..block.gathered import may_be_summed
 
@@ -31,10 +31,10 @@ can be dropped is this part of the largest value, or more."""
 def wait_before(loops: Iterable[ir.Operation]) -> None:
     """Puts a barrier before each loop before which something large can be dropped."""
     for loop in loops:
-        _wait_before(loop, BlockGraph.of(loop.block))
+        _wait_before(loop, Program(loop.block))
 
 
-def _wait_before(loop: ir.Operation, graph: BlockGraph) -> None:
+def _wait_before(loop: ir.Operation, graph: Program) -> None:
     position = graph.producers[graph.index[loop.results[0]]]
     start, early = _start(loop, graph), _early(position, graph)
     if start is None or not early:
@@ -50,10 +50,10 @@ def _wait_before(loop: ir.Operation, graph: BlockGraph) -> None:
                 remap_operands(graph.ops[reader], {value: result})
 
 
-def _start(loop: ir.Operation, graph: BlockGraph) -> int | None:
+def _start(loop: ir.Operation, graph: Program) -> int | None:
     """The number of the smallest tensor that is computed for the loop to start from."""
     computed = [
-        (graph.size(value), number)
+        (graph.bytes_of(value), number)
         for number, value in enumerate(map(graph.index.__getitem__, loop.operands))
         if graph.producers[value] != FROM_OUTSIDE
         and graph.sizes[value] is not None
@@ -62,7 +62,7 @@ def _start(loop: ir.Operation, graph: BlockGraph) -> int | None:
     return min(computed)[1] if computed else None
 
 
-def _early(position: int, graph: BlockGraph) -> list[int]:
+def _early(position: int, graph: Program) -> list[int]:
     """What is read behind the loop only, and is small beside what it is computed from.
 
     That is, of values made before the loop that the loop does not need, those whose computation
@@ -72,7 +72,7 @@ def _early(position: int, graph: BlockGraph) -> list[int]:
     dropped = [0] * position
     """By operation, the largest value that can be dropped once it has run."""
     early: list[int] = []
-    largest = max(map(graph.size, range(len(graph.values))))
+    largest = max(size or 0 for size in graph.sizes)
     for place in range(position):
         if place in needed or not graph.operands[place]:
             continue
@@ -82,20 +82,20 @@ def _early(position: int, graph: BlockGraph) -> list[int]:
                 continue
             dropped[place] = max(dropped[place], dropped[producer])
             if graph.users[value][-1] < position:
-                dropped[place] = max(dropped[place], graph.size(value))
+                dropped[place] = max(dropped[place], graph.bytes_of(value))
         early += [
             value
             for value in graph.results[place]
             if graph.users[value]
             and graph.users[value][-1] > position
             and graph.sizes[value] is not None
-            and dropped[place] >= max(_SMALLER * graph.size(value), _LEAST_BYTES)
+            and dropped[place] >= max(_SMALLER * graph.bytes_of(value), _LEAST_BYTES)
             and (dropped[place] * _LARGE_SHARE >= largest or not may_be_summed(graph, value))
         ]
     return early
 
 
-def _needed_by(position: int, graph: BlockGraph) -> set[int]:
+def _needed_by(position: int, graph: Program) -> set[int]:
     """The operations whose results an operation is computed from."""
     needed: set[int] = set()
     waiting = list(graph.operands[position])

@@ -29,7 +29,7 @@ from support.programs.libraries import LIBRARY_PROGRAMS
 from hloom.passes.accumulate.arguments import ArgumentNames, names_of
 from hloom.passes.accumulate.choice import NoStepError, choose
 from hloom.passes.accumulate.refusal import BatchRefusedError
-from hloom.passes.analysis.dimension_flow.program import FlowProgram
+from hloom.passes.analysis.program import Program
 from hloom.passes.framework.options import Axes
 
 pytestmark = pytest.mark.once
@@ -40,7 +40,7 @@ ONE_LOOP = {name: make for name, make in STEPS.items() if make().phases == 1}
 def chosen(
     function: Callable[..., Any], *arguments: Any, axes: Axes | None = None, phases: int = 1
 ) -> str:
-    program = FlowProgram.of(lowered(function, *arguments))
+    program = Program.of(lowered(function, *arguments))
     seeds = choose(program, axes, phases).flow.seeds
     return names_of(ArgumentNames(program), [(seed.value, seed.layout.axis) for seed in seeds])
 
@@ -69,7 +69,7 @@ def line_of(function: Callable[..., Any], text: str) -> str:
 @pytest.mark.parametrize("make", ONE_LOOP.values(), ids=ONE_LOOP)
 def test_the_batch_is_found(make: Callable[[], FlowStep]) -> None:
     step = make()
-    program = FlowProgram.of(lowered(step.step, *step.arguments))
+    program = Program.of(lowered(step.step, *step.arguments))
     found = choose(program, None, 1).flow
     numbers = [program.index[seed.value] for seed in found.seeds]
     arguments = program.root.arguments
@@ -83,7 +83,7 @@ def test_the_batch_is_found_without_names(make: Callable[[], FlowStep]) -> None:
     step = make()
     module = lowered(step.step, *step.arguments)
     with module.context:
-        program = FlowProgram.of(ir.Module.parse(str(module)))
+        program = Program.of(ir.Module.parse(str(module)))
     found = choose(program, None, 1).flow.seeds
     numbers = [program.root.arguments.index(program.index[seed.value]) for seed in found]
     assert numbers == list(step.batch_numbers)

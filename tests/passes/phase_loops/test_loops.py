@@ -13,9 +13,9 @@ import pytest
 from jax.extend.mlir import ir
 from support.flows.runs import compiled, flow_of, lowered
 
-from hloom.passes.analysis.dimension_flow.program import FlowProgram
 from hloom.passes.analysis.dimension_flow.result import Seed
 from hloom.passes.analysis.dimension_flow.solve import dimension_flow
+from hloom.passes.analysis.program import Program
 from hloom.passes.phase_loops.apply import apply_loops
 from hloom.passes.phase_loops.errors import NotLoopableError
 from hloom.passes.phase_loops.leaving import own_type, widened
@@ -292,12 +292,12 @@ def test_a_callback_is_no_part_of_a_loop(ordered: bool) -> None:
     assert call == " " * 4, "it stands in no loop"
 
 
-def parts(function: Callable[..., Any], *arguments: Any) -> tuple[ir.Module, FlowProgram]:
+def parts(function: Callable[..., Any], *arguments: Any) -> tuple[ir.Module, Program]:
     module = lowered(function, *arguments)
-    return module, FlowProgram.of(module)
+    return module, Program.of(module)
 
 
-def of_part(program: FlowProgram, names: Sequence[str], seed: ir.Value) -> LoopsPlan:
+def of_part(program: Program, names: Sequence[str], seed: ir.Value) -> LoopsPlan:
     part = program.part([n for n in program.root.nodes if n.op.name.partition(".")[2] in names])
     with seed.context, ir.Location.unknown():
         return plan_loops(dimension_flow(part, [Seed.along(seed, 0)]), 2)

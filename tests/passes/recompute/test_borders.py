@@ -15,7 +15,7 @@ from support.programs import PROGRAMS, normal
 from support.random_programs import interpret
 from support.remat_runs import plain
 
-from hloom.passes.analysis.block_graph import BlockGraph
+from hloom.passes.analysis.program import Program
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
@@ -201,7 +201,7 @@ def test_of_a_gradient_step_the_border_is_where_the_backward_pass_begins() -> No
     module = prepared(lowered(plain_gradient))
     with module.context, ir.Location.unknown():
         block = walk.entry_function(module).regions[0].blocks[0]
-        forward = ForwardValues(BlockGraph.of(block), 0)
+        forward = ForwardValues(Program(block), 0)
         transposed = [bool(re.search(r"transpose\(", str(op.location))) for op in forward.graph.ops]
     first = transposed.index(True)
     assert first - 3 <= forward.borders.highest <= first + 1
@@ -211,7 +211,7 @@ def test_each_peak_has_a_border() -> None:
     module = prepared(lowered(two_gradients))
     with module.context, ir.Location.unknown():
         block = walk.entry_function(module).regions[0].blocks[0]
-        graph = BlockGraph.of(block)
+        graph = Program(block)
         borders = ForwardValues(graph, 0).borders
         assert len(borders.positions) > 1
         assert borders.highest in borders.positions
@@ -229,6 +229,6 @@ def test_a_returned_number_may_be_made_right_before_a_border() -> None:
     module = clone_module(jax.jit(function).lower(square, square).compiler_ir())
     block = walk.entry_function(module).regions[0].blocks[0]
     with module.context:
-        borders = ForwardValues(BlockGraph.of(block), 0).borders
+        borders = ForwardValues(Program(block), 0).borders
     assert borders.highest in borders.positions
     assert len(set(borders.positions)) == len(borders.positions)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from jax.extend.mlir import ir
 
 from hloom.passes.analysis.dimension_flow.dimensions import Dimension, dimensions_of
-from hloom.passes.analysis.dimension_flow.program import FlowProgram
 from hloom.passes.analysis.dimension_flow.result import DimensionFlow
 from hloom.passes.analysis.dimension_flow.solve import dimension_flow
+from hloom.passes.analysis.program import Program
 
 
 def best_cut(module: ir.Module) -> tuple[Dimension, DimensionFlow]:
@@ -16,7 +16,7 @@ def best_cut(module: ir.Module) -> tuple[Dimension, DimensionFlow]:
     Of equals it is the one of fewest loops, and then of fewest values in pieces, as gradients of
     parameters are sums over the batch.
     """
-    program = FlowProgram.of(module)
+    program = Program.of(module)
     cuts = [
         (each, dimension_flow(program, each.cut_on_each_device or each.seeds))
         for each in dimensions_of(program)

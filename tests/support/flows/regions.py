@@ -9,9 +9,9 @@ import numpy as np
 from hypothesis import strategies as st
 from jax.extend.mlir import ir
 
-from hloom.passes.analysis.dimension_flow.program import FlowProgram
 from hloom.passes.analysis.dimension_flow.result import Seed
 from hloom.passes.analysis.dimension_flow.solve import dimension_flow
+from hloom.passes.analysis.program import Program
 from hloom.passes.analysis.signatures.signature import AxisLayout
 from hloom.passes.phase_loops.apply import apply_loops
 from hloom.passes.phase_loops.errors import NotLoopableError
@@ -27,7 +27,7 @@ regions = st.lists(
 
 def planned(module: ir.Module, drawn: Sequence[Sequence[int]]) -> list[LoopsPlan]:
     """The loops of regions that follow on one another in a module's entry function."""
-    program = FlowProgram.of(module)
+    program = Program.of(module)
     nodes = program.root.nodes
     plans, first = [], 0
     for begin, end, seed, layout, chunks in drawn:

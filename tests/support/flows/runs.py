@@ -12,9 +12,9 @@ from jax.extend.mlir.dialects import stablehlo
 from jax.extend.mlir.passmanager import PassManager
 
 from hloom._jax.execution import argument_shardings, assembled, compile_module, execute
-from hloom.passes.analysis.dimension_flow.program import FlowProgram
 from hloom.passes.analysis.dimension_flow.result import DimensionFlow, Seed
 from hloom.passes.analysis.dimension_flow.solve import dimension_flow
+from hloom.passes.analysis.program import Program
 from hloom.passes.analysis.signatures.signature import AxisLayout
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.target import Target
@@ -44,7 +44,7 @@ def flow_of(module: ir.Module, *places: Where, barrier: bool = False) -> Dimensi
     With ``barrier`` they are in what a barrier makes of the arguments. That is not there in full
     before any loop, as arguments are, and what light work makes of these.
     """
-    program = FlowProgram.of(module)
+    program = Program.of(module)
     values = program.root.block.arguments
     if barrier:
         [values] = [n.op.results for n in program.root.nodes if n.category is Category.RELABEL]

@@ -18,7 +18,7 @@ from support.flows.runs import lowered
 
 from hloom.passes.analysis.dimension_flow.atoms import Atoms
 from hloom.passes.analysis.dimension_flow.dimensions import Dimension, dimensions_of
-from hloom.passes.analysis.dimension_flow.program import FlowProgram
+from hloom.passes.analysis.program import Program
 from hloom.passes.analysis.signatures.movement import common_factors
 from hloom.passes.analysis.signatures.rules import SignatureBuilder
 
@@ -29,9 +29,9 @@ def zeros(*shape: int) -> Any:
 
 def found_in(
     function: Callable[..., Any], *arguments: Any
-) -> tuple[FlowProgram, tuple[Dimension, ...]]:
+) -> tuple[Program, tuple[Dimension, ...]]:
     """With the program, without which no value of it lives."""
-    program = FlowProgram.of(lowered(function, *arguments))
+    program = Program.of(lowered(function, *arguments))
     return program, dimensions_of(program)
 
 

@@ -14,9 +14,9 @@ from jax import lax
 from support.flows.runs import Where, assert_chunks_agree, flow_of, lowered, results_of
 from support.flows.steps import contrast_in_the_batch
 
-from hloom.passes.analysis.dimension_flow.program import FlowProgram
 from hloom.passes.analysis.dimension_flow.result import DimensionFlow, Seed
 from hloom.passes.analysis.dimension_flow.solve import dimension_flow
+from hloom.passes.analysis.program import Program
 from hloom.passes.analysis.signatures.signature import AxisLayout
 
 ROWS, WIDTH = 4, 3
@@ -253,7 +253,7 @@ def test_of_one_dimension_of_several_axes_each_is_cut() -> None:
     ],
 )
 def test_seeds_that_are_none(make: Callable[..., Any], message: str) -> None:
-    program = FlowProgram.of(lowered(lambda x: x * 2, X))
+    program = Program.of(lowered(lambda x: x * 2, X))
     with pytest.raises(ValueError, match=message):
         dimension_flow(program, make(program.root.block.arguments[0]))
 
@@ -275,7 +275,7 @@ def test_what_light_work_makes_of_arguments_is_given() -> None:
 def test_a_seed_in_the_middle_of_a_program() -> None:
     """What it is made of stays whole."""
     module = lowered(lambda x, w: jnp.tanh(x @ w).sum(0), X, W)
-    program = FlowProgram.of(module)
+    program = Program.of(module)
     product = next(node for node in program.root.nodes if node.op.name == "stablehlo.dot_general")
     flow = dimension_flow(program, [Seed.along(product.op.results[0], 0)])
     assert results_of(flow) == [SUM]
@@ -292,6 +292,6 @@ def test_the_body_of_a_loop_is_a_program_too() -> None:
     )
     body = loop.regions[1].blocks[0]
     carried = next(value for value in body.arguments if "4x3" in str(value.type))
-    flow = dimension_flow(FlowProgram.of_block(body), [Seed.along(carried, 0)])
+    flow = dimension_flow(Program(body), [Seed.along(carried, 0)])
     assert len(flow.phases) == 1
     assert SPLIT in results_of(flow)

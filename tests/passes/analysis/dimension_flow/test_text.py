@@ -10,7 +10,7 @@ import pytest
 from jax.extend.mlir import ir
 from support.flows.runs import assert_chunks_agree, compiled, flow_of, results_of
 
-from hloom.passes.analysis.dimension_flow.program import FlowProgram
+from hloom.passes.analysis.program import Program
 from hloom.passes.analysis.signatures.rules import RULES, signature
 from hloom.passes.analysis.signatures.signature import AxisLayout
 from hloom.passes.ir import ops
@@ -251,6 +251,6 @@ def test_the_program_counts_what_is_in_it(block_of: Callable[..., ir.Block]) -> 
         " : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>",
         "%x: tensor<4x4xf32>",
     )
-    program = FlowProgram.of_block(block)
+    program = Program(block)
     assert program.flops == 2 * 4**3
     assert len(program.root.nodes) == 1

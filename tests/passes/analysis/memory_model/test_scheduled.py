@@ -11,7 +11,6 @@ import pytest
 from jax.extend.mlir import ir
 from support.programs.chains import scanned, unrolled
 
-from hloom.passes.analysis.block_graph import BlockGraph
 from hloom.passes.analysis.memory_model.fusion import Kernels
 from hloom.passes.analysis.memory_model.scheduled import scheduled_temp_bytes
 from hloom.passes.analysis.memory_model.schedulers import (
@@ -20,6 +19,7 @@ from hloom.passes.analysis.memory_model.schedulers import (
     post_order,
 )
 from hloom.passes.analysis.memory_model.tracer import predict, trace_block
+from hloom.passes.analysis.program import Program
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
@@ -67,7 +67,7 @@ def test_a_module_without_an_entry_is_told() -> None:
 def test_every_kernel_runs_once_and_after_its_operands(function: Any, order_of: Any) -> None:
     with inlined(function) as module:
         block = walk.entry_function(module).regions[0].blocks[0]
-        kernels = Kernels(trace_block(BlockGraph.of(block)))
+        kernels = Kernels(trace_block(Program(block)))
     order = order_of(kernels)
     time = {number: at for at, number in enumerate(order)}
     assert sorted(order) == list(range(len(kernels.positions)))

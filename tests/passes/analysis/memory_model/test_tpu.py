@@ -12,13 +12,13 @@ from jax.extend.mlir import ir
 
 from benchmarks.common.subjects import SUBJECTS
 from hloom._jax.executables import memory_figures
-from hloom.passes.analysis.block_graph import BlockGraph
+from hloom.passes.analysis.device import DeviceView
 from hloom.passes.analysis.memory_model.fusion import Kernels
 from hloom.passes.analysis.memory_model.profile import memory_profile
 from hloom.passes.analysis.memory_model.targets import memory_rules
 from hloom.passes.analysis.memory_model.tpu import XLA_TPU
 from hloom.passes.analysis.memory_model.tracer import predict, trace_block
-from hloom.passes.analysis.shards import Shards
+from hloom.passes.analysis.program import Program
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.spec import parse_spec
 from hloom.passes.framework.target import Target
@@ -53,7 +53,7 @@ def written(function: Callable[..., Any], *arguments: Any) -> list[str]:
     """The operations that the kernels of a program end with."""
     module = prepared(jax.jit(function).lower(*arguments))
     block = walk.entry_function(module).regions[0].blocks[0]
-    graph = BlockGraph.of(block, Shards.of(module, XLA_TPU))
+    graph = Program(block, DeviceView.of(module, XLA_TPU))
     kernels = Kernels(trace_block(graph))
     return [graph.names[position].split(".")[1] for position in kernels.positions]
 

@@ -13,11 +13,11 @@ from jax.extend.mlir.dialects import stablehlo
 
 from benchmarks.common.h100 import MEBI_BYTES, measure, placement
 from benchmarks.common.subjects import SUBJECTS
-from hloom.passes.analysis.block_graph import BlockGraph
+from hloom.passes.analysis.device import DeviceView
 from hloom.passes.analysis.memory_model.layouts import transposing_bytes
 from hloom.passes.analysis.memory_model.trace import OpTrace
 from hloom.passes.analysis.memory_model.tracer import inner_bytes, predict, trace_block
-from hloom.passes.analysis.shards import Shards
+from hloom.passes.analysis.program import Program
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.spec import parse_spec
 from hloom.passes.framework.target import Target
@@ -38,7 +38,7 @@ def prepared(lowered: Any) -> ir.Module:
 
 def function(lowered: Any) -> OpTrace:
     module = prepared(lowered)  # a block does not keep its module alive
-    return trace_block(BlockGraph.of(main_block(module)))
+    return trace_block(Program(main_block(module)))
 
 
 def main_block(module: ir.Module) -> ir.Block:
@@ -102,8 +102,8 @@ def test_branches_need_what_the_larger_one_needs(parse: Callable[[str], ir.Modul
     )
     (case,) = [op for op in walk.operations(module.operation) if op.name == "stablehlo.case"]
     # a, b and c, of which one stands where the branch's result will.
-    assert inner_bytes(case) == 2 * 4 * 64 * 64
-    assert inner_bytes(next(iter(walk.operations(case)))) == 0
+    assert inner_bytes(case, DeviceView()) == 2 * 4 * 64 * 64
+    assert inner_bytes(next(iter(walk.operations(case))), DeviceView()) == 0
 
 
 def test_heavy_work_is_kept_as_it_is_converted(parse: Callable[[str], ir.Module]) -> None:
@@ -115,7 +115,7 @@ def test_heavy_work_is_kept_as_it_is_converted(parse: Callable[[str], ir.Module]
           return %n : tensor<64xbf16>
         }"""
     )
-    assert trace_block(BlockGraph.of(main_block(module))).uses == [BufferUse.FUSED, BufferUse.HEAVY]
+    assert trace_block(Program(main_block(module))).uses == [BufferUse.FUSED, BufferUse.HEAVY]
 
 
 def test_a_softmaxs_shift_is_found() -> None:
@@ -141,7 +141,7 @@ def test_a_stack_that_is_read_in_another_order_is_copied(transposed: bool) -> No
 
     module = prepared(jax.jit(jax.grad(loss)).lower(square(128)))
     loops = [op for op in walk.operations(module.operation) if op.name == "stablehlo.while"]
-    copied = [transposing_bytes(loop) for loop in loops]
+    copied = [transposing_bytes(loop, DeviceView()) for loop in loops]
     assert copied == [0, pytest.approx(8 * 4 * 128 * 128 * transposed, abs=64)]
 
 
@@ -164,22 +164,22 @@ func.func @main(
 def test_sizes_are_of_one_device(parse: Callable[[str], ir.Module]) -> None:
     module = parse(SHARDED)
     text = str(module)
-    shards = Shards.of(module)
+    shards = DeviceView.of(module)
     assert str(module) == text
-    graph = BlockGraph.of(main_block(module), shards)
+    graph = Program(main_block(module), shards)
     assert graph.sizes[:3] == [4 * 64 * 32 // 4, 4 * 32 * 128 // 2, 4 * 64 * 128 // 8]
     assert predict(module).temp_bytes == 4 * 64 * 128 // 8
 
 
 def test_one_device_has_all(parse: Callable[[str], ir.Module]) -> None:
     module = parse(SHARDED.replace('"data"=4, "model"=2', '"data"=1, "model"=1'))
-    assert Shards.of(module).trivial
+    assert DeviceView.of(module).shards.trivial
     assert predict(module).temp_bytes == 4 * 64 * 128
 
 
 def test_uneven_shards_are_as_long_as_the_longest(parse: Callable[[str], ir.Module]) -> None:
     module = parse(SHARDED.replace("128", "5"))
-    graph = BlockGraph.of(main_block(module), Shards.of(module))
+    graph = Program(main_block(module), DeviceView.of(module))
     # Shardy does not split an argument unevenly.
     assert graph.sizes[1:3] == [4 * 32 * 5, 4 * 16 * 3]
 
@@ -193,7 +193,7 @@ def test_a_sharding_constraint_splits_its_result(parse: Callable[[str], ir.Modul
         %zero =""",
     )
     module = parse(constrained)
-    graph = BlockGraph.of(main_block(module), Shards.of(module))
+    graph = Program(main_block(module), DeviceView.of(module))
     assert graph.sizes[3] == 4 * 64 * 128 // 8
 
 
@@ -215,7 +215,7 @@ def test_shapes_in_a_manual_computation_are_local_already(
           return %r : tensor<64x32xf32>
         }"""
     )
-    shards = Shards.of(module)
+    shards = DeviceView.of(module)
     (manual,) = [
         op for op in walk.operations(module.operation) if op.name == "sdy.manual_computation"
     ]
@@ -231,7 +231,7 @@ def test_shares_go_over_to_clones_and_to_what_is_put_in(
 ) -> None:
     module = parse(SHARDED)
     clone = clone_module(module)
-    shards = Shards.of(module).on(module, clone)
+    shards = DeviceView.of(module).on(module, clone)
     ops = [view.operation for view in main_block(clone).operations]
     product = ops[0]
     assert shards.bytes_of(product.results[0]) == 4 * 64 * 128 // 8

@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 
 from benchmarks.programs.sharded import DATA, MESHES, MODEL, ShardedDecoder
 from hloom.passes.analysis.autodiff import has_remat_name
+from hloom.passes.analysis.device import DeviceView
 from hloom.passes.analysis.memory_model.tpu import XLA_TPU
 from hloom.passes.analysis.pricing import Pricing, Rates
 from hloom.passes.analysis.shards import Shards
@@ -55,18 +56,18 @@ def test_what_a_rewrite_makes_has_the_share_that_shardy_gives_it(kind: str) -> N
 
 def test_sizes_of_what_was_made_are_by_the_rules_of_the_target() -> None:
     module = decoder("both").lower().compiler_ir()
-    shards = Shards.of(module, XLA_TPU)
+    device = DeviceView.of(module, XLA_TPU)
     known = next(
         value
         for op in walk.operations(module.operation)
         for value in op.results
-        if shards.share(value) < 1 and (tensor_bytes(value.type) or 0) > LARGE
+        if device.shards.share(value) < 1 and (tensor_bytes(value.type) or 0) > LARGE
     )
     with module.context, ir.Location.unknown():
         made = ir.Operation.create("test.made", [known.type]).results[0]
-    after = shards.with_made({made: known})
+    after = device.with_made({made: known})
     whole = XLA_TPU.bytes_of(known.type)
     assert whole is not None
     assert after.rules is XLA_TPU
-    assert after.bytes_of(made) == math.ceil(whole * shards.share(known))
-    assert after.bytes_of(known) == shards.bytes_of(known) < whole
+    assert after.bytes_of(made) == math.ceil(whole * device.shards.share(known))
+    assert after.bytes_of(known) == device.bytes_of(known) < whole

@@ -7,7 +7,7 @@ from jax.extend.mlir import ir
 from support.ir_blocks import BlockOf, last_value
 
 from hloom.passes.analysis.autodiff import is_rematerialized
-from hloom.passes.analysis.block_graph import FROM_OUTSIDE, BlockGraph
+from hloom.passes.analysis.program import FROM_OUTSIDE, Program
 from hloom.passes.analysis.purity import is_cheap, kind_of
 from hloom.passes.ir import walk
 from hloom.passes.ir.locations import (
@@ -210,7 +210,7 @@ def test_a_block_graph(block_of: BlockOf) -> None:
     %3 = stablehlo.add %2, %2 : tensor<4xf32>""",
         arguments="%p: tensor<i1>, %x: tensor<4xf32>",
     )
-    graph = BlockGraph.of(block)
+    graph = Program(block)
     assert [kind.value for kind in graph.kinds] == [
         "constant",
         "cheap",

@@ -1,0 +1,56 @@
+"""A program on one device: how many bytes of it each value takes there.
+
+How values are split over devices and how the target's compiler lays them out stand side by side
+here; what asks for the size of a value asks a `DeviceView`, mostly through a `Program`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from jax.extend.mlir import ir
+
+from .memory_model.memory_rules import PACKED, MemoryRules
+from .shards import Shards
+
+
+class DeviceView:
+    """The sizes of values on one device; of all that they hold where nothing is sharded.
+
+    Attributes:
+      shards: how the values are split over devices.
+      rules: how the target's compiler lays values out in memory, and what it fuses.
+    """
+
+    def __init__(self, shards: Shards | None = None, rules: MemoryRules = PACKED) -> None:
+        self.shards, self.rules = shards or Shards(), rules
+        self._bytes_by_type: dict[ir.Type, int | None] = {}
+
+    @classmethod
+    def of(cls, module: ir.Module, rules: MemoryRules = PACKED) -> DeviceView:
+        """That of a module; pure. Quick where it is for one device."""
+        return cls(Shards.of(module), rules)
+
+    def bytes_of(self, value: ir.Value) -> int | None:
+        """Bytes of the value on one device; None where it has no static size."""
+        type_ = value.type
+        if type_ not in self._bytes_by_type:
+            self._bytes_by_type[type_] = self.rules.bytes_of(type_)
+        size = self._bytes_by_type[type_]
+        if self.shards.trivial or not size:
+            return size
+        share, counts = self.shards.share(value), self.shards.counts_of(value)
+        # Along which axes a value is split that a pass added is not known.
+        part = self.rules.part_bytes(type_, counts) if share and counts is not None else None
+        return math.ceil(size * share) if part is None else part
+
+    def with_made(self, like: Mapping[ir.Value, ir.Value]) -> DeviceView:
+        """With values that edits made, as `Shards.with_made` has them."""
+        return self if self.shards.trivial else DeviceView(self.shards.with_made(like), self.rules)
+
+    def on(self, module: ir.Module, clone: ir.Module) -> DeviceView:
+        """The same of a module's clone; it may not have been changed yet."""
+        return (
+            self if self.shards.trivial else DeviceView(self.shards.on(module, clone), self.rules)
+        )
