@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ..analysis.dimension_flow.flow import WHOLE, Flow
+from ..analysis.dimension_flow.flow import Flow
 from ..analysis.dimension_flow.result import DimensionFlow, Seed
 from ..analysis.dimension_flow.solve import dimension_flow
 from ..analysis.program import Node, Program
@@ -76,13 +76,9 @@ def tried(program: Program, seeds: Sequence[Seed], most_phases: int | None) -> C
     )
 
 
-def _of(flow: DimensionFlow, value: int) -> Flow:
-    return flow.flows.get(value, WHOLE)
-
-
 def _loop_of(flow: DimensionFlow, node: Node) -> int:
     """The loop that an operation is in; 0 outside of all."""
-    made = (_of(flow, value) for value in node.results)
+    made = (flow.of(value) for value in node.results)
     return max((each.phase for each in made if not each.is_whole), default=0)
 
 
@@ -94,11 +90,11 @@ def _whole_products(flow: DimensionFlow) -> list[Node]:
         if _loop_of(flow, node):
             continue
         reads_pieces = not restored.isdisjoint(node.reads()) or any(
-            _of(flow, value).is_split for value in _finished(flow, node)
+            flow.of(value).is_split for value in _finished(flow, node)
         )
         if reads_pieces:
             restored.update(node.results)
-        invariant = all(_of(flow, value).is_invariant for value in node.results)
+        invariant = all(flow.of(value).is_invariant for value in node.results)
         if node.flops and (invariant or reads_pieces):
             found.append(node)
     return found
@@ -125,7 +121,7 @@ def _summed(flow: DimensionFlow) -> list[Node]:
         phase = _loop_of(flow, node)
         products = list(_sums(flow, node)) if phase and node.flops else []
         if products:
-            sums = [value for value in node.results if _is_sum(_of(flow, value))]
+            sums = [value for value in node.results if _is_sum(flow.of(value))]
             if any(wanted_in.get(value, 0) > phase for value in sums):
                 balance -= node.flops
             else:
@@ -140,7 +136,7 @@ def _summed(flow: DimensionFlow) -> list[Node]:
 def _sums(flow: DimensionFlow, node: Node) -> Iterator[Node]:
     """The products, the operation itself or in it, that are summed over the dimension."""
     if facts_of(node.op.name).is_product:
-        if any(_is_sum(_of(flow, value)) for value in node.results):
+        if any(_is_sum(flow.of(value)) for value in node.results):
             yield node
         return
     for block in node.blocks:
@@ -158,7 +154,7 @@ def _are_sums(flow: DimensionFlow) -> bool:
     divided = {
         program.shapes[argument]
         for argument in program.root.arguments
-        if _of(flow, argument).is_split
+        if flow.of(argument).is_split
     }
     sums = pieces = 0
     for found in flow.exits:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
@@ -92,7 +92,7 @@ class Code:
     _makers: dict[int, Node] | None = None
 
     @property
-    def makers(self) -> Mapping[int, Node]:
+    def makers(self) -> dict[int, Node]:
         """By value the operation of this block, not of code inside of it, that makes it."""
         if self._makers is None:
             self._makers = {value: node for node in self.nodes for value in node.results}
@@ -215,6 +215,15 @@ class Program:
         if value < len(self.sizes):
             return self.sizes[value] or 0
         return self.device.bytes_of(self.values[value]) or 0
+
+    def maker(self, value: int) -> int | None:
+        """The position of what makes a value in this block; None of others."""
+        position = self.producers[value] if value < len(self.producers) else FROM_OUTSIDE
+        return None if position == FROM_OUTSIDE else position
+
+    def readers(self, value: int) -> list[int]:
+        """The positions of the operations that read a value of the block; no terminator is one."""
+        return [position for position in self.users[value] if position < len(self.root.nodes)]
 
     @functools.cached_property
     def constant_derived(self) -> list[bool]:

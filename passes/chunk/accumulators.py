@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from jax.extend.mlir import ir
 
+from ..analysis.program import Program
 from ..ir.ops import facts_of
 from ..ir.types import element_bits
 from ..phase_loops.leaving import own_type, widened
-from .memory import BlockMemory
 from .region import DimensionRegion
 
 
@@ -23,23 +23,22 @@ class Accumulators:
       beside_bytes: what accumulators take beside the results that they are converted to.
     """
 
-    def __init__(self, region: DimensionRegion, block: BlockMemory) -> None:
+    def __init__(self, region: DimensionRegion) -> None:
         flow = region.flow
         program = flow.program
         self._converted = {
             node.op.operands[0]
             for node in region.nodes
-            if node.op.name == "stablehlo.convert" and flow.of(node.op.operands[0]).is_partial
+            if node.name == "stablehlo.convert" and flow.of(node.operands[0]).is_partial
         }
-        sums = [program.values[value] for value in program.root.returned]
-        sums = [value for value in sums if flow.of(value).is_partial]
-        wide_bytes = sum(_wide_bytes(value, block) for value in sums)
+        sums = [value for value in program.root.returned if flow.of(value).is_partial]
+        wide_bytes = sum(_wide_bytes(program, value) for value in sums)
         saved = max(
             [
-                block.size(program.values[value])
+                program.bytes_of(value)
                 for node in region.nodes
                 for value in node.results
-                if facts_of(node.op.name).is_product and value in region.large
+                if facts_of(node.name).is_product and value in region.large
             ],
             default=0,
         )
@@ -51,9 +50,9 @@ class Accumulators:
         return widened(value) if wide else own_type(value)
 
 
-def _wide_bytes(value: ir.Value, block: BlockMemory) -> int:
+def _wide_bytes(program: Program, value: int) -> int:
     """Bytes of a float32 accumulator of a value; 0 where the value is no narrower."""
-    own, wide = own_type(value), widened(value)
+    own, wide = own_type(program.values[value]), widened(program.values[value])
     if own == wide:
         return 0
-    return block.size(value) * (element_bits(wide) or 0) // (element_bits(own) or 1)
+    return program.bytes_of(value) * (element_bits(wide) or 0) // (element_bits(own) or 1)

@@ -27,19 +27,11 @@ class NoRegionError(Exception):
 
 
 class BlockValues:
-    """What makes and reads the values of a block, which is a program of its own."""
+    """A block that regions grow in, and which of its values a loop may make again."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
         self.nodes = program.root.nodes
-        self.makers: dict[int, int] = {}
-        """By value the place of what makes it among the nodes."""
-        self.readers: dict[int, list[int]] = {}
-        """By value the places of what reads it, in order."""
-        for place, node in enumerate(self.nodes):
-            self.makers.update(dict.fromkeys(node.results, place))
-            for value in dict.fromkeys(node.reads()):
-                self.readers.setdefault(value, []).append(place)
         self._repeated: dict[int, bool] = {}
         self.taken: set[int] = set()
         """Operations of regions that were found before, by number."""
@@ -73,7 +65,7 @@ class BlockValues:
 
     def _sources(self, value: int) -> list[int] | None:
         """What as many elements as a value has are made of by light work; None of other work."""
-        place = self.makers.get(value)
+        place = self.program.maker(value)
         if place is None:
             return None
         node = self.nodes[place]
@@ -117,12 +109,12 @@ class RegionGrowth:
         """From large values back to what makes them, and forward to what reads them."""
         while self._waiting:
             value = self._waiting.pop()
-            maker = self.finder.makers.get(value)
+            maker = self.finder.program.maker(value)
             if maker is not None and self._splits(maker):
                 self._add(maker)
             if self.finder.is_repeated(value):
                 continue
-            for reader in self.finder.readers.get(value, ()):
+            for reader in self.finder.program.readers(value):
                 if self._splits(reader):
                     self._add(reader)
 
@@ -166,7 +158,7 @@ class RegionGrowth:
             each = waiting.pop()
             if self._returned(each):
                 return False
-            for reader in finder.readers.get(each, ()):
+            for reader in finder.program.readers(each):
                 if reader in self._places:
                     continue
                 count += 1
@@ -185,7 +177,7 @@ class RegionGrowth:
         waiting = [read for place in self._places for read in self.finder.nodes[place].operands]
         while waiting:
             value = waiting.pop()
-            place = self.finder.makers.get(value)
+            place = self.finder.program.maker(value)
             if place is None or place in self._places or not self.finder.is_repeated(value):
                 continue
             self._add(place)
@@ -195,7 +187,7 @@ class RegionGrowth:
         """Takes in what converts a sum over the dimension right away: it may be the accumulator."""
         for place in sorted(self._places):
             for value in self.finder.nodes[place].results:
-                readers = self.finder.readers.get(value, [])
+                readers = self.finder.program.readers(value)
                 if value in self.layouts or len(readers) != 1 or self._returned(value):
                     continue
                 if self.finder.nodes[readers[0]].op.name == "stablehlo.convert":

@@ -29,13 +29,17 @@ class LiveValue:
 
     Attributes:
       block: its block.
-      value: the value.
+      number: its number there.
       bytes: its bytes on one device.
     """
 
     block: BlockMemory
-    value: ir.Value
+    number: int
     bytes: int
+
+    @property
+    def value(self) -> ir.Value:
+        return self.block.graph.values[self.number]
 
 
 class BlockMemory:
@@ -83,14 +87,11 @@ class BlockMemory:
     def alive(self) -> Iterator[LiveValue]:
         """The values in memory at the peak, here and in the code that runs then."""
         for value, size_bytes in self.peak.alive:
-            yield LiveValue(self, self.graph.values[value], size_bytes)
+            yield LiveValue(self, value, size_bytes)
         if self._positions:
             inside = self._inside.get(self._positions[self.peak.position])
             if inside:
                 yield from max(inside, key=lambda block: block.peak.bytes).alive()
-
-    def size(self, value: ir.Value) -> int:
-        return self.graph.bytes_of(self.graph.index[value])
 
     def with_loop(self, region: DimensionRegion) -> LoopMemory:
         """The memory with a region in a loop; `LoopMemory.take` makes it that of the block."""
@@ -154,28 +155,25 @@ class BlockMemory:
 
         What is partial takes nothing: it is added where the sum lies.
         """
-        index, flow = self.graph.index, region.flow
-        at = {op: n for n, op in enumerate(self.graph.ops)}
-        chosen = {at[node.op] for node in region.nodes}
+        flow, chosen = region.flow, {node.number for node in region.nodes}
         places = [n for n, position in enumerate(self._positions) if position in chosen]
         sizes = list(self.trace.sizes)
-        values = flow.program.values
+        root = flow.program.root
         made = {value for node in region.nodes for value in node.results}
-        for number in {*made, *flow.program.root.arguments}:
-            value, found = index[values[number]], flow.of(values[number])
-            if found.is_split or (number in made and number in region.large):
+        for value in {*made, *root.arguments}:
+            found = flow.of(value)
+            if found.is_split or (value in made and value in region.large):
                 sizes[value] = -(-sizes[value] // trips)
             elif found.is_partial:
                 sizes[value] = 0
-        root = flow.program.root
         return OpTrace(
             uses=[self.trace.uses[n] for n in places],
             reads=[self.trace.reads[n] for n in places],
             makes=[self.trace.makes[n] for n in places],
             sizes=sizes,
             inner=[0] * len(places),
-            inputs=frozenset(index[values[value]] for value in root.arguments),
-            returned=frozenset(index[values[value]] for value in root.returned),
+            inputs=frozenset(root.arguments),
+            returned=frozenset(root.returned),
         )
 
 
@@ -189,13 +187,10 @@ class LoopMemory:
 
     def __init__(self, memory: BlockMemory, region: DimensionRegion) -> None:
         self._memory, self._region = memory, region
-        at = {op: n for n, op in enumerate(memory.graph.ops)}
-        values = region.flow.program.values
         inside = [
-            at[node.op] for node in region.nodes if not region.repeated.issuperset(node.results)
+            node.number for node in region.nodes if not region.repeated.issuperset(node.results)
         ]
-        repeated = [memory.graph.index[values[each]] for each in region.repeated]
-        found = memory.collapsed(inside, repeated)
+        found = memory.collapsed(inside, region.repeated)
         self._trace, self._positions, self._place = found
         timeline = buffer_timeline(self._trace)
         self.rest_bytes = self.around_bytes = 0

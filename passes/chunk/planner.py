@@ -11,7 +11,6 @@ from ..analysis.device import DeviceView
 from ..analysis.dimension_flow.result import site
 from ..analysis.memory_model.targets import memory_rules
 from ..analysis.memory_model.tracer import prediction_of
-from ..analysis.program import Program
 from ..analysis.signatures.signature import AxisLayout
 from ..framework.feedback import Prediction
 from ..framework.target import Target
@@ -242,17 +241,18 @@ class ChunkPlanner:
 
     def _finder(self, block: BlockMemory) -> RegionFinder:
         if block not in self._finders:
-            self._finders[block] = RegionFinder(Program(block.block))
+            self._finders[block] = RegionFinder(block.graph)
         return self._finders[block]
 
     def _best(
         self, live: LiveValue, goal_bytes: int | None
     ) -> tuple[_Candidate | None, tuple[str, ...]]:
         finder = self._finder(live.block)
-        value = finder.program.index.get(live.value)
-        if value is None or value not in finder.makers:
+        value = live.number
+        place = finder.program.maker(value)
+        if place is None:
             return None, ("it is made outside of the code that reads it",)
-        maker = finder.nodes[finder.makers[value]]
+        maker = finder.nodes[place]
         if maker.number in finder.taken:
             return None, ("it leaves a loop of this plan",)
         if maker.blocks:
@@ -261,9 +261,8 @@ class ChunkPlanner:
         reasons: list[str] = []
         memories: dict[frozenset[int], LoopMemory] = {}
         for seed, whole in finder.seeds(value):
-            devices = live.block.graph.device.shards.devices_along(
-                finder.program.values[seed], whole.axis
-            )
+            shards = finder.program.device.shards
+            devices = shards.devices_along(finder.program.values[seed], whole.axis)
             length, rest = divmod(whole.size, devices)
             if rest or length < 2:
                 reasons.append(f"along {whole}: {devices} devices have too little of it to cut")
@@ -313,7 +312,7 @@ class ChunkPlanner:
         memory = memories[inside] = (
             live.block.with_loop(region) if memory is None else memory.along(region)
         )
-        accumulators = Accumulators(region, live.block)
+        accumulators = Accumulators(region)
         beside = accumulators.beside_bytes
         goal = memory.rest_bytes if goal_bytes is None else goal_bytes
         trips = self._trips(region, memory, beside, goal, fill=goal_bytes is None)

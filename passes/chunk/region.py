@@ -43,7 +43,7 @@ class DimensionRegion:
     @property
     def layout(self) -> AxisLayout:
         """Where the dimension is in the value."""
-        found = self.flow.of(self.flow.program.values[self.value]).layout
+        found = self.flow.of(self.value).layout
         assert found is not None
         return found
 
@@ -66,7 +66,7 @@ class RegionFinder(BlockValues):
         elements = self.elements(value)
         found = value
         for _ in range(MOST_OPERATIONS):
-            place = self.makers.get(found)
+            place = self.program.maker(found)
             if place is None or self.nodes[place].blocks:
                 return value
             node = self.nodes[place]
@@ -89,7 +89,7 @@ class RegionFinder(BlockValues):
         flow = self._flow(part, grown)
         made = dict.fromkeys(value for node in part.root.nodes for value in node.results)
         large = tuple(value for value in made if grown.is_large(value) and value in grown.layouts)
-        if value not in made or not flow.of(self.program.values[value]).is_split:
+        if value not in made or not flow.of(value).is_split:
             raise NoRegionError("what makes it cannot be cut there")
         inside = {node.number for node in part.root.nodes}
         if value in part.root.returned:
@@ -106,7 +106,7 @@ class RegionFinder(BlockValues):
 
     def _outer(self, value: int, inside: set[int]) -> Node | None:
         """The first reader outside of a region; None where the block returns the value."""
-        readers = (self.nodes[place] for place in self.readers.get(value, ()))
+        readers = (self.nodes[place] for place in self.program.readers(value))
         return next((node for node in readers if node.number not in inside), None)
 
     def _flow(self, part: Program, grown: RegionGrowth) -> DimensionFlow:

@@ -36,7 +36,7 @@ class RegionWork:
         values = self._flow.program.values
         bits, moved_bytes = 0, 0.0
         for value in (*node.operands, *node.results):
-            size, flow = self._sizes.of(values[value]), self._flow.of(values[value])
+            size, flow = self._sizes.of(values[value]), self._flow.of(value)
             if flow.is_split:
                 moved_bytes += size.bytes / trips
             elif flow.is_partial and trips > 1:

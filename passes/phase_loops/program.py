@@ -33,8 +33,7 @@ class LoopProgram:
         self._remade_bytes = remade_bytes
         self.program: Program = flow.program
         root = self.program.root
-        self._makers = {value: node for node in root.nodes for value in node.results}
-        self._inner_makers: dict[int, Node] = {}
+        self._makers = root.makers
         self.inner: set[int] = set()
         self._held: dict[int, frozenset[int]] = {}
         self._phases: dict[int, int] = {}
@@ -64,7 +63,7 @@ class LoopProgram:
         return max(self._phases.values(), default=0)
 
     def of(self, value: int) -> Flow:
-        return self.flow.flows.get(value, WHOLE)
+        return self.flow.of(value)
 
     def maker(self, value: int) -> Node | None:
         """The operation of the program's own block that makes a value; None of an argument."""
@@ -72,7 +71,7 @@ class LoopProgram:
 
     def any_maker(self, value: int) -> Node | None:
         """The operation that makes a value, however deep; None of an argument."""
-        return self._makers.get(value) or self._inner_makers.get(value)
+        return self.program.makers.get(value)
 
     def phase_of(self, node: Node) -> int:
         """The loop that an operation of the program's own block is in; 0 where it is in none."""
@@ -158,7 +157,6 @@ class LoopProgram:
         for block in node.blocks:
             self.inner.update(block.defined())
             for inner in block.inside():
-                self._inner_makers.update(dict.fromkeys(inner.results, inner))
                 if held:
                     self._held[inner.number] = held
 

@@ -38,10 +38,8 @@ class CutSources:
     def __init__(self, program: Program, flow_of: Callable[[int], Flow]) -> None:
         self._program = program
         self._flow_of = flow_of
-        self._makers: dict[int, tuple[Node, int]] = {}
         self._passed: dict[int, int] = {}
         for node in program.root.inside():
-            self._makers.update((value, (node, at)) for at, value in enumerate(node.results))
             if node.category is Category.LOOP:
                 body = node.blocks[1]
                 for argument, returned, start in zip(
@@ -76,9 +74,10 @@ class CutSources:
         """What gives the part of a whole value; None where no parts of others do."""
         if value in self._passed:
             return CutStep(None, {0: (self._passed[value], layout)})
-        if value not in self._makers or not self._flow_of(value).is_whole:
+        node = self._program.makers.get(value)
+        if node is None or not self._flow_of(value).is_whole:
             return None
-        node, number = self._makers[value]
+        number = node.results.index(value)
         if node.category is Category.RELABEL:
             return CutStep(None, {number: (node.operands[number], layout)})
         if node.op.name == "stablehlo.constant":

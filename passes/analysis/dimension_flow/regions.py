@@ -6,6 +6,7 @@ Their code runs in a loop over chunks as a whole, or it is not cut at all.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import ChainMap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -68,8 +69,7 @@ class CodeRegion(ABC):
         depend on more than those.
         """
         found: set[int] = set()
-        nodes = [node for block in self.node.blocks for node in block.nodes]
-        makers = {made: node for node in nodes for made in node.results}
+        makers = ChainMap(*(block.makers for block in self.node.blocks))
         waiting = list(values)
         while waiting:
             value = waiting.pop()

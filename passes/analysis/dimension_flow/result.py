@@ -198,9 +198,9 @@ class DimensionFlow:
     def share(self) -> float:
         return sum(phase.share for phase in self.phases)
 
-    def of(self, value: ir.Value) -> Flow:
-        """What a value of the program is."""
-        return self.flows.get(self.program.index[value], WHOLE)
+    def of(self, value: int) -> Flow:
+        """What a value of the program is, by its number."""
+        return self.flows.get(value, WHOLE)
 
     def lines(self) -> Iterator[str]:
         seeds = "; ".join(f"{made_at(seed.value)} along {seed.layout}" for seed in self.seeds)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
@@ -187,24 +187,24 @@ class _Reader:
             if not self._of(value).is_whole:
                 readers.setdefault(value, {})
         values = self._program.values
-        makers = {made: node for node in self._program.root.nodes for made in node.results}
         return tuple(
             FlowExit(
                 values[value],
                 self._of(value),
                 tuple(ops.values()),
                 value in returned,
-                values[self._smallest(value, makers)],
+                values[self._smallest(value)],
             )
             for value, ops in sorted(readers.items())
             if not self._of(value).given
         )
 
-    def _smallest(self, value: int, makers: Mapping[int, Node]) -> int:
+    def _smallest(self, value: int) -> int:
         """The smallest value of the chain of linear work that ends in a partial value."""
         if not self._of(value).is_partial:
             return value
-        return min(linear_chain(value, self._of, makers.get), key=self._program.bytes_of)
+        chain = linear_chain(value, self._of, self._program.root.makers.get)
+        return min(chain, key=self._program.bytes_of)
 
     def _crossings(self) -> tuple[PhaseCrossing, ...]:
         read: dict[int, dict[int, None]] = {}

@@ -143,7 +143,7 @@ def _lay_out_channels(graph: Program, trace: OpTrace) -> None:
             padded[type_] = tiled_bytes(type_.shape, bits, numbers.output_feature_dimension)
     if not padded or not graph.device.shards.trivial:
         return
-    for number, value in enumerate(graph.values):
+    for number, value in enumerate(graph.values[: len(graph.sizes)]):
         if graph.producers[number] != FROM_OUTSIDE:
             trace.sizes[number] = padded.get(value.type, trace.sizes[number])
 
@@ -164,8 +164,8 @@ def _narrow_for_products(graph: Program, trace: OpTrace) -> None:
 
 def _for_products(graph: Program) -> list[bool]:
     """By value, whether products alone read it, at the default precision."""
-    found = [False] * len(graph.values)
-    for value in range(len(graph.values) - 1, -1, -1):
+    found = [False] * len(graph.users)
+    for value in range(len(graph.users) - 1, -1, -1):
         users = graph.users[value]
         found[value] = bool(users) and all(
             _rounds(graph.ops[user])

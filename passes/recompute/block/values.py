@@ -119,7 +119,7 @@ class ForwardValues:
             if self.constant[value] and is_table(graph.ops[producer])
         }
         """Constants that list their elements."""
-        self.gates = [value for value in range(len(graph.values)) if self._may_be_gate(value)]
+        self.gates = [value for value in range(len(graph.sizes)) if self._may_be_gate(value)]
         """Values in memory that clones may wait for, in the order of their producers."""
         self.gates_made_at = [graph.producers[value] for value in self.gates]
 

@@ -101,7 +101,7 @@ class CutProblem:
         """More than the weight of all that is saved today or read by a rerun loop: infinity."""
         for body in self.bodies:
             self.first[body] = len(self.weights)
-            for value in range(len(body.graph.values)):
+            for value in range(len(body.graph.sizes)):
                 self.weights.append(self._weight(body, value))
 
     def _weight(self, body: ScanBody, value: int) -> int:

@@ -59,8 +59,7 @@ def flow_of(module: ir.Module, *places: Where, barrier: bool = False) -> Dimensi
 
 def results_of(flow: DimensionFlow) -> list[str]:
     """What the program returns, as text."""
-    values = flow.program.values
-    return [str(flow.of(values[value])) for value in flow.program.root.returned]
+    return [str(flow.of(value)) for value in flow.program.root.returned]
 
 
 def evaluated(module: ir.Module, arguments: Sequence[Any]) -> list[np.ndarray]:

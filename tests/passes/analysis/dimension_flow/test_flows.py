@@ -279,7 +279,7 @@ def test_a_seed_in_the_middle_of_a_program() -> None:
     product = next(node for node in program.root.nodes if node.op.name == "stablehlo.dot_general")
     flow = dimension_flow(program, [Seed.along(product.op.results[0], 0)])
     assert results_of(flow) == [SUM]
-    assert flow.of(program.root.block.arguments[0]).is_invariant
+    assert flow.of(program.root.arguments[0]).is_invariant
     assert_chunks_agree(module, flow, (X, W))
 
 

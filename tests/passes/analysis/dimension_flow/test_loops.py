@@ -219,7 +219,7 @@ def test_a_callback_in_a_loop_runs_as_often_as_before() -> None:
     flow = flow_of(lowered(program, X), (0, 0))
     loop = next(node for node in flow.program.root.nodes if node.op.name == "stablehlo.while")
     assert loop.effects
-    assert {str(flow.of(result)) for result in loop.op.results} == {"whole after phase 1"}
+    assert {str(flow.of(result)) for result in loop.results} == {"whole after phase 1"}
     assert results_of(flow) == ["split along axis 0 in phase 2"]
 
 
