@@ -60,8 +60,8 @@ from ..framework.errors import SpecError
 from ..framework.feedback import Attempt, Complaint, MeasuredPass
 from ..framework.options import Axes, Budget, option
 from ..framework.target import Target
-from ..phase_loops.apply import apply_loops
-from ..phase_loops.leaving import own_type, widened
+from ..phase_loops.exits import own_type, widened
+from ..phase_loops.write import apply_loops
 from .closed_loop import best_of, is_worthwhile, temp_limit
 from .plan import (
     SCOPE,

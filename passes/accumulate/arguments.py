@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from jax.extend.mlir import ir
 
 from ..analysis.program import Program
-from ..framework.errors import did_you_mean, echo
+from ..framework.errors import NotPossibleError, did_you_mean, echo
 from ..framework.options import Axes
 from ..ir import walk
 from ..ir.locations import operation_name
 from ..ir.values import shape_of
-from .refusal import BatchRefusedError
 
 _SHOWN = 6
 """Arguments that a message lists."""
@@ -30,7 +29,7 @@ class ArgumentNames:
         return self._names[number] or f"argument {number}"
 
     def resolve(self, axes: Axes) -> list[tuple[ir.Value, int]]:
-        """The places that are meant. Raises BatchRefusedError where one is not there.
+        """The places that are meant. Raises NotPossibleError where one is not there.
 
         A name stands for an argument, or for all in the tree of that name which have the axis.
         """
@@ -43,16 +42,16 @@ class ArgumentNames:
     def _numbers(self, name: str, axis: int) -> list[int]:
         named = self._named(name)
         if not named:
-            raise BatchRefusedError(f"it has no argument {echo(name)}.{self._meant(name)}")
+            raise NotPossibleError(f"it has no argument {echo(name)}.{self._meant(name)}")
         having = [number for number in named if axis < len(shape_of(self.values[number]))]
         if not having:
             value = self.values[named[0]]
-            raise BatchRefusedError(f"{self.of(value)}, {value.type}, has no axis {axis}")
+            raise NotPossibleError(f"{self.of(value)}, {value.type}, has no axis {axis}")
         short = [number for number in having if shape_of(self.values[number])[axis] < 2]
         if short:
             length = shape_of(self.values[short[0]])[axis]
             counted = "one element" if length == 1 else "no element"
-            raise BatchRefusedError(
+            raise NotPossibleError(
                 f"axis {axis} of {self.of(self.values[short[0]])} has {counted}: there is nothing "
                 "to divide"
             )

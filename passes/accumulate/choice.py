@@ -12,10 +12,11 @@ from ..analysis.dimension_flow.dimensions import Dimension, ProgramDimensions
 from ..analysis.dimension_flow.result import Seed
 from ..analysis.dimension_flow.walker import TooManyPhasesError
 from ..analysis.program import Program
+from ..framework.errors import NotPossibleError
 from ..framework.options import Axes
 from .arguments import ArgumentNames, data_arguments, names_of
 from .gradients import has_gradients
-from .refusal import BatchRefusedError, why_not
+from .refusal import why_not
 from .trial import CutTrial, tried
 
 MOST_TRIED = 8
@@ -40,7 +41,7 @@ def choose(program: Program, axes: Axes | None, phases: int) -> CutTrial:
       axes: what the user calls the batch; None to find it.
       phases: how many loops it may take.
 
-    Raises BatchRefusedError where the program is a training step and none will do, and NoStepError
+    Raises NotPossibleError where the program is a training step and none will do, and NoStepError
     where it is none.
     """
     dimensions = ProgramDimensions(program)
@@ -101,10 +102,10 @@ class _Search:
             self._try(seeds)
         return self._best()
 
-    def refusal(self) -> BatchRefusedError:
+    def refusal(self) -> NotPossibleError:
         """Why nothing was found."""
         if not self._trials and not self._deep:
-            return BatchRefusedError(
+            return NotPossibleError(
                 "its arguments have no dimension that many of its products share"
             )
         best = self._nearest()
@@ -113,8 +114,8 @@ class _Search:
         where = f"{names_of(names, places)}, {best.flow.size} elements"
         reason = why_not(best, self._phases) or "most of the gradients would be no sums over it"
         if self._is_named:
-            return BatchRefusedError(f"{where}: {reason}")
-        return BatchRefusedError(
+            return NotPossibleError(f"{where}: {reason}")
+        return NotPossibleError(
             f"it has no batch that can be cut; of what is nearest, {where}: {reason}"
         )
 
@@ -177,7 +178,7 @@ class _Search:
         found = next((other for other in others if other[0].layout.size == length), None)
         if found is None:
             first = names_of(names, [(seeds[0].value, seeds[0].layout.axis)])
-            raise BatchRefusedError(f"{first} and {names_of(names, [place])} are not of one length")
+            raise NotPossibleError(f"{first} and {names_of(names, [place])} are not of one length")
         return found
 
 

@@ -10,7 +10,6 @@ from jax.extend.mlir import ir
 
 from ..accumulate_in_place import AccumulateInPlace
 from ..accumulate_in_place.devices import DeviceSums
-from ..accumulate_in_place.terms import product_behind
 from ..analysis.dimension_flow.result import DimensionFlow, Seed, site
 from ..analysis.dimension_flow.solve import dimension_flow
 from ..analysis.memory_model.targets import memory_rules
@@ -18,16 +17,17 @@ from ..analysis.memory_model.tracer import MemoryPrediction, predict
 from ..analysis.program import Program
 from ..analysis.signatures.signature import AxisLayout
 from ..framework import base
+from ..framework.errors import NotPossibleError
 from ..framework.feedback import Attempt, Prediction
 from ..framework.options import Axes, Budget
 from ..framework.target import Target
 from ..framework.text import pluralize, size
 from ..ir import walk
 from ..ir.clone import clone_module
-from ..phase_loops.apply import apply_loops
-from ..phase_loops.errors import NotLoopableError
-from ..phase_loops.leaving import AccumulatorRule, Leaves
+from ..ir.product_terms import product_behind
+from ..phase_loops.exits import AccumulatorRule, Leaves
 from ..phase_loops.plan import LoopsPlan, plan_loops
+from ..phase_loops.write import apply_loops
 from .arguments import ArgumentNames, names_of
 from .choice import NoStepError, choose
 from .closed_loop import (
@@ -37,7 +37,6 @@ from .closed_loop import (
     temp_limit,
 )
 from .record import AccumulateRecord
-from .refusal import BatchRefusedError
 
 SCOPE = "hloom.accumulate"
 """Name-stack component of the operations that are added."""
@@ -105,8 +104,7 @@ class AccumulatePlan:
 
     @staticmethod
     def _microbatches(loops: LoopsPlan) -> str:
-        text = f"{loops.chunks} microbatches of {loops.length}"
-        return f"{text}, the last of {loops.rest}" if loops.rest else text
+        return loops.schedule.text("microbatches")
 
     def to_json(self) -> dict[str, object]:
         found: dict[str, object] = {"batch": self.batch}
@@ -221,7 +219,7 @@ class MicrobatchPlanner:
                 number = least_number(possible, expected)
             elif limit is not None:
                 number = next_number(possible, expected, attempts, limit)
-        except NotLoopableError as error:
+        except NotPossibleError as error:
             return _refused(_not_loopable(error), batch.text)
         if attempts:
             around = attempts[0].step_bytes - attempts[0].temp_bytes
@@ -241,7 +239,7 @@ class MicrobatchPlanner:
             return AccumulatePlan(batch=batch.text, reason="one microbatch is all", record=record)
         try:
             loops = self._loops(batch, module, number)
-        except NotLoopableError as error:
+        except NotPossibleError as error:
             return _refused(_not_loopable(error), batch.text)
         return AccumulatePlan(loops, batch.text, record=record)
 
@@ -272,7 +270,7 @@ class MicrobatchPlanner:
             trial = choose(program, self._settings.axes, self._settings.phases)
         except (NoStepError, walk.NoEntryError) as error:
             return AccumulatePlan(reason=str(error))
-        except BatchRefusedError as error:
+        except NotPossibleError as error:
             return _refused(str(error))
         places = [(seed.value, seed.layout) for seed in trial.flow.seeds]
         text = names_of(ArgumentNames(program), [(value, each.axis) for value, each in places])
@@ -294,7 +292,7 @@ def _known(attempts: Sequence[Attempt[AccumulateRecord]]) -> dict[int, int]:
     return dict(attempts[-1].record.modelled) if attempts else {}
 
 
-def _not_loopable(error: NotLoopableError) -> str:
+def _not_loopable(error: NotPossibleError) -> str:
     return error.reason if error.op is None else f"{site(error.op)}: {error.reason}"
 
 

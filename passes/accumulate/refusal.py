@@ -12,10 +12,6 @@ MOST_WHOLE = 0.05
 low-rank updates that are added to its weights, and the like."""
 
 
-class BatchRefusedError(Exception):
-    """The step is not accumulated as it is asked for; the text, one line, says why."""
-
-
 def why_not(trial: CutTrial, phases: int) -> str | None:
     """Why a dimension is not cut in so many loops; None where it can be."""
     flow = trial.flow

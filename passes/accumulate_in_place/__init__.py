@@ -55,8 +55,8 @@ from ..framework.target import Target
 from ..framework.text import pluralize
 from ..ir import walk
 from ..ir.locations import operation_name, source_line
+from ..ir.product_terms import ProductTerm, product_terms
 from .devices import DeviceSums
-from .terms import ProductTerm, product_terms
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from jax.extend.mlir.dialects import stablehlo
 
 from ..analysis.shards import Shards
 from ..ir import mesh
-from .terms import ProductTerm
+from ..ir.product_terms import ProductTerm
 
 
 class DeviceSums:

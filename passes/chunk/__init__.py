@@ -67,7 +67,7 @@ from ..framework.target import Target
 from ..free_constants import FreeConstants
 from ..ir import walk
 from ..one_hot import OneHot
-from ..phase_loops.apply import apply_loops
+from ..phase_loops.write import apply_loops
 from .closed_loop import best_of, goal_after, temp_budget
 from .plan import ChunkPlan
 from .planner import ChunkPlanner

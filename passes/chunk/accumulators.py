@@ -7,7 +7,7 @@ from jax.extend.mlir import ir
 from ..analysis.program import Program
 from ..ir.ops import facts_of
 from ..ir.types import element_bits
-from ..phase_loops.leaving import own_type, widened
+from ..phase_loops.exits import own_type, widened
 from .region import DimensionRegion
 
 

@@ -6,6 +6,7 @@ from ..analysis.dimension_flow.result import site
 from ..analysis.program import Node, Program
 from ..analysis.purity import is_table
 from ..analysis.signatures.signature import AxisLayout, FactorPlace, Signature
+from ..framework.errors import NotPossibleError
 from ..ir.op_facts import Category
 from ..ir.ops import facts_of
 
@@ -20,10 +21,6 @@ _MOST_READERS = 32
 
 _LIGHT = frozenset({Category.ELEMENTWISE, Category.MOVEMENT})
 """Work that a loop may do again."""
-
-
-class NoRegionError(Exception):
-    """Why no loop over a dimension has all that is around a value: a sentence for people."""
 
 
 class BlockValues:
@@ -92,7 +89,7 @@ class RegionGrowth:
         self._waiting = [seed]
         self._spread()
         if not any(map(self._is_work, self._places)):
-            raise NoRegionError("nothing that makes or reads it can be cut there")
+            raise NotPossibleError("nothing that makes or reads it can be cut there")
         self._close()
         while self._read_up():
             self._close()
@@ -197,9 +194,9 @@ class RegionGrowth:
         return value in self.finder.program.root.returned
 
     def _check(self, node: Node) -> None:
-        """Raises NoRegionError where an operation between two of the region cannot be in a loop."""
+        """Raises NotPossibleError where one between two of the region cannot be in a loop."""
         if self._stays(node):
-            raise NoRegionError(f"{site(node.op)} is between two of its operations")
+            raise NotPossibleError(f"{site(node.op)} is between two of its operations")
 
     def _stays(self, node: Node) -> bool:
         """Whether an operation is in no loop, whatever its values are."""
@@ -232,7 +229,7 @@ class RegionGrowth:
             return
         self._places.add(place)
         if len(self._places) > MOST_OPERATIONS:
-            raise NoRegionError(f"it takes more than {MOST_OPERATIONS} operations into the loop")
+            raise NotPossibleError(f"it takes more than {MOST_OPERATIONS} operations into the loop")
         node = self.finder.nodes[place]
         where = self._place_in(node)
         if where is None:

@@ -53,7 +53,7 @@ class ChunkedRegion:
     def __str__(self) -> str:
         inside = ", in a loop of the program" if self.in_loop else ""
         operations = pluralize(len(self.region.nodes), "operation")
-        chunks = pluralize(self.loops.chunks, "chunk")
+        chunks = pluralize(self.loops.schedule.chunks, "chunk")
         return (
             f"{operations} around {made_at(self.value)}{inside}: {chunks} of {self.region.layout} "
             f"of {self.loops.flow.size}; {size(self.before_bytes)} become {size(self.after_bytes)}"

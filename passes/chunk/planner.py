@@ -12,16 +12,15 @@ from ..analysis.dimension_flow.result import site
 from ..analysis.memory_model.targets import memory_rules
 from ..analysis.memory_model.tracer import prediction_of
 from ..analysis.signatures.signature import AxisLayout
+from ..framework.errors import NotPossibleError
 from ..framework.feedback import Prediction
 from ..framework.target import Target
 from ..framework.text import size
 from ..ir import walk
 from ..ir.locations import source_of
-from ..phase_loops.errors import NotLoopableError
 from ..phase_loops.placement import LoopContents, check_together
 from ..phase_loops.plan import LoopsPlan, plan_loops
 from .accumulators import Accumulators
-from .growth import NoRegionError
 from .memory import BlockMemory, LiveValue, LoopMemory
 from .plan import ChunkedRegion, ChunkPlan, LeftValue
 from .record import ChunkRecord
@@ -95,13 +94,13 @@ class _Candidate:
         return self.holds and not self.sharded
 
     def written(self) -> _Candidate:
-        """With its loops. Raises NotLoopableError."""
+        """With its loops. Raises NotPossibleError."""
         loops = plan_loops(self.region.flow, self.trips, accumulate_in=self.accumulators)
         if not loops.exits:
-            raise NotLoopableError(None, "all that is read of it is there before a loop")
+            raise NotPossibleError("all that is read of it is there before a loop")
         for left in loops.exits:
             if left.number in self.region.repeated and left.number in self.region.large:
-                raise NotLoopableError(None, f"the whole of {left.value.type} leaves the loop")
+                raise NotPossibleError(f"the whole of {left.value.type} leaves the loop")
         return replace(self, loops=loops)
 
     def has(self, value: ir.Value) -> bool:
@@ -164,7 +163,9 @@ class ChunkPlanner:
         regions, after_bytes = tuple(self._found[:used]), least_bytes
         prediction = Prediction(self.around_bytes + after_bytes, after_bytes, 0.0)
         record = ChunkRecord(
-            prediction, chunks=sum(each.loops.chunks for each in regions), is_least=is_least
+            prediction,
+            chunks=sum(each.loops.schedule.chunks for each in regions),
+            is_least=is_least,
         )
         left = sorted(self._left.values(), key=lambda value: -value.bytes)
         return ChunkPlan(regions, tuple(left), record, self.before_bytes)
@@ -218,7 +219,7 @@ class ChunkPlanner:
     def _take(self, live: LiveValue, found: _Candidate) -> None:
         assert found.loops is not None
         before_bytes = live.block.peak.bytes
-        found.memory.take(found.loops.chunks, found.beside)
+        found.memory.take(found.loops.schedule.chunks, found.beside)
         finder = self._finder(live.block)
         finder.taken.update(
             node.number
@@ -272,12 +273,12 @@ class ChunkPlanner:
             try:
                 region = finder.around(value, seed, layout)
                 if region.flow.sharded > 1:
-                    raise NoRegionError(
+                    raise NotPossibleError(
                         f"{region.flow.sharded} devices would exchange what they have of it"
                     )
                 found = self._candidate(live, region, goal_bytes, memories)
                 candidates.append(replace(found, devices=devices))
-            except NoRegionError as error:
+            except NotPossibleError as error:
                 reasons.append(f"along {layout}: {error}")
             else:
                 if candidates[-1].is_enough:
@@ -287,13 +288,13 @@ class ChunkPlanner:
         for found in best:
             try:
                 return self._beside_others(live.block, found.written()), ()
-            except NotLoopableError as error:
+            except NotPossibleError as error:
                 where = "" if error.op is None else f"{site(error.op)}: "
                 reasons.append(f"along {found.region.layout}: {where}{error.reason}")
         return None, tuple(reasons) or ("no axis of it can be cut",)
 
     def _beside_others(self, block: BlockMemory, written: _Candidate) -> _Candidate:
-        """The same. Raises NotLoopableError where it and loops of the plan wait for each other."""
+        """The same. Raises NotPossibleError where it and loops of the plan wait for each other."""
         assert written.loops is not None
         loops = [*self._loops.get(block, ()), written.loops.contents]
         check_together(self._finder(block).program.root, loops)
@@ -322,7 +323,7 @@ class ChunkPlanner:
                 f"; {'the result' if reader is None else site(reader.op)} reads the whole of it"
                 for _, reader in region.kept[:1]
             )
-            raise NoRegionError(
+            raise NotPossibleError(
                 f"a loop would take {size(found_bytes)} of its block's {size(peak_bytes)}{kept}"
             )
         holds = found_bytes <= goal
@@ -350,7 +351,7 @@ class ChunkPlanner:
             if memory.loop_bytes(trips, beside) <= goal_bytes:
                 break
         if not best:
-            raise NoRegionError("its products would not fill the device in chunks")
+            raise NotPossibleError("its products would not fill the device in chunks")
         return best
 
 

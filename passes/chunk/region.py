@@ -16,8 +16,9 @@ from ..analysis.dimension_flow.solve import dimension_flow
 from ..analysis.dimension_flow.walker import TooManyPhasesError
 from ..analysis.program import Node, Program
 from ..analysis.signatures.signature import AxisLayout
+from ..framework.errors import NotPossibleError
 from ..ir.ops import facts_of
-from .growth import MOST_OPERATIONS, BlockValues, NoRegionError, RegionGrowth
+from .growth import MOST_OPERATIONS, BlockValues, RegionGrowth
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class RegionFinder(BlockValues):
     def around(self, value: int, seed: int, layout: AxisLayout) -> DimensionRegion:
         """The region around a value, cut where the seed's layout says.
 
-        Raises NoRegionError.
+        Raises NotPossibleError.
         """
         grown = RegionGrowth(self, value, seed, layout)
         part = self.program.part(grown.nodes())
@@ -90,12 +91,12 @@ class RegionFinder(BlockValues):
         made = dict.fromkeys(value for node in part.root.nodes for value in node.results)
         large = tuple(value for value in made if grown.is_large(value) and value in grown.layouts)
         if value not in made or not flow.of(value).is_split:
-            raise NoRegionError("what makes it cannot be cut there")
+            raise NotPossibleError("what makes it cannot be cut there")
         inside = {node.number for node in part.root.nodes}
         if value in part.root.returned:
             reader = self._outer(value, inside)
             who = "the result" if reader is None else site(reader.op)
-            raise NoRegionError(f"{who} reads the whole of it")
+            raise NotPossibleError(f"{who} reads the whole of it")
         kept = tuple(
             (left, self._outer(left, inside))
             for left in part.root.returned
@@ -128,4 +129,4 @@ class RegionFinder(BlockValues):
         except TooManyPhasesError:
             flow = dimension_flow(part, seeds)
             why = "".join(f": {end}" for end in flow.phases[0].ends[:1])
-            raise NoRegionError(f"it takes {len(flow.phases)} loops{why}") from None
+            raise NotPossibleError(f"it takes {len(flow.phases)} loops{why}") from None

@@ -1,9 +1,13 @@
-"""What can go wrong: a mistaken spec, and a pass that fails on a program."""
+"""What can go wrong: a mistaken spec, a pass that fails, a part that cannot be rewritten."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jax.extend.mlir import ir
 
 _LONGEST_WORD = 60
 """Characters of a word that one can have meant another by."""
@@ -33,6 +37,20 @@ class PassError(RuntimeError):
 
 _FAILED = {"hold": "", "measure": " failed on XLA's figures of its plan"}
 """What the text says of a phase that is no verb of what a pass does."""
+
+
+class NotPossibleError(Exception):
+    """A part of a program stays as it is: a pass cannot, or should not, rewrite it.
+
+    Attributes:
+      reason: why, for people, in half a sentence.
+      op: the operation that is the reason; None where no single one is.
+    """
+
+    def __init__(self, reason: str, op: ir.Operation | None = None) -> None:
+        super().__init__(reason if op is None else f"{op.name}: {reason}")
+        self.reason = reason
+        self.op = op
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
+from ..framework.errors import NotPossibleError
 from ..ir import walk
 from ..ir.values import shape_of
 from .known import KnownNumbers, Numbers, counting
@@ -83,10 +84,6 @@ class RowElement:
         return self.op.operands[1]
 
 
-class NotRowElementError(ValueError):
-    """A gather or scatter of single elements is not of one a row; the text says why."""
-
-
 @dataclass(frozen=True)
 class _Numbers:
     """The dimension numbers that a gather and a scatter have alike."""
@@ -101,7 +98,7 @@ class _Numbers:
 def row_element(op: ir.Operation, known: KnownNumbers) -> RowElement | None:
     """The gather or scatter as one of one element a row; None where it is of larger slices.
 
-    Raises NotRowElementError where it is of single elements, but not of one a row.
+    Raises NotPossibleError where it is of single elements, but not of one a row.
     """
     if op.name == "stablehlo.gather":
         if any(size != 1 for size in walk.integers(op, "slice_sizes")):
@@ -119,7 +116,7 @@ def _found(
     op: ir.Operation, elements: ir.Value, numbers: _Numbers, access: Access, known: KnownNumbers
 ) -> RowElement | None:
     if more := set(walk.attribute_names(op)) - _ATTRIBUTES:
-        raise NotRowElementError(f"it has attributes for XLA: {', '.join(sorted(more))}")
+        raise NotPossibleError(f"it has attributes for XLA: {', '.join(sorted(more))}")
     shape, index_shape = shape_of(op.operands[0]), shape_of(op.operands[1])
     rows = dict(zip(numbers.batching, numbers.batching_of_indices, strict=True))
     batch = [axis for axis in range(len(index_shape)) if axis != numbers.vectors]
@@ -139,13 +136,13 @@ def _found(
     if not labels:
         return None  # every element's place is known: nothing is chosen
     if len(labels) > 1:
-        raise NotRowElementError("its indices choose along several axes, and none counts rows")
+        raise NotPossibleError("its indices choose along several axes, and none counts rows")
     axis = numbers.indexed[labels[0]]
     if any(size != 1 for n, size in enumerate(shape) if n != axis and n not in rows):
-        raise NotRowElementError("not every row has an element")
+        raise NotPossibleError("not every row has an element")
     taken = {axis for axis in batch if index_shape[axis] != 1 and axis not in rows.values()}
     if taken:
-        raise NotRowElementError("it takes several elements of a row")
+        raise NotPossibleError("it takes several elements of a row")
     others = iter(batch)
     places = (
         None if number in numbers.windows else next(others)
@@ -194,7 +191,7 @@ def _of_scatter(op: ir.Operation) -> _Numbers:
 
 
 def _access_of_scatter(op: ir.Operation) -> Access:
-    """By its combiner. Raises NotRowElementError where that is another."""
+    """By its combiner. Raises NotPossibleError where that is another."""
     block = op.regions[0].blocks[0]
     body = [view.operation for view in block.operations]
     current, update = block.arguments
@@ -205,4 +202,4 @@ def _access_of_scatter(op: ir.Operation) -> Access:
     is_sum = first.name == "stablehlo.add" and returned == list(first.results)
     if is_sum and list(first.operands) in ([current, update], [update, current]):
         return Access.ADDED_TO
-    raise NotRowElementError("it neither adds nor writes its updates")
+    raise NotPossibleError("it neither adds nor writes its updates")

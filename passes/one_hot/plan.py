@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 from jax.extend.mlir import ir
 
 from ..framework.base import Decision
+from ..framework.errors import NotPossibleError
 from ..framework.text import pluralize
 from ..ir.locations import operation_name, source_line, source_of
 from ..ir.op_facts import BufferUse
 from ..ir.ops import facts_of
 from ..ir.types import tensor_bytes
 from ..ir.values import defining_op
-from .elements import Access, NotRowElementError, RowElement, row_element
+from .elements import Access, RowElement, row_element
 from .known import KnownNumbers
 
 _MOST_LINES = 3
@@ -153,9 +154,9 @@ def plan_accesses(
             if element is None:
                 continue
             if (tensor_bytes(element.operand.type) or 0) < min_bytes:
-                raise NotRowElementError("its rows are small")
+                raise NotPossibleError("its rows are small")
             form = _form(element, select_reads)
-        except NotRowElementError as reason:
+        except NotPossibleError as reason:
             left.append(LeftAccess(op, str(reason)))
             continue
         if form is not None:
@@ -166,7 +167,7 @@ def plan_accesses(
 def _form(element: RowElement, select_reads: bool) -> RowForm | None:
     """None where the access is as good as it gets.
 
-    Raises NotRowElementError where an access to one element a row stays for another reason.
+    Raises NotPossibleError where an access to one element a row stays for another reason.
     """
     if element.access is Access.READ:
         selects = select_reads and _has_integer_bits(element.operand)
@@ -178,7 +179,7 @@ def _form(element: RowElement, select_reads: bool) -> RowForm | None:
         return RowForm.BATCH
     if element.access is Access.READ:
         return None
-    raise NotRowElementError("what it scatters into is in memory, and updated there")
+    raise NotPossibleError("what it scatters into is in memory, and updated there")
 
 
 def _has_integer_bits(value: ir.Value) -> bool:

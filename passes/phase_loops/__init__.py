@@ -29,12 +29,12 @@ again. All else that does not depend on the dimension is done once, outside: wha
 on, and what a scan carries beside the data, such as a key that code behind it draws from.
 Where chunks do not divide the dimension, a last shorter one is done after the loop.
 
-- `plan.plan_loops` decides what each loop holds, and refuses what cannot be written (`errors`);
-  pure. `program` is what it asks of the program and the flow.
-- `copies` finds the operations of a loop's body, `apart` what of code in loops is done before them,
-  `leaving` what leaves loops, in what type, and where sums are taken, `placement` where loops stand
-  among the operations that are in none, `devices` which loops each device runs on its own part.
-- `apply.apply_loops` writes the loops; `loop` one of them, `by_parts` one that devices run each by
-  itself, `body` a chunk's operations, `slices` chunks of a value and the attributes that hold their
-  sizes, `accumulators` what sums start with and how terms are combined.
+- `plan.plan_loops` decides what each loop holds and its `Schedule` of chunks, and refuses what
+  cannot be written; pure. `program` is what it asks of the program and the flow.
+- `contents` finds the operations of a loop's body, and what of code in loops is done before them;
+  `exits` what leaves loops, in what type, what sums start with and where they are taken;
+  `placement` where loops stand among the operations that are in none; `devices` which loops each
+  device runs on its own part, and what it has of the values that they read.
+- `write.apply_loops` writes the loops; `slices` are chunks of a value, and the attributes that hold
+  their sizes.
 """

@@ -9,8 +9,8 @@ would be a part of each iteration, wherever it is not the loop's own accumulatio
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import sdy, stablehlo
@@ -20,13 +20,13 @@ from ..analysis.program import Node
 from ..analysis.sharding_constraints import CONSTRAINT
 from ..analysis.signatures.signature import AxisLayout, Combine
 from ..ir import mesh, walk
+from ..ir.build import Box, converted, integer_like, typed
 from ..ir.custom_calls import CUSTOM_CALL
 from ..ir.op_facts import Category
 from ..ir.ops import facts_of
-from .accumulators import COMBINES
-from .apart import PartApart
-from .copies import Form, LoopCopies
-from .leaving import Leaves, LoopExit
+from ..ir.values import element_of, shape_of
+from .contents import Form, LoopCopies, PartApart
+from .exits import COMBINES, Leaves, LoopExit
 from .program import LoopProgram
 
 
@@ -59,9 +59,40 @@ class DeviceParts:
         """The type of a device's part."""
         if axis is None:
             return type_
-        shape = list(ir.RankedTensorType(type_).shape)
+        shape = shape_of(type_)
         shape[axis] //= self.count
-        return ir.RankedTensorType.get(shape, ir.RankedTensorType(type_).element_type)
+        return typed(type_, shape)
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one device has of the values that a loop reads.
+
+    Attributes:
+      devices: how many have a part of the dimension each; 1 where one loop is for all.
+      parts: values, by number and the axis that is divided, of which it has a part.
+      number: that of the device, a scalar, where it is asked for.
+    """
+
+    devices: int = 1
+    parts: Mapping[tuple[int, int], ir.Value] = field(default_factory=dict)
+    number: ir.Value | None = None
+
+    def own(self, layout: AxisLayout) -> AxisLayout:
+        """How the dimension lies in the part of a value that one device has."""
+        return replace(layout, outer=layout.outer // self.devices)
+
+    def cut(self, value: ir.Value, layout: AxisLayout, zero: ir.Value) -> ir.Value:
+        """The device's part of what all of them have, as if it were sharded."""
+        if self.number is None:
+            return value
+        length = shape_of(value)[layout.axis] // self.devices
+        start = stablehlo.multiply(self.number, integer_like(self.number, length))
+        return Box({layout.axis: (start, length)}, zero).slice(value)
+
+
+EVERYTHING = Share()
+"""The share of a loop that is for all devices."""
 
 
 def parts_of(
@@ -205,13 +236,11 @@ def _shardings(
 
 def reduced(parts: DeviceParts, value: ir.Value, combine: Combine, element: ir.Type) -> ir.Value:
     """A value combined over the devices, in some element type, inside of a manual computation."""
-    type_ = ir.RankedTensorType(value.type)
-    sent = ir.RankedTensorType.get(type_.shape, element)
-    if sent != type_:
-        value = stablehlo.convert(sent, value)
+    own = element_of(value)
+    value = converted(value, element)
     devices = list(range(parts.count))
     made = stablehlo.AllReduceOp(
-        [sent],
+        [value.type],
         [value],
         ir.Attribute.parse(f"dense<[{devices}]> : tensor<1x{parts.count}xi64>"),
         channel_handle=ir.Attribute.parse("#stablehlo.channel_handle<handle = 1, type = 1>"),
@@ -223,4 +252,4 @@ def reduced(parts: DeviceParts, value: ir.Value, combine: Combine, element: ir.T
     with ir.InsertionPoint(block):
         stablehlo.ReturnOp([COMBINES[combine](*block.arguments)])
     [result] = made.operation.results
-    return result if sent == type_ else stablehlo.convert(type_, result)
+    return converted(result, own)

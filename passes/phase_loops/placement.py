@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from jax.extend.mlir import ir
 
 from ..analysis.program import Code, has_effects
+from ..framework.errors import NotPossibleError
 from ..ir import walk
 from ..ir.ops import facts_of
-from .errors import NotLoopableError
 
 
 @dataclass(frozen=True)
@@ -72,13 +72,13 @@ def placed(
       gone: the operations that the loops replace, by the same, but for the parts.
       renamed: results of such operations that are other values under another name.
 
-    Raises NotLoopableError where a loop needs what is made of its own results.
+    Raises NotPossibleError where a loop needs what is made of its own results.
     """
     later: set[ir.Value] = set()
     for loop in reversed(loops):
         later |= loop.made
         if not later.isdisjoint(loop.read):
-            raise NotLoopableError(None, "a loop would need what it makes, or a later one")
+            raise NotPossibleError("a loop would need what it makes, or a later one")
     ops = [view.operation for view in block.operations]
     gone -= apart.keys()
     values = [_values(op, apart) for op in ops]
@@ -103,9 +103,9 @@ def placed(
         if need is None or need > segments[at]:
             continue
         if stages[at] >= need:
-            raise NotLoopableError(op, "the loop would need what is made of its own results")
+            raise NotPossibleError("the loop would need what is made of its own results", op)
         if facts_of(op.name).ends_block or not _may_move(op):
-            raise NotLoopableError(op, "it has side effects, and would have to run earlier")
+            raise NotPossibleError("it has side effects, and would have to run earlier", op)
         moved[need - 1].append(op)
     return tuple(
         LoopPlace(anchor, tuple(group)) for anchor, group in zip(anchors, moved, strict=True)
@@ -179,7 +179,7 @@ def _needs(
 
 
 def check_together(block: Code, plans: Sequence[LoopContents]) -> None:
-    """Raises NotLoopableError where loops of one block wait for each other.
+    """Raises NotPossibleError where loops of one block wait for each other.
 
     Args:
       block: where they stand.
@@ -206,4 +206,4 @@ def check_together(block: Code, plans: Sequence[LoopContents]) -> None:
             if not waits[reader]:
                 ready.append(reader)
     if done < len(steps):
-        raise NotLoopableError(None, "loops would wait for each other")
+        raise NotPossibleError("loops would wait for each other")

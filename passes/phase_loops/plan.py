@@ -10,20 +10,13 @@ from jax.extend.mlir import ir
 
 from ..analysis.dimension_flow.result import DimensionFlow
 from ..analysis.program import Node
+from ..framework.errors import NotPossibleError
 from ..framework.text import pluralize
 from ..ir import walk
 from ..ir.types import element_bits
-from .apart import PartApart, parts_apart
-from .copies import CopyFinder, LoopCopies
+from .contents import CopyFinder, LoopCopies, PartApart, parts_apart
 from .devices import DeviceParts, parts_of
-from .errors import NotLoopableError
-from .leaving import (
-    AccumulatorRule,
-    LoopExit,
-    SumPlaces,
-    leaving,
-    widened,
-)
+from .exits import AccumulatorRule, LoopExit, SumPlaces, leaving, widened
 from .placement import LoopContents, LoopPlace, LoopValues, placed
 from .program import LoopProgram
 
@@ -42,14 +35,47 @@ class PhaseLoop:
 
 
 @dataclass(frozen=True)
+class Schedule:
+    """The chunks of a dimension, in order.
+
+    Attributes:
+      length: the elements of a chunk.
+      trips: how many chunks of that length a loop has.
+      rest: the elements of a last shorter chunk, which is done after the loop; 0 without one.
+    """
+
+    length: int
+    trips: int
+    rest: int
+
+    @classmethod
+    def of(cls, size: int, chunks: int) -> Schedule:
+        """Equal chunks of a dimension: so many, or as few less as equal lengths make.
+
+        Raises ValueError where there are less than 2, or more than the dimension has elements.
+        """
+        if not 2 <= chunks <= size:
+            raise ValueError(f"chunks of a dimension of {size}: want 2 to {size}: {chunks}")
+        length = -(-size // chunks)
+        return cls(length, *divmod(size, length))
+
+    @property
+    def chunks(self) -> int:
+        return self.trips + bool(self.rest)
+
+    def text(self, chunks: str = "chunks") -> str:
+        """E.g. "4 chunks of 16, the last of 3", with the name that chunks have there."""
+        text = f"{self.chunks} {chunks} of {self.length}"
+        return f"{text}, the last of {self.rest}" if self.rest else text
+
+
+@dataclass(frozen=True)
 class LoopsPlan:
     """The loops of a flow.
 
     Attributes:
       program: the program, and the flow through it.
-      length: the elements of the dimension in a chunk.
-      trips: how many chunks of that length each loop has.
-      rest: the elements of a last shorter chunk, which is done after the loop; 0 without one.
+      schedule: the chunks that each loop has.
       loops: one for each phase.
       apart: what is computed before the loops although they compute it, too.
       gone: operations that the loops replace, in the order of the program.
@@ -59,9 +85,7 @@ class LoopsPlan:
     """
 
     program: LoopProgram
-    length: int
-    trips: int
-    rest: int
+    schedule: Schedule
     loops: tuple[PhaseLoop, ...]
     apart: tuple[PartApart, ...]
     gone: tuple[Node, ...]
@@ -71,10 +95,6 @@ class LoopsPlan:
     @property
     def flow(self) -> DimensionFlow:
         return self.program.flow
-
-    @property
-    def chunks(self) -> int:
-        return self.trips + bool(self.rest)
 
     @property
     def exits(self) -> tuple[LoopExit, ...]:
@@ -112,9 +132,7 @@ class LoopsPlan:
 
     def summary(self) -> str:
         """E.g. "2 loops of 4 chunks of 16"."""
-        text = f"{pluralize(len(self.loops), 'loop')} of {pluralize(self.chunks, 'chunk')}"
-        text += f" of {self.length}"
-        text += f", the last of {self.rest}" if self.rest else ""
+        text = f"{pluralize(len(self.loops), 'loop')} of {self.schedule.text()}"
         return text if self.parts is None else f"{text}, on each of {self.parts.count} devices"
 
     def lines(self) -> Iterator[str]:
@@ -126,9 +144,9 @@ class LoopsPlan:
     def to_json(self) -> dict[str, object]:
         return {
             "size": self.flow.size,
-            "chunks": self.chunks,
-            "length": self.length,
-            "rest": self.rest,
+            "chunks": self.schedule.chunks,
+            "length": self.schedule.length,
+            "rest": self.schedule.rest,
             "devices": 1 if self.parts is None else self.parts.count,
             "seeds": [f"{seed.value.type} along {seed.layout}" for seed in self.flow.seeds],
             "loops": [
@@ -159,20 +177,16 @@ def plan_loops(
       remade_bytes: loops make again what light work makes of the program's arguments, where that
         saves so many bytes while they run; None where they do not.
 
-    Raises NotLoopableError where the loops cannot be written.
+    Raises NotPossibleError where the loops cannot be written.
     """
-    if not 2 <= chunks <= flow.size:
-        raise ValueError(f"chunks of a dimension of {flow.size}: want 2 to {flow.size}: {chunks}")
-    length = -(-flow.size // chunks)
+    schedule = Schedule.of(flow.size, chunks)
     program = LoopProgram(flow, remade_bytes)
     planner = _Planner(program, accumulate_in)
     loops = planner.loops()
     apart = planner.apart()
     plan = LoopsPlan(
         program,
-        length,
-        flow.size // length,
-        flow.size % length,
+        schedule,
         loops,
         apart,
         planner.gone(),
@@ -185,7 +199,7 @@ def plan_loops(
 def place_loops(plan: LoopsPlan, now: dict[ir.Value, ir.Value]) -> tuple[LoopPlace, ...]:
     """Where the loops stand in the block as it is.
 
-    ``now`` are values that others of the program have been replaced by. Raises NotLoopableError.
+    ``now`` are values that others of the program have been replaced by. Raises NotPossibleError.
     """
     program = plan.program
     values = program.program.values
@@ -277,7 +291,7 @@ class _Planner:
 
     def _check_effects(self, node: Node) -> None:
         if self._program.phase_of(node):
-            raise NotLoopableError(node.op, "it has side effects, which a loop would repeat")
+            raise NotPossibleError("it has side effects, which a loop would repeat", node.op)
 
     def _need(self, value: int) -> None:
         self._waiting.append(value)
@@ -306,8 +320,8 @@ class _Planner:
         elif value in self._sums.followers:
             self._keep(node)
         elif phase in self._found:
-            raise NotLoopableError(
-                node.op, "this loop, or an earlier one, reads all of what it makes"
+            raise NotPossibleError(
+                "this loop, or an earlier one, reads all of what it makes", node.op
             )
         else:
             found = leaving(program, value, self._rule)

@@ -10,7 +10,9 @@ from jax.extend.mlir.dialects import stablehlo
 
 from ..analysis.signatures.signature import AxisLayout
 from ..ir import walk
+from ..ir.build import Box, broadcast, integer_like, reshaped, typed
 from ..ir.values import shape_of
+from .devices import EVERYTHING, Share
 
 
 @dataclass(frozen=True)
@@ -21,37 +23,25 @@ class ChunkStart:
       index: the first element of the dimension, a scalar.
       zero: a zero of the same type.
       length: the elements of the chunk.
-      devices: how many devices have a part of the dimension each, in a loop that each runs by
-        itself; 1 in any other.
-      device: the number of the device; None with one.
+      share: what the device has that runs the loop.
     """
 
     index: ir.Value
     zero: ir.Value
     length: int
-    devices: int = 1
-    device: ir.Value | None = None
-
-    def own(self, layout: AxisLayout) -> AxisLayout:
-        """How the dimension lies in the part of a value that one device has."""
-        return own_layout(layout, self.devices)
-
-
-def own_layout(layout: AxisLayout, devices: int) -> AxisLayout:
-    """How the dimension lies in the part of a value that one of so many devices has."""
-    return replace(layout, outer=layout.outer // devices)
+    share: Share = EVERYTHING
 
 
 def chunk_type(type_: ir.Type, layout: AxisLayout, chunk: ChunkStart) -> ir.Type:
     """The type of a chunk of a value of this type."""
-    return resized(type_, chunk.own(layout), chunk.length)
+    return resized(type_, chunk.share.own(layout), chunk.length)
 
 
 def resized(type_: ir.Type, layout: AxisLayout, length: int) -> ir.Type:
     """A type with so many elements of the dimension in an axis of this layout."""
     shape = shape_of(type_)
     shape[layout.axis] = layout.outer * length * layout.inner
-    return _with_shape(type_, shape)
+    return typed(type_, shape)
 
 
 def stack_type(type_: ir.Type, layout: AxisLayout) -> ir.Type:
@@ -59,85 +49,47 @@ def stack_type(type_: ir.Type, layout: AxisLayout) -> ir.Type:
 
     Where the dimension is not the major part of its axis, it has an axis of its own there.
     """
-    return type_ if layout.outer == 1 else _with_shape(type_, _divided(type_, layout, layout.size))
+    if layout.outer == 1:
+        return type_
+    shape, axis = shape_of(type_), layout.axis
+    divided = (layout.outer, layout.size, layout.inner)
+    return typed(type_, [*shape[:axis], *divided, *shape[axis + 1 :]])
 
 
 def read_chunk(value: ir.Value, layout: AxisLayout, chunk: ChunkStart) -> ir.Value:
     """A chunk of a whole value."""
-    if chunk.device is not None:
-        value = _part(value, layout, chunk, chunk.device)
-    return read_own_chunk(value, chunk.own(layout), chunk)
+    value = chunk.share.cut(value, layout, chunk.zero)
+    return read_own_chunk(value, chunk.share.own(layout), chunk)
 
 
 def read_own_chunk(value: ir.Value, layout: AxisLayout, chunk: ChunkStart) -> ir.Value:
     """A chunk of the part of a value that a device has."""
     made = resized(value.type, layout, chunk.length)
-    source = _reshaped(value, stack_type(value.type, layout))
-    sizes, starts = _window(source, layout, chunk)
-    sliced = stablehlo.dynamic_slice(source, starts, ir.DenseI64ArrayAttr.get(sizes))
-    return _reshaped(sliced, made)
+    stack = reshaped(value, shape_of(stack_type(value.type, layout)))
+    return reshaped(_box(layout, chunk).slice(stack), shape_of(made))
 
 
 def write_chunk(stack: ir.Value, part: ir.Value, layout: AxisLayout, chunk: ChunkStart) -> ir.Value:
     """A stack with a chunk of a value written into it."""
-    sizes, starts = _window(stack, layout, chunk)
-    update = _reshaped(part, _with_shape(part.type, sizes))
-    return stablehlo.DynamicUpdateSliceOp(stack, update, starts).result
+    box = _box(layout, chunk)
+    return box.update(stack, reshaped(part, box.type_in(stack.type).shape))
 
 
 def read_iota(type_: ir.Type, layout: AxisLayout, chunk: ChunkStart) -> ir.Value:
     """A chunk of an iota along the axis that is cut: its numbers, cut and then broadcast."""
-    numbers = ir.RankedTensorType.get([layout.length], ir.RankedTensorType(type_).element_type)
-    line = stablehlo.IotaOp(numbers, 0).result
-    cut = read_chunk(line, AxisLayout(0, layout.outer, layout.size, layout.inner), chunk)
-    axes = ir.DenseI64ArrayAttr.get([layout.axis])
-    return stablehlo.broadcast_in_dim(chunk_type(type_, layout, chunk), cut, axes)
+    line = stablehlo.iota(typed(type_, [layout.length]), 0)
+    cut = read_chunk(line, replace(layout, axis=0), chunk)
+    return broadcast(cut, shape_of(chunk_type(type_, layout, chunk)), [layout.axis])
 
 
-def _part(value: ir.Value, layout: AxisLayout, chunk: ChunkStart, device: ir.Value) -> ir.Value:
-    """The part of a whole value that a device has, as if it were sharded."""
-    shape, axis = shape_of(value.type), layout.axis
-    length = shape[axis] // chunk.devices
-    starts = [chunk.zero] * len(shape)
-    starts[axis] = stablehlo.multiply(device, scalar(device.type, length))
-    shape[axis] = length
-    return stablehlo.dynamic_slice(value, starts, ir.DenseI64ArrayAttr.get(shape))
-
-
-def _window(
-    value: ir.Value, layout: AxisLayout, chunk: ChunkStart
-) -> tuple[list[int], list[ir.Value]]:
-    """The sizes of a chunk in a stack, and where it starts."""
-    sizes = shape_of(value.type)
-    starts = [chunk.zero] * len(sizes)
-    if layout.outer == 1:
-        sizes[layout.axis] = chunk.length * layout.inner
-        starts[layout.axis] = chunk.index
-        if layout.inner > 1:
-            inner = scalar(chunk.index.type, layout.inner)
-            starts[layout.axis] = stablehlo.multiply(chunk.index, inner)
-    else:
-        sizes[layout.axis + 1] = chunk.length
-        starts[layout.axis + 1] = chunk.index
-    return sizes, starts
-
-
-def _divided(type_: ir.Type, layout: AxisLayout, length: int) -> list[int]:
-    shape, axis = shape_of(type_), layout.axis
-    return [*shape[:axis], layout.outer, length, layout.inner, *shape[axis + 1 :]]
-
-
-def _reshaped(value: ir.Value, type_: ir.Type) -> ir.Value:
-    return value if value.type == type_ else stablehlo.reshape(type_, value)
-
-
-def scalar(type_: ir.Type, number: int) -> ir.Value:
-    """A constant of a scalar type."""
-    return stablehlo.constant(ir.Attribute.parse(f"dense<{number}> : {type_}"))
-
-
-def _with_shape(type_: ir.Type, shape: list[int]) -> ir.Type:
-    return ir.RankedTensorType.get(shape, ir.RankedTensorType(type_).element_type)
+def _box(layout: AxisLayout, chunk: ChunkStart) -> Box:
+    """Where a chunk is in a stack."""
+    if layout.outer > 1:
+        return Box({layout.axis + 1: (chunk.index, chunk.length)}, chunk.zero)
+    start = chunk.index
+    if layout.inner > 1:
+        start = stablehlo.multiply(start, integer_like(start, layout.inner))
+    return Box({layout.axis: (start, chunk.length * layout.inner)}, chunk.zero)
 
 
 def resize_attributes(op: ir.Operation) -> None:

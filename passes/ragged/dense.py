@@ -30,7 +30,7 @@ _COPIES = ("stablehlo.broadcast_in_dim", "stablehlo.convert", "stablehlo.slice")
 def of_product(op: ir.Operation) -> RaggedProduct | None:
     """The ragged product that a dense one stands for; None where it stands for none.
 
-    Raises NotRewrittenError where it does, and cannot be written otherwise.
+    Raises NotPossibleError where it does, and cannot be written otherwise.
     """
     numbers = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
     left = _Spread.of(op.operands[0])

@@ -9,20 +9,14 @@ from dataclasses import dataclass, replace
 from jax.extend.mlir import ir
 
 from ..framework.base import Decision
+from ..framework.errors import NotPossibleError
 from ..framework.target import Speed, Target
 from ..framework.text import pluralize
 from ..ir import mesh
 from ..ir.locations import operation_name, source_line, source_of
 from ..ir.types import element_bits
 from . import dense
-from .product import (
-    RAGGED_DOT,
-    NotRewrittenError,
-    RaggedMode,
-    RaggedProduct,
-    of_instruction,
-    packed_bytes,
-)
+from .product import RAGGED_DOT, RaggedMode, RaggedProduct, of_instruction, packed_bytes
 
 _SHORTEST = {"cpu": 16}
 _SHORTEST_ELSEWHERE = 64
@@ -170,7 +164,7 @@ def plan_products(
             tiles = tiles_of(product, target, rows)
             if not always:
                 check_worthwhile(product, tiles, target)
-        except NotRewrittenError as reason:
+        except NotPossibleError as reason:
             left.append(LeftProduct(op, str(reason)))
             continue
         loops.append(RaggedLoop(f"product-{len(loops)}", product, tiles))
@@ -178,7 +172,7 @@ def plan_products(
 
 
 def _ragged_product(op: ir.Operation) -> RaggedProduct | None:
-    """The ragged product that an operation makes, if it makes one. Raises NotRewrittenError."""
+    """The ragged product that an operation makes, if it makes one. Raises NotPossibleError."""
     if op.name == RAGGED_DOT:
         found: RaggedProduct | None = of_instruction(op)
     elif op.name == "stablehlo.dot_general":
@@ -190,7 +184,7 @@ def _ragged_product(op: ir.Operation) -> RaggedProduct | None:
         and mesh.is_partitioned(op)
         and not mesh.is_in_manual_computation(op.block)
     ):
-        raise NotRewrittenError("XLA's partitioner has yet to split it over devices")
+        raise NotPossibleError("XLA's partitioner has yet to split it over devices")
     return found
 
 
@@ -222,15 +216,15 @@ def _tiles_needed(product: RaggedProduct, length: int) -> int:
 
 
 def check_worthwhile(product: RaggedProduct, tiles: Tiles, target: Target) -> None:
-    """Raises NotRewrittenError where the program does better without the loop."""
+    """Raises NotPossibleError where the program does better without the loop."""
     if (
         target.platform == "tpu"
         and product.mode is RaggedMode.ROWS
         and product.op.name == RAGGED_DOT
     ):
-        raise NotRewrittenError("XLA:TPU has a kernel of its own for it")
+        raise NotPossibleError("XLA:TPU has a kernel of its own for it")
     if tiles.loop_s >= tiles.dense_s:
-        raise NotRewrittenError(
+        raise NotPossibleError(
             f"by the roofline a loop takes {tiles.loop_s * 1e6:.0f} us, the dense product "
             f"{tiles.dense_s * 1e6:.0f} us"
         )

@@ -9,15 +9,12 @@ from dataclasses import dataclass
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import chlo, stablehlo
 
+from ..framework.errors import NotPossibleError
 from ..ir import walk
 from ..ir.types import element_bits
 from ..ir.values import defining_op, element_of, shape_of
 
 RAGGED_DOT = "chlo.ragged_dot"
-
-
-class NotRewrittenError(Exception):
-    """A ragged product that stays as it is; the text says why, in half a sentence."""
 
 
 class RaggedMode(enum.StrEnum):
@@ -175,14 +172,14 @@ def packed_bytes(shape: list[int], element: ir.Type) -> float:
 
 
 def of_instruction(op: ir.Operation) -> RaggedProduct:
-    """The product that `chlo.ragged_dot` is. Raises NotRewrittenError."""
+    """The product that `chlo.ragged_dot` is. Raises NotPossibleError."""
     numbers = chlo.RaggedDotDimensionNumbers(op.attributes["ragged_dot_dimension_numbers"])
     left, right, sizes = op.operands
     [ragged] = numbers.lhs_ragged_dimensions
     contracting = tuple(numbers.lhs_contracting_dimensions)
     others = tuple(numbers.rhs_contracting_dimensions)
     if ragged in numbers.lhs_batching_dimensions:
-        raise NotRewrittenError("its ragged axis is a batch axis, so nothing is multiplied twice")
+        raise NotPossibleError("its ragged axis is a batch axis, so nothing is multiplied twice")
     group: int | None = None
     rows: int | None = None
     if ragged in contracting:
@@ -228,17 +225,17 @@ def sizes_of_all(sizes: ir.Value) -> ir.Value:
 
 
 def checked(product: RaggedProduct) -> RaggedProduct:
-    """The product, if its shapes allow tiles. Raises NotRewrittenError."""
+    """The product, if its shapes allow tiles. Raises NotPossibleError."""
     types = [product.left.value.type, product.right.value.type, product.sizes.type, product.result]
     if not all(ir.RankedTensorType(type_).has_static_shape for type_ in types):
-        raise NotRewrittenError("a dimension of it is dynamic")
+        raise NotPossibleError("a dimension of it is dynamic")
     elements = [product.left.element, product.right.element, product.result.element_type]
     if any(element_bits(element) is None for element in elements):
-        raise NotRewrittenError("its elements are quantized")
+        raise NotPossibleError("its elements are quantized")
     if 0 in (product.rows, product.groups, *product.result.shape, *product.left.shape):
-        raise NotRewrittenError("it is empty")
+        raise NotPossibleError("it is empty")
     if math.prod(product.places) * product.rows * (product.groups + 1) >= 2**31:
-        raise NotRewrittenError("its rows cannot be counted in 32 bits")
+        raise NotPossibleError("its rows cannot be counted in 32 bits")
     return product
 
 

@@ -28,8 +28,8 @@ from support.programs.libraries import LIBRARY_PROGRAMS
 
 from hloom.passes.accumulate.arguments import ArgumentNames, names_of
 from hloom.passes.accumulate.choice import NoStepError, choose
-from hloom.passes.accumulate.refusal import BatchRefusedError
 from hloom.passes.analysis.program import Program
+from hloom.passes.framework.errors import NotPossibleError
 from hloom.passes.framework.options import Axes
 
 pytestmark = pytest.mark.once
@@ -48,7 +48,7 @@ def chosen(
 def refusal(
     function: Callable[..., Any], *arguments: Any, axes: Axes | None = None, phases: int = 1
 ) -> str:
-    with pytest.raises(BatchRefusedError) as caught:
+    with pytest.raises(NotPossibleError) as caught:
         chosen(function, *arguments, axes=axes, phases=phases)
     return str(caught.value)
 

@@ -16,8 +16,8 @@ from jax.sharding import PartitionSpec as P
 from support.flows.cuts import best_cut
 from support.flows.runs import compiled, lowered
 
-from hloom.passes.phase_loops.apply import apply_loops
 from hloom.passes.phase_loops.plan import LoopsPlan, plan_loops
+from hloom.passes.phase_loops.write import apply_loops
 
 DEVICES, ROWS, WIDTH = 4, 24, 8
 DRAWN = np.random.default_rng(3)

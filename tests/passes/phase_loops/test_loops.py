@@ -16,11 +16,11 @@ from support.flows.runs import compiled, flow_of, lowered
 from hloom.passes.analysis.dimension_flow.result import Seed
 from hloom.passes.analysis.dimension_flow.solve import dimension_flow
 from hloom.passes.analysis.program import Program
-from hloom.passes.phase_loops.apply import apply_loops
-from hloom.passes.phase_loops.errors import NotLoopableError
-from hloom.passes.phase_loops.leaving import own_type, widened
+from hloom.passes.framework.errors import NotPossibleError
+from hloom.passes.phase_loops.exits import own_type, widened
 from hloom.passes.phase_loops.placement import check_together
 from hloom.passes.phase_loops.plan import LoopsPlan, plan_loops
+from hloom.passes.phase_loops.write import apply_loops
 
 ROWS, WIDTH = 6, 4
 DRAWN = np.random.default_rng(1)
@@ -311,7 +311,7 @@ def test_a_part_that_is_left_and_entered_again_is_refused() -> None:
     module, program = parts(around, X, W)
     product = next(n for n in program.root.nodes if n.op.name == "stablehlo.dot_general")
     inside = ["dot_general", "cosine", "reduce", "constant"]
-    with pytest.raises(NotLoopableError, match="made of its own results") as error:
+    with pytest.raises(NotPossibleError, match="made of its own results") as error:
         of_part(program, inside, product.op.operands[0])
     assert error.value.op is not None
     assert error.value.op.name == "stablehlo.tanh"
@@ -362,5 +362,5 @@ def test_parts_that_wait_for_each_other_are_refused() -> None:
     check_together(program.root, [plan.contents for plan in apart])
     sums = [n for n in nodes if n.op.name == "stablehlo.add"]
     crossing = [plan_of(a, [a, sines[0], d, sums[1]]), plan_of(b, [b, sines[1], c, sums[0]])]
-    with pytest.raises(NotLoopableError, match="wait for each other"):
+    with pytest.raises(NotPossibleError, match="wait for each other"):
         check_together(program.root, [plan.contents for plan in crossing])

@@ -13,9 +13,9 @@ from hloom.passes.analysis.dimension_flow.result import Seed
 from hloom.passes.analysis.dimension_flow.solve import dimension_flow
 from hloom.passes.analysis.program import Program
 from hloom.passes.analysis.signatures.signature import AxisLayout
-from hloom.passes.phase_loops.apply import apply_loops
-from hloom.passes.phase_loops.errors import NotLoopableError
+from hloom.passes.framework.errors import NotPossibleError
 from hloom.passes.phase_loops.plan import LoopsPlan, plan_loops
+from hloom.passes.phase_loops.write import apply_loops
 
 regions = st.lists(
     st.tuples(*[st.integers(0, 10**6)] * 5),
@@ -51,7 +51,7 @@ def planned(module: ir.Module, drawn: Sequence[Sequence[int]]) -> list[LoopsPlan
         try:
             number = 2 + chunks % (along.size - 1)
             plans.append(plan_loops(flow, number, remade_bytes=1 if chunks % 2 else None))
-        except NotLoopableError:
+        except NotPossibleError:
             continue
     return plans
 

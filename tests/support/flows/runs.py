@@ -22,8 +22,8 @@ from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.ir.mesh import partition_count
 from hloom.passes.ir.op_facts import Category
-from hloom.passes.phase_loops.apply import apply_loops
 from hloom.passes.phase_loops.plan import plan_loops
+from hloom.passes.phase_loops.write import apply_loops
 from support.random_programs import interpret
 
 Where = tuple[int, int | AxisLayout]

@@ -16,11 +16,11 @@ from itertools import pairwise
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-from ..ir import walk
-from ..ir.erase import erase
-from ..ir.ops import facts_of
-from ..ir.types import element_bits
-from ..ir.values import defining_op, element_of
+from . import walk
+from .erase import erase
+from .ops import facts_of
+from .types import element_bits
+from .values import defining_op, element_of
 
 _CONVERT = "stablehlo.convert"
 _SAME_ELEMENTS = frozenset({_CONVERT, "stablehlo.reshape", "stablehlo.transpose"})
