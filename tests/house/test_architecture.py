@@ -46,7 +46,7 @@ IMPORTERS: dict[str, set[str]] = {
 }
 """Who alone imports a room, beside itself. `hloom_cli` imports the tool that it is asked for."""
 
-LAYERS = (("ir",), ("framework",), ("analysis",), ("recompute",))
+LAYERS = (("ir",), ("framework",), ("analysis",), ("recompute", "phase_loops"))
 """Rooms of passes/, ground floor first: each imports only what stands before it."""
 
 PLANNED_WITH = {"planner": {"fit", "remat"}}
