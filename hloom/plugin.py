@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from hloom.compiling.observer import CompileObserver
     from hloom.compiling.origin import Origin
-    from hloom.dumps.collect.xla_dump import Compile
+    from hloom.dumps.collect.xla_files import Compile
     from hloom.passes.framework.pipeline import Pipeline
 
 _FLAG_DOC = (

@@ -60,8 +60,10 @@ class Failures:
             # With its options: Python itself shows one text of one line once.
             named = (str(step) for step in self._request.pipeline.steps() if step.name == pass_name)
             step = next(named, pass_name)
-            what = f"hloom: pass '{step}': '{name}': {what} It is compiled all the same."
-            others = " Others like it are told of in hloom.records() alone." if topic else ""
+            what = f"hloom: pass '{step}': '{name}': {what} The program is compiled anyway."
+            others = (
+                " Further programs with this problem are only in hloom.records()." if topic else ""
+            )
             warn("\n".join((f"{what}{others}", *more)))
 
     def _tell(self, failure: PassError, outcome: str, repeat: str) -> None:

@@ -1,1 +1,1 @@
-"""What hloom says while it works: a line for each program of weight, attempts, a summary."""
+"""What hloom says while it works: a line for each large program, attempts, a summary."""

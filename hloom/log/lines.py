@@ -57,7 +57,7 @@ def prefixed(line: str) -> str:
     return f"hloom{worker}: {visible(line)}"
 
 
-def tell(line: str) -> None:
+def emit(line: str) -> None:
     """Says a line, from any thread."""
     text, where = prefixed(line), outlet()
     if where is Outlet.LOGGING:
@@ -71,7 +71,7 @@ def tell(line: str) -> None:
                 _print(text)
 
 
-def tell_written(folder: Path, name: str = "") -> None:
+def emit_written(folder: Path, name: str = "") -> None:
     """Says that a dump was written, with its folder as one types it where the program runs.
 
     Args:
@@ -80,7 +80,7 @@ def tell_written(folder: Path, name: str = "") -> None:
     """
     with suppress(OSError, ValueError):
         folder = folder.relative_to(Path.cwd())
-    tell(f"{name}: wrote {folder}" if name else f"wrote {folder}")
+    emit(f"{name}: wrote {folder}" if name else f"wrote {folder}")
 
 
 def _print(text: str) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 from hloom.compiling.observer import CompileObserver
-from hloom.log.lines import LOGGER, Outlet, outlet, prefixed, tell, tell_written
+from hloom.log.lines import LOGGER, Outlet, emit, emit_written, outlet, prefixed
 from hloom.log.notebook import Output
 from hloom.log.settings import has_weight, min_bytes
 from hloom.log.terminal import board, is_interactive
@@ -79,7 +79,7 @@ class ProgramLog(CompileObserver):
         predicted = size(record.prediction.temp_bytes)
         line = f"{self._attempt}, predicted {predicted}, compiling"
         if not self._show(f"{line}{before}"):
-            tell(f"{line}, {self._elapsed} so far{before}" if number > 1 else line)
+            emit(f"{line}, {self._elapsed} so far{before}" if number > 1 else line)
 
     @_harmless
     def attempted(self, number: int, figures: MemoryFigures, seconds: float) -> None:
@@ -94,7 +94,7 @@ class ProgramLog(CompileObserver):
             return
         line = f"{self._attempt} {shown_refusal(memory.used_bytes, memory.limit_bytes)}"
         if not self._show(f"{line}, planning"):
-            tell(line)
+            emit(line)
 
     @_harmless
     def settled(self) -> None:
@@ -112,11 +112,11 @@ class ProgramLog(CompileObserver):
         for step in pipeline.passes:
             nothing = step.nothing_on(record.platform)
             if nothing is not None and first_time(f"{step.name} on {record.platform}"):
-                tell(f"{self._process}'{step.name}' {nothing.summary()}")
-        if _is_news(pipeline, record):
+                emit(f"{self._process}'{step.name}' {nothing.summary()}")
+        if _is_reported(pipeline, record):
             self._finish(f"{self._process}{record.headline}")
         if record.dump_dir is not None and record.fell_back is None:
-            tell_written(record.dump_dir, self._name)
+            emit_written(record.dump_dir, self._name)
 
     @_harmless
     def close(self) -> None:
@@ -128,7 +128,7 @@ class ProgramLog(CompileObserver):
 
     def _finish(self, line: str) -> None:
         if self._output is None:
-            tell(line)
+            emit(line)
         else:
             self._output.show(prefixed(line))
 
@@ -145,8 +145,8 @@ class ProgramLog(CompileObserver):
         return False
 
 
-def _is_news(pipeline: Pipeline, record: CompileRecord) -> bool:
-    """Whether a program is worth its line.
+def _is_reported(pipeline: Pipeline, record: CompileRecord) -> bool:
+    """Whether the log has a line for a program.
 
     One that is as it was is where memory was to be saved; of several that are called alike, as
     JAX's own are, the first is.

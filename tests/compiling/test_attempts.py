@@ -97,7 +97,7 @@ def test_what_cannot_be_held_is_one_warning(new_records: NewRecords) -> None:
         assert [products_run(spec), products_run(spec)] == [3, 3]
     [warning] = caught
     assert str(warning.message) == (
-        f"hloom: pass '{spec}': 'jit_step': 1 byte over the budget. It is compiled all the same."
+        f"hloom: pass '{spec}': 'jit_step': 1 byte over the budget. The program is compiled anyway."
     )
     for record in new_records():
         assert record.complaint == "1 byte over the budget."

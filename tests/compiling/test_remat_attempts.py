@@ -101,7 +101,7 @@ def test_remat_under_its_floor_compiles_the_floor(
     np.testing.assert_allclose(loss, plain_loss, rtol=1e-6)
     [record] = [record for record in new_records() if record.module == "jit_scanned_loss"]
     assert record.complaint is not None
-    assert any("It is compiled all the same.\n  " in str(w.message) for w in caught)
+    assert any("The program is compiled anyway.\n  " in str(w.message) for w in caught)
     assert record.changed
     assert record.temp_bytes is not None
     assert 2 * MIB < record.temp_bytes < 30 * MIB
@@ -176,7 +176,7 @@ def test_one_warning_stands_for_all_programs_without_a_product(
         remat_run(lambda x: squares(x) * 2.0, spec, x)
     [warning] = caught
     first, *_ = str(warning.message).splitlines()
-    assert first.endswith("Others like it are told of in hloom.records() alone.")
+    assert first.endswith("Further programs with this problem are only in hloom.records().")
     assert all("Nothing is recomputed" in (record.complaint or "") for record in new_records())
     assert len(new_records()) == 2
 

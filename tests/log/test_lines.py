@@ -13,7 +13,7 @@ from support.log_streams import FakeTerminal, shown_on, without_handlers
 
 import hloom
 from hloom import policy
-from hloom.log.lines import Outlet, outlet, tell
+from hloom.log.lines import Outlet, emit, outlet
 from hloom.log.settings import DEFAULT_MIN_BYTES, LogLevel, log_level, min_bytes
 
 pytestmark = pytest.mark.once
@@ -24,7 +24,7 @@ LINE = "jit_step: 24.3 → 12.6 MiB temporaries"
 def told(monkeypatch: pytest.MonkeyPatch, line: str = LINE) -> str:
     """What is on stderr after a line."""
     stream = shown_on(io.StringIO(), monkeypatch)
-    tell(line)
+    emit(line)
     return stream.getvalue()
 
 
@@ -46,7 +46,7 @@ def test_off_keeps_lines_out_of_the_programs_own_log(
 ) -> None:
     caplog.set_level(logging.INFO)
     monkeypatch.setenv("HLOOM_LOG", "off")
-    tell(LINE)
+    emit(LINE)
     assert caplog.records == []
 
 
@@ -111,7 +111,7 @@ def test_a_handler_of_the_program_gets_the_line_and_nothing_else_shows_it(
     logger.setLevel(logging.INFO)
     logger.addHandler(handler)
     try:
-        tell(LINE)
+        emit(LINE)
         assert logging.getLogger("hloom").handlers == ([handler] if place else [])
     finally:
         logger.removeHandler(handler)
@@ -126,13 +126,13 @@ def test_its_levels_decide_unless_lines_are_asked_for(
     stderr = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stderr)
     caplog.set_level(logging.WARNING)
-    tell("dropped")
+    emit("dropped")
     assert (caplog.records, stderr.getvalue()) == ([], "")
     monkeypatch.setenv("HLOOM_LOG", "on")
-    tell("shown")
+    emit("shown")
     assert (caplog.records, stderr.getvalue()) == ([], "hloom: shown\n")
     caplog.set_level(logging.INFO)
-    tell("logged")
+    emit("logged")
     assert [record.getMessage() for record in caplog.records] == ["hloom: logged"]
     assert stderr.getvalue() == "hloom: shown\n"
 
@@ -169,15 +169,15 @@ def test_a_stream_that_knows_no_arrows(monkeypatch: pytest.MonkeyPatch) -> None:
         encoding = "latin-1"
 
     stream = shown_on(_Latin(), monkeypatch)
-    tell(LINE)
+    emit(LINE)
     assert stream.getvalue() == "hloom: jit_step: 24.3 -> 12.6 MiB temporaries\n"
 
 
 def test_a_stream_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     shown_on(FakeTerminal(), monkeypatch).close()
-    tell(LINE)
+    emit(LINE)
     monkeypatch.setattr(sys, "stderr", None)
-    tell(LINE)
+    emit(LINE)
 
 
 def test_beside_a_progress_bar_the_bar_has_the_line_printed(
@@ -187,7 +187,7 @@ def test_beside_a_progress_bar_the_bar_has_the_line_printed(
     bars = SimpleNamespace(write=lambda text, file: written.append((text, file)))
     monkeypatch.setitem(sys.modules, "tqdm", SimpleNamespace(tqdm=bars))  # type: ignore[misc]
     stream = shown_on(FakeTerminal(), monkeypatch)
-    tell(LINE)
+    emit(LINE)
     assert written == [(f"hloom: {LINE}", stream)]
     assert stream.getvalue() == ""
 
@@ -216,11 +216,11 @@ def test_only_what_is_shown_is_loaded(run_python: RunPython) -> None:
 
 WORKERS = """
 import multiprocessing
-from hloom.log.lines import tell
-tell("main")
+from hloom.log.lines import emit
+emit("main")
 for name in ("loader", None):
     context = multiprocessing.get_context("fork")
-    worker = context.Process(target=tell, args=("x",), name=name)
+    worker = context.Process(target=emit, args=("x",), name=name)
     worker.start()
     worker.join()
 """

@@ -12,7 +12,7 @@ from support import ROOT
 from support.log_streams import without_handlers
 
 from hloom.log import notebook
-from hloom.log.lines import Outlet, outlet, tell
+from hloom.log.lines import Outlet, emit, outlet
 
 pytestmark = pytest.mark.once
 
@@ -75,8 +75,8 @@ def test_a_line_is_an_output_and_not_on_stderr(
 ) -> None:
     without_handlers(monkeypatch)
     assert outlet() is Outlet.NOTEBOOK
-    tell("one")
-    tell("two")
+    emit("one")
+    emit("two")
     assert ipython.shown == ["hloom: one", "hloom: two"]
     assert capsys.readouterr().err == ""
 

@@ -23,7 +23,7 @@ from hloom._jax.executables import MemoryFigures
 from hloom._jax.out_of_memory import OutOfMemory
 from hloom.compiling.origin import Origin
 from hloom.log import observer, terminal
-from hloom.log.lines import tell_written
+from hloom.log.lines import emit_written
 from hloom.log.observer import ProgramLog
 from hloom.passes.framework import registry
 from hloom.passes.framework.feedback import PlanRecord, Prediction
@@ -286,5 +286,5 @@ def test_a_dump_that_was_written_is_told_of(
     with hloom.dump(to="dumps", steps=3), hloom.step(3):
         function(X)
     assert log.getvalue().splitlines()[-1] == "hloom: wrote dumps/step-3"
-    tell_written(Path("/elsewhere/dumps"))
+    emit_written(Path("/elsewhere/dumps"))
     assert log.getvalue().splitlines()[-1] == "hloom: wrote /elsewhere/dumps"

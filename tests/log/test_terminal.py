@@ -14,7 +14,7 @@ import pytest
 from support.log_streams import FakeTerminal, shown_on
 
 from hloom.log import terminal
-from hloom.log.lines import tell
+from hloom.log.lines import emit
 from hloom.log.terminal import Board
 
 pytestmark = pytest.mark.once
@@ -129,7 +129,7 @@ def test_another_line_stands_above(monkeypatch: pytest.MonkeyPatch) -> None:
     board = Board()
     monkeypatch.setattr(terminal, "board", board)
     board.show("a", "hloom: jit_a: attempt 1")
-    tell("jit_b: done, with [bold]no markup[/bold]")
+    emit("jit_b: done, with [bold]no markup[/bold]")
     assert screen_of(stream.getvalue()) == [
         "hloom: jit_b: done, with [bold]no markup[/bold]",
         "hloom: jit_a: attempt 1  0 s",

@@ -3,36 +3,42 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import io
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from jax.extend.mlir import ir
 
 from hloom._jax.cache import watch_cache
 from hloom._jax.devices import device_facts, platform_of
 from hloom._jax.executables import memory_figures
-from hloom._jax.options import given_options
+from hloom._jax.options import given_options, own_options, partitions_and_replicas
 from hloom.compiling.observer import CompileObserver
 from hloom.compiling.origin import Origin
 from hloom.dumps.collect import tracer as watch
-from hloom.dumps.collect.metadata import compile_entry, facts_of
-from hloom.dumps.collect.observer import DumpObserver
 from hloom.dumps.collect.reminder import note_waiting, note_written
-from hloom.dumps.collect.store import LiveModule, keep
-from hloom.dumps.collect.xla_dump import Compile, XlaFiles
-from hloom.dumps.errors import guarded
-from hloom.dumps.read.module import json_text
+from hloom.dumps.collect.store import LiveModule, ModuleFacts, keep
+from hloom.dumps.collect.xla_files import Compile, XlaFiles
+from hloom.dumps.entry import entry_values, main_of
+from hloom.dumps.read.module import INPUT, json_text
 from hloom.dumps.select.settings import Settings
 from hloom.passes.framework.errors import PassError
+from hloom.policy import guarded
 from hloom.record import CompileRecord
 
 if TYPE_CHECKING:
     from jax.extend.mlir import ir
 
+    from hloom.dumps.select.settings import Settings
     from hloom.passes.framework.base import Pass, Plan
     from hloom.passes.framework.pipeline import Pipeline
     from hloom.passes.framework.target import Target
+    from hloom.record import CompileRecord
 
 
 class ProgramDump(CompileObserver):
@@ -217,3 +223,142 @@ def _target(origin: Origin) -> Target | None:
         platform = platform_of(origin.backend)
         return target_of(platform, device_facts(origin.backend, origin.devices))
     return None
+
+
+def facts_of(
+    origin: Origin,
+    pipeline: Pipeline | None,
+    target: Target | None,
+    added: Mapping[str, str | int | bool],
+    compile_: Mapping[str, object],
+) -> ModuleFacts:
+    """What the manifest tells of a program.
+
+    `added` are compile options that hloom added, `compile_` is the manifest's "compile".
+    """
+    arguments, results = signature_names(origin.module)
+    partitions, replicas = partitions_and_replicas(origin.options)
+    devices = tuple(origin.devices.flat)
+    return ModuleFacts(
+        name=origin.name,
+        platform=platform_of(origin.backend),
+        processes=frozenset(device.process_index for device in devices),
+        arguments=arguments,
+        results=results,
+        manifest={
+            "spec": "" if pipeline is None else str(pipeline),
+            "passes": [] if pipeline is None else list(map(str, pipeline.steps())),
+            "target": None if target is None else asdict(target),
+            "devices": _dumped(devices),
+            "partitions": partitions,
+            "replicas": replicas,
+            "compile_options": own_options(origin.options),
+            "options": dict(added),
+            "compile": dict(compile_),
+        },
+    )
+
+
+@functools.lru_cache(maxsize=64)
+def _dumped(devices: tuple[Any, ...]) -> list[dict[str, object]]:
+    # Cached: thousands of devices are to be in memory once, not once for each module.
+    return [{"id": d.id, "process": d.process_index, "kind": d.device_kind} for d in devices]
+
+
+def compile_entry(record: CompileRecord) -> dict[str, object]:
+    """The manifest's "compile"."""
+    names = (
+        "cache_hit", "pass_s", "compile_s", "compiles", "fell_back", "complaint", "changed",
+        "temp_bytes_before", "before_is_measured", "added_work",
+    )  # fmt: skip
+    entry = {name: getattr(record, name) for name in (*names, "best_attempt")}
+    left_out = {"plan", "rewrites", "record"}
+    runs = [asdict(run) for run in record.runs]
+    return entry | {"runs": [{k: run[k] for k in run.keys() - left_out} for run in runs]}
+
+
+def signature_names(module: ir.Module) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The names of the module's arguments and results, in order, as JAX gives them."""
+    main = main_of(module)
+    arguments, results = ([], []) if main is None else entry_values(main)
+    return tuple(each.name for each in arguments), tuple(each.name for each in results)
+
+
+class DumpObserver:
+    """Collects a module's states before and after the passes that the settings choose.
+
+    As text; where dumps wait for steps, as bytecode, which is smaller and faster to write. Without
+    settings only what is added by name.
+
+    Nothing is written to disk here: most modules of a process are small functions of JAX that no
+    pass changes, and their folders would bury the others.
+
+    Attributes:
+      files: what there is, by file name in the module's folder.
+    """
+
+    def __init__(
+        self, settings: Settings | None, files: dict[str, str | bytes] | None = None
+    ) -> None:
+        self._settings = settings
+        self.files = dict(files or {})
+        self._changed_since = False
+
+    def fork(self) -> DumpObserver:
+        """An observer of a module that went this one's way up to here."""
+        fork = DumpObserver(self._settings, self.files)
+        fork._changed_since = self._changed_since
+        return fork
+
+    def include(self, other: DumpObserver, folder: str) -> None:
+        """Takes in what another one has more than this one, or has otherwise, as a folder."""
+        for file_name, content in other.files.items():
+            if self.files.get(file_name) != content:
+                self.files[f"{folder}/{file_name}"] = content
+
+    def before(self, index: int, step: Pass, module: ir.Module) -> None:
+        """Keeps the module where the pass is chosen and no file has this state yet."""
+        passes = None if self._settings is None else self._settings.passes
+        if self._changed_since and step.name in (passes or ()):
+            self.add_state(f"{index + 1:02d}-before-{step.name}.mlir", module)
+
+    def after(self, index: int, step: Pass, plan: Plan, module: ir.Module) -> None:
+        """Keeps the plan, and the module where the plan was not empty and the pass is chosen."""
+        if self._settings is None:
+            return
+        number = f"{index + 1:02d}"
+        self.files[f"plan-{number}-{step.name}.json"] = json_text(plan.to_json())
+        if plan.empty:
+            return
+        if self._settings.wants_pass(step.name):
+            self.add_state(f"{number}-after-{step.name}.mlir", module)
+        else:
+            self._changed_since = True
+
+    def lowered(self, index: int, module: ir.Module) -> None:
+        """Keeps the module where lowering replaced marks."""
+        if self._settings is not None:
+            self.add_state(f"{index + 1:02d}-after-lowering.mlir", module)
+
+    def add_input(self, module: ir.Module) -> None:
+        """Adds the module as JAX handed it over."""
+        self.add_state(INPUT, module)
+
+    def add_state(self, file_name: str, module: ir.Module) -> None:
+        """Adds the module as it is now."""
+        self._changed_since = False
+        with guarded("keeping a state of a module for a dump"):
+            as_text = self._settings is None or self._settings.steps is None
+            self.files[file_name] = module_text(module) if as_text else module_bytecode(module)
+
+
+def module_text(module: ir.Module) -> str:
+    """The module as text that reads back the same, locations included."""
+    return str(module.operation.get_asm(enable_debug_info=True)) + "\n"
+
+
+def module_bytecode(module: ir.Module) -> bytes:
+    """The module as MLIR bytecode, locations included."""
+    bytecode = io.BytesIO()
+    module.operation.write_bytecode(bytecode)
+    return bytecode.getvalue()

@@ -105,7 +105,7 @@ def _watch(number: int) -> StepWatch | None:
     """Begins to watch a chosen step; None, and one warning, where it cannot."""
     # Imported where a step is chosen.
     from hloom.dumps.collect.tracer import StepWatch
-    from hloom.dumps.errors import guarded
+    from hloom.policy import guarded
 
     # All of the environment: what to dump of a step may have changed with the step.
     wanted = settings.current()
@@ -118,7 +118,7 @@ def _watch(number: int) -> StepWatch | None:
 
 
 def _hand_over(watch: StepWatch, error: BaseException | None) -> None:
-    from hloom.dumps.errors import guarded
+    from hloom.policy import guarded
 
     _thread.is_inside = False
     with guarded("handing a step over to be written"):

@@ -13,10 +13,10 @@ import jax
 from hloom._jax.flags import step_flag
 from hloom._jax.steps import Program, arguments_of, module_name_of, watch_programs
 from hloom.dumps.collect.store import LIVE, LiveModule
-from hloom.dumps.errors import guarded
 from hloom.dumps.read.module import Missing
 from hloom.dumps.select.settings import Settings
 from hloom.passes.framework.errors import reason_of
+from hloom.policy import guarded
 
 if TYPE_CHECKING:
     from hloom.dumps.collect.arrays import Snapshot

@@ -35,32 +35,32 @@ _MOST_RUNS = 10_000
 
 _lock = threading.Lock()
 _run_ids: dict[int, str] = {}
-_times: Counter[tuple[str, str, int]] = Counter()
+_occurrences: Counter[tuple[str, str, int]] = Counter()
 
 
 @dataclass(frozen=True)
 class Claim:
-    """The place of one process in the dump of one step: it writes to `half`.
+    """The place of one process in the dump of one step: it writes to `staging`.
 
     The processes of a run share its id and the step's folder.
     """
 
     run: str
     step_folder: Path
-    half: Path
+    staging: Path
 
     @property
-    def whole(self) -> Path:
-        """What `half` is called when all is written."""
+    def final(self) -> Path:
+        """What `staging` is called when all is written."""
         return self.step_folder / f"process-{jax.process_index()}"
 
     def publish(self) -> None:
         """Tells by the folder's name that all of it is written. Raises OSError."""
-        self.half.rename(self.whole)
+        self.staging.rename(self.final)
 
     def withdraw(self) -> None:
         """Removes what was written, and the step's folder where no other process can be in it."""
-        shutil.rmtree(self.half, ignore_errors=True)
+        shutil.rmtree(self.staging, ignore_errors=True)
         if jax.process_count() == 1:
             shutil.rmtree(self.step_folder, ignore_errors=True)
 
@@ -106,13 +106,13 @@ def claim_step(root: Path, step: int, started: str) -> Claim:
     run = run_id()
     key = (run, str(root), step)
     with _lock:
-        _times[key] += 1
-        time = _times[key]
+        _occurrences[key] += 1
+        occurrence = _occurrences[key]
     root.mkdir(parents=True, exist_ok=True)
     manifest: dict[str, object] = {
         "step": step,
         "run": run,
-        "time": time,
+        "time": occurrence,
         "started": started,
         "processes": jax.process_count(),
         "command": list(sys.orig_argv),
@@ -120,13 +120,11 @@ def claim_step(root: Path, step: int, started: str) -> Claim:
     }
     folder, taken = _claim_step_folder(root, step, manifest)
     if taken and first_time(f"dump {root}: earlier run"):
-        warn(
-            f"hloom: {taken} is there already, of {'another run' if time == 1 else 'this run'}: "
-            f"step {step} is dumped to {folder}."
-        )
+        whose = "another run" if occurrence == 1 else "this run"
+        warn(f"hloom: {taken} is there already, of {whose}: step {step} is dumped to {folder}.")
     claim = Claim(run, folder, folder / f".process-{jax.process_index()}.partial")
     try:
-        claim.half.mkdir()
+        claim.staging.mkdir()
     except OSError:
         claim.withdraw()
         raise
@@ -137,17 +135,17 @@ def _claim_step_folder(
     root: Path, step: int, manifest: dict[str, object]
 ) -> tuple[Path, Path | None]:
     """The step's folder, and the first one with its number that is not for it."""
-    half, taken = new_half(root, f"step-{step}"), None
+    staging, taken = new_staging(root, f"step-{step}"), None
     try:
-        write_manifest(half, "step", **manifest)
+        write_manifest(staging, "step", **manifest)
         for number in range(1, _MOST_RUNS):
             folder = root / (f"step-{step}" if number == 1 else f"step-{step}-run-{number}")
             # Else whoever was there before, or just now faster than this process.
-            if move(half, folder) or _is_same(folder, manifest):
+            if move(staging, folder) or _is_same(folder, manifest):
                 return folder, taken
             taken = taken or folder
     finally:
-        shutil.rmtree(half, ignore_errors=True)
+        shutil.rmtree(staging, ignore_errors=True)
     raise FileExistsError(f"{root} holds {_MOST_RUNS} dumps of step {step}: remove some")
 
 
@@ -157,22 +155,22 @@ def _is_same(folder: Path, manifest: dict[str, object]) -> bool:
     return isinstance(theirs, dict) and all(theirs.get(key) == manifest[key] for key in keys)
 
 
-def new_half(root: Path, stem: str) -> Path:
+def new_staging(root: Path, stem: str) -> Path:
     """A new folder under `root` with a name that says that it is not whole. Raises OSError."""
-    half = root / f".{stem}-{secrets.token_hex(4)}.partial"
-    half.mkdir()
-    return half
+    staging = root / f".{stem}-{secrets.token_hex(4)}.partial"
+    staging.mkdir()
+    return staging
 
 
-def claim(half: Path, name: Callable[[int], Path]) -> Path:
+def claim(staging: Path, name: Callable[[int], Path]) -> Path:
     """Moves a folder, not empty, to the first free one of the names, which are numbered from 0.
 
     Raises OSError.
     """
-    return next(name(number) for number in itertools.count() if move(half, name(number)))
+    return next(name(number) for number in itertools.count() if move(staging, name(number)))
 
 
-def move(half: Path, folder: Path) -> bool:
+def move(staging: Path, folder: Path) -> bool:
     """Moves a folder that is not empty; False where its new name is taken. Raises OSError.
 
     Of several that move to one name at once, one succeeds.
@@ -180,7 +178,7 @@ def move(half: Path, folder: Path) -> bool:
     if folder.exists():
         return False
     try:
-        half.rename(folder)
+        staging.rename(folder)
     except OSError:
         if folder.exists():
             return False

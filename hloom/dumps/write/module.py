@@ -18,9 +18,9 @@ from hloom._jax import executables
 from hloom._jax.modules import make_context
 from hloom.dumps.collect.store import Content, LiveModule, ModuleFacts
 from hloom.dumps.collect.tracer import Execution
+from hloom.dumps.collect.xla_files import missing_texts, write_artifacts, write_file
 from hloom.dumps.read.module import INPUT, MANIFEST, Missing, plain_name
-from hloom.dumps.write.artifacts import missing_texts, write_artifacts, write_file
-from hloom.dumps.write.atomic_dirs import claim, new_half
+from hloom.dumps.write.atomic_dirs import claim, new_staging
 from hloom.dumps.write.manifest import (
     NO_INPUT,
     flags,
@@ -49,15 +49,15 @@ def write_module(live: LiveModule, executable: Any | None, root: Path | None) ->
     stem = plain_name(live.facts.name)
     try:
         if root is None:
-            half = Path(tempfile.mkdtemp(prefix=f"hloom-{stem}-"))
+            staging = Path(tempfile.mkdtemp(prefix=f"hloom-{stem}-"))
         else:
             root.mkdir(parents=True, exist_ok=True)
-            half = new_half(root, stem)
+            staging = new_staging(root, stem)
         try:
-            _fill(half, Execution(live.facts.name, executable, live), None)
-            return half if root is None else claim(half, lambda n: root / f"{stem}-{n}")
+            _fill(staging, Execution(live.facts.name, executable, live), None)
+            return staging if root is None else claim(staging, lambda n: root / f"{stem}-{n}")
         except BaseException:
-            shutil.rmtree(half, ignore_errors=True)
+            shutil.rmtree(staging, ignore_errors=True)
             raise
     except OSError as error:
         if first_time(f"dump {root}"):

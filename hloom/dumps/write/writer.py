@@ -128,7 +128,7 @@ def write_step(capture: StepCapture) -> Path:
     except BaseException:
         claim.withdraw()
         raise
-    return claim.whole
+    return claim.final
 
 
 def _write_modules(capture: StepCapture, claim: Claim) -> None:
@@ -136,13 +136,13 @@ def _write_modules(capture: StepCapture, claim: Claim) -> None:
     missing = capture.missing
     written: set[str] = set()
 
-    def tell() -> None:
+    def describe() -> None:
         modules = [
             {"folder": folder, "module": execution.name, "complete": folder in written}
             for folder, execution in zip(folders, capture.executions, strict=True)
         ]
         write_manifest(
-            claim.half,
+            claim.staging,
             "process",
             process=jax.process_index(),
             step=capture.step,
@@ -153,10 +153,10 @@ def _write_modules(capture: StepCapture, claim: Claim) -> None:
         )
 
     # First of all, so that half a dump tells what it is half of.
-    tell()
+    describe()
     for folder, execution in zip(folders, capture.executions, strict=True):
         try:
-            left_out = write_execution(execution, claim.half / folder, step=capture.step)
+            left_out = write_execution(execution, claim.staging / folder, step=capture.step)
         except OSError:
             raise
         except Exception as error:
@@ -167,7 +167,7 @@ def _write_modules(capture: StepCapture, claim: Claim) -> None:
             written.add(folder)
             if left_out is not None:
                 _tell(capture, f"arrays of step {capture.step}: {left_out}. The rest is written")
-    tell()
+    describe()
 
 
 def _folder_names(names: Iterable[str]) -> list[str]:
@@ -179,9 +179,9 @@ def _folder_names(names: Iterable[str]) -> list[str]:
 def _tell_written(folder: Path) -> None:
     """Says, in one of the processes, that a step is written."""
     if jax.process_index() == 0:
-        from hloom.log.lines import tell_written
+        from hloom.log.lines import emit_written
 
-        tell_written(folder.parent)
+        emit_written(folder.parent)
 
 
 def _tell(capture: StepCapture, what: str) -> None:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from hloom import files
-from hloom.dumps.collect.observer import module_text
+from hloom.dumps.collect.program import module_text
 from hloom.passes.framework.base import Pass
 from hloom.passes.framework.errors import did_you_mean
 from hloom.passes.framework.pipeline import Pipeline
@@ -28,11 +28,10 @@ from hloom.tools.bisect.search import (
     peak_probe,
     temp_bytes_of,
 )
+from hloom.tools.replay import ReplayError, options
 from hloom.tools.replay import arguments as inputs
-from hloom.tools.replay import options
 from hloom.tools.replay.comparison import Tolerance
 from hloom.tools.replay.decisions import Replayed, other_plans, replayed
-from hloom.tools.replay.errors import ReplayError
 
 _RISE_PERCENT = 1.0
 """What the peak may rise by: a copy here or there is no pass's mistake."""

@@ -18,11 +18,10 @@ from hloom.dumps.read.dump import DumpError, ModuleDump
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.text import pluralize
 from hloom.terminal import PlainConsole
+from hloom.tools.replay import DoesNotFitError, ReplayError, options, table
 from hloom.tools.replay import arguments as inputs
-from hloom.tools.replay import options, table
 from hloom.tools.replay.comparison import Tolerance, compare
 from hloom.tools.replay.decisions import other_plans, replayed
-from hloom.tools.replay.errors import DoesNotFitError, ReplayError
 from hloom.tools.replay.interpreter import interpret
 from hloom.tools.replay.program import ReplayProgram
 from hloom.tools.replay.table import Run, Verdict

@@ -49,12 +49,12 @@ class ValueComparison:
     elements: what is left where large terms cancel is noise, and no large error.
 
     Attributes:
-      differing: elements beyond the tolerance, not-a-numbers on one side only among them.
+      differing: elements beyond the tolerance, NaNs on one side only among them.
       max_absolute, max_relative: the largest errors of the elements that are numbers on both
         sides; infinite where an infinity stands against another number.
       worst: the index of the largest relative error, of which a number on one side only is the
         worst; None where all elements are equal.
-      nan_got, nan_wanted, nan_both: elements that are no number in the one, the other, or both.
+      nan_got, nan_wanted, nan_both: elements that are NaN in the one, the other, or both.
       mismatch: why the values cannot be compared, e.g. their shapes; None where they can.
     """
 
@@ -77,12 +77,12 @@ class ValueComparison:
 
     @property
     def equal(self) -> bool:
-        """Within tolerance everywhere, with not-a-numbers at the same places."""
+        """Within tolerance everywhere, with NaNs at the same places."""
         return self.mismatch is None and self.differing == 0
 
     @property
     def nan_one(self) -> int:
-        """Elements that are no number on one side only."""
+        """Elements that are NaN on one side only."""
         return self.nan_got + self.nan_wanted
 
     @property
@@ -130,7 +130,7 @@ def compare(
 ) -> Comparison:
     """Compares the results of one run with those of another that is taken to be right.
 
-    Not-a-numbers are equal to each other, whatever their bits; infinities of one sign too.
+    NaNs are equal to each other, whatever their bits; infinities of one sign too.
     """
     triples = zip(names, got, wanted, strict=True)
     allowed = tolerance or Tolerance()
@@ -181,7 +181,7 @@ def _compare_value(
 
 
 _Errors = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]
-"""Absolute and relative errors by element, and which elements of each side are no number."""
+"""Absolute and relative errors by element, and which elements of each side are NaN."""
 
 
 def _inexact_errors(got: Array, wanted: Array, scale: float) -> _Errors:

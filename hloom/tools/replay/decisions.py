@@ -18,7 +18,7 @@ from hloom.passes.framework.feedback import Attempt, MeasuredPass, Planner
 from hloom.passes.framework.pipeline import PassRun, Pipeline
 from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
-from hloom.tools.replay.errors import ReplayError
+from hloom.tools.replay import ReplayError
 
 _IN_TEXT = "-:"
 """How MLIR's parser names a place in a text that comes from no file."""
@@ -79,7 +79,7 @@ class Replayed:
         return _Chosen(self, None, preparation=self.prepares)
 
     def counted(self) -> Pass:
-        """The same, but no mere preparation: a pipeline that ends with it changes the program."""
+        """The pass with all its decisions, as one that changes programs and prepares for none."""
         return _Chosen(self, None, preparation=False)
 
     def restricted_to(self, ids: Collection[str]) -> Pass:

@@ -26,7 +26,7 @@ from hloom.passes.analysis.sharding_constraints import CONSTRAINT
 from hloom.passes.ir import walk
 from hloom.passes.ir.custom_calls import target_of
 from hloom.passes.ir.erase import erase
-from hloom.tools.replay.errors import ReplayError
+from hloom.tools.replay import ReplayError
 from hloom.tools.replay.signature import Value, values_of
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import Any
 import jax
 
 from hloom.passes.framework.target import Speed, Target
-from hloom.tools.replay.errors import ReplayError
+from hloom.tools.replay import ReplayError
 from hloom.tools.report.sources import whole_or_none
 from hloom.visible import visible
 

@@ -13,7 +13,7 @@ import numpy as np
 from jax.extend.mlir import ir
 
 from hloom.dumps.entry import EntryValue, entry_values, main_of
-from hloom.tools.replay.errors import ReplayError
+from hloom.tools.replay import ReplayError
 
 _ELEMENT = re.compile(r"(i|ui|f|bf)(\d+)([A-Z]\w*)?")
 _KINDS = {"i": "int", "ui": "uint", "f": "float", "bf": "bfloat"}

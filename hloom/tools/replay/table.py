@@ -14,7 +14,7 @@ from rich.text import Text
 from hloom.passes.framework.text import pluralize
 from hloom.terminal import Breakable
 from hloom.tools.replay.comparison import Comparison, ValueComparison
-from hloom.tools.replay.run import Runnable
+from hloom.tools.replay.program import Runnable
 from hloom.units import change, seconds, size
 
 _MOST_ROWS = 20
@@ -73,8 +73,8 @@ def opinion(found: Verdict) -> RenderableType:
     first = comparison.first_differing
     if first is None:
         same = sum(value.bits_equal for value in values)
-        numberless = sum(value.nan_both for value in values)
-        none = f" {pluralize(numberless, 'element')} of both: no number." if numberless else ""
+        nan_count = sum(value.nan_both for value in values)
+        none = f" {pluralize(nan_count, 'element')} NaN in both." if nan_count else ""
         verdict = Text.assemble(
             ("EQUAL", "bold green"),
             f": {pair} agree in {pluralize(len(values), 'result')} within tolerance, {same} of "
@@ -91,7 +91,7 @@ def opinion(found: Verdict) -> RenderableType:
     count = sum(not value.equal for value in values)
     verdict = Text.assemble(
         ("DIFFERENT", "bold red"),
-        f": {pair} part in {count} of {pluralize(len(values), 'result')}. The first is "
+        f": {pair} differ in {count} of {pluralize(len(values), 'result')}. The first is "
         f"{_described(first)}",
     )
     differing = [value for value in unequal if not value.equal]

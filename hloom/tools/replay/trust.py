@@ -19,7 +19,7 @@ from hloom.passes.ir.erase import erase
 from hloom.passes.ir.locations import operation_name, source_of
 from hloom.passes.ir.op_facts import Category
 from hloom.passes.ir.ops import facts_of
-from hloom.tools.replay.errors import ReplayError
+from hloom.tools.replay import ReplayError
 from hloom.tools.replay.signature import TOKEN
 from hloom.visible import visible
 

@@ -13,7 +13,7 @@ from support import RunPython
 from support.dumps.runs import DUMP_MARKS, Captures, X, executed, program, run_step, train
 
 import hloom
-from hloom.dumps.collect.xla_dump import XlaFiles
+from hloom.dumps.collect.xla_files import XlaFiles
 from hloom.dumps.read.dump import open_dump
 
 pytestmark = DUMP_MARKS

@@ -19,7 +19,7 @@ from support.dumps.runs import DUMP_MARKS, Captures, X, executed, program, run_s
 import hloom
 from hloom._jax.modules import make_context
 from hloom.dumps.collect import store
-from hloom.dumps.collect.observer import DumpObserver
+from hloom.dumps.collect.program import DumpObserver
 from hloom.dumps.collect.store import LIVE, LiveModules
 from hloom.dumps.select.settings import Settings
 from hloom.dumps.select.steps import Steps

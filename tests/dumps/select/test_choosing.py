@@ -11,7 +11,7 @@ from support.dumps.runs import DUMP_MARKS, WANTED, X, program
 
 import hloom
 from hloom.compiling.origin import module_name
-from hloom.dumps.collect.observer import DumpObserver
+from hloom.dumps.collect.program import DumpObserver
 
 pytestmark = DUMP_MARKS
 

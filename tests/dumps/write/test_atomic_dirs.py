@@ -69,7 +69,7 @@ for step in range(100, 160):
         atomic_dirs._run_ids.clear()
         jax.process_count = lambda *_: 1
     claim = atomic_dirs.claim_step(Path(sys.argv[1]), step, "2026-11-21T12:00:00.000+00:00")
-    (claim.half / "manifest.json").write_text('{"process": %s}' % sys.argv[2])
+    (claim.staging / "manifest.json").write_text('{"process": %s}' % sys.argv[2])
     claim.publish()
 """
 
@@ -157,7 +157,7 @@ def test_a_process_that_is_not_there_is_missing(
 ) -> None:
     monkeypatch.setattr(jax, "process_count", lambda: 3)
     claim = claim_step(tmp_path, 7, STARTED_TEXT)
-    (claim.half / "manifest.json").write_text("{}")
+    (claim.staging / "manifest.json").write_text("{}")
     claim.publish()
     dump = open_dump(tmp_path)
     assert dump.processes == (0,)
@@ -172,7 +172,7 @@ def test_the_shares_of_other_processes_are_found(
     monkeypatch.setattr(atomic_dirs, "_run_ids", {os.getpid(): "aa"})
     for process, executions in enumerate([[ran], [other, ran]]):
         monkeypatch.setattr(jax, "process_index", lambda process=process: process)
-        monkeypatch.setattr(atomic_dirs, "_times", Counter())
+        monkeypatch.setattr(atomic_dirs, "_occurrences", Counter())
         written = write_step(capture(tmp_path, executions))
         assert written.name == f"process-{process}"
         for folder in written.glob("jit_*"):

@@ -101,7 +101,7 @@ def test_a_failure_of_one_process_leaves_the_others_alone(
     monkeypatch.setattr(atomic_dirs, "_run_ids", {os.getpid(): "bb"})
     mine = write_step(capture(tmp_path, [ran]))
     monkeypatch.setattr("jax.process_index", lambda: 1)
-    atomic_dirs._times.clear()
+    atomic_dirs._occurrences.clear()
 
     def fail(*_: object) -> None:
         raise OSError(errno.EIO, "Input/output error")

@@ -17,11 +17,10 @@ import numpy as np
 
 from hloom._jax.execution import compile_module
 from hloom.dumps.collect.arrays import snapshot
-from hloom.dumps.collect.metadata import signature_names
-from hloom.dumps.collect.observer import DumpObserver
+from hloom.dumps.collect.program import DumpObserver, signature_names
 from hloom.dumps.collect.store import LiveModule, ModuleFacts
 from hloom.dumps.collect.tracer import Execution, StepCapture
-from hloom.dumps.collect.xla_dump import XlaFiles
+from hloom.dumps.collect.xla_files import XlaFiles
 from hloom.dumps.select.settings import Settings
 from hloom.dumps.select.steps import Steps
 from hloom.dumps.write.writer import write_step

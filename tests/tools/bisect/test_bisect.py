@@ -27,11 +27,10 @@ from hloom.passes.framework.target import Target
 from hloom.passes.recompute.block import rewrite
 from hloom.passes.recompute.scan import rewrite as scan_rewrite
 from hloom.tools.bisect.search import ResultsProbe, first_bad
+from hloom.tools.replay import ReplayError
 from hloom.tools.replay.comparison import Tolerance
 from hloom.tools.replay.decisions import other_plans, replayed
-from hloom.tools.replay.errors import ReplayError
-from hloom.tools.replay.program import ReplayProgram
-from hloom.tools.replay.run import Runnable
+from hloom.tools.replay.program import ReplayProgram, Runnable
 from hloom_cli import main
 
 Clone = MutableMapping[ir.Value, ir.Value]

@@ -76,7 +76,7 @@ def test_a_wrong_result_is_named_and_ends_with_1(replay: Replay, small_step: Pat
     with registry.registered(ReplaceTwo):
         status, out, _ = replay(small_step, "-p", "replace-two")
         assert status == 1
-        assert "DIFFERENT: replace-two and off part in 1 of 2 results" in out
+        assert "DIFFERENT: replace-two and off differ in 1 of 2 results" in out
         assert "The first is result[1] (float32[3]): at [" in out
         assert "Results of replace-two that are not those of off, the worst first" in out
         # A tolerance that takes everything.

@@ -14,9 +14,9 @@ from support.dumps.replay_programs import MAIN, X, text_of
 from hloom.dumps.read.dump import open_dump
 from hloom.dumps.read.module import ModuleDump
 from hloom.passes.framework.target import Target
+from hloom.tools.replay import ReplayError
 from hloom.tools.replay import arguments as inputs
 from hloom.tools.replay.comparison import compare
-from hloom.tools.replay.errors import ReplayError
 from hloom.tools.replay.program import ReplayProgram
 from hloom.tools.replay.signature import Value
 

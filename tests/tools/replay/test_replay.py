@@ -17,9 +17,9 @@ from support.toy_passes import Fail, ReplaceTwo
 from hloom.passes.framework import registry
 from hloom.passes.framework.errors import PassError, SpecError
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.tools.replay import ReplayError
 from hloom.tools.replay import arguments as inputs
 from hloom.tools.replay.comparison import compare
-from hloom.tools.replay.errors import ReplayError
 from hloom.tools.replay.interpreter import interpret
 
 

@@ -10,8 +10,8 @@ import pytest
 from support.dumps.replay_programs import MAIN, X, text_of
 
 from hloom.dumps.read.module import ModuleDump
+from hloom.tools.replay import ReplayError
 from hloom.tools.replay import manifest as recorded
-from hloom.tools.replay.errors import ReplayError
 from hloom.tools.replay.manifest import taken_over
 from hloom.tools.replay.program import ReplayProgram
 
