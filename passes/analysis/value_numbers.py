@@ -15,14 +15,12 @@ from jax.extend.mlir import ir
 from ..ir import walk
 from ..ir.op_facts import Category
 from ..ir.ops import facts_of
-from ..ir.values import defining_op
+from ..ir.types import FloatFormat, float_format
+from ..ir.values import defining_op, element_of
 from .equal_ops import operation_key
 from .purity import may_go
 
 BARRIER = "stablehlo.optimization_barrier"
-
-_FORMATS = {"f64": (11, 52), "f32": (8, 23), "bf16": (8, 7), "f16": (5, 10)}
-"""Bits of exponent and of mantissa."""
 
 
 def has_no_effect(op: ir.Operation) -> bool:
@@ -145,5 +143,4 @@ def _keeps_precision(op: ir.Operation) -> bool:
     exponent, mantissa = (
         ir.IntegerAttr(op.attributes[name]).value for name in ("exponent_bits", "mantissa_bits")
     )
-    element = str(ir.RankedTensorType(op.operands[0].type).element_type)
-    return _FORMATS.get(element) == (exponent, mantissa)
+    return float_format(element_of(op.operands[0])) == FloatFormat(exponent, mantissa)

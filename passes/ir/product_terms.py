@@ -19,14 +19,14 @@ from jax.extend.mlir.dialects import stablehlo
 from . import walk
 from .erase import erase
 from .ops import facts_of
-from .types import element_bits
+from .types import element_bits, float_format
 from .values import defining_op, element_of
 
 _CONVERT = "stablehlo.convert"
 _SAME_ELEMENTS = frozenset({_CONVERT, "stablehlo.reshape", "stablehlo.transpose"})
 _ALGORITHM = "algorithm"
-_SUMS = (ir.F16Type, ir.BF16Type, ir.F32Type)
-"""What a product can round its sum to: it has no more than float32. For float64 it would be done
+_SUM_BITS = 32
+"""Of what a product can round its sum to: it has no more than float32. For float64 it would be done
 in float64, which is other work."""
 
 
@@ -107,7 +107,10 @@ def _can_make(product: ir.Operation, wider: ir.Type) -> bool:
     left, right, *_ = product.operands
     if not all(isinstance(element_of(operand), ir.FloatType) for operand in (left, right)):
         return False
-    if not isinstance(wider, _SUMS) or not _is_wider(wider, element_of(product.results[0])):
+    sum_format = float_format(wider)
+    if sum_format is None or sum_format.bits > _SUM_BITS:
+        return False
+    if not _is_wider(wider, element_of(product.results[0])):
         return False
     if not ir.RankedTensorType(product.results[0].type).has_static_shape:
         return False

@@ -1,4 +1,4 @@
-"""Sizes of MLIR types: elements, the bits of one, the bytes of all."""
+"""Types of elements and tensors: formats of numbers, bits of an element, bytes of a tensor."""
 
 from __future__ import annotations
 
@@ -8,6 +8,53 @@ from dataclasses import dataclass, field
 from jax.extend.mlir import ir
 
 _BOOLEAN_BITS, _INDEX_BITS = 8, 64
+
+
+@dataclass(frozen=True)
+class FloatFormat:
+    """Bits of the exponent and of the mantissa of a floating-point type, besides its sign's."""
+
+    exponent_bits: int
+    mantissa_bits: int
+
+    @property
+    def bits(self) -> int:
+        """All bits of a number."""
+        return 1 + self.exponent_bits + self.mantissa_bits
+
+    def holds(self, other: FloatFormat) -> bool:
+        """Whether every number of the other format is one of this."""
+        return (
+            self.exponent_bits >= other.exponent_bits and self.mantissa_bits >= other.mantissa_bits
+        )
+
+
+_FLOAT_FORMATS = {
+    "f64": FloatFormat(11, 52),
+    "f32": FloatFormat(8, 23),
+    "bf16": FloatFormat(8, 7),
+    "f16": FloatFormat(5, 10),
+}
+"""By MLIR's name of the type. What is known of an element type stands here, and for the library in
+``runtime/csrc/element_bits.h``."""
+
+
+def float_format(element: ir.Type) -> FloatFormat | None:
+    """The format of a floating-point type; None for others, and for types of 8 bits and fewer."""
+    return _FLOAT_FORMATS.get(str(element))
+
+
+def holds(wide: ir.Type, narrow: ir.FloatType) -> bool:
+    """Whether every number of a floating-point type is one of another type.
+
+    Of float32 and float64 that is known for every narrower type.
+    """
+    if wide == narrow:
+        return True
+    known, other = float_format(wide), float_format(narrow)
+    if known is None or other is not None:
+        return known is not None and other is not None and known.holds(other)
+    return known.bits >= 32 and known.bits > narrow.width
 
 
 def element_bits(element: ir.Type) -> int | None:

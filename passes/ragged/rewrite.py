@@ -38,7 +38,7 @@ from ..ir.build import (
     zeros,
 )
 from ..ir.erase import erase
-from ..ir.types import element_bits
+from ..ir.types import element_bits, float_format
 from ..ir.values import defining_op, element_of, shape_of
 from .plan import Tiles
 from .product import Factor, RaggedMode, RaggedProduct
@@ -188,7 +188,8 @@ def _narrowed(left: Factor, right: Factor) -> tuple[Factor, Factor]:
     """
     elements = [element_of(each.value) for each in (left, right)]
     widened = {str(each.element) for each in (left, right)} == {"f32"}
-    if not widened or elements[0] != elements[1] or str(elements[0]) not in ("bf16", "f16"):
+    narrow = float_format(elements[0])
+    if not widened or elements[0] != elements[1] or narrow is None or narrow.bits != 16:
         return left, right
     return replace(left, element=elements[0]), replace(right, element=elements[1])
 

@@ -229,7 +229,7 @@ def test_what_cannot_be_said_does_no_harm(
         raise RuntimeError("no display")
 
     caplog.set_level("DEBUG", "hloom.log")
-    monkeypatch.setattr(observer, "tell", broken)
+    monkeypatch.setattr(observer, "emit", broken)
     run(bound(3))
     assert {record.getMessage() for record in caplog.records} == {
         "what was to be said could not be"

@@ -1,8 +1,8 @@
 """XLA's side of a module: its optimised HLO, memory figures, live ranges and thunk sequences.
 
-An executable, one from the persistent cache too, tells its HLO and its memory. The rest is read from
-the files that XLA writes at a compile: asked for, found for one executable, and kept. The options for
-them are no part of JAX's cache key; where the cache serves a compile, nothing is written.
+An executable, one from the persistent cache too, tells its HLO and its memory. The rest is in files
+that XLA writes at a compile: asked for, found for one executable, kept. The options for them are
+not in JAX's cache key; where the cache serves a compile, nothing is written.
 """
 
 from __future__ import annotations

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 from jax.extend.mlir import ir
 
+from ...ir.types import float_format, holds
 from .rules import OpSite, SignatureBuilder, linear_in, signature
 from .signature import ANY, EXTREMES, SUMS, Combine, LinearGroup, Signature
-
-_WIDE = frozenset({"f32", "f64"})
-"""Types that hold every number of every narrower float type."""
-
-_ROUNDED = frozenset({("f32", "bf16")})
-"""Pairs of a type and a narrower one of as many exponents."""
 
 
 def elementwise(site: OpSite) -> Signature | None:
@@ -59,21 +54,16 @@ def convert(site: OpSite) -> Signature | None:
     """
     before, after = site.element(0), site.made_element()
     if isinstance(before, ir.FloatType) and isinstance(after, ir.ComplexType):
-        exact = _holds(after.element_type, before)
+        exact = holds(after.element_type, before)
         return _elementwise(site, linear_in(0)) if exact else _elementwise(site)
     if not (isinstance(before, ir.FloatType) and isinstance(after, ir.FloatType)):
         return _elementwise(site)
-    if _holds(after, before):
+    if holds(after, before):
         return _elementwise(site, linear_in(0, kinds=ANY))
-    rounded = SUMS if (str(before), str(after)) in _ROUNDED else frozenset[Combine]()
+    wide, narrow = float_format(before), float_format(after)
+    has_range = wide and narrow and wide.exponent_bits == narrow.exponent_bits
+    rounded = SUMS if has_range else frozenset[Combine]()
     return _elementwise(site, LinearGroup(frozenset({0}), EXTREMES, rounded))
-
-
-def _holds(after: ir.Type, before: ir.FloatType) -> bool:
-    """Whether a type has every number of another one."""
-    if after == before:
-        return True
-    return str(after) in _WIDE and ir.FloatType(after).width > before.width
 
 
 @signature("stablehlo.maximum", "stablehlo.minimum")
