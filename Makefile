@@ -15,8 +15,8 @@ export JAX_PLATFORMS := cpu
 export PIP_NO_COMPILE := 1
 unexport PYTHONDONTWRITEBYTECODE
 # Neighbours stay in one worker as far as all have work, so that what a module's tests share is
-# mostly made once. The 25 longest tests are printed.
-PARALLEL = -n $(WORKERS) --dist worksteal --durations=25
+# mostly made once. The 25 longest files and tests are printed.
+PARALLEL = -n $(WORKERS) --dist worksteal --files=25 --durations=25
 WORKERS := 2
 
 .PHONY: help demo test test-all test-oldest test-newest test-h100 test-tpu test-wheel test-built-wheel lint bench wheel gpu clean

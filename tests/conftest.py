@@ -63,6 +63,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="of the cases of each parametrized test: all, the first of each three, or the other "
         "two of each three (and all of a test with fewer, or that is marked once)",
     )
+    parser.addoption(
+        "--files", type=int, default=0, help="print the seconds of so many files, the longest first"
+    )
+
+
+_FILE_S = Counter[str]()
+"""Seconds of each file of tests, setups and fixtures included, over all workers."""
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    _FILE_S[report.nodeid.partition("::")[0]] += report.duration
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    if shown := config.getoption("--files"):
+        total_s = sum(_FILE_S.values())
+        terminalreporter.section(f"{total_s:.0f} s of tests; the {shown} longest files")
+        for file, seconds in _FILE_S.most_common(shown):
+            terminalreporter.write_line(f"{seconds:7.1f} s  {file}")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
