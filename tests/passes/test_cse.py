@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import jax
 import pytest
-from hypothesis import HealthCheck, given, settings
 from support.programs import normal
-from support.random_programs import Step, interpreter_agrees, programs
 
 from hloom.passes.framework.errors import SpecError
 from hloom.passes.framework.pipeline import Pipeline
@@ -14,18 +12,6 @@ from hloom.passes.framework.tables import facts_of
 from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
-
-
-@settings(
-    max_examples=50,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow],
-)
-@given(programs)
-def test_the_interpreter_agrees_and_nothing_is_left_to_merge(program: list[Step]) -> None:
-    changed = interpreter_agrees("inline,cse", program)
-    assert Pipeline.parse("cse").run(changed, target=Target()).runs[-1].empty
 
 
 def sine_twice(x: jax.Array) -> jax.Array:

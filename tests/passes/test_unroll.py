@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
 from jax.extend.mlir import ir
 from support.plan_tables import rows
-from support.random_programs import Step, interpreter_agrees, programs
 
 from hloom._jax.modules import make_context
 from hloom.passes.framework.errors import SpecError
@@ -70,19 +68,6 @@ def test_loops_inside_loops_make_no_more_bytes_than_one_may(elements: int) -> No
     ]
     assert made[0] <= BYTES
     assert len(rows(plan, "Loops written out")) == {2**10: 3, 2**18: 2, 2**20: 1}[elements]
-
-
-@settings(
-    max_examples=50,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow],
-)
-@given(programs)
-def test_the_interpreter_agrees_and_no_short_loop_is_left(program: list[Step]) -> None:
-    changed = interpreter_agrees("unroll{loops=all}", program)
-    # The scans of these programs run three times at most.
-    assert not [op for op in walk.operations(changed.operation) if op.name == "stablehlo.while"]
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,9 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
 from jax.extend.mlir import ir
 from support.devices.meshes import each_kind_of_axes, mesh_of
 from support.programs import PROGRAMS, normal
-from support.random_programs import Step, interpreter_agrees, programs
 from support.remat_runs import assert_same, count, plain, transformed
 
 import hloom
@@ -56,17 +54,6 @@ def test_results_stay(name: str, budget: str, monkeypatch: pytest.MonkeyPatch) -
         warnings.filterwarnings("ignore", message=".*cannot be held", category=hloom.HloomWarning)
         got = off.lowered.compile(compiler_options={"hloom": spec})(*off.arguments)
     assert_same(got, off.results)
-
-
-@settings(
-    max_examples=60,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow],
-)
-@given(programs)
-def test_interpreter_agrees_at_the_floor(program: list[Step]) -> None:
-    interpreter_agrees(FLOOR, program)
 
 
 def deep_loss(w: jax.Array, x: jax.Array) -> jax.Array:

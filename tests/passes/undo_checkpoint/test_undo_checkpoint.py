@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -12,15 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 from jax.extend.mlir import ir
 from support.checkpointed_programs import CHECKPOINTED, gradient, no_checkpoint, scanned
-from support.examples import drawn
-from support.programs import normal, weights
-from support.random_programs import ROWS, WIDTH, Step, interpret, programs, run
+from support.programs import normal
+from support.random_programs import interpret
 from support.scan_programs import kernels
 
 from benchmarks.programs.gpt import Gpt
@@ -163,33 +159,3 @@ def test_cheap_work_and_large_results_are_computed_again() -> None:
     target = Target(speed=dataclasses.replace(CPU_SPEED, kernel_s=0.0))
     run = Pipeline.parse("undo-checkpoint").run(clone_module(original), target=target).runs[-1]
     assert run.empty, run.summary
-
-
-DONE: Counter[str] = Counter()
-"""In how many random programs straight lines or loops were changed."""
-
-
-def with_checkpoints(program: list[Step]) -> list[Step]:
-    """The program with a checkpoint around each scan's body."""
-    return [(kind, *rest[:4], True) if kind == "scan" else (kind, *rest) for kind, *rest in program]
-
-
-@drawn(40)
-@given(programs, st.booleans(), st.sampled_from(("", ",remat{budget=1B min_bytes=0}")))
-def interpreter_agrees(program: list[Step], whole: bool, then: str) -> None:
-    arguments = (normal(ROWS, WIDTH), weights(1, WIDTH)[0])
-    program = with_checkpoints(program)
-    loss = lambda x, w: run(program, x, w).sum()  # noqa: E731
-    loss = jax.checkpoint(loss) if whole else loss
-    original = lowered_module(jax.value_and_grad(loss, (0, 1)), arguments)
-    changed = clone_module(original)
-    runs = Pipeline.parse(f"undo-checkpoint{then}").run(changed, target=EAGER).runs
-    plan = next(one.plan for one in runs if one.name == "undo-checkpoint")
-    DONE.update(name for name in ("merged", "loops") if plan[name])
-    assert changed.operation.verify()
-    assert_same_bits(changed, original, arguments)
-
-
-def test_random_programs_keep_their_bits() -> None:
-    interpreter_agrees()
-    assert min(DONE[name] for name in ("merged", "loops")) >= 3, DONE
