@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import functools
 import graphlib
 import itertools
+import re
 import subprocess
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -61,10 +63,16 @@ def module_of(file: Path) -> str:
     return ".".join([package, *file.relative_to(root).with_suffix("").parts])
 
 
-def imported(file: Path) -> Iterator[str]:
+@functools.cache
+def nodes_of(file: Path) -> tuple[ast.AST, ...]:
+    """Everything in the file's tree."""
+    return tuple(ast.walk(ast.parse(file.read_text(encoding="utf-8"), str(file))))
+
+
+@functools.cache
+def imported(file: Path) -> frozenset[str]:
     """Every module that the file imports, anywhere in it."""
-    nodes = ast.walk(ast.parse(file.read_text(encoding="utf-8"), str(file)))
-    return imports_of(nodes, module_of(file))
+    return frozenset(imports_of(nodes_of(file), module_of(file)))
 
 
 def imports_of(nodes: Iterable[ast.AST], module: str) -> Iterator[str]:
@@ -132,25 +140,15 @@ def is_private_jax(module: str) -> bool:
     return f"{module}.".startswith(("jax._src.", "jaxlib.", "jax.lib.", "jax.interpreters."))
 
 
-def sources_id(source: tuple[str, Path]) -> str:
-    return str(source[1].relative_to(ROOT))
-
-
-@pytest.fixture(params=SOURCES, ids=sources_id)
-def source(request: pytest.FixtureRequest) -> tuple[str, Path]:
-    found: tuple[str, Path] = request.param
-    return found
-
-
 def test_the_sources_are_found() -> None:
     assert {package for package, _ in SOURCES} == set(PACKAGES)
     assert len(SOURCES) > 20
 
 
-def test_imports_run_one_way(source: tuple[str, Path]) -> None:
-    package, file = source
-    used = {package_of(module) for module in imported(file)} - {None}
-    assert used <= MAY_IMPORT[package]
+def test_imports_run_one_way() -> None:
+    for package, file in SOURCES:
+        used = {package_of(module) for module in imported(file)} - {None}
+        assert used <= MAY_IMPORT[package], file
 
 
 @pytest.mark.parametrize("folder", [PACKAGES["hloom.lowering"], PACKAGES["hloom.passes"] / "ir"])
@@ -212,7 +210,7 @@ def test_inside_of_a_package_imports_are_relative() -> None:
         if package in ("hloom.passes", "hloom.lowering", "hloom.runtime"):
             absolute = [
                 node.module
-                for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+                for node in nodes_of(file)
                 if isinstance(node, ast.ImportFrom) and not node.level and node.module
             ]
             assert not [module for module in absolute if package_of(module) == package], file
@@ -230,10 +228,10 @@ def test_the_graph_of_the_rooms_has_every_import() -> None:
         graphlib.TopologicalSorter({"a": {"b"}, "b": {"a"}}).prepare()
 
 
-def test_one_folder_touches_private_jax(source: tuple[str, Path]) -> None:
-    _, file = source
-    private = sorted(filter(is_private_jax, imported(file)))
-    assert private == [] or file.parent == PRIVATE
+def test_one_folder_touches_private_jax() -> None:
+    for _, file in SOURCES:
+        private = sorted(filter(is_private_jax, imported(file)))
+        assert private == [] or file.parent == PRIVATE, file
 
 
 def test_private_jax_is_imported_inside_of_functions() -> None:
@@ -300,12 +298,26 @@ def test_a_file_can_be_read_in_one_sitting() -> None:
     assert {str(path) for path, count in lines.items() if count > MOST_LINES} == set()
 
 
+def test_every_helper_of_the_tests_is_used() -> None:
+    support = ROOT / "tests" / "support"
+    texts = {file: file.read_text(encoding="utf-8") for file in (ROOT / "tests").rglob("*.py")}
+    helpers = [file for file in support.rglob("*.py") if file.name != "__init__.py"]
+    assert len(helpers) > 40
+    for helper in helpers:
+        folder = ".".join(helper.parent.relative_to(support.parent).parts)
+        named = re.compile(
+            rf"\b{re.escape(folder)}(\.{helper.stem}\b| import [^)]*\b{helper.stem}\b)"
+            rf"|\b{helper.stem}\.py\b"  # run as a process of its own
+        )
+        assert any(named.search(text) for file, text in texts.items() if file != helper), helper
+
+
 def test_one_module_alone_erases_operations() -> None:
     """It checks before that nothing reads them: the bindings free what is still read."""
     erasing = {
         str(file.relative_to(ROOT))
         for _, file in SOURCES
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"), str(file)))
+        for node in nodes_of(file)
         if isinstance(node, ast.Attribute) and node.attr in ("erase", "erase_argument")
     }
     assert erasing == {"passes/ir/erase.py"}
