@@ -14,7 +14,6 @@ was run with, and barrier_latency.md.
 from __future__ import annotations
 
 import os
-import platform
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -25,8 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-import hloom
-from benchmarks.common.tables import Report, heading, table, update_report
+from benchmarks.common.measure import Benchmark, Columns, figure, section, text
 from hloom import runtime
 
 AXIS = "ranks"
@@ -45,14 +43,8 @@ def main() -> None:
             f"XLA_FLAGS=--xla_force_host_platform_device_count={DEVICES[-1]}"
         )
     runtime.register(["hloom.barrier.v1"], "cpu")
-    entry = {
-        "hloom": hloom.__version__,
-        "python": platform.python_version(),
-        "cores": os.cpu_count(),
-        "turns": TURNS,
-        "rows": [_measure(devices) for devices in DEVICES],
-    }
-    print(update_report("barrier_latency", entry, _markdown))
+    rows = [_measure(devices) for devices in DEVICES]
+    print(BENCHMARK.write(cores=os.cpu_count(), turns=TURNS, rows=rows))
 
 
 def _barrier(token: jax.Array) -> jax.Array:
@@ -133,30 +125,33 @@ def _seconds(program: Callable[[jax.Array], jax.Array], numbers: jax.Array) -> f
     return time.perf_counter() - start_s
 
 
-def _markdown(report: Report) -> Iterator[str]:
-    yield from heading(
-        "How long a barrier takes on virtual CPU devices",
-        "barrier_latency",
-        "One barrier beside one of XLA's all-reduces of a single number, one after the other in a "
-        "program; medians over turns in which both were measured. The ratio is the barrier's time "
-        "by the all-reduce's, the median over the turns, and in brackets its quartiles.",
-    )
-    for version, entry in report.items():
-        yield ""
-        yield f"## jax {version}, Python {entry['python']}, {entry['cores']} cores"
-        yield ""
-        columns = ["devices", "barrier, µs", "all-reduce, µs", "ratio"]
-        yield from table(columns, map(_cells, entry["rows"]))
-
-
-def _cells(row: dict[str, Any]) -> list[str]:
+def _ratio(row: dict[str, Any]) -> str:
     low, high = row["ratio_quartiles"]
-    return [
-        str(row["devices"]),
-        f"{row['barrier_s'] * 1e6:.0f}",
-        f"{row['all_reduce_s'] * 1e6:.0f}",
-        f"{row['ratio']:.2f} ({low:.2f} to {high:.2f})",
-    ]
+    return f"{row['ratio']:.2f} ({low:.2f} to {high:.2f})"
+
+
+_COLUMNS: Columns = {
+    "devices": text("devices"),
+    "barrier, µs": figure("barrier_s", ".0f", 1e6),
+    "all-reduce, µs": figure("all_reduce_s", ".0f", 1e6),
+    "ratio": _ratio,
+}
+
+
+def _tables(version: str, entry: dict[str, Any]) -> Iterator[str]:
+    title = f"## jax {version}, Python {entry['python']}, {entry['cores']} cores"
+    return section(title, _COLUMNS, entry["rows"])
+
+
+BENCHMARK = Benchmark(
+    "barrier_latency",
+    "barrier_latency",
+    "How long a barrier takes on virtual CPU devices",
+    "One barrier beside one of XLA's all-reduces of a single number, one after the other in a "
+    "program; medians over turns in which both were measured. The ratio is the barrier's time "
+    "by the all-reduce's, the median over the turns, and in brackets its quartiles.",
+    _tables,
+)
 
 
 if __name__ == "__main__":

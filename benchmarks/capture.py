@@ -10,7 +10,6 @@ memory, and says nothing of speed.
 from __future__ import annotations
 
 import dataclasses
-import platform
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ import jax
 import hloom
 from benchmarks.common.capture_subjects import SUBJECTS, Subject
 from benchmarks.common.h100 import MEBI_BYTES, TARGET
-from benchmarks.common.tables import Report, heading, table, update_report
+from benchmarks.common.measure import Benchmark, Columns, section, text
 from hloom.targets import deviceless
 from hloom.xla.coverage import Coverage
 from hloom.xla.thunk_dump import thunk_dump
@@ -64,13 +63,7 @@ def main(names: list[str]) -> None:
     rows = [
         _row(name, SUBJECTS[name], devices) for devices in DEVICES for name in names or SUBJECTS
     ]
-    entry = {
-        "hloom": hloom.__version__,
-        "python": platform.python_version(),
-        "spec": SPEC,
-        "programs": rows,
-    }
-    print(update_report("capture_h100", entry, _markdown))
+    print(BENCHMARK.write(spec=SPEC, programs=rows))
 
 
 def measure_alone(lowered: Any, spec: str = "off") -> Figures:
@@ -121,35 +114,45 @@ def _row(name: str, subject: Subject, devices: int) -> dict[str, object]:
     }
 
 
-def _markdown(report: Report) -> Iterator[str]:
-    yield from heading(
-        "`capture` on programs compiled for an H100",
-        "capture",
-        "Thunks (kernels, copies, collectives, calls, loops; those in a loop once) that run in "
-        "CUDA graphs, of all, and in how many. One device, and eight with the data spread over "
-        "them. Peak memory is of one device. Compiled without a GPU: this says what is captured, "
-        "and nothing of speed. Ragged exchanges and barriers are hloom's kernels, with the pass "
-        "`barriers` in both columns; the kernel between barriers is a stand-in.",
-    )
-    for version, entry in report.items():
-        yield ""
-        yield f"## jax {version}, Python {entry['python']}, `{entry['spec']}`"
-        yield ""
-        columns = ["program", "devices", "XLA alone", f"`{entry['spec']}`", "peak, MiB", "left out"]
-        yield from table(columns, map(_cells, entry["programs"]))
-
-
-def _cells(row: dict[str, Any]) -> list[str]:
-    before, after = row["alone"], row["captured"]
-    growth = after["peak_bytes"] / before["peak_bytes"] - 1
-    peak = f"{after['peak_bytes'] / MEBI_BYTES:.0f} ({growth:+.1%})"
-    left_out = "; ".join(f"{count} x {reason}" for reason, count in after["left_out"].items())
-    return [row["title"], str(row["devices"]), cell(before), f"**{cell(after)}**", peak, left_out]
-
-
 def cell(figures: dict[str, Any]) -> str:
     """ "52 / 176 in 6": captured of all, and the graphs."""
     return f"{figures['captured']} / {figures['thunks']} in {figures['graphs']}"
+
+
+def _peak(row: dict[str, Any]) -> str:
+    before, after = row["alone"]["peak_bytes"], row["captured"]["peak_bytes"]
+    return f"{after / MEBI_BYTES:.0f} ({after / before - 1:+.1%})"
+
+
+def _left_out(row: dict[str, Any]) -> str:
+    found = row["captured"]["left_out"]
+    return "; ".join(f"{count} x {reason}" for reason, count in found.items())
+
+
+def _tables(version: str, entry: dict[str, Any]) -> Iterator[str]:
+    columns: Columns = {
+        "program": text("title"),
+        "devices": text("devices"),
+        "XLA alone": lambda row: cell(row["alone"]),
+        f"`{entry['spec']}`": lambda row: f"**{cell(row['captured'])}**",
+        "peak, MiB": _peak,
+        "left out": _left_out,
+    }
+    title = f"## jax {version}, Python {entry['python']}, `{entry['spec']}`"
+    return section(title, columns, entry["programs"])
+
+
+BENCHMARK = Benchmark(
+    "capture_h100",
+    "capture",
+    "`capture` on programs compiled for an H100",
+    "Thunks (kernels, copies, collectives, calls, loops; those in a loop once) that run in "
+    "CUDA graphs, of all, and in how many. One device, and eight with the data spread over "
+    "them. Peak memory is of one device. Compiled without a GPU: this says what is captured, "
+    "and nothing of speed. Ragged exchanges and barriers are hloom's kernels, with the pass "
+    "`barriers` in both columns; the kernel between barriers is a stand-in.",
+    _tables,
+)
 
 
 if __name__ == "__main__":

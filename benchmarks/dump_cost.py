@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import gc
 import os
-import platform
 import statistics
 import tempfile
 import time
@@ -31,7 +30,7 @@ import jax.numpy as jnp
 
 import hloom
 import hloom.dumps
-from benchmarks.common.tables import Report, heading, table, update_report
+from benchmarks.common.measure import Benchmark, Cell, Columns, figure, section, text
 from benchmarks.programs.gpt import Gpt
 from hloom.dumps.collect.store import LIVE, MAX_BYTES, MAX_MODULES
 
@@ -63,8 +62,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     chosen = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
         entry = {
-            "hloom": hloom.__version__,
-            "python": platform.python_version(),
             "cores": os.cpu_count(),
             "turns": chosen.turns,
             "modules": _modules(folder),
@@ -74,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         }
         if os.listdir(folder):
             raise SystemExit("benchmarks.dump_cost: a step was dumped, but none was chosen")
-    print(update_report("dump_cost", entry, _markdown))
+    print(BENCHMARK.write(**entry))
 
 
 def _configured(folder: str) -> AbstractContextManager[None]:
@@ -233,56 +230,59 @@ def _kept(
     }
 
 
-def _markdown(report: Report) -> Iterator[str]:
-    yield from heading(
-        "What it costs to be ready for dumps of steps",
-        "dump_cost",
-        "A training step in three loops that take turns: plain; with `hloom.step` around it and "
-        'dumps off; and the same with dumps of steps configured (`hloom.dump(to=…, steps="none")`) '
-        "and none chosen. Each ratio is of the step's time to that in the loop before, the median "
-        "over the turns, and in brackets its quartiles.",
-    )
-    for version, entry in report.items():
-        yield ""
-        yield f"## jax {version}, Python {entry['python']}, {entry['cores']} cores"
-        yield ""
-        columns = ["training step", "plain, µs", "`hloom.step`, dumps off", "dumps configured"]
-        yield from table(columns, map(_step_cells, entry["steps"]))
-        yield ""
-        statement = entry["statement"]
-        yield (
-            f"`with hloom.step(n)` around nothing takes {statement['off_s'] * 1e6:.1f} µs, and "
-            f"{statement['configured_s'] * 1e6:.1f} µs with dumps of steps configured; JAX's own "
-            f"`StepTraceAnnotation`, which it opens, {statement['annotation_s'] * 1e6:.1f} µs."
-        )
-        yield ""
-        columns = ["kept of each live module", "memory, KiB", "disk, KiB"]
-        yield from table(columns, map(_module_cells, entry["modules"]))
-        yield ""
-        bounds = entry["bounds"]
-        yield (
-            f"hloom keeps at most {bounds['modules']} modules and {bounds['disk_bytes'] >> 20} MiB "
-            f"of disk in a process, so at most {_largest_memory_bytes(entry) / 2**20:.0f} MiB of "
-            "memory were all of them as large as the largest above. Over that, modules that "
-            "nothing can run any more go first, then the oldest."
-        )
-
-
-def _largest_memory_bytes(entry: dict[str, Any]) -> float:
-    largest: float = max(row["memory_bytes"] for row in entry["modules"])
-    return largest * entry["bounds"]["modules"]
-
-
-def _step_cells(row: dict[str, Any]) -> list[str]:
-    cells = [row["name"], f"{row['step_s']['plain'] * 1e6:.0f}"]
-    for way in ("annotated", "configured"):
+def _ratio(way: str) -> Cell:
+    def cell(row: dict[str, Any]) -> str:
         low, high = row[way]["quartiles"]
-        cells.append(f"{row[way]['ratio']:.4f} ({low:.4f} to {high:.4f})")
-    return cells
+        return f"{row[way]['ratio']:.4f} ({low:.4f} to {high:.4f})"
+
+    return cell
 
 
-def _module_cells(row: dict[str, Any]) -> list[str]:
-    return [row["name"], f"{row['memory_bytes'] / 1024:.1f}", f"{row['disk_bytes'] / 1024:.1f}"]
+_STEPS: Columns = {
+    "training step": text("name"),
+    "plain, µs": figure(("step_s", "plain"), ".0f", 1e6),
+    "`hloom.step`, dumps off": _ratio("annotated"),
+    "dumps configured": _ratio("configured"),
+}
+_MODULES: Columns = {
+    "kept of each live module": text("name"),
+    "memory, KiB": figure("memory_bytes", ".1f", 1 / 1024),
+    "disk, KiB": figure("disk_bytes", ".1f", 1 / 1024),
+}
+
+
+def _tables(version: str, entry: dict[str, Any]) -> Iterator[str]:
+    title = f"## jax {version}, Python {entry['python']}, {entry['cores']} cores"
+    yield from section(title, _STEPS, entry["steps"])
+    yield ""
+    statement = entry["statement"]
+    yield (
+        f"`with hloom.step(n)` around nothing takes {statement['off_s'] * 1e6:.1f} µs, and "
+        f"{statement['configured_s'] * 1e6:.1f} µs with dumps of steps configured; JAX's own "
+        f"`StepTraceAnnotation`, which it opens, {statement['annotation_s'] * 1e6:.1f} µs."
+    )
+    yield from section("", _MODULES, entry["modules"])
+    yield ""
+    bounds = entry["bounds"]
+    largest = max(row["memory_bytes"] for row in entry["modules"]) * bounds["modules"]
+    yield (
+        f"hloom keeps at most {bounds['modules']} modules and {bounds['disk_bytes'] >> 20} MiB "
+        f"of disk in a process, so at most {largest / 2**20:.0f} MiB of "
+        "memory were all of them as large as the largest above. Over that, modules that "
+        "nothing can run any more go first, then the oldest."
+    )
+
+
+BENCHMARK = Benchmark(
+    "dump_cost",
+    "dump_cost",
+    "What it costs to be ready for dumps of steps",
+    "A training step in three loops that take turns: plain; with `hloom.step` around it and "
+    'dumps off; and the same with dumps of steps configured (`hloom.dump(to=…, steps="none")`) '
+    "and none chosen. Each ratio is of the step's time to that in the loop before, the median "
+    "over the turns, and in brackets its quartiles.",
+    _tables,
+)
 
 
 if __name__ == "__main__":

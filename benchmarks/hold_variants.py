@@ -12,17 +12,15 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import platform
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-import hloom
-from benchmarks.common.h100 import MEBI_BYTES, measure, placement
+from benchmarks.common.h100 import measure, placement
+from benchmarks.common.measure import Benchmark, Columns, mebi, section, text
 from benchmarks.common.subjects import SUBJECTS
-from benchmarks.common.tables import Report, heading, table, update_report
 from hloom.passes.analysis.autodiff import has_remat_name
 from hloom.passes.framework import registry
 from hloom.passes.framework.base import Pass
@@ -232,32 +230,29 @@ def main(arguments: Sequence[str] | None = None) -> None:
                         "summary": held["operands"].summaries["hold"],
                     }
                 )
-    entry = {
-        "hloom": hloom.__version__,
-        "python": platform.python_version(),
-        "programs": rows,
+    print(BENCHMARK.write(programs=rows))
+
+
+def _tables(version: str, entry: dict[str, Any]) -> Iterator[str]:
+    columns: Columns = {
+        "program": text("program"),
+        "plan": text("plan"),
+        "off": mebi("off"),
+        **{title: mebi(("held", by)) for by, title in VARIANTS.items()},
     }
-    print(update_report("hold_variants_h100", entry, _markdown))
+    title = f"## jax {version}, Python {entry['python']}"
+    return section(title, columns, entry["programs"], names=2)
 
 
-def _markdown(report: Report) -> Iterator[str]:
-    yield from heading(
-        "What holds a recomputation back",
-        "hold_variants",
-        "XLA's temporary memory in MiB, compiled for an H100, of the module that `remat` makes "
-        "with its clones held back in different ways; the plan is the same in a row. In the bodies "
-        "of scans `remat` puts no barrier: there the columns show what one would do.",
-    )
-    for version, entry in report.items():
-        yield ""
-        yield f"## jax {version}, Python {entry['python']}"
-        yield ""
-        rows = []
-        for row in entry["programs"]:
-            figures: list[Any] = [row["off"], *(row["held"][by] for by in VARIANTS)]
-            cells = [f"{figure / MEBI_BYTES:.0f}" for figure in figures]
-            rows.append([row["program"], row["plan"], *cells])
-        yield from table(["program", "plan", "off", *VARIANTS.values()], rows, names=2)
+BENCHMARK = Benchmark(
+    "hold_variants_h100",
+    "hold_variants",
+    "What holds a recomputation back",
+    "XLA's temporary memory in MiB, compiled for an H100, of the module that `remat` makes "
+    "with its clones held back in different ways; the plan is the same in a row. In the bodies "
+    "of scans `remat` puts no barrier: there the columns show what one would do.",
+    _tables,
+)
 
 
 if __name__ == "__main__":

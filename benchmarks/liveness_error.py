@@ -10,16 +10,14 @@ with, and liveness_error.md, the same as tables.
 
 from __future__ import annotations
 
-import platform
 import statistics
 import time
 from collections.abc import Iterator
 from typing import Any
 
-import hloom
-from benchmarks.common.h100 import MEBI_BYTES, measure, placement
+from benchmarks.common.h100 import measure, placement
+from benchmarks.common.measure import Benchmark, Columns, figure, mebi, section, text
 from benchmarks.common.subjects import POLICIES, SUBJECTS
-from benchmarks.common.tables import Report, heading, table, update_report
 from hloom.passes.analysis.memory_model.tracer import predict
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.spec import parse_spec
@@ -35,25 +33,18 @@ SMALL_CHANGE = 0.01
 def main() -> None:
     """Measures with the JAX that runs this, and writes both files."""
     sharding = placement()
-    entry = {
-        "hloom": hloom.__version__,
-        "python": platform.python_version(),
-        "programs": [
-            {
-                "title": subject.title,
-                "forms": [
-                    _measure(subject.title, subject.lower(policy, sharding), label, spec)
-                    for label, policy, spec in (
-                        (OFF, None, OFF),
-                        (REMAT, None, REMAT),
-                        *((policy, policy, OFF) for policy in POLICIES),
-                    )
-                ],
-            }
-            for subject in SUBJECTS.values()
-        ],
-    }
-    print(update_report("liveness_error", entry, _markdown))
+    forms = (OFF, None, OFF), (REMAT, None, REMAT), *((each, each, OFF) for each in POLICIES)
+    programs = [
+        {
+            "title": subject.title,
+            "forms": [
+                _measure(subject.title, subject.lower(policy, sharding), label, spec)
+                for label, policy, spec in forms
+            ],
+        }
+        for subject in SUBJECTS.values()
+    ]
+    print(BENCHMARK.write(programs=programs))
 
 
 def _measure(title: str, lowered: Any, label: str, spec: str) -> dict[str, Any]:
@@ -86,49 +77,47 @@ def _change_error(form: dict[str, Any], off: dict[str, Any]) -> float | None:
     return predicted / real - 1 if abs(real) > SMALL_CHANGE * off["temp_bytes"] else None
 
 
-def _markdown(report: Report) -> Iterator[str]:
-    yield from heading(
-        "The liveness model beside XLA",
-        "liveness_error",
-        "Temporary memory in MiB of programs compiled for an H100, by XLA and as predicted from "
-        "the StableHLO. The last column is the error of the difference to the program as it is, "
-        "which is what a planner chooses by.",
+_COLUMNS: Columns = {
+    "program": text("title"),
+    "form": text("form"),
+    "XLA": mebi("temp_bytes"),
+    "predicted": mebi("predicted_temp_bytes"),
+    "error": figure("error", "+.1%"),
+    "error of the change": figure("change", "+.1%"),
+}
+
+
+def _tables(version: str, entry: dict[str, Any]) -> Iterator[str]:
+    rows = [
+        form
+        | {
+            "title": program["title"],
+            "error": _error(form),
+            "change": _change_error(form, program["forms"][0]),
+        }
+        for program in entry["programs"]
+        for form in program["forms"]
+    ]
+    yield from section(f"## jax {version}, Python {entry['python']}", _COLUMNS, rows, names=2)
+    errors = [abs(row["error"]) for row in rows]
+    changes = [abs(row["change"]) for row in rows if row["change"] is not None]
+    yield ""
+    yield (
+        f"Median error {statistics.median(errors):.1%}, of the change "
+        f"{statistics.median(changes):.1%}; largest {max(errors):.1%}. A prediction "
+        f"takes {max(row['predict_s'] for row in rows):.2f} s at most."
     )
-    for version, entry in report.items():
-        yield ""
-        yield f"## jax {version}, Python {entry['python']}"
-        yield ""
-        rows = []
-        errors, change_errors = [], []
-        for program in entry["programs"]:
-            off = program["forms"][0]
-            for form in program["forms"]:
-                change = _change_error(form, off)
-                errors.append(abs(_error(form)))
-                change_errors += [] if change is None else [abs(change)]
-                rows.append(
-                    [
-                        program["title"],
-                        form["form"],
-                        f"{form['temp_bytes'] / MEBI_BYTES:.0f}",
-                        f"{form['predicted_temp_bytes'] / MEBI_BYTES:.0f}",
-                        f"{_error(form):+.1%}",
-                        "" if change is None else f"{change:+.1%}",
-                    ]
-                )
-        columns = ["program", "form", "XLA", "predicted", "error", "error of the change"]
-        yield from table(columns, rows, names=2)
-        yield ""
-        yield (
-            f"Median error {statistics.median(errors):.1%}, of the change "
-            f"{statistics.median(change_errors):.1%}; largest {max(errors):.1%}. A prediction "
-            f"takes {_slowest_s(entry):.2f} s at most."
-        )
 
 
-def _slowest_s(entry: dict[str, Any]) -> float:
-    forms = (form for program in entry["programs"] for form in program["forms"])
-    return max(form["predict_s"] for form in forms)
+BENCHMARK = Benchmark(
+    "liveness_error",
+    "liveness_error",
+    "The liveness model beside XLA",
+    "Temporary memory in MiB of programs compiled for an H100, by XLA and as predicted from "
+    "the StableHLO. The last column is the error of the difference to the program as it is, "
+    "which is what a planner chooses by.",
+    _tables,
+)
 
 
 if __name__ == "__main__":

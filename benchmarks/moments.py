@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import platform
 import re
 import statistics
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +25,7 @@ from flax import nnx
 import hloom
 import hloom.optax
 from benchmarks.common.h100 import placement
-from benchmarks.common.tables import Report, heading, table, update_report
+from benchmarks.common.measure import Benchmark, Columns, figure, section, text
 from hloom.tools.demo import program
 from hloom.tools.demo.program import Gpt, Sizes
 
@@ -63,14 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         }
         rows.append(row)
         print(row, flush=True)
-    entry = {
-        "hloom": hloom.__version__,
-        "python": platform.python_version(),
-        "sizes": dataclasses.asdict(SIZES),
-        "steps": steps,
-        "rows": rows,
-    }
-    print(update_report("moments", entry, _markdown))
+    print(BENCHMARK.write(sizes=dataclasses.asdict(SIZES), steps=steps, rows=rows))
 
 
 def _to_nearest(optimizer: Any) -> Any:
@@ -195,32 +187,23 @@ def _bytes(tree: Any) -> int:
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
-def _markdown(report: Report) -> Iterator[str]:
-    yield from heading("Moments in fewer bits", "moments", _WHAT_IT_IS)
-    for version, entry in report.items():
-        yield ""
-        yield f"## jax {version}, Python {entry['python']}, {entry['steps']} steps"
-        yield ""
-        yield from table(_COLUMNS, (_cells(row) for row in entry["rows"]))
+_COLUMNS: Columns = {
+    "moments": text("moments"),
+    **{
+        f"loss, seed {seed}": figure(("losses", number), ".4f") for number, seed in enumerate(SEEDS)
+    },
+    "nu after zeros": figure("nu_after_zeros", ".3f"),
+    "state, KiB": figure("state_bytes", ".0f", 1 / 1024),
+    "donated, in place": lambda row: f"{min(1.0, row['alias_bytes'] / row['donated_bytes']):.0%}",
+    "temp, KiB": figure("temp_bytes", ".0f", 1 / 1024),
+    "kernels": text("kernels"),
+    "tensors": text("tensors"),
+}
 
 
-_COLUMNS = (
-    "moments", *(f"loss, seed {seed}" for seed in SEEDS), "nu after zeros", "state, KiB",
-    "donated, in place", "temp, KiB", "kernels", "tensors",
-)  # fmt: skip
-
-
-def _cells(row: dict[str, Any]) -> list[str]:
-    return [
-        row["moments"],
-        *(f"{loss:.4f}" for loss in row["losses"]),
-        f"{row['nu_after_zeros']:.3f}",
-        f"{row['state_bytes'] / 1024:.0f}",
-        f"{min(1.0, row['alias_bytes'] / row['donated_bytes']):.0%}",
-        f"{row['temp_bytes'] / 1024:.0f}",
-        str(row["kernels"]),
-        str(row["tensors"]),
-    ]
+def _tables(version: str, entry: dict[str, Any]) -> Iterator[str]:
+    title = f"## jax {version}, Python {entry['python']}, {entry['steps']} steps"
+    return section(title, _COLUMNS, entry["rows"])
 
 
 _WHAT_IT_IS = f"""\
@@ -229,6 +212,9 @@ the CPU: the mean loss of the last {LAST} steps, for each seed of weights and te
 is a second moment of 1 after {ZERO_STEPS} gradients of zero, as a share of the exact one. The other
 columns are of the update alone, compiled for an H100. "To nearest" rounds moments to the nearest
 bfloat16, as `astype` does; the other types go through `hloom.optax.with_moments`."""
+
+
+BENCHMARK = Benchmark("moments", "moments", "Moments in fewer bits", _WHAT_IT_IS, _tables)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import platform
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,10 +22,10 @@ import jax
 import numpy as np
 from jax.extend.mlir import ir
 
-import hloom
 from benchmarks import carries_time
 from benchmarks.common.h100 import measure_times, placement
-from benchmarks.common.tables import RESULTS, Report, heading, table, update_report
+from benchmarks.common.measure import Benchmark, Columns, Row, code, figure, section, text
+from benchmarks.common.tables import RESULTS, Report
 from benchmarks.programs.gpt import Gpt
 from hloom import targets
 from hloom.passes.analysis.memory_model.tracer import predict
@@ -60,8 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     chosen = parser.parse_args(arguments)
     many = carries_time.measure(with_xla=not chosen.without_xla)
     if chosen.only_carries:
-        known = json.loads((RESULTS / "planning_time.json").read_text("utf-8"))[jax.__version__]
-        print(update_report("planning_time", known | {"carries": many}, _markdown))
+        print(BENCHMARK.write(**BENCHMARK.before() | {"carries": many}))
+        _draw()
         return
     curves = {
         name: [
@@ -70,14 +69,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         ]
         for name in MODELS
     }
-    entry = {
-        "hloom": hloom.__version__,
-        "python": platform.python_version(),
-        "curves": curves,
-        "beside_xla": [] if chosen.without_xla else _beside_xla(),
-        "carries": many,
-    }
-    print(update_report("planning_time", entry, _markdown))
+    beside_xla = [] if chosen.without_xla else _beside_xla()
+    print(BENCHMARK.write(curves=curves, beside_xla=beside_xla, carries=many))
+    _draw()
 
 
 def _mlp(layers: int) -> Any:
@@ -172,86 +166,89 @@ def fitted_exponent(sizes: Sequence[float], times_s: Sequence[float]) -> float:
     return float(np.polyfit(np.log(sizes), np.log(times_s), 1)[0])
 
 
-def _markdown(report: Report) -> Iterator[str]:
-    yield from heading(
-        "How long `remat` plans",
-        "planning_time",
-        "Repeated layers, unrolled, planned for an H100. Operations are counted after inlining. "
-        "Preparation is cloning, inlining, CSE and freeing constants. The exponent is that of the "
-        "curve `seconds = c * operations^e` through the planning times, then through the times for "
-        "each setting that was tried (long modules are planned with fewer), and, after the stroke, "
-        "what n log n would have over the same sizes.",
-    )
-    for version, entry in report.items():
+_CURVES: Columns = {
+    "model": text("model"),
+    "budget": text("budget"),
+    "layers": text("layers"),
+    "operations": figure("operations", ","),
+    "prepare, s": figure("prepare_s", ".3f"),
+    "plan, s": figure("plan_s", ".3f"),
+    "apply, s": figure("apply_s", ".3f"),
+    "settings": text("settings"),
+    "plan, µs an operation": lambda row: f"{row['plan_s'] / row['operations'] * 1e6:.1f}",
+}
+_EXPONENTS: Columns = {
+    "model": text("model"),
+    "budget": text("budget"),
+    "exponent": figure("exponent", ".2f"),
+    "exponent for a setting / n log n": lambda row: (
+        f"{row['of_each']:.2f} / {row['linearithmic']:.2f}"
+    ),
+}
+_BESIDE_XLA: Columns = {
+    "layers": text("layers"),
+    "spec": code("spec"),
+    "passes, s": figure("pass_s", ".3f"),
+    "XLA, s": figure("xla_compile_s", ".2f"),
+    "share": lambda row: f"{row['pass_s'] / row['xla_compile_s'] * 100:.1f} %",
+}
+
+
+def _tables(version: str, entry: dict[str, Any]) -> Iterator[str]:
+    curves = [
+        [point | point["specs"][label] | {"model": name, "budget": label} for point in points]
+        for name, points in entry["curves"].items()
+        for label in SPECS
+    ]
+    rows = [row for curve in curves for row in curve]
+    yield from section(f"## jax {version}, Python {entry['python']}", _CURVES, rows, names=2)
+    exponents = (_exponents(curve) for curve in curves if len(curve) > 1)
+    yield from section("", _EXPONENTS, exponents, names=2)
+    slowest = max((row["plan_s"] for row in rows), default=0.0)
+    yield from ("", f"The slowest plan took {slowest:.1f} s; the limit is {LIMIT_S:.0f} s.")
+    if entry["beside_xla"]:
         yield ""
-        yield f"## jax {version}, Python {entry['python']}"
+        yield f"The 12-layer GPT beside XLA, all attempts together, medians of {REPEATS}:"
+        yield from section("", _BESIDE_XLA, entry["beside_xla"], names=2)
+    if "carries" in entry:
         yield ""
-        columns = ["model", "budget", "layers", "operations", "prepare, s", "plan, s", "apply, s"]
-        columns += ["settings", "plan, µs an operation"]
-        yield from table(columns, _curve_cells(entry), names=2)
-        yield ""
-        columns = ["model", "budget", "exponent", "exponent for a setting / n log n"]
-        yield from table(columns, _exponents(entry), names=2)
-        yield ""
-        slowest = max(_slowest(entry), default=0.0)
-        yield f"The slowest plan took {slowest:.1f} s; the limit is {LIMIT_S:.0f} s."
-        if entry["beside_xla"]:
-            yield ""
-            yield f"The 12-layer GPT beside XLA, all attempts together, medians of {REPEATS}:"
-            yield ""
-            columns = ["layers", "spec", "passes, s", "XLA, s", "share"]
-            yield from table(columns, map(_xla_cells, entry["beside_xla"]), names=2)
-        if "carries" in entry:
-            yield ""
-            yield from carries_time.markdown(entry["carries"], fitted_exponent)
-    _draw(report)
-    yield ""
-    yield "![planning time over operations](planning_time.svg)"
+        yield from carries_time.markdown(entry["carries"], fitted_exponent)
 
 
-def _curve_cells(entry: dict[str, Any]) -> Iterator[list[str]]:
-    for name, points in entry["curves"].items():
-        for label in SPECS:
-            for point in points:
-                times = point["specs"][label]
-                seconds = [times["prepare_s"], times["plan_s"], times["apply_s"]]
-                yield [
-                    name,
-                    label,
-                    str(point["layers"]),
-                    f"{point['operations']:,}",
-                    *(f"{one:.3f}" for one in seconds),
-                    str(times["settings"]),
-                    f"{times['plan_s'] / point['operations'] * 1e6:.1f}",
-                ]
+def _exponents(curve: Sequence[Row]) -> dict[str, Any]:
+    """Of the whole times, of those for each setting, and of n log n over the same sizes."""
+    sizes = [point["operations"] for point in curve]
+    return {
+        "model": curve[0]["model"],
+        "budget": curve[0]["budget"],
+        "exponent": fitted_exponent(sizes, [one["plan_s"] for one in curve]),
+        "of_each": fitted_exponent(sizes, [one["plan_s"] / one["settings"] for one in curve]),
+        "linearithmic": fitted_exponent(sizes, [size * math.log(size) for size in sizes]),
+    }
 
 
-def _exponents(entry: dict[str, Any]) -> Iterator[list[str]]:
-    for name, points in entry["curves"].items():
-        for label in SPECS:
-            sizes = [point["operations"] for point in points]
-            if len(sizes) < 2:
-                continue
-            specs = [point["specs"][label] for point in points]
-            whole = fitted_exponent(sizes, [one["plan_s"] for one in specs])
-            each = fitted_exponent(sizes, [one["plan_s"] / one["settings"] for one in specs])
-            linearithmic = fitted_exponent(sizes, [size * math.log(size) for size in sizes])
-            yield [name, label, f"{whole:.2f}", f"{each:.2f} / {linearithmic:.2f}"]
+class _WithPicture(Benchmark):
+    """The curves stand below the tables of all versions."""
+
+    def markdown(self, report: Report) -> Iterator[str]:
+        yield from super().markdown(report)
+        yield from ("", "![planning time over operations](planning_time.svg)")
 
 
-def _slowest(entry: dict[str, Any]) -> Iterator[float]:
-    for points in entry["curves"].values():
-        for point in points:
-            yield from (times["plan_s"] for times in point["specs"].values())
+BENCHMARK = _WithPicture(
+    "planning_time",
+    "planning_time",
+    "How long `remat` plans",
+    "Repeated layers, unrolled, planned for an H100. Operations are counted after inlining. "
+    "Preparation is cloning, inlining, CSE and freeing constants. The exponent is that of the "
+    "curve `seconds = c * operations^e` through the planning times, then through the times for "
+    "each setting that was tried (long modules are planned with fewer), and, after the stroke, "
+    "what n log n would have over the same sizes.",
+    _tables,
+)
 
 
-def _xla_cells(row: dict[str, Any]) -> list[str]:
-    share = row["pass_s"] / row["xla_compile_s"]
-    times = [f"{row['pass_s']:.3f}", f"{row['xla_compile_s']:.2f}", f"{share * 100:.1f} %"]
-    return [row["layers"], f"`{row['spec']}`", *times]
-
-
-def _draw(report: Report) -> None:
+def _draw() -> None:
     """The curves, both axes logarithmic. Needs matplotlib, of the extra demo."""
     import matplotlib as mpl
 
@@ -260,7 +257,8 @@ def _draw(report: Report) -> None:
     mpl.rcParams["svg.hashsalt"] = "hloom"
     from matplotlib import pyplot
 
-    figure, axis = pyplot.subplots(figsize=(6, 4), layout="constrained")
+    report = json.loads((RESULTS / "planning_time.json").read_text("utf-8"))
+    picture, axis = pyplot.subplots(figsize=(6, 4), layout="constrained")
     for version, entry in report.items():
         for name, points in entry["curves"].items():
             for label in SPECS:
@@ -271,8 +269,8 @@ def _draw(report: Report) -> None:
     axis.set_xlabel("operations")
     axis.set_ylabel("planning, s")
     axis.legend(fontsize=7)
-    figure.savefig(RESULTS / "planning_time.svg", metadata={"Date": None})
-    pyplot.close(figure)
+    picture.savefig(RESULTS / "planning_time.svg", metadata={"Date": None})
+    pyplot.close(picture)
 
 
 if __name__ == "__main__":

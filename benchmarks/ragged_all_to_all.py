@@ -15,7 +15,6 @@ was run with, and ragged_all_to_all.md.
 from __future__ import annotations
 
 import os
-import platform
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -30,8 +29,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from numpy.typing import NDArray
 
-import hloom
-from benchmarks.common.tables import Report, heading, table, update_report
+from benchmarks.common.measure import Benchmark, Columns, figure, section, text
 
 SIZES = ((64, 64), (1024, 64), (1024, 512))
 """Rows of a device, and how many float32 a row has."""
@@ -65,15 +63,7 @@ def main() -> None:
         for row_count, width in SIZES
         for split in _splits(devices, row_count)
     ]
-    entry = {
-        "hloom": hloom.__version__,
-        "python": platform.python_version(),
-        "cores": os.cpu_count(),
-        "devices": devices,
-        "rounds": ROUNDS,
-        "rows": rows,
-    }
-    print(update_report("ragged_all_to_all", entry, _markdown))
+    print(BENCHMARK.write(cores=os.cpu_count(), devices=devices, rounds=ROUNDS, rows=rows))
 
 
 def _splits(devices: int, rows: int) -> Iterator[Split]:
@@ -176,46 +166,34 @@ def _room(x: jax.Array) -> jax.Array:
     return jax.lax.pcast(zeros, "x", to="varying")
 
 
-def _markdown(report: Report) -> Iterator[str]:
-    yield from heading(
-        "The ragged all-to-all on CPU devices",
-        "ragged_all_to_all",
-        "Beside a dense all-to-all with masks that gives the same. Its blocks have room for all "
-        "rows of a device (dropless), or are just large enough for this very split (tight). "
-        "Medians: of the times, which depend on the machine, and of the ratios within a round.",
+_COLUMNS: Columns = {
+    "split": text("split"),
+    "rows a device x width": lambda row: f"{row['rows']} x {row['width']}",
+    **{f"{way}, ms": figure(("ms", way), ".2f") for way in ("ragged", "dropless", "tight")},
+    **{f"{way} / ragged": figure(("ratio", way), ".1f") for way in ("dropless", "tight")},
+    "sent, MiB: ragged / dropless / tight": lambda row: " / ".join(
+        f"{row['sent_mib'][way]:.2f}" for way in ("ragged", "dropless", "tight")
+    ),
+}
+
+
+def _tables(version: str, entry: dict[str, Any]) -> Iterator[str]:
+    title = (
+        f"## jax {version}, Python {entry['python']}, {entry['devices']} devices on "
+        f"{entry['cores']} cores"
     )
-    for version, entry in report.items():
-        yield ""
-        yield (
-            f"## jax {version}, Python {entry['python']}, {entry['devices']} devices on "
-            f"{entry['cores']} cores"
-        )
-        yield ""
-        yield from table(
-            (
-                "split",
-                "rows a device x width",
-                "ragged, ms",
-                "dropless, ms",
-                "tight, ms",
-                "dropless / ragged",
-                "tight / ragged",
-                "sent, MiB: ragged / dropless / tight",
-            ),
-            [_row(row) for row in entry["rows"]],
-            names=2,
-        )
+    return section(title, _COLUMNS, entry["rows"], names=2)
 
 
-def _row(row: dict[str, Any]) -> list[str]:
-    ms, sent = row["ms"], row["sent_mib"]
-    return [
-        row["split"],
-        f"{row['rows']} x {row['width']}",
-        *(f"{ms[name]:.2f}" for name in ("ragged", "dropless", "tight")),
-        *(f"{row['ratio'][name]:.1f}" for name in ("dropless", "tight")),
-        " / ".join(f"{sent[name]:.2f}" for name in ("ragged", "dropless", "tight")),
-    ]
+BENCHMARK = Benchmark(
+    "ragged_all_to_all",
+    "ragged_all_to_all",
+    "The ragged all-to-all on CPU devices",
+    "Beside a dense all-to-all with masks that gives the same. Its blocks have room for all "
+    "rows of a device (dropless), or are just large enough for this very split (tight). "
+    "Medians: of the times, which depend on the machine, and of the ratios within a round.",
+    _tables,
+)
 
 
 if __name__ == "__main__":

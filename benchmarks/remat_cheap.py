@@ -9,16 +9,14 @@ was run with, and remat_cheap_h100.md, the same as tables.
 from __future__ import annotations
 
 import dataclasses
-import platform
 import statistics
 from collections.abc import Iterator
 from typing import Any
 
 import jax
 
-import hloom
-from benchmarks.common.h100 import MEBI_BYTES, Measurement, measure, measure_times, placement
-from benchmarks.common.tables import Report, heading, table, update_report
+from benchmarks.common.h100 import Measurement, measure, measure_times, placement
+from benchmarks.common.measure import Benchmark, Cell, Columns, figure, mebi, section, text
 from benchmarks.programs.gpt import POLICIES, Gpt
 
 SPEC = "remat"
@@ -44,13 +42,7 @@ def main() -> None:
         for name, model in MODELS.items()
         for scanned in (False, True)
     ]
-    entry = {
-        "hloom": hloom.__version__,
-        "python": platform.python_version(),
-        "spec": SPEC,
-        "programs": rows,
-    }
-    print(update_report("remat_cheap_h100", entry, _markdown))
+    print(BENCHMARK.write(spec=SPEC, programs=rows))
 
 
 def _row(name: str, model: Gpt, sharding: Any) -> dict[str, Any]:
@@ -83,35 +75,38 @@ def _memory_and_products(one: Measurement) -> dict[str, int]:
     return {"temp_bytes": one.temp_bytes, "products": one.products}
 
 
-def _markdown(report: Report) -> Iterator[str]:
-    yield from heading(
-        "`remat` on a GPT compiled for an H100",
-        "remat_cheap",
-        "`value_and_grad` of the loss of a GPT: 12 layers, width 768, 8 heads, vocabulary 8192, "
-        "batch 8, sequence 1024, bfloat16, plain attention (`benchmarks/programs/gpt.py`). XLA's "
-        "temporary memory in MiB, and in brackets the matrix products that run, loops included. "
-        "The figures are of a compile without a GPU, so they hold for memory and not for speed. "
-        f"Times are medians of {REPEATS} compiles; they depend on the machine.",
-    )
-    for version, entry in report.items():
-        yield ""
-        yield f"## jax {version}, Python {entry['python']}, `{entry['spec']}`"
-        yield ""
-        columns = ["layers", "model", "no checkpoint", f"`{entry['spec']}`"]
-        columns += [f"`jax.checkpoint`, {policy}" for policy in POLICIES]
-        columns += ["passes, s", "XLA, s", "share"]
-        yield from table(columns, map(_cells, entry["programs"]), names=2)
+def _cell(*keys: str) -> Cell:
+    """Memory, and in brackets the products."""
+    size, products = mebi((*keys, "temp_bytes")), text((*keys, "products"))
+    return lambda row: f"{size(row)} ({products(row)})"
 
 
-def _cells(row: dict[str, Any]) -> list[str]:
-    cells = [row["layers"], row["model"], _cell(row["off"]), f"**{_cell(row['on'])}**"]
-    cells += [_cell(row["checkpoint"][policy]) for policy in POLICIES]
-    cells += [f"{row['pass_s']:.3f}", f"{row['xla_compile_s']:.2f}"]
-    return [*cells, f"{row['pass_share'] * 100:.1f} %"]
+def _tables(version: str, entry: dict[str, Any]) -> Iterator[str]:
+    columns: Columns = {
+        "layers": text("layers"),
+        "model": text("model"),
+        "no checkpoint": _cell("off"),
+        f"`{entry['spec']}`": lambda row: f"**{_cell('on')(row)}**",
+        **{f"`jax.checkpoint`, {policy}": _cell("checkpoint", policy) for policy in POLICIES},
+        "passes, s": figure("pass_s", ".3f"),
+        "XLA, s": figure("xla_compile_s", ".2f"),
+        "share": lambda row: f"{row['pass_share'] * 100:.1f} %",
+    }
+    title = f"## jax {version}, Python {entry['python']}, `{entry['spec']}`"
+    return section(title, columns, entry["programs"], names=2)
 
 
-def _cell(figures: dict[str, int]) -> str:
-    return f"{figures['temp_bytes'] / MEBI_BYTES:.0f} ({figures['products']})"
+BENCHMARK = Benchmark(
+    "remat_cheap_h100",
+    "remat_cheap",
+    "`remat` on a GPT compiled for an H100",
+    "`value_and_grad` of the loss of a GPT: 12 layers, width 768, 8 heads, vocabulary 8192, "
+    "batch 8, sequence 1024, bfloat16, plain attention (`benchmarks/programs/gpt.py`). XLA's "
+    "temporary memory in MiB, and in brackets the matrix products that run, loops included. "
+    "The figures are of a compile without a GPU, so they hold for memory and not for speed. "
+    f"Times are medians of {REPEATS} compiles; they depend on the machine.",
+    _tables,
+)
 
 
 if __name__ == "__main__":

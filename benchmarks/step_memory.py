@@ -14,19 +14,19 @@ import itertools
 import json
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 
 from benchmarks.common.h100 import placement
+from benchmarks.common.measure import Benchmark, Columns, code, mebi, section, titled
 from benchmarks.common.subjects import SUBJECTS
-from benchmarks.common.tables import RESULTS, table, update_report
+from benchmarks.common.tables import RESULTS
 from hloom.pictures import COLORS_CSS
 from hloom.xla.live_ranges import live_ranges
 
-NAME = "step_memory_h100"
 PICTURE = RESULTS.parents[1] / "docs" / "memory.svg"
 PROGRAM = "gpt_unrolled"
 SPECS = ("off", "remat", "remat{budget=2GiB}")
@@ -42,7 +42,6 @@ _DUMPED = (
 """How the names of the files end that XLA writes of each module it compiles."""
 
 _GIBI_BYTES = 2**30
-_MEBI_BYTES = 2**20
 _COLORS = dict(zip(SPECS, ("before", "after", "budget"), strict=True))
 _LABELS = {"off": "without hloom"}
 
@@ -54,8 +53,8 @@ _LINE_GIB = 2
 def main(words: Sequence[str]) -> None:
     """Measures with the JAX that runs this, unless it is to draw only, and draws."""
     if "--draw" not in words:
-        print(update_report(NAME, measured(), markdown))
-    file = (RESULTS / f"{NAME}.json").read_text(encoding="utf-8")
+        print(BENCHMARK.write(**measured()))
+    file = (RESULTS / f"{BENCHMARK.name}.json").read_text(encoding="utf-8")
     PICTURE.write_text(picture(json.loads(file)), encoding="utf-8")
     print(PICTURE)
 
@@ -106,28 +105,23 @@ def _thinned(curve: Sequence[tuple[int, int]], instructions: int) -> list[int]:
     return [max(live[first : max(first + 1, end)]) for first, end in itertools.pairwise(ends)]
 
 
-def markdown(report: dict[str, dict[str, Any]]) -> list[str]:
-    """The result as a page of tables."""
-    lines = ["# Memory of a step over its schedule, H100", ""]
-    lines += ["<!-- Written by `python -m benchmarks.step_memory`. -->", ""]
-    lines += ["![memory over the schedule](../../docs/memory.svg)", ""]
-    for version, entry in report.items():
-        rows = [
-            [
-                f"`{spec}`",
-                _mebi(one["base_bytes"]),
-                _mebi(one["temp_bytes"]),
-                _mebi(one["step_bytes"]),
-            ]
-            for spec, one in entry["specs"].items()
-        ]
-        columns = [f"{entry['program']}, jax {version}, MiB", "arguments and results"]
-        lines += [*table([*columns, "temporaries", "step"], rows), ""]
-    return lines[:-1]
+def _tables(version: str, entry: dict[str, Any]) -> Iterator[str]:
+    columns: Columns = {
+        f"{entry['program']}, jax {version}, MiB": code("spec"),
+        "arguments and results": mebi("base_bytes"),
+        "temporaries": mebi("temp_bytes"),
+        "step": mebi("step_bytes"),
+    }
+    return section("", columns, titled(entry["specs"], "spec"))
 
 
-def _mebi(size_bytes: int) -> str:
-    return f"{size_bytes / _MEBI_BYTES:.0f}"
+BENCHMARK = Benchmark(
+    "step_memory_h100",
+    "step_memory",
+    "Memory of a step over its schedule, H100",
+    "![memory over the schedule](../../docs/memory.svg)",
+    _tables,
+)
 
 
 def picture(report: dict[str, dict[str, Any]]) -> str:

@@ -9,15 +9,13 @@ run with, and accumulate_h100.md, the same as tables.
 from __future__ import annotations
 
 import dataclasses
-import platform
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import hloom
 from benchmarks.accumulate import steps
 from benchmarks.common.collectives import collectives
 from benchmarks.common.h100 import MEBI_BYTES, TARGET, measure, placement
-from benchmarks.common.tables import Report, heading, table, update_report
+from benchmarks.common.measure import Benchmark, code, figure, mebi, section, text, titled
 from hloom.targets import deviceless
 
 DEVICES = 8
@@ -47,18 +45,16 @@ LAYOUTS = {"data parallel": False, "fully sharded": True}
 def main() -> None:
     """Compiles everything with the JAX that runs this, and writes the files."""
     sharding = placement()
-    entry = {
-        "hloom": hloom.__version__,
-        "python": platform.python_version(),
-        "one_device": {form: dict(_one_device(form, sharding, WAYS)) for form in FORMS},
-        "float32_moments": {
+    written = BENCHMARK.write(
+        one_device={form: dict(_one_device(form, sharding, WAYS)) for form in FORMS},
+        float32_moments={
             form: dict(_one_device(form, sharding, SUMS, moments="float32")) for form in FORMS
         },
-        "devices": {
+        devices={
             form: {layout: dict(_devices(form, layout)) for layout in LAYOUTS} for form in FORMS
         },
-    }
-    print(update_report("accumulate_h100", entry, _markdown))
+    )
+    print(written)
 
 
 def _one_device(
@@ -92,56 +88,38 @@ def _devices(form: str, layout: str) -> Iterator[tuple[str, dict[str, Any]]]:
         yield spec, {"temp_bytes": temp_bytes, **dataclasses.asdict(found)}
 
 
-def _markdown(report: Report) -> Iterator[str]:
-    yield from heading("Gradient accumulation, H100", "accumulate", _WHAT_IT_IS)
-    for version, entry in report.items():
-        yield ""
-        yield f"## jax {version}, Python {entry['python']}"
-        for part, text in (("one_device", ""), ("float32_moments", ", moments in float32")):
-            for form, found in entry.get(part, {}).items():
-                yield ""
-                yield f"### One device, {form}{text}, jax {version}"
-                yield ""
-                yield from table(_COLUMNS, (_cells(way, one) for way, one in found.items()))
-        for form, layouts in entry["devices"].items():
-            yield ""
-            yield f"### {DEVICES} devices, {form}, jax {version}"
-            yield ""
-            rows = (
-                _device_cells(layout, spec, one)
-                for layout, specs in layouts.items()
-                for spec, one in specs.items()
-            )
-            yield from table(_DEVICE_COLUMNS, rows, names=2)
+_COLUMNS = {
+    "step": text("way"),
+    "temporaries, MiB": mebi("temp_bytes"),
+    "products": text("products"),
+    "GFLOP in products": figure("product_flops", ".1f", 1e-9),
+    "other GFLOP": figure("elementwise_flops", ".1f", 1e-9),
+}
+_DEVICE_COLUMNS = {
+    "layout": text("layout"),
+    "spec": code("spec"),
+    "temporaries, MiB": mebi("temp_bytes"),
+    "collectives outside of loops": text("outside"),
+    "their MB": figure("outside_bytes", ".1f", 1e-6),
+    "in loops": text("inside"),
+    "their MB, all iterations": figure("inside_bytes", ".1f", 1e-6),
+}
 
 
-_COLUMNS = ["step", "temporaries, MiB", "products", "GFLOP in products", "other GFLOP"]
-
-
-def _cells(way: str, found: dict[str, Any]) -> list[str]:
-    return [
-        way,
-        f"{found['temp_bytes'] / MEBI_BYTES:.0f}",
-        str(found["products"]),
-        f"{found['product_flops'] / 1e9:.1f}",
-        f"{found['elementwise_flops'] / 1e9:.1f}",
-    ]
-
-
-_DEVICE_COLUMNS = ["layout", "spec", "temporaries, MiB", "collectives outside of loops"]
-_DEVICE_COLUMNS += ["their MB", "in loops", "their MB, all iterations"]
-
-
-def _device_cells(layout: str, spec: str, found: dict[str, Any]) -> list[str]:
-    return [
-        layout,
-        f"`{spec}`",
-        f"{found['temp_bytes'] / MEBI_BYTES:.0f}",
-        str(found["outside"]),
-        f"{found['outside_bytes'] / 1e6:.1f}",
-        str(found["inside"]),
-        f"{found['inside_bytes'] / 1e6:.1f}",
-    ]
+def _tables(version: str, entry: dict[str, Any]) -> Iterator[str]:
+    yield from ("", f"## jax {version}, Python {entry['python']}")
+    for part, moments in (("one_device", ""), ("float32_moments", ", moments in float32")):
+        for form, found in entry.get(part, {}).items():
+            title = f"### One device, {form}{moments}, jax {version}"
+            yield from section(title, _COLUMNS, titled(found, "way"))
+    for form, layouts in entry["devices"].items():
+        rows = (
+            row | {"layout": layout}
+            for layout, specs in layouts.items()
+            for row in titled(specs, "spec")
+        )
+        title = f"### {DEVICES} devices, {form}, jax {version}"
+        yield from section(title, _DEVICE_COLUMNS, rows, names=2)
 
 
 _WHAT_IT_IS = """\
@@ -150,6 +128,11 @@ vocabulary 8192, sequence 1024, bfloat16) with `optax.adam`, parameters and stat
 examples on each device, in 8 microbatches. Temporaries are XLA's. Products are the matrix products
 of the StableHLO that goes to XLA, loops as often as they run. Collectives are those of XLA's
 optimized text, as often as they run, with the bytes of their results on one device."""
+
+
+BENCHMARK = Benchmark(
+    "accumulate_h100", "accumulate", "Gradient accumulation, H100", _WHAT_IT_IS, _tables
+)
 
 
 if __name__ == "__main__":

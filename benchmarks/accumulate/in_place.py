@@ -8,7 +8,6 @@ was run with, and accumulate_in_place.md, the same as tables.
 
 from __future__ import annotations
 
-import platform
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -22,8 +21,8 @@ from jax.extend.mlir.dialects import stablehlo
 from jax.extend.mlir.passmanager import PassManager
 
 import hloom
-from benchmarks.common.h100 import MEBI_BYTES, placement
-from benchmarks.common.tables import Report, heading, table, update_report
+from benchmarks.common.h100 import placement
+from benchmarks.common.measure import Benchmark, Columns, code, figure, mebi, section, text, titled
 from benchmarks.programs.gpt import Gpt
 from hloom._jax.executables import memory_figures
 from hloom.passes.framework.pipeline import Pipeline
@@ -114,16 +113,14 @@ INTERPRETED = {
 def main() -> None:
     """Measures with the JAX that runs this, and writes both files."""
     sharding = placement()
-    entry = {
-        "hloom": hloom.__version__,
-        "python": platform.python_version(),
-        "kernels": {
+    written = BENCHMARK.write(
+        kernels={
             name: {spec: kernels(program, sharding, spec) for spec in SPECS}
             for name, program in ON_H100.items()
         },
-        "errors": {name: errors(program) for name, program in INTERPRETED.items()},
-    }
-    print(update_report("accumulate_in_place", entry, _markdown))
+        errors={name: errors(program) for name, program in INTERPRETED.items()},
+    )
+    print(written)
 
 
 def kernels(program: Program, sharding: Any, spec: str) -> dict[str, int]:
@@ -232,27 +229,27 @@ def _drawn(shapes: Any, seed: int) -> Any:
     return jax.tree.map(draw, shapes)
 
 
-def _markdown(report: Report) -> Iterator[str]:
-    yield from heading("Sums in products", "accumulate.in_place", _WHAT_IT_IS)
-    for version, entry in report.items():
-        yield from ("", f"## jax {version}, Python {entry['python']}", "")
-        columns = ["H100", "spec", "kernels a trip", "copies", "temporaries, MiB"]
-        rows = (
-            [name, f"`{spec}`", *map(str, (one["kernels"], one["copies"])), _mebi(one)]
-            for name, specs in entry["kernels"].items()
-            for spec, one in specs.items()
-        )
-        yield from table(columns, rows, names=2)
-        yield ""
-        columns = ["relative error", *(f"`{spec}`" for spec in SPECS)]
-        figures = (
-            [name, *(f"{one[spec]:.2e}" for spec in SPECS)] for name, one in entry["errors"].items()
-        )
-        yield from table(columns, figures)
+_KERNELS: Columns = {
+    "H100": text("program"),
+    "spec": code("spec"),
+    "kernels a trip": text("kernels"),
+    "copies": text("copies"),
+    "temporaries, MiB": mebi("temp_bytes"),
+}
+_ERRORS: Columns = {
+    "relative error": text("program"),
+    **{f"`{spec}`": figure(spec, ".2e") for spec in SPECS},
+}
 
 
-def _mebi(found: dict[str, int]) -> str:
-    return f"{found['temp_bytes'] / MEBI_BYTES:.0f}"
+def _tables(version: str, entry: dict[str, Any]) -> Iterator[str]:
+    rows = (
+        row | {"program": name}
+        for name, specs in entry["kernels"].items()
+        for row in titled(specs, "spec")
+    )
+    yield from section(f"## jax {version}, Python {entry['python']}", _KERNELS, rows, names=2)
+    yield from section("", _ERRORS, titled(entry["errors"], "program"))
 
 
 _WHAT_IT_IS = f"""\
@@ -261,6 +258,11 @@ as users write it. Kernels are what XLA launches each time round, the loop's cou
 condition with it; copies are those of slices. Errors are those of the whole gradient to the same
 step in float64, the norm of the difference over the norm, mean of {SEEDS} seeds, by StableHLO's
 interpreter, which rounds as types say; products add up in float32 and round once."""
+
+
+BENCHMARK = Benchmark(
+    "accumulate_in_place", "accumulate.in_place", "Sums in products", _WHAT_IT_IS, _tables
+)
 
 
 if __name__ == "__main__":

@@ -11,21 +11,16 @@ was run with, and .md, the same as tables; with --picture the demo's frontier in
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 from jax.extend.mlir import ir
 
-import hloom
-from benchmarks.budgets.tables import POINTS, TIMED_BUDGETS, markdown
+from benchmarks.budgets.tables import BENCHMARK, POINTS, TIMED_BUDGETS
 from benchmarks.common.h100 import TARGET, placement
+from benchmarks.common.measure import cpu_seconds, without_cache
 from benchmarks.common.subjects import SUBJECTS
-from benchmarks.common.tables import RESULTS, Report, update_report
 from hloom import targets
 from hloom._jax.executables import memory_figures
 from hloom._jax.execution import compile_module
@@ -38,7 +33,6 @@ from hloom.passes.planner.frontier import FrontierAnalysis, FrontierPoint
 from hloom.passes.planner.plan import RematPlan
 from hloom.passes.remat import Remat
 
-NAME = "budgets_h100"
 DEMO = "demo"
 PROGRAMS = (DEMO, "gpt_scanned", "gpt_unrolled", "llama", "unet", "lstm")
 
@@ -52,24 +46,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--picture", action="store_true", help="draw the demo's frontier")
     chosen = parser.parse_args(arguments)
     sharding = placement()
-    jax.config.update("jax_enable_compilation_cache", False)
+    without_cache()
     if chosen.picture:
         module = _lower(DEMO, sharding).compiler_ir()
         found = frontier_of(module, targets.load(TARGET), TIMED_BUDGETS)
         _PICTURE.write_text(found.svg(), encoding="utf-8")
         return
-    file = RESULTS / f"{NAME}.json"
-    report: Report = json.loads(file.read_text("utf-8")) if file.exists() else {}
-    programs: dict[str, Any] = report.get(jax.__version__, {}).get("programs", {})
+    programs: dict[str, Any] = BENCHMARK.before().get("programs", {})
     for name in chosen.program or PROGRAMS:
         programs[name] = _measure(name, sharding)
-        entry = {
-            "hloom": hloom.__version__,
-            "python": platform.python_version(),
-            "programs": {name: programs[name] for name in PROGRAMS if name in programs},
-        }
-        text = update_report(NAME, entry, markdown)
-    print(text)
+        known = {name: programs[name] for name in PROGRAMS if name in programs}
+        written = BENCHMARK.write(programs=known)
+    print(written)
 
 
 def _lower(name: str, sharding: Any) -> Any:
@@ -85,12 +73,12 @@ def _measure(name: str, sharding: Any) -> dict[str, Any]:
     devices = list(sharding.device_set)
     # Once for what the process does once, such as importing scipy's solvers.
     frontier_of(module, targets.load(TARGET), TIMED_BUDGETS)
-    start_s = _cpu_seconds()
+    start_s = cpu_seconds()
     frontier_of(module, targets.load(TARGET), TIMED_BUDGETS)
-    estimate_s = _cpu_seconds() - start_s
-    start_s = _cpu_seconds()
+    estimate_s = cpu_seconds() - start_s
+    start_s = cpu_seconds()
     compile_module(clone_module(module), devices, {OPTION: "off"})
-    compile_s = _cpu_seconds() - start_s
+    compile_s = cpu_seconds() - start_s
     prepared = clone_module(module)
     pipeline = Pipeline((Remat(budget=Budget()),))
     driver = pipeline.driver("cuda")
@@ -128,11 +116,6 @@ def _compiled_bytes(analysis: FrontierAnalysis, point: FrontierPoint, devices: l
     found = memory_figures(compile_module(rewritten, devices, {OPTION: "off"})).temp_bytes
     assert found is not None
     return found
-
-
-def _cpu_seconds() -> float:
-    """Of this process and of what it started, such as ptxas."""
-    return sum(os.times()[:4])
 
 
 if __name__ == "__main__":

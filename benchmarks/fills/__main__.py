@@ -12,22 +12,17 @@ JAX it was run with, and fills_h100.md, the same as a table.
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-import jax
-
-import hloom
-from benchmarks.common.h100 import MEBI_BYTES, compile_recorded, placement
+from benchmarks.common.h100 import compile_recorded, placement
+from benchmarks.common.measure import Benchmark, Columns, code, mebi, section, text, without_cache
 from benchmarks.common.subjects import SUBJECTS
-from benchmarks.common.tables import Report, heading, table, update_report
 from benchmarks.fills.filled import filled
 from benchmarks.fills.models import MODELS, lower
 from hloom._jax.executables import memory_figures
 
-NAME = "fills_h100"
 SCANNED = ("gpt_scanned", "llama", "mixture_of_experts", "lstm", "two_level_scan")
 SPECS = ("off", "free-constants", "remat", "remat,uninitialized-stacks")
 
@@ -35,18 +30,17 @@ SPECS = ("off", "free-constants", "remat", "remat,uninitialized-stacks")
 def main() -> None:
     """Measures with the JAX that runs this, and writes the files."""
     sharding = placement()
-    jax.config.update("jax_enable_compilation_cache", False)
+    without_cache()
     programs = {
         SUBJECTS[name].title: partial(SUBJECTS[name].lower, None, sharding) for name in SCANNED
     } | {f"{name}, 8 layers": partial(lower, MODELS[name], sharding) for name in MODELS}
     rows: list[dict[str, Any]] = []
-    entry = {"hloom": hloom.__version__, "python": platform.python_version(), "rows": rows}
     for title, lowered in programs.items():
         program = lowered()
         rows += [{"program": title} | measured(program, spec) for spec in SPECS]
-        text = update_report(NAME, entry, markdown)
+        written = BENCHMARK.write(rows=rows)
         print(rows[-1], flush=True)
-    print(text)
+    print(written)
 
 
 def measured(lowered: Any, spec: str) -> dict[str, Any]:
@@ -65,40 +59,32 @@ def measured(lowered: Any, spec: str) -> dict[str, Any]:
     }
 
 
-def markdown(report: Report) -> Iterator[str]:
-    """The results as tables."""
-    yield from heading(
-        "What a step fills",
-        "fills",
-        "XLA's schedule for an H100: what kernels write outside of loops, and inside as often as "
-        "they run, that depends on no argument: stacks that scans overwrite, masks, zeros to "
-        "scatter into. What is left with both passes is mostly the last. Step: arguments, results "
-        "and temporaries; attempts are the compiles that were compared.",
-    )
-    for version, entry in report.items():
-        yield from ["", f"## jax {version}", ""]
-        columns = ["program", "spec", "filled, MiB", "kernels", "in loops, MiB"]
-        yield from table(
-            [*columns, "temporaries, MiB", "step, MiB", "attempts"],
-            (
-                [
-                    row["program"],
-                    f"`{row['spec']}`",
-                    _mebi(row["at_entry_bytes"]),
-                    str(row["kernels"]),
-                    _mebi(row["in_loops_bytes"]),
-                    _mebi(row["temp_bytes"]),
-                    _mebi(row["step_bytes"]),
-                    str(max(len(row["attempts"]), 1)),
-                ]
-                for row in entry["rows"]
-            ),
-            names=2,
-        )
+_COLUMNS: Columns = {
+    "program": text("program"),
+    "spec": code("spec"),
+    "filled, MiB": mebi("at_entry_bytes", 1),
+    "kernels": text("kernels"),
+    "in loops, MiB": mebi("in_loops_bytes", 1),
+    "temporaries, MiB": mebi("temp_bytes", 1),
+    "step, MiB": mebi("step_bytes", 1),
+    "attempts": lambda row: str(max(len(row["attempts"]), 1)),
+}
 
 
-def _mebi(size_bytes: int) -> str:
-    return f"{size_bytes / MEBI_BYTES:.1f}"
+def _tables(version: str, entry: dict[str, Any]) -> Iterator[str]:
+    return section(f"## jax {version}", _COLUMNS, entry["rows"], names=2)
+
+
+BENCHMARK = Benchmark(
+    "fills_h100",
+    "fills",
+    "What a step fills",
+    "XLA's schedule for an H100: what kernels write outside of loops, and inside as often as "
+    "they run, that depends on no argument: stacks that scans overwrite, masks, zeros to "
+    "scatter into. What is left with both passes is mostly the last. Step: arguments, results "
+    "and temporaries; attempts are the compiles that were compared.",
+    _tables,
+)
 
 
 if __name__ == "__main__":

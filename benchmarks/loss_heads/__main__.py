@@ -13,16 +13,12 @@ entry for each version of JAX it was run with, and .md, the same as tables.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-import jax
-
-import hloom
-from benchmarks.common.h100 import MEBI_BYTES, measure, placement
-from benchmarks.common.tables import RESULTS, Report, heading, table, update_report
+from benchmarks.common.h100 import measure, placement
+from benchmarks.common.measure import Benchmark, Cell, code, mebi, section
 from benchmarks.loss_heads import step_time
 from benchmarks.loss_heads.subjects import (
     SPECS,
@@ -34,8 +30,6 @@ from benchmarks.loss_heads.subjects import (
 from benchmarks.loss_heads.ways import WAYS
 from hloom.passes.framework import registry
 from hloom.passes.framework.errors import SpecError
-
-NAME = "loss_heads_h100"
 
 Figures = dict[str, dict[str, Any]]
 """By program and spec what a compile gave."""
@@ -70,9 +64,7 @@ class _Run:
     """What is measured now, and what was before with the JAX that runs this."""
 
     def __init__(self, only: Sequence[str] | None, specs: Sequence[str]) -> None:
-        file = RESULTS / f"{NAME}.json"
-        report: Report = json.loads(file.read_text("utf-8")) if file.exists() else {}
-        before = report.get(jax.__version__, {})
+        before = BENCHMARK.before()
         self._figures: dict[str, Figures] = {
             kind: before.get(kind, {}) for kind in ("subjects", "ways")
         }
@@ -89,10 +81,9 @@ class _Run:
                 self.write()
 
     def write(self) -> str:
-        entry = {"hloom": hloom.__version__} | {
-            kind: dict(sorted(figures.items())) for kind, figures in self._figures.items()
-        }
-        return update_report(NAME, entry, markdown)
+        return BENCHMARK.write(
+            **{kind: dict(sorted(figures.items())) for kind, figures in self._figures.items()}
+        )
 
 
 def _measured(lowered: Any, spec: str) -> dict[str, Any]:
@@ -103,45 +94,34 @@ def _measured(lowered: Any, spec: str) -> dict[str, Any]:
     return {"temp_bytes": found.temp_bytes, "products": found.products}
 
 
-def markdown(report: Report) -> Iterator[str]:
-    """The tables."""
-    yield from heading("Loss heads, H100", "loss_heads", _WHAT_IT_IS)
-    for version, entry in report.items():
-        yield ""
-        yield f"## jax {version}"
-        yield ""
-        specs = [spec for spec in SPECS if any(spec in of for of in entry["subjects"].values())]
-        yield from table(
-            ["program", *(f"`{spec}`" for spec in specs)],
-            [
-                [
-                    subject.title,
-                    *(_cell(found.get(spec), subject.most_mebi.get(spec)) for spec in specs),
-                ]
-                for name, subject in SUBJECTS.items()
-                if (found := entry["subjects"].get(name))
-            ],
-        )
-        yield ""
-        yield f"### Ways to write the loss, V={WAY_SIZE.vocabulary}, jax {version}"
-        yield ""
-        specs = [spec for spec in WAY_SPECS if any(spec in of for of in entry["ways"].values())]
-        yield from table(
-            ["way", *(f"`{spec}`" for spec in specs)],
-            [
-                [f"`{name}`", *(_cell(found.get(spec)) for spec in specs)]
-                for name, found in entry["ways"].items()
-            ],
-        )
+def _tables(version: str, entry: dict[str, Any]) -> Iterator[str]:
+    subjects: Figures = entry["subjects"]
+    columns: dict[str, Cell] = {"program": lambda row: SUBJECTS[row[0]].title}
+    for spec in _measured_specs(SPECS, subjects):
+        columns[f"`{spec}`"] = partial(_cell, spec)
+    rows = [(name, subjects[name]) for name in SUBJECTS if name in subjects]
+    yield from section(f"## jax {version}", columns, rows)
+    columns = {"way": code((0,))}
+    for spec in _measured_specs(WAY_SPECS, entry["ways"]):
+        columns[f"`{spec}`"] = partial(_cell, spec)
+    title = f"### Ways to write the loss, V={WAY_SIZE.vocabulary}, jax {version}"
+    yield from section(title, columns, entry["ways"].items())
 
 
-def _cell(found: dict[str, Any] | None, most_mebi: int | None = None) -> str:
-    if found is None:
+def _measured_specs(specs: Sequence[str], figures: Figures) -> list[str]:
+    return [spec for spec in specs if any(spec in found for found in figures.values())]
+
+
+def _cell(spec: str, row: tuple[str, dict[str, Any]]) -> str:
+    """Memory, and what is aimed at where that is known."""
+    name, by_spec = row
+    if spec not in by_spec:
         return ""
-    if "failed" in found:
+    if "failed" in by_spec[spec]:
         return "failed"
-    text = f"{found['temp_bytes'] / MEBI_BYTES:.0f}"
-    return text if most_mebi is None else f"{text} (at most {most_mebi})"
+    size = mebi("temp_bytes")(by_spec[spec])
+    most = SUBJECTS[name].most_mebi.get(spec) if name in SUBJECTS else None
+    return size if most is None else f"{size} (at most {most})"
 
 
 _WHAT_IT_IS = f"""\
@@ -150,6 +130,9 @@ memory by XLA, and in parentheses what is aimed at. A head is the last hidden st
 the product with the vocabulary's weights, and the loss (`log_softmax`, `take_along_axis`, mean),
 with the gradients of both. Ways to write the loss are those of `benchmarks/loss_heads/`, at
 D={WAY_SIZE.width}; some have parameters or a second head beside that."""
+
+
+BENCHMARK = Benchmark("loss_heads_h100", "loss_heads", "Loss heads, H100", _WHAT_IT_IS, _tables)
 
 
 if __name__ == "__main__":

@@ -9,23 +9,20 @@ JAX it was run with, and meshes_h100.md, the same as a table.
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
-import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh
 
-import hloom
 from benchmarks.common.collectives import collectives, collectives_by_kind
-from benchmarks.common.h100 import MEBI_BYTES, TARGET, compile_recorded
-from benchmarks.common.tables import Report, heading, table, update_report
+from benchmarks.common.h100 import TARGET, compile_recorded
+from benchmarks.common.measure import Benchmark, Cell, code, mebi, section, text, without_cache
 from benchmarks.meshes.programs import AXIS, decoder, perceptron
 from hloom._jax.executables import memory_figures
 from hloom.targets import deviceless
 
-NAME = "meshes_h100"
 KINDS = (AxisType.Auto, AxisType.Explicit)
 SPECS = ("off", "remat", "fit{budget=50%}", "accumulate{microbatches=4}")
 PROGRAMS = {
@@ -37,9 +34,8 @@ PROGRAMS = {
 def main() -> None:
     """Measures with the JAX that runs this, and writes the files."""
     deviceless.prepare()
-    jax.config.update("jax_enable_compilation_cache", False)
+    without_cache()
     rows: list[dict[str, Any]] = []
-    entry = {"hloom": hloom.__version__, "python": platform.python_version(), "rows": rows}
     for title, (lower, count) in PROGRAMS.items():
         devices = np.asarray(deviceless.mesh(TARGET, count).devices).ravel()
         for spec in SPECS:
@@ -49,7 +45,7 @@ def main() -> None:
                 row[kind.name] = measured(lowered, spec)
             rows.append(row)
             print(row, flush=True)
-    print(update_report(NAME, entry, markdown))
+    print(BENCHMARK.write(rows=rows))
 
 
 def measured(lowered: Any, spec: str) -> dict[str, Any]:
@@ -63,29 +59,6 @@ def measured(lowered: Any, spec: str) -> dict[str, Any]:
     }
 
 
-def markdown(report: Report) -> Iterator[str]:
-    """The results as tables."""
-    yield from heading(
-        "Automatic and explicit axes",
-        "meshes",
-        "A training step compiled for H100s on a mesh of automatic axes and on one of explicit "
-        "axes, behind each operation of which JAX writes a sharding constraint. XLA's temporaries "
-        "of one device in MiB; collectives as often as a step runs them, in brackets those in "
-        "loops: AG all-gather, AR all-reduce, A2A all-to-all, RS reduce-scatter.",
-    )
-    for version, entry in report.items():
-        yield from ["", f"## jax {version}", ""]
-        columns = ["program", "spec", *(f"{kind.name.lower()}, MiB" for kind in KINDS)]
-        columns += [f"{kind.name.lower()}, collectives" for kind in KINDS]
-        yield from table(columns, map(_cells, entry["rows"]), names=2)
-
-
-def _cells(row: dict[str, Any]) -> list[str]:
-    found = [row[kind.name] for kind in KINDS]
-    sizes = [f"{each['temp_bytes'] / MEBI_BYTES:.1f}" for each in found]
-    return [row["program"], f"`{row['spec']}`", *sizes, *map(_collectives, found)]
-
-
 _SHORT = {
     "all-gather": "AG",
     "all-reduce": "AR",
@@ -95,9 +68,32 @@ _SHORT = {
 }
 
 
-def _collectives(figures: dict[str, Any]) -> str:
+def _collectives(name: str, row: dict[str, Any]) -> str:
+    figures = row[name]
     counts = [f"{count} {_SHORT[kind]}" for kind, count in figures["collectives"].items()]
     return f"{', '.join(counts)} ({figures['in_loops']})"
+
+
+def _tables(version: str, entry: dict[str, Any]) -> Iterator[str]:
+    columns: dict[str, Cell] = {"program": text("program"), "spec": code("spec")}
+    names = [kind.name for kind in KINDS]
+    for name in names:
+        columns[f"{name.lower()}, MiB"] = mebi((name, "temp_bytes"), 1)
+    for name in names:
+        columns[f"{name.lower()}, collectives"] = partial(_collectives, name)
+    return section(f"## jax {version}", columns, entry["rows"], names=2)
+
+
+BENCHMARK = Benchmark(
+    "meshes_h100",
+    "meshes",
+    "Automatic and explicit axes",
+    "A training step compiled for H100s on a mesh of automatic axes and on one of explicit "
+    "axes, behind each operation of which JAX writes a sharding constraint. XLA's temporaries "
+    "of one device in MiB; collectives as often as a step runs them, in brackets those in "
+    "loops: AG all-gather, AR all-reduce, A2A all-to-all, RS reduce-scatter.",
+    _tables,
+)
 
 
 if __name__ == "__main__":

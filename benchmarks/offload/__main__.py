@@ -8,7 +8,6 @@ run with, and offload_h100.md, the same as tables.
 
 from __future__ import annotations
 
-import platform
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,8 +16,8 @@ from typing import Any
 import jax
 
 import hloom
-from benchmarks.common.h100 import MEBI_BYTES, placement
-from benchmarks.common.tables import Report, heading, table, update_report
+from benchmarks.common.h100 import placement
+from benchmarks.common.measure import Benchmark, code, figure, mebi, section, titled
 from benchmarks.offload.programs import PROGRAMS
 from benchmarks.offload.schedule import host_copies
 
@@ -31,12 +30,7 @@ def main() -> None:
         lowered = lower(sharding)
         programs[name] = {spec: measure(lowered, spec) for spec in specs}
         print(name, programs[name], flush=True)
-    entry = {
-        "hloom": hloom.__version__,
-        "python": platform.python_version(),
-        "programs": programs,
-    }
-    print(update_report("offload_h100", entry, _markdown))
+    print(BENCHMARK.write(programs=programs))
 
 
 def measure(lowered: Any, spec: str) -> dict[str, Any]:
@@ -63,35 +57,28 @@ def _exposed_s(record: hloom.CompileRecord) -> Any:
     return next(run.plan["exposed_s"] for run in record.runs if run.name == "offload")
 
 
-def _markdown(report: Report) -> Iterator[str]:
-    yield from heading("Residuals on the host, H100", "offload", _WHAT_IT_IS)
-    for version, entry in report.items():
-        yield ""
-        yield f"## jax {version}, Python {entry['python']}"
-        for name, by_spec in entry["programs"].items():
-            yield ""
-            yield f"### {name[0].upper()}{name[1:]}, jax {version}"
-            yield ""
-            rows = (_cells(spec, found, by_spec["off"]) for spec, found in by_spec.items())
-            yield from table(_COLUMNS, rows)
+def _fall(row: dict[str, Any]) -> str:
+    fall, host = row["fall_bytes"], row["host_bytes"]
+    return f"{fall / host:.2f}" if host and row["spec"] != "off" else ""
 
 
-_COLUMNS = ["spec", "device, MiB", "host, MiB", "the device's fall / host"]
-_COLUMNS += ["products that each store spans", "that each load spans", "copies exposed, ms"]
+_COLUMNS = {
+    "spec": code("spec"),
+    "device, MiB": mebi("temp_bytes"),
+    "host, MiB": mebi("host_bytes"),
+    "the device's fall / host": _fall,
+    "products that each store spans": lambda row: ", ".join(map(str, row["stores"])),
+    "that each load spans": lambda row: ", ".join(map(str, row["loads"])),
+    "copies exposed, ms": figure("exposed_s", ".2f", 1e3),
+}
 
 
-def _cells(spec: str, found: dict[str, Any], off: dict[str, Any]) -> list[str]:
-    fall, host = off["temp_bytes"] - found["temp_bytes"], found["host_bytes"]
-    exposed_s = found["exposed_s"]
-    return [
-        f"`{spec}`",
-        f"{found['temp_bytes'] / MEBI_BYTES:.0f}",
-        f"{host / MEBI_BYTES:.0f}",
-        f"{fall / host:.2f}" if host and found is not off else "",
-        ", ".join(map(str, found["stores"])),
-        ", ".join(map(str, found["loads"])),
-        "" if exposed_s is None else f"{1e3 * exposed_s:.2f}",
-    ]
+def _tables(version: str, entry: dict[str, Any]) -> Iterator[str]:
+    yield from ("", f"## jax {version}, Python {entry['python']}")
+    for name, by_spec in entry["programs"].items():
+        before = by_spec["off"]["temp_bytes"]
+        rows = (row | {"fall_bytes": before - row["temp_bytes"]} for row in titled(by_spec, "spec"))
+        yield from section(f"### {name[0].upper()}{name[1:]}, jax {version}", _COLUMNS, rows)
 
 
 _WHAT_IT_IS = """\
@@ -99,6 +86,11 @@ Gradients of scans over layers, compiled for one H100. Device and host are XLA's
 either memory. A copy spans the matrix products that XLA's schedule has between its start and its
 end, in one iteration of a loop. Exposed is what by hloom's cost model no work hides, in a step; no
 GPU has run these programs."""
+
+
+BENCHMARK = Benchmark(
+    "offload_h100", "offload", "Residuals on the host, H100", _WHAT_IT_IS, _tables
+)
 
 
 if __name__ == "__main__":

@@ -15,11 +15,9 @@ from typing import Any
 
 from jax.extend.mlir import ir
 
-import hloom
-from benchmarks.common.tables import update_report
 from benchmarks.optimality_gap.graphs import GRAPHS
 from benchmarks.optimality_gap.search import MachineModel
-from benchmarks.optimality_gap.tables import markdown
+from benchmarks.optimality_gap.tables import BENCHMARK
 from hloom import targets
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.ir.clone import clone_module
@@ -28,7 +26,6 @@ from hloom.passes.planner.exact.plan import schedule_of
 from hloom.passes.planner.exact.problem import unmodified
 from hloom.passes.remat import Remat
 
-NAME = "optimality_gap"
 TARGET = "h100_sxm"
 SHARES = (0.1, 0.3, 0.5, 0.7, 0.9)
 """Where the bounds lie between the least peak and the program as it is."""
@@ -48,8 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if chosen.graph:
             print(found[name])
     if not chosen.graph:
-        entry = {"hloom": hloom.__version__, "graphs": found}
-        print(update_report(NAME, entry, markdown))
+        print(BENCHMARK.write(graphs=found))
 
 
 def measure(name: str) -> dict[str, Any]:

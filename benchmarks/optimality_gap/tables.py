@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from benchmarks.common.h100 import MEBI_BYTES
-from benchmarks.common.tables import Report, heading, table
+from benchmarks.common.measure import Benchmark, Cell, Columns, mebi, section, text, titled
+from benchmarks.common.tables import table
 
 _PROVED = 1.005
 """Where optimum and bound differ by less than this factor, the optimum counts as proved."""
@@ -33,21 +33,12 @@ _MEANING = (
 )
 
 
-def markdown(report: Report) -> Iterator[str]:
-    yield from heading(
-        "How far the plans of `remat` are from the optimum", "optimality_gap", _MEANING
-    )
-    for version, entry in report.items():
-        graphs: dict[str, Any] = entry["graphs"]
-        points = [(g["step_s"], p) for g in graphs.values() for p in g["bounds"]]
-        yield ""
-        yield f"## jax {version}"
-        yield ""
-        yield from _summary(graphs, points)
-        yield ""
-        columns = ["graph", "kernels", "decisions", "as it is, MiB", "search's floor", "least"]
-        columns += ["added by the search, % of the step", "optimum", "written", "proved"]
-        yield from table(columns, (_row(name, graph) for name, graph in graphs.items()))
+def _tables(version: str, entry: dict[str, Any]) -> Iterator[str]:
+    graphs: dict[str, Any] = entry["graphs"]
+    points = [(graph["step_s"], point) for graph in graphs.values() for point in graph["bounds"]]
+    yield from ("", f"## jax {version}", "")
+    yield from _summary(graphs, points)
+    yield from section("", _GRAPHS, titled(graphs))
 
 
 def _summary(graphs: dict[str, Any], points: Sequence[tuple[float, Any]]) -> Iterator[str]:
@@ -97,21 +88,32 @@ def _is_proved(point: dict[str, Any]) -> bool:
     return found is not None and found <= point["bound_s"] * _PROVED
 
 
-def _row(name: str, graph: dict[str, Any]) -> list[str]:
-    step_s, points = graph["step_s"], graph["bounds"]
-    sizes = graph["unmodified_bytes"], graph["floor_bytes"], graph["least_bytes"]
-    proved = sum(map(_is_proved, points))
-    return [
-        name,
-        str(graph["kernels"]),
-        str(graph["decisions"]),
-        *(f"{size / MEBI_BYTES:.0f}" for size in sizes),
-        _percents([_searched(p) / step_s for p in points]),
-        _percents([(p["optimum_s"] or p["bound_s"]) / step_s for p in points]),
-        _percents([_written(p) / step_s for p in points]),
-        f"{proved} of {len(points)}",
-    ]
+def _added(of: Callable[[dict[str, Any]], float]) -> Cell:
+    """What is added at each bound, in percent of the step."""
+    return lambda row: _percents([of(point) / row["step_s"] for point in row["bounds"]])
 
 
 def _percents(shares: Sequence[float]) -> str:
     return " / ".join(_MISSED if math.isinf(one) else f"{one * 100:.1f}" for one in shares)
+
+
+_GRAPHS: Columns = {
+    "graph": text("title"),
+    "kernels": text("kernels"),
+    "decisions": text("decisions"),
+    "as it is, MiB": mebi("unmodified_bytes"),
+    "search's floor": mebi("floor_bytes"),
+    "least": mebi("least_bytes"),
+    "added by the search, % of the step": _added(_searched),
+    "optimum": _added(lambda point: float(point["optimum_s"] or point["bound_s"])),
+    "written": _added(_written),
+    "proved": lambda row: f"{sum(map(_is_proved, row['bounds']))} of {len(row['bounds'])}",
+}
+
+BENCHMARK = Benchmark(
+    "optimality_gap",
+    "optimality_gap",
+    "How far the plans of `remat` are from the optimum",
+    _MEANING,
+    _tables,
+)

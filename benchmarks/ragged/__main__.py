@@ -9,7 +9,6 @@ with, and ragged.md, the same as tables.
 
 from __future__ import annotations
 
-import platform
 import statistics
 import time
 from collections.abc import Iterator
@@ -18,11 +17,10 @@ from typing import Any
 import jax
 import numpy as np
 
-import hloom
 from benchmarks.capture import measure_captured
 from benchmarks.common.flops import executed_flops
-from benchmarks.common.h100 import MEBI_BYTES, TARGET, compile_recorded, placement
-from benchmarks.common.tables import Report, heading, table, update_report
+from benchmarks.common.h100 import TARGET, compile_recorded, placement
+from benchmarks.common.measure import Benchmark, Columns, figure, mebi, section, text, titled
 from benchmarks.ragged import example
 from benchmarks.ragged.example import train_example
 from benchmarks.ragged.layer import (
@@ -47,14 +45,12 @@ RUNS = 3
 def main() -> None:
     """Measures with the JAX that runs this, and writes both files."""
     deviceless.prepare()
-    entry = {
-        "hloom": hloom.__version__,
-        "python": platform.python_version(),
-        "cpu": {str(experts): _on_cpu(experts) for experts in EXPERTS},
-        "example": train_example(),
-        "h100": {str(experts): _for_h100(experts) for experts in EXPERTS},
-    }
-    print(update_report("ragged", entry, _markdown))
+    written = BENCHMARK.write(
+        cpu={str(experts): _on_cpu(experts) for experts in EXPERTS},
+        example=train_example(),
+        h100={str(experts): _for_h100(experts) for experts in EXPERTS},
+    )
+    print(written)
 
 
 def _on_cpu(experts: int) -> dict[str, Any]:
@@ -119,81 +115,48 @@ def _work(lowered: Any, target: Target) -> dict[str, Any]:
     }
 
 
-def _markdown(report: Report) -> Iterator[str]:
-    yield from heading("Ragged products", "ragged", _WHAT_IT_IS)
-    for version, entry in report.items():
-        yield ""
-        yield f"## The layer on a CPU, jax {version}, Python {entry['python']}"
-        yield ""
-        yield from table(_CPU, (_cpu_cells(*each) for each in entry["cpu"].items()))
-        yield ""
-        yield f"## `examples/mixture_of_experts.py`, jax {version}"
-        yield ""
-        yield from table(_EXAMPLE, (_example_cells(*each) for each in entry["example"].items()))
-        yield ""
-        yield f"## Both gradients of a product, compiled for an H100, jax {version}"
-        yield ""
-        yield from table(_H100, (_h100_cells(*each) for each in entry["h100"].items()))
+def _tile_rows(row: dict[str, Any]) -> str:
+    return ", ".join(map(str, row["tile_rows"]))
 
 
-_CPU = [
-    "experts",
-    "XLA alone, ms",
-    "`ragged`, ms",
-    "times faster",
-    "XLA alone, MiB",
-    "`ragged`, MiB",
-    "rows of a tile",
-    "work / needed",
-    "largest difference",
-]
-_EXAMPLE = ["way", "ms a step", "loss of step 1", "10", "20"]
-_H100 = [
-    "experts",
-    "XLA alone, MiB",
-    "`ragged`, MiB",
-    "results, MiB",
-    "rows of a tile",
-    "work / needed",
-    "at most",
-    "in graphs",
-    "graphs",
-]
+_CPU: Columns = {
+    "experts": text("experts"),
+    "XLA alone, ms": figure(("off", "seconds"), ".0f", 1e3),
+    "`ragged`, ms": figure((SPEC, "seconds"), ".0f", 1e3),
+    "times faster": lambda row: f"{row['off']['seconds'] / row[SPEC]['seconds']:.1f}",
+    "XLA alone, MiB": mebi(("off", "temp_bytes")),
+    "`ragged`, MiB": mebi((SPEC, "temp_bytes")),
+    "rows of a tile": _tile_rows,
+    "work / needed": figure("work", ".2f"),
+    "largest difference": figure("largest_difference", ".0e"),
+}
+_EXAMPLE: Columns = {
+    "way": text("way"),
+    "ms a step": figure("step_ms", ".0f"),
+    "loss of step 1": figure(("losses", 0), ".5f"),
+    "10": figure(("losses", 9), ".5f"),
+    "20": figure(("losses", 19), ".5f"),
+}
+_H100: Columns = {
+    "experts": text("experts"),
+    "XLA alone, MiB": mebi(("off", "temp_bytes")),
+    "`ragged`, MiB": mebi((SPEC, "temp_bytes")),
+    "results, MiB": mebi((SPEC, "result_bytes")),
+    "rows of a tile": _tile_rows,
+    "work / needed": figure("work", ".2f"),
+    "at most": figure("bound", ".2f"),
+    "in graphs": lambda row: f"{row['graphs']['captured']} of {row['graphs']['thunks']}",
+    "graphs": text(("graphs", "graphs")),
+}
 
 
-def _cpu_cells(experts: str, found: dict[str, Any]) -> list[str]:
-    off, on = found["off"], found[SPEC]
-    return [
-        experts,
-        f"{off['seconds'] * 1e3:.0f}",
-        f"{on['seconds'] * 1e3:.0f}",
-        f"{off['seconds'] / on['seconds']:.1f}",
-        f"{off['temp_bytes'] / MEBI_BYTES:.0f}",
-        f"{on['temp_bytes'] / MEBI_BYTES:.0f}",
-        ", ".join(map(str, found["tile_rows"])),
-        f"{found['work']:.2f}",
-        f"{found['largest_difference']:.0e}",
-    ]
-
-
-def _example_cells(way: str, found: dict[str, Any]) -> list[str]:
-    losses = (f"{found['losses'][step - 1]:.5f}" for step in (1, 10, 20))
-    return [way, f"{found['step_ms']:.0f}", *losses]
-
-
-def _h100_cells(experts: str, found: dict[str, Any]) -> list[str]:
-    graphs = found["graphs"]
-    return [
-        experts,
-        f"{found['off']['temp_bytes'] / MEBI_BYTES:.0f}",
-        f"{found[SPEC]['temp_bytes'] / MEBI_BYTES:.0f}",
-        f"{found[SPEC]['result_bytes'] / MEBI_BYTES:.0f}",
-        ", ".join(map(str, found["tile_rows"])),
-        f"{found['work']:.2f}",
-        f"{found['bound']:.2f}",
-        f"{graphs['captured']} of {graphs['thunks']}",
-        str(graphs["graphs"]),
-    ]
+def _tables(version: str, entry: dict[str, Any]) -> Iterator[str]:
+    title = f"## The layer on a CPU, jax {version}, Python {entry['python']}"
+    yield from section(title, _CPU, titled(entry["cpu"], "experts"))
+    title = f"## `examples/mixture_of_experts.py`, jax {version}"
+    yield from section(title, _EXAMPLE, titled(entry["example"], "way"))
+    title = f"## Both gradients of a product, compiled for an H100, jax {version}"
+    yield from section(title, _H100, titled(entry["h100"], "experts"))
 
 
 _WHAT_IT_IS = f"""\
@@ -210,6 +173,9 @@ devices, with `jax.lax.ragged_all_to_all` between them.
 Then both gradients of a product by itself, {H100_SIZES[0]} rows and matrices of {H100_SIZES[1]} x
 {H100_SIZES[2]} in bfloat16, compiled for an H100: temporaries by XLA, what its results take, and
 what runs in CUDA graphs with `{SPEC},capture`."""
+
+
+BENCHMARK = Benchmark("ragged", "ragged", "Ragged products", _WHAT_IT_IS, _tables)
 
 
 if __name__ == "__main__":

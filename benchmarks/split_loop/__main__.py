@@ -10,17 +10,23 @@ for each version of JAX it was run with, and split_loop_h100.md, the same as tab
 
 from __future__ import annotations
 
-import os
-import platform
 from collections.abc import Iterator
 from typing import Any
 
-import jax
 from jax.extend.mlir import ir
 
-import hloom
 from benchmarks.common.h100 import MEBI_BYTES, TARGET, Measurement, measure, placement
-from benchmarks.common.tables import Report, table, update_report
+from benchmarks.common.measure import (
+    Benchmark,
+    Columns,
+    code,
+    cpu_seconds,
+    figure,
+    mebi,
+    section,
+    text,
+    without_cache,
+)
 from benchmarks.programs.gpt import Gpt
 from benchmarks.split_loop.forced import ForcePrices
 from hloom import targets
@@ -35,7 +41,6 @@ from hloom.passes.split_loop import SplitLoop
 from hloom.passes.split_loop.choice import SplitChoice, choose_split
 from hloom.passes.split_loop.groups import splittable
 
-NAME = "split_loop_h100"
 GPT = Gpt(scanned=True)
 SMALL = Gpt(scanned=True, layers=6, width=256, heads=4, sequence=512, vocabulary=512)
 BUDGETS_MEBI = (1500, 1800, 2100, 2700, 3000, 3400, 5000)
@@ -47,13 +52,11 @@ LESS, MORE = 18, 21
 def main() -> None:
     """Measures with the JAX that runs this, and writes the files."""
     sharding = placement()
-    jax.config.update("jax_enable_compilation_cache", False)
+    without_cache()
     gpt, small = GPT.lower(sharding), SMALL.lower(sharding)
     as_it_is, row = _compiled(gpt, "off")
     print(row, flush=True)
     entry: dict[str, Any] = {
-        "hloom": hloom.__version__,
-        "python": platform.python_version(),
         "alone": [row, *(_compiled(gpt, str(SplitLoop(parts=parts)))[1] for parts in (2, 3))],
         "order": [],
         "budgets": [],
@@ -70,20 +73,20 @@ def main() -> None:
                     | {"part": "front" if first == MORE else "behind"}
                 )
                 print(row, flush=True)
-    update_report(NAME, entry, markdown)
+    BENCHMARK.write(**entry)
     around = as_it_is.step_bytes - as_it_is.temp_bytes
-    for mebi in BUDGETS_MEBI:
-        budget = Remat(budget=Budget(size_bytes=Bytes(mebi * MEBI_BYTES)))
-        choice = _choice(gpt, mebi * MEBI_BYTES - around)
+    for budget_mebi in BUDGETS_MEBI:
+        budget = Remat(budget=Budget(size_bytes=Bytes(budget_mebi * MEBI_BYTES)))
+        choice = _choice(gpt, budget_mebi * MEBI_BYTES - around)
         _, whole = _compiled(gpt, str(budget), as_it_is)
-        found: dict[str, Any] = {"budget_bytes": mebi * MEBI_BYTES, "whole": whole}
+        found: dict[str, Any] = {"budget_bytes": budget_mebi * MEBI_BYTES, "whole": whole}
         if choice is not None:
             _, split = _compiled(gpt, f"{SplitLoop(at=Cuts((choice.at,)))},{budget}", as_it_is)
             found["split"] = split
         print(found, flush=True)
         entry["budgets"].append(found)
-        text = update_report(NAME, entry, markdown)
-    print(text)
+        written = BENCHMARK.write(**entry)
+    print(written)
 
 
 def _choice(lowered: Any, limit_bytes: int) -> SplitChoice | None:
@@ -102,7 +105,7 @@ def _compiled(
     lowered: Any, spec: str, as_it_is: Measurement | None = None
 ) -> tuple[Measurement, dict[str, Any]]:
     """What a compile gave, and its row in the results."""
-    start_s = _cpu_seconds()
+    start_s = cpu_seconds()
     found = measure(lowered, spec)
     row: dict[str, Any] = {
         "spec": spec,
@@ -110,7 +113,7 @@ def _compiled(
         "temp_bytes": found.temp_bytes,
         "flops": sum(found.flops.__dict__.values()),
         "compiles": len(found.predictions) or 1,
-        "cpu_s": round(_cpu_seconds() - start_s, 1),
+        "cpu_s": round(cpu_seconds() - start_s, 1),
     }
     if as_it_is is not None:
         row["added_flops"] = row["flops"] - sum(as_it_is.flops.__dict__.values())
@@ -119,64 +122,46 @@ def _compiled(
     return found, row
 
 
-def _cpu_seconds() -> float:
-    """Of this process and of what it started, such as ptxas."""
-    return sum(os.times()[:4])
+_ALONE: Columns = {
+    "spec": code("spec"),
+    "temporaries, MiB": mebi("temp_bytes", 1),
+    "FLOP against `off`": figure("added", "+.2%"),
+    "CPU, s": figure("cpu_s", ".1f"),
+}
+_ORDER: Columns = {
+    "layers that keep more": text("keep_more"),
+    "they are": text("part"),
+    "temporaries, MiB": mebi("temp_bytes", 1),
+}
+_BUDGETS: Columns = {
+    "spec": code("spec"),
+    "predicted, MiB": mebi("predicted_step_bytes", 1),
+    "step, MiB": mebi("step_bytes", 1),
+    "added GFLOP": figure("added_flops", ".1f", 1e-9),
+    "compiles": text("compiles"),
+    "CPU, s": figure("cpu_s", ".1f"),
+}
 
 
-def markdown(report: Report) -> Iterator[str]:
-    """The results as tables."""
-    yield "# Scans in parts"
-    yield ""
-    yield (
-        "Written by `python -m benchmarks.split_loop`. XLA's memory for an H100; FLOP of the "
-        "StableHLO that XLA gets; seconds of CPU for a compile, with all that hloom does."
-    )
-    for version, entry in report.items():
-        yield from ["", f"## jax {version}", "", "### Split alone, scanned GPT of 12 layers", ""]
-        columns = ["spec", "temporaries, MiB", "FLOP against `off`", "CPU, s"]
-        base = entry["alone"][0]["flops"]
-        yield from table(
-            columns,
-            (
-                [
-                    f"`{row['spec']}`",
-                    _mebi(row["temp_bytes"]),
-                    f"{row['flops'] / base - 1:+.2%}",
-                    f"{row['cpu_s']:.1f}",
-                ]
-                for row in entry["alone"]
-            ),
-        )
-        yield from ["", "### Which part keeps more, GPT of 6 layers", ""]
-        columns = ["layers that keep more", "they are", "temporaries, MiB"]
-        ordered = sorted(entry["order"], key=lambda row: (row["keep_more"], row["part"]))
-        yield from table(
-            columns,
-            ([str(row["keep_more"]), row["part"], _mebi(row["temp_bytes"])] for row in ordered),
-            names=2,
-        )
-        yield from ["", "### Under budgets, scanned GPT of 12 layers", ""]
-        columns = ["spec", "predicted, MiB", "step, MiB", "added GFLOP", "compiles", "CPU, s"]
-        rows = (one[way] for one in entry["budgets"] for way in ("whole", "split") if way in one)
-        yield from table(
-            columns,
-            (
-                [
-                    f"`{row['spec']}`",
-                    _mebi(row["predicted_step_bytes"]),
-                    _mebi(row["step_bytes"]),
-                    f"{row['added_flops'] / 1e9:.1f}",
-                    str(row["compiles"]),
-                    f"{row['cpu_s']:.1f}",
-                ]
-                for row in rows
-            ),
-        )
+def _tables(version: str, entry: dict[str, Any]) -> Iterator[str]:
+    yield from ("", f"## jax {version}")
+    base = entry["alone"][0]["flops"]
+    alone = (row | {"added": row["flops"] / base - 1} for row in entry["alone"])
+    yield from section("### Split alone, scanned GPT of 12 layers", _ALONE, alone)
+    ordered = sorted(entry["order"], key=lambda row: (row["keep_more"], row["part"]))
+    yield from section("### Which part keeps more, GPT of 6 layers", _ORDER, ordered, names=2)
+    rows = (one[way] for one in entry["budgets"] for way in ("whole", "split") if way in one)
+    yield from section("### Under budgets, scanned GPT of 12 layers", _BUDGETS, rows)
 
 
-def _mebi(size_bytes: int) -> str:
-    return f"{size_bytes / MEBI_BYTES:.1f}"
+BENCHMARK = Benchmark(
+    "split_loop_h100",
+    "split_loop",
+    "Scans in parts",
+    "XLA's memory for an H100; FLOP of the StableHLO that XLA gets; seconds of CPU for a compile, "
+    "with all that hloom does.",
+    _tables,
+)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -22,7 +21,7 @@ from typing import Any
 
 import hloom
 from benchmarks.common.collectives import collectives_by_kind
-from benchmarks.common.tables import Report, heading, table, update_report
+from benchmarks.common.measure import Benchmark, Columns, code, count, figure, mebi, section, text
 from hloom.targets import deviceless
 
 MEBI_BYTES = 2**20
@@ -58,19 +57,12 @@ LEAST = "minimal_with_context"
 def main() -> None:
     """Compiles every way with the JAX that runs this, and writes the files."""
     ways: list[dict[str, Any]] = []
-    entry = {
-        "hloom": hloom.__version__,
-        "maxtext": version("maxtext"),
-        "libtpu": version("libtpu"),
-        "python": platform.python_version(),
-        "ways": ways,
-    }
     full = _measured("full", "off")
     budget = f"fit{{budget={-(-full['step_bytes'] // MEBI_BYTES)}MiB}}"
     for policy, spec in (("full", "off"), (LEAST, "off"), (LEAST, budget)):
         ways.append(full if (policy, spec) == ("full", "off") else _measured(policy, spec))
         print(ways[-1], flush=True)
-        update_report("maxtext", entry, _markdown)
+        BENCHMARK.write(maxtext=version("maxtext"), libtpu=version("libtpu"), ways=ways)
 
 
 def _measured(policy: str, spec: str) -> dict[str, Any]:
@@ -120,42 +112,25 @@ def _child(file: Path, settings: list[str]) -> None:
     train_compile.main(["train_compile", *settings])
 
 
-def _markdown(report: Report) -> Iterator[str]:
-    yield from heading("MaxText for four TPUs v5p", "tpu.maxtext", _WHAT_IT_IS)
-    for jax_version, entry in report.items():
-        yield ""
-        yield (
-            f"## MaxText {entry['maxtext']}, jax {jax_version}, libtpu {entry['libtpu']}, "
-            f"Python {entry['python']}"
-        )
-        yield ""
-        yield from table(_COLUMNS, map(_cells, entry["ways"]), names=2)
+_COLUMNS: Columns = {
+    "remat_policy": code("policy"),
+    "JAX_HLOOM": code("spec"),
+    "MiB of a step": mebi("step_bytes"),
+    "temporaries": mebi("temp_bytes"),
+    "products in the text": text("products"),
+    "attention kernels": text("kernels"),
+    "FLOPs added by hloom": figure("added_work", ".1%"),
+    "compiles": text("compiles"),
+    **{kind: count("collectives", kind) for kind in ("all-gather", "all-reduce", "reduce-scatter")},
+}
 
 
-_KINDS = ("all-gather", "all-reduce", "reduce-scatter")
-_COLUMNS = ["remat_policy", "JAX_HLOOM", "MiB of a step", "temporaries"]
-_COLUMNS += [
-    "products in the text",
-    "attention kernels",
-    "FLOPs added by hloom",
-    "compiles",
-    *_KINDS,
-]
-
-
-def _cells(found: dict[str, Any]) -> list[str]:
-    added = found["added_work"]
-    return [
-        f"`{found['policy']}`",
-        f"`{found['spec']}`",
-        f"{found['step_bytes'] / MEBI_BYTES:.0f}",
-        f"{found['temp_bytes'] / MEBI_BYTES:.0f}",
-        str(found["products"]),
-        str(found["kernels"]),
-        "" if added is None else f"{added:.1%}",
-        str(found["compiles"]),
-        *(str(found["collectives"].get(kind, 0)) for kind in _KINDS),
-    ]
+def _tables(jax_version: str, entry: dict[str, Any]) -> Iterator[str]:
+    title = (
+        f"## MaxText {entry['maxtext']}, jax {jax_version}, libtpu {entry['libtpu']}, "
+        f"Python {entry['python']}"
+    )
+    return section(title, _COLUMNS, entry["ways"], names=2)
 
 
 _WHAT_IT_IS = """\
@@ -164,6 +139,9 @@ examples of 2048 tokens on each of four TPUs v5p, FSDP, compiled by its `train_c
 without a TPU. MiB are the peak of a step on one device, XLA's figure. Products, and calls of the
 kernels of attention, are those in XLA's text: in a loop over layers each counts once. Collectives
 count as often as they run."""
+
+
+BENCHMARK = Benchmark("maxtext", "tpu.maxtext", "MaxText for four TPUs v5p", _WHAT_IT_IS, _tables)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ build/frontier/v5p/, as `benchmarks.frontier` keeps them.
 
 from __future__ import annotations
 
-import platform
 import statistics
 from collections.abc import Iterator
 from typing import Any
@@ -19,10 +18,8 @@ from typing import Any
 import jaxlib
 from jax.extend.mlir import ir
 
-import hloom
-from benchmarks.common.h100 import MEBI_BYTES
+from benchmarks.common.measure import Benchmark, Columns, figure, mebi, section, text
 from benchmarks.common.subjects import POLICIES, TPU_SUBJECTS
-from benchmarks.common.tables import Report, heading, table, update_report
 from benchmarks.frontier.compiles import ROOT, Compiles
 from hloom import targets
 from hloom.passes.analysis.memory_model.memory_rules import PACKED, MemoryRules
@@ -49,8 +46,7 @@ def main() -> None:
             print(f"{program.title}, {policy}", flush=True)
             module = program.lower(policy, sharding).compiler_ir()
             forms.append({"program": program.title} | _measure(module, policy, compiles))
-    entry = {"hloom": hloom.__version__, "python": platform.python_version(), "forms": forms}
-    print(update_report("memory_model_tpu", entry, _markdown))
+    print(BENCHMARK.write(forms=forms))
 
 
 def _measure(module: ir.Module, policy: str | None, compiles: Compiles) -> dict[str, Any]:
@@ -71,42 +67,44 @@ def _predicted(module: ir.Module, rules: MemoryRules) -> int:
         return predict(module, rules=rules).step_bytes
 
 
-def _errors(forms: list[dict[str, Any]], by: str) -> list[float]:
-    return [form[by] / form["step_bytes"] - 1 for form in forms]
+_COLUMNS: Columns = {
+    "program": text("program"),
+    "policy": text("form"),
+    "XLA": mebi("step_bytes"),
+    "predicted": mebi("predicted_step_bytes"),
+    "error": figure("error", "+.1%"),
+    "by GPU rules": figure("by_gpu_rules", "+.1%"),
+}
 
 
-def _markdown(report: Report) -> Iterator[str]:
-    yield from heading(
-        "The memory model beside XLA:TPU",
-        "tpu.memory_model",
-        "Memory of a step in MiB, arguments and results included, compiled for a TPU v5p without "
-        "one: by XLA, as predicted by the rules of XLA:TPU, and as the rules of XLA:GPU would. "
-        "No figure of XLA has corrected a prediction here.",
+def _tables(version: str, entry: dict[str, Any]) -> Iterator[str]:
+    rows = [
+        form
+        | {
+            "error": form["predicted_step_bytes"] / form["step_bytes"] - 1,
+            "by_gpu_rules": form["predicted_by_gpu_rules"] / form["step_bytes"] - 1,
+        }
+        for form in entry["forms"]
+    ]
+    yield from section(f"## jax {version}, Python {entry['python']}", _COLUMNS, rows, names=2)
+    found = [[abs(row[by]) for row in rows] for by in ("error", "by_gpu_rules")]
+    medians, largest = [statistics.median(each) for each in found], [max(each) for each in found]
+    yield ""
+    yield (
+        f"Median error {medians[0]:.1%}, largest {largest[0]:.1%}; by the rules of XLA:GPU "
+        f"{medians[1]:.1%} and {largest[1]:.1%}."
     )
-    for version, entry in report.items():
-        yield from ("", f"## jax {version}, Python {entry['python']}", "")
-        forms = entry["forms"]
-        found = _errors(forms, "predicted_step_bytes"), _errors(forms, "predicted_by_gpu_rules")
-        rows = [
-            [
-                form["program"],
-                form["form"],
-                f"{form['step_bytes'] / MEBI_BYTES:.0f}",
-                f"{form['predicted_step_bytes'] / MEBI_BYTES:.0f}",
-                f"{error:+.1%}",
-                f"{other:+.1%}",
-            ]
-            for form, error, other in zip(forms, *found, strict=True)
-        ]
-        columns = ["program", "policy", "XLA", "predicted", "error", "by GPU rules"]
-        yield from table(columns, rows, names=2)
-        medians = [statistics.median(map(abs, errors)) for errors in found]
-        largest = [max(map(abs, errors)) for errors in found]
-        yield ""
-        yield (
-            f"Median error {medians[0]:.1%}, largest {largest[0]:.1%}; by the rules of XLA:GPU "
-            f"{medians[1]:.1%} and {largest[1]:.1%}."
-        )
+
+
+BENCHMARK = Benchmark(
+    "memory_model_tpu",
+    "tpu.memory_model",
+    "The memory model beside XLA:TPU",
+    "Memory of a step in MiB, arguments and results included, compiled for a TPU v5p without "
+    "one: by XLA, as predicted by the rules of XLA:TPU, and as the rules of XLA:GPU would. "
+    "No figure of XLA has corrected a prediction here.",
+    _tables,
+)
 
 
 if __name__ == "__main__":

@@ -8,16 +8,14 @@ with, and sharded_tpu.md, the same as tables.
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Iterator
 from typing import Any
 
 from jax.sharding import Mesh
 
-import hloom
 from benchmarks.common.collectives import collectives_by_kind
 from benchmarks.common.h100 import MEBI_BYTES, compile_recorded
-from benchmarks.common.tables import Report, heading, table, update_report
+from benchmarks.common.measure import Benchmark, Columns, count, figure, mebi, section, text, titled
 from benchmarks.programs.sharded import DATA, MESHES, MODEL, ShardedDecoder
 from hloom.targets import deviceless
 
@@ -40,15 +38,13 @@ def main() -> None:
     """Compiles everything with the JAX that runs this, and writes the files."""
     deviceless.prepare()
     devices = deviceless.mesh(TARGET, 4).devices
-    entry: dict[str, Any] = {
-        "hloom": hloom.__version__, "python": platform.python_version(), "kinds": {}
-    }  # fmt: skip
+    kinds: dict[str, dict[str, Any]] = {}
     for kind in KINDS:
-        found = entry["kinds"][kind] = {}
+        found = kinds[kind] = {}
         for way, one in _ways(Mesh(devices.reshape(MESHES[kind]), (DATA, MODEL))):
             found[way] = one
-            update_report("sharded_tpu", entry, _markdown)
-    print(update_report("sharded_tpu", entry, _markdown))
+            written = BENCHMARK.write(kinds=kinds)
+    print(written)
 
 
 def _ways(mesh: Mesh) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -79,31 +75,26 @@ def _compiled(program: ShardedDecoder, spec: str) -> dict[str, Any]:
     return found
 
 
-def _markdown(report: Report) -> Iterator[str]:
-    yield from heading("A model over a 2x2 slice of TPUs v5p", "tpu.sharded", _WHAT_IT_IS)
-    for version, entry in report.items():
-        for kind, ways in entry["kinds"].items():
-            yield ""
-            yield f"## {_TITLES[kind]}, jax {version}, Python {entry['python']}"
-            yield ""
-            yield from table(_COLUMNS, (_cells(way, one) for way, one in ways.items()))
-
-
 _TITLES = {"fsdp": "FSDP", "tensor": "Tensor parallel"}
-_KINDS = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
-_COLUMNS = ["step", "MiB of a device", "predicted", "added FLOPs", "compiles", *_KINDS]
+_COLUMNS: Columns = {
+    "step": text("way"),
+    "MiB of a device": mebi("step_bytes"),
+    "predicted": mebi("predicted_step_bytes"),
+    "added FLOPs": figure("added_work", ".1%"),
+    "compiles": text("compiles"),
+    **{
+        kind: count("collectives", kind)
+        for kind in (
+            "all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute"
+        )
+    },
+}  # fmt: skip
 
 
-def _cells(way: str, found: dict[str, Any]) -> list[str]:
-    predicted, added = found["predicted_step_bytes"], found["added_work"]
-    return [
-        way,
-        f"{found['step_bytes'] / MEBI_BYTES:.0f}",
-        "" if predicted is None else f"{predicted / MEBI_BYTES:.0f}",
-        "" if added is None else f"{added:.1%}",
-        str(found["compiles"]),
-        *(str(found["collectives"].get(kind, 0)) for kind in _KINDS),
-    ]
+def _tables(version: str, entry: dict[str, Any]) -> Iterator[str]:
+    for kind, ways in entry["kinds"].items():
+        title = f"## {_TITLES[kind]}, jax {version}, Python {entry['python']}"
+        yield from section(title, _COLUMNS, titled(ways, "way"))
 
 
 _WHAT_IT_IS = """\
@@ -112,6 +103,11 @@ scanned, width 1024, vocabulary 32000, 8 examples of 1024 tokens in all, paramet
 as bfloat16), each parameter and activation with a sharding, compiled for four TPUs. MiB are the
 peak of a step on one device: XLA's figure, and what `hloom` predicted for the plan that it kept.
 Collectives are those of XLA's optimized text, loops as often as they run."""
+
+
+BENCHMARK = Benchmark(
+    "sharded_tpu", "tpu.sharded", "A model over a 2x2 slice of TPUs v5p", _WHAT_IT_IS, _tables
+)
 
 
 if __name__ == "__main__":

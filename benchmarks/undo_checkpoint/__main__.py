@@ -11,20 +11,15 @@ run with, and undo_checkpoint_h100.md, the same as tables.
 from __future__ import annotations
 
 import dataclasses
-import platform
 from collections.abc import Iterator
 from typing import Any
 
-import jax
-
-import hloom
 from benchmarks.common.h100 import MEBI_BYTES, measure, placement
-from benchmarks.common.tables import Report, heading, table, update_report
+from benchmarks.common.measure import Benchmark, Columns, figure, mebi, section, text, without_cache
 from benchmarks.programs.gpt import Gpt
 from hloom.passes.fit import Fit
 from hloom.passes.framework.options import Budget, Bytes
 
-NAME = "undo_checkpoint_h100"
 POLICY = "nothing_saveable"
 BUDGETS_MEBI = (1000, 1250, 1750, 2500, 8192)
 
@@ -32,21 +27,20 @@ BUDGETS_MEBI = (1000, 1250, 1750, 2500, 8192)
 def main() -> None:
     """Measures with the JAX that runs this, and writes the files."""
     sharding = placement()
-    jax.config.update("jax_enable_compilation_cache", False)
-    entry: dict[str, Any] = {"hloom": hloom.__version__, "python": platform.python_version()}
-    text = ""
+    without_cache()
+    entry: dict[str, Any] = {}
     for name, scanned in (("scanned", True), ("unrolled", False)):
         plain, wrapped = (
             Gpt(scanned=scanned, policy=policy, layers=6).lower(sharding)
             for policy in (None, POLICY)
         )
         rows = entry[name] = [_row(plain, "off", "no checkpoint"), _row(wrapped, "off", "as it is")]
-        for mebi in BUDGETS_MEBI:
-            spec = str(Fit(budget=Budget(size_bytes=Bytes(mebi * MEBI_BYTES))))
+        for budget_mebi in BUDGETS_MEBI:
+            spec = str(Fit(budget=Budget(size_bytes=Bytes(budget_mebi * MEBI_BYTES))))
             rows.append(_row(wrapped, spec, f"`{spec}`"))
             print(name, rows[-1], flush=True)
-            text = update_report(NAME, entry, markdown)
-    print(text)
+            written = BENCHMARK.write(**entry)
+    print(written)
 
 
 def _row(lowered: Any, spec: str, title: str) -> dict[str, Any]:
@@ -63,42 +57,33 @@ def _row(lowered: Any, spec: str, title: str) -> dict[str, Any]:
     }
 
 
-def markdown(report: Report) -> Iterator[str]:
-    """The results as tables."""
-    yield from heading(
-        "Checkpoints undone",
-        "undo_checkpoint",
-        f"A GPT of 6 layers, each in `jax.checkpoint` with `{POLICY}`. XLA's memory for an H100; "
-        "FLOP and matrix products of the StableHLO that XLA gets, FLOP beside those of the program "
-        "as it is.",
-    )
-    for version, entry in report.items():
-        for name in ("scanned", "unrolled"):
-            if name in entry:
-                yield from ["", f"## jax {version}, layers {name}", "", *_table(entry[name])]
+_COLUMNS: Columns = {
+    "program": text("title"),
+    "predicted, MiB": mebi("predicted_step_bytes", 1),
+    "step, MiB": mebi("step_bytes", 1),
+    "added GFLOP": figure("added_flops", "+.1f", 1e-9),
+    "products": text("products"),
+    "compiles": text("compiles"),
+}
 
 
-def _table(rows: list[dict[str, Any]]) -> list[str]:
-    as_it_is = rows[1]["flops"]
-    columns = ["program", "predicted, MiB", "step, MiB", "added GFLOP", "products", "compiles"]
-    return table(
-        columns,
-        (
-            [
-                row["title"],
-                _mebi(row["predicted_step_bytes"]),
-                _mebi(row["step_bytes"]),
-                f"{(row['flops'] - as_it_is) / 1e9:+.1f}",
-                str(row["products"]),
-                str(row["compiles"]),
-            ]
-            for row in rows
-        ),
-    )
+def _tables(version: str, entry: dict[str, Any]) -> Iterator[str]:
+    for name in ("scanned", "unrolled"):
+        if name in entry:
+            as_it_is = entry[name][1]["flops"]
+            rows = (row | {"added_flops": row["flops"] - as_it_is} for row in entry[name])
+            yield from section(f"## jax {version}, layers {name}", _COLUMNS, rows)
 
 
-def _mebi(size_bytes: int | None) -> str:
-    return "" if size_bytes is None else f"{size_bytes / MEBI_BYTES:.1f}"
+BENCHMARK = Benchmark(
+    "undo_checkpoint_h100",
+    "undo_checkpoint",
+    "Checkpoints undone",
+    f"A GPT of 6 layers, each in `jax.checkpoint` with `{POLICY}`. XLA's memory for an H100; "
+    "FLOP and matrix products of the StableHLO that XLA gets, FLOP beside those of the program "
+    "as it is.",
+    _tables,
+)
 
 
 if __name__ == "__main__":
