@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "skipped": skipped,
         "rows": rows,
     }
-    print(update_report("log_figures", entry, _markdown))
+    print(update_report("log_figures", entry, markdown))
     return int(not all(map(is_true, rows)))
 
 
@@ -119,7 +119,8 @@ def _temp_bytes(step: Any, shapes: Any, spec: str) -> int:
     return int(memory.temp_size_in_bytes)
 
 
-def _markdown(report: Report) -> Iterator[str]:
+def markdown(report: Report) -> Iterator[str]:
+    """The results as tables."""
     yield from heading("What the log says of memory", "log_figures", _WHAT_IT_IS)
     for jax_version, entry in report.items():
         yield ""

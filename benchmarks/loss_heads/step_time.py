@@ -46,7 +46,7 @@ def measure_and_write() -> str:
         }
         for spec, program in compiled.items()
     }
-    return update_report(NAME, entry, _markdown)
+    return update_report(NAME, entry, markdown)
 
 
 def _drawn(info: Any) -> jax.Array:
@@ -57,7 +57,8 @@ def _drawn(info: Any) -> jax.Array:
     return jnp.asarray(random.normal(size=info.shape) / 20, info.dtype)
 
 
-def _markdown(report: Report) -> Iterator[str]:
+def markdown(report: Report) -> Iterator[str]:
+    """The results as tables."""
     yield from heading("Loss heads, CPU", "loss_heads --time", _WHAT_IT_IS)
     for version, entry in report.items():
         yield ""

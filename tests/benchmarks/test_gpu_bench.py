@@ -19,7 +19,7 @@ from benchmarks.gpu import machine
 from benchmarks.gpu.items import Item, Known, Settings
 from benchmarks.gpu.results import Store, file_name
 from benchmarks.gpu.running import Children, Runner
-from benchmarks.gpu.tables import markdown, results_section
+from benchmarks.gpu.tables import results_section
 
 TESTS = ROOT / "tests"
 MACHINE = {"device": "NVIDIA H200", "jax": "0.11.2", "python": "3.12.3", "hloom": "0.1.0"}
@@ -140,18 +140,6 @@ def test_after_the_end_nothing_starts(children: Children) -> None:
     assert children.run(item("fine", value=1), 10)["status"] == "stopped"
 
 
-def test_results_of_another_jax_stay(tmp_path: Path) -> None:
-    old = Store(tmp_path, MACHINE | {"jax": "0.10.2"})
-    old.add("a", {"status": "ok", "result": 1})
-    new = Store(tmp_path, MACHINE)
-    new.add("b", {"status": "ok", "result": 2})
-    report = json.loads((tmp_path / "gpu_nvidia_h200.json").read_text())
-    assert {version: list(entry["items"]) for version, entry in report.items()} == {
-        "0.10.2": ["a"],
-        "0.11.2": ["b"],
-    }
-
-
 def test_items_can_be_forgotten_and_brought_along(tmp_path: Path) -> None:
     old = Store(tmp_path / "old", MACHINE)
     for name in ("time/a", "time/b", "step/a/off"):
@@ -203,26 +191,6 @@ def test_without_a_wheel_there_is_a_remedy(tmp_path: Path, monkeypatch: pytest.M
         machine.python_with_hloom(tmp_path / "work")
 
 
-def test_without_git_the_wheel_tells_the_commit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(machine, "ROOT", tmp_path)
-    monkeypatch.setattr(machine, "WHEELS", tmp_path)
-    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    assert machine.commit() is None
-    (tmp_path / machine.COMMIT_FILE).write_text("c0ffee\n")
-    assert machine.commit() == "c0ffee"
-
-
-def test_what_comes_of_a_wheel_has_the_commit_of_the_wheel(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(machine, "WHEELS", tmp_path)
-    assert machine.commit(of_wheel=True) == machine.commit()
-    (tmp_path / machine.COMMIT_FILE).write_text("c0ffee\n")
-    assert machine.commit(of_wheel=True) == "c0ffee"
-
-
 def test_what_would_change_the_figures_does_not_reach_the_children(tmp_path: Path) -> None:
     given = {
         "HOME": "/h",
@@ -269,21 +237,6 @@ def report() -> dict[str, Any]:
     }
     smi = ["NVIDIA H200, 580.1, 143771 MiB, 9.0"]
     return {"0.11.2": {"machine": MACHINE | {"nvidia_smi": smi}, "items": items}}
-
-
-def test_the_tables_word_for_word() -> None:
-    text = "\n".join(markdown(report()))
-    assert "## NVIDIA H200, jax 0.11.2, Python 3.12.3" in text
-    assert "driver 580.1; hloom 0.1.0, commit c0ffee. 3 ok, 1 out of memory, 1 skipped." in text
-    rows = [line for line in text.splitlines() if line.startswith("| `")]
-    assert rows == [
-        "| `off` | ok | 1024 | 2048 | 3072 | 11 (10 to 12) | 1.000 (1.000 to 1.000) | 0.0e+00 "
-        "| equal |",
-        "| `capture` | ok | 1024 | 2048 | at most 3072 | 9 (8 to 10) | 0.800 (0.700 to 0.900) "
-        "| 1.0e-07 | 1.0e-01 |",
-        "| `remat` | out of memory |  |  |  |  |  |  |  |",
-        "| `test/a` | skipped | no \\| here at all |",
-    ]
 
 
 def test_the_readme_has_the_figures_of_committed_results(tmp_path: Path) -> None:

@@ -78,6 +78,11 @@ def checkpointed(x: Any, w: Any, labels: Any, mask: Any) -> Any:
     return jax.checkpoint(plain)(x, w, labels, mask)
 
 
+def with_weights_first(x: Any, w: Any, labels: Any, mask: Any) -> Any:
+    scores = jnp.einsum("vd,...d->...v", w, x)
+    return -chosen(jax.nn.log_softmax(scores), labels).mean()
+
+
 HEADS: tuple[Head, ...] = (
     plain,
     by_vmap,
@@ -91,4 +96,5 @@ HEADS: tuple[Head, ...] = (
     distilled,
     two_heads,
     checkpointed,
+    with_weights_first,
 )
