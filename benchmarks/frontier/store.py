@@ -52,11 +52,12 @@ class Store:
         self._write(programs)
 
     def draw(self) -> None:
-        """Writes the plot of the JAX that runs this."""
-        measured = frontiers(self._of, self._programs())
-        if measured:
-            title = f"compiled for {self._of.device}, jax {jax.__version__}"
-            plot(measured, title, RESULTS / drawing(self._of, jax.__version__))
+        """Writes the plot of the oldest JAX that was measured, which pages show."""
+        report: Report = json.loads(self._file.read_text("utf-8"))
+        version, entry = next(iter(report.items()))
+        if measured := frontiers(self._of, entry["programs"]):
+            title = f"compiled for {self._of.device}, jax {version}"
+            plot(measured, title, RESULTS / drawing(self._of, version))
 
     def _programs(self) -> dict[str, dict[str, Any]]:
         """What is known with this JAX; another process may have added to it meanwhile."""
@@ -114,15 +115,16 @@ def markdown(yardstick: Yardstick, report: Report) -> Iterator[str]:
     """The results as tables."""
     title = f"Memory against added work, compiled for {yardstick.device}"
     yield from heading(title, "frontier", _WHAT_IT_IS)
-    for version, entry in report.items():
+    for number, (version, entry) in enumerate(report.items()):
         measured = frontiers(yardstick, entry["programs"])
         if not measured:
             continue
         yield ""
         yield f"## jax {version}, Python {entry['python']}"
         yield ""
-        yield f"![added work over memory]({drawing(yardstick, version)})"
-        yield ""
+        if not number:
+            yield f"![added work over memory]({drawing(yardstick, version)})"
+            yield ""
         yield from summary_table(measured)
         for frontier in measured.values():
             yield ""
