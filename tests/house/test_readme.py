@@ -50,7 +50,8 @@ def test_a_missing_marker_is_told() -> None:
 
 
 def test_the_picture_is_of_the_committed_figures() -> None:
-    report = json.loads((RESULTS / f"{step_memory.NAME}.json").read_text(encoding="utf-8"))
+    file = RESULTS / f"{step_memory.BENCHMARK.name}.json"
+    report = json.loads(file.read_text(encoding="utf-8"))
     drawn = step_memory.PICTURE.read_text(encoding="utf-8")
     assert step_memory.picture(report) == drawn, "run: python -m benchmarks.step_memory --draw"
     for one in next(iter(report.values()))["specs"].values():
