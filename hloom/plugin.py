@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from hloom import environment
 from hloom._jax.devices import device_facts, platform_of, processes_of, takes_part
 from hloom._jax.distributed import ProcessStore
 from hloom._jax.flags import FLAG, MIN_SIZE_FLAG, MODULES_FLAG, Flag, declare_flag
@@ -33,6 +32,7 @@ from hloom.dumps.select import settings as dump_settings
 from hloom.passes.framework.errors import SpecError, echo
 from hloom.passes.framework.text import pluralize
 from hloom.policy import warn
+from hloom.settings import environment
 
 if TYPE_CHECKING:
     # Importing it loads much of JAX that a process without a spec has no use for.
@@ -127,13 +127,13 @@ def _check(spec: Any, *, source: str) -> None:
 
 
 def _check_modules(value: Any) -> None:
-    from hloom.programs import parse_modules
+    from hloom.settings.programs import parse_modules
 
     parse_modules(value, source=MODULES_FLAG)
 
 
 def _check_min_size(value: Any) -> None:
-    from hloom.programs import parse_min_size
+    from hloom.settings.programs import parse_min_size
 
     parse_min_size(value, source=MIN_SIZE_FLAG)
 
@@ -196,7 +196,7 @@ def _compile(
 
     origin = Origin(module, backend, devices, options)
     if _flags is not None and pipeline is not None and not is_own:
-        from hloom.programs import chosen
+        from hloom.settings.programs import chosen
 
         pipeline = chosen(pipeline, origin, _flags.modules.value, _flags.min_size.value)
     was_on, is_on = is_on, _acts(pipeline)

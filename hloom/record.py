@@ -12,8 +12,8 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from hloom import units
 from hloom._jax.executables import MemoryFigures
+from hloom.show import units
 
 if TYPE_CHECKING:
     from hloom.passes.framework.pipeline import PassRun

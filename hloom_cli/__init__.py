@@ -159,7 +159,7 @@ def _check_command(words: list[str]) -> None:
 
 
 def _complain(what: str) -> int:
-    from hloom.terminal import complain
+    from hloom.show.terminal import complain
 
     return complain("hloom", what)
 

@@ -35,7 +35,7 @@ import hloom
 from benchmarks.common.tables import RESULTS, Report, heading, table, update_report
 from benchmarks.log_figures.common import Program
 from benchmarks.log_figures.programs import PROGRAMS
-from hloom.units import sizes
+from hloom.show.units import sizes
 
 SPECS = (
     "default",

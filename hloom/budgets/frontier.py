@@ -12,10 +12,10 @@ from html import escape
 from rich.table import Table
 
 from hloom.budgets.drawing import Level, Mark, Scene
-from hloom.pictures import PictureError
-from hloom.terminal import PlainConsole
-from hloom.units import size
-from hloom.visible import visible
+from hloom.show.pictures import PictureError
+from hloom.show.terminal import PlainConsole
+from hloom.show.units import size
+from hloom.show.visible import visible
 
 _COLUMNS = (
     ("step", True),

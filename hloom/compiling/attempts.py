@@ -18,7 +18,7 @@ from hloom.passes.framework.feedback import Attempt, Complaint, MeasuredPass
 from hloom.passes.framework.pipeline import PassRun
 from hloom.passes.framework.text import pluralize
 from hloom.record import CompileAttempt
-from hloom.units import size
+from hloom.show.units import size
 
 _NO_LIMIT = 2**62
 """More than any device has: what a process tells of a program that was compiled."""

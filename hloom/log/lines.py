@@ -11,7 +11,7 @@ from typing import Any
 
 from hloom.log import notebook, terminal
 from hloom.log.settings import LogLevel, log_level
-from hloom.visible import visible
+from hloom.show.visible import visible
 
 LOGGER = "hloom"
 

@@ -14,9 +14,9 @@ from hloom.log.notebook import Output
 from hloom.log.settings import has_weight, min_bytes
 from hloom.log.terminal import board, is_interactive
 from hloom.policy import first_time
-from hloom.units import refused as shown_refusal
-from hloom.units import seconds as shown_seconds
-from hloom.units import size
+from hloom.show.units import refused as shown_refusal
+from hloom.show.units import seconds as shown_seconds
+from hloom.show.units import size
 
 if TYPE_CHECKING:
     from hloom._jax.executables import MemoryFigures

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TextIO
 
-from hloom import units
 from hloom.log.settings import has_weight
 from hloom.passes.framework.text import pluralize
 from hloom.record import CompileRecord, records
+from hloom.show import units
 
 
 def print_summary(file: TextIO | None = None) -> None:
@@ -26,7 +26,7 @@ def print_summary(file: TextIO | None = None) -> None:
     """
     from rich.table import Table
 
-    from hloom.terminal import PlainConsole
+    from hloom.show.terminal import PlainConsole
 
     found = records()
     heavy = list(filter(has_weight, found))

@@ -119,7 +119,7 @@ class Board:
 
 
 def _console() -> Console:
-    from hloom.terminal import PlainConsole
+    from hloom.show.terminal import PlainConsole
 
     class _SteadyConsole(PlainConsole):
         """The cursor stays visible: however the process ends, nobody has to bring it back."""

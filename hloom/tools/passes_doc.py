@@ -20,8 +20,8 @@ from hloom.passes.framework.base import OTHERS, Pass
 from hloom.passes.framework.errors import did_you_mean
 from hloom.passes.framework.options import OptionInfo, options_of
 from hloom.passes.framework.target import called
-from hloom.terminal import complain
-from hloom.visible import visible
+from hloom.show.terminal import complain
+from hloom.show.visible import visible
 
 _HEAD = """\
 # Passes

@@ -12,7 +12,7 @@ import pytest
 
 from hloom.budgets.drawing import Level, Mark, Scene
 from hloom.budgets.frontier import BudgetPoint, Frontier
-from hloom.pictures import PictureError
+from hloom.show.pictures import PictureError
 
 pytestmark = pytest.mark.once
 
@@ -48,7 +48,7 @@ def test_a_picture_says_what_it_shows_and_marks_knees() -> None:
 def scene_texts(scene: Scene) -> list[str]:
     from matplotlib.figure import Figure
 
-    from hloom.pictures import COLORS
+    from hloom.show.pictures import COLORS
 
     figure = Figure()
     scene.draw(figure, COLORS)

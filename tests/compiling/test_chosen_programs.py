@@ -14,9 +14,9 @@ from support import toy_passes as toy
 from support.doubling import NewRecords, X, factor, fresh_jit, with_option
 
 import hloom
-from hloom import programs
 from hloom.passes.framework import registry
 from hloom.passes.ir.walk import values_take
+from hloom.settings import programs
 
 
 @pytest.fixture(autouse=True)

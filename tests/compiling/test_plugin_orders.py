@@ -14,7 +14,8 @@ from jax._src import compiler, xla_bridge
 from support import ROOT, RunPython
 
 import hloom
-from hloom import environment, plugin, policy, targets
+from hloom import plugin, policy, targets
+from hloom.settings import environment
 
 ORDERS = """
 import json, sys, warnings

@@ -18,10 +18,11 @@ from support import RunPython
 from support import toy_passes as toy
 
 import hloom
-from hloom import environment, policy
+from hloom import policy
 from hloom.lowering.lower import Lowered
 from hloom.lowering.placement import Placement
 from hloom.passes.framework import registry
+from hloom.settings import environment
 
 NewRecords = Callable[[], tuple[hloom.CompileRecord, ...]]
 

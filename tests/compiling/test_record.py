@@ -11,12 +11,13 @@ import jax.numpy as jnp
 import pytest
 
 import hloom
-from hloom import policy, record, units
+from hloom import policy, record
 from hloom.compiling import modelled
 from hloom.compiling.modelled import ModelledChange, ModelledProgram
 from hloom.passes.framework.pipeline import PassRun, Pipeline
 from hloom.passes.framework.target import Target
 from hloom.record import CompileRecord, Records
+from hloom.show import units
 
 LAYERS, ROWS, WIDTH = 6, 256, 32
 

@@ -19,7 +19,6 @@ from jax.extend.mlir import ir
 from support import toy_passes as toy
 
 import hloom
-from hloom import units
 from hloom._jax.executables import memory_figures
 from hloom._jax.execution import compile_module
 from hloom.compiling import graphs
@@ -34,6 +33,7 @@ from hloom.passes.framework import registry
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.target import Target
 from hloom.record import Options
+from hloom.show import units
 from hloom.tools.budgets.dumped import compiled_plans
 from hloom.tools.replay.decisions import recorded_attempts
 from hloom_cli import main

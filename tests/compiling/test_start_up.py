@@ -39,16 +39,18 @@ print(hasattr(compiler.compile_or_get_cached, "__wrapped__"))
         "hloom.dumps.select.control_file",
         "hloom.dumps.select.settings",
         "hloom.dumps.select.steps",
-        "hloom.environment",
         "hloom.passes",
         "hloom.passes.framework",
         "hloom.passes.framework.errors",
         "hloom.passes.framework.text",
-        "hloom.patterns",
         "hloom.plugin",
         "hloom.policy",
         "hloom.record",
-        "hloom.units",
+        "hloom.settings",
+        "hloom.settings.environment",
+        "hloom.settings.patterns",
+        "hloom.show",
+        "hloom.show.units",
     ]
     assert hook == "True"
 

@@ -17,7 +17,7 @@ import pytest
 
 import hloom
 from benchmarks.readme import ROOT
-from hloom.environment import unknown
+from hloom.settings.environment import unknown
 
 MOST_LINES = 100
 """Of the README."""

@@ -9,8 +9,8 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
-from hloom.terminal import Breakable, PlainConsole, complain
-from hloom.visible import in_columns, visible
+from hloom.show.terminal import Breakable, PlainConsole, complain
+from hloom.show.visible import in_columns, visible
 
 pytestmark = pytest.mark.once
 

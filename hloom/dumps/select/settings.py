@@ -10,9 +10,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 
-from hloom import patterns
 from hloom.dumps.select.steps import SettingsError, Steps
 from hloom.passes.framework.errors import did_you_mean, echo
+from hloom.settings import patterns
 
 TO = "HLOOM_DUMP_TO"
 STEPS = "HLOOM_DUMP_STEPS"

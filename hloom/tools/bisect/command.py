@@ -18,7 +18,7 @@ from hloom.passes.framework.errors import did_you_mean
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.text import pluralize
 from hloom.passes.ir.clone import clone_module
-from hloom.terminal import PlainConsole
+from hloom.show.terminal import PlainConsole
 from hloom.tools.bisect.search import (
     Bisection,
     Culprit,

@@ -17,11 +17,11 @@ from hloom.passes.framework.base import Decision, Pass
 from hloom.passes.framework.errors import PassError
 from hloom.passes.framework.pipeline import PassRun, Pipeline
 from hloom.passes.framework.text import pluralize
+from hloom.show.units import size
 from hloom.tools.replay import ReplayError
 from hloom.tools.replay.comparison import Tolerance, ValueComparison, compare
 from hloom.tools.replay.decisions import Replayed
 from hloom.tools.replay.program import ReplayProgram, Runnable
-from hloom.units import size
 
 Array = NDArray[Any]
 

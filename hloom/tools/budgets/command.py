@@ -15,8 +15,8 @@ from hloom.files import FileError, write_whole
 from hloom.passes.framework.errors import PassError, SpecError
 from hloom.passes.framework.feedback import Attempt
 from hloom.passes.planner.record import RematRecord
-from hloom.pictures import PictureError
-from hloom.terminal import PlainConsole, complain
+from hloom.show.pictures import PictureError
+from hloom.show.terminal import PlainConsole, complain
 from hloom.tools.budgets import dumped
 from hloom.tools.opt import source
 from hloom.tools.opt.diagnostics import InputError

@@ -23,8 +23,8 @@ from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.ir.mesh import partition_count
 from hloom.passes.ir.names import SourceLine
 from hloom.record import CompileRecord, records
+from hloom.show.terminal import PlainConsole, complain
 from hloom.targets import deviceless
-from hloom.terminal import PlainConsole, complain
 from hloom.xla.coverage import Coverage, LeftOut
 from hloom.xla.thunk_dump import find_sequences, read_sequence, thunk_dump
 

@@ -12,11 +12,11 @@ from hloom import targets
 from hloom.passes.framework import registry
 from hloom.passes.framework.errors import SpecError
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.show.visible import visible
 from hloom.tools.opt import source
 from hloom.tools.opt.arguments import Arguments, UsageError, check_printed_passes, parse
 from hloom.tools.opt.diagnostics import InputError
 from hloom.tools.opt.job import Job, show
-from hloom.visible import visible
 
 _SEPARATOR = b"// -----\n"
 

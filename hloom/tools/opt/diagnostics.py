@@ -11,7 +11,7 @@ from typing import Any, cast
 from jax.extend.mlir import ir
 
 from hloom.passes.framework.text import pluralize
-from hloom.visible import in_columns, visible
+from hloom.show.visible import in_columns, visible
 
 BUFFER_NAME = "-"
 """The file name that MLIR gives to what it parses from memory."""

@@ -11,7 +11,7 @@ from jax.extend.mlir import ir
 
 from hloom.passes.framework.base import Pass, Plan
 from hloom.passes.framework.pipeline import PipelineResult
-from hloom.terminal import PlainConsole
+from hloom.show.terminal import PlainConsole
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from hloom.dumps.read.dump import DumpError
 from hloom.dumps.write.array_files import read_arrays
 from hloom.passes.framework.text import pluralize
+from hloom.show.units import size
 from hloom.targets.devices import machine_bytes
 from hloom.tools.replay import ReplayError
 from hloom.tools.replay.comparison import finfo, is_inexact
 from hloom.tools.replay.program import ReplayProgram
 from hloom.tools.replay.signature import Value
-from hloom.units import size
 
 Array = NDArray[Any]
 

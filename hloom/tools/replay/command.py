@@ -17,7 +17,8 @@ from hloom import files
 from hloom.dumps.read.dump import DumpError, ModuleDump
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.text import pluralize
-from hloom.terminal import PlainConsole
+from hloom.show.terminal import PlainConsole
+from hloom.show.units import size
 from hloom.tools.replay import DoesNotFitError, ReplayError, options, table
 from hloom.tools.replay import arguments as inputs
 from hloom.tools.replay.comparison import Tolerance, compare
@@ -25,7 +26,6 @@ from hloom.tools.replay.decisions import other_plans, replayed
 from hloom.tools.replay.interpreter import interpret
 from hloom.tools.replay.program import ReplayProgram
 from hloom.tools.replay.table import Run, Verdict
-from hloom.units import size
 
 Array = NDArray[Any]
 

@@ -16,9 +16,9 @@ from typing import Any
 import jax
 
 from hloom.passes.framework.target import Speed, Target
+from hloom.show.visible import visible
 from hloom.tools.replay import ReplayError
 from hloom.tools.report.sources import whole_or_none
-from hloom.visible import visible
 
 _LONGEST_NAME = 500
 _MOST_LEFT_OUT = 10

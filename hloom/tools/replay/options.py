@@ -14,7 +14,7 @@ from hloom import targets
 from hloom.dumps.read.dump import DumpError, ModuleDump, alike, open_dump
 from hloom.passes.framework.errors import PassError, SpecError
 from hloom.passes.framework.text import pluralize
-from hloom.terminal import complain
+from hloom.show.terminal import complain
 from hloom.tools.replay import ReplayError
 from hloom.tools.replay.program import ReplayProgram
 

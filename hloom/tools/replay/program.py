@@ -16,7 +16,7 @@ import numpy as np
 from jax.extend.mlir import ir
 from numpy.typing import NDArray
 
-from hloom import files, plugin, units
+from hloom import files, plugin
 from hloom._jax.devices import device_facts, platform_of
 from hloom._jax.executables import MemoryFigures
 from hloom._jax.execution import argument_shardings, assembled, compile_module, execute
@@ -35,12 +35,13 @@ from hloom.passes.framework.target import Target
 from hloom.passes.framework.text import pluralize
 from hloom.passes.ir.mesh import PARTITIONS, REPLICAS
 from hloom.record import CompileRecord
+from hloom.show import units
+from hloom.show.units import size
 from hloom.targets import TargetError, deviceless
 from hloom.targets.devices import machine_bytes, placement_of, target_of
 from hloom.tools.replay import DoesNotFitError, ReplayError, trust
 from hloom.tools.replay import manifest as recorded
 from hloom.tools.replay.signature import Value, values_of
-from hloom.units import size
 
 Array = NDArray[Any]
 

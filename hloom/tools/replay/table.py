@@ -12,10 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from hloom.passes.framework.text import pluralize
-from hloom.terminal import Breakable
+from hloom.show.terminal import Breakable
+from hloom.show.units import change, seconds, size
 from hloom.tools.replay.comparison import Comparison, ValueComparison
 from hloom.tools.replay.program import Runnable
-from hloom.units import change, seconds, size
 
 _MOST_ROWS = 20
 """Values that a table shows; the others are only counted."""

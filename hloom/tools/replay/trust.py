@@ -19,9 +19,9 @@ from hloom.passes.ir.erase import erase
 from hloom.passes.ir.locations import operation_name, source_of
 from hloom.passes.ir.op_facts import Category
 from hloom.passes.ir.ops import facts_of
+from hloom.show.visible import visible
 from hloom.tools.replay import ReplayError
 from hloom.tools.replay.signature import TOKEN
-from hloom.visible import visible
 
 _DIALECTS = frozenset({"builtin", "chlo", "func", "sdy", "stablehlo"})
 """What JAX writes modules in, apart from modules of dynamic shapes, which are not replayed."""

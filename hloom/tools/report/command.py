@@ -11,8 +11,9 @@ from typing import Literal
 from hloom import files
 from hloom.dumps.read.dump import Dump, DumpError, dumps_in, open_dump
 from hloom.passes.framework.text import pluralize
-from hloom.pictures import PictureError
-from hloom.terminal import PlainConsole, complain
+from hloom.show.pictures import PictureError
+from hloom.show.terminal import PlainConsole, complain
+from hloom.show.units import lower_first
 from hloom.tools.report.folder import COMPARISON, PAGE
 from hloom.tools.report.gather import Report, gather
 from hloom.tools.report.plots import figures_of
@@ -20,7 +21,6 @@ from hloom.tools.report.several.index import Index, index
 from hloom.tools.report.several.pair import compare
 from hloom.tools.report.several.text import compare_text, index_text
 from hloom.tools.report.text import text
-from hloom.units import lower_first
 
 
 class ReportError(ValueError):

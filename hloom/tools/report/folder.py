@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hloom import files, targets, units
+from hloom import files, targets
 from hloom.dumps.read.module import Missing, ModuleDump
 from hloom.passes.framework.text import pluralize
+from hloom.show import units
 from hloom.tools.report.sources import Json, entries, number, number_or_none, whole
 
 PAGE = "report.html"

@@ -6,14 +6,14 @@ import shlex
 from dataclasses import dataclass
 from functools import partial
 
-from hloom import units
 from hloom.budgets.drawing import Level, Mark, Scene
 from hloom.dumps.read.module import ModuleDump
 from hloom.passes.framework.text import pluralize
 from hloom.passes.planner.frontier import undominated
 from hloom.passes.planner.record import measured
 from hloom.passes.planner.search import corrected_bytes
-from hloom.pictures import COLORS
+from hloom.show import units
+from hloom.show.pictures import COLORS
 from hloom.tools.budgets.dumped import compiled_plans, record_of
 from hloom.tools.report.drawing import WIDTH_INCHES, Plot, Width
 from hloom.tools.report.memory import Bound

@@ -8,7 +8,6 @@ from typing import Any
 
 from jax.extend.mlir import ir
 
-from hloom import units
 from hloom._jax.modules import make_context
 from hloom.dumps.read.module import ModuleDump
 from hloom.passes.analysis.memory_model.profile import MemoryProfile, memory_profile
@@ -17,6 +16,7 @@ from hloom.passes.framework.errors import SpecError
 from hloom.passes.framework.options import Budget
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.target import Target
+from hloom.show import units
 from hloom.tools.report.sources import Json, Named, Sources, entries, number, whole, whole_or_none
 from hloom.tools.report.tips.alive import Tip
 from hloom.tools.report.totals import Total, by_argument, by_layer

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from hloom import units
 from hloom.passes.framework.text import pluralize
+from hloom.show import units
 from hloom.tools.report.sources import Json, Named, Sources, number, whole, whole_or_none
 
 ALONE = ("split-loop", "offload")

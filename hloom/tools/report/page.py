@@ -12,10 +12,12 @@ from urllib.parse import quote
 import jinja2
 from markupsafe import Markup, escape
 
-from hloom import __version__, units
+from hloom import __version__
 from hloom.passes.framework.tables import shown
 from hloom.passes.framework.text import pluralize
-from hloom.pictures import COLORS_CSS
+from hloom.show import units
+from hloom.show.pictures import COLORS_CSS
+from hloom.show.visible import visible
 from hloom.tools.report.drawing import Drawing
 from hloom.tools.report.gather import ModuleReport, Report
 from hloom.tools.report.moves import price
@@ -24,7 +26,6 @@ from hloom.tools.report.plots import Figure, figure_of_two, figures_of
 from hloom.tools.report.several.index import Index
 from hloom.tools.report.several.pair import TwoDumps, same_program
 from hloom.tools.report.tips.alive import spikes
-from hloom.visible import visible
 
 _T = TypeVar("_T")
 

@@ -9,8 +9,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from hloom import units
 from hloom.passes.framework.text import pluralize
+from hloom.show import units
 from hloom.tools.report.sources import Json, Named, Sources, number_or_none, whole, whole_or_none
 
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from hloom import units
 from hloom.passes.analysis.memory_model.profile import MemoryProfile
 from hloom.passes.framework.text import pluralize
-from hloom.pictures import COLORS, plain_axes
+from hloom.show import units
+from hloom.show.pictures import COLORS, plain_axes
 from hloom.tools.report.drawing import WIDTH_INCHES, Plot, Width
 from hloom.tools.report.memory import MemoryView
 from hloom.tools.report.tips.alive import Tip, tips_of_model, tips_of_two

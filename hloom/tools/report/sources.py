@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from hloom import units
 from hloom.passes.framework.tables import Described
 from hloom.passes.ir.names import SourceLine, short_line, split_name
+from hloom.show import units
 
 Json: TypeAlias = Mapping[str, Any]
 

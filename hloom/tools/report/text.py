@@ -9,11 +9,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from hloom import units
 from hloom.dumps.read.dump import Missing
 from hloom.passes.framework.tables import Kind
 from hloom.passes.framework.text import pluralize
-from hloom.terminal import Breakable
+from hloom.show import units
+from hloom.show.terminal import Breakable
 from hloom.tools.report.chunks import ChunkedRow, ChunksView
 from hloom.tools.report.folder import Times
 from hloom.tools.report.gather import ModuleReport, Report

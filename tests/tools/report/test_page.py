@@ -17,7 +17,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from support.dumps.report_dumps import HOSTILE, SMALL, edit_manifest
 
 from hloom.dumps.read.dump import open_dump
-from hloom.pictures import COLORS, DARK
+from hloom.show.pictures import COLORS, DARK
 from hloom.tools.report.command import write_page
 from hloom.tools.report.gather import gather
 from hloom_cli import main

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import pytest
 
 from hloom.passes.analysis.memory_model.profile import MemoryProfile, Point
-from hloom.pictures import COLORS, DARK, PictureError
+from hloom.show.pictures import COLORS, DARK, PictureError
 from hloom.tools.report import plots
 from hloom.tools.report.drawing import Width, for_page
 

@@ -12,8 +12,8 @@ import pytest
 from rich.console import Console
 from support.dumps.report_dumps import ATTEMPTS, BARRIERS, CAPTURED, SMALL, edit_manifest
 
-from hloom import units
 from hloom.dumps.read.dump import open_dump
+from hloom.show import units
 from hloom.tools.report import plan_views
 from hloom.tools.report.gather import MOST_IN_FULL, ModuleReport, Report, gather
 from hloom.tools.report.memory import StepBytes

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from hloom import units
 from hloom.dumps.read.module import Missing
+from hloom.show import units
 from hloom.tools.report.folder import Notice
 from hloom.tools.report.gather import ModuleReport, Report
 from hloom.tools.report.memory import OwnerRow, PeakOwners

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from hloom import units
 from hloom.passes.framework.text import pluralize
+from hloom.show import units
 from hloom.tools.report.several.index import Index, IndexRow
 from hloom.tools.report.several.pair import (
     FigureRow,

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from hloom import units
 from hloom.passes.analysis.memory_model.profile import LiveBuffer, MemoryProfile
+from hloom.show import units
 from hloom.tools.report.sources import Json, Named, Place, whole
 from hloom.xla.live_ranges import MAX_VALUES
 

@@ -16,7 +16,7 @@ from rich.measure import Measurement
 from rich.segment import Segment
 from rich.text import Text
 
-from hloom.visible import visible
+from hloom.show.visible import visible
 
 
 class PlainConsole(Console):

@@ -8,9 +8,9 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from hloom import patterns
 from hloom.passes.framework.errors import SpecError, echo
-from hloom.visible import visible
+from hloom.settings import patterns
+from hloom.show.visible import visible
 
 if TYPE_CHECKING:
     from hloom.compiling.origin import Origin

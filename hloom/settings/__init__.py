@@ -1,0 +1,1 @@
+"""Settings of a process: the environment's variables, and the programs that passes run on."""

@@ -1,0 +1,1 @@
+"""How figures, names and pictures are shown to people: units, terminals, colours."""
