@@ -95,7 +95,7 @@ def compile_options(
 
 @dataclass(frozen=True)
 class _Region:
-    """The attributes of a mark, as `passes/capture/outline.py` writes them."""
+    """The attributes of a mark, as `passes/capture/rewrite.py` writes them."""
 
     collectives: bool
     has_loops: bool

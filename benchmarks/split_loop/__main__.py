@@ -38,8 +38,8 @@ from hloom.passes.planner.model import Model
 from hloom.passes.planner.moves_search import uniform_plans
 from hloom.passes.remat import Remat
 from hloom.passes.split_loop import SplitLoop
-from hloom.passes.split_loop.choice import SplitChoice, choose_split
 from hloom.passes.split_loop.groups import splittable
+from hloom.passes.split_loop.plan import SplitChoice, choose_split
 
 GPT = Gpt(scanned=True)
 SMALL = Gpt(scanned=True, layers=6, width=256, heads=4, sequence=512, vocabulary=512)

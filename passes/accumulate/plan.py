@@ -28,8 +28,7 @@ from ..ir.product_terms import product_behind
 from ..phase_loops.exits import AccumulatorRule, Leaves
 from ..phase_loops.plan import LoopsPlan, plan_loops
 from ..phase_loops.write import apply_loops
-from .arguments import ArgumentNames, names_of
-from .choice import NoStepError, choose
+from .batch import ArgumentNames, NoStepError, choose, names_of
 from .closed_loop import (
     Correction,
     least_number,

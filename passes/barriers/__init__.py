@@ -46,12 +46,10 @@ stay unordered.
 The package, in the order in which a module passes through it:
 
 - ``collect``: the kernels and collectives of each block, as nested sequences;
-- ``intervals``: the fewest barrier positions for the needs of one block, as numbers;
-- ``solve``: each block's needs from its kernels, and its barriers from the positions;
-- ``placement``: what each barrier of a block is for, and the pins next to collectives;
+- ``placement``: each block's needs from its kernels, the fewest barrier positions for them, and the
+  pins next to collectives;
 - ``plan``: the barriers as a plan, which people and dumps read;
-- ``rewrite``: the plan, written into the module, with ``pinned`` (the values that pass a barrier)
-  and ``thread_token`` (operations rebuilt with a token).
+- ``rewrite``: the plan, written into the module.
 
 Source: XLA's collective kernels synchronize at entry and exit in this way; the fewest barriers are
 the fewest points that stab all intervals, by the greedy rule.
@@ -70,11 +68,10 @@ from ..framework.base import Pass
 from ..framework.options import Duration, option
 from ..framework.target import Target
 from ..inline import Inline
-from .collect import SyncProgram, has_marks, read_sync_program
-from .intervals import Role
+from .collect import Role, SyncProgram, has_marks, read_sync_program
+from .placement import Wanted, plan_barriers
 from .plan import BarriersPlan
 from .rewrite import apply_plan
-from .solve import Wanted, plan_barriers
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -23,7 +24,14 @@ from ..ir.collectives import (
 from ..ir.custom_calls import aliased_operands
 from ..ir.mark_decompositions import Groups
 from ..ir.ops import facts_of
-from .intervals import Role
+
+
+class Role(enum.StrEnum):
+    """The kind of a need."""
+
+    EXIT = "exit"
+    ENTRY = "entry"
+    MODULE = "module"
 
 
 @dataclass(frozen=True)

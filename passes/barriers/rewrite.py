@@ -1,26 +1,253 @@
-"""Writes the barriers of a plan, and threads one token through all synchronization."""
+"""Writes the barriers of a plan, and threads one token through all synchronization.
+
+`PinnedValues` are the values that pass through each barrier, and the readers of its results.
+Operations with regions, calls and functions are rebuilt with a token as operand and result: MLIR
+fixes the number of operands and results of an operation, so that a new one takes over the blocks of
+the old one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import sdy
 
-from ..ir import marks, walk
+from ..ir import marks, mesh, walk
 from ..ir.erase import erase
 from ..ir.locations import scoped
 from ..ir.mark_decompositions import can_carry_dependency
+from ..ir.ops import facts_of
 from ..ir.while_rewriter import Replacements, WhileRewriter
-from . import thread_token
-from .collect import (
-    Nested,
-    RaggedAllToAll,
-    SyncKernel,
-    SyncSequence,
-    XlaCollective,
-)
-from .pinned import PinnedValues
+from .collect import Nested, RaggedAllToAll, SyncKernel, SyncSequence, XlaCollective
 from .plan import Barrier, BarriersPlan, BlockBarriers
+
+
+@dataclass
+class PinnedEntry:
+    """A value that passes through a barrier.
+
+    Attributes:
+      value: the barrier's operand.
+      readers: the kernels' operands that read the barrier's result; None if all uses after the
+        barrier do.
+    """
+
+    value: ir.Value
+    readers: list[tuple[SyncKernel, int]] | None = field(default_factory=list)
+
+
+class PinnedValues:
+    """The values of one block that pass through its barriers, barrier by barrier.
+
+    A buffer that peers read must stay in place from the barrier to the kernel. If an operand of a
+    barrier has other uses, XLA may copy it before the barrier, which is harmless, but XLA must not
+    copy it after the barrier. Two ways prevent that. Shared: all uses after the barrier read its
+    result, so that there is no copy. Own: an entry of the kernel's operand alone. That is used if
+    something is between the barrier and the kernel, if the kernel writes to the operand, and for
+    scalars and constants, which XLA must still know after the barrier: a loop whose counter is a
+    result of a call has no known trip count.
+    """
+
+    def __init__(self, block: ir.Block) -> None:
+        self._block = block
+        self._latest: dict[ir.Value, ir.Value] = {}
+        """By shared value, the result of the last barrier that it passed."""
+
+    def entries(self, barrier: Barrier) -> list[PinnedEntry]:
+        """The values that pass through a barrier, in order."""
+        own: list[PinnedEntry] = []
+        shared: list[ir.Value] = []
+        for kernel in barrier.entering:
+            for number, value in enumerate(kernel.op.operands):
+                is_last = kernel.position == barrier.slot
+                if is_last and number not in kernel.in_place and not _is_known(value):
+                    shared.append(value)
+                else:
+                    _add_reader(own, kernel, number, value)
+        shared += [self._now(result) for kernel in barrier.leaving for result in kernel.op.results]
+        if barrier.passes_returned:
+            shared += self._returned()
+        common = [PinnedEntry(value, readers=None) for value in dict.fromkeys(shared)]
+        return [entry for entry in own + common if can_carry_dependency(entry.value.type)]
+
+    def kept(self, barrier: Barrier, passed: Sequence[ir.Value]) -> list[ir.Value]:
+        """The further values that a barrier has to keep alive, in order."""
+        kept = dict.fromkeys(
+            self._now(value)
+            for kernel in barrier.keeping
+            for number, value in enumerate(kernel.op.operands)
+            if number not in kernel.in_place
+        )
+        return [value for value in kept if value not in passed and can_carry_dependency(value.type)]
+
+    def replace(
+        self, entries: Sequence[PinnedEntry], given: Sequence[ir.Value], *, behind: ir.Operation
+    ) -> None:
+        """Lets the readers of the entries use the results of the barrier ``behind``."""
+        for entry, value in zip(entries, given, strict=True):
+            if entry.readers is None:
+                self._replace_behind(entry.value, value, behind)
+                self._latest[entry.value] = value
+                continue
+            for kernel, number in entry.readers:
+                kernel.op.operands[number] = value
+
+    def _now(self, value: ir.Value) -> ir.Value:
+        while value in self._latest:
+            value = self._latest[value]
+        return value
+
+    def _returned(self) -> list[ir.Value]:
+        """The block's own values that it returns; none for a loop, whose token is a carry."""
+        if self._block.owner.operation.name == "stablehlo.while":
+            return []
+        return [
+            value
+            for value in walk.terminator(self._block).operands
+            if not isinstance(value.owner, ir.Block) and value.owner.operation.block == self._block
+        ]
+
+    def _replace_behind(self, old: ir.Value, new: ir.Value, barrier: ir.Operation) -> None:
+        for use in list(old.uses):
+            reader = use.owner.operation
+            if not self._holds(reader):
+                continue
+            if barrier.is_before_in_block(walk.ancestor_in(self._block, reader)):
+                reader.operands[use.operand_number] = new
+
+    def _holds(self, op: ir.Operation) -> bool:
+        """Whether an operation is in the block or in a nested one."""
+        return any(block == self._block for block in _blocks_around(op))
+
+
+def _blocks_around(op: ir.Operation) -> list[ir.Block]:
+    blocks = [op.block]
+    while (parent := blocks[-1].owner.operation).name not in ("builtin.module", "func.func"):
+        blocks.append(parent.block)
+    return blocks
+
+
+def _is_known(value: ir.Value) -> bool:
+    """Whether XLA may know the value or bounds of it, and copies it at no cost."""
+    if isinstance(value.type, ir.RankedTensorType) and value.type.rank == 0:
+        return True
+    owner = value.owner
+    return not isinstance(owner, ir.Block) and facts_of(owner.operation.name).is_constant
+
+
+def _add_reader(
+    entries: list[PinnedEntry], kernel: SyncKernel, number: int, value: ir.Value
+) -> None:
+    """Adds a kernel's operand; one that it writes to in place shares no entry."""
+    is_shared = number not in kernel.in_place
+    for entry in entries if is_shared else []:
+        first, first_number = entry.readers[0] if entry.readers else (None, 0)
+        if first is kernel and entry.value == value and first_number not in kernel.in_place:
+            entry.readers = [*(entry.readers or []), (kernel, number)]
+            return
+    entries.append(PinnedEntry(value, [(kernel, number)]))
+
+
+def rebuild_branches(op: ir.Operation, tokens: Sequence[ir.Value]) -> ir.Value:
+    """Appends each branch's token to its results; returns the conditional's token."""
+    for region, token in zip(op.regions, tokens, strict=True):
+        append_result(region.blocks[0], token)
+    return _rebuild(op, list(op.operands), tokens[0].type)
+
+
+def rebuild_computation(op: ir.Operation, token: ir.Value, after: ir.Value) -> ir.Value:
+    """Appends an operand and a result to a manual computation; returns the result.
+
+    Args:
+      op: the `sdy.manual_computation`, whose block has an argument for the operand already.
+      token: the operand, replicated.
+      after: the value of the block to return as well.
+    """
+    append_result(op.regions[0].blocks[0], after)
+    whole = sdy.TensorShardingAttr.get(_mesh(op), [])
+    for name in ("in_shardings", "out_shardings"):
+        shardings = sdy.TensorShardingPerValueAttr(op.attributes[name]).shardings
+        op.attributes[name] = sdy.TensorShardingPerValueAttr.get([*shardings, whole])
+    return _rebuild(op, [*op.operands, token], after.type)
+
+
+def rebuild_call(call: ir.Operation, token: ir.Value) -> ir.Value:
+    """Appends an operand and a result to a call, as in its function; returns the result."""
+    return _rebuild(call, [*call.operands, token], token.type)
+
+
+def extend_function(function: ir.Operation, after: ir.Value) -> None:
+    """Appends a result to a function, and updates its type and attributes for new arguments."""
+    block = function.regions[0].blocks[0]
+    append_result(block, after)
+    inputs = [argument.type for argument in block.arguments]
+    results = [value.type for value in walk.terminator(block).operands]
+    type_ = ir.FunctionType.get(inputs, results)
+    function.attributes["function_type"] = ir.TypeAttr.get(type_)
+    for name, count in (("arg_attrs", len(inputs)), ("res_attrs", len(results))):
+        if name in function.attributes:
+            known = list(ir.ArrayAttr(function.attributes[name]))
+            more = [ir.DictAttr.get({}) for _ in range(count - len(known))]
+            function.attributes[name] = ir.ArrayAttr.get([*known, *more])
+
+
+def replicate_token(op: ir.Operation) -> None:
+    """Appends a replicated token to the result shardings of an operation, if it has any."""
+    if "sdy.sharding" not in op.attributes:
+        return
+    shardings = list(sdy.TensorShardingPerValueAttr(op.attributes["sdy.sharding"]).shardings)
+    named = sdy.TensorShardingAttr(shardings[0]).mesh_or_ref
+    whole = sdy.TensorShardingAttr.get(named, [])
+    op.attributes["sdy.sharding"] = sdy.TensorShardingPerValueAttr.get([*shardings, whole])
+
+
+def append_result(block: ir.Block, value: ir.Value) -> None:
+    """Appends a value to the operands of a block's terminator."""
+    terminator = walk.terminator(block)
+    ir.Operation.create(
+        terminator.name,
+        operands=[*terminator.operands, value],
+        attributes=_attributes(terminator),
+        loc=terminator.location,
+        ip=ir.InsertionPoint(terminator),
+    )
+    erase(terminator)
+
+
+def _rebuild(op: ir.Operation, operands: Sequence[ir.Value], more: ir.Type) -> ir.Value:
+    """Replaces an operation by one with these operands and one more result; returns the result."""
+    new = ir.Operation.create(
+        op.name,
+        results=[*(result.type for result in op.results), more],
+        operands=operands,
+        attributes=_attributes(op),
+        regions=len(op.regions),
+        loc=op.location,
+        ip=ir.InsertionPoint(op),
+    )
+    for region, old in zip(new.regions, op.regions, strict=True):
+        old.blocks[0].append_to(region)
+    replicate_token(new)
+    *results, added = new.results
+    for old_result, result in zip(op.results, results, strict=True):
+        old_result.replace_all_uses_with(result)
+    erase(op)
+    return added
+
+
+def _attributes(op: ir.Operation) -> dict[str, ir.Attribute]:
+    return {name: op.attributes[name] for name in walk.attribute_names(op)}
+
+
+def _mesh(computation: ir.Operation) -> ir.Attribute:
+    """The mesh of a manual computation's values, or the first one of the module."""
+    found = mesh.mesh_of_computation(computation)
+    if found is not None:
+        return found
+    return ir.FlatSymbolRefAttr.get(next(iter(mesh.mesh_ops(walk.module_of(computation)))))
+
 
 SCOPE = "hloom.barriers"
 """The name-stack component of every mark that this pass inserts."""
@@ -125,20 +352,18 @@ class _Threader:
             return self._loop(op, sequences, token)
         if op.name == "func.call":
             self._extend_function(sequences[0], token.type)
-            return thread_token.rebuild_call(op, token)
+            return rebuild_call(op, token)
         if op.name == "sdy.manual_computation":
             inside = sequences[0].block.add_argument(token.type, op.location)
-            return thread_token.rebuild_computation(op, token, self._thread(sequences[0], inside))
-        return thread_token.rebuild_branches(
-            op, [self._thread(sequence, token) for sequence in sequences]
-        )
+            return rebuild_computation(op, token, self._thread(sequences[0], inside))
+        return rebuild_branches(op, [self._thread(sequence, token) for sequence in sequences])
 
     def _extend_function(self, sequence: SyncSequence, type_: ir.Type) -> None:
         if sequence.function not in self._extended:
             self._extended.add(sequence.function)
             function = self._functions[sequence.function]
             token = sequence.block.add_argument(type_, function.location)
-            thread_token.extend_function(function, self._thread(sequence, token))
+            extend_function(function, self._thread(sequence, token))
 
     def _loop(
         self, op: ir.Operation, sequences: Sequence[SyncSequence], token: ir.Value
@@ -152,7 +377,7 @@ class _Threader:
         edit.returned[number] = self._thread(body, body.block.arguments[number])
         new = edit.apply(Replacements())
         erase(op)
-        thread_token.replicate_token(new)
+        replicate_token(new)
         if not condition.members:
             return new.results[number]
         # The loop's resulting token is from before the last run of its condition, and from before

@@ -10,8 +10,8 @@ to capture, and which of its passes would prevent that. The graphs of the execut
 and recorded with the plan.
 
 The package, in the order in which a module passes through it: ``capturable`` (which operations a
-graph can contain), ``schedule`` (the order of a block), ``regions``, ``control_deps`` (what makes
-host calls wait), ``plan``, ``outline`` (the rewrite).
+graph can contain), ``schedule`` (the order of a block, and its regions), ``plan``, ``rewrite``,
+which also makes host calls wait.
 
 Before::
 
@@ -55,8 +55,8 @@ from ..inline import Inline
 from ..ir import marks, walk
 from ..unroll import Unroll
 from .capturable import Rules
-from .outline import Outliner
 from .plan import CapturePlan, plan_module
+from .rewrite import Outliner
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Set
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
@@ -12,10 +13,48 @@ from ..ir import mesh, walk
 from ..ir.collectives import is_collective
 from ..ir.custom_calls import CUSTOM_CALL
 from ..ir.locations import operation_name, source_of
+from ..ir.types import tensor_bytes
 from .capturable import HOST_COPY, CaptureObstacle, Rules
-from .control_deps import ControlDependency, can_be_selected, waiting_operands
-from .regions import BlockRegions, regions_of
-from .schedule import BlockSchedule, GraphBreak
+from .schedule import BlockRegions, BlockSchedule, GraphBreak, regions_of
+
+_MOST_BYTES = 2**20
+"""The largest total size of operands that get a dependency: they are copied, and stay alive."""
+
+
+@dataclass(frozen=True)
+class ControlDependency:
+    """Graph breaks that wait for values.
+
+    Attributes:
+      slot: their slot in the block's schedule.
+      calls: the graph breaks, each with the numbers of the operands that carry the dependency.
+      anchors: the values to wait for.
+    """
+
+    slot: int
+    calls: tuple[tuple[ir.Operation, tuple[int, ...]], ...]
+    anchors: tuple[ir.Value, ...]
+
+
+def waiting_operands(op: ir.Operation, but: Set[ir.Value]) -> tuple[int, ...]:
+    """The numbers of the operands that can carry a dependency, without values in ``but``.
+
+    Empty if there are none, or if they are too large.
+    """
+    numbers = tuple(
+        number
+        for number, operand in enumerate(op.operands)
+        if operand not in but and can_be_selected(operand.type)
+    )
+    total_bytes = sum(tensor_bytes(op.operands[number].type) or 0 for number in numbers)
+    return numbers if total_bytes <= _MOST_BYTES else ()
+
+
+def can_be_selected(type_: ir.Type) -> bool:
+    """Whether values of a type are tensors with at least one element of a known size."""
+    size_bytes = tensor_bytes(type_)
+    return bool(size_bytes) and isinstance(type_, ir.RankedTensorType)
+
 
 _MOST_ANCHORS = 32
 """The most values that a graph break waits for: one kernel reads an element of each. The latest

@@ -38,9 +38,9 @@ where the program converts them to float32 anyway; else in their own type.
 The package, in the order in which a module passes through it:
 
 - ``planner`` takes values at the peak, and tries their dimensions; ``region`` finds the operations
-  around a value, ``memory`` what a block takes with them in a loop, ``work`` how their products
-  fill the device, ``accumulators`` in what type sums are added up;
-- ``plan`` is what it decides, ``record`` what an attempt remembers, ``closed_loop`` what to try
+  around a value, ``memory`` what a block takes with them in a loop, in what type sums are added up,
+  and how products fill the device;
+- ``plan`` is what it decides, and what an attempt remembers, ``closed_loop`` what to try
   next.
 
 Source: fused linear cross-entropy (Hsu et al., "Liger Kernel", 2024) does this by hand to one loss;
@@ -69,9 +69,8 @@ from ..ir import walk
 from ..one_hot import OneHot
 from ..phase_loops.write import apply_loops
 from .closed_loop import best_of, goal_after, temp_budget
-from .plan import ChunkPlan
+from .plan import ChunkPlan, ChunkRecord
 from .planner import ChunkPlanner
-from .record import ChunkRecord
 
 SCOPE = "hloom.chunk"
 """Name-stack component of the operations that loops add."""

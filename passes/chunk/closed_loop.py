@@ -9,7 +9,7 @@ from ..framework import feedback
 from ..framework.feedback import Attempt
 from ..framework.options import Budget
 from ..framework.target import Target
-from .record import ChunkRecord
+from .plan import ChunkRecord
 
 _CAUTION = 0.99
 """The share of the budget that a plan aims at."""

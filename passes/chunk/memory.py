@@ -2,6 +2,9 @@
 
 A loop stands in the trace of its block as one operation: it reads what the region reads, makes what
 is read of the region elsewhere, and has inside it what one of its iterations takes.
+
+Beside it stand the sums that the loop carries, in their types (`Accumulators`), and what the
+products of a region take on the device, whole and in chunks (`RegionWork`).
 """
 
 from __future__ import annotations
@@ -13,13 +16,17 @@ from dataclasses import dataclass, replace
 from jax.extend.mlir import ir
 
 from ..analysis.device import DeviceView
+from ..analysis.dimension_flow.result import DimensionFlow
 from ..analysis.memory_model.layouts import transposing_bytes
 from ..analysis.memory_model.peak import Peak, buffer_timeline, simulate
 from ..analysis.memory_model.trace import OpTrace
 from ..analysis.memory_model.tracer import trace_block
-from ..analysis.program import Program
+from ..analysis.program import Node, Program
+from ..framework.target import Speed
 from ..ir.op_facts import BufferUse
 from ..ir.ops import facts_of
+from ..ir.types import TensorSizes, element_bits
+from ..phase_loops.exits import own_type, widened
 from .region import DimensionRegion
 
 
@@ -221,3 +228,92 @@ class LoopMemory:
         """Makes the loop one of the block."""
         self._trace.inner[self._place] = self.iteration_bytes(trips) + beside
         self._memory.put(self._trace, self._positions)
+
+
+class Accumulators:
+    """The rule for one region; as a function the element type for a partial value.
+
+    Float32 is the type of a sum of narrower numbers where all such accumulators together take less
+    than the largest product that the loop avoids, as it is for the gradient of a head's weights
+    where there are more than twice as many tokens as features; and where the sum is converted to
+    float32 right away, so that the accumulator is the result. Others have their own type.
+
+    Attributes:
+      beside_bytes: what accumulators take beside the results that they are converted to.
+    """
+
+    def __init__(self, region: DimensionRegion) -> None:
+        flow = region.flow
+        program = flow.program
+        self._converted = {
+            node.op.operands[0]
+            for node in region.nodes
+            if node.name == "stablehlo.convert" and flow.of(node.operands[0]).is_partial
+        }
+        sums = [value for value in program.root.returned if flow.of(value).is_partial]
+        wide_bytes = sum(_wide_bytes(program, value) for value in sums)
+        saved = max(
+            [
+                program.bytes_of(value)
+                for node in region.nodes
+                for value in node.results
+                if facts_of(node.name).is_product and value in region.large
+            ],
+            default=0,
+        )
+        self._widens = wide_bytes < saved
+        self.beside_bytes = wide_bytes if self._widens else 0
+
+    def __call__(self, value: ir.Value) -> ir.Type:
+        wide = self._widens or value in self._converted
+        return widened(value) if wide else own_type(value)
+
+
+def _wide_bytes(program: Program, value: int) -> int:
+    """Bytes of a float32 accumulator of a value; 0 where the value is no narrower."""
+    own, wide = own_type(program.values[value]), widened(program.values[value])
+    if own == wide:
+        return 0
+    return program.bytes_of(value) * (element_bits(wide) or 0) // (element_bits(own) or 1)
+
+
+FILLED = 1.1
+"""Products in chunks fill the device if they take no more than this much of the time of whole
+ones. An H100 does chunks of a thousand tokens of a head in that."""
+
+
+class RegionWork:
+    """The matrix products of a region."""
+
+    def __init__(self, region: DimensionRegion, speed: Speed) -> None:
+        self._flow: DimensionFlow = region.flow
+        self._speed = speed
+        self._sizes = TensorSizes()
+        self._products = [node for node in region.nodes if facts_of(node.op.name).is_product]
+
+    def seconds(self, trips: int) -> float:
+        """The roofline of all products, each done in so many chunks."""
+        return sum(self._product_s(node, trips) for node in self._products)
+
+    def fills(self, trips: int) -> bool:
+        """Whether products in so many chunks take hardly more time than whole ones."""
+        return self.seconds(trips) <= FILLED * self.seconds(1)
+
+    def _product_s(self, node: Node, trips: int) -> float:
+        """What is split is read or written once; weights, and sums of gradients, in each trip."""
+        values = self._flow.program.values
+        bits, moved_bytes = 0, 0.0
+        for value in (*node.operands, *node.results):
+            size, flow = self._sizes.of(values[value]), self._flow.of(value)
+            if flow.is_split:
+                moved_bytes += size.bytes / trips
+            elif flow.is_partial and trips > 1:
+                moved_bytes += 2 * size.bytes
+            else:
+                moved_bytes += size.bytes
+        for value in node.operands:
+            bits = max(bits, self._sizes.of(values[value]).bits)
+        work_s = node.flops / trips / self._speed.matrix_rate(bits)
+        moved_s = moved_bytes / self._speed.bytes_per_s
+        both_s = max(work_s, moved_s) if self._speed.overlaps else work_s + moved_s
+        return trips * max(both_s, self._speed.kernel_s)

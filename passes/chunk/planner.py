@@ -20,12 +20,9 @@ from ..ir import walk
 from ..ir.locations import source_of
 from ..phase_loops.placement import LoopContents, check_together
 from ..phase_loops.plan import LoopsPlan, plan_loops
-from .accumulators import Accumulators
-from .memory import BlockMemory, LiveValue, LoopMemory
-from .plan import ChunkedRegion, ChunkPlan, LeftValue
-from .record import ChunkRecord
+from .memory import Accumulators, BlockMemory, LiveValue, LoopMemory, RegionWork
+from .plan import ChunkedRegion, ChunkPlan, ChunkRecord, LeftValue
 from .region import DimensionRegion, RegionFinder
-from .work import RegionWork
 
 _MOST_REGIONS = 64
 """Of a program."""

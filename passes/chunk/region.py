@@ -15,10 +15,273 @@ from ..analysis.dimension_flow.result import DimensionFlow, Seed, site
 from ..analysis.dimension_flow.solve import dimension_flow
 from ..analysis.dimension_flow.walker import TooManyPhasesError
 from ..analysis.program import Node, Program
-from ..analysis.signatures.signature import AxisLayout
+from ..analysis.purity import is_table
+from ..analysis.signatures.signature import AxisLayout, FactorPlace, Signature
 from ..framework.errors import NotPossibleError
+from ..ir.op_facts import Category
 from ..ir.ops import facts_of
-from .growth import MOST_OPERATIONS, BlockValues, RegionGrowth
+
+MOST_OPERATIONS = 1000
+"""Of a region. One with more is no head, no attention and no MLP, but most of a step."""
+
+_LARGE = 2
+"""A value is large that has more than this part of the elements of the one the region is around."""
+
+_MOST_READERS = 32
+"""Operations that are looked through for what reads up a value that leaves a region."""
+
+_LIGHT = frozenset({Category.ELEMENTWISE, Category.MOVEMENT})
+"""Work that a loop may do again."""
+
+
+class BlockValues:
+    """A block that regions grow in, and which of its values a loop may make again."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.nodes = program.root.nodes
+        self._repeated: dict[int, bool] = {}
+        self.taken: set[int] = set()
+        """Operations of regions that were found before, by number."""
+
+    def elements(self, value: int) -> int:
+        total = 1
+        for size in self.program.shapes[value] or ():
+            total *= size
+        return total
+
+    def is_repeated(self, value: int) -> bool:
+        """Whether light work makes a value of smaller ones, as a mask or a one-hot of labels.
+
+        A loop makes a part of it again, whoever else reads it.
+        """
+        waiting = [value]
+        while waiting:
+            each = waiting[-1]
+            if each in self._repeated:
+                waiting.pop()
+                continue
+            behind = self._sources(each)
+            unknown = [read for read in behind or () if read not in self._repeated]
+            if unknown:
+                waiting += unknown
+                continue
+            self._repeated[each] = behind is not None and all(
+                self._repeated[read] for read in behind
+            )
+        return self._repeated[value]
+
+    def _sources(self, value: int) -> list[int] | None:
+        """What as many elements as a value has are made of by light work; None of other work."""
+        place = self.program.maker(value)
+        if place is None:
+            return None
+        node = self.nodes[place]
+        facts = facts_of(node.op.name)
+        if node.effects or node.blocks or len(node.results) != 1:
+            return None
+        if facts.is_constant:
+            return None if is_table(node.op) else []
+        if facts.category not in _LIGHT:
+            return None
+        least = self.elements(value) // _LARGE
+        return [read for read in node.operands if self.elements(read) > least]
+
+
+class RegionGrowth:
+    """A region while it grows."""
+
+    def __init__(self, finder: BlockValues, value: int, seed: int, layout: AxisLayout) -> None:
+        self.finder, self.seed = finder, seed
+        self.layouts: dict[int, AxisLayout] = {seed: layout}
+        """Where the dimension is in values, of the region or read by it."""
+        self._least = finder.elements(value) // _LARGE
+        self._places: set[int] = set()
+        self._waiting = [seed]
+        self._spread()
+        if not any(map(self._is_work, self._places)):
+            raise NotPossibleError("nothing that makes or reads it can be cut there")
+        self._close()
+        while self._read_up():
+            self._close()
+        self._repeat()
+        self._convert_sums()
+
+    def is_large(self, value: int) -> bool:
+        return self.finder.elements(value) > self._least
+
+    def nodes(self) -> list[Node]:
+        return [self.finder.nodes[place] for place in sorted(self._places)]
+
+    def _spread(self) -> None:
+        """From large values back to what makes them, and forward to what reads them."""
+        while self._waiting:
+            value = self._waiting.pop()
+            maker = self.finder.program.maker(value)
+            if maker is not None and self._splits(maker):
+                self._add(maker)
+            if self.finder.is_repeated(value):
+                continue
+            for reader in self.finder.program.readers(value):
+                if self._splits(reader):
+                    self._add(reader)
+
+    def _splits(self, place: int) -> bool:
+        """Whether a loop can have the operation in it, by what is known of its values."""
+        if place in self._places:
+            return True
+        node = self.finder.nodes[place]
+        if self._stays(node):
+            return False
+        return self._place_in(node) is not None or facts_of(node.op.name).is_constant
+
+    def _close(self) -> None:
+        """Takes in what is between operations of the region."""
+        while missing := self._between() - self._places:
+            for place in sorted(missing):
+                self._check(self.finder.nodes[place])
+                self._add(place)
+            self._spread()
+
+    def _read_up(self) -> bool:
+        """Takes in what reads the rest of a value outside, where that makes less of it."""
+        found = False
+        for place in sorted(self._places):
+            for value in self.finder.nodes[place].results:
+                if value in self.layouts and not self.finder.is_repeated(value):
+                    before = self._places.copy(), self.layouts.copy()
+                    if self._read(value):
+                        found = found or len(self._places) > len(before[0])
+                    else:
+                        self._places, self.layouts = before
+        return found
+
+    def _read(self, value: int) -> bool:
+        """Takes in the readers of a value, and those of what they make as long as that is no less;
+        whether it can, and all that is left is less than the value."""
+        finder, bytes_of = self.finder, self.finder.program.bytes_of
+        most, left = bytes_of(value), 0
+        waiting, count = [value], 0
+        while waiting:
+            each = waiting.pop()
+            if self._returned(each):
+                return False
+            for reader in finder.program.readers(each):
+                if reader in self._places:
+                    continue
+                count += 1
+                if count > _MOST_READERS or not self._splits(reader):
+                    return False
+                self._add(reader)
+                for made in finder.nodes[reader].results:
+                    if made in self.layouts and 2 * bytes_of(made) > most:
+                        waiting.append(made)
+                    else:
+                        left += bytes_of(made)
+        return left < most
+
+    def _repeat(self) -> None:
+        """Takes in what makes masks and the like again."""
+        waiting = [read for place in self._places for read in self.finder.nodes[place].operands]
+        while waiting:
+            value = waiting.pop()
+            place = self.finder.program.maker(value)
+            if place is None or place in self._places or not self.finder.is_repeated(value):
+                continue
+            self._add(place)
+            waiting += self.finder.nodes[place].operands
+
+    def _convert_sums(self) -> None:
+        """Takes in what converts a sum over the dimension right away: it may be the accumulator."""
+        for place in sorted(self._places):
+            for value in self.finder.nodes[place].results:
+                readers = self.finder.program.readers(value)
+                if value in self.layouts or len(readers) != 1 or self._returned(value):
+                    continue
+                if self.finder.nodes[readers[0]].op.name == "stablehlo.convert":
+                    self._add(readers[0])
+
+    def _returned(self, value: int) -> bool:
+        return value in self.finder.program.root.returned
+
+    def _check(self, node: Node) -> None:
+        """Raises NotPossibleError where one between two of the region cannot be in a loop."""
+        if self._stays(node):
+            raise NotPossibleError(f"{site(node.op)} is between two of its operations")
+
+    def _stays(self, node: Node) -> bool:
+        """Whether an operation is in no loop, whatever its values are."""
+        communicates = facts_of(node.op.name).communicates
+        taken = node.number in self.finder.taken
+        return bool(node.blocks) or node.effects or communicates or taken
+
+    def _place_in(self, node: Node) -> tuple[Signature, FactorPlace] | None:
+        """Where the dimension is in an operation; None where it is nowhere, or not in one place."""
+        signature = self.finder.program.signature_of(node)
+        if signature is None:
+            return None
+        found: FactorPlace | None = None
+        for values, axes_of in (
+            (node.operands, signature.operands),
+            (node.results, signature.results),
+        ):
+            for value, axes in zip(values, axes_of, strict=True):
+                layout = self.layouts.get(value)
+                if layout is None:
+                    continue
+                place = signature.place_in(axes, layout)
+                if place is None or (found is not None and place != found):
+                    return None
+                found = place
+        return None if found is None else (signature, found)
+
+    def _add(self, place: int) -> None:
+        if place in self._places:
+            return
+        self._places.add(place)
+        if len(self._places) > MOST_OPERATIONS:
+            raise NotPossibleError(f"it takes more than {MOST_OPERATIONS} operations into the loop")
+        node = self.finder.nodes[place]
+        where = self._place_in(node)
+        if where is None:
+            return
+        signature, factor = where
+        for values, axes_of in (
+            (node.operands, signature.operands),
+            (node.results, signature.results),
+        ):
+            for value, axes in zip(values, axes_of, strict=True):
+                layout = signature.layout_of(axes, factor)
+                if layout is not None and value not in self.layouts:
+                    self.layouts[value] = layout
+                    if self.is_large(value):
+                        self._waiting.append(value)
+
+    def _is_work(self, place: int) -> bool:
+        """Whether an operation has to be in the loop, which is not so of what may be repeated."""
+        return not all(map(self.finder.is_repeated, self.finder.nodes[place].results))
+
+    def _between(self) -> set[int]:
+        """The operations on paths from one of the region to another."""
+        nodes = self.finder.nodes
+        work = set(filter(self._is_work, self._places))
+        span = range(min(work), max(work) + 1)
+        made: set[int] = set()
+        after = set()
+        for place in span:
+            node = nodes[place]
+            if place in work or not made.isdisjoint(node.reads()):
+                made.update(node.results)
+                after.add(place)
+        read: set[int] = set()
+        found = set()
+        for place in reversed(span):
+            node = nodes[place]
+            if place in work or not read.isdisjoint(node.results):
+                read.update(node.reads())
+                if place in after:
+                    found.add(place)
+        return found
 
 
 @dataclass(frozen=True)

@@ -45,8 +45,8 @@ they are. The operations that compute stay the same.
 No CUDA graph holds a copy between device and host: ``capture`` leaves loops with such stacks out,
 and says so.
 
-The package: ``candidates`` (which stacks, and what each costs), ``link`` (what a loop's work
-hides), ``plan``, ``rewrite``.
+The package: ``candidates`` (which stacks, what each costs, and what a loop's work hides), ``plan``,
+``rewrite``.
 
 Source: JAX's ``save_and_offload_only_these_names``, whose annotations the pass writes.
 """

@@ -1,24 +1,85 @@
-"""Stacks that may lie on the host, with their price, and why others may not."""
+"""Stacks that may lie on the host, with their price, and why others may not.
+
+The price is what a loop's own work does not hide of the copies between the device and its host. A
+store can start when the forward body has made its value, and has to end with the iteration: it
+spans the work that the value does not wait for. A load of the next iteration's slice spans a whole
+iteration. All copies of one direction share the link.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from jax.extend.mlir import ir
 
+from ..analysis.cost import seconds
 from ..analysis.device import DeviceView
 from ..analysis.loops.counted import CountedLoop, StackedOutput, affine_in, counted_loops
 from ..analysis.loops.dynamic import dynamic_loops
 from ..analysis.loops.pairs import LoopPair, Residual, loop_pairs
 from ..analysis.memory_model.targets import memory_rules
-from ..framework.target import Target
+from ..framework.target import Speed, Target
 from ..ir import mesh, walk
 from ..ir.custom_calls import is_stored_on_host
 from ..ir.locations import operation_name, source_of
-from ..ir.types import element_bits, tensor_bytes
+from ..ir.types import TensorSizes, element_bits, tensor_bytes
 from ..ir.values import defining_op
-from .link import LoopWork, exposed_s
+
+
+@dataclass(frozen=True, eq=False)
+class LoopWork:
+    """What a loop's body does in one iteration, by the cost model.
+
+    Attributes:
+      trip_count: its iterations.
+      iteration_s: seconds of one, on one device.
+    """
+
+    trip_count: int
+    iteration_s: float
+    _op_s: dict[object, float] = field(repr=False)
+
+    @classmethod
+    def of(cls, loop: CountedLoop, speed: Speed, devices: int) -> LoopWork:
+        """The work of a loop. Over several devices it is taken to be split evenly: where it is
+        not, more is hidden than is said."""
+        sizes = TensorSizes()
+        op_s = {
+            walk.key(view.operation): seconds(view.operation, speed, sizes) / devices
+            for view in loop.body.operations
+        }
+        return cls(loop.trip_count, sum(op_s.values()), op_s)
+
+    def after_s(self, value: ir.Value) -> float:
+        """Seconds of the body's work that do not lead to a value of the body."""
+        needed: set[object] = set()
+        waiting = [value]
+        while waiting:
+            op = defining_op(waiting.pop())
+            if op is None or (key := walk.key(op)) not in self._op_s or key in needed:
+                continue
+            needed.add(key)
+            waiting += walk.values_read(op)
+        return self.iteration_s - sum(self._op_s[key] for key in needed)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of all iterations."""
+        return self.trip_count * self.iteration_s
+
+
+def exposed_s(copies: Iterable[tuple[float, float]]) -> float:
+    """Seconds by which copies over one link outlast the work that they can span.
+
+    Each copy has the seconds that it takes and those of the work from when it may start to when it
+    has to end. All end at once: the copy with the least time left goes last.
+    """
+    exposed = taken = 0.0
+    for copy_s, window_s in sorted(copies, key=lambda copy: copy[1]):
+        taken += copy_s
+        exposed = max(exposed, taken - window_s)
+    return exposed
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,7 @@ from ..ir.op_facts import BufferUse
 from ..ir.ops import facts_of
 from ..ir.types import tensor_bytes
 from ..ir.values import defining_op
-from .elements import Access, RowElement, row_element
-from .known import KnownNumbers
+from .elements import Access, KnownNumbers, RowElement, row_element
 
 _MOST_LINES = 3
 """Source lines that a summary names."""

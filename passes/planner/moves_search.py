@@ -20,8 +20,8 @@ from ..framework.options import Bytes, Cuts
 from ..ir import walk
 from ..offload import Offload
 from ..split_loop import SplitLoop
-from ..split_loop.choice import UniformPlan, choose_split
 from ..split_loop.groups import LoopGroup, splittable
+from ..split_loop.plan import UniformPlan, choose_split
 from ..undo_checkpoint import UndoCheckpoint
 from .candidates import PRICES, STEPS, Candidate
 from .model import Model

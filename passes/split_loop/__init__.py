@@ -49,8 +49,8 @@ iterations. Loops inside of a split one stay in its bodies.
 The package, in the order in which a module passes through it:
 
 - ``groups`` finds the loops that can be split, and why others cannot;
-- ``choice`` tells where to split for a budget, from what plans without a split take;
-- ``plan`` has the positions, ``rewrite`` writes the parts.
+- ``plan`` has the positions, and tells where to split for a budget, from what plans without a split
+  take; ``rewrite`` writes the parts.
 """
 
 from __future__ import annotations

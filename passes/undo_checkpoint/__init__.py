@@ -39,8 +39,8 @@ room for.
 The package, in the order in which a module passes through it:
 
 - ``plan`` is the program after the pass, made on a copy;
-- ``lines`` merges straight-line code, ``loops_again`` moves loops that run again;
-- ``brought`` decides what loops store, ``loops`` rewrites them.
+- ``merge`` merges straight-line code, and moves loops that run again;
+- ``residuals`` decides what loops store, and rewrites them.
 """
 
 from __future__ import annotations

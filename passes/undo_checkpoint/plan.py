@@ -17,9 +17,8 @@ from ..ir import walk
 from ..ir.clone import clone_module
 from ..ir.locations import source_line
 from ..ir.ops import facts_of
-from .lines import barriers_in, merge_across_barriers
-from .loops import UndoneLoop, undo_in_loops
-from .loops_again import take_places
+from .merge import barriers_in, merge_across_barriers, take_places
+from .residuals import UndoneLoop, undo_in_loops
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,7 @@ from support.flows.steps import (
 )
 from support.programs.libraries import LIBRARY_PROGRAMS
 
-from hloom.passes.accumulate.arguments import ArgumentNames, names_of
-from hloom.passes.accumulate.choice import NoStepError, choose
+from hloom.passes.accumulate.batch import ArgumentNames, NoStepError, choose, names_of
 from hloom.passes.analysis.program import Program
 from hloom.passes.framework.errors import NotPossibleError
 from hloom.passes.framework.options import Axes

@@ -22,8 +22,8 @@ from support.devices.barrier_programs import (
 )
 
 from hloom.passes.barriers import Barriers
-from hloom.passes.barriers.collect import read_sync_program
-from hloom.passes.barriers.intervals import Role, SyncNeed, place
+from hloom.passes.barriers.collect import Role, read_sync_program
+from hloom.passes.barriers.placement import SyncNeed, place
 from hloom.passes.framework.errors import PassError, SpecError
 from hloom.passes.framework.options import Duration
 from hloom.passes.framework.pipeline import Pipeline

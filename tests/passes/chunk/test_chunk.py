@@ -14,8 +14,7 @@ from support.chunk_runs import assert_same, run
 import hloom
 from hloom._jax.modules import make_context
 from hloom.passes.chunk import Chunk
-from hloom.passes.chunk.plan import ChunkPlan
-from hloom.passes.chunk.record import ChunkRecord
+from hloom.passes.chunk.plan import ChunkPlan, ChunkRecord
 from hloom.passes.framework.base import DivisiblePlan
 from hloom.passes.framework.feedback import Attempt
 from hloom.passes.framework.options import Budget, Bytes

@@ -25,7 +25,7 @@ from hloom.passes.framework.pipeline import Pipeline, PipelineResult
 from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.offload import exposed_seconds, offloadable, plan_offload
-from hloom.passes.offload.link import exposed_s
+from hloom.passes.offload.candidates import exposed_s
 from hloom.passes.offload.rewrite import apply_offload
 
 H100 = targets.load("h100_sxm")

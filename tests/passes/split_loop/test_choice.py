@@ -16,9 +16,15 @@ from hloom.passes.ir.clone import clone_module
 from hloom.passes.planner.model import Model
 from hloom.passes.planner.moves_search import uniform_plans
 from hloom.passes.planner.search import Search
-from hloom.passes.split_loop.choice import SplitChoice, UniformPlan, choose_split
 from hloom.passes.split_loop.groups import splittable
-from hloom.passes.split_loop.plan import SplitPositionError, even_positions, plan_split
+from hloom.passes.split_loop.plan import (
+    SplitChoice,
+    SplitPositionError,
+    UniformPlan,
+    choose_split,
+    even_positions,
+    plan_split,
+)
 
 LOW, HIGH = UniformPlan(400, 240, 6.0), UniformPlan(1000, 900, 0.0)
 """What is not stacked takes 160 in the one and 100 in the other."""

@@ -1,17 +1,73 @@
-"""Reorders a block by its schedule, and outlines each region into a composite."""
+"""Reorders a block by its schedule, and outlines each region into a composite.
+
+Graph breaks get control dependencies: on the end of their block, or on each other. XLA's scheduler
+does not keep the program order, and XLA drops optimization barriers before scheduling. It cannot
+drop data dependencies. An operand of the graph break is therefore selected by a condition that is
+computed from the values to wait for, and is always false. No bit of the operand changes.
+
+    %z = one element of each value, its bits or-ed together and with 1
+    %p = stablehlo.compare EQ, %z, 0
+    %operand' = stablehlo.select %p, 0, %operand
+"""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
+
 from jax.extend.mlir import ir
-from jax.extend.mlir.dialects import func
+from jax.extend.mlir.dialects import stablehlo
 
 from ..ir import marks, walk
-from ..ir.clone import remap_operands
+from ..ir.build import integer_like, zeros
 from ..ir.ops import facts_of
+from ..ir.outline import outline
+from ..ir.types import element_bits
 from .capturable import Rules
-from .control_deps import make_wait
-from .plan import BlockCapture
-from .regions import Region
+from .plan import BlockCapture, ControlDependency
+from .schedule import Region
+
+_LOCATION = "hloom.capture/wait"
+
+
+def make_wait(dependency: ControlDependency, before: ir.Operation) -> None:
+    """Inserts the condition and the selections before an operation of the block."""
+    with ir.InsertionPoint(before), ir.Location.name(_LOCATION):
+        never = _never(dependency.anchors)
+        for call, numbers in dependency.calls:
+            for number in numbers:
+                operand = call.operands[number]
+                zero = zeros(operand.type)
+                call.operands[number] = stablehlo.select(never, zero, operand)
+
+
+def _never(anchors: Sequence[ir.Value]) -> ir.Value:
+    """A condition on the values that is always false, which XLA cannot prove."""
+    bits = [_bits_of_an_element(anchor) for anchor in anchors]
+    some = functools.reduce(stablehlo.or_, bits)
+    odd = stablehlo.or_(some, integer_like(some, 1))
+    equal = stablehlo.ComparisonDirectionAttr.get("EQ")
+    return stablehlo.compare(odd, integer_like(some, 0), equal)
+
+
+def _bits_of_an_element(value: ir.Value) -> ir.Value:
+    """Bits of the first element, as a ui32."""
+    type_ = ir.RankedTensorType(value.type)
+    rank = len(type_.shape)
+    corner = ir.RankedTensorType.get([1] * rank, type_.element_type)
+    first = value
+    if rank:
+        zeros, ones = [0] * rank, [1] * rank
+        first = stablehlo.slice(value, zeros, ones, ones)
+        first = stablehlo.reshape(ir.RankedTensorType.get([], corner.element_type), first)
+    if isinstance(type_.element_type, ir.ComplexType):
+        first = stablehlo.real(first)
+    element = ir.RankedTensorType(first.type).element_type
+    if not isinstance(element, ir.IntegerType):
+        width = ir.IntegerType.get_unsigned(element_bits(element) or 8)
+        first = stablehlo.bitcast_convert(ir.RankedTensorType.get([], width), first)
+    word = ir.RankedTensorType.get([], ir.IntegerType.get_unsigned(32))
+    return first if first.type == word else stablehlo.convert(word, first)
 
 
 class Outliner:
@@ -47,42 +103,17 @@ class Outliner:
 
     def _outline(self, ops: list[ir.Operation], later: list[ir.Operation], region: Region) -> None:
         """Moves contiguous operations into a function, and puts a composite in their place."""
-        inputs = _inputs(ops)
-        outputs = _outputs(ops, later)
         name = self._free_name()
-        result_types = [value.type for value in outputs]
-        body = self._function(name, [value.type for value in inputs], result_types)
-        with ir.InsertionPoint(ops[0]), ops[0].location:
-            composite = ir.Operation.create(
+
+        def composite(inputs: Sequence[ir.Value], results: Sequence[ir.Type]) -> ir.Operation:
+            return ir.Operation.create(
                 marks.COMPOSITE,
-                results=result_types,
+                results=results,
                 operands=inputs,
                 attributes=self._attributes(name, region),
             )
-        with ir.InsertionPoint(body), ops[0].location:
-            returned = func.ReturnOp(outputs).operation
-        for op in ops:
-            op.move_before(returned)
-        inside: dict[ir.Value, ir.Value] = dict(zip(inputs, body.arguments, strict=True))
-        for old, new in zip(outputs, composite.results, strict=True):
-            old.replace_all_uses_with(new)
-            inside[new] = old
-        for op in [*ops, returned]:
-            remap_operands(op, inside)
 
-    def _function(self, name: str, inputs: list[ir.Type], outputs: list[ir.Type]) -> ir.Block:
-        """The block of a new private function at the module's end."""
-        function = ir.Operation.create(
-            "func.func",
-            attributes={
-                "function_type": ir.TypeAttr.get(ir.FunctionType.get(inputs, outputs)),
-                "sym_name": ir.StringAttr.get(name),
-                "sym_visibility": ir.StringAttr.get("private"),
-            },
-            regions=1,
-            ip=ir.InsertionPoint(self._module),
-        )
-        return ir.Block.create_at_start(function.regions[0], inputs)
+        outline(ops, later, self._module, name, composite)
 
     def _free_name(self) -> str:
         while (name := f"{marks.CAPTURE_REGION}_{self._next}") in self._taken:
@@ -110,18 +141,3 @@ class Outliner:
 def _first(phases: list[list[ir.Operation]], number: int) -> list[ir.Operation]:
     """The first operation of a phase; empty if there is no such phase."""
     return phases[number][:1] if number < len(phases) else []
-
-
-def _inputs(ops: list[ir.Operation]) -> list[ir.Value]:
-    """The values that contiguous operations read from others, each once."""
-    read = dict.fromkeys(value for op in ops for value in walk.values_read(op))
-    for op in ops:
-        for result in op.results:
-            read.pop(result, None)
-    return list(read)
-
-
-def _outputs(ops: list[ir.Operation], later: list[ir.Operation]) -> list[ir.Value]:
-    """The results of contiguous operations that later ones read, in order."""
-    read = {value for op in later for value in walk.values_read(op)}
-    return [result for op in ops for result in op.results if result in read]

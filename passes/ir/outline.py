@@ -1,0 +1,80 @@
+"""Outlines operations of a block into a function of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import func
+
+from . import walk
+from .clone import remap_operands
+
+WriteCall = Callable[[Sequence[ir.Value], Sequence[ir.Type]], ir.Operation]
+"""Writes what stands in the place of outlined operations, from what they read and the types of what
+later ones read of them."""
+
+
+def outline(
+    ops: Sequence[ir.Operation],
+    later: Sequence[ir.Operation],
+    module: ir.Block,
+    name: str,
+    write_call: WriteCall,
+) -> None:
+    """Moves contiguous operations into a function, and puts a call of it in their place.
+
+    Args:
+      ops: the operations, at least one.
+      later: those behind them in their block, the terminator included.
+      module: the block of the module, where the function becomes the last one.
+      name: an unused symbol.
+      write_call: writes the call.
+    """
+    inputs, outputs = read_by(ops), _read_later(ops, later)
+    result_types = [value.type for value in outputs]
+    body = private_function(module, name, [value.type for value in inputs], result_types)
+    with ir.InsertionPoint(ops[0]), ops[0].location:
+        call = write_call(inputs, result_types)
+    with ir.InsertionPoint(body), ops[0].location:
+        returned = func.ReturnOp(outputs).operation
+    for op in ops:
+        op.move_before(returned)
+    inside: dict[ir.Value, ir.Value] = dict(zip(inputs, body.arguments, strict=True))
+    for old, new in zip(outputs, call.results, strict=True):
+        old.replace_all_uses_with(new)
+        inside[new] = old
+    for op in [*ops, returned]:
+        remap_operands(op, inside)
+
+
+def private_function(
+    module: ir.Block, name: str, inputs: Sequence[ir.Type], outputs: Sequence[ir.Type]
+) -> ir.Block:
+    """The block of a new private function at the module's end."""
+    function = ir.Operation.create(
+        "func.func",
+        attributes={
+            "function_type": ir.TypeAttr.get(ir.FunctionType.get(inputs, outputs)),
+            "sym_name": ir.StringAttr.get(name),
+            "sym_visibility": ir.StringAttr.get("private"),
+        },
+        regions=1,
+        ip=ir.InsertionPoint(module),
+    )
+    return ir.Block.create_at_start(function.regions[0], inputs)
+
+
+def read_by(ops: Sequence[ir.Operation]) -> list[ir.Value]:
+    """The values that contiguous operations read from others, each once."""
+    read = dict.fromkeys(value for op in ops for value in walk.values_read(op))
+    for op in ops:
+        for result in op.results:
+            read.pop(result, None)
+    return list(read)
+
+
+def _read_later(ops: Sequence[ir.Operation], later: Sequence[ir.Operation]) -> list[ir.Value]:
+    """The results of contiguous operations that later ones read, in order."""
+    read = {value for op in later for value in walk.values_read(op)}
+    return [result for op in ops for result in op.results if result in read]
