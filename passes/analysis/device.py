@@ -1,4 +1,4 @@
-"""A program on one device: how many bytes of it each value takes there.
+"""A program on one device: what each value takes there, and what of the work is done there.
 
 How values are split over devices and how the target's compiler lays them out stand side by side
 here; what asks for the size of a value asks a `DeviceView`, mostly through a `Program`.
@@ -8,23 +8,60 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from jax.extend.mlir import ir
 
+from ..ir.types import TensorSize, TensorSizes
 from .memory_model.memory_rules import PACKED, MemoryRules
 from .shards import Shards
+from .signatures import signature_of
+
+
+@dataclass(frozen=True)
+class LocalSizes(TensorSizes):
+    """Sizes of what one device has of values, without padding: what work and traffic depend on."""
+
+    shards: Shards = field(default_factory=Shards)
+
+    def of(self, value: ir.Value) -> TensorSize:
+        whole = super().of(value)
+        # What is in a host's memory takes none here, and is read all the same.
+        if self.shards.trivial or not (share := self.shards.share(value)):
+            return whole
+        elements, size_bytes = (math.ceil(size * share) for size in (whole.elements, whole.bytes))
+        return TensorSize(elements, whole.bits, size_bytes)
+
+    def product_share(self, op: ir.Operation) -> float:
+        """What is summed is split where all operands are: else one of them is gathered before."""
+        if self.shards.trivial:
+            return 1.0
+        share = float(self.shards.share(op.results[0]))
+        signature = signature_of(op)
+        if signature is None:
+            return share
+        made = {factor for axes in signature.results for axis in axes for factor in axis}
+        summed: dict[int, int] = {}
+        for operand, axes in zip(op.operands, signature.operands, strict=True):
+            for number, axis in enumerate(axes):
+                if axis and axis[0] not in made:
+                    parts = self.shards.devices_along(operand, number)
+                    summed[axis[0]] = min(parts, summed.get(axis[0], parts))
+        return share / math.prod(summed.values())
 
 
 class DeviceView:
     """The sizes of values on one device; of all that they hold where nothing is sharded.
 
     Attributes:
+      sizes: without padding, for the cost of operations.
       shards: how the values are split over devices.
       rules: how the target's compiler lays values out in memory, and what it fuses.
     """
 
     def __init__(self, shards: Shards | None = None, rules: MemoryRules = PACKED) -> None:
         self.shards, self.rules = shards or Shards(), rules
+        self.sizes = LocalSizes(shards=self.shards)
         self._bytes_by_type: dict[ir.Type, int | None] = {}
 
     @classmethod

@@ -106,7 +106,8 @@ def _product(
         left, out = ir.ShapedType(op.operands[0].type), ir.ShapedType(op.results[0].type)
         if not left.has_static_shape or not out.has_static_shape:
             return 0.0
-        return (8.0 if isinstance(out.element_type, ir.ComplexType) else 2.0) * count(op)
+        per_pair = 8.0 if isinstance(out.element_type, ir.ComplexType) else 2.0
+        return per_pair * count(op) * sizes.product_share(op)
 
     return flops
 

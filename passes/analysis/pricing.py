@@ -37,7 +37,8 @@ class Pricing:
     case, so that its roofline is an upper bound; and a matrix product is not to be recomputed to
     avoid a few passes over memory.
 
-    The seconds of operations are cached, and pricings made by ``at`` share the cache.
+    ``sizes`` are those of values on a device. The seconds of operations are cached, and pricings
+    made by ``at`` share the cache.
     """
 
     speed: Speed
@@ -48,7 +49,7 @@ class Pricing:
     _roofline_seconds: dict[ir.Operation, float] = field(
         default_factory=dict, repr=False, compare=False
     )
-    _sizes: TensorSizes = field(default_factory=TensorSizes, repr=False, compare=False)
+    sizes: TensorSizes = field(default_factory=TensorSizes, repr=False, compare=False)
 
     def of(self, op: ir.Operation) -> int:
         """The price of recomputing the operation in bytes, rounded up; NEVER at most."""
@@ -76,7 +77,7 @@ class Pricing:
         """The seconds of recomputing the operation; an upper bound for cheap work."""
         found = self._roofline_seconds.get(op)
         if found is None:
-            found = self._roofline_seconds[op] = repeat_seconds(op, self.speed, self._sizes)
+            found = self._roofline_seconds[op] = repeat_seconds(op, self.speed, self.sizes)
         return found
 
     def at(self, rates: Rates) -> Pricing:

@@ -19,7 +19,6 @@ from ..ir.custom_calls import CUSTOM_CALL
 from ..ir.marks import mark_name
 from ..ir.op_facts import Category, Kind, Regions
 from ..ir.ops import facts_of
-from ..ir.types import TensorSizes
 from ..ir.values import constant_int
 from .constants import is_zero_constant
 from .device import DeviceView
@@ -54,8 +53,8 @@ class Node:
       blocks: the code in its regions.
       captures: what this code reads from outside.
       effects: whether it, or something in it, does more than to make results.
-      flops: the FLOPs of the matrix products in it, in all iterations of loops of a constant trip
-        count.
+      flops: the FLOPs of the matrix products in it on one device, in all iterations of loops of a
+        constant trip count.
       number: its position in the program's block; of one in code inside of that a number after
         those.
     """
@@ -157,7 +156,6 @@ class Program:
         self._functions: dict[str, ir.Operation] | None = None
         self.module: ir.Module | None = None
         """What holds the values: none outlives its module."""
-        self._sizes = TensorSizes()
         self._signatures: dict[int, Signature | None] = {}
         self._count = 0
         sizeless: set[int] = set()
@@ -356,7 +354,7 @@ class Program:
         blocks: tuple[Code, ...] = ()
         captures: tuple[int, ...] = ()
         effects = has_effects(op)
-        flops = operation_flops(op, self._sizes) if facts.is_product else 0.0
+        flops = operation_flops(op, self.device.sizes) if facts.is_product else 0.0
         if facts.holds_code:
             blocks = tuple(self._code(block) for region in op.regions for block in region.blocks)
             captures = _captures(blocks)

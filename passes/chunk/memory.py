@@ -25,7 +25,7 @@ from ..analysis.program import Node, Program
 from ..framework.target import Speed
 from ..ir.op_facts import BufferUse
 from ..ir.ops import facts_of
-from ..ir.types import TensorSizes, element_bits
+from ..ir.types import element_bits
 from ..phase_loops.exits import own_type, widened
 from .region import DimensionRegion
 
@@ -288,7 +288,7 @@ class RegionWork:
     def __init__(self, region: DimensionRegion, speed: Speed) -> None:
         self._flow: DimensionFlow = region.flow
         self._speed = speed
-        self._sizes = TensorSizes()
+        self._sizes = region.flow.program.device.sizes
         self._products = [node for node in region.nodes if facts_of(node.op.name).is_product]
 
     def seconds(self, trips: int) -> float:

@@ -41,12 +41,10 @@ class LoopWork:
     _op_s: dict[object, float] = field(repr=False)
 
     @classmethod
-    def of(cls, loop: CountedLoop, speed: Speed, devices: int) -> LoopWork:
-        """The work of a loop. Over several devices it is taken to be split evenly: where it is
-        not, more is hidden than is said."""
-        sizes = TensorSizes()
+    def of(cls, loop: CountedLoop, speed: Speed, sizes: TensorSizes) -> LoopWork:
+        """The work of a loop, by the sizes of values on one device."""
         op_s = {
-            walk.key(view.operation): seconds(view.operation, speed, sizes) / devices
+            walk.key(view.operation): seconds(view.operation, speed, sizes)
             for view in loop.body.operations
         }
         return cls(loop.trip_count, sum(op_s.values()), op_s)
@@ -254,7 +252,7 @@ class _Finder:
     def _work_of(self, loop: CountedLoop) -> LoopWork:
         key = walk.key(loop.op)
         if key not in self._work:
-            self._work[key] = LoopWork.of(loop, self.target.speed, self.devices)
+            self._work[key] = LoopWork.of(loop, self.target.speed, self.device.sizes)
         return self._work[key]
 
 

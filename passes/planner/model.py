@@ -89,13 +89,13 @@ class Model:
     ) -> None:
         """``like`` is of a similar module: the prices are the same, and cuts are solved once."""
         self.module, self.min_bytes = module, min_bytes
-        self.pricing = Pricing(target.speed)
         self.operations = list(walk.operations(module.operation))
         self.number = {walk.key(op): number for number, op in enumerate(self.operations)}
         """The numbers of operations, by key; the module is not edited while the model is used."""
         self.main = walk.entry_function(module).regions[0].blocks[0]
         self.blocks = list(walk.code_blocks(module.operation))
         self.device = DeviceView.of(module, memory_rules(target))
+        self.pricing = Pricing(target.speed, sizes=self.device.sizes)
         self._graphs = {block: Program(block, self.device) for block in self.blocks}
         self._code = {
             block: [p for p, op in enumerate(graph.ops) if facts_of(op.name).holds_code]
@@ -106,7 +106,7 @@ class Model:
         self._known: dict[Candidate | None, _Simulated] = {}
         self._alike: dict[Hashable, Peak] = {}
         """By the decisions of a candidate: several candidates may decide the same."""
-        scans = [BlockScans(block, min_bytes) for block in self.blocks]
+        scans = [BlockScans(block, min_bytes, self.device) for block in self.blocks]
         self.pairs = [pair for one in scans for pair in one.pairs]
         loops = {loop for pair in self.pairs for loop in (pair.forward.op, pair.backward.op)}
         # A plan of pairs rewrites what is around them, of which no clone may be planned then.

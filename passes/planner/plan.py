@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from jax.extend.mlir import ir
 
 from ..analysis.autodiff import has_remat_name, is_backward
+from ..analysis.device import DeviceView
 from ..analysis.memory_model.targets import memory_rules
 from ..framework import base
 from ..framework.feedback import Attempt, Prediction
@@ -100,7 +101,8 @@ class RematPlan:
 def plan_cheap(module: ir.Module, target: Target, min_bytes: int) -> RematPlan:
     """The plan without a budget: cheap work is recomputed where that saves memory."""
     code_blocks = list(walk.code_blocks(module.operation))
-    scans = [plan for block in code_blocks for plan in plan_scans(block, min_bytes)]
+    device = DeviceView.of(module, memory_rules(target))
+    scans = [plan for block in code_blocks for plan in plan_scans(block, min_bytes, device=device)]
     if not target.keeps_barriers:
         obstacle = _obstacle_of(target, scans, ())
         return RematPlan((), tuple(scans), RematRecord(obstacle=obstacle))
@@ -111,7 +113,7 @@ def plan_cheap(module: ir.Module, target: Target, min_bytes: int) -> RematPlan:
         plan
         for block in code_blocks
         if not any(op in taken or has_remat_name(op) for op in walk.ancestors(block))
-        and (plan := plan_block(block, min_bytes, memory_rules(target))).groups
+        and (plan := plan_block(block, min_bytes, device)).groups
     ]
     obstacle = _obstacle_of(target, scans, blocks)
     return RematPlan(tuple(blocks), tuple(scans), RematRecord(obstacle=obstacle))

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
+from ..analysis.device import DeviceView
 from ..analysis.program import Program
 from ..framework.base import Decision
 from ..ir.locations import operation_name, source_of
@@ -281,7 +282,7 @@ class _Gone:
 def _bodies_of(plan: ScanPlan) -> list[ScanBody]:
     """The bodies of the group of a plan."""
     loop = plan.loops[0]
-    groups = scan_groups(plan.block, 0)
+    groups = scan_groups(plan.block, 0, DeviceView())
     return next(group for group in groups if any(loop == body.forward.op for body in group))
 
 

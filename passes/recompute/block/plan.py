@@ -14,7 +14,6 @@ from jax.extend.mlir import ir
 
 from ...analysis.autodiff import is_rematerialized
 from ...analysis.device import DeviceView
-from ...analysis.memory_model.memory_rules import PACKED, MemoryRules
 from ...analysis.memory_model.peak import simulate
 from ...analysis.memory_model.tracer import trace_block
 from ...analysis.pricing import Rates
@@ -93,14 +92,14 @@ class BlockPlan:
 _NOTHING = BlockPlan((), 0, 0)
 
 
-def plan_block(block: ir.Block, min_bytes: int, rules: MemoryRules = PACKED) -> BlockPlan:
+def plan_block(block: ir.Block, min_bytes: int, device: DeviceView | None = None) -> BlockPlan:
     """Plans one block without a budget. The plan is empty if no memory is saved.
 
-    Values below ``min_bytes`` are not recomputed. ``rules`` are the target's.
+    Values below ``min_bytes`` on the device are not recomputed.
     """
     if is_rematerialized(block):
         return _NOTHING
-    graph = Program(block, DeviceView(rules=rules))
+    graph = Program(block, device)
     forward = ForwardValues(graph, min_bytes, fixed=computed_again(block))
     if not forward.weigh(forward.read_across):
         return _NOTHING

@@ -16,6 +16,7 @@ from collections.abc import Hashable, Iterator
 
 from jax.extend.mlir import ir
 
+from ...analysis.device import DeviceView
 from ...analysis.loops.counted import StackedOutput
 from ...analysis.loops.pairs import LoopPair, nested_pairs
 from ...analysis.program import FROM_OUTSIDE, Program
@@ -40,16 +41,20 @@ class ScanBody:
     """
 
     def __init__(
-        self, pairs: tuple[LoopPair, ...], parent: ScanBody | None = None, depth: int = 1
+        self,
+        pairs: tuple[LoopPair, ...],
+        device: DeviceView,
+        parent: ScanBody | None = None,
+        depth: int = 1,
     ) -> None:
         self.pairs, self.parent = pairs, parent
         self.forward = pairs[0].forward
-        self.graph = Program(self.forward.body)
+        self.graph = Program(self.forward.body, device)
         self.constant = self.graph.constant_derived
         self.links: dict[int, tuple[ScanBody, int]] = {}
         self.held: set[int] = set()
         inner = inner_pairs(pairs[0]) if depth < _DEEPEST and len(pairs) == 1 else []
-        self.children = [ScanBody((found,), self, depth + 1) for found in inner]
+        self.children = [ScanBody((found,), device, self, depth + 1) for found in inner]
         handed_on = {
             residual.through.stack.number
             for child in self.children

@@ -14,17 +14,17 @@ from collections.abc import Hashable, Iterable, Sequence
 from jax.extend.mlir import ir
 
 from ...analysis.autodiff import has_remat_name, is_rematerialized
+from ...analysis.device import DeviceView
 from ...analysis.loops.counted import affine_in
 from ...analysis.loops.pairs import LoopPair, closed, loop_pairs
 from ...ir import walk
-from ...ir.types import tensor_bytes
 from .bodies import ScanBody, inner_pairs
 
 
-def scan_groups(block: ir.Block, min_bytes: int) -> list[list[ScanBody]]:
+def scan_groups(block: ir.Block, min_bytes: int, device: DeviceView) -> list[list[ScanBody]]:
     """The bodies of each group of loops of a block, those of earlier loops first."""
-    chosen = [_chosen(found) for found in _free(block) if _is_large(found, min_bytes)]
-    return [_linked(_with_chains(group)) for group in _connected(chosen)]
+    chosen = [_chosen(found) for found in _free(block) if _is_large(found, min_bytes, device)]
+    return [_linked(_with_chains(group), device) for group in _connected(chosen)]
 
 
 def _free(block: ir.Block) -> list[list[LoopPair]]:
@@ -63,10 +63,10 @@ def _planned_from_outside(block: ir.Block) -> set[Hashable]:
     }
 
 
-def _is_large(pairs: Sequence[LoopPair], min_bytes: int) -> bool:
+def _is_large(pairs: Sequence[LoopPair], min_bytes: int, device: DeviceView) -> bool:
     """Whether the pairs have a residual that need not be kept as it is."""
     stored = (residual.stored for pair in pairs for residual in pair.residuals)
-    return any((tensor_bytes(value.type) or 0) >= min_bytes for value in stored)
+    return any((device.bytes_of(value) or 0) >= min_bytes for value in stored)
 
 
 def _chosen(pairs: list[LoopPair]) -> list[LoopPair]:
@@ -154,9 +154,9 @@ def _without_residuals(into: LoopPair, last: LoopPair) -> LoopPair:
     )
 
 
-def _linked(group: Sequence[list[LoopPair]]) -> list[ScanBody]:
+def _linked(group: Sequence[list[LoopPair]], device: DeviceView) -> list[ScanBody]:
     """The bodies of a group, with the links between them."""
-    bodies = [ScanBody(tuple(pairs)) for pairs in group]
+    bodies = [ScanBody(tuple(pairs), device) for pairs in group]
     by_loop = {walk.key(body.forward.op): body for body in bodies}
     for first in bodies:
         for into in first.pairs:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
+from ...analysis.device import DeviceView
 from ...analysis.loops.counted import StackedOutput
 from ...analysis.loops.pairs import LoopPair, Residual
 from ...analysis.pricing import Pricing
@@ -146,9 +147,12 @@ class BlockScans:
     Results that do not depend on prices are cached.
     """
 
-    def __init__(self, block: ir.Block, min_bytes: int) -> None:
+    def __init__(self, block: ir.Block, min_bytes: int, device: DeviceView | None = None) -> None:
+        """Without a device's view sizes are those of all devices together."""
         self.block = block
-        self.groups = [tuple(group) for group in scan_groups(block, min_bytes)]
+        self.groups = [
+            tuple(group) for group in scan_groups(block, min_bytes, device or DeviceView())
+        ]
         self.bodies = [body for group in self.groups for body in group]
         self.pairs = [pair for body in self.bodies for pair in body.pairs]
         self.min_bytes = min_bytes
@@ -286,11 +290,16 @@ class _ScanCut:
         )
 
 
-def plan_scans(block: ir.Block, min_bytes: int, pricing: Pricing | None = None) -> list[ScanPlan]:
+def plan_scans(
+    block: ir.Block,
+    min_bytes: int,
+    pricing: Pricing | None = None,
+    device: DeviceView | None = None,
+) -> list[ScanPlan]:
     """Plans the groups of loops directly in a block; each loop is in one plan.
 
     With a ``pricing`` all pure work may be recomputed, at its price; without one cheap work only,
     at no price. Stored values with slices below ``min_bytes`` stay. The plan of a pair includes the
     pairs inside its bodies.
     """
-    return BlockScans(block, min_bytes).plan(pricing)
+    return BlockScans(block, min_bytes, device).plan(pricing)
