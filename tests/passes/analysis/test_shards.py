@@ -13,8 +13,11 @@ import pytest
 from jax.extend.mlir import ir
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from hloom.passes.analysis.device import DeviceView
+from hloom.passes.analysis.flops import operation_flops
 from hloom.passes.analysis.shards import Shards
 from hloom.passes.ir import walk
+from hloom.passes.ir.types import TensorSizes
 
 CHLO: dict[str, Callable[[Any], Any]] = {
     "erf": jax.scipy.special.erf,
@@ -60,3 +63,30 @@ def test_the_rows_of_a_top_k_are_sharded_like_its_operands() -> None:
 def test_a_scalar_of_chlo_is_whole() -> None:
     module = lowered(lambda x: x * jnp.square(x.sum()), "a", "b")
     assert shares(module, "chlo.square") == [Fraction(1)]
+
+
+PRODUCTS = {
+    "rows over both": ((("a", "b"), None), (None, None), 4),
+    "what is summed over one": ((None, "a"), ("a", None), 2),
+    "rows and what is summed": (("b", "a"), ("a", None), 4),
+    "weights are gathered": (("a", None), ("a", None), 2),
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_a_device_does_its_share_of_a_product(name: str) -> None:
+    rows, weights, devices = PRODUCTS[name]
+    mesh = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("a", "b"))
+    operands = [
+        jax.ShapeDtypeStruct(
+            (256, 256), "float32", sharding=NamedSharding(mesh, PartitionSpec(*axes))
+        )
+        for axes in (rows, weights)
+    ]
+    module = jax.jit(jnp.dot).lower(*operands).compiler_ir()
+    product = next(
+        op for op in walk.operations(module.operation) if op.name == "stablehlo.dot_general"
+    )
+    local = DeviceView.of(module).sizes
+    assert operation_flops(product, local) == 2 * 256**3 / devices
+    assert operation_flops(product, TensorSizes()) == 2 * 256**3
