@@ -8,8 +8,7 @@ from jax.extend.mlir import ir
 
 from hloom.passes.ir import marks
 
-from .errors import LoweringError
-from .kernel_calls import Site
+from .kernel_calls import LoweringError, Site
 from .placement import Placement
 
 _PADDING = -1

@@ -29,16 +29,17 @@ from jax.extend.mlir import ir, passmanager
 from hloom.passes.ir import marks, mesh
 
 from . import cpu, cuda
-from .decompose import decomposition_name, inline_decomposition
-from .errors import LoweringError
 from .kernel_calls import (
     Choice,
     Chooser,
     Decomposition,
     KernelCall,
+    LoweringError,
     Rewrite,
     Site,
+    decomposition_name,
     emit,
+    inline_decomposition,
     rewrite,
 )
 from .placement import Placement

@@ -29,8 +29,7 @@ from hloom.passes.ir.mark_decompositions import Groups
 
 from . import ragged_text
 from .collective import kernel_attributes, rendezvous_of
-from .errors import LoweringError
-from .kernel_calls import Choice, KernelCall, Rewrite, Site, paste
+from .kernel_calls import Choice, KernelCall, LoweringError, Rewrite, Site, paste
 from .placement import Placement
 
 _INDEX_BITS = (8, 16, 32, 64)

@@ -147,7 +147,7 @@ import sys
 # An editable install is found by an importer of its own, ahead of every path.
 sys.meta_path[:] = [f for f in sys.meta_path if "ScikitBuild" not in type(f).__name__]
 sys.path.insert(0, {folder!r})
-import hloom, hloom.passes.framework.pipeline, hloom.lowering.decompose, hloom.tools.opt, hloom_cli
+import hloom, hloom.passes.framework.pipeline, hloom.lowering.lower, hloom.tools.opt, hloom_cli
 from hloom import runtime
 for module in (hloom, hloom.passes, hloom.lowering, runtime):
     assert module.__file__.startswith({folder!r}), module.__file__

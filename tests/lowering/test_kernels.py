@@ -11,8 +11,7 @@ import pytest
 from jax.extend.mlir import ir
 
 from hloom.lowering import lower as lower_module
-from hloom.lowering.errors import LoweringError
-from hloom.lowering.kernel_calls import Choice, Rewrite, Site
+from hloom.lowering.kernel_calls import Choice, LoweringError, Rewrite, Site
 from hloom.lowering.lower import lower
 from hloom.lowering.placement import Placement
 from hloom.passes.ir.marks import MarkBuilder

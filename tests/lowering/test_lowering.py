@@ -11,7 +11,7 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
 from hloom.lowering import lower as lowering_of_marks
-from hloom.lowering.errors import LoweringError
+from hloom.lowering.kernel_calls import LoweringError
 from hloom.lowering.lower import lower
 from hloom.lowering.placement import Placement
 
