@@ -25,7 +25,7 @@ Source: XLA's ``TransposeFolding`` does this to the HLO.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from jax.extend.mlir import ir
@@ -38,6 +38,7 @@ from .framework.target import Target
 from .framework.text import pluralize
 from .ir import walk
 from .ir.erase import erase
+from .ir.products import ProductAxes
 from .ir.values import shape_of
 
 _TRANSPOSE, _CONVERT, _PRODUCT = "stablehlo.transpose", "stablehlo.convert", "stablehlo.dot_general"
@@ -168,31 +169,9 @@ def _operand(op: ir.Operation, number: int) -> _Transposed | None:
     found = _source(value, through_converts=True)
     if found.source == value:
         return None
-    batch, contracted = _numbers(op)[number]
-    kept = [
-        found.axes[axis] for axis in range(len(found.axes)) if axis not in {*batch, *contracted}
-    ]
+    axes = ProductAxes.of(op)
+    kept = [found.axes[axis] for axis in (axes.right if number else axes.left).free]
     return found if kept == sorted(kept) else None
-
-
-def _numbers(op: ir.Operation) -> tuple[tuple[list[int], list[int]], tuple[list[int], list[int]]]:
-    """Of both operands the axes that are batches, and those that are contracted."""
-    numbers = stablehlo.DotDimensionNumbers(op.attributes[_NUMBERS])
-    return (
-        (list(numbers.lhs_batching_dimensions), list(numbers.lhs_contracting_dimensions)),
-        (list(numbers.rhs_batching_dimensions), list(numbers.rhs_contracting_dimensions)),
-    )
-
-
-def _set_numbers(
-    op: ir.Operation, left: Sequence[Sequence[int]], right: Sequence[Sequence[int]]
-) -> None:
-    op.attributes[_NUMBERS] = stablehlo.DotDimensionNumbers.get(
-        lhs_batching_dimensions=left[0],
-        rhs_batching_dimensions=right[0],
-        lhs_contracting_dimensions=left[1],
-        rhs_contracting_dimensions=right[1],
-    )
 
 
 def _product_of(transpose: ir.Operation) -> tuple[ir.Operation, tuple[ir.Operation, ...]] | None:
@@ -215,38 +194,38 @@ def _product_of(transpose: ir.Operation) -> tuple[ir.Operation, tuple[ir.Operati
 
 def _swapped(product: ir.Operation) -> list[int]:
     """The permutation of a product's axes that swapping its operands is."""
-    (batch, contracted), _ = _numbers(product)
+    axes = ProductAxes.of(product).left
     rank = len(shape_of(product.results[0]))
-    left = len(shape_of(product.operands[0])) - len(batch) - len(contracted)
-    first = len(batch)
-    return [*range(first), *range(first + left, rank), *range(first, first + left)]
+    first, right = len(axes.batch), len(axes.batch) + len(axes.free)
+    return [*range(first), *range(right, rank), *range(first, right)]
 
 
 def _read(op: ir.Operation, number: int, found: _Transposed) -> None:
     """Makes a product read an operand from what that is a transpose of."""
     op.operands[number] = _converted(found.source, found.converts, op)
-    both = list(_numbers(op))
-    batch, contracted = both[number]
-    both[number] = ([found.axes[n] for n in batch], [found.axes[n] for n in contracted])
-    _set_numbers(op, *both)
+    axes = ProductAxes.of(op)
+    if number:
+        axes = replace(axes, right=axes.right.renamed(found.axes))
+    else:
+        axes = replace(axes, left=axes.left.renamed(found.axes))
+    op.attributes[_NUMBERS] = axes.numbers
 
 
 def _write_swapped(
     transpose: ir.Operation, product: ir.Operation, converts: Sequence[ir.Operation]
 ) -> None:
     """Puts the product with swapped operands, and what converts it, in place of a transpose."""
-    left, right = _numbers(product)
+    axes = ProductAxes.of(product)
     type_ = ir.RankedTensorType(product.results[0].type)
     shape = shape_of(transpose.results[0])
     swapped = ir.Operation.create(
         _PRODUCT,
         results=[ir.RankedTensorType.get(shape, type_.element_type)],
         operands=[product.operands[1], product.operands[0]],
-        attributes={_NUMBERS: product.attributes[_NUMBERS]},
+        attributes={_NUMBERS: ProductAxes(axes.right, axes.left).numbers},
         loc=product.location,
         ip=ir.InsertionPoint(product),
     )
-    _set_numbers(swapped, right, left)
     if _PRECISION in product.attributes:
         both = list(ir.ArrayAttr(product.attributes[_PRECISION]))
         swapped.attributes[_PRECISION] = ir.ArrayAttr.get(both[::-1])

@@ -8,12 +8,11 @@ send more bytes than the program asks for.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 
 from jax.extend.mlir import ir
-from jax.extend.mlir.dialects import stablehlo
 
 from ..analysis.shards import Shards
+from ..analysis.signatures import signature_of
 from ..ir import mesh
 from ..ir.product_terms import ProductTerm
 
@@ -31,8 +30,7 @@ class DeviceSums:
         if not self._has_mesh:
             return True  # the shardings are not Shardy's: XLA alone knows them
         along = self._shards.devices_along
-        summed = zip(product.operands[:2], _summed_axes(product), strict=True)
-        return any(along(operand, axis) > 1 for operand, axes in summed for axis in axes)
+        return any(along(operand, axis) > 1 for operand, axis in _summed_axes(product))
 
     def are_moved(self, term: ProductTerm, sum_: ir.Operation) -> bool:
         """Whether a product's result, or what is made of it, may lie elsewhere than the sum."""
@@ -59,10 +57,13 @@ class DeviceSums:
         return Shards.of(self._module)
 
 
-def _summed_axes(product: ir.Operation) -> tuple[Sequence[int], Sequence[int]]:
-    """The axes of both operands that a product may sum over."""
-    if product.name == "stablehlo.dot_general":
-        numbers = stablehlo.DotDimensionNumbers(product.attributes["dot_dimension_numbers"])
-        return numbers.lhs_contracting_dimensions, numbers.rhs_contracting_dimensions
-    left, right, *_ = (ir.ShapedType(operand.type).rank for operand in product.operands)
-    return range(left), range(right)
+def _summed_axes(product: ir.Operation) -> list[tuple[ir.Value, int]]:
+    """The axes of operands that a product may sum over: what is not in its result."""
+    signature = signature_of(product)
+    made = set() if signature is None else {each for axis in signature.results[0] for each in axis}
+    return [
+        (operand, axis)
+        for number, operand in enumerate(product.operands)
+        for axis in range(ir.ShapedType(operand.type).rank)
+        if signature is None or not made.issuperset(signature.operands[number][axis])
+    ]

@@ -11,11 +11,12 @@ from collections.abc import Callable
 
 import numpy as np
 from jax.extend.mlir import ir
-from jax.extend.mlir.dialects import chlo, stablehlo
+from jax.extend.mlir.dialects import stablehlo
 
 from ..ir import walk
 from ..ir.op_facts import FlopRule
 from ..ir.ops import facts_of
+from ..ir.products import ProductAxes
 from ..ir.types import TensorSizes
 from ..ir.values import shape_of
 
@@ -112,25 +113,17 @@ def _product(
     return flops
 
 
-def _dot_general(op: ir.Operation) -> float:
-    numbers = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
-    left = shape_of(op.operands[0])
-    contracted = math.prod(left[axis] for axis in numbers.lhs_contracting_dimensions)
-    return float(math.prod(shape_of(op.results[0])) * contracted)
-
-
 def _dot(op: ir.Operation) -> float:
-    return float(math.prod(shape_of(op.results[0])) * shape_of(op.operands[0])[-1])
+    left = shape_of(op.operands[0])
+    contracted = math.prod(left[axis] for axis in ProductAxes.of(op).left.contracted)
+    return float(math.prod(shape_of(op.results[0])) * contracted)
 
 
 def _ragged_dot(op: ir.Operation) -> float:
     """What is needed: each row is multiplied for one group. XLA's own does every group's work."""
-    numbers = chlo.RaggedDotDimensionNumbers(op.attributes["ragged_dot_dimension_numbers"])
-    left, out = shape_of(op.operands[0]), math.prod(shape_of(op.results[0]))
-    contracted = math.prod(left[axis] for axis in numbers.lhs_contracting_dimensions)
-    summed = set(numbers.lhs_ragged_dimensions) & set(numbers.lhs_contracting_dimensions)
-    groups = shape_of(op.operands[2])[-1] if summed else 1
-    return float(out * contracted) / max(groups, 1)
+    axes = ProductAxes.of(op)
+    groups = shape_of(op.operands[2])[-1] if {*axes.ragged} & {*axes.left.contracted} else 1
+    return _dot(op) / max(groups, 1)
 
 
 def _convolution(op: ir.Operation) -> float:
@@ -185,7 +178,7 @@ RULES: dict[FlopRule, Callable[[ir.Operation, TensorSizes], float]] = {
     FlopRule.CHOLESKY: _cholesky,
     FlopRule.CONVOLUTION: _product(_convolution),
     FlopRule.DOT: _product(_dot),
-    FlopRule.DOT_GENERAL: _product(_dot_general),
+    FlopRule.DOT_GENERAL: _product(_dot),
     FlopRule.FFT: _fft,
     FlopRule.MAP: _map,
     FlopRule.RAGGED_DOT: _product(_ragged_dot),

@@ -16,10 +16,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from jax.extend.mlir import ir
-from jax.extend.mlir.dialects import stablehlo
 
 from ..analysis.constants import is_zero_constant
 from ..ir import walk
+from ..ir.products import ProductAxes
 from ..ir.values import defining_op, shape_of
 from .product import Factor, RaggedProduct, checked, factor, sizes_of_all
 
@@ -32,14 +32,12 @@ def of_product(op: ir.Operation) -> RaggedProduct | None:
 
     Raises NotPossibleError where it does, and cannot be written otherwise.
     """
-    numbers = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
     left = _Spread.of(op.operands[0])
     if left is None or "algorithm" in op.attributes:
         return None
-    contracting = tuple(numbers.lhs_contracting_dimensions)
-    others = tuple(numbers.rhs_contracting_dimensions)
-    batching = tuple(numbers.lhs_batching_dimensions)
-    other_batching = tuple(numbers.rhs_batching_dimensions)
+    axes = ProductAxes.of(op)
+    contracting, batching = axes.left.contracted, axes.left.batch
+    others, other_batching = axes.right.contracted, axes.right.batch
     spread = None
     if 0 in contracting and left.rows not in (*contracting, *batching):
         place = contracting.index(0)

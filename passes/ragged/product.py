@@ -7,10 +7,11 @@ import math
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
-from jax.extend.mlir.dialects import chlo, stablehlo
+from jax.extend.mlir.dialects import stablehlo
 
 from ..framework.errors import NotPossibleError
 from ..ir import walk
+from ..ir.products import ProductAxes
 from ..ir.types import element_bits
 from ..ir.values import defining_op, element_of, shape_of
 
@@ -173,24 +174,23 @@ def packed_bytes(shape: list[int], element: ir.Type) -> float:
 
 def of_instruction(op: ir.Operation) -> RaggedProduct:
     """The product that `chlo.ragged_dot` is. Raises NotPossibleError."""
-    numbers = chlo.RaggedDotDimensionNumbers(op.attributes["ragged_dot_dimension_numbers"])
+    axes = ProductAxes.of(op)
     left, right, sizes = op.operands
-    [ragged] = numbers.lhs_ragged_dimensions
-    contracting = tuple(numbers.lhs_contracting_dimensions)
-    others = tuple(numbers.rhs_contracting_dimensions)
-    if ragged in numbers.lhs_batching_dimensions:
+    [ragged] = axes.ragged
+    contracting, others = axes.left.contracted, axes.right.contracted
+    if ragged in axes.left.batch:
         raise NotPossibleError("its ragged axis is a batch axis, so nothing is multiplied twice")
     group: int | None = None
     rows: int | None = None
     if ragged in contracting:
         rows = others[contracting.index(ragged)]
     else:
-        [group] = numbers.rhs_group_dimensions
+        [group] = axes.groups
     return checked(
         RaggedProduct(
             op,
-            factor(left, contracting, tuple(numbers.lhs_batching_dimensions), ragged),
-            factor(right, others, tuple(numbers.rhs_batching_dimensions), rows, group),
+            factor(left, contracting, axes.left.batch, ragged),
+            factor(right, others, axes.right.batch, rows, group),
             sizes_of_all(sizes),
             _precision(op),
         )

@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from jax.extend.mlir import ir
-from jax.extend.mlir.dialects import stablehlo
 
 from ...ir import walk
 from ...ir.op_facts import Kind
+from ...ir.products import ProductAxes
 from ...ir.values import defining_op, shape_of
 from ..device import DeviceView
 from ..purity import kind_of
 from ..sharding_constraints import CONSTRAINT
+from ..signatures import signature_of
 
 Order = tuple[int, ...]
 """Axes of a value from the slowest to the fastest in memory, those of size 1 left out."""
@@ -149,14 +150,11 @@ class _Orders:
     def _made_by_product(self, op: ir.Operation) -> Order:
         """The order of a product: the left operand's fastest axis stays the fastest."""
         [result], left = op.results, op.operands[0]
-        numbers = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
-        batch, summed = numbers.lhs_batching_dimensions, numbers.lhs_contracting_dimensions
-        taken = {*batch, *summed}
-        free = [axis for axis in range(len(shape_of(left.type))) if axis not in taken]
+        axes = ProductAxes.of(op).left
         fastest = self.of(left)[-1:]
-        if not batch or not fastest or fastest[0] not in free:
+        if not axes.batch or not fastest or fastest[0] not in axes.free:
             return _plain(result)
-        return _with_fastest(result, len(batch) + free.index(fastest[0]))
+        return _with_fastest(result, len(axes.batch) + axes.free.index(fastest[0]))
 
     def _ask(self, op: ir.Operation, operand: ir.Value) -> None:
         """Gives an operand that may be in any order the one that suits the operation's result."""
@@ -198,23 +196,18 @@ def _back(op: ir.Operation, operand: ir.Value, order: Order) -> Order | None:
 
 
 def _axes(op: ir.Operation) -> dict[int, int] | None:
-    """For each axis of the operand that is longer than 1, the axis of the result it becomes."""
-    operand, result = shape_of(op.operands[0].type), shape_of(op.results[0].type)
-    if op.name == "stablehlo.transpose":
-        permutation = list(ir.DenseI64ArrayAttr(op.attributes["permutation"]))
-        return {here: there for there, here in enumerate(permutation) if operand[here] > 1}
-    if op.name == "stablehlo.broadcast_in_dim":
-        dims = list(ir.DenseI64ArrayAttr(op.attributes["broadcast_dimensions"]))
-        if _long(operand) and [operand[i] for i in _long(operand)] == [
-            result[i] for i in _long(result)
-        ]:
-            return {here: there for here, there in enumerate(dims) if operand[here] > 1}
+    """For each axis of the operand that is longer than 1, the axis of the result it becomes.
+
+    None where the operation does more than to order them anew.
+    """
+    if op.name not in _MOVES:
+        return {axis: axis for axis in _long(shape_of(op.results[0]))}
+    signature = signature_of(op)
+    if signature is None:
         return None
-    if op.name == "stablehlo.reshape":
-        if [operand[i] for i in _long(operand)] != [result[i] for i in _long(result)]:
-            return None
-        return dict(zip(_long(operand), _long(result), strict=True))
-    return {axis: axis for axis in _long(result)}
+    found = signature.kept_axes()
+    given, made = (_long(shape_of(value)) for value in (op.operands[0], op.results[0]))
+    return found if sorted(found) == given and sorted(found.values()) == made else None
 
 
 def _axis_before_heads(op: ir.Operation, lanes: int) -> int | None:

@@ -28,6 +28,7 @@ from jax.extend.mlir.dialects import stablehlo
 
 from ...ir.op_facts import BufferUse
 from ...ir.ops import buffer_use_of, facts_of
+from ...ir.products import ProductAxes
 from ...ir.types import element_bits, tensor_bytes
 from ..program import FROM_OUTSIDE, Program
 from .fusion import INLINED, Kernels
@@ -97,10 +98,10 @@ def refine(graph: Program, trace: OpTrace) -> None:
 
 
 def _use_of_product(op: ir.Operation) -> BufferUse:
-    numbers = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
+    axes = ProductAxes.of(op).left
     left, right = (ir.RankedTensorType(operand.type).shape for operand in op.operands)
-    batch = math.prod(left[axis] for axis in numbers.lhs_batching_dimensions)
-    summed = math.prod(left[axis] for axis in numbers.lhs_contracting_dimensions)
+    batch = math.prod(left[axis] for axis in axes.batch)
+    summed = math.prod(left[axis] for axis in axes.contracted)
     if summed == 1:
         return BufferUse.FUSED
     has_vector = batch * summed in (math.prod(left), math.prod(right))

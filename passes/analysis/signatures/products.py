@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from jax.extend.mlir.dialects import chlo, stablehlo
+from jax.extend.mlir.dialects import stablehlo
 
+from ...ir.products import ProductAxes
 from .rules import OpSite, SignatureBuilder, linear_in, signature
 from .signature import Axis, Combine, FactorReduction, Signature
 
@@ -13,37 +14,15 @@ _IN_EACH = (linear_in(0), linear_in(1))
 """A product is linear in one operand, while the other one is whole."""
 
 
-@signature("stablehlo.dot_general")
-def dot_general(site: OpSite) -> Signature:
-    numbers = stablehlo.DotDimensionNumbers(site.op.attributes["dot_dimension_numbers"])
-    return _product(
-        site,
-        list(zip(numbers.lhs_batching_dimensions, numbers.rhs_batching_dimensions, strict=True)),
-        list(
-            zip(numbers.lhs_contracting_dimensions, numbers.rhs_contracting_dimensions, strict=True)
-        ),
-    )
-
-
-@signature("stablehlo.dot")
+@signature("stablehlo.dot", "stablehlo.dot_general")
 def dot(site: OpSite) -> Signature:
-    return _product(site, [], [(len(site.operands[0]) - 1, 0)])
-
-
-def _product(
-    site: OpSite, batch: Sequence[tuple[int, int]], contracted: Sequence[tuple[int, int]]
-) -> Signature:
-    build = SignatureBuilder()
+    build, axes = SignatureBuilder(), ProductAxes.of(site.op)
     left, right = (build.axes(shape) for shape in site.operands)
-    for one, other in [*batch, *contracted]:
+    for one, other in axes.shared:
         right[other] = left[one]
-    made = [left[one] for one, _ in batch]
-    for axes, shared in (
-        (left, {one for one, _ in [*batch, *contracted]}),
-        (right, {other for _, other in [*batch, *contracted]}),
-    ):
-        made += [axis for number, axis in enumerate(axes) if number not in shared]
-    sums = _sums(left[one] for one, _ in contracted)
+    made = [left[axis] for axis in axes.left.batch + axes.left.free]
+    made += [right[axis] for axis in axes.right.free]
+    sums = _sums(left[axis] for axis in axes.left.contracted)
     return build.signature([left, right], [made], sums, _IN_EACH)
 
 
@@ -56,33 +35,23 @@ def _sums(axes: Iterable[Axis]) -> Mapping[int, FactorReduction]:
 @signature("chlo.ragged_dot")
 def ragged_dot(site: OpSite) -> Signature | None:
     """Rows that are in groups by their place in an axis keep it whole."""
-    numbers = chlo.RaggedDotDimensionNumbers(site.op.attributes["ragged_dot_dimension_numbers"])
     if len(site.operands[2]) != 1:
         return None
-    build = SignatureBuilder()
+    build, axes = SignatureBuilder(), ProductAxes.of(site.op)
     left, right = (build.axes(shape) for shape in site.operands[:2])
-    batch = list(zip(numbers.lhs_batching_dimensions, numbers.rhs_batching_dimensions, strict=True))
-    contracted = list(
-        zip(numbers.lhs_contracting_dimensions, numbers.rhs_contracting_dimensions, strict=True)
-    )
-    for one, other in [*batch, *contracted]:
+    for one, other in axes.shared:
         right[other] = left[one]
-    ragged, grouped = set(numbers.lhs_ragged_dimensions), set(numbers.rhs_group_dimensions)
-    made = [left[one] for one, _ in batch]
-    for axes, shared in (
-        (left, {one for one, _ in [*batch, *contracted]}),
-        (right, {other for _, other in [*batch, *contracted]} | grouped),
-    ):
-        made += [axis for number, axis in enumerate(axes) if number not in shared]
-    groups = ragged & {one for one, _ in contracted}
-    if groups:
+    made = [left[axis] for axis in axes.left.batch + axes.left.free]
+    made += [right[axis] for axis in axes.right.free if axis not in axes.groups]
+    contracted = [axis for axis in axes.left.contracted if axis not in axes.ragged]
+    if len(contracted) < len(axes.left.contracted):
         made.insert(0, build.axis(site.results[0][0]))
-    whole = {factor for axis in ragged for factor in left[axis]}
+    whole = {factor for axis in axes.ragged for factor in left[axis]}
     made = [
         build.axis(size) if whole.intersection(axis) else axis
         for axis, size in zip(made, site.results[0], strict=True)
     ]
-    sums = _sums(left[one] for one, _ in contracted if one not in ragged)
+    sums = _sums(left[axis] for axis in contracted)
     sizes = build.axes(site.operands[2])
     return build.signature([left, right, sizes], [made], sums, _IN_EACH)
 

@@ -116,6 +116,12 @@ class Signature:
     reductions: Mapping[int, FactorReduction] = field(default_factory=dict)
     linear: tuple[LinearGroup, ...] = ()
 
+    def kept_axes(self, operand: int = 0, result: int = 0) -> dict[int, int]:
+        """By axis of an operand the axis of a result that it is, element by element."""
+        made = {axis: number for number, axis in enumerate(self.results[result])}
+        axes = enumerate(self.operands[operand])
+        return {number: made[axis] for number, axis in axes if axis and axis in made}
+
     def place_in(self, axes: Sequence[Axis], layout: AxisLayout) -> FactorPlace | None:
         """Where a layout of an operand or a result is; None where no single factor holds it."""
         below = 1

@@ -1,0 +1,105 @@
+"""Matrix products: which axes of the operands are batches, contracted, or free."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import chlo, stablehlo
+
+Axes = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OperandAxes:
+    """The axes of one operand of a product.
+
+    Attributes:
+      rank: how many it has.
+      batch: those that are in the other operand and in the result.
+      contracted: those that are in the other operand alone.
+    """
+
+    rank: int
+    batch: Axes
+    contracted: Axes
+
+    @property
+    def free(self) -> Axes:
+        """Those that are in the result and not in the other operand, in order."""
+        taken = {*self.batch, *self.contracted}
+        return tuple(axis for axis in range(self.rank) if axis not in taken)
+
+    def renamed(self, axes: Sequence[int]) -> OperandAxes:
+        """Those of what the operand is a transpose of, whose axes it has in this order."""
+        batch, contracted = (
+            tuple(axes[axis] for axis in each) for each in (self.batch, self.contracted)
+        )
+        return OperandAxes(self.rank, batch, contracted)
+
+
+@dataclass(frozen=True, slots=True)
+class ProductAxes:
+    """The axes of a product: a result has the batches, the free axes of the left, of the right.
+
+    Attributes:
+      left: those of the left operand.
+      right: those of the right one. Batches and contracted axes are in the left one's order.
+      ragged: of a ragged product the axis of the left operand that is divided into groups.
+      groups: of a ragged product the axis of the right operand that has a matrix for each group,
+        if it has one.
+    """
+
+    left: OperandAxes
+    right: OperandAxes
+    ragged: Axes = ()
+    groups: Axes = ()
+
+    @classmethod
+    def of(cls, op: ir.Operation) -> ProductAxes:
+        """The axes of a ``stablehlo.dot``, ``stablehlo.dot_general`` or ``chlo.ragged_dot``."""
+        left, right = (ir.ShapedType(operand.type).rank for operand in [*op.operands][:2])
+        if op.name == "stablehlo.dot":
+            return cls(OperandAxes(left, (), (left - 1,)), OperandAxes(right, (), (0,)))
+        if op.name == "chlo.ragged_dot":
+            rows = chlo.RaggedDotDimensionNumbers(op.attributes["ragged_dot_dimension_numbers"])
+            ragged, groups = rows.lhs_ragged_dimensions, rows.rhs_group_dimensions
+            return cls(*_operands(left, right, rows), tuple(ragged), tuple(groups))
+        numbers = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
+        return cls(*_operands(left, right, numbers))
+
+    @property
+    def numbers(self) -> stablehlo.DotDimensionNumbers:
+        """The attribute that says so of a ``stablehlo.dot_general``."""
+        return stablehlo.DotDimensionNumbers.get(
+            lhs_batching_dimensions=self.left.batch,
+            rhs_batching_dimensions=self.right.batch,
+            lhs_contracting_dimensions=self.left.contracted,
+            rhs_contracting_dimensions=self.right.contracted,
+        )
+
+    @property
+    def shared(self) -> Iterable[tuple[int, int]]:
+        """The pairs of axes of both operands that are one dimension: batches, then contracted."""
+        left, right = self.left, self.right
+        return zip(left.batch + left.contracted, right.batch + right.contracted, strict=True)
+
+
+def _operands(
+    left: int,
+    right: int,
+    numbers: stablehlo.DotDimensionNumbers | chlo.RaggedDotDimensionNumbers,
+) -> tuple[OperandAxes, OperandAxes]:
+    return (
+        OperandAxes(
+            left,
+            tuple(numbers.lhs_batching_dimensions),
+            tuple(numbers.lhs_contracting_dimensions),
+        ),
+        OperandAxes(
+            right,
+            tuple(numbers.rhs_batching_dimensions),
+            tuple(numbers.rhs_contracting_dimensions),
+        ),
+    )
