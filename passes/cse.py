@@ -32,13 +32,13 @@ from jax.extend.mlir import ir
 
 from .analysis.equal_ops import operation_key
 from .analysis.purity import is_cheap
-from .analysis.sharding_constraints import CONSTRAINT
 from .framework.base import Pass, PlanBase
 from .framework.tables import Fact
 from .framework.target import Target
 from .framework.text import pluralize
 from .ir import walk
 from .ir.erase import erase
+from .ir.shardings import CONSTRAINT
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import functools
 
 from jax.extend.mlir import ir
 
-from ..analysis.shards import Shards
+from ..analysis.shardings.shardings import Shardings
 from ..analysis.signatures import signature_of
 from ..ir import mesh
 from ..ir.product_terms import ProductTerm
@@ -53,8 +53,8 @@ class DeviceSums:
         return bool(mesh.mesh_ops(self._module.operation))
 
     @functools.cached_property
-    def _shards(self) -> Shards:
-        return Shards.of(self._module)
+    def _shards(self) -> Shardings:
+        return Shardings.of(self._module)
 
 
 def _summed_axes(product: ir.Operation) -> list[tuple[ir.Value, int]]:

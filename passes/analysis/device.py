@@ -14,7 +14,7 @@ from jax.extend.mlir import ir
 
 from ..ir.types import TensorSize, TensorSizes
 from .memory_model.memory_rules import PACKED, MemoryRules
-from .shards import Shards
+from .shardings.shardings import Shardings
 from .signatures import signature_of
 
 
@@ -22,7 +22,7 @@ from .signatures import signature_of
 class LocalSizes(TensorSizes):
     """Sizes of what one device has of values, without padding: what work and traffic depend on."""
 
-    shards: Shards = field(default_factory=Shards)
+    shards: Shardings = field(default_factory=Shardings)
 
     def of(self, value: ir.Value) -> TensorSize:
         whole = super().of(value)
@@ -59,15 +59,15 @@ class DeviceView:
       rules: how the target's compiler lays values out in memory, and what it fuses.
     """
 
-    def __init__(self, shards: Shards | None = None, rules: MemoryRules = PACKED) -> None:
-        self.shards, self.rules = shards or Shards(), rules
+    def __init__(self, shards: Shardings | None = None, rules: MemoryRules = PACKED) -> None:
+        self.shards, self.rules = shards or Shardings(), rules
         self.sizes = LocalSizes(shards=self.shards)
         self._bytes_by_type: dict[ir.Type, int | None] = {}
 
     @classmethod
     def of(cls, module: ir.Module, rules: MemoryRules = PACKED) -> DeviceView:
         """That of a module; pure. Quick where it is for one device."""
-        return cls(Shards.of(module), rules)
+        return cls(Shardings.of(module), rules)
 
     def bytes_of(self, value: ir.Value) -> int | None:
         """Bytes of the value on one device; None where it has no static size."""
@@ -83,7 +83,7 @@ class DeviceView:
         return math.ceil(size * share) if part is None else part
 
     def with_made(self, like: Mapping[ir.Value, ir.Value]) -> DeviceView:
-        """With values that edits made, as `Shards.with_made` has them."""
+        """With values that edits made, as `Shardings.with_made` has them."""
         return self if self.shards.trivial else DeviceView(self.shards.with_made(like), self.rules)
 
     def on(self, module: ir.Module, clone: ir.Module) -> DeviceView:

@@ -9,7 +9,8 @@ from jax.extend.mlir import ir
 from ..ir.erase import erase
 from ..ir.op_facts import Kind
 from ..ir.ops import facts_of
-from .sharding_constraints import CONSTRAINT, moves_nothing
+from ..ir.shardings import CONSTRAINT
+from .shardings.constraints import moves_nothing
 
 
 def kind_of(op: ir.Operation) -> Kind:

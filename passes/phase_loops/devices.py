@@ -15,15 +15,14 @@ from dataclasses import dataclass, field, replace
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import sdy, stablehlo
 
-from ..analysis.dimension_flow.sharded import argument_sharding
 from ..analysis.program import Node
-from ..analysis.sharding_constraints import CONSTRAINT
 from ..analysis.signatures.signature import AxisLayout, Combine
 from ..ir import mesh, walk
 from ..ir.build import Box, converted, integer_like, typed
 from ..ir.custom_calls import CUSTOM_CALL
 from ..ir.op_facts import Category
 from ..ir.ops import facts_of
+from ..ir.shardings import CONSTRAINT, argument_placement, constraint_placement
 from ..ir.values import element_of, shape_of
 from .contents import Form, LoopCopies, PartApart
 from .exits import COMBINES, Leaves, LoopExit
@@ -108,20 +107,20 @@ def parts_of(
 
 
 def _of_seeds(program: LoopProgram) -> DeviceParts | None:
-    found: set[tuple[ir.Attribute, tuple[str, ...]]] = set()
+    found: set[tuple[str, tuple[str, ...]]] = set()
     for seed in program.flow.seeds:
-        sharding = argument_sharding(seed.value)
-        if sharding is None or _sharded_axes(sharding) != {seed.layout.axis}:
+        placement = argument_placement(seed.value)
+        if placement is None or placement.counts.keys() != {seed.layout.axis}:
             return None
-        along = sdy.DimensionShardingAttr(sharding.dimension_shardings[seed.layout.axis])
-        axes = [sdy.AxisRefAttr(axis) for axis in along.axes]
-        if any(axis.sub_axis_info is not None for axis in axes):
+        along = placement.axes[seed.layout.axis]
+        if any(axis.part for axis in along):
             return None
-        found.add((sharding.mesh_or_ref, tuple(axis.name for axis in axes)))
+        found.add((placement.mesh, tuple(axis.name for axis in along)))
     if len(found) != 1:
         return None
-    [(reference, names)] = found
+    [(name, names)] = found
     block = program.program.root.block
+    reference = ir.Attribute.parse(name, block.owner.operation.context)
     described = mesh.resolved(reference, block.owner.operation)
     if described is None or mesh.is_in_manual_computation(block):
         return None
@@ -130,14 +129,6 @@ def _of_seeds(program: LoopProgram) -> DeviceParts | None:
     if count < 2 or count != math.prod(sizes.values()):
         return None
     return DeviceParts(reference, names, count)
-
-
-def _sharded_axes(sharding: sdy.TensorShardingAttr) -> set[int]:
-    return {
-        axis
-        for axis, along in enumerate(sharding.dimension_shardings)
-        if len(sdy.DimensionShardingAttr(along).axes)
-    }
 
 
 def _is_local(
@@ -157,7 +148,7 @@ def _is_local(
 
 def _stays_local(program: LoopProgram, node: Node) -> bool:
     if node.op.name == CONSTRAINT:
-        sharded = _sharded_axes(sdy.TensorShardingAttr(node.op.attributes["sharding"]))
+        sharded = constraint_placement(node.op).counts.keys()
         layout = program.of(node.results[0]).layout
         return sharded <= (set() if layout is None else {layout.axis})
     if facts_of(node.op.name).category in (Category.COLLECTIVE, Category.MANUAL):
@@ -182,8 +173,8 @@ def _is_everywhere(
         value = waiting.pop()
         node = program.maker(value)
         if node is None:
-            sharding = argument_sharding(program.program.values[value])
-            if sharding is not None and _sharded_axes(sharding):
+            placement = argument_placement(program.program.values[value])
+            if placement is not None and placement.is_split:
                 return False
             continue
         if program.phase_of(node) and not program.of(value).given and value not in parts:

@@ -14,7 +14,6 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import sdy, stablehlo
 
 from ..analysis.program import Code, Node
-from ..analysis.sharding_constraints import CONSTRAINT
 from ..analysis.signatures.signature import AxisLayout, Combine
 from ..ir import walk
 from ..ir.build import converted, counted_while, counter, integer_like, iota, reshaped, typed
@@ -23,6 +22,7 @@ from ..ir.erase import erase
 from ..ir.locations import scoped
 from ..ir.op_facts import Category
 from ..ir.product_terms import product_terms
+from ..ir.shardings import CONSTRAINT
 from ..ir.values import defining_op, element_of, shape_of
 from .contents import IOTA, Form, LoopCopies, OperationCopy, PartApart, Read
 from .devices import EVERYTHING, DeviceParts, Share, compute_by_parts, reduced

@@ -16,7 +16,6 @@ from support.programs import PROGRAMS
 
 import hloom
 from benchmarks.common.collectives import collectives_by_kind
-from hloom.passes.analysis.sharding_constraints import CONSTRAINT
 from hloom.passes.analysis.shardings.implied import constraints_of
 from hloom.passes.framework.errors import SpecError
 from hloom.passes.framework.pipeline import Pipeline, PipelineResult
@@ -24,6 +23,7 @@ from hloom.passes.framework.tables import facts_of
 from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
+from hloom.passes.ir.shardings import CONSTRAINT
 
 SPECS = ("remat", "accumulate{microbatches=2}", "remat{budget=60%}")
 

@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 
 from hloom._jax.modules import make_context, through_hlo
 from hloom.dumps.entry import main_of
-from hloom.passes.analysis.sharding_constraints import CONSTRAINT
 from hloom.passes.ir import walk
 from hloom.passes.ir.custom_calls import target_of
 from hloom.passes.ir.erase import erase
+from hloom.passes.ir.shardings import CONSTRAINT
 from hloom.tools.replay import ReplayError
 from hloom.tools.replay.signature import Value, values_of
 

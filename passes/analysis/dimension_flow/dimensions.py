@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from ...ir.op_facts import Category
 from ...ir.ops import facts_of
+from ...ir.shardings import argument_placement
 from ..program import (
     Code,
     Node,
@@ -21,7 +22,6 @@ from ..signatures.signature import AxisLayout
 from .atoms import Atoms
 from .regions import computation_counts
 from .result import Seed, made_at
-from .sharded import argument_counts
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,8 @@ class ProgramDimensions:
         devices: dict[int, int] = {}
         for argument in program.root.arguments:
             value = program.values[argument]
-            counts = argument_counts(value)
+            placement = argument_placement(value)
+            counts = {} if placement is None else placement.counts
             for axis, atom in enumerate(self.axes(argument)):
                 outer, inner = 1, atoms.sizes[atom]
                 for leaf in atoms.leaves(atom):

@@ -16,10 +16,10 @@ from jax.extend.mlir.dialects import sdy
 
 from ...ir.mesh import manual_axes
 from ...ir.op_facts import Category
+from ...ir.shardings import placement_of
 from ..program import Code, Node
 from ..signatures.signature import AxisLayout, Combine
 from .flow import WHOLE, Flow
-from .sharded import device_counts
 from .state import FlowState, Needs, StuckError
 
 
@@ -216,7 +216,7 @@ def computation_counts(op: ir.Operation) -> tuple[list[dict[int, int]], list[dic
 
     def counts(name: str) -> list[dict[int, int]]:
         shardings = sdy.TensorShardingPerValueAttr(op.attributes[name]).shardings
-        return [device_counts(sdy.TensorShardingAttr(each), op, manual) for each in shardings]
+        return [placement_of(each, op).along(manual).counts for each in shardings]
 
     return counts("in_shardings"), counts("out_shardings")
 

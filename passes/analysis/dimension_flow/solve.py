@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
-from jax.extend.mlir.dialects import sdy
 
+from ...ir.shardings import CONSTRAINT, argument_placement, constraint_placement
 from ..program import Node, Program
-from ..sharding_constraints import CONSTRAINT
 from .cuts import CutSources
 from .flow import split
 from .result import (
@@ -23,7 +22,6 @@ from .result import (
     Seed,
     linear_chain,
 )
-from .sharded import argument_counts, device_counts
 from .state import Finish
 from .walker import FlowWalker
 
@@ -228,14 +226,14 @@ class _Reader:
         for value in self._program.root.arguments:
             layout, read = self._of(value).layout, self._program.values[value]
             # What a part reads may be the result of an operation outside of it, which has none.
-            if layout is not None:
-                counts.append((layout, argument_counts(read)))
+            placement = None if layout is None else argument_placement(read)
+            if layout is not None and placement is not None:
+                counts.append((layout, placement.counts))
         for node in self._program.root.inside():
             if node.op.name == CONSTRAINT:
                 layout = self._of(node.operands[0]).layout
                 if layout is not None:
-                    sharding = sdy.TensorShardingAttr(node.op.attributes["sharding"])
-                    counts.append((layout, device_counts(sharding, node.op)))
+                    counts.append((layout, constraint_placement(node.op).counts))
         found = 1
         for layout, by_axis in counts:
             count = by_axis.get(layout.axis, 1)

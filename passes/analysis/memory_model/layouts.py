@@ -14,10 +14,10 @@ from jax.extend.mlir import ir
 from ...ir import walk
 from ...ir.op_facts import Kind
 from ...ir.products import ProductAxes
+from ...ir.shardings import CONSTRAINT
 from ...ir.values import defining_op, shape_of
 from ..device import DeviceView
 from ..purity import kind_of
-from ..sharding_constraints import CONSTRAINT
 from ..signatures import signature_of
 
 Order = tuple[int, ...]

@@ -7,22 +7,26 @@ and propagation runs again.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Sequence
 
 from jax.extend.mlir import ir
-from jax.extend.mlir.dialects import sdy
 
-from ...ir import mesh, walk
+from ...ir import walk
 from ...ir.op_facts import Category
 from ...ir.ops import facts_of
+from ...ir.shardings import (
+    CONSTRAINT,
+    MeshAxis,
+    Placement,
+    constraint_placement,
+    devices_of,
+)
 from ...ir.values import defining_op
-from ..sharding_constraints import CONSTRAINT
 from .propagation import (
-    PlacedValue,
     Propagated,
     propagate,
     returned_shardings,
+    values_of,
 )
 
 _MOST_ROUNDS = 8
@@ -80,7 +84,7 @@ def _proved(
         if not implied:
             break
         propagated = propagate(module, {*local, *implied}, as_xla_reads=True)
-        found = _Placements(propagated, {*local, *implied})
+        found = _Placements(module, propagated, {*local, *implied})
         left = [each for each in candidates if each.results[0] in implied]
         wrong = {each.results[0] for each in left if not found.satisfy(each)}
         if wrong:
@@ -100,42 +104,35 @@ def _proved(
     return set()
 
 
-def _sharding(constraint: ir.Operation) -> sdy.TensorShardingAttr:
-    return sdy.TensorShardingAttr(constraint.attributes["sharding"])
-
-
 def _device_count(constraint: ir.Operation) -> int:
-    """How many devices a constraint's mesh has; 0 where it names one among others."""
-    found = mesh.resolved(_sharding(constraint).mesh_or_ref, constraint)
-    if found is None or (len(found.device_ids) and not len(found.axes)):
-        return 0
-    return math.prod(mesh.axis_sizes(found).values())
+    return devices_of(constraint.attributes["sharding"], constraint)
 
 
 def _is_expressly_moved(constraint: ir.Operation) -> bool:
     """Whether it leaves a sum to be done, or follows a constraint that says otherwise."""
     given = constraint.operands[0].owner
-    if len(_sharding(constraint).unreduced_axes):
+    if constraint_placement(constraint).unreduced:
         return True
     if isinstance(given, ir.Block) or given.operation.name != CONSTRAINT:
         return False
-    return str(_sharding(given.operation)) != str(_sharding(constraint))
+    return bool(given.operation.attributes["sharding"] != constraint.attributes["sharding"])
 
 
 class _Placements:
     """Where propagation places values, by value."""
 
-    def __init__(self, propagated: Propagated, dropped: Collection[ir.Value]) -> None:
-        self._propagated = propagated
+    def __init__(
+        self, module: ir.Module, propagated: Propagated, dropped: Collection[ir.Value]
+    ) -> None:
         self._dropped = dropped
-        self._by_value: dict[ir.Value, list[PlacedValue]] = {}
-        for placed in propagated.placed:
-            self._by_value.setdefault(placed.value, []).append(placed)
+        placed, values = propagated.placed, enumerate(values_of(module))
+        self._by_value = {value: placed[number] for number, value in values if number in placed}
 
     def satisfy(self, constraint: ir.Operation) -> bool:
         """Whether the operand of a constraint is where the constraint wants it."""
         found = self._by_value.get(self._behind(constraint.operands[0]), ())
-        return bool(found) and all(self._is_at(placed, _sharding(constraint)) for placed in found)
+        wanted = constraint_placement(constraint)
+        return bool(found) and all(_is_at(placed, wanted) for placed in found)
 
     def is_exchanged(self, value: ir.Value) -> bool:
         """Whether a value is made, in each place by itself, of what devices sum or gather."""
@@ -160,33 +157,18 @@ class _Placements:
             value = ir.OpResult(value).owner.operation.operands[0]
         return value
 
-    def _axes_of(self, value: ir.Value) -> set[str]:
+    def _axes_of(self, value: ir.Value) -> set[MeshAxis]:
         """The axes of the mesh that split a value."""
         found = self._by_value.get(self._behind(value), ())
-        return {axis for placed in found for axes in self._axes(placed) for axis in axes}
+        return {axis for placed in found for axes in placed.axes for axis in axes}
 
-    def _is_at(self, placed: PlacedValue, wanted: sdy.TensorShardingAttr) -> bool:
-        axes = self._axes(placed)
-        closed = [sdy.DimensionShardingAttr(each).is_closed for each in wanted.dimension_shardings]
-        for here, there, is_closed in zip(
-            axes, self._axes(PlacedValue(placed.value, wanted)), closed, strict=True
-        ):
-            if (here if is_closed else here[: len(there)]) != there:
-                return False
-        if placed.sharding is None or not any(axes):
-            return True
-        same_mesh = placed.sharding.mesh_or_ref == wanted.mesh_or_ref
-        return same_mesh and not len(placed.sharding.unreduced_axes)
 
-    def _axes(self, placed: PlacedValue) -> list[tuple[str, ...]]:
-        """By dimension the axes of the mesh that split it, those of one device left out."""
-        if placed.sharding is None:
-            return [()] * ir.RankedTensorType(placed.value.type).rank
-        sizes = self._propagated.axis_sizes(placed.sharding)
-        return [
-            tuple(str(axis) for axis in axes if mesh.axis_parts(axis, sizes) > 1)
-            for axes in placed.by_axis
-        ]
+def _is_at(placed: Placement, wanted: Placement) -> bool:
+    """Whether a placement is the one that is wanted; an open dimension may be split further."""
+    for here, there, is_closed in zip(placed.axes, wanted.axes, wanted.closed, strict=True):
+        if (here if is_closed else here[: len(there)]) != there:
+            return False
+    return not placed.is_split or (placed.mesh == wanted.mesh and not placed.unreduced)
 
 
 def _returns_as_before(module: ir.Module, propagated: Propagated) -> bool:

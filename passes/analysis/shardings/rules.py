@@ -14,57 +14,60 @@ After::
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 
 from jax.extend.mlir import ir
 
 from ...ir import walk
-from ...ir.op_facts import Category
 from ...ir.ops import facts_of
+from ..signatures import signature_of
+from ..signatures.signature import Axis, Signature
 
 _FACTORS = "ijklmnopqrstuvwxyz"
 """Names of factors, as Shardy wants them: beyond these they have numbers."""
 
 
 def add_rules(module: ir.Module) -> None:
-    """Gives the CHLO operations of a module rules, in place."""
+    """Gives the CHLO operations of a module rules, in place.
+
+    But not ragged products, of which XLA makes other operations on each platform.
+    """
     for op in walk.operations(module.operation):
-        rule = _rule(op) if op.name.startswith("chlo.") else None
-        if rule is not None:
-            op.attributes["sdy.sharding_rule"] = ir.Attribute.parse(rule, module.context)
+        is_asked = op.name.startswith("chlo.") and not facts_of(op.name).is_product
+        signature = signature_of(op) if is_asked else None
+        if signature is not None and any(signature.operands):
+            op.attributes["sdy.sharding_rule"] = ir.Attribute.parse(
+                rule_of(signature), module.context
+            )
 
 
-def _rule(op: ir.Operation) -> str | None:
-    types = [value.type for value in (*op.operands, *op.results)]
-    if not all(isinstance(type_, ir.RankedTensorType) for type_ in types):
-        return None
-    shapes = [list(ir.RankedTensorType(type_).shape) for type_ in types]
-    given, made = shapes[: len(op.operands)], shapes[len(op.operands) :]
-    if not all(ir.RankedTensorType(type_).has_static_shape for type_ in types) or not given[0]:
-        return None
-    if facts_of(op.name).category is Category.ELEMENTWISE:
-        if any(shape != given[0] for shape in shapes):
-            return None
-        return _text(len(given), len(made), range(len(given[0])), given[0])
-    # The greatest of a row: where rows are split, they are gathered.
-    if op.name == "chlo.top_k":
-        last = len(given[0])
-        row = [*range(last - 1), last]
-        return _text(1, len(made), row, [*given[0], made[0][-1]], whole=(last - 1, last))
-    return None
+def rule_of(signature: Signature) -> str:
+    """A signature as Shardy writes it. What is not passed through is whole on each device."""
+    sizes = list(signature.sizes)
 
+    def tensor(axes: Sequence[Axis]) -> str:
+        return f"[{', '.join(map(dimension, axes))}]"
 
-def _text(
-    given: int, made: int, result: Iterable[int], sizes: Sequence[int], whole: Sequence[int] = ()
-) -> str:
-    """A rule: of operands whose axes are the first factors, and of results of the given ones."""
-    result = list(result)
-    operand = f"[{', '.join(map(_factor, range(len(result))))}]"
-    results = f"[{', '.join(map(_factor, result))}]"
+    def dimension(axis: Axis) -> str:
+        if axis:
+            return "".join(map(_factor, axis))
+        sizes.append(1)
+        return _factor(len(sizes) - 1)
+
+    given, made = (", ".join(map(tensor, each)) for each in (signature.operands, signature.results))
     named = ", ".join(f"{_factor(number)}={size}" for number, size in enumerate(sizes))
-    replicated = f" need_replication={{{', '.join(map(_factor, whole))}}}" if whole else ""
-    sides = f"({', '.join([operand] * given)})->({', '.join([results] * made)})"
-    return f"#sdy.op_sharding_rule<{sides} {{{named}}}{replicated}>"
+    whole = ", ".join(map(_factor, _not_passed(signature)))
+    replicated = f" need_replication={{{whole}}}" if whole else ""
+    return f"#sdy.op_sharding_rule<({given})->({made}) {{{named}}}{replicated}>"
+
+
+def _not_passed(signature: Signature) -> Iterator[int]:
+    """The factors that are not in operands and results both."""
+    read, made = (
+        {factor for axes in each for axis in axes for factor in axis}
+        for each in (signature.operands, signature.results)
+    )
+    yield from sorted(read ^ made)
 
 
 def _factor(number: int) -> str:

@@ -11,10 +11,10 @@ from jax.extend.mlir import ir
 
 from ...analysis.program import FROM_OUTSIDE, Program
 from ...analysis.purity import is_cheap
-from ...analysis.sharding_constraints import is_split_argument
 from ...ir.mesh import is_partitioned
 from ...ir.op_facts import Category, Kind
 from ...ir.ops import facts_of
+from ...ir.shardings import argument_placement
 from ...ir.values import defining_op
 
 _FARTHEST = 8
@@ -26,7 +26,8 @@ def is_parameter(value: ir.Value) -> bool:
     for _ in range(_FARTHEST):
         op = defining_op(value)
         if op is None:
-            return is_split_argument(ir.BlockArgument(value))
+            placement = argument_placement(value)
+            return placement is not None and placement.is_split
         if len(op.operands) != 1 or not is_cheap(op):
             return False
         value = op.operands[0]

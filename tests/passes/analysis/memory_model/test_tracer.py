@@ -145,7 +145,7 @@ def test_a_stack_that_is_read_in_another_order_is_copied(transposed: bool) -> No
     assert copied == [0, pytest.approx(8 * 4 * 128 * 128 * transposed, abs=64)]
 
 
-# Shards.
+# Shardings.
 
 SHARDED = """
 sdy.mesh @mesh = <["data"=4, "model"=2]>

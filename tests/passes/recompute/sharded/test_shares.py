@@ -15,7 +15,7 @@ from hloom.passes.analysis.autodiff import has_remat_name
 from hloom.passes.analysis.device import DeviceView
 from hloom.passes.analysis.memory_model.tpu import XLA_TPU
 from hloom.passes.analysis.pricing import Pricing, Rates
-from hloom.passes.analysis.shards import Shards
+from hloom.passes.analysis.shardings.shardings import Shardings
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.target import CPU_SPEED, Target
 from hloom.passes.ir import walk
@@ -38,14 +38,14 @@ def decoder(kind: str) -> ShardedDecoder:
 def test_what_a_rewrite_makes_has_the_share_that_shardy_gives_it(kind: str) -> None:
     module = clone_module(decoder(kind).lower().compiler_ir())
     Pipeline.parse("inline,cse").run(module, target=Target())
-    shards, replaced = Shards.of(module), Replacements()
+    shards, replaced = Shardings.of(module), Replacements()
     pricing = Pricing(CPU_SPEED, Rates(0.0, 0.0))
     with module.context, ir.Location.unknown():
         blocks = list(walk.code_blocks(module.operation))
         for plan in [plan for block in blocks for plan in BlockScans(block, 0).plan(pricing)]:
             apply_scan(plan, replaced)
         finish_scans(replaced)
-    after, again = shards.with_made(replaced.like), Shards.of(module)
+    after, again = shards.with_made(replaced.like), Shardings.of(module)
     cloned = [op for op in walk.operations(module.operation) if has_remat_name(op)]
     values = [
         value for op in cloned for value in op.results if (tensor_bytes(value.type) or 0) > LARGE

@@ -15,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from hloom.passes.analysis.device import DeviceView
 from hloom.passes.analysis.flops import operation_flops
-from hloom.passes.analysis.shards import Shards
+from hloom.passes.analysis.shardings.shardings import Shardings
 from hloom.passes.ir import walk
 from hloom.passes.ir.types import TensorSizes
 
@@ -38,7 +38,7 @@ def lowered(function: Callable[[Any], Any], *axes: str | None) -> ir.Module:
 
 
 def shares(module: ir.Module, operation: str) -> list[Fraction]:
-    found = Shards.of(module)
+    found = Shardings.of(module)
     named = (op for op in walk.operations(module.operation) if op.name == operation)
     return [found.share(result) for op in named for result in op.results]
 

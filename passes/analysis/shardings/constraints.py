@@ -1,0 +1,170 @@
+"""Sharding constraints that provably move no data: of what is sharded just so already.
+
+Everywhere else a constraint may be where XLA's partitioner puts a collective. It does so on the
+result of a matrix product whose contracted axis is sharded (an all-reduce or a reduce-scatter), and
+wherever a value has another sharding (an all-gather, an all-to-all).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jax.extend.mlir import ir
+
+from ...ir import walk
+from ...ir.op_facts import Category
+from ...ir.ops import facts_of
+from ...ir.shardings import (
+    CONSTRAINT,
+    MeshAxis,
+    Placement,
+    argument_placement,
+    constraint_placement,
+    devices_of,
+)
+from ..signatures import signature_of
+from ..signatures.signature import Signature
+
+Split = tuple[MeshAxis, ...] | None
+"""The axes of the mesh that split a dimension; None where the value is the same all along it, so
+that every device has what it may be asked for."""
+
+_MOST_LOOKED_THROUGH = 64
+"""Operations behind a constraint that are looked at; a normalization has about twelve."""
+
+
+def moves_nothing(constraint: ir.Operation) -> bool:
+    """Whether a sharding constraint provably leaves all data on the device where it is.
+
+    So it is where its mesh is of one device; and where its operand is made, on each device by
+    itself, from constants, from arguments of the program of that sharding and from results of other
+    constraints to it: by elementwise operations, movements and reductions along axes that are not
+    split, and matrix products whose sums are not. A product may gather an operand for itself: what
+    is contracted along an axis of the mesh that its result is split along, as FSDP's weights are.
+    """
+    if devices_of(constraint.attributes["sharding"], constraint) == 1:
+        return True
+    wanted = _splits_of_constraint(constraint)
+    found = None if wanted is None else _Search().splits(constraint.operands[0])
+    return wanted is not None and found is not None and _merged(found, wanted) == wanted
+
+
+class _Search:
+    """Finds how values are split, by what they are made of."""
+
+    def __init__(self) -> None:
+        self._left = _MOST_LOOKED_THROUGH
+        self._known: dict[ir.Value, tuple[Split, ...] | None] = {}
+
+    def splits(self, value: ir.Value) -> tuple[Split, ...] | None:
+        """By dimension; None where that is not known, or takes a collective to make."""
+        if value not in self._known:
+            self._left -= 1
+            self._known[value] = self._find(value) if self._left >= 0 else None
+        return self._known[value]
+
+    def _find(self, value: ir.Value) -> tuple[Split, ...] | None:
+        if not isinstance(value.type, ir.RankedTensorType):
+            return None
+        if isinstance(value.owner, ir.Block):
+            return self._of_argument(ir.BlockArgument(value))
+        op = value.owner.operation
+        facts = facts_of(op.name)
+        if facts.is_constant:
+            return (None,) * value.type.rank
+        if op.name == CONSTRAINT:
+            return _splits_of_constraint(op)
+        is_elementwise = facts.category is Category.ELEMENTWISE and facts.is_fusible
+        if not (is_elementwise or op.name in _SUMS or facts.category is Category.MOVEMENT):
+            return None
+        signature = signature_of(op) if len(op.results) == 1 else None
+        if signature is None:
+            return None
+        given: list[tuple[Split, ...]] = []
+        for operand, axes in zip(op.operands, signature.operands, strict=True):
+            # Scalars, as a slice's indices, are on all devices.
+            found = self.splits(operand) if axes or is_elementwise else ()
+            if found is None:
+                return None
+            given.append(found)
+        return _result(signature, given, sums_split=op.name in _PRODUCTS)
+
+    def _of_argument(self, argument: ir.BlockArgument) -> tuple[Split, ...] | None:
+        """The sharding of a function's argument; a loop's starts and goes on with the same one."""
+        loop = argument.owner.owner.operation
+        if loop.name != "stablehlo.while":
+            placement = argument_placement(argument)
+            return None if placement is None else _splits(placement)
+        number = argument.arg_number
+        start = self.splits(loop.operands[number])
+        if start is None:
+            return None
+        # What comes of an iteration is looked at as if what it is made from is like the start.
+        self._known[argument] = start
+        body = loop.regions[1].blocks[0]
+        self._known[body.arguments[number]] = start
+        return start if self.splits(walk.terminator(body).operands[number]) == start else None
+
+
+_PRODUCTS = frozenset({"stablehlo.dot", "stablehlo.dot_general"})
+_SUMS = _PRODUCTS | {"stablehlo.reduce"}
+
+
+def _splits_of_constraint(constraint: ir.Operation) -> tuple[Split, ...] | None:
+    if not devices_of(constraint.attributes["sharding"], constraint):
+        return None
+    return _splits(constraint_placement(constraint))
+
+
+def _splits(placement: Placement) -> tuple[Split, ...] | None:
+    """None where the sharding leaves something open, or a sum to be done."""
+    return placement.axes if all(placement.closed) and not placement.unreduced else None
+
+
+def _merged(one: Sequence[Split], other: Sequence[Split]) -> tuple[Split, ...] | None:
+    """What two values that are read together are split like; None where they differ."""
+    pairs = list(zip(one, other, strict=True))
+    if any(here is not None and there is not None and here != there for here, there in pairs):
+        return None
+    return tuple(there if here is None else here for here, there in pairs)
+
+
+def _result(
+    signature: Signature, given: Sequence[Sequence[Split]], *, sums_split: bool
+) -> tuple[Split, ...] | None:
+    """How an operation's result is split, whose operands are split as given.
+
+    None where it takes devices to exchange something: operands are split differently, or where the
+    operation needs all of a dimension, or sums over one. With ``sums_split`` it may sum over one
+    that is split like its result: an operand is gathered.
+    """
+    [made] = signature.results
+    passed = {factor for axis in made for factor in axis}
+    new = passed.difference(*(axis for axes in signature.operands for axis in axes))
+    by_factor: dict[int, Split] = {}
+    summed: set[str] = set()
+    for axes, splits in zip(signature.operands, given, strict=True):
+        for number, (axis, split) in enumerate(zip(axes, splits, strict=True)):
+            if split is None:
+                continue
+            if split and len(axis) != 1:
+                return None
+            factors = passed.intersection(axis)
+            if len(factors) < len(axis):
+                summed.update(each.name for each in split)
+                # A slice, or what is put together of several, is split as they are.
+                if len(axes) == len(made):
+                    factors |= new.intersection(made[number])
+            for factor in factors:
+                if by_factor.setdefault(factor, split) != split:
+                    return None
+    result: list[Split] = []
+    for axis in made:
+        found = {by_factor.get(factor) for factor in axis} - {None}
+        if len(axis) > 1 and found - {()}:
+            return None
+        result.append(next(iter(found), None))
+    names = [each.name for split in result for each in split or ()]
+    if len(set(names)) < len(names) or not summed <= (set(names) if sums_split else set()):
+        return None
+    return tuple(result)

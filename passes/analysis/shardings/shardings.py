@@ -1,0 +1,147 @@
+"""Where the values of a program lie that is sharded over several devices.
+
+Before XLA partitions a module its shapes are global. Shardy's propagation, run on a clone, finds
+how each value will be split. What `host_memory` leaves out takes no memory on a device. Memory that
+the partitioner's own collectives need, a gathered weight for one, is not counted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from fractions import Fraction
+
+from jax.extend.mlir import ir
+
+from ...ir import walk
+from ...ir.mesh import axis_sizes, mesh_of, mesh_ops
+from ...ir.shardings import Placement
+from ...ir.types import tensor_bytes
+from ...ir.values import defining_op
+from ..host_memory import uncounted_values
+from .propagation import propagate, values_of
+
+_WHOLE = Fraction(1)
+
+_FARTHEST = 16
+"""Operations that are looked through for the share of a value that is new."""
+
+
+class Shardings:
+    """The placement of each value; that of a program for one device where nothing is given."""
+
+    def __init__(
+        self,
+        placements: Mapping[ir.Value, Placement] | None = None,
+        uncounted: Collection[ir.Value] = (),
+        shares: Mapping[ir.Value, Fraction] | None = None,
+    ) -> None:
+        """With the shares of values that edits made, whose placements are not known."""
+        self._placements = dict(placements or {})
+        self._shares = dict(shares or {}) | dict.fromkeys(uncounted, Fraction(0))
+        self.trivial = not self._shares and not any(
+            placement.is_split for placement in self._placements.values()
+        )
+        """Whether every value lies whole on each device."""
+
+    @classmethod
+    def of(cls, module: ir.Module) -> Shardings:
+        """Those of a module; pure. Quick where it is for one device, or is a clone of another."""
+        uncounted = list(uncounted_values(module))
+        meshes = [axis_sizes(mesh_of(op)) for op in mesh_ops(module.operation).values()]
+        values = list(values_of(module)) if meshes or uncounted else []
+        placements = {value: Placement.whole(_rank(value)) for value in values}
+        if any(math.prod(axes.values()) > 1 for axes in meshes):
+            # The first clone of a constant stands for all.
+            found = propagate(module).placed.items()
+            placements |= {values[number]: each[0] for number, each in found}
+        return cls(placements, uncounted)
+
+    def placement(self, value: ir.Value) -> Placement | None:
+        """Where a value lies; None of one that a pass added."""
+        return self._placements.get(value)
+
+    def local_shape(self, value: ir.Value) -> tuple[int, ...] | None:
+        """The sizes of a value's largest part on a device; None where they are not known."""
+        placement = self.placement(value)
+        if placement is None or not _is_static(value.type):
+            return None
+        return placement.local_shape(value.type.shape)
+
+    def devices_along(self, value: ir.Value, axis: int) -> int:
+        """Over how many devices an axis of a value is split; 1 where it has no sharding."""
+        return (self.counts_of(value) or {}).get(axis, 1)
+
+    def counts_of(self, value: ir.Value) -> Mapping[int, int] | None:
+        """By axis of a value the number of its parts; None of one that a pass added."""
+        placement = self.placement(value)
+        return None if placement is None else placement.counts
+
+    def share(self, value: ir.Value) -> Fraction:
+        """The share of a value on one device: along each axis the longest part there is.
+
+        Of a value that a pass added, the share of what it is made from; 0 of what takes no memory.
+        """
+        if self.trivial:
+            return _WHOLE
+        for _ in range(_FARTHEST):
+            if value in self._shares:
+                return self._shares[value]
+            local = self.local_shape(value)
+            if local is not None:
+                share = Fraction(math.prod(local), math.prod(value.type.shape) or 1) or _WHOLE
+                self._shares[value] = share
+                return share
+            source = _made_like(value)
+            if value in self._placements or source is None:
+                break
+            value = source
+        return _WHOLE
+
+    def with_made(self, like: Mapping[ir.Value, ir.Value]) -> Shardings:
+        """With values that edits made, by what they are like: of the same share.
+
+        So are an axis that a stack has before theirs, and a slice of one element along it.
+        """
+        if self.trivial:
+            return self
+        made = {made: self.share(value) for made, value in like.items()}
+        return Shardings(self._placements, shares=self._shares | made)
+
+    def on(self, module: ir.Module, clone: ir.Module) -> Shardings:
+        """Those of a module's clone; it may not have been changed yet."""
+        if self.trivial:
+            return self
+        pairs = list(zip(values_of(module), values_of(clone), strict=True))
+        return Shardings(
+            {new: self._placements[old] for old, new in pairs if old in self._placements},
+            shares={new: self.share(old) for old, new in pairs},
+        )
+
+
+def _rank(value: ir.Value) -> int:
+    return value.type.rank if isinstance(value.type, ir.RankedTensorType) else 0
+
+
+def _is_static(type_: ir.Type) -> bool:
+    return isinstance(type_, ir.RankedTensorType) and type_.has_static_shape
+
+
+def _made_like(value: ir.Value) -> ir.Value | None:
+    """A value that this one is split like: an operand of its shape, what a loop puts in it."""
+    op = defining_op(value)
+    if op is None:
+        argument: ir.BlockArgument = ir.BlockArgument(value)
+        owner = argument.owner.owner.operation
+        return owner.operands[argument.arg_number] if owner.name == "stablehlo.while" else None
+    number = ir.OpResult(value).result_number
+    if op.name == "stablehlo.while":
+        body = op.regions[1].blocks[0]
+        returned = walk.terminator(body).operands[number]
+        return op.operands[number] if returned == body.arguments[number] else returned
+    if op.name == "stablehlo.dynamic_update_slice":
+        return op.operands[1]
+    if op.name == "stablehlo.optimization_barrier":
+        return op.operands[number]
+    size = tensor_bytes(value.type)
+    return next((operand for operand in op.operands if tensor_bytes(operand.type) == size), None)

@@ -1,0 +1,144 @@
+"""Shardings: which axes of a mesh split the dimensions of a value."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import sdy
+
+from . import mesh, walk
+
+CONSTRAINT = "sdy.sharding_constraint"
+"""The operation that a sharding constraint is."""
+
+_ARGUMENT = "sdy.sharding"
+"""Attribute of a function's argument or result."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeshAxis:
+    """An axis of a mesh, or a part of one, that splits a dimension over several devices.
+
+    Attributes:
+      name: the axis.
+      part: which part of it, as Shardy writes it; empty for all of it.
+      size: over how many devices it splits.
+    """
+
+    name: str
+    part: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a value lies: its sharding, apart from any module.
+
+    Attributes:
+      mesh: the mesh, or the reference to it, as text; empty where the value has no sharding.
+      axes: by dimension the axes that split it, the major one first. Axes of one device are left
+        out.
+      closed: by dimension whether nothing else may split it.
+      unreduced: whether it is a sum whose terms the devices have.
+    """
+
+    mesh: str
+    axes: tuple[tuple[MeshAxis, ...], ...]
+    closed: tuple[bool, ...]
+    unreduced: bool = False
+
+    @classmethod
+    def whole(cls, rank: int) -> Placement:
+        """That of a value without a sharding: all of it is on every device."""
+        return cls("", ((),) * rank, (False,) * rank)
+
+    @property
+    def is_split(self) -> bool:
+        return any(self.axes)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The axes of the mesh that split the value."""
+        return frozenset(each.name for axes in self.axes for each in axes)
+
+    @property
+    def counts(self) -> dict[int, int]:
+        """By dimension that is split over how many devices."""
+        parts = (math.prod(each.size for each in axes) for axes in self.axes)
+        return {number: count for number, count in enumerate(parts) if count > 1}
+
+    def along(self, names: Collection[str]) -> Placement:
+        """What is left of it where only the named axes of the mesh count."""
+        axes = tuple(tuple(one for one in each if one.name in names) for each in self.axes)
+        return replace(self, axes=axes)
+
+    def local_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """The sizes of the largest part of a value that a device has."""
+        counts = self.counts
+        return tuple(-(-size // counts.get(number, 1)) for number, size in enumerate(shape))
+
+
+def placement_of(sharding: ir.Attribute, op: ir.Operation) -> Placement:
+    """What a sharding on an operation, or around it, says.
+
+    Axes that its mesh does not have count as of one device.
+    """
+    given = sdy.TensorShardingAttr(sharding)
+    found = mesh.resolved(given.mesh_or_ref, op)
+    sizes = {} if found is None else mesh.axis_sizes(found)
+
+    def axis(reference: ir.Attribute) -> MeshAxis:
+        named = sdy.AxisRefAttr(reference)
+        part = "" if named.sub_axis_info is None else str(named)
+        return MeshAxis(named.name, part, mesh.axis_parts(named, sizes))
+
+    dimensions = [sdy.DimensionShardingAttr(each) for each in given.dimension_shardings]
+    return Placement(
+        str(given.mesh_or_ref),
+        tuple(
+            tuple(found for found in map(axis, each.axes) if found.size > 1) for each in dimensions
+        ),
+        tuple(each.is_closed for each in dimensions),
+        bool(len(given.unreduced_axes)),
+    )
+
+
+def constraint_placement(constraint: ir.Operation) -> Placement:
+    """Where a sharding constraint puts its value."""
+    return placement_of(constraint.attributes["sharding"], constraint)
+
+
+def argument_placement(value: ir.Value) -> Placement | None:
+    """Where a function's argument lies; None of other values, and without a sharding."""
+    if not isinstance(value.owner, ir.Block):
+        return None
+    function = value.owner.owner.operation
+    if function.name != "func.func":
+        return None
+    found = argument_shardings(function)[ir.BlockArgument(value).arg_number]
+    return None if found is None else placement_of(found, function)
+
+
+def argument_shardings(function: ir.Operation, of: str = "arg_attrs") -> list[ir.Attribute | None]:
+    """The sharding of each argument of a function, or, of its ``res_attrs``, of each result."""
+    described = walk.readable_attributes(function).get(of)
+    if not isinstance(described, ir.ArrayAttr):
+        type_ = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
+        return [None] * len(type_.inputs if of == "arg_attrs" else type_.results)
+    found: list[ir.Attribute | None] = []
+    for attributes in map(ir.DictAttr, described):
+        given = _ARGUMENT in attributes
+        found.append(attributes[_ARGUMENT] if given else None)
+    return found
+
+
+def devices_of(sharding: ir.Attribute, op: ir.Operation) -> int:
+    """How many devices the mesh of a sharding has; 0 where it names one among others, or there is
+    no such mesh."""
+    found = mesh.resolved(sdy.TensorShardingAttr(sharding).mesh_or_ref, op)
+    if found is None or (len(found.device_ids) and not len(found.axes)):
+        return 0
+    return math.prod(mesh.axis_sizes(found).values())
