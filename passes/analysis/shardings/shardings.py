@@ -8,7 +8,7 @@ the partitioner's own collectives need, a gathered weight for one, is not counte
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from fractions import Fraction
 
 from jax.extend.mlir import ir
@@ -33,29 +33,30 @@ class Shardings:
     def __init__(
         self,
         placements: Mapping[ir.Value, Placement] | None = None,
-        uncounted: Collection[ir.Value] = (),
         shares: Mapping[ir.Value, Fraction] | None = None,
     ) -> None:
-        """With the shares of values that edits made, whose placements are not known."""
-        self._placements = dict(placements or {})
-        self._shares = dict(shares or {}) | dict.fromkeys(uncounted, Fraction(0))
-        self.trivial = not self._shares and not any(
-            placement.is_split for placement in self._placements.values()
-        )
+        """With shares of values whose placements are not known, too: edits made them.
+
+        What is known of a value is kept apart from it: an edit may erase the value.
+        """
+        self._placements, self._shares = dict(placements or {}), dict(shares or {})
+        self.trivial = all(share == _WHOLE for share in self._shares.values())
         """Whether every value lies whole on each device."""
 
     @classmethod
     def of(cls, module: ir.Module) -> Shardings:
         """Those of a module; pure. Quick where it is for one device, or is a clone of another."""
-        uncounted = list(uncounted_values(module))
+        uncounted = dict.fromkeys(uncounted_values(module), Fraction(0))
         meshes = [axis_sizes(mesh_of(op)) for op in mesh_ops(module.operation).values()]
+        placements: dict[ir.Value, Placement] = {}
         values = list(values_of(module)) if meshes or uncounted else []
-        placements = {value: Placement.whole(_rank(value)) for value in values}
+        shares = dict.fromkeys(values, _WHOLE)
         if any(math.prod(axes.values()) > 1 for axes in meshes):
-            # The first clone of a constant stands for all.
-            found = propagate(module).placed.items()
-            placements |= {values[number]: each[0] for number, each in found}
-        return cls(placements, uncounted)
+            for number, found in propagate(module).placed.items():
+                # The first clone of a constant stands for all.
+                placements[values[number]] = found[0]
+                shares[values[number]] = _share(values[number].type, found[0])
+        return cls(placements, shares | uncounted)
 
     def placement(self, value: ir.Value) -> Placement | None:
         """Where a value lies; None of one that a pass added."""
@@ -64,9 +65,7 @@ class Shardings:
     def local_shape(self, value: ir.Value) -> tuple[int, ...] | None:
         """The sizes of a value's largest part on a device; None where they are not known."""
         placement = self.placement(value)
-        if placement is None or not _is_static(value.type):
-            return None
-        return placement.local_shape(value.type.shape)
+        return None if placement is None else _local_shape(value.type, placement)
 
     def devices_along(self, value: ir.Value, axis: int) -> int:
         """Over how many devices an axis of a value is split; 1 where it has no sharding."""
@@ -87,13 +86,8 @@ class Shardings:
         for _ in range(_FARTHEST):
             if value in self._shares:
                 return self._shares[value]
-            local = self.local_shape(value)
-            if local is not None:
-                share = Fraction(math.prod(local), math.prod(value.type.shape) or 1) or _WHOLE
-                self._shares[value] = share
-                return share
             source = _made_like(value)
-            if value in self._placements or source is None:
+            if source is None:
                 break
             value = source
         return _WHOLE
@@ -106,7 +100,7 @@ class Shardings:
         if self.trivial:
             return self
         made = {made: self.share(value) for made, value in like.items()}
-        return Shardings(self._placements, shares=self._shares | made)
+        return Shardings(self._placements, self._shares | made)
 
     def on(self, module: ir.Module, clone: ir.Module) -> Shardings:
         """Those of a module's clone; it may not have been changed yet."""
@@ -115,16 +109,21 @@ class Shardings:
         pairs = list(zip(values_of(module), values_of(clone), strict=True))
         return Shardings(
             {new: self._placements[old] for old, new in pairs if old in self._placements},
-            shares={new: self.share(old) for old, new in pairs},
+            {new: self.share(old) for old, new in pairs},
         )
 
 
-def _rank(value: ir.Value) -> int:
-    return value.type.rank if isinstance(value.type, ir.RankedTensorType) else 0
+def _local_shape(type_: ir.Type, placement: Placement) -> tuple[int, ...] | None:
+    if not isinstance(type_, ir.RankedTensorType) or not type_.has_static_shape:
+        return None
+    return placement.local_shape(type_.shape)
 
 
-def _is_static(type_: ir.Type) -> bool:
-    return isinstance(type_, ir.RankedTensorType) and type_.has_static_shape
+def _share(type_: ir.Type, placement: Placement) -> Fraction:
+    local = _local_shape(type_, placement) if placement.is_split else None
+    if local is None:
+        return _WHOLE
+    return Fraction(math.prod(local), math.prod(ir.RankedTensorType(type_).shape) or 1) or _WHOLE
 
 
 def _made_like(value: ir.Value) -> ir.Value | None:
