@@ -136,6 +136,34 @@ def rooms_in_passes() -> dict[str, set[str]]:
     return found
 
 
+MODULES = {module_of(file).removesuffix(".__init__"): file for _, file in SOURCES}
+
+
+def holding(name: str) -> str:
+    """The module that the name is, or is in; empty where it is none of ours."""
+    while name and name not in MODULES:
+        name = name.rpartition(".")[0]
+    return name
+
+
+def unused_modules() -> set[str]:
+    """The modules that no other one imports, nor names in a string to import it by.
+
+    Packages are left out, which what is in them makes, and what Python runs.
+    """
+    used: set[str] = set()
+    for module, file in MODULES.items():
+        strings = (
+            node.value.partition(":")[0]
+            for node in nodes_of(file)
+            if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        )
+        named = {name for name in strings if name in MODULES}
+        used |= {*map(holding, imported(file)), *named} - {module}
+    files = (module for module, file in MODULES.items() if not file.stem.startswith("__"))
+    return set(files) - used
+
+
 def is_private_jax(module: str) -> bool:
     return f"{module}.".startswith(("jax._src.", "jaxlib.", "jax.lib.", "jax.interpreters."))
 
@@ -177,19 +205,17 @@ def test_rooms_import_each_other_one_way() -> None:
 
 def test_no_module_imports_itself_through_others() -> None:
     """Neither for type checkers nor inside of a function."""
-    modules = {module_of(file).removesuffix(".__init__"): file for _, file in SOURCES}
-
-    def holding(name: str) -> str:
-        while name and name not in modules:
-            name = name.rpartition(".")[0]
-        return name
-
     graph = {
-        module: {holding(name) for name in imported(file)} - {module, ""}
-        for module, file in modules.items()
+        module: set(map(holding, imported(file))) - {module, ""} for module, file in MODULES.items()
     }
     assert len(graph) > 300
     graphlib.TopologicalSorter(graph).prepare()  # CycleError tells a cycle
+
+
+def test_no_module_is_there_for_tests_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not unused_modules()
+    monkeypatch.setitem(MODULES, "hloom.passes.nobodys", PACKAGES["hloom.passes"] / "cse.py")
+    assert unused_modules() == {"hloom.passes.nobodys"}
 
 
 def test_layers_of_the_passes_import_one_way() -> None:
