@@ -259,8 +259,8 @@ class ChunkPlanner:
         reasons: list[str] = []
         memories: dict[frozenset[int], LoopMemory] = {}
         for seed, whole in finder.seeds(value):
-            shards = finder.program.device.shards
-            devices = shards.devices_along(finder.program.values[seed], whole.axis)
+            shardings = finder.program.device.shardings
+            devices = shardings.devices_along(finder.program.values[seed], whole.axis)
             length, rest = divmod(whole.size, devices)
             if rest or length < 2:
                 reasons.append(f"along {whole}: {devices} devices have too little of it to cut")

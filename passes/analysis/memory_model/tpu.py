@@ -142,7 +142,7 @@ def _lay_out_channels(graph: Program, trace: OpTrace) -> None:
             type_ = ir.RankedTensorType(op.results[0].type)
             bits = element_bits(type_.element_type) or 0
             padded[type_] = tiled_bytes(type_.shape, bits, numbers.output_feature_dimension)
-    if not padded or not graph.device.shards.trivial:
+    if not padded or not graph.device.shardings.trivial:
         return
     for number, value in enumerate(graph.values[: len(graph.sizes)]):
         if graph.producers[number] != FROM_OUTSIDE:

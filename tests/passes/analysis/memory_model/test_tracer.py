@@ -173,7 +173,7 @@ def test_sizes_are_of_one_device(parse: Callable[[str], ir.Module]) -> None:
 
 def test_one_device_has_all(parse: Callable[[str], ir.Module]) -> None:
     module = parse(SHARDED.replace('"data"=4, "model"=2', '"data"=1, "model"=1'))
-    assert DeviceView.of(module).shards.trivial
+    assert DeviceView.of(module).shardings.trivial
     assert predict(module).temp_bytes == 4 * 64 * 128
 
 

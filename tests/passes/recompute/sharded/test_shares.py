@@ -61,7 +61,7 @@ def test_sizes_of_what_was_made_are_by_the_rules_of_the_target() -> None:
         value
         for op in walk.operations(module.operation)
         for value in op.results
-        if device.shards.share(value) < 1 and (tensor_bytes(value.type) or 0) > LARGE
+        if device.shardings.share(value) < 1 and (tensor_bytes(value.type) or 0) > LARGE
     )
     with module.context, ir.Location.unknown():
         made = ir.Operation.create("test.made", [known.type]).results[0]
@@ -69,5 +69,5 @@ def test_sizes_of_what_was_made_are_by_the_rules_of_the_target() -> None:
     whole = XLA_TPU.bytes_of(known.type)
     assert whole is not None
     assert after.rules is XLA_TPU
-    assert after.bytes_of(made) == math.ceil(whole * device.shards.share(known))
+    assert after.bytes_of(made) == math.ceil(whole * device.shardings.share(known))
     assert after.bytes_of(known) == device.bytes_of(known) < whole
