@@ -37,9 +37,11 @@ from .framework.tables import Fact
 from .framework.target import Target
 from .framework.text import pluralize
 from .ir import walk
+from .ir.build import typed
+from .ir.clone import rebuilt
 from .ir.erase import erase
 from .ir.products import ProductAxes
-from .ir.values import shape_of
+from .ir.values import element_of, shape_of
 
 _TRANSPOSE, _CONVERT, _PRODUCT = "stablehlo.transpose", "stablehlo.convert", "stablehlo.dot_general"
 _NUMBERS, _PRECISION = "dot_dimension_numbers", "precision_config"
@@ -216,16 +218,9 @@ def _write_swapped(
 ) -> None:
     """Puts the product with swapped operands, and what converts it, in place of a transpose."""
     axes = ProductAxes.of(product)
-    type_ = ir.RankedTensorType(product.results[0].type)
-    shape = shape_of(transpose.results[0])
-    swapped = ir.Operation.create(
-        _PRODUCT,
-        results=[ir.RankedTensorType.get(shape, type_.element_type)],
-        operands=[product.operands[1], product.operands[0]],
-        attributes={_NUMBERS: ProductAxes(axes.right, axes.left).numbers},
-        loc=product.location,
-        ip=ir.InsertionPoint(product),
-    )
+    type_ = typed(product.results[0], shape_of(transpose.results[0]))
+    numbers: dict[str, ir.Attribute] = {_NUMBERS: ProductAxes(axes.right, axes.left).numbers}
+    swapped = rebuilt(product, list(product.operands)[::-1], [type_], numbers)
     if _PRECISION in product.attributes:
         both = list(ir.ArrayAttr(product.attributes[_PRECISION]))
         swapped.attributes[_PRECISION] = ir.ArrayAttr.get(both[::-1])
@@ -236,8 +231,7 @@ def _write_swapped(
 def _converted(value: ir.Value, converts: Sequence[ir.Operation], before: ir.Operation) -> ir.Value:
     """A value converted as another one was."""
     for convert in converts:
-        element = ir.RankedTensorType(convert.results[0].type).element_type
-        type_ = ir.RankedTensorType.get(shape_of(value), element)
+        type_ = typed(value, element=element_of(convert.results[0]))
         with convert.location, ir.InsertionPoint(before):
             value = stablehlo.convert(type_, value)
     return value

@@ -55,6 +55,7 @@ from .framework.tables import Described, Kind, Table
 from .framework.target import Target
 from .framework.text import pluralize
 from .ir import walk
+from .ir.clone import rebuilt
 from .ir.erase import erase
 from .ir.ops import facts_of
 from .ir.types import tensor_bytes
@@ -243,14 +244,7 @@ def _free_operands(barrier: ir.Operation, numbers: tuple[int, ...]) -> None:
         barrier.results[number].replace_all_uses_with(barrier.operands[number])
     if kept:
         operands = [barrier.operands[number] for number in kept]
-        smaller = ir.Operation.create(
-            barrier.name,
-            results=[operand.type for operand in operands],
-            operands=operands,
-            attributes={name: barrier.attributes[name] for name in walk.attribute_names(barrier)},
-            loc=barrier.location,
-            ip=ir.InsertionPoint(barrier),
-        )
+        smaller = rebuilt(barrier, operands, [operand.type for operand in operands])
         for number, result in zip(kept, smaller.results, strict=True):
             barrier.results[number].replace_all_uses_with(result)
     erase(barrier)

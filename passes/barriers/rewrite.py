@@ -15,6 +15,7 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import sdy
 
 from ..ir import marks, mesh, walk
+from ..ir.clone import rebuilt
 from ..ir.erase import erase
 from ..ir.locations import scoped
 from ..ir.mark_decompositions import can_carry_dependency
@@ -206,27 +207,13 @@ def replicate_token(op: ir.Operation) -> None:
 def append_result(block: ir.Block, value: ir.Value) -> None:
     """Appends a value to the operands of a block's terminator."""
     terminator = walk.terminator(block)
-    ir.Operation.create(
-        terminator.name,
-        operands=[*terminator.operands, value],
-        attributes=_attributes(terminator),
-        loc=terminator.location,
-        ip=ir.InsertionPoint(terminator),
-    )
+    rebuilt(terminator, [*terminator.operands, value], [])
     erase(terminator)
 
 
 def _rebuild(op: ir.Operation, operands: Sequence[ir.Value], more: ir.Type) -> ir.Value:
     """Replaces an operation by one with these operands and one more result; returns the result."""
-    new = ir.Operation.create(
-        op.name,
-        results=[*(result.type for result in op.results), more],
-        operands=operands,
-        attributes=_attributes(op),
-        regions=len(op.regions),
-        loc=op.location,
-        ip=ir.InsertionPoint(op),
-    )
+    new = rebuilt(op, operands, [*(result.type for result in op.results), more])
     for region, old in zip(new.regions, op.regions, strict=True):
         old.blocks[0].append_to(region)
     replicate_token(new)
@@ -235,10 +222,6 @@ def _rebuild(op: ir.Operation, operands: Sequence[ir.Value], more: ir.Type) -> i
         old_result.replace_all_uses_with(result)
     erase(op)
     return added
-
-
-def _attributes(op: ir.Operation) -> dict[str, ir.Attribute]:
-    return {name: op.attributes[name] for name in walk.attribute_names(op)}
 
 
 def _mesh(computation: ir.Operation) -> ir.Attribute:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from jax.extend.mlir import ir
@@ -42,6 +42,30 @@ def remap_operands(op: ir.Operation, values: Mapping[ir.Value, ir.Value]) -> Non
             exchanged = values.get(operand)
             if exchanged is not None:
                 each.operands[number] = exchanged
+
+
+def rebuilt(
+    op: ir.Operation,
+    operands: Sequence[ir.Value],
+    results: Sequence[ir.Type],
+    attributes: dict[str, ir.Attribute] | None = None,
+) -> ir.Operation:
+    """An operation right before another one, and like it but for operands and results.
+
+    MLIR fixes how many of these an operation has. Its regions are empty: it may take over the
+    other one's blocks. ``attributes`` take the place of the other one's.
+    """
+    if attributes is None:
+        attributes = {name: op.attributes[name] for name in walk.attribute_names(op)}
+    return ir.Operation.create(
+        op.name,
+        results=results,
+        operands=operands,
+        attributes=attributes,
+        regions=len(op.regions),
+        loc=op.location,
+        ip=ir.InsertionPoint(op),
+    )
 
 
 def _attributes(module: ir.Module) -> dict[str, ir.Attribute]:

@@ -14,6 +14,7 @@ from jax.extend.mlir.dialects import stablehlo
 
 from . import walk
 from .build import integer_like, typed, zeros_in_steps
+from .clone import rebuilt
 from .erase import erase, erase_argument
 from .locations import rematerialized
 from .values import shape_of
@@ -153,15 +154,7 @@ class WhileRewriter:
             for number in sorted(self.dropped, reverse=True):
                 erase_argument(region.blocks[0], number)
         operands = [self.operands[number] for number in kept]
-        new = ir.Operation.create(
-            op.name,
-            results=[operand.type for operand in operands],
-            operands=operands,
-            attributes={name: op.attributes[name] for name in walk.attribute_names(op)},
-            regions=len(op.regions),
-            loc=op.location,
-            ip=ir.InsertionPoint(op),
-        )
+        new = rebuilt(op, operands, [operand.type for operand in operands])
         for region, old in zip(new.regions, op.regions, strict=True):
             old.blocks[0].append_to(region)
         for made, value in self.like:

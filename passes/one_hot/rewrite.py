@@ -7,7 +7,7 @@ that the processor takes for too small.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
 from ..analysis.purity import may_go
+from ..ir.build import broadcast, compare, constant, converted, reduce, reshaped, typed
 from ..ir.erase import erase
 from ..ir.values import defining_op, element_of, shape_of
 from .elements import Access, RowElement
@@ -62,14 +63,12 @@ def batch_rows(element: RowElement) -> None:
             new = _as_gathered(element, gathered)
         else:
             updates = _by_row(element, op.operands[2], element.places)
-            attributes = {
-                "indices_are_sorted": ir.BoolAttr.get(False),
-                "scatter_dimension_numbers": stablehlo.ScatterDimensionNumbers.get(*numbers),
-            }
             scatter = op.clone().operation
             scatter.operands[1], scatter.operands[2] = indices, updates
-            for name, attribute in attributes.items():
-                scatter.attributes[name] = attribute
+            scatter.attributes["indices_are_sorted"] = ir.BoolAttr.get(False)
+            scatter.attributes["scatter_dimension_numbers"] = stablehlo.ScatterDimensionNumbers.get(
+                *numbers
+            )
             new = scatter.results[0]
     _replace(op, new)
 
@@ -103,37 +102,34 @@ def _by_row(
     wanted = [axes.index(axis) for axis in element.row_places]
     order = [*wanted, *(n for n in range(len(axes)) if n not in wanted)]
     shape = shape_of(value)
-    return _reshaped(_transposed(value, order), [*(shape[axis] for axis in wanted), *last])
+    return reshaped(_transposed(value, order), [*(shape[axis] for axis in wanted), *last])
 
 
 def _as_gathered(element: RowElement, by_row: ir.Value) -> ir.Value:
     """A value with an element for each row, in the form of the gather's result."""
     order = [int(axis) for axis in np.argsort(element.row_places)]
-    return _reshaped(_transposed(by_row, order), shape_of(element.op.results[0]))
+    return reshaped(_transposed(by_row, order), shape_of(element.op.results[0]))
 
 
 def _widened(labels: ir.Value) -> ir.Value:
     """In a type that counts all positions of a row."""
     if ir.IntegerType(element_of(labels)).width >= _LABEL_BITS:
         return labels
-    return stablehlo.convert(
-        _typed(labels, element=ir.IntegerType.get_signless(_LABEL_BITS)), labels
-    )
+    return converted(labels, ir.IntegerType.get_signless(_LABEL_BITS))
 
 
 def _clamped(labels: ir.Value, length: int) -> ir.Value:
     """What a gather takes labels for that are outside of the row."""
-    first, last = (_number(element_of(labels), number) for number in (0, length - 1))
+    first, last = (constant(typed(labels, []), number) for number in (0, length - 1))
     return stablehlo.clamp(first, labels, last)
 
 
 def _is_chosen(element: RowElement, labels: ir.Value) -> ir.Value:
     """Whether an element of the operand is the one that its row's label chooses."""
     shape = shape_of(element.operand)
-    counted = stablehlo.iota(_typed(labels, [element.length]), 0)
-    positions = stablehlo.broadcast_in_dim(_typed(labels, shape), counted, [element.axis])
-    by_element = stablehlo.broadcast_in_dim(_typed(labels, shape), labels, element.row_axes)
-    return stablehlo.compare(positions, by_element, stablehlo.ComparisonDirectionAttr.get("EQ"))
+    counted = stablehlo.iota(typed(labels, [element.length]), 0)
+    positions = broadcast(counted, shape, [element.axis])
+    return compare(positions, broadcast(labels, shape, element.row_axes), "EQ")
 
 
 def _chosen_of_row(rows: ir.Value, chosen: ir.Value, axis: int) -> ir.Value:
@@ -142,26 +138,17 @@ def _chosen_of_row(rows: ir.Value, chosen: ir.Value, axis: int) -> ir.Value:
     if isinstance(element, ir.IntegerType):
         return _sum_of_chosen(rows, chosen, axis)
     integer = ir.IntegerType.get_signless(ir.FloatType(element).width)
-    bits = stablehlo.bitcast_convert(_typed(rows, element=integer), rows)
+    bits = stablehlo.bitcast_convert(typed(rows, element=integer), rows)
     found = _sum_of_chosen(bits, chosen, axis)
-    return stablehlo.bitcast_convert(_typed(found, element=element), found)
+    return stablehlo.bitcast_convert(typed(found, element=element), found)
 
 
 def _sum_of_chosen(rows: ir.Value, chosen: ir.Value, axis: int) -> ir.Value:
     """Integers: the sum of those that are chosen; whether there is one, of booleans."""
-    element, shape = element_of(rows), shape_of(rows)
-    zero = _number(element, 0)
-    others = stablehlo.broadcast_in_dim(rows.type, zero, [])
-    kept = stablehlo.select(chosen, rows, others)
-    left = [size for number, size in enumerate(shape) if number != axis]
-    reduction = stablehlo.ReduceOp([_typed(rows, left)], [kept], [zero], [axis])
-    block = reduction.operation.regions[0].blocks.append(zero.type, zero.type)
-    combine: Callable[..., ir.Value] = (
-        stablehlo.or_ if ir.IntegerType(element).width == 1 else stablehlo.add
-    )
-    with ir.InsertionPoint(block):
-        stablehlo.return_([combine(*block.arguments)])
-    return reduction.operation.results[0]
+    zero = constant(typed(rows, []), 0)
+    kept = stablehlo.select(chosen, rows, broadcast(zero, shape_of(rows), []))
+    is_boolean = ir.IntegerType(element_of(rows)).width == 1
+    return reduce(kept, [axis], zero, stablehlo.or_ if is_boolean else stablehlo.add)
 
 
 def _updated(element: RowElement) -> ir.Value:
@@ -171,8 +158,8 @@ def _updated(element: RowElement) -> ir.Value:
     scalar = _same_everywhere(operand)
     if element.access is Access.ADDED_TO and scalar is not None:
         # Done once for each row.
-        updates = stablehlo.add(stablehlo.broadcast_in_dim(updates.type, scalar, []), updates)
-    spread = stablehlo.broadcast_in_dim(operand.type, updates, element.row_axes)
+        updates = stablehlo.add(broadcast(scalar, shape_of(updates), []), updates)
+    spread = broadcast(updates, shape_of(operand), element.row_axes)
     if element.access is Access.ADDED_TO and scalar is None:
         return stablehlo.add(operand, spread)
     return spread
@@ -191,25 +178,6 @@ def _transposed(value: ir.Value, order: list[int]) -> ir.Value:
     shape = shape_of(value)
     long = [axis for axis in order if shape[axis] != 1]
     return value if long == sorted(long) else stablehlo.transpose(value, order)
-
-
-def _reshaped(value: ir.Value, shape: list[int]) -> ir.Value:
-    return value if shape_of(value) == shape else stablehlo.reshape(_typed(value, shape), value)
-
-
-def _number(element: ir.Type, number: int) -> ir.Value:
-    """A constant of one element."""
-    type_ = ir.RankedTensorType.get([], element)
-    value = ir.IntegerAttr.get(element, number)
-    return stablehlo.constant(ir.DenseElementsAttr.get_splat(type_, value))
-
-
-def _typed(
-    value: ir.Value, shape: list[int] | None = None, *, element: ir.Type | None = None
-) -> ir.RankedTensorType:
-    """The type of a value, with another shape or another type of elements."""
-    shape = shape_of(value) if shape is None else shape
-    return ir.RankedTensorType.get(shape, element or element_of(value))
 
 
 def _replace(op: ir.Operation, new: ir.Value) -> None:
