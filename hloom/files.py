@@ -60,7 +60,7 @@ def is_plain(name: str) -> bool:
 
 
 def read_bytes(folder: Path, name: str, *, most_bytes: int = MOST_TEXT_BYTES) -> bytes:
-    """What a file holds that lies in a folder, or in one below it.
+    """The content of a file in a folder, or in one below it.
 
     The folder is opened as it is; nothing on the way from there may be a link. Raises FileError
     where it is not to be read, and other OSErrors, as where it is not there.
@@ -88,7 +88,7 @@ def size_of(folder: Path, name: str) -> int:
 
 
 def read_given(file: Path, *, most_bytes: int = MOST_TEXT_BYTES) -> bytes:
-    """What a file holds that the user named, links in its path, the user's own, included.
+    """The content of a file that the user named, links in its path, the user's own, included.
 
     Raises as `read_bytes` does.
     """
@@ -152,7 +152,7 @@ def write_whole(file: Path, content: bytes) -> None:
 
 
 def walk(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """What lies in a folder and in those below, by name from there; no link is followed.
+    """The entries of a folder and of those below, by name from there; no link is followed.
 
     Raises OSError where the folder itself cannot be read; of others that cannot, it gives the name.
     """
@@ -174,7 +174,7 @@ def walk(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def kind_of(facts: os.stat_result) -> str | None:
-    """What something is that is neither a regular file nor a folder; None for these."""
+    """The kind of an entry that is neither a regular file nor a folder; None for these."""
     kind = stat.S_IFMT(facts.st_mode)
     return None if kind in (stat.S_IFREG, stat.S_IFDIR) else _KINDS.get(kind, "no file")
 

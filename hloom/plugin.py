@@ -227,7 +227,7 @@ def _compile(
 
 
 def _log_of(origin: Origin) -> Iterator[CompileObserver]:
-    """What tells the user of a program: in one of the processes that compile it."""
+    """The log of a program: in one of the processes that compile it."""
     from hloom.log.settings import LogLevel, log_level
 
     level, process = log_level(), origin.backend.process_index()

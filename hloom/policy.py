@@ -1,4 +1,4 @@
-"""What happens when a pass fails on a program: one warning and the original program, or a raise.
+"""The policy for a pass that fails on a program: one warning and the original program, or a raise.
 
 Outside strict mode hloom never breaks a program. In strict mode the failure is raised; tests run
 strict.

@@ -1,4 +1,4 @@
-"""What hloom did at each compile, kept for the program to ask."""
+"""Records of compiles: what hloom did at each, kept for the program to ask."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class CompileAttempt:
 
 @dataclass(frozen=True)
 class Captured:
-    """What became of the capture regions of one compile.
+    """The capture regions of one compile.
 
     Attributes:
       options: the options of XLA that were set for them.
@@ -144,14 +144,14 @@ class CompileRecord:
 
     @property
     def step_bytes(self) -> int | None:
-        """What a step takes of one device: arguments, results not given back, and temporaries."""
+        """Bytes of a step on one device: arguments, results not given back, and temporaries."""
         return MemoryFigures(
             self.temp_bytes, self.argument_bytes, self.output_bytes, self.alias_bytes
         ).step_bytes
 
     @property
     def headline(self) -> str:
-        """What became of the program, in one line.
+        """The outcome for the program, in one line.
 
         For example "jit_train_step: 24.3 → 12.6 MiB temporaries (-48 %), 103 operations recomputed
         (+1.2 % FLOPs), 3 compiles in 31 s, passes 0.4 s".
@@ -188,7 +188,7 @@ class CompileRecord:
 
     @property
     def shortfall(self) -> str:
-        """What of the spec the program does not have, in few words; `complaint` tells all."""
+        """The unmet part of the spec, in few words; `complaint` tells all."""
         refused = ", ".join(run.name for run in self.runs if run.refusal)
         if refused:
             return f"{refused}: not done"
@@ -236,7 +236,7 @@ class CompileRecord:
         return {name: value for name, value in figures.items() if value is not None}
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """The record as a notebook shows it."""
         return Records((self,))._repr_html_()
 
 
@@ -244,7 +244,7 @@ class Records(tuple[CompileRecord, ...]):
     """Records in the order of their compiles: a tuple, which a notebook shows as a table."""
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """The record as a notebook shows it."""
         head = "".join(f"<th>{name}</th>" for name in _COLUMNS)
         rows = "".join(
             "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in _cells(each)) + "</tr>"

@@ -35,7 +35,7 @@ _CUDA = "cuda"
 
 @dataclass(frozen=True)
 class _Release:
-    """What jaxlib's XLA captures, from one version on.
+    """The work that jaxlib's XLA captures, from one version on.
 
     Attributes:
       since: the first version.

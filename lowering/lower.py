@@ -21,17 +21,15 @@ import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Literal
 
 from jax.extend.mlir import ir, passmanager
 
 from hloom.passes.ir import marks, mesh
 
-from . import cpu, cuda
+from .choosers import CHOOSERS
 from .kernel_calls import (
     Choice,
-    Chooser,
     Decomposition,
     KernelCall,
     LoweringError,
@@ -47,15 +45,9 @@ from .placement import Placement
 _log = logging.getLogger("hloom.lowering")
 
 
-CHOOSERS: Mapping[str, Mapping[str, Chooser]] = MappingProxyType(
-    {"cpu": cpu.CHOOSERS, "cuda": cuda.CHOOSERS}
-)
-"""By platform, then by mark."""
-
-
 @dataclass(frozen=True)
 class MarkLowering:
-    """What became of some marks of a module.
+    """The lowering of some marks of a module.
 
     Attributes:
       mark: their name.
@@ -86,7 +78,7 @@ class MarkLowering:
 
 @dataclass(frozen=True)
 class Lowered:
-    """How the marks of a module were lowered.
+    """The lowering of the marks of a module.
 
     Attributes:
       decisions: by lowering, the number of marks; in program order.

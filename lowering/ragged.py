@@ -24,8 +24,8 @@ from functools import partial
 
 from jax.extend.mlir import ir
 
-from hloom.passes.ir import mark_decompositions, marks
-from hloom.passes.ir.mark_decompositions import Groups
+from hloom.passes.ir import marks
+from hloom.passes.ir.marks import Groups
 
 from . import ragged_text
 from .collective import kernel_attributes, rendezvous_of
@@ -98,12 +98,12 @@ def _gather_and_pick(
     )
     mine, room = map(ragged_text.Tensor.of, (operand, output))
     [places] = put(ragged_text.places(offsets), [input_offsets, output_offsets])
-    [places] = put(mark_decompositions.add_dependency([places.type]), [token, places])
+    [places] = put(marks.add_dependency_text([places.type]), [token, places])
     [starts] = put(ragged_text.exchanged_places(offsets, groups), [places])
-    [token] = put(mark_decompositions.after_all([starts.type]), [token, starts])
-    [operand] = put(mark_decompositions.add_dependency([operand.type]), [token, operand])
+    [token] = put(marks.after_all_text([starts.type]), [token, starts])
+    [operand] = put(marks.add_dependency_text([operand.type]), [token, operand])
     [every] = put(every_row(mine, groups), [operand])
-    [token] = put(mark_decompositions.after_all([every.type]), [token, every])
+    [token] = put(marks.after_all_text([every.type]), [token, every])
     text = ragged_text.picked(mine, room, offsets, len(groups[0]))
     [result] = put(text, [starts, recv_sizes, every, output])
     [result] = put(ragged_text.converted(room, narrow.element), [result])

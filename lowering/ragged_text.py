@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from hloom.passes.ir.mark_decompositions import Groups
+from hloom.passes.ir.marks import Groups
 
 
 @dataclass(frozen=True)

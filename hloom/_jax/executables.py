@@ -1,4 +1,4 @@
-"""What an executable tells of itself: memory, module, buffers."""
+"""Figures of an executable: memory, module, buffers."""
 
 from __future__ import annotations
 

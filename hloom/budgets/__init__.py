@@ -1,1 +1,1 @@
-"""What each budget gives a program, before anything is compiled: `hloom.estimate`."""
+"""Memory and added time of a program under each budget, uncompiled: `hloom.estimate`."""

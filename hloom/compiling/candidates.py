@@ -1,4 +1,4 @@
-"""What a pipeline makes of one module: once, or once more for each plan of a measured pass."""
+"""What a pipeline makes of one module: a candidate, or one for each plan of a measured pass."""
 
 from __future__ import annotations
 

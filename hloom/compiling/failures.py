@@ -1,4 +1,4 @@
-"""What becomes of a failure: in strict mode it is raised, otherwise the user is warned once."""
+"""Failures of passes and compiles: raised in strict mode, otherwise the user is warned once."""
 
 from __future__ import annotations
 

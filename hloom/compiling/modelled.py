@@ -1,4 +1,4 @@
-"""What the passes changed by hloom's models of memory and of work.
+"""Changes by the passes, by hloom's models of memory and of work.
 
 XLA tells what the program takes that it compiled. What it would have taken without the passes is
 known where an attempt compiled it so; elsewhere the model gives the proportion, for a program that

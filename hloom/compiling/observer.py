@@ -1,4 +1,4 @@
-"""What watches the compile of a program: dumps and the log. The compile knows only this class."""
+"""The observer of a compile: dumps and the log. The compile knows only this class."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a compile is asked for, and what it gives."""
+"""The request of a compile, and its result."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What hloom says while it works: a line for each large program, attempts, a summary."""
+"""The log: a line for each large program, attempts, a summary."""

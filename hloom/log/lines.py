@@ -17,7 +17,7 @@ LOGGER = "hloom"
 
 
 class Outlet(enum.Enum):
-    """Where lines go."""
+    """The place that lines go to."""
 
     NOWHERE = enum.auto()
     LOGGING = enum.auto()
@@ -27,7 +27,7 @@ class Outlet(enum.Enum):
 
 
 def outlet() -> Outlet:
-    """Where lines go, here and now.
+    """The place that lines go to, here and now.
 
     A program that has handlers decides by them and by their levels, and hloom adds none of its own:
     no line is there twice. `HLOOM_LOG=on` shows what the levels would drop.

@@ -20,7 +20,7 @@ DEFAULT_MIN_BYTES = 2**20
 
 
 class LogLevel(enum.Enum):
-    """What is said, as `HLOOM_LOG` has it."""
+    """The level of the log, as `HLOOM_LOG` has it."""
 
     OFF = "off"
     """Nothing but warnings."""
@@ -36,7 +36,7 @@ _SPELLINGS = {"0": "off", "false": "off", "no": "off", "1": "on", "true": "on", 
 
 
 def log_level() -> LogLevel:
-    """What `HLOOM_LOG` asks for; of a value that there is not it warns once."""
+    """The level that `HLOOM_LOG` asks for; of an unknown value it warns once."""
     value = os.environ.get(LOG, "")
     word = value.strip().lower()
     try:
@@ -61,7 +61,7 @@ def has_weight(record: CompileRecord) -> bool:
 
 
 def min_bytes() -> int:
-    """What `HLOOM_LOG_MIN_SIZE` asks for; of a value that is no size it warns once."""
+    """The size that `HLOOM_LOG_MIN_SIZE` asks for; of a value that is no size it warns once."""
     value = os.environ.get(MIN_SIZE, "")
     if not value:
         return DEFAULT_MIN_BYTES

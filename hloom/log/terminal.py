@@ -49,7 +49,7 @@ class _Row:
 
 
 class Board:
-    """What is under way, a line each, at the bottom of the terminal; gone when it ends.
+    """The compiles under way, a line each, at the bottom of the terminal; gone when it ends.
 
     Of all threads together: a terminal has one bottom.
     """

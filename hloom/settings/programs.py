@@ -1,4 +1,4 @@
-"""Which programs the flag's passes run on: by name, and by size where they only save memory."""
+"""Choice of the programs that the flag's passes run on: by name, by size where they save memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DEFAULT_MIN_BYTES = 2**20
 
 
 def chosen(pipeline: Pipeline, origin: Origin, modules: object, min_size: object) -> Pipeline:
-    """What of the flag's pipeline runs on a program; nothing where its name is not among those.
+    """The part of the flag's pipeline that runs on a program; nothing on one of another name.
 
     Args:
       pipeline: the flag's.

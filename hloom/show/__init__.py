@@ -1,1 +1,1 @@
-"""How figures, names and pictures are shown to people: units, terminals, colours."""
+"""Display of figures, names and pictures: units, terminals, colours."""

@@ -1,4 +1,4 @@
-"""What all of hloom's pictures share: matplotlib and its settings, the colours, quiet axes."""
+"""Settings of all of hloom's pictures: matplotlib and its settings, the colours, quiet axes."""
 
 from __future__ import annotations
 

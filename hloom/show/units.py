@@ -17,7 +17,7 @@ def sizes(before_bytes: float, after_bytes: float) -> str:
 
 
 def refused(used_bytes: float, limit_bytes: float) -> str:
-    """How a program is refused, e.g. "refused: 17.2 GiB of 15.8 GiB"."""
+    """The refusal of a program, e.g. "refused: 17.2 GiB of 15.8 GiB"."""
     return f"refused: {size(used_bytes)} of {size(limit_bytes)}"
 
 

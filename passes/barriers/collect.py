@@ -22,7 +22,7 @@ from ..ir.collectives import (
     synchronized,
 )
 from ..ir.custom_calls import aliased_operands
-from ..ir.mark_decompositions import Groups
+from ..ir.marks import Groups
 from ..ir.ops import facts_of
 
 

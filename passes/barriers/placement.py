@@ -33,8 +33,7 @@ from ..ir.collectives import (
 )
 from ..ir.custom_calls import target_of
 from ..ir.locations import source_line
-from ..ir.mark_decompositions import Groups, can_carry_dependency, holds_nothing
-from ..ir.marks import BarrierKind, Rendezvous
+from ..ir.marks import BarrierKind, Groups, Rendezvous, can_carry_dependency, holds_nothing
 from .collect import (
     Nested,
     RaggedAllToAll,

@@ -18,7 +18,7 @@ from ..ir import marks, mesh, walk
 from ..ir.clone import rebuilt
 from ..ir.erase import erase
 from ..ir.locations import scoped
-from ..ir.mark_decompositions import can_carry_dependency
+from ..ir.marks import can_carry_dependency
 from ..ir.ops import facts_of
 from ..ir.while_rewriter import Replacements, WhileRewriter
 from .collect import Nested, RaggedAllToAll, SyncKernel, SyncSequence, XlaCollective

@@ -27,7 +27,7 @@ from jax.extend.mlir.dialects import stablehlo
 from . import mesh, walk
 from .custom_calls import target_of
 from .locations import source_of
-from .mark_decompositions import Groups, can_carry_dependency
+from .marks import Groups, can_carry_dependency
 from .ops import facts_of
 
 ATTRIBUTE = "hloom.collective"

@@ -12,7 +12,7 @@ from jax.extend.mlir import ir
 from support.devices.cuda_on_cpu import KERNELS
 
 from hloom import targets
-from hloom.lowering import cuda
+from hloom.lowering import choosers
 from hloom.lowering.lower import Lowered, lower
 from hloom.lowering.placement import Placement
 from hloom.passes.ir import marks
@@ -121,7 +121,7 @@ def test_marks_become_kernels() -> None:
     )
     assert set(calls) == set(found.result.targets)
     config = ir.DictAttr(calls["hloom.barrier.v1"].attributes["backend_config"])
-    assert ir.StringAttr(config["image"]).value_bytes == cuda.image("barrier", H100)
+    assert ir.StringAttr(config["image"]).value_bytes == choosers.image("barrier", H100)
     assert str(config["kernel"]) == '"hloom_barrier"'
     assert str(config["replica_groups"]) == "array<i64: 0, 1, 2, 3>"
     aliases = str(calls["hloom.ragged_all_to_all.v1"].attributes["output_operand_aliases"])
@@ -188,7 +188,7 @@ def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
         raise nvrtc.CompilerMissingError("no compiler here\nTried:\n  a\n  b")
 
     monkeypatch.setattr(nvrtc, "load", load)
-    monkeypatch.setattr(cuda.cuda_images, "image", cuda.cuda_images.image.__wrapped__)
+    monkeypatch.setattr(choosers.cuda_images, "image", choosers.cuda_images.image.__wrapped__)
     found = lowered(FOUR)
     assert found.why(marks.BARRIER) == ALL_REDUCE + "no compiler here"
 
@@ -223,6 +223,6 @@ def test_targets_tell_their_compute_capability() -> None:
 
 def test_the_largest_group_is_what_the_kernels_say() -> None:
     pad = (KERNELS / "pad.cuh").read_text(encoding="utf-8")
-    assert f"constexpr unsigned kMaxRanks = {cuda.MOST_RANKS};" in pad
+    assert f"constexpr unsigned kMaxRanks = {choosers.MOST_RANKS};" in pad
     for name in ("barrier", "ragged_all_to_all"):
         assert f"hloom_{name}(hloom::Site" in (KERNELS / f"{name}.cu").read_text(encoding="utf-8")

@@ -1,1 +1,1 @@
-"""What is collected of a module while it is compiled, and of a step while it runs."""
+"""Collects a module's states while it is compiled, and a step's arrays while it runs."""

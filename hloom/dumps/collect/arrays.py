@@ -26,7 +26,7 @@ SHARE_OF_MEMORY = 4
 
 
 class HostBudget:
-    """How many bytes of host memory snapshots may hold that are not written yet.
+    """The bytes of host memory that snapshots may hold that are not written yet.
 
     Attributes:
       held_bytes: in use.
@@ -178,7 +178,7 @@ def _too_large(what: str, wanted_bytes: int, budget: HostBudget) -> Missing:
 
 @dataclass
 class _Copy:
-    """What of one value is this process's to write: an array for each shard of its entry."""
+    """This process's part of one value, to be written: an array for each shard of its entry."""
 
     entry: ArrayEntry
     parts: dict[str, Any]

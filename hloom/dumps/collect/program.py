@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class ProgramDump(CompileObserver):
-    """What is dumped of one program.
+    """The dump of one program.
 
     A program that a pass fails on is written in any case, one that passes change where dumps were
     asked for.
@@ -128,7 +128,7 @@ class ProgramDump(CompileObserver):
         return None
 
     def _used(self, record: CompileRecord) -> DumpObserver:
-        """What was seen of the candidate that is used, and of the other attempts."""
+        """The observer of the candidate that is used, with the other attempts."""
         attempts = self._candidates[: len(record.attempts)]
         best = record.best_attempt
         used = self._newest if best is None else attempts[best]
@@ -148,7 +148,7 @@ class ProgramDump(CompileObserver):
         record: CompileRecord,
         executable: Any,
     ) -> LiveModule:
-        """What is known of the program, with what XLA wrote of it."""
+        """The facts about the program, with what XLA wrote of it."""
         files = self._used(record)
         files.add_input(self._origin.module)
         found = {} if self._xla is None else self._xla.of(executable)
@@ -232,7 +232,7 @@ def facts_of(
     added: Mapping[str, str | int | bool],
     compile_: Mapping[str, object],
 ) -> ModuleFacts:
-    """What the manifest tells of a program.
+    """The entries of the manifest about a program.
 
     `added` are compile options that hloom added, `compile_` is the manifest's "compile".
     """

@@ -19,7 +19,7 @@ _TOLD = 5
 
 @dataclass
 class _Asked:
-    """What became of the programs that one folder was to have when they were compiled.
+    """The programs that one folder was to have when they were compiled.
 
     Attributes:
       settings: what was asked for.

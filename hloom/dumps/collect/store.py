@@ -40,7 +40,7 @@ text, under a name that ends with .mlir; or the path of a file that was kept, wh
 
 @dataclass(frozen=True)
 class ModuleFacts:
-    """What a module's manifest tells that is known when it is compiled.
+    """The entries of a module's manifest that are known when it is compiled.
 
     Attributes:
       name: the module's, e.g. "jit_step".
@@ -62,7 +62,7 @@ class ModuleFacts:
 
 @dataclass(frozen=True, eq=False)
 class LiveModule:
-    """What is known of one compiled module apart from its executable.
+    """The facts about one compiled module apart from its executable.
 
     Attributes:
       facts: what its manifest tells.
@@ -96,7 +96,7 @@ class _Entry:
 
 
 class LiveModules:
-    """What is kept of this process's modules; over a bound the oldest ones go first."""
+    """The modules of this process that are kept; over a bound the oldest ones go first."""
 
     def __init__(self, max_modules: int = MAX_MODULES, max_bytes: int = MAX_BYTES) -> None:
         self._max_modules = max_modules
@@ -125,7 +125,7 @@ class LiveModules:
         del given_up
 
     def find(self, executable: Any) -> tuple[LiveModule | None, tuple[Missing, ...]]:
-        """What is kept of an executable, and what is missing where nothing is."""
+        """The module that is kept of an executable, and what is missing where none is."""
         with self._lock:
             entry = self._entries.get(id(executable))
         if entry is None or entry.fingerprint != executables.fingerprint(executable):
@@ -140,7 +140,7 @@ class LiveModules:
         return None, (Missing(KEPT, why, remedy),)
 
     def usage(self) -> tuple[int, int]:
-        """How many modules are kept, and their bytes on disk."""
+        """The number of modules that are kept, and their bytes on disk."""
         with self._lock:
             kept = self._kept()
             return len(kept), sum(entry.size_bytes for entry in kept)

@@ -37,7 +37,7 @@ Compile = Callable[[Any, Mapping[str, str | int | bool]], Any]
 
 
 class XlaFiles:
-    """What XLA writes in the compiles of one program.
+    """The files that XLA writes in the compiles of one program.
 
     Attributes:
       given: the options of XLA that the program has, these among them, by name.
@@ -123,7 +123,7 @@ def write_artifacts(executable: Any, folder: Path) -> tuple[Missing, ...]:
 def missing_texts(
     folder: Path, facts: ModuleFacts | None, told: Collection[Missing]
 ) -> list[Missing]:
-    """What of XLA's text a module folder lacks and `told` does not name yet.
+    """The texts of XLA that a module folder lacks and `told` does not name yet.
 
     `facts` are None where nothing was kept of the module at its compile.
     """

@@ -43,7 +43,7 @@ class DumpError(ValueError):
 
 @dataclass(frozen=True)
 class Dump:
-    """What a folder holds.
+    """The content of a folder.
 
     Attributes:
       path: the step, process or module folder; not always the one that was asked for.

@@ -71,12 +71,12 @@ class State:
 
     @property
     def text(self) -> str:
-        """What the file holds. Raises FileError where it is not to be read, and OSError."""
+        """The content of the file. Raises FileError where it is not to be read, and OSError."""
         return files.read_text(self.file.parent, self.file.name)
 
     @property
     def size_bytes(self) -> int:
-        """How large the file is; 0 where it is not there any more."""
+        """The size of the file; 0 where it is not there any more."""
         with suppress(OSError):
             return self.file.lstat().st_size
         return 0
@@ -173,7 +173,7 @@ class ModuleDump:
 
     @cached_property
     def attempts(self) -> list[dict[str, Any]]:
-        """What a measured pass tried, in order; empty where it tried just one plan."""
+        """The attempts of a measured pass, in order; empty where it tried just one plan."""
         attempts = self.json("attempts.json")
         # Their places are their numbers, so that a damaged one keeps its own.
         listed = attempts if isinstance(attempts, list) else []
@@ -181,7 +181,7 @@ class ModuleDump:
 
     @cached_property
     def captured(self) -> dict[str, Any] | None:
-        """What of it runs in CUDA graphs, as `Captured.to_json` gave it; None without regions."""
+        """Its part in CUDA graphs, as `Captured.to_json` gave it; None without regions."""
         return self._object("captured.json")
 
     @cached_property
@@ -191,7 +191,7 @@ class ModuleDump:
 
     @cached_property
     def live_ranges(self) -> dict[str, Any] | None:
-        """What lives when in XLA's schedule; None where it is not known."""
+        """The live ranges of values in XLA's schedule; None where they are not known."""
         return self._object("xla/live_ranges.json")
 
     @property
@@ -200,7 +200,7 @@ class ModuleDump:
         return self.text("failure.txt")
 
     def text(self, name: str) -> str | None:
-        """What a file of the folder holds, e.g. "xla/optimized_hlo.txt"; None without that file."""
+        """The text of a file of the folder, e.g. "xla/optimized_hlo.txt"; None without it."""
         return self._read(name, files.read_text)
 
     def json(self, name: str) -> Any:
@@ -315,7 +315,7 @@ def _plans_in(name: str, plan: dict[str, Any]) -> Iterator[tuple[str, dict[str, 
 
 
 def read_json(file: Path) -> Any:
-    """What a file holds; None where it is not there, or is refused."""
+    """The content of a file; None where it is not there, or is refused."""
     try:
         return files.read_json(file.parent, file.name)
     except OSError:

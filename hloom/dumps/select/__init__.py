@@ -1,1 +1,1 @@
-"""Which steps and modules are dumped, and where to."""
+"""Choice of the steps and modules that are dumped, and of the folder."""

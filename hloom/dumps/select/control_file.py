@@ -88,7 +88,7 @@ class Switch:
 
 
 def _stamp(descriptor: int) -> tuple[int, int, int]:
-    """What changes when a file is written anew."""
+    """A stamp that changes when a file is written anew."""
     stat = os.fstat(descriptor)
     return stat.st_mtime_ns, stat.st_ino, stat.st_size
 

@@ -27,7 +27,7 @@ END_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True)
 class Settings:
-    """What to dump.
+    """The choice of dumps.
 
     Attributes:
       to: the folder that dumps go to.
@@ -100,7 +100,7 @@ def dump(
 
 
 def current() -> Settings | None:
-    """What to dump, here and now; None for nothing.
+    """The choice of dumps, here and now; None for nothing.
 
     Raises SettingsError where the environment is mistaken.
     """
@@ -108,7 +108,7 @@ def current() -> Settings | None:
 
 
 def current_for_step() -> Settings | None:
-    """What to dump of steps, here and now; None where no step can be chosen.
+    """The choice of dumps of steps, here and now; None where no step can be chosen.
 
     Costs less than `current`: of the environment it looks at the folder and the steps only, and
     at the others where these changed.

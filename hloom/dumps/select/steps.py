@@ -1,4 +1,4 @@
-"""Which steps are chosen: the grammar of `HLOOM_DUMP_STEPS` and of the switch file.
+"""Choice of steps: the grammar of `HLOOM_DUMP_STEPS` and of the switch file.
 
 3,7          these
 100:200:10   as Python slices: from 100, up to and without 200, every tenth

@@ -41,18 +41,18 @@ class Shard:
 
     @property
     def slices(self) -> tuple[slice, ...]:
-        """Where it lies in the array."""
+        """Its place in the array."""
         return tuple(slice(*bounds) for bounds in zip(self.start, self.stop, strict=True))
 
     @property
     def size(self) -> int:
-        """How many values it has."""
+        """The number of its values."""
         return math.prod(b - a for a, b in zip(self.start, self.stop, strict=True))
 
 
 @dataclass(frozen=True)
 class ArrayEntry:
-    """What a process tells about one argument or result of a module.
+    """The entry of one process about one argument or result of a module.
 
     Attributes:
       name: e.g. "state['w']".
@@ -115,7 +115,7 @@ def write_share(
 
 @dataclass(frozen=True)
 class Share:
-    """What one process wrote of a module's "arguments" or "results" to a folder.
+    """The part of a module's "arguments" or "results" that one process wrote to a folder.
 
     Attributes:
       entries: its arrays, by index.

@@ -51,7 +51,7 @@ class Claim:
 
     @property
     def final(self) -> Path:
-        """What `staging` is called when all is written."""
+        """The name of `staging` when all is written."""
         return self.step_folder / f"process-{jax.process_index()}"
 
     def publish(self) -> None:

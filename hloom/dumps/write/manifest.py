@@ -42,7 +42,7 @@ _OPTIONS_OF_JAX = (
 
 
 def input_facts(module: ir.Module, text: str) -> dict[str, Any]:
-    """What the manifest has of a module's input, and of its text with locations.
+    """The entries of the manifest about a module's input, and about its text with locations.
 
     The hash is of the text without locations, which is the same in every process.
     """
@@ -106,7 +106,7 @@ def versions() -> dict[str, str]:
 
 
 def flags() -> dict[str, object]:
-    """What the environment and jax.config set: variables by their names, options by theirs."""
+    """Settings of the environment and of jax.config: variables and options by their names."""
     environment: dict[str, object] = {
         name: value
         for name, value in os.environ.items()

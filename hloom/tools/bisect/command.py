@@ -208,7 +208,7 @@ class _Command:
         )
 
     def _command(self, culprit: Culprit) -> str:
-        """What repeats the finding alone."""
+        """The command line that repeats the finding alone."""
         given = self._arguments
         same = [str(self._dump.folder)]
         for name in ("arguments", "tolerance", "seed", "target"):

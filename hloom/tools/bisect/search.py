@@ -70,7 +70,7 @@ class ResultsProbe:
 
 
 def _differs(value: ValueComparison) -> str:
-    """How a result differs, a phrase for people."""
+    """The difference of a result, a phrase for people."""
     if value.mismatch is not None:
         return f"{value.name}: {value.mismatch}"
     place = "" if not value.worst else str(list(value.worst))
@@ -197,7 +197,7 @@ class Bisection:
         return Culprit(index, found, decision)
 
     def judge_decisions(self, probe: Probe, index: int, decisions: Sequence[Decision]) -> Finding:
-        """What comes out with all passes before one, and some of its decisions."""
+        """The finding with all passes before one, and some of its decisions."""
         verdict = self._judge(probe, self.passes_with(index, decisions))
         step = self.steps[index]
         of = f"{pluralize(len(step.decisions), 'decision')} of {step.step.name}"

@@ -26,7 +26,7 @@ _DEFAULT_TARGET = "h100_sxm"
 
 
 class BudgetsError(ValueError):
-    """What was asked cannot be told; the text says what, where, and the remedy."""
+    """The question cannot be answered; the text says what, where, and the remedy."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

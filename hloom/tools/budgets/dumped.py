@@ -1,4 +1,4 @@
-"""What a dump tells of earlier compiles of its module: the target, and XLA's figures."""
+"""Earlier compiles of a dumped module: the target, and XLA's figures."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ _BYTECODE_MAGIC = b"ML\xefR"
 
 
 class CaptureError(ValueError):
-    """What was asked cannot be told; the text says what, where, and what to do."""
+    """The question cannot be answered; the text says what, where, and what to do."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -199,7 +199,7 @@ def _left_out(found: Iterable[LeftOut]) -> RenderableType:
 
 
 def _plan_of(plan: Mapping[str, object]) -> RenderableType:
-    """What the pass foresaw, from its plan's `to_json`."""
+    """The prediction of the pass, from its plan's `to_json`."""
     return Text(
         f"Foreseen: {plan['regions']} graphs of {plan['operations']} operations; "
         f"{plan['left_out_operations']} operations left out, {plan['moved']} of them moved."

@@ -171,7 +171,7 @@ def times_table(
 
 
 def passes_table(compiled: CompiledStep) -> RenderableType:
-    """What each pass did, in its own words."""
+    """The effect of each pass, in its own words."""
     table = Table(title=f"What the passes of '{compiled.spec}' did", title_justify="left")
     table.add_column("pass")
     table.add_column("what it did")

@@ -1,4 +1,4 @@
-"""What MLIR and the passes have to say about a module, and how it is shown."""
+"""Diagnostics of MLIR and of the passes about a module, as text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NOTE_LINES = 8
 
 
 class Severity(enum.Enum):
-    """How bad it is; the value is the word shown."""
+    """The severity of a diagnostic; the value is the word shown."""
 
     ERROR = "error"
     WARNING = "warning"

@@ -1,4 +1,4 @@
-"""What `hloom-opt` does with one module: parse, run the passes, print."""
+"""One module's way through `hloom-opt`: parse, run the passes, print."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _NO_LOCATIONS = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one module.
+    """The outcome for one module.
 
     Attributes:
       ok: nothing went wrong, or with --verify-diagnostics just what the comments expect.

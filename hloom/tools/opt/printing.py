@@ -1,4 +1,4 @@
-"""What `hloom-opt` shows of a run on stderr: IR between passes, plans, times."""
+"""Output of `hloom-opt` on stderr: IR between passes, plans, times."""
 
 from __future__ import annotations
 

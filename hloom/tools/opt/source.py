@@ -31,7 +31,7 @@ _TRIAL_LIMIT_S = 10
 
 @dataclass(frozen=True)
 class Source:
-    """What was given to work on.
+    """The input: one file.
 
     Attributes:
       name: the file's name as the user gave it, "<stdin>" for standard input.

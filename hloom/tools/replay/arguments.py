@@ -58,7 +58,7 @@ def dumped(program: ReplayProgram) -> list[Array]:
 
 
 def dumped_results(program: ReplayProgram) -> list[Array] | None:
-    """What the step gave, put together from all processes' shares; None where it was not dumped.
+    """The step's results, put together from all processes' shares; None where they were not dumped.
 
     Raises as `dumped` does, and DumpError where a share of them is missing or cannot be read.
     """

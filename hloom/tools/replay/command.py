@@ -152,7 +152,7 @@ def _opinions(
     kind: str,
     console: Console,
 ) -> list[Verdict]:
-    """What each run gave against the others, the interpreter and the dumped step."""
+    """The results of each run against the others, the interpreter and the dumped step."""
     names = [value.name for value in program.results]
     results = {each.title: each.runnable.run(given) for each in all_runs}
     wanted, got = all_runs[0].title, all_runs[-1].title

@@ -25,7 +25,7 @@ _IN_TEXT = "-:"
 
 
 def recorded_attempts(dump: ModuleDump, step: MeasuredPass[Any]) -> tuple[Attempt[Any], ...]:
-    """What the measured pass had tried before the plan that was used. Raises ReplayError."""
+    """The attempts of the measured pass before the plan that was used. Raises ReplayError."""
     used = next((n for n, row in enumerate(dump.attempts) if row.get("used")), 0)
     rows = enumerate(dump.attempts[:used], 1)
     return tuple(_attempt(dump, step, number, row) for number, row in rows)

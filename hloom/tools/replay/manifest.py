@@ -1,4 +1,4 @@
-"""What a replay takes from a dump's manifest: names, the target, and XLA options of an allow-list.
+"""Entries of a dump's manifest that a replay uses: names, the target, allowed options of XLA.
 
 A manifest may come from anybody, and among XLA's options are some that name programs to run and
 files to read or write. So there is a list of those that decide numbers, schedules and memory,
@@ -91,7 +91,7 @@ def _rate(value: Any) -> float:
 
 
 def notes(manifest: Mapping[str, Any], here: str, planned: Target, found: Target) -> Iterator[str]:
-    """How a compile for `here`, planned for `planned` where `found` is, differs from the dump's."""
+    """Differences from the dump's compile of one for `here`, where `planned` stands for `found`."""
     theirs = manifest.get("platform")
     if isinstance(theirs, str) and theirs != here:
         yield f"dumped on {theirs[:_LONGEST_NAME]}, compiled for {here}"

@@ -311,7 +311,7 @@ class Runnable:
 
     @property
     def record(self) -> CompileRecord:
-        """What the passes did, and how long they and XLA took."""
+        """The effect of the passes, and the times of the passes and XLA."""
         return self.result.record
 
     @property
@@ -321,7 +321,7 @@ class Runnable:
 
     @property
     def step_bytes(self) -> int | None:
-        """What a run takes of one device's memory; None where the backend does not tell."""
+        """Bytes of a run on one device; None where the backend does not tell."""
         return self.memory.step_bytes
 
     def run(self, arguments: Sequence[Array]) -> list[Array]:

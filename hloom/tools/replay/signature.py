@@ -43,7 +43,7 @@ class Value:
 
     @property
     def size_bytes(self) -> int:
-        """What an array of it takes on the host."""
+        """Bytes of an array of it on the host."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 

@@ -101,7 +101,7 @@ def opinion(found: Verdict) -> RenderableType:
 
 
 def _described(value: ValueComparison) -> str:
-    """Where a value differs most and how, a sentence without its beginning."""
+    """The largest difference of a value, and its place; a sentence without its beginning."""
     if value.mismatch is not None:
         return f"{value.name}: its {value.mismatch}."
     place = f"[{', '.join(map(str, value.worst or ()))}]"

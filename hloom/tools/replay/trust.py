@@ -63,7 +63,7 @@ def require_trust(module: ir.Module) -> None:
 
 
 def _foreign(op: ir.Operation) -> str | None:
-    """What of an operation may be somebody's code, a sentence; None where nothing is."""
+    """A sentence on the part of an operation that may be somebody's code; None where none is."""
     if op.name.partition(".")[0] not in _DIALECTS:
         return f"the module has an operation '{op.name}', which JAX does not write"
     target = target_of(op)
@@ -107,7 +107,7 @@ def remove_silent_callbacks(module: ir.Module) -> tuple[str, ...]:
 
 
 def place_of_call(module: ir.Module, message: str) -> str | None:
-    """Which custom call of the module an error of XLA is about, with its line; None where none."""
+    """The custom call of the module that an error of XLA is about, with its line, or None."""
     for target, op in _custom_calls(module):
         if re.search(rf"(?<!\w){re.escape(target)}(?!\w)", message):
             return _described(op)

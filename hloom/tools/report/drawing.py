@@ -63,7 +63,7 @@ class Plot:
         write_whole(path, self._render("png", title=title, dpi=PNG_DOTS_PER_INCH)[0])
 
     def _render(self, format_: str, *, title: str = "", **options: Any) -> tuple[bytes, Any]:
-        """What was drawn, and the figure of matplotlib."""
+        """The drawn parts, and the figure of matplotlib."""
         with (
             figures("plots need", **{"svg.fonttype": "none"}) as new_figure,
             io.BytesIO() as file,

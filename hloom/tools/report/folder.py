@@ -31,7 +31,7 @@ _MOST_FILES = 500
 
 @dataclass(frozen=True)
 class PassRow:
-    """What a pass did, in one line, and how long it took."""
+    """The effect of a pass, in one line, and its time."""
 
     spec: str
     summary: str
@@ -48,7 +48,7 @@ class PassRow:
 
 @dataclass(frozen=True)
 class Times:
-    """How long all attempts took in passes, and in JAX's cache and XLA; None where not known.
+    """Seconds of all attempts in passes, and in JAX's cache and XLA; None where not known.
 
     `compiles` is how often XLA, or the cache, was asked.
     """
@@ -168,7 +168,7 @@ def files_of(dump: ModuleDump) -> tuple[File, ...]:
 
 
 def odd_ones(dump: ModuleDump) -> tuple[Missing, ...]:
-    """What in the folder is no file: links, FIFOs and the like, which are not followed or read."""
+    """Entries of the folder that are no files, such as links and FIFOs: they are not read."""
     found = ((name, files.kind_of(facts)) for name, facts in _beside_arrays(dump))
     odd = sorted((name, kind) for name, kind in found if kind is not None)
     return tuple(Missing(name, f"it is {kind}") for name, kind in odd[:_MOST_FILES])
@@ -206,7 +206,7 @@ def _fact(value: object) -> str:
 
 
 def commands_of(dump: ModuleDump) -> tuple[tuple[str, str], ...]:
-    """What to run next, each with what it does."""
+    """Commands to run next, each with its purpose."""
     if dump.input_file is None:
         return ()
     folder, file = shlex.quote(str(dump.folder)), shlex.quote(str(dump.input_file))

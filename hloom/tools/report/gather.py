@@ -87,7 +87,7 @@ class ModuleReport:
 
     @property
     def step_bytes(self) -> int:
-        """What it takes of a device; 0 where nobody knows."""
+        """Its bytes on a device; 0 where nobody knows."""
         if self.memory.xla is not None:
             return self.memory.xla.step_bytes
         curve = self.memory.after or self.memory.before
@@ -200,7 +200,7 @@ _SMALL_SHARE = 0.1
 
 @dataclass(frozen=True)
 class Report:
-    """What a dump tells, the largest module first; `missing` is besides what its modules miss."""
+    """The content of a dump, the largest module first; `missing` is of the dump as a whole."""
 
     path: Path
     title: str

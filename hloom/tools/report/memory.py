@@ -30,7 +30,7 @@ _PREPARATION = "inline,cse,free-constants"
 
 @dataclass(frozen=True)
 class StepBytes:
-    """What a step takes of a device; results do not count that lie where an argument was."""
+    """Bytes of a step on a device; results in the place of an argument do not count."""
 
     argument_bytes: int
     output_bytes: int
@@ -88,7 +88,7 @@ class OwnerRow:
 
     @property
     def size_bytes(self) -> int:
-        """What all of them take."""
+        """Bytes of all of them."""
         return self.value.size_bytes * self.count
 
 

@@ -86,7 +86,7 @@ class Named:
 
     @property
     def path(self) -> str:
-        """What of the name leads to the operation."""
+        """The part of the name that leads to the operation."""
         return split_name(self.name)[0]
 
     @property

@@ -21,7 +21,7 @@ _Path = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Total:
-    """What several values take together."""
+    """Bytes of several values together."""
 
     name: str
     size_bytes: int

@@ -17,7 +17,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from support.devices.native_code import NATIVE, compile_native
 
 import hloom
-from hloom.lowering import cpu, cuda, lower
+from hloom.lowering import lower
 from hloom.passes.ir import marks
 from hloom.targets import deviceless
 
@@ -158,8 +158,8 @@ def test_barriers_that_are_all_reduces_are_kept(
     waiting = [kind for kind in kinds if kind != "pin"]
     assert 2 < len(waiting) < len(kinds)
     choosers = {
-        "cpu": {marks.TOKEN: cpu.CHOOSERS[marks.TOKEN]},
-        "cuda": {marks.TOKEN: cuda.CHOOSERS[marks.TOKEN]},
+        "cpu": {marks.TOKEN: lower.CHOOSERS["cpu"][marks.TOKEN]},
+        "cuda": {marks.TOKEN: lower.CHOOSERS["cuda"][marks.TOKEN]},
     }
     monkeypatch.setattr(lower, "CHOOSERS", choosers)
     text = compiled_text(mesh(), "barriers")

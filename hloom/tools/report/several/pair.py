@@ -27,7 +27,7 @@ class FigureRow:
 
 @dataclass(frozen=True)
 class OwnerChange:
-    """What the values of one line take at the peak of each; 0 where it has none there."""
+    """Bytes of the values of one line at the peak of each; 0 where it has none there."""
 
     value: Named
     first_bytes: int
@@ -35,7 +35,7 @@ class OwnerChange:
 
     @property
     def what(self) -> str:
-        """What happened to them, in a word."""
+        """Their change, in a word."""
         if not self.first_bytes or not self.second_bytes:
             return "gone" if self.first_bytes else "new"
         return "grew" if self.second_bytes > self.first_bytes else "shrank"
@@ -91,7 +91,7 @@ class ModulePair:
 
     @property
     def missing(self) -> Iterator[tuple[str, Missing]]:
-        """What each has not, so that it cannot be compared."""
+        """Entries that one of them lacks, so that they cannot be compared."""
         for side, each in (("A", self.first), ("B", self.second)):
             yield from ((side, entry) for entry in (each.missing if each else ()))
 
@@ -115,7 +115,7 @@ class TwoDumps:
 
     @property
     def missing(self) -> Iterator[tuple[str, Missing]]:
-        """What is missing of each dump as a whole."""
+        """Parts that are missing of each dump as a whole."""
         for side, report in zip("AB", self.reports, strict=True):
             yield from ((side, each) for each in report.missing)
 

@@ -1,1 +1,1 @@
-"""What a curve of the report tells of each of its stretches: the values that live there."""
+"""Tips at a curve of the report: the values that live in each of its stretches."""

@@ -1,4 +1,4 @@
-"""What is in memory in each stretch of a curve, at the instruction there that needs most."""
+"""Values in memory in each stretch of a curve, at the instruction there that needs most."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class AliveRow:
 
     @property
     def size_bytes(self) -> int:
-        """What all of them take."""
+        """Bytes of all of them."""
         return self.value.size_bytes * self.count
 
 
 @dataclass(frozen=True)
 class Alive:
-    """What lives at one time, by one curve.
+    """The values that live at one time, by one curve.
 
     Attributes:
       curve: which one, e.g. "before"; empty where there is only one.
@@ -51,7 +51,7 @@ class Alive:
 
 @dataclass(frozen=True)
 class Tip:
-    """What to tell of a stretch of a curve, which begins at an instruction and has a width."""
+    """The tip of a stretch of a curve, which begins at an instruction and has a width."""
 
     title: str
     begin: int
@@ -164,7 +164,7 @@ class _Living:
         self._there: list[_Span] = []
 
     def at(self, time: int, name: str, size_bytes: int) -> Alive:
-        """What lives then."""
+        """The values that live then."""
         while self._coming and self._coming[-1].start <= time:
             self._there.append(self._coming.pop())
         self._there = [span for span in self._there if span.end >= time]

@@ -1,10 +1,15 @@
-"""The lowering of each mark on CUDA devices.
+"""The lowering of each mark on each platform, in one table.
 
-Devices of one process that can address each other's memory synchronize in a kernel of hloom's. It
-is compiled here for their architecture, and its image is an attribute of the custom call. Other
-devices, and those of several processes, synchronize by XLA's all-reduce of the token, which comes
-from a custom call, so that XLA cannot fold it. Dependencies are selects, which XLA fuses with their
-users. What need not be initialised is a buffer that XLA allocates and leaves alone.
+On the CPU devices of one process synchronize in a rendezvous. Devices of several processes exchange
+tokens through XLA; the first token comes from a custom call, so that XLA cannot fold the exchange
+away.
+
+On CUDA devices of one process that can address each other's memory synchronize in a kernel of
+hloom's. It is compiled here for their architecture, and its image is an attribute of the custom
+call. Other devices, and those of several processes, synchronize by XLA's all-reduce of the token,
+which comes from a custom call, so that XLA cannot fold it. Dependencies are selects, which XLA
+fuses with their users. What need not be initialised is a buffer that XLA allocates and leaves
+alone.
 """
 
 from __future__ import annotations
@@ -19,6 +24,7 @@ from hloom.passes.ir.custom_calls import allocated
 from hloom.passes.ir.types import element_bits
 from hloom.runtime import cuda_images, cuda_peers, nvrtc
 
+from . import between_processes, ragged
 from .collective import kernel_attributes, rendezvous_of
 from .kernel_calls import (
     Choice,
@@ -60,7 +66,38 @@ def _token(site: Site, placement: Placement) -> Choice:
     return KernelCall("hloom.token.v1", "a value that XLA cannot know")
 
 
-def _barrier(site: Site, placement: Placement) -> Choice:
+def _add_dependency(site: Site, placement: Placement) -> Choice:
+    if not site.is_manual:
+        return Decomposition("the partitioner can split a select")
+    values = len(site.mark.results)
+    return KernelCall(
+        "hloom.tie.v1",
+        "values keep their buffers",
+        aliases={value: value + 1 for value in range(values)},
+    )
+
+
+def _after_all(site: Site, placement: Placement) -> Choice:
+    if not site.is_manual:
+        return Decomposition("the partitioner can split a select")
+    return KernelCall("hloom.after.v1", "the token keeps its buffer", aliases={0: 0})
+
+
+def _cpu_barrier(site: Site, placement: Placement) -> Choice:
+    where = rendezvous_of(site, placement)
+    if placement.spans_processes:
+        return between_processes.choose_barrier(site, where)
+    return KernelCall(
+        "hloom.barrier.v1",
+        "a rendezvous of the devices of this process",
+        attributes=kernel_attributes(where, placement),
+        # Results take over their operands' buffers; other operands are kept alive only.
+        aliases={result: result for result in range(len(site.mark.results))},
+        has_side_effect=site.is_manual,
+    )
+
+
+def _cuda_barrier(site: Site, placement: Placement) -> Choice:
     where = rendezvous_of(site, placement)
     made = _image_or_why_not(_BARRIER, where, placement)
     if isinstance(made, str):
@@ -75,7 +112,7 @@ def _barrier(site: Site, placement: Placement) -> Choice:
     )
 
 
-def _ragged_all_to_all(site: Site, placement: Placement) -> Choice:
+def _cuda_ragged_all_to_all(site: Site, placement: Placement) -> Choice:
     where = rendezvous_of(site, placement)
     made: bytes | str = "the partitioner has yet to split the values"
     if site.is_manual:
@@ -138,12 +175,22 @@ def _kernel(kernel: str, made: bytes) -> dict[str, ir.Attribute]:
     return {"image": ir.StringAttr.get(made), "kernel": ir.StringAttr.get(_FUNCTIONS[kernel])}
 
 
-CHOOSERS: Mapping[str, Chooser] = MappingProxyType(
+_BY_MARK: Mapping[str, Mapping[str, Chooser]] = MappingProxyType(
     {
-        marks.TOKEN: _token,
-        marks.BARRIER: _barrier,
-        marks.RAGGED_ALL_TO_ALL: _ragged_all_to_all,
-        marks.UNINITIALIZED: _uninitialized,
+        marks.TOKEN: {"cpu": _token, "cuda": _token},
+        marks.ADD_DEPENDENCY: {"cpu": _add_dependency},
+        marks.AFTER_ALL: {"cpu": _after_all},
+        marks.BARRIER: {"cpu": _cpu_barrier, "cuda": _cuda_barrier},
+        marks.RAGGED_ALL_TO_ALL: {"cpu": ragged.choose_cpu, "cuda": _cuda_ragged_all_to_all},
+        marks.UNINITIALIZED: {"cuda": _uninitialized},
     }
 )
-"""By mark."""
+"""A row for each mark; where a platform is not in it the mark becomes its decomposition."""
+
+CHOOSERS: Mapping[str, Mapping[str, Chooser]] = MappingProxyType(
+    {
+        platform: {mark: row[platform] for mark, row in _BY_MARK.items() if platform in row}
+        for platform in ("cpu", "cuda")
+    }
+)
+"""By platform, then by mark."""
