@@ -1,7 +1,7 @@
 """The floating-point operations of single StableHLO and CHLO operations.
 
-The row of an operation in `ir/ops` has its FLOPs for each element, or names the rule that counts
-them; the rules are here.
+The row of an operation in `ir/ops` has its FLOPs for each element; what has none there is counted
+here.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
 from ..ir import walk
-from ..ir.op_facts import FlopRule
 from ..ir.ops import facts_of
 from ..ir.products import ProductAxes
 from ..ir.types import TensorSizes
@@ -27,12 +26,28 @@ def operation_flops(op: ir.Operation, sizes: TensorSizes) -> float:
     Of a loop or a conditional only what the operation does itself, which is nothing. Operations on
     values without a static size count as nothing.
     """
-    rule = facts_of(op.name).flops
-    if not rule or not len(op.results):
+    flops = facts_of(op.name).flops
+    if flops == 0 or not len(op.results):
         return 0.0
-    if isinstance(rule, FlopRule):
-        return float(RULES[rule](op, sizes))
-    return float(rule * sizes.of(op.results[0]).elements)
+    if flops is None:
+        return float(COUNTERS[op.name](op, sizes))
+    return float(flops * sizes.of(op.results[0]).elements)
+
+
+Counter = Callable[[ir.Operation, TensorSizes], float]
+
+COUNTERS: dict[str, Counter] = {}
+"""By operation the function that counts its FLOPs."""
+
+
+def _counts(*names: str) -> Callable[[Counter], Counter]:
+    """Makes a function the counter of the operations of these names."""
+
+    def declared(counter: Counter) -> Counter:
+        COUNTERS.update(dict.fromkeys(names, counter))
+        return counter
+
+    return declared
 
 
 def _body(op: ir.Operation) -> int:
@@ -46,29 +61,35 @@ def _window(op: ir.Operation) -> int:
     return math.prod(ir.DenseI64ArrayAttr(op.attributes["window_dimensions"]))
 
 
+@_counts("stablehlo.reduce")
 def _reduce(op: ir.Operation, sizes: TensorSizes) -> float:
     return sizes.of(op.operands[0]).elements * _body(op)
 
 
+@_counts("stablehlo.reduce_window")
 def _reduce_window(op: ir.Operation, sizes: TensorSizes) -> float:
     return sizes.of(op.results[0]).elements * _window(op) * _body(op)
 
 
+@_counts("stablehlo.select_and_scatter")
 def _select_and_scatter(op: ir.Operation, sizes: TensorSizes) -> float:
     """A comparison for each element of the window, then the addition."""
     return sizes.of(op.operands[1]).elements * (_window(op) + 1)
 
 
+@_counts("stablehlo.scatter")
 def _scatter(op: ir.Operation, sizes: TensorSizes) -> float:
     updates = op.operands[len(op.operands) - 1]
     return sizes.of(updates).elements * _body(op)
 
 
+@_counts("stablehlo.sort")
 def _sort(op: ir.Operation, sizes: TensorSizes) -> float:
     axis = ir.IntegerAttr(op.attributes["dimension"]).value
     return _comparisons(op, axis, sizes) * _body(op)
 
 
+@_counts("chlo.top_k")
 def _top_k(op: ir.Operation, sizes: TensorSizes) -> float:
     return _comparisons(op, -1, sizes)
 
@@ -78,52 +99,47 @@ def _comparisons(op: ir.Operation, axis: int, sizes: TensorSizes) -> float:
     return sizes.of(op.operands[0]).elements * math.log2(max(2, length))
 
 
+@_counts("stablehlo.fft")
 def _fft(op: ir.Operation, sizes: TensorSizes) -> float:
     length = math.prod(ir.DenseI64ArrayAttr(op.attributes["fft_length"]))
     return 5.0 * sizes.of(op.results[0]).elements * math.log2(max(2, length))
 
 
+@_counts("stablehlo.cholesky")
 def _cholesky(op: ir.Operation, sizes: TensorSizes) -> float:
     return sizes.of(op.results[0]).elements * ir.ShapedType(op.results[0].type).shape[-1] / 3
 
 
+@_counts("stablehlo.triangular_solve")
 def _triangular_solve(op: ir.Operation, sizes: TensorSizes) -> float:
     return sizes.of(op.results[0]).elements * ir.ShapedType(op.operands[0].type).shape[-1]
 
 
+@_counts("stablehlo.map")
 def _map(op: ir.Operation, sizes: TensorSizes) -> float:
     return sizes.of(op.results[0]).elements * _body(op)
 
 
-def _product(
-    count: Callable[[ir.Operation], float],
-) -> Callable[[ir.Operation, TensorSizes], float]:
-    """The rule of a product, from the pairs that it multiplies and adds.
-
-    A pair of real numbers takes two FLOPs, one of complex numbers four times as many.
-    """
-
-    def flops(op: ir.Operation, sizes: TensorSizes) -> float:
-        left, out = ir.ShapedType(op.operands[0].type), ir.ShapedType(op.results[0].type)
-        if not left.has_static_shape or not out.has_static_shape:
-            return 0.0
-        per_pair = 8.0 if isinstance(out.element_type, ir.ComplexType) else 2.0
-        return per_pair * count(op) * sizes.product_share(op)
-
-    return flops
+@_counts("chlo.ragged_dot", "stablehlo.convolution", "stablehlo.dot", "stablehlo.dot_general")
+def _product(op: ir.Operation, sizes: TensorSizes) -> float:
+    """A pair of real numbers takes two FLOPs, one of complex numbers four times as many."""
+    left, out = ir.ShapedType(op.operands[0].type), ir.ShapedType(op.results[0].type)
+    if not left.has_static_shape or not out.has_static_shape:
+        return 0.0
+    pairs = _convolution(op) if op.name == "stablehlo.convolution" else _dot(op)
+    per_pair = 8.0 if isinstance(out.element_type, ir.ComplexType) else 2.0
+    return per_pair * pairs * sizes.product_share(op)
 
 
 def _dot(op: ir.Operation) -> float:
-    left = shape_of(op.operands[0])
-    contracted = math.prod(left[axis] for axis in ProductAxes.of(op).left.contracted)
-    return float(math.prod(shape_of(op.results[0])) * contracted)
+    """Of a ragged product what is needed: each row is multiplied for one group.
 
-
-def _ragged_dot(op: ir.Operation) -> float:
-    """What is needed: each row is multiplied for one group. XLA's own does every group's work."""
-    axes = ProductAxes.of(op)
+    XLA's own does every group's work.
+    """
+    axes, left = ProductAxes.of(op), shape_of(op.operands[0])
+    contracted = math.prod(left[axis] for axis in axes.left.contracted)
     groups = shape_of(op.operands[2])[-1] if {*axes.ragged} & {*axes.left.contracted} else 1
-    return _dot(op) / max(groups, 1)
+    return float(math.prod(shape_of(op.results[0])) * contracted) / max(groups, 1)
 
 
 def _convolution(op: ir.Operation) -> float:
@@ -172,22 +188,3 @@ def _taps(
         below = (last_out - residue) // image_dilation - (first_out - 1 - residue) // image_dilation
         count += int(np.maximum(below, 0)[reads_element].sum())
     return count
-
-
-RULES: dict[FlopRule, Callable[[ir.Operation, TensorSizes], float]] = {
-    FlopRule.CHOLESKY: _cholesky,
-    FlopRule.CONVOLUTION: _product(_convolution),
-    FlopRule.DOT: _product(_dot),
-    FlopRule.DOT_GENERAL: _product(_dot),
-    FlopRule.FFT: _fft,
-    FlopRule.MAP: _map,
-    FlopRule.RAGGED_DOT: _product(_ragged_dot),
-    FlopRule.REDUCE: _reduce,
-    FlopRule.REDUCE_WINDOW: _reduce_window,
-    FlopRule.SCATTER: _scatter,
-    FlopRule.SELECT_AND_SCATTER: _select_and_scatter,
-    FlopRule.SORT: _sort,
-    FlopRule.TOP_K: _top_k,
-    FlopRule.TRIANGULAR_SOLVE: _triangular_solve,
-}
-"""The counter of each rule."""

@@ -112,31 +112,6 @@ class Traffic(enum.StrEnum):
     """All operands and results."""
 
 
-class FlopRule(enum.StrEnum):
-    """The counter in `analysis/flops` that computes an operation's FLOPs."""
-
-    CHOLESKY = "cholesky"
-    CONVOLUTION = "convolution"
-    DOT = "dot"
-    DOT_GENERAL = "dot_general"
-    FFT = "fft"
-    MAP = "map"
-    RAGGED_DOT = "ragged_dot"
-    REDUCE = "reduce"
-    REDUCE_WINDOW = "reduce_window"
-    SCATTER = "scatter"
-    SELECT_AND_SCATTER = "select_and_scatter"
-    SORT = "sort"
-    TOP_K = "top_k"
-    TRIANGULAR_SOLVE = "triangular_solve"
-
-
-PRODUCT_RULES = frozenset(
-    {FlopRule.CONVOLUTION, FlopRule.DOT, FlopRule.DOT_GENERAL, FlopRule.RAGGED_DOT}
-)
-"""Rules of the work that matrix units do."""
-
-
 class Regions(enum.StrEnum):
     """What an operation's regions are."""
 
@@ -158,7 +133,7 @@ class OpFacts:
       kind: whether it may be recomputed.
       use: what of it is in memory.
       traffic: which bytes it moves.
-      flops: FLOPs for each element of its first result, or the rule that counts them.
+      flops: FLOPs for each element of its first result; None where `analysis/flops` counts them.
       regions: what its regions are.
       fuses_operands: XLA may make its operands inside its kernel, although they count as being in
         memory by ``use``.
@@ -173,7 +148,7 @@ class OpFacts:
     kind: Kind = Kind.OPAQUE
     use: BufferUse = BufferUse.WHOLE
     traffic: Traffic = Traffic.WHOLE
-    flops: int | FlopRule = 1
+    flops: int | None = 1
     regions: Regions = Regions.NONE
     fuses_operands: bool = False
     light: bool = False
@@ -193,7 +168,7 @@ class OpFacts:
     @property
     def is_product(self) -> bool:
         """Whether matrix units do its work."""
-        return self.flops in PRODUCT_RULES
+        return self.category is Category.CONTRACTION
 
     @property
     def reads_memory(self) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from .op_facts import UNKNOWN, BufferUse, Category, FlopRule, Kind, OpFacts, Regions, Traffic
+from .op_facts import UNKNOWN, BufferUse, Category, Kind, OpFacts, Regions, Traffic
 
 _Rows = Iterator[tuple[str, OpFacts]]
 
@@ -67,22 +67,22 @@ def _indexed(names: str, use: BufferUse, traffic: Traffic, **facts: Any) -> _Row
 
 
 def _kernel(
-    name: str,
-    flops: int | FlopRule,
+    names: str,
+    flops: int | None,
     category: Category = Category.NUMERIC,
     kind: Kind = Kind.EXPENSIVE,
     **facts: Any,
 ) -> _Rows:
     """Pure work in a kernel of its own."""
-    return _rows(name, category, kind=kind, flops=flops, **facts)
+    return _rows(names, category, kind=kind, flops=flops, **facts)
 
 
-def _product(name: str, rule: FlopRule, **facts: Any) -> _Rows:
-    return _kernel(name, rule, Category.CONTRACTION, **facts)
+def _product(name: str, **facts: Any) -> _Rows:
+    return _kernel(name, None, Category.CONTRACTION, **facts)
 
 
-def _combining(name: str, rule: FlopRule, **facts: Any) -> _Rows:
-    return _kernel(name, rule, regions=Regions.COMBINER, **facts)
+def _combining(name: str, **facts: Any) -> _Rows:
+    return _kernel(name, None, regions=Regions.COMBINER, **facts)
 
 
 def _nothing(names: str, category: Category, **facts: Any) -> _Rows:
@@ -137,40 +137,31 @@ _GROUPS: tuple[_Rows, ...] = (
     _indexed("dynamic_gather", BufferUse.FUSED, Traffic.GATHERED, flops=0),
     _indexed("dynamic_update_slice", BufferUse.IN_PLACE, Traffic.UPDATED, flops=0),
     _indexed(
-        "scatter",
-        BufferUse.IN_PLACE,
-        Traffic.SCATTERED,
-        flops=FlopRule.SCATTER,
-        regions=Regions.COMBINER,
+        "scatter", BufferUse.IN_PLACE, Traffic.SCATTERED, flops=None, regions=Regions.COMBINER
     ),
     # Reductions and kernels.
     _combining(
         "reduce",
-        FlopRule.REDUCE,
         category=Category.REDUCTION,
         kind=Kind.REDUCTION,
         use=BufferUse.REDUCTION,
         traffic=Traffic.FUSED_OPERANDS,
     ),
-    _combining(
-        "reduce_window", FlopRule.REDUCE_WINDOW, category=Category.REDUCTION, fuses_operands=True
-    ),
-    _combining("select_and_scatter", FlopRule.SELECT_AND_SCATTER, fuses_operands=True),
-    _combining("map", FlopRule.MAP, category=Category.ELEMENTWISE, use=BufferUse.FUSED),
-    _combining("sort", FlopRule.SORT),
-    _kernel("top_k", FlopRule.TOP_K, dialect="chlo"),
-    _kernel("cholesky", FlopRule.CHOLESKY, no_capture=_LIBRARY),
-    _kernel("fft", FlopRule.FFT, no_capture=_LIBRARY),
-    _kernel("triangular_solve", FlopRule.TRIANGULAR_SOLVE, no_capture=_LIBRARY),
+    _combining("reduce_window", category=Category.REDUCTION, fuses_operands=True),
+    _combining("select_and_scatter", fuses_operands=True),
+    _combining("map", category=Category.ELEMENTWISE, use=BufferUse.FUSED),
+    _combining("sort"),
+    _kernel("top_k", None, dialect="chlo"),
+    _kernel("cholesky fft triangular_solve", None, no_capture=_LIBRARY),
     _kernel("rng_bit_generator", 32, fuses_operands=True),  # the rounds of Threefry
     # XLA expands batch norms into elementwise work and reductions.
     _kernel("batch_norm_inference", 4, fuses_operands=True),
     _kernel("batch_norm_training", 8, fuses_operands=True),
     _kernel("batch_norm_grad", 16, fuses_operands=True),
-    _product("convolution", FlopRule.CONVOLUTION, no_capture=_LIBRARY),
-    _product("dot", FlopRule.DOT),
-    _product("dot_general", FlopRule.DOT_GENERAL, widens=True),
-    _product("ragged_dot", FlopRule.RAGGED_DOT, dialect="chlo", widens=True),
+    _product("convolution", no_capture=_LIBRARY),
+    _product("dot"),
+    _product("dot_general", widens=True),
+    _product("ragged_dot", dialect="chlo", widens=True),
     # Exchanges between devices.
     _rows("all_gather all_to_all", Category.COLLECTIVE, synchronizes=True),
     _rows(

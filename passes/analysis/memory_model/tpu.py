@@ -273,7 +273,7 @@ def _has_window(op: ir.Operation) -> bool:
 
 def _is_slow(name: str) -> bool:
     flops = facts_of(name).flops
-    return isinstance(flops, int) and flops >= _SLOW_FLOPS
+    return flops is not None and flops >= _SLOW_FLOPS
 
 
 def _before_widening(graph: Program, trace: OpTrace, kernels: Kernels, position: int) -> int:

@@ -18,7 +18,7 @@ from hloom.passes.capture.capturable import Rules, obstacle
 from hloom.passes.cse import Cse
 from hloom.passes.framework.target import Target
 from hloom.passes.ir import ops
-from hloom.passes.ir.op_facts import BufferUse, Category, FlopRule, Kind, OpFacts, Regions, Traffic
+from hloom.passes.ir.op_facts import BufferUse, Category, Kind, OpFacts, Regions, Traffic
 from hloom.passes.ir.ops import buffer_use_of, facts_of
 
 
@@ -122,9 +122,8 @@ def test_exchanges_of_shardy_communicate() -> None:
     assert names == {f"sdy.{name}" for name in exchanges.split()}
 
 
-def test_every_rule_has_a_counter() -> None:
-    used = {facts.flops for _, facts in with_rows() if isinstance(facts.flops, FlopRule)}
-    assert used == set(FlopRule) == set(flops.RULES)
+def test_what_has_no_flops_for_each_element_has_a_counter() -> None:
+    assert {name for name in ops.names() if facts_of(name).flops is None} == set(flops.COUNTERS)
 
 
 def test_every_use_of_memory_has_an_operation() -> None:

@@ -11,9 +11,7 @@ from jax.extend.mlir import ir
 from support.flows.runs import assert_chunks_agree, compiled, flow_of, results_of
 
 from hloom.passes.analysis.program import Program
-from hloom.passes.analysis.signatures.rules import RULES, signature
 from hloom.passes.analysis.signatures.signature import AxisLayout
-from hloom.passes.ir import ops
 
 WHOLE_1 = "whole after phase 1"
 SUM = "partial sum in phase 1"
@@ -234,15 +232,6 @@ def test_a_part_of_each_device_in_a_ragged_factor(context: ir.Context) -> None:
         "split along axis 1 as [1, 2, 2] in phase 1",
         "split along axis 1 as [2, 2, 1] in phase 1",
     ]
-
-
-def test_rules_are_of_operations_that_there_are() -> None:
-    assert ops.names() >= RULES.keys()
-
-
-def test_an_operation_has_one_rule() -> None:
-    with pytest.raises(ValueError, match="stablehlo.add has two signatures, and wants one"):
-        signature("stablehlo.add")(RULES["stablehlo.add"])
 
 
 def test_the_program_counts_what_is_in_it(block_of: Callable[..., ir.Block]) -> None:

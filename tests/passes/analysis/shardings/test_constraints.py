@@ -102,6 +102,30 @@ SPLIT = '{sdy.sharding = #sdy.sharding<@mesh, [{"a"}, {}]>}'
             %2 = sdy.sharding_constraint %1 <@mesh, [{"a"}, {}]> : tensor<16x8xf32>""",
             Kind.OPAQUE,
         ),
+        # Reversed, padded or put into another shape along axes that are whole on each device.
+        (
+            """%0 = stablehlo.reverse %x, dims = [1] : tensor<8x8xf32>
+            %z = stablehlo.constant dense<0.0> : tensor<f32>
+            %1 = stablehlo.pad %0, %z, low = [0, 1], high = [0, 0], interior = [0, 0]
+              : (tensor<8x8xf32>, tensor<f32>) -> tensor<8x9xf32>
+            %2 = sdy.sharding_constraint %1 <@mesh, [{"a"}, {}]> : tensor<8x9xf32>""",
+            Kind.CHEAP,
+        ),
+        (
+            """%0 = stablehlo.reshape %x : (tensor<8x8xf32>) -> tensor<8x2x4xf32>
+            %1 = sdy.sharding_constraint %0 <@mesh, [{"a"}, {}, {}]> : tensor<8x2x4xf32>""",
+            Kind.CHEAP,
+        ),
+        (
+            """%0 = stablehlo.reverse %x, dims = [0] : tensor<8x8xf32>
+            %1 = sdy.sharding_constraint %0 <@mesh, [{"a"}, {}]> : tensor<8x8xf32>""",
+            Kind.OPAQUE,
+        ),
+        (
+            """%0 = stablehlo.reshape %x : (tensor<8x8xf32>) -> tensor<64xf32>
+            %1 = sdy.sharding_constraint %0 <@mesh, [{"a"}]> : tensor<64xf32>""",
+            Kind.OPAQUE,
+        ),
         # A slice along an axis that is whole on each device, and along one that is split.
         (
             """%c = stablehlo.constant dense<0> : tensor<i32>
