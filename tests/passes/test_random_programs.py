@@ -167,7 +167,8 @@ def test_every_pass_has_a_row() -> None:
     assert not named & ELSEWHERE.keys()
 
 
-@drawn(30)
+@seed(SEED)
+@drawn(12)
 @given(programs)
 def test_compiled_programs_agree(program: list[Step]) -> None:
     arguments = (normal(ROWS, WIDTH), weights(1, WIDTH)[0])
