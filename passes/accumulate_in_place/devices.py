@@ -60,10 +60,9 @@ class DeviceSums:
 def _summed_axes(product: ir.Operation) -> list[tuple[ir.Value, int]]:
     """The axes of operands that a product may sum over: what is not in its result."""
     signature = signature_of(product)
-    made = set() if signature is None else {each for axis in signature.results[0] for each in axis}
     return [
         (operand, axis)
         for number, operand in enumerate(product.operands)
         for axis in range(ir.ShapedType(operand.type).rank)
-        if signature is None or not made.issuperset(signature.operands[number][axis])
+        if signature is None or not signature.made.issuperset(signature.operands[number][axis])
     ]

@@ -40,11 +40,10 @@ class LocalSizes(TensorSizes):
         signature = signature_of(op)
         if signature is None:
             return share
-        made = {factor for axes in signature.results for axis in axes for factor in axis}
         summed: dict[int, int] = {}
         for operand, axes in zip(op.operands, signature.operands, strict=True):
             for number, axis in enumerate(axes):
-                if axis and axis[0] not in made:
+                if axis and axis[0] not in signature.made:
                     parts = self.shardings.devices_along(operand, number)
                     summed[axis[0]] = min(parts, summed.get(axis[0], parts))
         return share / math.prod(summed.values())

@@ -19,8 +19,7 @@ from ...ir.op_facts import Category
 from ...ir.shardings import placement_of
 from ..program import Code, Node
 from ..signatures.signature import AxisLayout, Combine
-from .flow import WHOLE, Flow
-from .state import FlowState, Needs, StuckError
+from .flow import WHOLE, Flow, FlowState, Needs, StuckError
 
 
 class BlockFlows(Protocol):

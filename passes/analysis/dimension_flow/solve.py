@@ -11,7 +11,7 @@ from jax.extend.mlir import ir
 from ...ir.shardings import CONSTRAINT, argument_placement, constraint_placement
 from ..program import Node, Program
 from .cuts import CutSources
-from .flow import split
+from .flow import Finish, split
 from .result import (
     DimensionFlow,
     FlowExit,
@@ -22,7 +22,6 @@ from .result import (
     Seed,
     linear_chain,
 )
-from .state import Finish
 from .walker import FlowWalker
 
 

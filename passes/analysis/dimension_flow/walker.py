@@ -13,13 +13,12 @@ from ..program import (
     Node,
     Program,
 )
-from .flow import WHOLE, ZERO, Flow, whole
+from .flow import WHOLE, ZERO, Finish, Flow, FlowState, Needs, StuckError, whole
 from .regions import (
     CodeRegion,
     RegionFlows,
     region_of,
 )
-from .state import Finish, FlowState, Needs, StuckError
 from .transfer import FlowFit, finish, transfer
 
 _SAME = frozenset({"Sharding", "annotate_device_placement", "xla.sdy.FuncResultSharding"})

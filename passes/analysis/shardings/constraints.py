@@ -139,8 +139,7 @@ def _result(
     that is split like its result: an operand is gathered.
     """
     [made] = signature.results
-    passed = {factor for axis in made for factor in axis}
-    new = passed.difference(*(axis for axes in signature.operands for axis in axes))
+    new = signature.made - signature.read
     by_factor: dict[int, Split] = {}
     summed: set[str] = set()
     for axes, splits in zip(signature.operands, given, strict=True):
@@ -149,7 +148,7 @@ def _result(
                 continue
             if split and len(axis) != 1:
                 return None
-            factors = passed.intersection(axis)
+            factors = signature.made.intersection(axis)
             if len(factors) < len(axis):
                 summed.update(each.name for each in split)
                 # A slice, or what is put together of several, is split as they are.

@@ -14,7 +14,7 @@ After::
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from jax.extend.mlir import ir
 
@@ -56,18 +56,9 @@ def rule_of(signature: Signature) -> str:
 
     given, made = (", ".join(map(tensor, each)) for each in (signature.operands, signature.results))
     named = ", ".join(f"{_factor(number)}={size}" for number, size in enumerate(sizes))
-    whole = ", ".join(map(_factor, _not_passed(signature)))
+    whole = ", ".join(map(_factor, sorted(signature.read ^ signature.made)))
     replicated = f" need_replication={{{whole}}}" if whole else ""
     return f"#sdy.op_sharding_rule<({given})->({made}) {{{named}}}{replicated}>"
-
-
-def _not_passed(signature: Signature) -> Iterator[int]:
-    """The factors that are not in operands and results both."""
-    read, made = (
-        {factor for axes in each for axis in axes for factor in axis}
-        for each in (signature.operands, signature.results)
-    )
-    yield from sorted(read ^ made)
 
 
 def _factor(number: int) -> str:

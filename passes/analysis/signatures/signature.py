@@ -116,6 +116,16 @@ class Signature:
     reductions: Mapping[int, FactorReduction] = field(default_factory=dict)
     linear: tuple[LinearGroup, ...] = ()
 
+    @property
+    def read(self) -> frozenset[int]:
+        """The factors that are in operands."""
+        return frozenset(factor for axes in self.operands for axis in axes for factor in axis)
+
+    @property
+    def made(self) -> frozenset[int]:
+        """The factors that are in results."""
+        return frozenset(factor for axes in self.results for axis in axes for factor in axis)
+
     def kept_axes(self, operand: int = 0, result: int = 0) -> dict[int, int]:
         """By axis of an operand the axis of a result that it is, element by element."""
         made = {axis: number for number, axis in enumerate(self.results[result])}

@@ -16,8 +16,7 @@ from jax import lax
 from jax.extend.mlir import ir
 from support.flows.runs import lowered
 
-from hloom.passes.analysis.dimension_flow.atoms import Atoms
-from hloom.passes.analysis.dimension_flow.dimensions import Dimension, dimensions_of
+from hloom.passes.analysis.dimension_flow.dimensions import Atoms, Dimension, dimensions_of
 from hloom.passes.analysis.program import Program
 from hloom.passes.analysis.signatures.movement import common_factors
 from hloom.passes.analysis.signatures.rules import SignatureBuilder
