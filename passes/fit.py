@@ -39,42 +39,22 @@ has none: ``chunk,remat{budget=4GiB}`` makes the same moves, and searches what i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from jax.extend.mlir import ir
-
-from .cse import Cse
-from .drop_constraints import DropConstraints
-from .framework.base import Pass
-from .framework.feedback import Attempt, Complaint, MeasuredPass, Planner
 from .framework.options import Budget, Bytes, Words, option
-from .framework.target import Target
-from .free_constants import FreeConstants
-from .ir import walk
-from .ir.clone import IRMapping, replace_body
-from .planner.complaint import complaint_of
-from .planner.loop import Bounds, best_of, is_worthwhile, temp_budget
-from .planner.moves import FitPlan
-from .planner.moves_search import DEFAULT_MOVES, MOVES
-from .planner.planner import FitPlanner
-from .planner.record import RematRecord
-from .recompute.rewrite import apply_plans
-from .remat import COMPILES_DOC
+from .planner import COMPILES_DOC, PlannedPass
+from .planner.candidates import PlannerSettings
+from .planner.moves import DEFAULT_MOVES, MOVES
 
 
 @dataclass(frozen=True)
-class Fit(MeasuredPass[RematRecord]):
+class Fit(PlannedPass):
     """Make a step fit a budget of memory in the least added time."""
 
     name: ClassVar[str] = "fit"
     summary: ClassVar[str] = "make the step fit the memory, by whatever adds the least time"
     example: ClassVar[str] = "fit{budget=60GiB}"
-    requires: ClassVar[tuple[type[Pass], ...]] = (DropConstraints, Cse, FreeConstants)
-    once: ClassVar[bool] = True
-    saves_memory: ClassVar[bool] = True
-    record_type: ClassVar[type[RematRecord]] = RematRecord
 
     budget: Budget = option(
         Budget(),
@@ -86,55 +66,13 @@ class Fit(MeasuredPass[RematRecord]):
         Words(DEFAULT_MOVES),
         doc="what may be done to the program. offload and accumulate are off unless named: what "
         "the first costs has not been measured on a device, the second changes the order of sums",
-        choices=MOVES,
+        choices=tuple(MOVES),
     )
     compiles: int = option(6, doc=COMPILES_DOC, minimum=1)
     min_bytes: Bytes = option(
         Bytes(16 * 1024), doc="values smaller than this are not recomputed", minimum=0
     )
 
-    def plan_after(
-        self, module: ir.Module, target: Target, attempts: Sequence[Attempt[RematRecord]]
-    ) -> FitPlan:
-        return self._planner(module, target)(module, attempts)
-
-    def planner(self, origin: ir.Module, target: Target) -> Planner[RematRecord]:
-        return self._planner(origin, target)
-
-    def _planner(self, origin: ir.Module, target: Target) -> FitPlanner:
-        return FitPlanner(
-            origin,
-            target,
-            Bounds(self.budget, self.compiles),
-            self.moves,
-            self.min_bytes,
-        )
-
-    def wants_another(self, attempts: Sequence[Attempt[RematRecord]], target: Target) -> bool:
-        limit = temp_budget(self.budget, attempts, target)
-        return limit is not None and is_worthwhile(attempts, limit, self.compiles)
-
-    def best(self, attempts: Sequence[Attempt[RematRecord]], target: Target) -> int:
-        limit = temp_budget(self.budget, attempts, target)
-        return best_of(attempts, limit, self.budget)
-
-    def complaint(
-        self,
-        attempts: Sequence[Attempt[RematRecord]],
-        best: int,
-        target: Target,
-        module_of_best: Callable[[], ir.Module],
-    ) -> Complaint | None:
-        bounds = Bounds(self.budget, self.compiles)
-        return complaint_of(bounds, attempts, best, target, module_of_best)
-
-    def apply(self, plan: FitPlan) -> None:
-        blocks, scans = plan.remat.blocks, plan.remat.scans
-        if plan.moved is not None:
-            number = {
-                walk.key(op): place
-                for place, op in enumerate(walk.operations(plan.moved.module.operation))
-            }
-            replace_body(plan.module, plan.moved.module)
-            blocks, scans = IRMapping(number, plan.module).of((blocks, scans))
-        apply_plans(blocks, scans)
+    @property
+    def settings(self) -> PlannerSettings:
+        return PlannerSettings(self.budget, self.compiles, self.moves, self.min_bytes)

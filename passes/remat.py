@@ -78,42 +78,28 @@ pass searches for a price on time instead.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from jax.extend.mlir import ir
 
-from .cse import Cse
-from .drop_constraints import DropConstraints
-from .framework.base import Pass
-from .framework.feedback import Attempt, Complaint, MeasuredPass, Planner
+from .framework.feedback import Planner
 from .framework.options import Budget, Bytes, option
 from .framework.target import Target
-from .free_constants import FreeConstants
-from .planner.complaint import complaint_of
-from .planner.loop import Bounds, best_of, is_worthwhile, temp_budget
-from .planner.plan import BudgetPlanner, RematPlan, plan_cheap
-from .planner.record import RematRecord
-from .recompute.rewrite import apply_plans
-
-COMPILES_DOC = (
-    "how often the program may be compiled to hold the budget; of three times the last one, of "
-    "more the last two are for the least memory, where nothing before held it"
-)
+from .planner import COMPILES_DOC, PlannedPass
+from .planner.candidates import PlannerSettings
+from .planner.plan import MemoryPlan
+from .planner.record import RematRecord, obstacle_of
+from .recompute.plan import plan_cheap
 
 
 @dataclass(frozen=True)
-class Remat(MeasuredPass[RematRecord]):
+class Remat(PlannedPass):
     """Recompute values in the backward pass instead of saving them."""
 
     name: ClassVar[str] = "remat"
     summary: ClassVar[str] = "recompute what the backward pass needs instead of keeping it"
     example: ClassVar[str] = "remat{budget=60GiB}"
-    requires: ClassVar[tuple[type[Pass], ...]] = (DropConstraints, Cse, FreeConstants)
-    once: ClassVar[bool] = True
-    saves_memory: ClassVar[bool] = True
-    record_type: ClassVar[type[RematRecord]] = RematRecord
 
     budget: Budget | None = option(
         None,
@@ -131,48 +117,19 @@ class Remat(MeasuredPass[RematRecord]):
     )
 
     @property
-    def is_bounded(self) -> bool:
-        return self.budget is not None
-
-    def plan_after(
-        self, module: ir.Module, target: Target, attempts: Sequence[Attempt[RematRecord]]
-    ) -> RematPlan:
-        if self.budget is None:
-            return plan_cheap(module, target, self.min_bytes)
-        return self._planner(module, target, self.budget)(module, attempts)
-
-    def planner(self, origin: ir.Module, target: Target) -> Planner[RematRecord]:
-        if self.budget is None:
-            return super().planner(origin, target)
-        return self._planner(origin, target, self.budget)
-
-    def _planner(self, origin: ir.Module, target: Target, budget: Budget) -> BudgetPlanner:
-        bounds = Bounds(budget, self.compiles)
-        return BudgetPlanner(origin, target, bounds, self.min_bytes)
-
-    def wants_another(self, attempts: Sequence[Attempt[RematRecord]], target: Target) -> bool:
-        if self.budget is None:
-            return False
-        limit = temp_budget(self.budget, attempts, target)
-        return limit is not None and is_worthwhile(attempts, limit, self.compiles)
-
-    def best(self, attempts: Sequence[Attempt[RematRecord]], target: Target) -> int:
-        if self.budget is None:
-            return len(attempts) - 1
-        limit = temp_budget(self.budget, attempts, target)
-        return best_of(attempts, limit, self.budget)
-
-    def complaint(
-        self,
-        attempts: Sequence[Attempt[RematRecord]],
-        best: int,
-        target: Target,
-        module_of_best: Callable[[], ir.Module],
-    ) -> Complaint | None:
+    def settings(self) -> PlannerSettings | None:
         if self.budget is None:
             return None
-        bounds = Bounds(self.budget, self.compiles)
-        return complaint_of(bounds, attempts, best, target, module_of_best)
+        return PlannerSettings(self.budget, self.compiles, min_bytes=self.min_bytes)
 
-    def apply(self, plan: RematPlan) -> None:
-        apply_plans(plan.blocks, plan.scans)
+    def planner(self, origin: ir.Module, target: Target) -> Planner[RematRecord]:
+        if self.budget is not None:
+            return super().planner(origin, target)
+        return lambda module, attempts: self._cheap_plan(module, target)
+
+    def _cheap_plan(self, module: ir.Module, target: Target) -> MemoryPlan:
+        plan = plan_cheap(module, target, self.min_bytes)
+        obstacle = obstacle_of(
+            keeps_barriers=target.keeps_barriers, scans=bool(plan.scans), lines=bool(plan.blocks)
+        )
+        return MemoryPlan(module, plan, RematRecord(obstacle=obstacle))

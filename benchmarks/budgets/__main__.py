@@ -30,7 +30,7 @@ from hloom.passes.framework.options import Budget
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.planner.frontier import FrontierAnalysis, FrontierPoint
-from hloom.passes.planner.plan import RematPlan
+from hloom.passes.recompute.plan import RematPlan, apply_plan
 from hloom.passes.remat import Remat
 
 DEMO = "demo"
@@ -112,7 +112,7 @@ def _compiled_bytes(analysis: FrontierAnalysis, point: FrontierPoint, devices: l
     rewritten = clone_module(analysis.module)
     if point.estimate.candidate is not None:
         plans = analysis.model.on(rewritten, analysis.model.plan(point.estimate.candidate))
-        Remat().apply(RematPlan(*plans))
+        apply_plan(RematPlan(*plans))
     found = memory_figures(compile_module(rewritten, devices, {OPTION: "off"})).temp_bytes
     assert found is not None
     return found

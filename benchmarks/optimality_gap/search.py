@@ -11,8 +11,8 @@ from hloom.passes.planner.exact.problem import MachineRun, run, unmodified
 from hloom.passes.planner.exact.windows import sequence_of_clones
 from hloom.passes.planner.loop import least
 from hloom.passes.planner.model import Model
+from hloom.passes.planner.price_search import PriceSearch, cheapest
 from hloom.passes.planner.record import Estimate
-from hloom.passes.planner.search import Search, cheapest
 from hloom.passes.recompute.block.schedule import CloneSchedule
 
 
@@ -54,11 +54,11 @@ class MachineModel(Model):
 
     def floor(self) -> MachineRun:
         """What the search comes to where it looks for the least memory."""
-        return self.run(least(Search(self).lowest()).candidate)
+        return self.run(least(PriceSearch(self).lowest()).candidate)
 
     def within(self, limit_bytes: int) -> MachineRun | None:
         """What the search comes to within a bound on memory; None where nothing fits."""
-        search = Search(self)
+        search = PriceSearch(self)
 
         def fits(estimate: Estimate) -> bool:
             return estimate.temp_bytes <= limit_bytes

@@ -15,7 +15,7 @@ from hloom.passes.free_constants import FreeConstants
 from hloom.passes.inline import Inline
 from hloom.passes.planner.candidates import PRICES, STEPS
 from hloom.passes.planner.model import Model
-from hloom.passes.planner.plan import RematPlan
+from hloom.passes.recompute.plan import RematPlan, apply_plan
 from hloom.passes.remat import Remat
 
 
@@ -38,4 +38,4 @@ class ForcePrices(Pass):
         return RematPlan((), (first, last))
 
     def apply(self, plan: RematPlan) -> None:
-        Remat().apply(plan)
+        apply_plan(plan)

@@ -124,8 +124,7 @@ class Candidates:
         budget = None if self._driver is None else getattr(self._driver[1], "budget", None)
         if not attempts or not isinstance(budget, Budget) or budget.least:
             return None
-        # The first plan for a share is the program without the pass.
-        return temp_limit(budget, attempts, self._request.target, lambda record: True)
+        return temp_limit(budget, attempts, self._request.target)
 
     def _is_given(self, stop: int) -> bool:
         """Whether the measured pass is given the program as it is, but for its form."""

@@ -53,16 +53,16 @@ from typing import ClassVar
 
 from jax.extend.mlir import ir
 
-from ..analysis.memory_model.peak_text import describe_floor, describe_peak, in_lines
+from ..budgeted import BudgetedPass
 from ..drop_constraints import DropConstraints
 from ..framework.base import Pass
 from ..framework.errors import SpecError
-from ..framework.feedback import Attempt, Complaint, MeasuredPass
+from ..framework.feedback import Attempt, Complaint
 from ..framework.options import Axes, Budget, option
 from ..framework.target import Target
 from ..phase_loops.exits import own_type, widened
 from ..phase_loops.write import apply_loops
-from .closed_loop import best_of, is_worthwhile, temp_limit
+from .closed_loop import is_worthwhile
 from .plan import (
     SCOPE,
     AccumulatePlan,
@@ -73,7 +73,7 @@ from .record import AccumulateRecord
 
 
 @dataclass(frozen=True)
-class Accumulate(MeasuredPass[AccumulateRecord]):
+class Accumulate(BudgetedPass[AccumulateRecord]):
     """Run a training step one microbatch at a time, and accumulate its gradients."""
 
     name: ClassVar[str] = "accumulate"
@@ -125,12 +125,7 @@ class Accumulate(MeasuredPass[AccumulateRecord]):
             raise SpecError(f"pass '{self.name}' wants microbatches or a budget; got both")
 
     @property
-    def is_bounded(self) -> bool:
-        return self._budget is not None
-
-    @property
-    def _budget(self) -> Budget | None:
-        """What is to hold; None where a number of microbatches is given."""
+    def bound(self) -> Budget | None:
         return self.budget or (Budget() if self.microbatches is None else None)
 
     def plan_after(
@@ -150,22 +145,18 @@ class Accumulate(MeasuredPass[AccumulateRecord]):
         ) -> AccumulatePlan:
             if self.microbatches is not None:
                 return planner.fixed(module, self.microbatches)
-            return planner.within(module, self.budget or Budget(), attempts)
+            limit_bytes = self.limit_bytes(attempts, target, planner.around_bytes)
+            least = self.bound is not None and self.bound.least
+            return planner.within(module, limit_bytes, attempts, least=least)
 
         return planned
 
-    def wants_another(self, attempts: Sequence[Attempt[AccumulateRecord]], target: Target) -> bool:
-        budget = self._budget
-        if budget is None or budget.least:
+    def is_worthwhile(
+        self, attempts: Sequence[Attempt[AccumulateRecord]], limit_bytes: int
+    ) -> bool:
+        if self.bound is not None and self.bound.least:
             return False
-        limit = temp_limit(budget, attempts, target)
-        return limit is not None and is_worthwhile(attempts, limit)
-
-    def best(self, attempts: Sequence[Attempt[AccumulateRecord]], target: Target) -> int:
-        budget = self._budget
-        if budget is None:
-            return len(attempts) - 1
-        return best_of(attempts, temp_limit(budget, attempts, target))
+        return is_worthwhile(attempts, limit_bytes)
 
     def complaint(
         self,
@@ -174,24 +165,12 @@ class Accumulate(MeasuredPass[AccumulateRecord]):
         target: Target,
         module_of_best: Callable[[], ir.Module],
     ) -> Complaint | None:
-        budget = self._budget
-        if budget is None or budget.least or not attempts:
-            return None
-        attempt, limit = attempts[best], temp_limit(budget, attempts, target)
-        if not attempt.record.possible:
-            return None
-        if limit is None:
-            return Complaint(
-                f"the memory of {target.name} is not known, so that nothing was done to fit it."
-            )
-        if attempt.temp_bytes <= limit:
-            return None
-        percent = budget.percent
-        around = 0 if percent is not None else attempt.step_bytes - attempt.temp_bytes
-        floor = describe_floor(percent, attempt.temp_bytes + around, limit + around)
-        peak = describe_peak(module_of_best(), target, arguments=percent is None)
-        most = f"That is with {attempt.record.microbatches} microbatches."
-        return Complaint(in_lines(f"{floor} {most}", peak))
+        if attempts and not attempts[best].record.possible:
+            return None  # the plan tells why the step is not accumulated
+        return super().complaint(attempts, best, target, module_of_best)
+
+    def remarks(self, attempts: Sequence[Attempt[AccumulateRecord]], best: int) -> tuple[str, str]:
+        return f"That is with {attempts[best].record.microbatches} microbatches.", ""
 
     def apply(self, plan: AccumulatePlan) -> None:
         assert plan.loops is not None

@@ -10,25 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from ..framework import feedback
+from ..budgeted import INDISTINCT
 from ..framework.feedback import Attempt
-from ..framework.options import Budget
-from ..framework.target import Target
 from .record import AccumulateRecord
 
 Attempts = Sequence[Attempt[AccumulateRecord]]
-
-_INDISTINCT = 1.02
-"""Numbers whose memory differs by less than this factor are the same to the model."""
-
-
-def temp_limit(
-    budget: Budget, attempts: Attempts, target: Target, around_bytes: int | None = None
-) -> int | None:
-    """Bytes of temporary memory that the budget leaves; None where nothing is known to bound."""
-    return feedback.temp_limit(
-        budget, attempts, target, lambda record: record.microbatches == 1, around_bytes
-    )
 
 
 class Correction:
@@ -89,7 +75,7 @@ def next_number(
 def least_number(possible: Sequence[int], expected: Correction) -> int:
     """The number that takes the least memory; of those like it the smallest."""
     least = min(map(expected, possible))
-    return next(number for number in possible if expected(number) <= least * _INDISTINCT)
+    return next(number for number in possible if expected(number) <= least * INDISTINCT)
 
 
 def is_worthwhile(attempts: Attempts, limit: int) -> bool:
@@ -104,8 +90,3 @@ def is_worthwhile(attempts: Attempts, limit: int) -> bool:
     known = [number for number in open_ if number in modelled]
     expected = Correction(modelled.__getitem__, attempts)
     return any(expected(number) <= limit for number in known)
-
-
-def best_of(attempts: Attempts, limit: int | None) -> int:
-    """The attempt to use: of those that hold the fewest microbatches, else the least memory."""
-    return feedback.best_of(attempts, limit, lambda record: record.microbatches)

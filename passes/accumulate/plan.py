@@ -19,7 +19,7 @@ from ..analysis.signatures.signature import AxisLayout
 from ..framework import base
 from ..framework.errors import NotPossibleError
 from ..framework.feedback import Attempt, Prediction
-from ..framework.options import Axes, Budget
+from ..framework.options import Axes
 from ..framework.target import Target
 from ..framework.text import pluralize, size
 from ..ir import walk
@@ -33,7 +33,6 @@ from .closed_loop import (
     Correction,
     least_number,
     next_number,
-    temp_limit,
 )
 from .record import AccumulateRecord
 
@@ -193,10 +192,27 @@ class MicrobatchPlanner:
         is_raised = after > max(before * _MODEL_ERROR, before + _LEAST_TOLD)
         return (before, after) if is_raised else None
 
+    @property
+    def around_bytes(self) -> int | None:
+        """Arguments and results by the model; None where there is no batch to divide."""
+        batch = self._batch
+        if isinstance(batch, AccumulatePlan):
+            return None
+        whole = self._predicted(batch, 1)
+        return whole.step_bytes - whole.temp_bytes
+
     def within(
-        self, module: ir.Module, budget: Budget, attempts: Sequence[Attempt[AccumulateRecord]]
+        self,
+        module: ir.Module,
+        limit_bytes: int | None,
+        attempts: Sequence[Attempt[AccumulateRecord]],
+        *,
+        least: bool = False,
     ) -> AccumulatePlan:
-        """The plan that follows these attempts to hold a budget."""
+        """The plan that follows these attempts, for as much temporary memory or for the least.
+
+        The program as it is where nothing is known to bound.
+        """
         batch = self._batch
         if isinstance(batch, AccumulatePlan):
             return batch
@@ -208,20 +224,19 @@ class MicrobatchPlanner:
                 known[number] = self._predicted(batch, number).temp_bytes
             return known[number]
 
-        whole = self._predicted(batch, 1)
-        around = whole.step_bytes - whole.temp_bytes
-        limit = temp_limit(budget, attempts, self._target, around)
         expected = Correction(model, attempts)
         number = 1
         try:
-            if budget.least:
+            if least:
                 number = least_number(possible, expected)
-            elif limit is not None:
-                number = next_number(possible, expected, attempts, limit)
+            elif limit_bytes is not None:
+                number = next_number(possible, expected, attempts, limit_bytes)
         except NotPossibleError as error:
             return _refused(_not_loopable(error), batch.text)
+        around = self.around_bytes
         if attempts:
             around = attempts[0].step_bytes - attempts[0].temp_bytes
+        assert around is not None
         temp_bytes = int(expected(number))
         record = AccumulateRecord(
             prediction=Prediction(around + temp_bytes, temp_bytes, 0.0),

@@ -23,6 +23,14 @@ class AccumulateRecord(PlanRecord):
     possible: tuple[int, ...] = ()
     modelled: tuple[tuple[int, int], ...] = ()
 
+    @property
+    def is_unmodified(self) -> bool:
+        return self.microbatches == 1
+
+    @property
+    def cost(self) -> float:
+        return self.microbatches
+
     def to_json(self) -> dict[str, object]:
         found = super().to_json() | {"microbatches": self.microbatches}
         if not self.possible:

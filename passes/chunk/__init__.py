@@ -49,26 +49,25 @@ Source: fused linear cross-entropy (Hsu et al., "Liger Kernel", 2024) does this 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from jax.extend.mlir import ir
 
-from ..analysis.autodiff import may_have_gradient
-from ..analysis.memory_model.peak_text import describe_floor, describe_peak, in_lines
+from ..budgeted import BudgetedPass
 from ..cse import Cse
 from ..drop_constraints import DropConstraints
 from ..fold_transposes import FoldTransposes
 from ..framework.base import Pass
-from ..framework.feedback import Attempt, Complaint, MeasuredPass
+from ..framework.feedback import Attempt
 from ..framework.options import Budget, Bytes, option
 from ..framework.target import Target
 from ..free_constants import FreeConstants
 from ..ir import walk
 from ..one_hot import OneHot
 from ..phase_loops.write import apply_loops
-from .closed_loop import best_of, goal_after, temp_budget
+from .closed_loop import goal_after
 from .plan import ChunkPlan, ChunkRecord
 from .planner import ChunkPlanner
 
@@ -77,7 +76,7 @@ SCOPE = "hloom.chunk"
 
 
 @dataclass(frozen=True)
-class Chunk(MeasuredPass[ChunkRecord]):
+class Chunk(BudgetedPass[ChunkRecord]):
     """Run what makes and reads the largest values in chunks."""
 
     name: ClassVar[str] = "chunk"
@@ -116,10 +115,6 @@ class Chunk(MeasuredPass[ChunkRecord]):
         3, doc="how often the program may be compiled to hold the budget", minimum=1
     )
 
-    @property
-    def is_bounded(self) -> bool:
-        return self.budget is not None
-
     def plan_after(
         self, module: ir.Module, target: Target, attempts: Sequence[Attempt[ChunkRecord]]
     ) -> ChunkPlan:
@@ -129,44 +124,12 @@ class Chunk(MeasuredPass[ChunkRecord]):
             return ChunkPlan((), record=ChunkRecord(unplanned=str(error)))
         if self.budget is None:
             return planner.plan()
-        return planner.plan(goal_after(self.budget, attempts, target, planner))
+        limit_bytes = self.limit_bytes(attempts, target, planner.around_bytes)
+        return planner.plan(goal_after(attempts, limit_bytes, planner.before_bytes))
 
-    def wants_another(self, attempts: Sequence[Attempt[ChunkRecord]], target: Target) -> bool:
-        if self.budget is None:
-            return False
-        limit = temp_budget(self.budget, attempts, target)
-        if limit is None or attempts[-1].record.is_final:
-            return False
-        return all(attempt.temp_bytes > limit for attempt in attempts)
-
-    def best(self, attempts: Sequence[Attempt[ChunkRecord]], target: Target) -> int:
-        if self.budget is None:
-            return len(attempts) - 1
-        return best_of(attempts, temp_budget(self.budget, attempts, target))
-
-    def complaint(
-        self,
-        attempts: Sequence[Attempt[ChunkRecord]],
-        best: int,
-        target: Target,
-        module_of_best: Callable[[], ir.Module],
-    ) -> Complaint | None:
-        if self.budget is None or not attempts:
-            return None
-        if why := attempts[best].record.unplanned:
-            return Complaint(f"{why}.")
-        if self.budget.least:
-            return None
-        limit = temp_budget(self.budget, attempts, target)
-        attempt = attempts[best]
-        if limit is None or attempt.temp_bytes <= limit:
-            return None
-        module, percent = module_of_best(), self.budget.percent
-        if percent is not None and not may_have_gradient(module):
-            return None
-        around = 0 if percent is not None else attempt.step_bytes - attempt.temp_bytes
-        floor = describe_floor(percent, attempt.temp_bytes + around, limit + around)
-        return Complaint(in_lines(floor, describe_peak(module, target)))
+    def is_worthwhile(self, attempts: Sequence[Attempt[ChunkRecord]], limit_bytes: int) -> bool:
+        is_held = any(attempt.temp_bytes <= limit_bytes for attempt in attempts)
+        return not (is_held or attempts[-1].record.is_final)
 
     def apply(self, plan: ChunkPlan) -> None:
         replaced: dict[ir.Value, ir.Value] = {}

@@ -31,6 +31,14 @@ class ChunkRecord(PlanRecord):
     is_least: bool = False
 
     @property
+    def is_unmodified(self) -> bool:
+        return not self.chunks
+
+    @property
+    def cost(self) -> float:
+        return self.chunks
+
+    @property
     def is_final(self) -> bool:
         return self.is_least or super().is_final
 

@@ -56,6 +56,16 @@ class PlanRecord:
         return self.unplanned is not None
 
     @property
+    def is_unmodified(self) -> bool:
+        """Whether the plan leaves the program as it is."""
+        return True
+
+    @property
+    def cost(self) -> float:
+        """The time that the plan adds, or whatever grows with it."""
+        return 0.0 if self.prediction is None else self.prediction.added_flops
+
+    @property
     def modelled_temp_bytes(self) -> tuple[int, int] | None:
         """Temporary memory by hloom's model, of the program as it is and with the plan; None where
         the plan was made without that."""
@@ -150,7 +160,6 @@ def temp_limit(
     budget: Budget,
     attempts: Sequence[Attempt[Record]],
     target: Target,
-    unmodified: Callable[[Record], bool],
     around_bytes: int | None = None,
 ) -> int | None:
     """Bytes of temporary memory that a budget leaves; None where nothing is known to bound.
@@ -163,11 +172,10 @@ def temp_limit(
       budget: what is to hold.
       attempts: what was measured, oldest first.
       target: what it runs on.
-      unmodified: whether a record is of a plan that leaves the program as it is.
       around_bytes: arguments and results by the model, where nothing was measured yet.
     """
     if budget.percent is not None:
-        whole = next((each.temp_bytes for each in attempts if unmodified(each.record)), None)
+        whole = next((each.temp_bytes for each in attempts if each.record.is_unmodified), None)
         if whole is None:
             return None
         left = [int(whole * budget.percent / 100)]
@@ -182,11 +190,7 @@ def temp_limit(
     return min(left, default=None)
 
 
-def best_of(
-    attempts: Sequence[Attempt[Record]],
-    limit_bytes: int | None,
-    seconds: Callable[[Record], float],
-) -> int:
+def best_of(attempts: Sequence[Attempt[Record]], limit_bytes: int | None) -> int:
     """The index of the attempt to use: the cheapest that holds, else the one with least memory.
 
     One that the compiler refused is used only where it refused all.
@@ -194,7 +198,6 @@ def best_of(
     Args:
       attempts: at least one; of those that are alike the oldest is used.
       limit_bytes: of temporary memory; None where nothing is known to bound.
-      seconds: the time that a record's plan adds, or whatever grows with it.
     """
     compiled = [n for n, attempt in enumerate(attempts) if not attempt.is_refused]
     numbers = compiled or range(len(attempts))
@@ -202,7 +205,7 @@ def best_of(
         n for n in numbers if limit_bytes is not None and attempts[n].temp_bytes <= limit_bytes
     ]
     if holding:
-        return min(holding, key=lambda n: (seconds(attempts[n].record), n))
+        return min(holding, key=lambda n: (attempts[n].record.cost, n))
     return min(numbers, key=lambda n: (attempts[n].temp_bytes, n))
 
 

@@ -2,15 +2,107 @@
 
 In the order in which a module passes through it:
 
-- ``candidates``: a window length and a price of recomputation each, and the moves before it;
+- ``candidates``: what is asked for; a window length and a price of recomputation each, and the
+  moves before it;
+- ``moves``: the other passes that are tried, and what they made of a module;
 - ``block_plans``, ``loop_effects``: a candidate's clones in straight-line blocks, and what its
   rewritten loops change around them;
-- ``model``: a candidate's memory and added time;
-- ``search``: the candidates that are estimated for a bound on memory; ``exact/``: the optimum of
-  small blocks among them;
-- ``moves``, ``variants``, ``moves_search``: what other passes make of the program before;
+- ``model``: a candidate's memory and added time; ``variants``: those of what moves make;
+- ``price_search``: the candidates of one program that are estimated for a bound on memory, with
+  ``exact/``, the optimum of small blocks, among them; ``search``: those of all variants;
 - ``loop``: the candidate to compile next, given XLA's figures of earlier attempts;
-- ``plan``, ``planner``: the plan that is made of it; ``record``: what an attempt remembers;
-- ``complaint``: what a user is told of a budget that does not hold;
+- ``planner``: the ``plan`` that is made of it; ``record``: what an attempt remembers;
 - ``frontier``: what other budgets give.
+
+`PlannedPass` is what `remat` and `fit` are.
 """
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+from jax.extend.mlir import ir
+
+from ..budgeted import BudgetedPass, least_bytes
+from ..cse import Cse
+from ..drop_constraints import DropConstraints
+from ..framework.base import Pass
+from ..framework.feedback import Attempt, Complaint, MeasuredPlan, Planner
+from ..framework.target import Target
+from ..free_constants import FreeConstants
+from .candidates import PlannerSettings
+from .loop import best_of, is_worthwhile
+from .plan import MemoryPlan
+from .planner import MemoryPlanner
+from .record import RematObstacle, RematRecord
+
+COMPILES_DOC = (
+    "how often the program may be compiled to hold the budget; of three times the last one, of "
+    "more the last two are for the least memory, where nothing before held it"
+)
+
+_OTHERS = "hloom.estimate, or `hloom budgets` on a dump, tells what other budgets give."
+
+
+class PlannedPass(BudgetedPass[RematRecord]):
+    """A pass whose plans the planner makes."""
+
+    requires: ClassVar[tuple[type[Pass], ...]] = (DropConstraints, Cse, FreeConstants)
+    once: ClassVar[bool] = True
+    saves_memory: ClassVar[bool] = True
+    record_type: ClassVar[type[RematRecord]] = RematRecord
+
+    @property
+    @abstractmethod
+    def settings(self) -> PlannerSettings | None:
+        """What the planner is asked for; None without a budget."""
+
+    def plan_after(
+        self, module: ir.Module, target: Target, attempts: Sequence[Attempt[RematRecord]]
+    ) -> MeasuredPlan[RematRecord]:
+        return self.planner(module, target)(module, attempts)
+
+    def planner(self, origin: ir.Module, target: Target) -> Planner[RematRecord]:
+        assert self.settings is not None
+        return MemoryPlanner(origin, target, self.settings)
+
+    def is_worthwhile(self, attempts: Sequence[Attempt[RematRecord]], limit_bytes: int) -> bool:
+        return is_worthwhile(attempts, limit_bytes, self.compiles)
+
+    def best(self, attempts: Sequence[Attempt[RematRecord]], target: Target) -> int:
+        if self.bound is None:
+            return super().best(attempts, target)
+        return best_of(attempts, self.limit_bytes(attempts, target), self.bound)
+
+    def complaint(
+        self,
+        attempts: Sequence[Attempt[RematRecord]],
+        best: int,
+        target: Target,
+        module_of_best: Callable[[], ir.Module],
+    ) -> Complaint | None:
+        if attempts and attempts[0].record.obstacle is RematObstacle.HELPER:
+            return None
+        return super().complaint(attempts, best, target, module_of_best)
+
+    def remarks(self, attempts: Sequence[Attempt[RematRecord]], best: int) -> tuple[str, str]:
+        obstacle = self._obstacle(attempts, best)
+        last = _OTHERS if attempts[best].record.candidate is not None else ""
+        return obstacle.sentence if obstacle else "", last
+
+    def _obstacle(
+        self, attempts: Sequence[Attempt[RematRecord]], best: int
+    ) -> RematObstacle | None:
+        """Why not more is recomputed, where that is more than the floor itself."""
+        if least_bytes(attempts) < attempts[best].temp_bytes:
+            return RematObstacle.IN_VAIN
+        if found := attempts[0].record.obstacle:
+            return found
+        if attempts[best].record.candidate is not None:
+            return None
+        return RematObstacle.ONE_COMPILE if self.compiles == 1 else RematObstacle.NO_GAIN
+
+    def apply(self, plan: MemoryPlan) -> None:
+        plan.apply()

@@ -1,11 +1,12 @@
-"""The candidates that the planner tries, and what recomputation is worth at each."""
+"""What the planner is asked for, the candidates that it tries, and what each price is worth."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..analysis.pricing import Rates
+from ..framework.options import Budget
 
 _PRICES_PER_DOUBLING = 2
 _LOWEST, _HIGHEST, _LAST = -10, 2, 6
@@ -24,6 +25,23 @@ STEPS = 32
 
 TOP = PRICES * STEPS
 """The price at which nothing is recomputed."""
+
+
+@dataclass(frozen=True)
+class PlannerSettings:
+    """What the planner is asked for.
+
+    Attributes:
+      budget: what is to hold.
+      compiles: attempts at most.
+      moves: what may be done to the program, by the names in `moves.MOVES`.
+      min_bytes: values smaller than this are not recomputed.
+    """
+
+    budget: Budget = field(default_factory=Budget)
+    compiles: int = 5
+    moves: tuple[str, ...] = ("recompute",)
+    min_bytes: int = 0
 
 
 @dataclass(frozen=True, order=True)

@@ -20,13 +20,14 @@ from ..framework.feedback import Attempt
 from ..framework.options import Budget
 from ..framework.target import Target
 from ..ir.clone import clone_module
-from ..recompute.rewrite import apply_plans
-from .candidates import STEPS, TOP, Candidate
-from .loop import Bounds, best_of, decide, least
+from ..recompute.plan import RematPlan, apply_plan
+from .candidates import STEPS, TOP, Candidate, PlannerSettings
+from .loop import best_of, decide, least
 from .model import Model, added_work
-from .moves_search import DEFAULT_MOVES, UNDO, FitSearch
-from .record import Estimate, Measurement, RematObstacle, RematRecord, measured, obstacle_of
-from .search import corrected_bytes
+from .moves import DEFAULT_MOVES, UNDO
+from .price_search import corrected_bytes
+from .record import Estimate, Measurement, RematObstacle, RematRecord, measured
+from .search import Search
 from .variants import Variants, moves_of
 
 _KNEE = 0.05
@@ -101,7 +102,8 @@ class FrontierAnalysis:
     @cached_property
     def variants(self) -> Variants:
         """What moves make of the program, each with its estimates, cached over all budgets."""
-        return Variants(self.module, self.target, self.min_bytes)
+        settings = PlannerSettings(_LEAST, _PLANS, tuple(self.moves), self.min_bytes)
+        return Variants(self.module, self.target, settings)
 
     @cached_property
     def _tried(self) -> list[Attempt[RematRecord]]:
@@ -124,11 +126,7 @@ class FrontierAnalysis:
     @cached_property
     def obstacle(self) -> RematObstacle | None:
         """Why the program, or its straight-line part, cannot be rewritten."""
-        return obstacle_of(
-            keeps_barriers=self.target.keeps_barriers,
-            scans=bool(self.model.pairs),
-            lines=bool(self.model.block_plans.forwards),
-        )
+        return self.model.obstacle
 
     @property
     def step_seconds(self) -> float:
@@ -148,7 +146,7 @@ class FrontierAnalysis:
     @cached_property
     def _lowest(self) -> list[Estimate]:
         """The estimates among which the least memory is found, the program as it is first."""
-        return FitSearch(self.variants, self.moves).lowest()
+        return Search(self.variants, self.moves).lowest()
 
     def at(self, budget: Budget) -> FrontierPoint | None:
         """What a budget gives; None where nothing is known that it bounds.
@@ -196,7 +194,7 @@ class FrontierAnalysis:
         return found
 
     def _swept_of(self, moves: str, known: Sequence[Estimate], count: int) -> list[Estimate]:
-        search = FitSearch(self.variants, self.moves, known)
+        search = Search(self.variants, self.moves, known)
         recomputing = [one for one in known if _is_on_grid(one)]
         lowest = least(recomputing).candidate
         assert lowest is not None
@@ -235,11 +233,11 @@ class FrontierAnalysis:
         attempts = list(self._tried)
         # What was measured corrects the model, and is none of the attempts for this budget.
         made = _PLANS
-        bounds = Bounds(budget, len(attempts) + made)
+        settings = PlannerSettings(budget, len(attempts) + made)
         for _ in range(made):
             known = attempts[-1].record.considered if attempts else ()
-            search = FitSearch(self.variants, self.moves, known)
-            choice = decide(search, limit_bytes, attempts, bounds)
+            search = Search(self.variants, self.moves, known)
+            choice = decide(search, limit_bytes, attempts, settings)
             temp_bytes = self._expected_bytes(choice.estimate)
             record = RematRecord(estimate=choice.estimate, considered=choice.known)
             attempts.append(Attempt(record, temp_bytes + self.around_bytes, temp_bytes))
@@ -269,7 +267,7 @@ class FrontierAnalysis:
         if estimate.candidate not in self._scheduled_bytes:
             variant = self.variants.made_by(estimate.candidate)
             rewritten = clone_module(variant.of.module)
-            apply_plans(*variant.model.on(rewritten, variant.plan(estimate)))
+            apply_plan(RematPlan(*variant.model.on(rewritten, variant.plan(estimate))))
             self._scheduled_bytes[estimate.candidate] = scheduled_temp_bytes(
                 rewritten, rules=memory_rules(self.target)
             )

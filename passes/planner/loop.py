@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
+from ..budgeted import INDISTINCT
 from ..framework import feedback
 from ..framework.feedback import Attempt
 from ..framework.options import Budget
-from ..framework.target import Target
-from .candidates import Candidate
+from .candidates import PlannerSettings
+from .price_search import cheapest, corrected_bytes
 from .record import Estimate, Measurement, RematObstacle, RematRecord, measured
-from .search import cheapest, corrected_bytes
+from .search import Search
 
 _CAUTION = (0.99, 0.99, 0.97)
 """The share of the budget that the first, second, … attempt aims at."""
@@ -28,20 +28,9 @@ second is what counts once the attempts that aim at the budget are spent."""
 _WORTH_A_MISS = 0.1
 """A plan that misses the budget saves this share of what was to be saved, or is not used."""
 
-_INDISTINCT = 1.02
-"""Estimates whose memory differs by less than this factor are the same to the model."""
-
 _WORTH_A_COMPILE = 0.95
 """Another compile has to promise this share of the best attempt's added time, or less; as much less
 where that is less than nothing."""
-
-
-@dataclass(frozen=True)
-class Bounds:
-    """What a pass was asked to hold: its options of these names."""
-
-    budget: Budget
-    compiles: int
 
 
 @dataclass(frozen=True)
@@ -54,45 +43,16 @@ class Choice:
     known: tuple[Estimate, ...]
 
 
-def temp_budget(
-    budget: Budget, attempts: Sequence[Attempt[RematRecord]], target: Target
-) -> int | None:
-    """Bytes of temporary memory that the budget leaves; None where nothing is known to bound."""
-    return feedback.temp_limit(budget, attempts, target, lambda record: record.candidate is None)
-
-
-class CandidateSearch(Protocol):
-    """Finds candidates for a bound on memory, of `remat` alone or with other moves."""
-
-    @property
-    def estimates(self) -> Mapping[Candidate | None, Estimate]:
-        """All that are known by now."""
-
-    def within(
-        self,
-        limit_bytes: float,
-        fits: Callable[[Estimate], bool],
-        tried: Sequence[Measurement] = (),
-    ) -> None:
-        """Adds those around the ones that just fit in about ``limit_bytes``."""
-
-    def estimate(self, candidate: Candidate | None) -> Estimate:
-        """That of a candidate; None is the program as it is."""
-
-    def lowest(self) -> list[Estimate]:
-        """Those of little memory, the program as it is among them."""
-
-
 def aimed(compiles: int) -> int:
     """How many of so many attempts aim at the budget; the last ones at the least memory."""
     return max(compiles - _FOR_THE_LEAST, min(compiles, _FOR_THE_LEAST))
 
 
 def decide(
-    search: CandidateSearch,
+    search: Search,
     limit_bytes: int,
     attempts: Sequence[Attempt[RematRecord]],
-    bounds: Bounds,
+    settings: PlannerSettings,
 ) -> Choice:
     """The next candidate to compile for at most ``limit_bytes`` of temporary memory.
 
@@ -100,7 +60,7 @@ def decide(
     is wrong about a budget near the floor, that one is held as well. Where also that saves too
     little, the last one is the program as it is.
     """
-    compiles = bounds.compiles
+    compiles = settings.compiles
     tried = measured(attempts)
     held = cheapest(one.estimate for one in tried if one.real_bytes <= limit_bytes)
     chosen = None
@@ -118,14 +78,14 @@ def decide(
         promising = [
             estimate
             for estimate in _untried(lowest, tried)
-            if corrected_bytes(estimate, tried) <= real_bytes * _INDISTINCT
+            if corrected_bytes(estimate, tried) <= real_bytes * INDISTINCT
         ]
         # Where nothing promises less than what was reached, that once more.
         reached = [one.estimate for one in tried if one.real_bytes == real_bytes]
         chosen = least(promising or reached or lowest, tried)
         whole = search.estimate(None)
         is_last = not promising or len(attempts) == compiles - 1
-        if tried and is_last and not bounds.budget.least and _untried([whole], tried):
+        if tried and is_last and not settings.budget.least and _untried([whole], tried):
             best_bytes = real_bytes
             if len(attempts) <= aimed(compiles):  # none was for the least memory yet
                 best_bytes = min(best_bytes, corrected_bytes(chosen, tried))
@@ -197,8 +157,8 @@ def is_worthwhile(
     fitting = [attempt for attempt in attempts if attempt.temp_bytes <= limit_bytes]
     if not fitting:
         return True
-    best = min(fitting, key=lambda attempt: attempt.record.seconds)
-    best_s, candidate = best.record.seconds, best.record.candidate
+    best = min(fitting, key=lambda attempt: attempt.record.cost)
+    best_s, candidate = best.record.cost, best.record.candidate
     may_gain = best_s > 0 or (candidate is not None and candidate.recomputes)
     if len(attempts) >= aimed(compiles):
         return may_gain and best.temp_bytes < limit_bytes * _LEAVES_MOST
@@ -217,8 +177,8 @@ def best_of(
     Where this costs time and saves next to nothing of what was to be saved, it is the program as
     it is, if that was compiled.
     """
-    best = feedback.best_of(attempts, limit_bytes, lambda record: record.seconds)
-    if limit_bytes is None or budget.least or attempts[best].record.seconds <= 0:
+    best = feedback.best_of(attempts, limit_bytes)
+    if limit_bytes is None or budget.least or attempts[best].record.cost <= 0:
         return best
     for number, whole in enumerate(attempts):
         if whole.record.candidate is None and not whole.is_refused:
@@ -237,7 +197,7 @@ def least(estimates: Sequence[Estimate], tried: Sequence[Measurement] = ()) -> E
     """The estimate of least memory; of those that the model cannot tell apart, what keeps least."""
     least_bytes = min(corrected_bytes(estimate, tried) for estimate in estimates)
     return min(
-        (one for one in estimates if corrected_bytes(one, tried) <= least_bytes * _INDISTINCT),
+        (one for one in estimates if corrected_bytes(one, tried) <= least_bytes * INDISTINCT),
         key=lambda one: (
             (0, 0) if one.candidate is None else (one.candidate.price, one.candidate.window_length)
         ),

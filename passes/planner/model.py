@@ -41,7 +41,7 @@ from ..recompute.scan.plan import BlockScans, ScanPlan
 from .block_plans import BlockPlans
 from .candidates import Candidate, PriceGrid
 from .loop_effects import LoopEffect, LoopEffects, put_stacks
-from .record import Estimate
+from .record import Estimate, RematObstacle, obstacle_of
 
 _HALVINGS = 2, 1, 3, 4, 5
 """The window lengths to try: the length of the backward pass, halved this often, in this order."""
@@ -88,7 +88,7 @@ class Model:
         self, module: ir.Module, target: Target, min_bytes: int, like: Model | None = None
     ) -> None:
         """``like`` is of a similar module: the prices are the same, and cuts are solved once."""
-        self.module, self.min_bytes = module, min_bytes
+        self.module, self._keeps_barriers = module, target.keeps_barriers
         self.operations = list(walk.operations(module.operation))
         self.number = {walk.key(op): number for number, op in enumerate(self.operations)}
         """The numbers of operations, by key; the module is not edited while the model is used."""
@@ -143,6 +143,15 @@ class Model:
     def simulated(self) -> int:
         """How many different candidates have been simulated by now."""
         return len(self._alike)
+
+    @property
+    def obstacle(self) -> RematObstacle | None:
+        """Why the program, or its straight-line part, cannot be rewritten."""
+        return obstacle_of(
+            keeps_barriers=self._keeps_barriers,
+            scans=bool(self.pairs),
+            lines=bool(self.block_plans.forwards),
+        )
 
     def lengths(self) -> tuple[int, ...]:
         """The window lengths to try; 0 to rewrite loops alone."""

@@ -1,20 +1,137 @@
-"""Moves: passes that run before the recomputation, and what they made of a module."""
+"""Moves: passes that run before the recomputation, which of them are tried, and what they made.
+
+A new move is a pass, and a row of `MOVES`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+import dataclasses
+import math
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from jax.extend.mlir import ir
 
+from ..chunk import Chunk
 from ..framework.base import Decision, DivisiblePlan, Pass, PlanWithEffect
+from ..framework.options import Bytes
 from ..framework.pipeline import Pipeline
 from ..framework.target import Target
-from ..framework.text import size
 from ..ir.clone import clone_module
-from ..offload.plan import OffloadPlan
-from .plan import RematPlan
-from .record import RematRecord
+from ..offload import Offload
+
+if TYPE_CHECKING:
+    from .variants import Variant
+
+RECOMPUTE, UNDO, SPLIT_LOOP = "recompute", "undo-checkpoint", "split-loop"
+"""Moves that the search makes where it stands: at its end, before others, and after them."""
+
+_LARGE_PROGRAM_BYTES, _SMALLEST_CHUNKED = 2**30, 64
+"""`chunk` looks at values of its own `min_bytes` in a program that takes so much; in a smaller one
+at those of more than one part in so many of its peak."""
+
+_MORE_CHUNKS = (2, 4)
+"""Times as many chunks as `chunk` takes by itself: recomputation lowers the rest of the peak."""
+
+_MICROBATCHES = (2, 4, 8, 16)
+
+_EXPOSED = (0.0, 0.1, 0.5, 2.0)
+"""Shares of the loops' time that may be waited for copies between device and host."""
+
+
+class Trials(Protocol):
+    """What a move may ask before it names what to try next.
+
+    Attributes:
+      peak_bytes: temporary memory of the program as it is.
+      recomputes: whether recomputation is among the moves.
+    """
+
+    @property
+    def peak_bytes(self) -> int: ...
+
+    @property
+    def recomputes(self) -> bool: ...
+
+    def variant(self, moves: str) -> Variant | None:
+        """The program after these moves; None where they find nothing to do."""
+
+    def least_seconds(self, moves: str) -> float:
+        """The least added time of what these moves make to fit, by what was searched until now;
+        infinite where nothing fits."""
+
+
+def _chunked(trials: Trials) -> Iterator[str]:
+    """`chunk` as it is, and with more chunks where that does not fit, or fits in less time."""
+    yield "one-hot"
+    step = Chunk()
+    if trials.peak_bytes < _LARGE_PROGRAM_BYTES:
+        least = 1 << max(trials.peak_bytes // _SMALLEST_CHUNKED, 1).bit_length()
+        step = Chunk(min_bytes=Bytes(least))
+    variant = trials.variant(str(step))
+    plans = {} if variant is None else {run.step.name: run.plan for run in variant.of.runs}
+    chunks = plans.get("chunk", {}).get("chunks")
+    if not isinstance(chunks, int) or not chunks:
+        return
+    yield str(step)
+    if variant is None or not trials.recomputes or not variant.model.columns():
+        return  # the rest of the peak stays as it is, and for that `chunk` has enough chunks
+    best_s = trials.least_seconds(str(step))
+    for times in _MORE_CHUNKS:
+        more = str(dataclasses.replace(step, chunks=times * chunks))
+        yield more
+        more_s = trials.least_seconds(more)
+        if best_s < math.inf and more_s >= best_s:
+            return
+        best_s = more_s
+
+
+def _accumulated(_: Trials) -> Iterator[str]:
+    return (f"accumulate{{microbatches={count}}}" for count in _MICROBATCHES)
+
+
+def _offloaded(_: Trials) -> Iterator[str]:
+    return (str(Offload(exposed=exposed)) for exposed in _EXPOSED)
+
+
+@dataclass(frozen=True)
+class Move:
+    """A row of `MOVES`.
+
+    Attributes:
+      passes: the names of the passes that make it; a dump may name no others.
+      trials: their specs, in the order in which they are tried; None where the search itself knows
+        when the move is made.
+      is_default: it is made unless others are named.
+    """
+
+    passes: tuple[str, ...] = ()
+    trials: Callable[[Trials], Iterator[str]] | None = None
+    is_default: bool = True
+
+
+MOVES = {
+    RECOMPUTE: Move(),
+    UNDO: Move((UNDO,)),
+    "chunk": Move(("one-hot", "chunk"), _chunked),
+    SPLIT_LOOP: Move((SPLIT_LOOP,)),
+    "accumulate": Move(("accumulate",), _accumulated, is_default=False),
+    "offload": Move(("offload",), _offloaded, is_default=False),
+}
+"""The moves by their names, in the order in which they are tried."""
+
+DEFAULT_MOVES = tuple(name for name, move in MOVES.items() if move.is_default)
+"""Those that are made unless others are named."""
+
+
+@runtime_checkable
+class WaitingPlan(Protocol):
+    """A plan that makes the device wait."""
+
+    @property
+    def exposed_s(self) -> float:
+        """Seconds of a step in which nothing but copies to the host and back runs."""
 
 
 @dataclass(frozen=True)
@@ -107,114 +224,8 @@ def moved(
                     prepares=step not in pipeline.passes,
                     plan=chosen.to_json(),
                     decisions=decisions,
-                    waited_s=chosen.exposed_s if isinstance(chosen, OffloadPlan) else 0.0,
+                    waited_s=chosen.exposed_s if isinstance(chosen, WaitingPlan) else 0.0,
                 )
             )
             step.apply(chosen)
     return Moved(copy, tuple(runs))
-
-
-@dataclass(frozen=True)
-class MoveEffect:
-    """What one move gives and costs, by the models.
-
-    Attributes:
-      spec: the pass; `remat` for what is recomputed.
-      summary: what it does, in a line.
-      effect: the same in a few words.
-      prepares: it only prepares the program for a move that comes after it.
-      before_bytes, after_bytes: temporary memory at the peak without it and with it; None where
-        that was not looked at.
-      added_seconds: of a step; of cheap work one sixteenth counts; below zero for time saved.
-      plan: the pass's own plan.
-    """
-
-    spec: str
-    summary: str
-    effect: str
-    prepares: bool
-    before_bytes: int | None
-    after_bytes: int | None
-    added_seconds: float
-    plan: dict[str, object] = field(repr=False)
-
-    def to_json(self) -> dict[str, object]:
-        return {
-            "pass": self.spec,
-            "summary": self.summary,
-            "prepares": self.prepares,
-            "temp_bytes_before": self.before_bytes,
-            "temp_bytes_after": self.after_bytes,
-            "weighted_seconds": self.added_seconds,
-            "plan": self.plan,
-        }
-
-    def __str__(self) -> str:
-        text = f"{self.spec}: {self.effect}"
-        if self.before_bytes is None or self.after_bytes is None:
-            return text
-        gain = f"{size(self.before_bytes)} become {size(self.after_bytes)}"
-        changed = "added" if self.added_seconds >= 0 else "saved"
-        return f"{text}, {gain}, {1e3 * abs(self.added_seconds):.3g} ms {changed}"
-
-
-@dataclass(frozen=True)
-class FitPlan:
-    """Moves and recomputation for one module.
-
-    Attributes:
-      module: the module to rewrite.
-      moved: what the moves make of it; None where there are no moves.
-      remat: what is recomputed, of `moved`'s module, or of the module itself.
-      effects: what each move gives and costs.
-      record: for the plans that follow.
-      again: makes the same plan with some of the moves' decisions alone, and nothing recomputed
-        unless all of these are there.
-    """
-
-    module: ir.Module
-    moved: Moved | None
-    remat: RematPlan
-    effects: tuple[MoveEffect, ...] = ()
-    record: RematRecord = field(default_factory=RematRecord)
-    again: Callable[[ir.Module, Collection[str]], Moved | None] | None = field(
-        default=None, repr=False
-    )
-
-    @property
-    def empty(self) -> bool:
-        return self.moved is None and self.remat.empty
-
-    def summary(self) -> str:
-        if self.empty:
-            because = self.record.unplanned or ""
-            return f"nothing to do{f': {because}' if because else ''}"
-        told = [str(effect) for effect in self.effects if not effect.prepares]
-        if (prediction := self.record.prediction) is not None:
-            told.append(f"{size(prediction.step_bytes)} predicted for the step")
-        return "; ".join(told)
-
-    def effect(self) -> str:
-        return ", ".join(effect.effect for effect in self.effects if not effect.prepares)
-
-    def to_json(self) -> dict[str, object]:
-        moves = [effect.to_json() for effect in self.effects]
-        return {"moves": moves} | self.remat.to_json() | self.record.to_json()
-
-    def decisions(self) -> tuple[Decision, ...]:
-        """Those of the moves, then those of the recomputation, which needs all of the moves."""
-        moves = () if self.moved is None else self.moved.decisions
-        recomputed = (
-            Decision(f"remat/{each.id}", each.description) for each in self.remat.decisions()
-        )
-        return (*moves, *recomputed)
-
-    def restricted_to(self, ids: Collection[str]) -> FitPlan:
-        """The plan with these decisions alone, without a prediction."""
-        left = {each.removeprefix("remat/") for each in ids if each.startswith("remat/")}
-        if self.moved is None:
-            return FitPlan(self.module, None, self.remat.restricted_to(left))
-        if all(each.id in ids for each in self.moved.decisions):
-            return FitPlan(self.module, self.moved, self.remat.restricted_to(left))
-        assert self.again is not None
-        return FitPlan(self.module, self.again(self.module, ids), RematPlan((), ()))

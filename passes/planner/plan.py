@@ -1,194 +1,143 @@
-"""The plan of `remat` for a module, and the two ways to make one: without and with a budget."""
+"""The plan of the planner for a module: moves, then what is recomputed in what they make of it."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from jax.extend.mlir import ir
 
-from ..analysis.autodiff import has_remat_name, is_backward
-from ..analysis.device import DeviceView
-from ..analysis.memory_model.targets import memory_rules
-from ..framework import base
-from ..framework.feedback import Attempt, Prediction
-from ..framework.options import Budget
-from ..framework.target import Target
-from ..framework.text import pluralize
+from ..framework.base import Decision
+from ..framework.text import size
 from ..ir import walk
-from ..ir.ops import facts_of
-from ..recompute.block.plan import BlockPlan, plan_block
-from ..recompute.decisions import BlockDecisions, ScanDecisions
-from ..recompute.scan.plan import ScanPlan, plan_scans
-from .loop import Bounds, Choice, decide, temp_budget
-from .model import Model, added_work
-from .record import RematObstacle, RematRecord, obstacle_of
-from .search import Search
+from ..ir.clone import IRMapping, replace_body
+from ..recompute.plan import RematPlan, apply_plan
+from .moves import Moved
+from .record import RematRecord
+
+_RECOMPUTED = "remat/"
+"""What the ids of decisions to recompute begin with, where there are moves."""
 
 
 @dataclass(frozen=True)
-class RematPlan:
-    """The plans of the straight-line blocks and of the pairs of loops, outer loops first."""
+class MoveEffect:
+    """What one move gives and costs, by the models.
 
-    blocks: tuple[BlockPlan, ...]
-    scans: tuple[ScanPlan, ...]
-    record: RematRecord = field(default_factory=RematRecord)
-    """The prediction for a budget, if there is one, and the obstacle that was found."""
+    Attributes:
+      spec: the pass; `remat` for what is recomputed.
+      summary: what it does, in a line.
+      effect: the same in a few words.
+      prepares: it only prepares the program for a move that comes after it.
+      before_bytes, after_bytes: temporary memory at the peak without it and with it; None where
+        that was not looked at.
+      added_seconds: of a step; of cheap work one sixteenth counts; below zero for time saved.
+      plan: the pass's own plan.
+    """
 
-    @property
-    def empty(self) -> bool:
-        return not self.blocks and not self.scans
-
-    @property
-    def parts(self) -> tuple[BlockPlan | ScanPlan, ...]:
-        return (*self.blocks, *self.scans)
-
-    @property
-    def freed_bytes(self) -> int:
-        """Bytes of residuals that are no longer saved."""
-        return sum(part.freed_bytes for part in self.parts)
-
-    @property
-    def added_bytes(self) -> int:
-        """Bytes of values that are saved instead."""
-        return sum(part.added_bytes for part in self.parts)
-
-    def summary(self) -> str:
-        if self.empty:
-            obstacle = self.record.obstacle
-            because = self.record.unplanned or (obstacle.reason if obstacle else "")
-            return f"nothing to recompute: {because}" if because else "nothing to recompute"
-        text = (
-            f"{self.effect()}, {self.freed_bytes / 2**20:.1f} MiB of "
-            f"residuals not kept, {self.added_bytes / 2**20:.1f} MiB kept in their place"
-        )
-        if (prediction := self.record.prediction) is not None:
-            text += f", {prediction.step_bytes / 2**20:.1f} MiB predicted for the step"
-        return text
-
-    def effect(self) -> str:
-        clones = sum(len(group.cloned) for block in self.blocks for group in block.groups)
-        clones += sum(len(scan.runs) for scan in self.scans)
-        return f"{pluralize(clones, 'operation')} recomputed"
+    spec: str
+    summary: str
+    effect: str
+    prepares: bool
+    before_bytes: int | None
+    after_bytes: int | None
+    added_seconds: float
+    plan: dict[str, object] = field(repr=False)
 
     def to_json(self) -> dict[str, object]:
         return {
-            "freed_bytes": self.freed_bytes,
-            "added_bytes": self.added_bytes,
-            "blocks": [block.to_json() for block in self.blocks],
-            "scans": [pair for scan in self.scans for pair in scan.to_json()],
-        } | self.record.to_json()
+            "pass": self.spec,
+            "summary": self.summary,
+            "prepares": self.prepares,
+            "temp_bytes_before": self.before_bytes,
+            "temp_bytes_after": self.after_bytes,
+            "weighted_seconds": self.added_seconds,
+            "plan": self.plan,
+        }
 
-    def decisions(self) -> tuple[base.Decision, ...]:
-        """One decision for each clone, and for each stack dropped without one; blocks first."""
-        blocks = [
-            d for n, plan in enumerate(self.blocks) for d in BlockDecisions(plan, n).decisions
-        ]
-        scans = [d for n, plan in enumerate(self.scans) for d in ScanDecisions(plan, n).decisions]
-        return (*blocks, *scans)
+    def __str__(self) -> str:
+        text = f"{self.spec}: {self.effect}"
+        if self.before_bytes is None or self.after_bytes is None:
+            return text
+        gain = f"{size(self.before_bytes)} become {size(self.after_bytes)}"
+        changed = "added" if self.added_seconds >= 0 else "saved"
+        return f"{text}, {gain}, {1e3 * abs(self.added_seconds):.3g} ms {changed}"
 
-    def restricted_to(self, ids: Collection[str]) -> RematPlan:
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """Moves and recomputation for one module.
+
+    Attributes:
+      module: the module to rewrite.
+      remat: what is recomputed, of `moved`'s module, or of the module itself.
+      record: for the plans that follow.
+      moved: what the moves make of the module; None where there are no moves.
+      effects: what each move gives and costs; empty without a budget.
+      again: makes the same plan with some of the moves' decisions alone, and nothing recomputed
+        unless all of these are there.
+    """
+
+    module: ir.Module
+    remat: RematPlan = field(default_factory=RematPlan)
+    record: RematRecord = field(default_factory=RematRecord)
+    moved: Moved | None = None
+    effects: tuple[MoveEffect, ...] = ()
+    again: Callable[[ir.Module, Collection[str]], Moved | None] | None = field(
+        default=None, repr=False
+    )
+
+    @property
+    def empty(self) -> bool:
+        return self.moved is None and self.remat.empty
+
+    def summary(self) -> str:
+        if self.empty:
+            if why := self.record.unplanned:
+                return f"nothing to do: {why}"
+            if (obstacle := self.record.obstacle) is not None:
+                return f"nothing to recompute: {obstacle.reason}"
+            return "nothing to recompute" if self.record.estimate is None else "nothing to do"
+        if not self.effects:
+            return self.remat.summary()
+        told = [str(effect) for effect in self.effects if not effect.prepares]
+        if (prediction := self.record.prediction) is not None:
+            told.append(f"{size(prediction.step_bytes)} predicted for the step")
+        return "; ".join(told)
+
+    def effect(self) -> str:
+        if not self.effects:
+            return self.remat.effect()
+        return ", ".join(effect.effect for effect in self.effects if not effect.prepares)
+
+    def to_json(self) -> dict[str, object]:
+        moves = [effect.to_json() for effect in self.effects]
+        return {"moves": moves} | self.remat.to_json() | self.record.to_json()
+
+    def decisions(self) -> tuple[Decision, ...]:
+        """Those of the moves, then those of the recomputation, which needs all of the moves."""
+        recomputed = self.remat.decisions()
+        if self.moved is None:
+            return recomputed
+        ids = (Decision(f"{_RECOMPUTED}{each.id}", each.description) for each in recomputed)
+        return (*self.moved.decisions, *ids)
+
+    def restricted_to(self, ids: Collection[str]) -> MemoryPlan:
         """The plan with these decisions alone, without a prediction."""
-        blocks = (BlockDecisions(plan, n).restricted_to(ids) for n, plan in enumerate(self.blocks))
-        scans = (ScanDecisions(plan, n).restricted_to(ids) for n, plan in enumerate(self.scans))
-        return RematPlan(
-            tuple(plan for plan in blocks if plan is not None),
-            tuple(plan for plan in scans if plan is not None),
-        )
+        if self.moved is None:
+            return MemoryPlan(self.module, self.remat.restricted_to(ids))
+        if all(each.id in ids for each in self.moved.decisions):
+            left = {each.removeprefix(_RECOMPUTED) for each in ids if each.startswith(_RECOMPUTED)}
+            return MemoryPlan(self.module, self.remat.restricted_to(left), moved=self.moved)
+        assert self.again is not None
+        return MemoryPlan(self.module, moved=self.again(self.module, ids))
 
-
-def plan_cheap(module: ir.Module, target: Target, min_bytes: int) -> RematPlan:
-    """The plan without a budget: cheap work is recomputed where that saves memory."""
-    code_blocks = list(walk.code_blocks(module.operation))
-    device = DeviceView.of(module, memory_rules(target))
-    scans = [plan for block in code_blocks for plan in plan_scans(block, min_bytes, device=device)]
-    if not target.keeps_barriers:
-        obstacle = _obstacle_of(target, scans, ())
-        return RematPlan((), tuple(scans), RematRecord(obstacle=obstacle))
-    # A scan's plan rewrites the bodies of its loops, so no block plan may cover them, nor the
-    # bodies that an earlier run rewrote.
-    taken = {loop for scan in scans for loop in scan.loops}
-    blocks = [
-        plan
-        for block in code_blocks
-        if not any(op in taken or has_remat_name(op) for op in walk.ancestors(block))
-        and (plan := plan_block(block, min_bytes, device)).groups
-    ]
-    obstacle = _obstacle_of(target, scans, blocks)
-    return RematPlan(tuple(blocks), tuple(scans), RematRecord(obstacle=obstacle))
-
-
-def _obstacle_of(
-    target: Target, scans: Collection[object], lines: Collection[object]
-) -> RematObstacle | None:
-    return obstacle_of(keeps_barriers=target.keeps_barriers, scans=bool(scans), lines=bool(lines))
-
-
-class BudgetPlanner:
-    """Plans for a budget. The module is analysed once, and each attempt edits a clone of it."""
-
-    def __init__(
-        self,
-        origin: ir.Module,
-        target: Target,
-        bounds: Bounds,
-        min_bytes: int,
-    ) -> None:
-        self.origin, self.target = origin, target
-        self.bounds, self.budget = bounds, bounds.budget
-        self.min_bytes = min_bytes
-
-    @functools.cached_property
-    def _model(self) -> Model:
-        return Model(self.origin, self.target, self.min_bytes)
-
-    def __call__(self, module: ir.Module, attempts: Sequence[Attempt[RematRecord]]) -> RematPlan:
-        """The next plan, for a clone of the module or the module itself, after these attempts."""
-        try:
-            model, budget = self._model, self.budget
-        except walk.NoEntryError as error:
-            return RematPlan((), (), RematRecord(unplanned=f"no budget can be held: {error}"))
-        first = attempts or (_predicted(model),)
-        limit = temp_budget(budget, first if budget.percent is None else attempts, self.target)
-        search = Search(model, attempts[-1].record.considered if attempts else ())
-        if limit is None:
-            # A share of what the unmodified program takes, which is compiled first to find out.
-            unmodified = search.estimate(None)
-            choice = Choice(unmodified, unmodified.temp_bytes, (unmodified,))
-        else:
-            choice = decide(search, limit, attempts, self.bounds)
-        candidate = choice.estimate.candidate
-        plans = ((), ()) if candidate is None else model.plan(candidate)
-        around_bytes = first[0].step_bytes - first[0].temp_bytes
-        added_flops, added_seconds = added_work(*plans, model.pricing)
-        record = RematRecord(
-            prediction=Prediction(
-                step_bytes=around_bytes + choice.expected_bytes,
-                temp_bytes=choice.expected_bytes,
-                added_flops=added_flops,
-            ),
-            estimate=choice.estimate,
-            considered=choice.known,
-            added_seconds=added_seconds,
-            obstacle=obstacle_in(model, self.target, budget),
-            unmodified_bytes=model.estimate(None).temp_bytes,
-        )
-        blocks, scans = model.on(module, plans)
-        return RematPlan(blocks, scans, record)
-
-
-def obstacle_in(model: Model, target: Target, budget: Budget) -> RematObstacle | None:
-    """Why nothing of a program is recomputed for a budget, whatever it is; None where some is."""
-    if (
-        budget.percent is not None
-        and not model.pairs
-        and not any(facts_of(op.name).is_product or is_backward(op) for op in model.operations)
-    ):
-        return RematObstacle.HELPER
-    return _obstacle_of(target, model.pairs, model.block_plans.forwards)
-
-
-def _predicted(model: Model) -> Attempt[RematRecord]:
-    """The attempt that a compile of the unmodified module is predicted to be."""
-    return Attempt(RematRecord(), model.unmodified().around_bytes, 0)
+    def apply(self) -> None:
+        """Edits the module."""
+        if self.moved is None:
+            apply_plan(self.remat)
+            return
+        ops = walk.operations(self.moved.module.operation)
+        number = {walk.key(op): place for place, op in enumerate(ops)}
+        replace_body(self.module, self.moved.module)
+        mapping = IRMapping(number, self.module)
+        apply_plan(RematPlan(*mapping.of((self.remat.blocks, self.remat.scans))))

@@ -19,6 +19,7 @@ from ..framework.feedback import (
 )
 from ..framework.spec import parse_spec
 from .candidates import TOP, Candidate
+from .moves import MOVES
 
 
 class RematObstacle(StrEnum):
@@ -129,7 +130,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class RematRecord(PlanRecord):
-    """The record of a plan of `remat`.
+    """The record of a plan of the planner.
 
     Attributes:
       estimate: the candidate that the plan was made with; None without a budget.
@@ -164,8 +165,12 @@ class RematRecord(PlanRecord):
         return super().is_final or (self.obstacle is not None and self.obstacle.is_total)
 
     @property
-    def seconds(self) -> float:
-        """The added time of the plan, as it counts in prices."""
+    def is_unmodified(self) -> bool:
+        return self.candidate is None
+
+    @property
+    def cost(self) -> float:
+        """The added time of the plan in seconds, as it counts in prices."""
         return self.estimate.seconds if self.estimate else 0.0
 
     def to_json(self) -> dict[str, object]:
@@ -226,7 +231,6 @@ _OLD_FIELDS = _FIELDS[:3]
 """Those that dumps of earlier versions have."""
 
 _LARGEST = 2**31
-_MOVES = ("accumulate", "chunk", "offload", "one-hot", "split-loop", "undo-checkpoint")
 
 
 def _candidate(found: Any) -> Candidate | None:
@@ -254,7 +258,8 @@ def _check_moves(moves: str) -> None:
     """Raises ValueError where the spec has other passes than those that `fit` runs, or one twice:
     a dump can hold any text."""
     names = [step.name for step in parse_spec(moves, source="the moves of a plan")]
-    if len(set(names)) < len(names) or not set(names) <= set(_MOVES):
+    known = sorted(name for move in MOVES.values() for name in move.passes)
+    if len(set(names)) < len(names) or not set(names) <= set(known):
         raise ValueError(
-            f"the moves of a plan are {echo(moves)}, not some of {', '.join(_MOVES)}, each once"
+            f"the moves of a plan are {echo(moves)}, not some of {', '.join(known)}, each once"
         )

@@ -1,64 +1,64 @@
-"""Searches the candidate that meets a bound on memory at the least added time."""
+"""Searches the moves and the recomputation that hold a bound on memory in the least added time.
+
+Moves are passes that run before the recomputation: each combination that is tried is a variant of
+the program, on which `remat` searches as it does alone. A variant whose moves alone cost more than
+the best plan so far is not searched, and where the best plan costs next to nothing no more
+combinations are tried. Where a user's checkpoint can be undone in time worth the while, that is a
+move of its own, and the others are tried behind it as well: it takes time away. What `remat` does
+alone is among the plans, so that no plan is slower than that by the model.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import math
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
-from .candidates import EXPENSIVE_PRICES, PRICES, STEPS, Candidate
+from ..framework.options import Cuts
+from ..ir import walk
+from ..split_loop import SplitLoop
+from ..split_loop.groups import LoopGroup, splittable
+from ..split_loop.plan import UniformPlan, choose_split
+from .candidates import PRICES, STEPS, Candidate
 from .model import Model
+from .moves import MOVES, RECOMPUTE, SPLIT_LOOP, UNDO
+from .price_search import PriceSearch, cheapest, corrected_bytes
 from .record import Estimate, Measurement
+from .variants import Variant, Variants, moves_of, of_remat
 
-_LONGEST_CHEAP_PREFIX = 4
+_NEXT_TO_NOTHING = 0.002
+"""The share of a step's time that is not worth more planning."""
 
-_LEFT_FOR_STEPS = 4
-"""Estimates that are reserved for the steps between grid prices, if few are allowed."""
+_PRECISION = 0.0005
+"""The share of a step's time by which a plan may add more than the search could find."""
 
-_EVEN_STEPS = 3
-"""How many steps are chosen as if memory grew linearly from one grid price to the next."""
-
-_KEPT_SHARE = 0.75
-"""The usual share of saved values in the peak."""
-
-_FLOOR_PRICES = (0, 12, 8, 4, 16, 24, 20)
-"""The price indices that are tried for the least memory, in this order, before those between around
-the best one."""
-
-_FAR = 1.5
-"""Prices between two that both take this many times the least memory are not tried."""
-
-
-_INDISTINCT = 1.01
-"""Added times that differ by less than this factor are the same."""
-
-_MOST_WORK, _MOST_WORK_IF_LONG, _FEWEST = 1_000_000, 500_000, 6
-"""The number of operations that may be simulated for one plan, over all its candidates, and the
-number of candidates that are always allowed. They bound the planning time of long programs to 10
-seconds: one operation takes 6 to 8 microseconds on one core of a server, so 500,000 take 4 seconds,
-and a search estimates a few more candidates to end with one that fits."""
+_WORTH_A_SPLIT = 0.98
+"""A split has to promise this share of the best plan's added time, or less."""
 
 
 class Search:
-    """Searches candidates, and keeps every estimate in order."""
+    """Searches the candidates of all variants, and keeps every estimate in order.
 
-    def __init__(self, model: Model, known: Iterable[Estimate] = ()) -> None:
-        self.model = model
-        most = _MOST_WORK_IF_LONG if model.is_long else _MOST_WORK
-        self.left = max(_FEWEST, most // max(len(model.operations), 1))
-        """About how many more candidates may be estimated."""
+    Attributes:
+      estimates: by candidate; added times include those of the moves.
+    """
+
+    def __init__(
+        self, variants: Variants, moves: Sequence[str], known: Iterable[Estimate] = ()
+    ) -> None:
         self.estimates: dict[Candidate | None, Estimate] = {
-            one.candidate: one for one in known if model.has(one.candidate)
+            each.candidate: each for each in known if variants.have(each.candidate)
         }
+        self._variants, self._moves = variants, frozenset(moves)
+        self._searches: dict[str, PriceSearch] = {}
 
     def estimate(self, candidate: Candidate | None) -> Estimate:
-        """The estimate of a candidate, cached."""
+        """The estimate of a candidate, cached; None is the program as it is."""
         if candidate not in self.estimates:
-            self.left -= 1
-            self.estimates[candidate] = self.model.estimate(candidate)
+            variant = self._variants.made_by(candidate)
+            self._add(variant, self._search(variant).estimate(of_remat(candidate)))
         return self.estimates[candidate]
 
     def within(
@@ -67,291 +67,256 @@ class Search:
         fits: Callable[[Estimate], bool],
         tried: Sequence[Measurement] = (),
     ) -> None:
-        """Tries candidates around those that just fit in about ``limit_bytes``.
-
-        ``fits`` decides whether an estimate fits; it must accept less memory if it accepts more.
-        ``tried`` corrects the model's memory.
-        """
-        self.refine(self.at_grid_prices(limit_bytes, fits), limit_bytes, fits, tried)
-
-    def at_grid_prices(
-        self, limit_bytes: float, fits: Callable[[Estimate], bool]
-    ) -> tuple[Candidate, ...]:
-        """The best candidates that fit, of each kind of windows one, at prices of the grid.
-
-        What has no price, the optimum of a small block, is estimated beside them.
-        """
-        columns = self.model.columns()
-        if fits(self.estimate(None)) or not columns:
-            return ()
-        guess = self._guess(columns[0], limit_bytes)
-        best: dict[tuple[bool, bool], Estimate] = {}
-        for column in columns:
-            family = column.segmented, column.nested
-            wanted = 0
-            if family in best and self._is_dearer(_at(column, guess), best[family]):
-                wanted = guess + 1  # at lower prices it would add more time than the best
-            price_index = self._highest(column, fits, max(guess, wanted), wanted)
-            if price_index is None:
-                guess = guess if wanted else 0  # what saves least holds first, if anything does
+        """Tries candidates around those that just fit in about ``limit_bytes``."""
+        undone = self._undone
+        if undone is None and fits(self.estimate(None)):
+            return
+        least_s = 0.0 if undone is None else undone.added_seconds
+        enough_s = least_s + _NEXT_TO_NOTHING * self._variants.base.step_seconds
+        best: Estimate | None = None
+        bases: list[tuple[Variant, Sequence[Candidate]]] = []
+        for variant in self._tried(fits):
+            if best is not None and variant.added_seconds >= best.seconds:
                 continue
-            guess = price_index
-            found = self.estimate(_at(column, price_index))
-            best[family] = _better(best.get(family, found), found)
-            if price_index >= EXPENSIVE_PRICES or self.left <= _LEFT_FOR_STEPS:
-                break  # if only cheap work is recomputed, the windows matter little
-        self._optima()
-        return tuple(found.candidate for found in best.values() if found.candidate is not None)
+            bases.append((variant, self._at_grid_prices(variant, limit_bytes, fits)))
+            best = self._best(fits)
+            if best is not None and best.seconds <= enough_s:
+                break
+        # What is best at the prices of the grid is refined first: less is left for the others.
+        bases.sort(key=lambda each: self._least_seconds(each[0].moves, fits))
+        for variant, found in bases:
+            self._refine(variant, found, limit_bytes, fits, tried)
+        best = self._best(fits)
+        if best is not None and best.seconds <= enough_s:
+            return
+        if not {SPLIT_LOOP, RECOMPUTE} <= self._moves:
+            return  # the parts of a loop differ by what is recomputed in them, by nothing else
+        # What is best where loops are whole mostly is where they are split.
+        whole = min((v for v, _ in bases), key=lambda v: self._least_seconds(v.moves, fits))
+        split = self._split(whole, limit_bytes, tried, best)
+        if split is not None:
+            found = self._at_grid_prices(split, limit_bytes, fits)
+            self._refine(split, found, limit_bytes, fits, tried)
 
-    def refine(
+    def _best(self, fits: Callable[[Estimate], bool]) -> Estimate | None:
+        return cheapest(filter(fits, self.estimates.values()))
+
+    def _least_seconds(self, moves: str, fits: Callable[[Estimate], bool]) -> float:
+        found = (one for one in self.estimates.values() if moves_of(one) == moves)
+        return min((one.seconds for one in found if fits(one)), default=math.inf)
+
+    @functools.cached_property
+    def _undone(self) -> Variant | None:
+        """The program without the user's checkpoints; None where that is worth nothing."""
+        undone = self._variants.of(UNDO) if UNDO in self._moves else None
+        if undone is None:
+            return None
+        worth_s = _NEXT_TO_NOTHING * self._variants.base.step_seconds
+        return undone if undone.added_seconds < -worth_s else None
+
+    def _starts(self, fits: Callable[[Estimate], bool]) -> list[str]:
+        """The moves that others are made behind: none, and undone checkpoints.
+
+        The better one by what was found is the first.
+        """
+        if self._undone is None:
+            return [""]
+
+        def cost(moves: str) -> tuple[float, float]:
+            found = [one for one in self.estimates.values() if moves_of(one) == moves]
+            return self._least_seconds(moves, fits), min(
+                (one.temp_bytes for one in found), default=math.inf
+            )
+
+        return sorted(["", UNDO], key=cost)
+
+    def _split(
         self,
+        whole: Variant,
+        limit_bytes: float,
+        tried: Sequence[Measurement],
+        best: Estimate | None,
+    ) -> Variant | None:
+        """A variant with its loops split where that promises less time than the best plan."""
+        groups, _ = splittable(whole.of.module.operation)
+        if not groups:
+            return None
+        group = max(groups, key=lambda group: group.stacked_bytes)
+        model = whole.model
+        as_it_is = _lifted(whole, model.estimate(None))
+        factor = corrected_bytes(as_it_is, tried) / max(as_it_is.temp_bytes, 1)
+        choice = choose_split(
+            limit_bytes / max(factor, 1e-9), uniform_plans(model, group), group.trip_count
+        )
+        if choice is None:
+            return None
+        seconds = choice.seconds + whole.added_seconds
+        if best is not None and seconds > best.seconds - (1 - _WORTH_A_SPLIT) * abs(best.seconds):
+            return None
+        step = SplitLoop(at=Cuts((choice.at,)))
+        return self._variants.of(_joined(whole.moves, str(step)))
+
+    def lowest(self) -> list[Estimate]:
+        """Estimates with little memory, of all variants; the program as it is first."""
+        found: list[Estimate] = [self.estimate(None)]
+        for variant in self._tried(lambda _: False):
+            found += self._lowest_of(variant)
+        return found
+
+    def _tried(self, fits: Callable[[Estimate], bool]) -> Iterator[Variant]:
+        """The variants to search, the plainest first; which ones depends on what was found."""
+        for moves in self._specs(fits):
+            variant = self._variants.of(moves)
+            if variant is not None:
+                yield variant
+
+    def _specs(self, fits: Callable[[Estimate], bool]) -> Iterator[str]:
+        yield ""
+        if self._undone is not None:
+            yield UNDO
+        for start in self._starts(fits):
+            trials = _Trials(self, start, fits)
+            for name, move in MOVES.items():
+                if name in self._moves and move.trials is not None:
+                    yield from (_joined(start, each) for each in move.trials(trials))
+
+    def _at_grid_prices(
+        self, variant: Variant, limit_bytes: float, fits: Callable[[Estimate], bool]
+    ) -> Sequence[Candidate]:
+        search = self._search(variant)
+        if RECOMPUTE not in self._moves:
+            self._add(variant, search.estimate(None))
+            return ()
+        found = search.at_grid_prices(limit_bytes, lambda one: fits(_lifted(variant, one)))
+        self._add_all(variant, search)
+        return found
+
+    def _refine(
+        self,
+        variant: Variant,
         bases: Sequence[Candidate],
         limit_bytes: float,
         fits: Callable[[Estimate], bool],
-        tried: Sequence[Measurement] = (),
-        worth_seconds: float = math.inf,
-        precision_seconds: float = 0.0,
-    ) -> None:
-        """Tries what lies between the prices of the grid.
-
-        Steps from a candidate of ``bases`` to its next price, which add more time than that does,
-        are left out where that is ``worth_seconds`` or more, and end where the next ones save less
-        than ``precision_seconds``.
-        """
-        for base in bases:
-            if self.model.seconds(_at(base, base.price_index + 1)) < worth_seconds:
-                self._between(base, fits, limit_bytes, tried, precision_seconds)
-        if bases:
-            self._try_cheap_prefix(fits)
-
-    def _optima(self) -> list[Estimate]:
-        """Estimates of the plans made from the optimum of a small block."""
-        return [self.estimate(candidate) for candidate in self.model.optima()]
-
-    def _is_dearer(self, candidate: Candidate, best: Estimate) -> bool:
-        """Whether a candidate costs more than the best one, without an estimate of its memory."""
-        if candidate.segmented:
-            return self.model.seconds(candidate) > best.seconds * _INDISTINCT
-        return _cost(Estimate(candidate, 0, self.model.seconds(candidate))) > _cost(best)
-
-    def _guess(self, column: Candidate, limit_bytes: float) -> int:
-        """About the highest price index that fits, by the bytes of saved values alone."""
-        low, high = 0, PRICES
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self.model.kept_bytes(_at(column, middle)) <= limit_bytes * _KEPT_SHARE:
-                low = middle
-            else:
-                high = middle
-        return low
-
-    def lowest(self) -> list[Estimate]:
-        """Estimates with little memory; they do not depend on what was tried before."""
-        grid = self._grid()
-        lowest = min(grid, key=lambda one: (one.temp_bytes, one.seconds), default=None)
-        if lowest is not None and lowest.candidate is not None and self.left > 0:
-            middle = lowest.candidate.price // STEPS
-            for price_index in (middle - 2, middle + 2):
-                grid.append(self.estimate(_at(lowest.candidate, max(price_index, 0))))
-            if lowest.candidate.window_length:
-                grid.append(self.estimate(dataclasses.replace(lowest.candidate, cheap_prefix=1)))
-        return [self.estimate(None), *grid, *self._optima()]
-
-    def _grid(self) -> list[Estimate]:
-        """Estimates of each column, at price indices that may take the least memory."""
-        grid: list[Estimate] = []
-        ceiling = EXPENSIVE_PRICES
-        for column in self.model.columns():
-            known: dict[int, Estimate] = {}
-            for price_index in _FLOOR_PRICES if self.left > 0 else _FLOOR_PRICES[:1]:
-                least = min((one.temp_bytes for one in (*grid, *known.values())), default=math.inf)
-                if price_index >= ceiling or self._is_far(price_index, known, least):
-                    continue
-                if self.model.kept_bytes(_at(column, price_index)) > least:
-                    if not column.segmented:
-                        ceiling = price_index  # other windows save no fewer bytes
-                    continue
-                known[price_index] = self.estimate(_at(column, price_index))
-            grid += known.values()
-        return grid
-
-    def _is_far(self, price_index: int, known: Mapping[int, Estimate], least_bytes: float) -> bool:
-        """Whether a price index need not be tried for less memory, by its neighbours' estimates."""
-        below = max((other for other in known if other < price_index), default=None)
-        above = min((other for other in known if other > price_index), default=None)
-        if below is None or above is None:
-            return False
-        one, other = known[below], known[above]
-        if self.model.are_alike(one.candidate, other.candidate):
-            return True
-        return min(one.temp_bytes, other.temp_bytes) > least_bytes * _FAR
-
-    def _try_cheap_prefix(self, fits: Callable[[Estimate], bool]) -> None:
-        """Tries whether the first windows may recompute cheap work only."""
-        best = cheapest(estimate for estimate in self.estimates.values() if fits(estimate))
-        if best is None or best.candidate is None or not best.candidate.window_length:
-            return
-        cheap_prefix = 1
-        while (
-            best.candidate.price < EXPENSIVE_PRICES * STEPS
-            and cheap_prefix <= _LONGEST_CHEAP_PREFIX
-        ):
-            candidate = dataclasses.replace(best.candidate, cheap_prefix=cheap_prefix)
-            if self.model.seconds(candidate) < best.seconds and not fits(self.estimate(candidate)):
-                break
-            cheap_prefix *= 2
-
-    def _highest(
-        self, column: Candidate, fits: Callable[[Estimate], bool], guess: int, wanted: int
-    ) -> int | None:
-        """The highest price index that fits, ``wanted`` or above, searched from a guess."""
-
-        def holds(price_index: int) -> bool:
-            return fits(self.estimate(_at(column, price_index)))
-
-        if self.model.is_long and self.left <= 0:
-            return 0 if wanted == 0 and holds(0) else None
-        low, high, width = wanted - 1, PRICES, 1
-        if holds(guess):
-            low = guess
-            while low + width < PRICES and holds(low + width):
-                low, width = low + width, 2 * width
-            high = min(low + width, PRICES)
-        else:
-            high = guess
-            while high - width >= wanted and not holds(high - width):
-                high, width = high - width, 2 * width
-            low = max(high - width, wanted - 1)
-        while high - low > 1 and (self.left > 0 or low < 0):
-            middle = (low + high) // 2
-            if holds(middle):
-                low = middle
-            else:
-                high = middle
-        return low if low >= wanted else None
-
-    def _between(
-        self,
-        base: Candidate,
-        fits: Callable[[Estimate], bool],
-        limit_bytes: float,
         tried: Sequence[Measurement],
-        precision_seconds: float,
     ) -> None:
-        """Tries steps from a grid price to the next: by linear interpolation, then by bisection."""
-        price_index = base.price_index
+        if not bases:
+            return
+        search = self._search(variant)
+        # Of the program without moves to the last step: no plan is to be slower than that one.
+        precision_s = _PRECISION * self._variants.base.step_seconds if variant.moves else 0.0
+        best = self._best(fits)
+        worth_s = math.inf if best is None else best.seconds - variant.added_seconds
+        own = [
+            dataclasses.replace(each, estimate=_lowered(variant, each.estimate))
+            for each in tried
+            if moves_of(each.estimate) == variant.moves
+        ]
+        search.refine(
+            bases,
+            limit_bytes,
+            lambda one: fits(_lifted(variant, one)),
+            own,
+            worth_s,
+            precision_s,
+        )
+        self._add_all(variant, search)
 
-        def missing(step: int) -> float:
-            estimate = self.estimate(_at(base, price_index, step))
-            return limit_bytes - corrected_bytes(estimate, tried)
+    def _lowest_of(self, variant: Variant) -> list[Estimate]:
+        search = self._search(variant)
+        lowest = search.lowest() if RECOMPUTE in self._moves else [search.estimate(None)]
+        found = [_lifted(variant, each) for each in lowest]
+        self._add_all(variant, search)
+        return found
 
-        def seconds(step: int) -> float:
-            return self.model.seconds(_at(base, price_index, step))
+    def _search(self, variant: Variant) -> PriceSearch:
+        if variant.moves not in self._searches:
+            known = [
+                _lowered(variant, each)
+                for each in self.estimates.values()
+                if moves_of(each) == variant.moves
+            ]
+            self._searches[variant.moves] = PriceSearch(variant.model, known)
+        return self._searches[variant.moves]
 
-        even = _at(base, price_index + 1) in self.estimates
-        low, high = 0, STEPS
-        for number in itertools.count():
-            if high - low <= 1 or self.left <= 0:
-                break
-            if number and seconds(low) - seconds(high) < precision_seconds:
-                break
-            middle = (low + high) // 2
-            if number == 1 and low and self.model.pairs and 2 * missing(low) > missing(0):
-                middle = STEPS - 1  # stacks grow in large steps: the last one may fit
-            elif even and number < _EVEN_STEPS:
-                middle = _evenly_between(low, high, missing(low), missing(high))
-            if fits(self.estimate(_at(base, price_index, middle))):
-                low = middle
-            else:
-                high = middle
+    def _add_all(self, variant: Variant, search: PriceSearch) -> None:
+        for each in search.estimates.values():
+            self._add(variant, each)
 
-
-def _at(column: Candidate, price_index: int, step: int = 0) -> Candidate:
-    """The candidate of a column at a price."""
-    return dataclasses.replace(column, price=price_index * STEPS + step)
+    def _add(self, variant: Variant, found: Estimate) -> None:
+        lifted = _lifted(variant, found)
+        self.estimates.setdefault(lifted.candidate, lifted)
 
 
-def _evenly_between(low: int, high: int, below: float, above: float) -> int:
-    """The last step that fits if the slack falls linearly from ``below`` to ``above``."""
-    share = below / (below - above) if below > above else 0.5
-    return min(max(low + int(share * (high - low)), low + 1), high - 1)
+@dataclass(frozen=True)
+class _Trials:
+    """What moves may ask of a search, behind others that are made first."""
+
+    search: Search
+    start: str
+    fits: Callable[[Estimate], bool]
+
+    @property
+    def peak_bytes(self) -> int:
+        return self.search.estimate(None).temp_bytes
+
+    @property
+    def recomputes(self) -> bool:
+        return RECOMPUTE in self.search._moves
+
+    def variant(self, moves: str) -> Variant | None:
+        return self.search._variants.of(_joined(self.start, moves))
+
+    def least_seconds(self, moves: str) -> float:
+        return self.search._least_seconds(_joined(self.start, moves), self.fits)
 
 
-def cheapest(estimates: Iterable[Estimate]) -> Estimate | None:
-    """The estimate of least added time; of several, one without segments and with long windows."""
-    return min(estimates, key=_cost, default=None)
+def _joined(*moves: str) -> str:
+    return ",".join(filter(None, moves))
 
 
-def _better(one: Estimate, other: Estimate) -> Estimate:
-    """The cheaper of two estimates at grid prices.
+def _lifted(variant: Variant, found: Estimate) -> Estimate:
+    """An estimate of the variant's own program as one of the whole plan."""
+    if not variant.moves:
+        return found
+    candidate = (
+        Candidate.of_moves(variant.moves)
+        if found.candidate is None
+        else dataclasses.replace(found.candidate, moves=variant.moves)
+    )
+    return dataclasses.replace(
+        found, candidate=candidate, seconds=found.seconds + variant.added_seconds
+    )
 
-    With segments, whose lengths make little difference there, that with more room for the steps.
+
+def _lowered(variant: Variant, found: Estimate) -> Estimate:
+    """The inverse of `_lifted`."""
+    if not variant.moves or found.candidate is None:
+        return found
+    return dataclasses.replace(
+        found,
+        candidate=of_remat(found.candidate),
+        seconds=found.seconds - variant.added_seconds,
+    )
+
+
+def uniform_plans(model: Model, group: LoopGroup, window_length: int = 0) -> list[UniformPlan]:
+    """The plans at the grid prices for the model's module, in which ``group`` is whole.
+
+    Where several prices decide the same for loops, the plan is estimated once.
     """
-    first, second = sorted([one, other], key=_cost)
-    if second.seconds <= first.seconds * _INDISTINCT and _is_segmented(first):
-        return min(first, second, key=lambda estimate: estimate.temp_bytes)
-    return first
-
-
-def _is_segmented(estimate: Estimate) -> bool:
-    return estimate.candidate is not None and estimate.candidate.segmented
-
-
-def _cost(estimate: Estimate) -> tuple[float, bool, int, int]:
-    candidate = estimate.candidate
-    if candidate is None:
-        return 0.0, False, 0, 0
-    return estimate.seconds, candidate.segmented, -candidate.window_length, -candidate.price
-
-
-def corrected_bytes(estimate: Estimate, tried: Sequence[Measurement]) -> float:
-    """The expected temporary memory of an estimate, corrected by XLA's figures for others.
-
-    The ratio between XLA's figure and the model's is much the same for similar candidates, and says
-    less of those with other moves: there the nearest ones of each moves are taken together, as if
-    one more had the ratio of the program as it is, 1 where that is not known.
-    """
-    if not tried:
-        return estimate.temp_bytes
-    nearest = min(tried, key=lambda other: _distance(estimate, other.estimate))
-    if nearest.estimate.candidate == estimate.candidate:
-        return nearest.real_bytes
-    if _same_moves(estimate, nearest.estimate):
-        return estimate.temp_bytes * math.exp(_log_ratio(nearest))
-    by_moves: dict[str | None, Measurement] = {}
-    for one in sorted(tried, key=lambda other: _distance(estimate, other.estimate)):
-        candidate = one.estimate.candidate
-        by_moves.setdefault(None if candidate is None else _names_in(candidate.moves), one)
-    ratios = [_log_ratio(one) for one in by_moves.values()]
-    return estimate.temp_bytes * math.exp(sum(ratios) / (len(ratios) + (None not in by_moves)))
-
-
-def _log_ratio(one: Measurement) -> float:
-    return math.log(max(one.real_bytes, 1) / max(one.estimate.temp_bytes, 1))
-
-
-def _distance(one: Estimate, other: Estimate) -> float:
-    distance = abs(math.log(max(one.temp_bytes, 1) / max(other.temp_bytes, 1)))
-    if one.candidate is None or other.candidate is None:
-        return distance + (one.candidate != other.candidate)
-    distance += 0.5 * (_windows(one.candidate) != _windows(other.candidate))
-    return distance + 0.5 * (not _same_moves(one, other))
-
-
-def _same_moves(one: Estimate, other: Estimate) -> bool:
-    """True also of the program as it is, which tells as much of all of them.
-
-    Options make no difference: a loop that is split one iteration later is much the same.
-    """
-    if one.candidate is None or other.candidate is None:
-        return True
-    return _names_in(one.candidate.moves) == _names_in(other.candidate.moves)
-
-
-@functools.cache
-def _names_in(moves: str) -> str:
-    return re.sub(r"\{[^}]*\}", "", moves)
-
-
-def _windows(candidate: Candidate) -> tuple[int, bool, bool]:
-    return candidate.window_length, candidate.segmented, candidate.nested
+    numbers = {model.number[walk.key(each.loop.op)] for each in group.loops}
+    found: list[UniformPlan] = []
+    before = None
+    for price in range(0, PRICES * STEPS, STEPS):
+        plans = model.loops.plans(price)
+        if plans == before:
+            continue
+        before = plans
+        effects = model.loops.at(price)
+        estimate = model.estimate(Candidate(window_length, price))
+        rewritten = [effects[number] for number in sorted(numbers & effects.keys())]
+        stacked_bytes = sum(size for effect in rewritten for _, size in effect.stacks)
+        if not rewritten:
+            stacked_bytes = group.stacked_bytes
+        found.append(UniformPlan(estimate.temp_bytes, stacked_bytes, estimate.seconds))
+    return found

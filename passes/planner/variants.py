@@ -13,10 +13,9 @@ from ..framework.errors import echo
 from ..framework.target import Target
 from ..ir.ops import facts_of
 from ..ir.types import TensorSizes
-from ..undo_checkpoint import UndoCheckpoint
-from .candidates import Candidate
+from .candidates import Candidate, PlannerSettings
 from .model import Model, Plans
-from .moves import Moved, moved
+from .moves import UNDO, Moved, moved
 from .record import Estimate
 
 
@@ -34,14 +33,14 @@ class Variant:
     moves: str
     of: Moved
     target: Target
-    min_bytes: int
+    settings: PlannerSettings
     base: Variant | None = None
 
     @cached_property
     def model(self) -> Model:
         """Memory and time of its candidates."""
         like = None if self.base is None else self.base.model
-        return Model(self.of.module, self.target, self.min_bytes, like)
+        return Model(self.of.module, self.target, self.settings.min_bytes, like)
 
     @cached_property
     def step_seconds(self) -> float:
@@ -83,26 +82,26 @@ class Variant:
     def _counted(self, added: float) -> float:
         """What is added, or taken away by work that is not done; that a roofline only promises
         less of other moves counts as nothing."""
-        return added if self.moves == UndoCheckpoint.name else max(added, 0.0)
+        return added if self.moves == UNDO else max(added, 0.0)
 
 
 class Variants:
     """The variants of one module, made when they are asked for."""
 
-    def __init__(self, origin: ir.Module, target: Target, min_bytes: int) -> None:
-        self._target, self._min_bytes = target, min_bytes
-        self.base = Variant("", Moved(origin, ()), target, min_bytes)
+    def __init__(self, origin: ir.Module, target: Target, settings: PlannerSettings) -> None:
+        self._target, self._settings = target, settings
+        self.base = Variant("", Moved(origin, ()), target, settings)
         self._known: dict[str, Variant | None] = {"": self.base}
 
     def of(self, moves: str) -> Variant | None:
         """The program after these moves; None where they find nothing to do."""
         if moves not in self._known:
             found = moved(self.base.of.module, moves, self._target)
-            first = UndoCheckpoint.name if moves.startswith(f"{UndoCheckpoint.name},") else ""
+            first = UNDO if moves.startswith(f"{UNDO},") else ""
             base = self.of(first)
             does_more = base is not None and found.count > base.of.count
             self._known[moves] = (
-                Variant(moves, found, self._target, self._min_bytes, base) if does_more else None
+                Variant(moves, found, self._target, self._settings, base) if does_more else None
             )
         return self._known[moves]
 

@@ -48,7 +48,7 @@ IMPORTERS: dict[str, set[str]] = {
 }
 """Who alone imports a room, beside itself. `hloom_cli` imports the tool that it is asked for."""
 
-LAYERS = (("ir",), ("framework",), ("analysis",), ("recompute", "phase_loops"))
+LAYERS = (("ir",), ("framework",), ("analysis",), ("budgeted", "recompute", "phase_loops"))
 """Rooms of passes/, ground floor first: each imports only what stands before it."""
 
 PLANNED_WITH = {"planner": {"fit", "remat"}}

@@ -10,8 +10,8 @@ from hloom.budgets.drawing import Level, Mark, Scene
 from hloom.dumps.read.module import ModuleDump
 from hloom.passes.framework.text import pluralize
 from hloom.passes.planner.frontier import undominated
+from hloom.passes.planner.price_search import corrected_bytes
 from hloom.passes.planner.record import measured
-from hloom.passes.planner.search import corrected_bytes
 from hloom.show import units
 from hloom.show.pictures import COLORS
 from hloom.tools.budgets.dumped import compiled_plans, record_of
@@ -54,7 +54,7 @@ def frontier_of(dump: ModuleDump, *, bound: Bound | None) -> FrontierView | None
     marks = [
         Mark(
             each.attempt.step_bytes,
-            each.attempt.record.seconds,
+            each.attempt.record.cost,
             "used" if each.used else "attempt",
             str(number) if len(compiled) > 1 else "",
         )

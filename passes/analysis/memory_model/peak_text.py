@@ -1,4 +1,4 @@
-"""What people are told of a missed budget: the least memory reached, and what is in it."""
+"""What is in memory at a program's peak, and what its arguments are, for people."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from jax.extend.mlir import ir
 
 from ...framework.target import Target
-from ...framework.text import pluralize, short_type, size
+from ...framework.text import short_type, size
 from ...ir.names import argument_groups, split_name
 from .profile import LiveBuffer, MemoryProfile, memory_profile
 from .targets import memory_rules
@@ -16,30 +16,6 @@ from .targets import memory_rules
 _MOST, _SMALL = 4, 0.01
 """Limits of the list of what is in memory at the peak: so many groups of values, and none that is
 less than the share `_SMALL` of the peak."""
-
-
-def in_lines(*sentences: str) -> str:
-    """What is told of a budget that is missed, a line each; empty ones are left out."""
-    return "\n  ".join(filter(None, sentences))
-
-
-def describe_floor(percent: float | None, least_bytes: int, budget_bytes: int) -> str:
-    """A sentence for the user whose budget cannot be met.
-
-    Args:
-      percent: the budget as a share of the program's temporary memory; None if it is a bound on the
-        memory of the step.
-      least_bytes: the least memory that was reached.
-      budget_bytes: the budget in bytes.
-    """
-    what, bound = "the memory of the step", size(budget_bytes)
-    if percent is not None:
-        what = "temporary memory"
-        bound += f", {percent:g} % of what the program takes without the pass"
-    text = f"{what} cannot be held to {bound}; the least that was reached is {size(least_bytes)}"
-    if size(least_bytes) == size(budget_bytes):
-        text += f", {pluralize(least_bytes - budget_bytes, 'byte')} more"
-    return f"{text}."
 
 
 def describe_peak(module: ir.Module, target: Target, *, arguments: bool = False) -> str:

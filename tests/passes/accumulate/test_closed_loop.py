@@ -17,14 +17,12 @@ import hloom
 from hloom.passes.accumulate import Accumulate
 from hloom.passes.accumulate.closed_loop import (
     Correction,
-    best_of,
     is_worthwhile,
     next_number,
-    temp_limit,
 )
 from hloom.passes.accumulate.record import AccumulateRecord
 from hloom.passes.framework.errors import PassError
-from hloom.passes.framework.feedback import Attempt, attempts
+from hloom.passes.framework.feedback import Attempt, attempts, best_of, temp_limit
 from hloom.passes.framework.options import Budget
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.target import Target

@@ -74,9 +74,9 @@ def test_the_best_of_all_was_compiled() -> None:
         Attempt(PlanRecord(), 90, 80),
         Attempt(PlanRecord(), 70, 60),
     ]
-    assert best_of(made, 100, lambda _: 1.0) == 1
-    assert best_of(made, 10, lambda _: 1.0) == 2
-    assert best_of(made[:1], 10, lambda _: 1.0) == 0
+    assert best_of(made, 100) == 1
+    assert best_of(made, 10) == 2
+    assert best_of(made[:1], 10) == 0
 
 
 @pytest.mark.parametrize(
@@ -92,23 +92,24 @@ def test_the_best_of_all_was_compiled() -> None:
 )
 def test_no_budget_leaves_more_than_the_compiler_allows(budget: Budget, limit: int) -> None:
     made = [Attempt(PlanRecord(), 100, 90, 60), Attempt(PlanRecord(), 61, 51, 60)]
-    assert temp_limit(budget, made, Target(), lambda _: True) == limit
+    assert temp_limit(budget, made, Target()) == limit
     assert all(each.temp_bytes > limit for each in made)
+
+
+class Added(PlanRecord):
+    """A plan that changes nothing where it adds nothing."""
+
+    @property
+    def is_unmodified(self) -> bool:
+        return self.cost == 0
 
 
 def tried(*plans: tuple[int, float]) -> list[Attempt[PlanRecord]]:
     """Attempts of 10 bytes around the temporaries, and what their plans add, by both."""
     return [
-        Attempt(
-            PlanRecord(Prediction(temp_bytes + 10, temp_bytes, added)), temp_bytes + 10, temp_bytes
-        )
+        Attempt(Added(Prediction(temp_bytes + 10, temp_bytes, added)), temp_bytes + 10, temp_bytes)
         for temp_bytes, added in plans
     ]
-
-
-def added(record: PlanRecord) -> float:
-    assert record.prediction is not None
-    return record.prediction.added_flops
 
 
 @pytest.mark.parametrize(
@@ -122,7 +123,7 @@ def added(record: PlanRecord) -> float:
 )
 def test_the_cheapest_that_holds_is_used(limit_bytes: int | None, best: int) -> None:
     made = tried((90, 0.0), (70, 2.0), (50, 2.0), (40, 9.0))
-    assert best_of(made, limit_bytes, added) == best
+    assert best_of(made, limit_bytes) == best
 
 
 def test_what_a_budget_leaves_for_temporaries() -> None:
@@ -130,7 +131,7 @@ def test_what_a_budget_leaves_for_temporaries() -> None:
         budget: Budget, made: list[Attempt[PlanRecord]], around_bytes: int | None = None
     ) -> int | None:
         target = Target(usable_bytes=100)
-        return temp_limit(budget, made, target, lambda record: added(record) == 0, around_bytes)
+        return temp_limit(budget, made, target, around_bytes)
 
     size, share = Budget(size_bytes=60), Budget(percent=50.0)
     assert left(size, tried((90, 0.0))) == 50

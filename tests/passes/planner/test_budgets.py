@@ -24,7 +24,7 @@ from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.planner.candidates import PRICES, STEPS, Candidate
 from hloom.passes.planner.model import Model
-from hloom.passes.planner.search import Search, cheapest
+from hloom.passes.planner.price_search import PriceSearch, cheapest
 
 SHARES = ("30%", "60%")
 """Of what a program takes without hloom."""
@@ -76,7 +76,7 @@ def prepared(lowered: Any) -> ir.Module:
 def test_more_memory_is_never_slower() -> None:
     module = prepared(lowered_deep_loss())
     with module.context, ir.Location.unknown():
-        search = Search(Model(module, Target(), 0))
+        search = PriceSearch(Model(module, Target(), 0))
         off = search.estimate(None)
         times = []
         for share in (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0):

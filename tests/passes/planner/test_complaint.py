@@ -13,7 +13,8 @@ import pytest
 from jax.extend.mlir import ir
 
 from hloom._jax.modules import make_context
-from hloom.passes.analysis.memory_model.peak_text import describe_floor, describe_peak
+from hloom.passes.analysis.memory_model.peak_text import describe_peak
+from hloom.passes.budgeted import describe_floor
 from hloom.passes.framework.feedback import Attempt, Complaint
 from hloom.passes.framework.options import Budget
 from hloom.passes.framework.pipeline import Pipeline

@@ -27,8 +27,8 @@ from hloom.passes.framework.options import Budget, Words
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
-from hloom.passes.planner.candidates import Candidate
-from hloom.passes.planner.loop import Bounds, decide
+from hloom.passes.planner.candidates import Candidate, PlannerSettings
+from hloom.passes.planner.loop import decide
 from hloom.passes.planner.record import Estimate, RematRecord
 from hloom.passes.planner.variants import moves_of
 
@@ -102,7 +102,7 @@ def test_a_smaller_budget_is_not_cheaper(factor: float, unseen: str) -> None:
             step = Fit(budget=budget)
             best, made = attempts(step, step.planner(module, TARGET), module, xla)
             if made[best].temp_bytes <= (budget.size_bytes or 0):
-                costs.append((share, made[best].record.seconds))
+                costs.append((share, made[best].record.cost))
     assert len(costs) == 5
     for number, (share, seconds) in enumerate(costs):
         below = min(cost for _, cost in costs[number:])
@@ -135,7 +135,7 @@ def no_plan_is_dearer(share: float, factor: float, moves: float) -> None:
             assert record.prediction is not None
             if alone.prediction.temp_bytes <= record.prediction.temp_bytes:
                 MADE["compared"] += 1
-                assert record.seconds <= alone.seconds * (1 + 1e-6) + 1e-9
+                assert record.cost <= alone.seconds * (1 + 1e-6) + 1e-9
 
 
 def test_no_plan_is_dearer_than_recomputation_alone() -> None:
@@ -166,5 +166,5 @@ def test_recomputation_alone_is_measured_by_what_speaks_for_moves() -> None:
             return list(known)
 
     tried = Attempt(RematRecord(estimate=known[1], considered=known), 1100, 1100)
-    choice = decide(Search(), 1000, [tried], Bounds(Budget(size_bytes=1000), 6))
+    choice = decide(Search(), 1000, [tried], PlannerSettings(Budget(size_bytes=1000), 6))
     assert choice.estimate == known[3]

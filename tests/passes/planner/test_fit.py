@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import re
@@ -24,9 +25,11 @@ from hloom.passes.framework.options import Budget, Words
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
-from hloom.passes.planner.moves import FitPlan
-from hloom.passes.planner.moves_search import DEFAULT_MOVES, MOVES, FitSearch
+from hloom.passes.planner.candidates import PlannerSettings
+from hloom.passes.planner.moves import DEFAULT_MOVES, MOVES
+from hloom.passes.planner.plan import MemoryPlan
 from hloom.passes.planner.record import RematRecord
+from hloom.passes.planner.search import Search
 from hloom.passes.planner.variants import Variants, moves_of
 from hloom.passes.remat import Remat
 
@@ -89,10 +92,10 @@ def plan_for(step: type[Fit] | type[Remat], loss: Callable[..., jax.Array], shar
     return plan
 
 
-def rewritten(plan: FitPlan, loss: Callable[..., jax.Array]) -> ir.Module:
+def rewritten(plan: MemoryPlan, loss: Callable[..., jax.Array]) -> ir.Module:
     module = clone_module(prepared(loss))
     with module.context, ir.Location.unknown():
-        Fit().apply(FitPlan(module, plan.moved, plan.remat, plan.effects, plan.record, plan.again))
+        dataclasses.replace(plan, module=module).apply()
     return module
 
 
@@ -114,7 +117,7 @@ def test_no_plan_is_slower_than_without_the_other_moves(
     limit = share * remat.record.unmodified_bytes
     if remat.record.estimate.temp_bytes <= limit:
         assert fit.record.estimate.temp_bytes <= limit
-        assert fit.record.seconds <= remat.record.seconds
+        assert fit.record.cost <= remat.record.cost
     else:
         assert fit.record.estimate.temp_bytes <= remat.record.estimate.temp_bytes
 
@@ -178,7 +181,7 @@ def test_a_plan_tells_each_move_with_its_gain_and_its_price() -> None:
     last = found["moves"][-1]
     assert last["temp_bytes_after"] == plan.record.estimate.temp_bytes
     priced = sum(move["weighted_seconds"] for move in found["moves"])
-    assert priced == pytest.approx(plan.record.seconds)
+    assert priced == pytest.approx(plan.record.cost)
     assert RematRecord.from_json(found) == plan.record
 
 
@@ -223,7 +226,7 @@ def test_more_chunks_are_tried_only_where_something_can_be_recomputed(
 
     module, target = prepared(loss), Target(platform="cuda", keeps_barriers=keeps_barriers)
     with module.context, ir.Location.unknown():
-        found = FitSearch(Variants(module, target, 0), DEFAULT_MOVES).lowest()
+        found = Search(Variants(module, target, PlannerSettings()), DEFAULT_MOVES).lowest()
     chunked = {moves_of(one) for one in found}
     counts = {moves for moves in chunked if "chunks=" in moves}
     assert any("chunk" in moves for moves in chunked)

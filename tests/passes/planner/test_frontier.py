@@ -20,10 +20,9 @@ from hloom.passes.framework.options import Budget
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
-from hloom.passes.planner.candidates import TOP, Candidate
+from hloom.passes.planner.candidates import TOP, Candidate, PlannerSettings
 from hloom.passes.planner.frontier import FrontierAnalysis, FrontierPoint, knees, undominated
-from hloom.passes.planner.loop import Bounds
-from hloom.passes.planner.plan import BudgetPlanner
+from hloom.passes.planner.planner import MemoryPlanner
 from hloom.passes.planner.record import Estimate, RematObstacle, RematRecord
 from hloom.passes.remat import Remat
 
@@ -84,7 +83,11 @@ def test_a_plan_for_the_budget_of_a_point_takes_no_more_time_nor_memory(
 
 
 def first_plan(analysis: FrontierAnalysis, budget: Budget) -> RematRecord:
-    planner = BudgetPlanner(analysis.module, analysis.target, Bounds(budget, 3), analysis.min_bytes)
+    planner = MemoryPlanner(
+        analysis.module,
+        analysis.target,
+        PlannerSettings(budget, 3, min_bytes=analysis.min_bytes),
+    )
     attempts: list[Attempt[RematRecord]] = []
     if budget.percent is not None:
         # A share is of what the program takes as it is, which is compiled first.

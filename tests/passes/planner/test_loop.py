@@ -8,8 +8,8 @@ import pytest
 
 from hloom.passes.framework.feedback import Attempt
 from hloom.passes.framework.options import Budget
-from hloom.passes.planner.candidates import Candidate
-from hloom.passes.planner.loop import Bounds, aimed, best_of, decide, is_worthwhile
+from hloom.passes.planner.candidates import Candidate, PlannerSettings
+from hloom.passes.planner.loop import aimed, best_of, decide, is_worthwhile
 from hloom.passes.planner.record import Estimate, Measurement, RematRecord
 
 LIMIT = 1000
@@ -52,7 +52,7 @@ def attempts(real_bytes: Callable[[int], int], compiles: int) -> list[Attempt[Re
     """What is compiled for the limit where XLA gives this for what the model takes to be so."""
     made: list[Attempt[RematRecord]] = []
     while len(made) < compiles and (not made or is_worthwhile(made, LIMIT, compiles)):
-        choice = decide(Search(), LIMIT, made, Bounds(BOUND, compiles))
+        choice = decide(Search(), LIMIT, made, PlannerSettings(BOUND, compiles))
         if made and made[-1].temp_bytes <= LIMIT and choice.estimate == made[-1].record.estimate:
             break  # what holds, once more: it is not compiled
         real = real_bytes(choice.estimate.temp_bytes)

@@ -13,15 +13,14 @@ from support.examples import drawn
 from support.programs import normal, weights
 from support.random_programs import ROWS, WIDTH, Step, gradient, interpret, programs, straight
 
-from hloom.passes.fit import Fit
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
-from hloom.passes.planner.candidates import PRICES, STEPS, Candidate
-from hloom.passes.planner.moves import FitPlan
-from hloom.passes.planner.plan import RematPlan
+from hloom.passes.planner.candidates import PRICES, STEPS, Candidate, PlannerSettings
+from hloom.passes.planner.plan import MemoryPlan
 from hloom.passes.planner.record import Estimate
 from hloom.passes.planner.variants import Variants
+from hloom.passes.recompute.plan import RematPlan
 
 SPECS = {
     "one-hot": ("one-hot{reads=select}",),
@@ -57,7 +56,7 @@ def interpreter_agrees(program: list[Step], spec: str, candidate: Candidate) -> 
     origin, target = clone_module(original), Target()
     Pipeline.parse("inline,cse,free-constants").run(origin, target=target)
     with origin.context, ir.Location.unknown():
-        variants = Variants(origin, target, 0)
+        variants = Variants(origin, target, PlannerSettings())
         variant = variants.of(spec) or variants.base
         plans = variant.plan(Estimate(candidate, 0, 0.0))
         MADE.update(run.step.name for run in variant.of.runs)
@@ -65,7 +64,7 @@ def interpreter_agrees(program: list[Step], spec: str, candidate: Candidate) -> 
         changed = clone_module(origin)
         own = plans if variant.base is not None else variant.model.on(changed, plans)
         moved = None if variant.base is None else variant.of
-        Fit().apply(FitPlan(changed, moved, RematPlan(*own)))
+        MemoryPlan(changed, RematPlan(*own), moved=moved).apply()
         assert changed.operation.verify()
     pairs = zip(interpret(changed, arguments), interpret(original, arguments), strict=True)
     for got, wanted in pairs:

@@ -18,8 +18,8 @@ from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.planner.candidates import EXPENSIVE_PRICES, STEPS, Candidate
 from hloom.passes.planner.model import Model
+from hloom.passes.planner.price_search import PriceSearch, cheapest
 from hloom.passes.planner.record import Estimate, RematRecord
-from hloom.passes.planner.search import Search, cheapest
 from hloom.passes.remat import Remat
 
 
@@ -53,7 +53,7 @@ def model(request: pytest.FixtureRequest) -> Iterator[Model]:
 
 @pytest.mark.parametrize("share", [0.4, 0.6, 0.8])
 def test_the_next_step_does_not_fit(model: Model, share: float) -> None:
-    search = Search(model)
+    search = PriceSearch(model)
     limit = search.estimate(None).temp_bytes * share
 
     def fits(estimate: Estimate) -> bool:
@@ -80,12 +80,12 @@ def test_the_optimum_of_a_small_block_is_tried() -> None:
     module = prepared(residual_loss)
     with module.context, ir.Location.unknown():
         model = Model(module, Target(), 0)
-        lowest = Search(model).lowest()
+        lowest = PriceSearch(model).lowest()
         optima = [one for one in lowest if one.candidate is not None and one.candidate.optimum]
         assert 0 < len(optima) == len(model.optima())
         least = min(one.temp_bytes for one in optima)
         assert least < model.estimate(None).temp_bytes
-        search = Search(model)
+        search = PriceSearch(model)
         search.within(least, lambda one: one.temp_bytes <= least)
         assert any(one.temp_bytes == least for one in search.estimates.values())
 
@@ -96,7 +96,7 @@ def test_the_floor_is_the_least_of_all(model: Model) -> None:
         for length in model.lengths()
         for price_index in range(0, EXPENSIVE_PRICES, 4)
     ]
-    least = min(one.temp_bytes for one in Search(model).lowest())
+    least = min(one.temp_bytes for one in PriceSearch(model).lowest())
     assert least <= min(one.temp_bytes for one in grid)
 
 

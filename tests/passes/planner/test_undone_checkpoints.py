@@ -26,10 +26,11 @@ from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.ir.types import TensorSizes
+from hloom.passes.planner.candidates import PlannerSettings
 from hloom.passes.planner.frontier import FrontierAnalysis
-from hloom.passes.planner.loop import Bounds, is_worthwhile
-from hloom.passes.planner.moves import FitPlan
-from hloom.passes.planner.planner import FitPlanner
+from hloom.passes.planner.loop import is_worthwhile
+from hloom.passes.planner.plan import MemoryPlan
+from hloom.passes.planner.planner import MemoryPlanner
 from hloom.passes.planner.record import RematRecord
 from hloom.passes.planner.variants import Variants
 
@@ -65,7 +66,7 @@ def prepared(scanned: bool, wrapped: bool = True) -> ir.Module:
 
 def plan_for(
     scanned: bool, size_bytes: int, attempts: tuple[Any, ...] = (), **options: Any
-) -> FitPlan:
+) -> MemoryPlan:
     module = prepared(scanned)
     step = Fit(budget=Budget(size_bytes=Bytes(size_bytes)), min_bytes=Bytes(0), **options)
     with module.context, ir.Location.unknown():
@@ -81,7 +82,7 @@ def products(module: ir.Module) -> float:
     )
 
 
-def rewritten(plan: FitPlan, module: ir.Module) -> ir.Module:
+def rewritten(plan: MemoryPlan, module: ir.Module) -> ir.Module:
     changed = clone_module(module)
     with changed.context, ir.Location.unknown():
         Fit().apply(dataclasses.replace(plan, module=changed))
@@ -92,7 +93,7 @@ def taken(scanned: bool, moves: str = "") -> int:
     """Bytes of a step by the model."""
     module = prepared(scanned)
     with module.context, ir.Location.unknown():
-        variants = Variants(module, TARGET, 0)
+        variants = Variants(module, TARGET, PlannerSettings())
         variant = variants.of(moves)
         assert variant is not None
         around = variants.base.model.unmodified().around_bytes
@@ -103,7 +104,7 @@ def taken(scanned: bool, moves: str = "") -> int:
 def test_with_much_memory_products_run_once(scanned: bool) -> None:
     plan = plan_for(scanned, 2 * taken(scanned, "undo-checkpoint"))
     assert [effect.spec for effect in plan.effects if not effect.prepares] == ["undo-checkpoint"]
-    assert plan.record.seconds < 0
+    assert plan.record.cost < 0
     prediction = plan.record.prediction
     assert prediction is not None
     assert prediction.added_flops < 0
@@ -122,7 +123,7 @@ def test_time_falls_with_the_memory_that_there_is(scanned: bool) -> None:
         plan = plan_for(scanned, budget)
         assert plan.record.prediction is not None
         assert plan.record.prediction.step_bytes <= budget
-        seconds.append(plan.record.seconds)
+        seconds.append(plan.record.cost)
     assert seconds == sorted(seconds, reverse=True)
     assert seconds[0] <= 0
     assert seconds[-1] < seconds[0]
@@ -153,9 +154,9 @@ def test_no_plan_is_slower_than_one_that_keeps_the_checkpoints(share: float) -> 
     module = clone_module(jax.jit(jax.value_and_grad(with_a_head)).lower(*given).compiler_ir())
     Pipeline.parse("inline,cse,free-constants").run(module, target=TARGET)
     with module.context, ir.Location.unknown():
-        taken = Variants(module, TARGET, 0).base.model.estimate(None).temp_bytes
+        taken = Variants(module, TARGET, PlannerSettings()).base.model.estimate(None).temp_bytes
         undoing, keeping = (
-            FitPlanner(module, TARGET, Bounds(Budget(percent=100 * share), 4), moves, 0)
+            MemoryPlanner(module, TARGET, PlannerSettings(Budget(percent=100 * share), 4, moves))
             for moves in (Fit().moves, ("recompute", "chunk"))
         )
         first = Attempt(undoing(module, ()).record, taken, taken)
@@ -205,7 +206,7 @@ def test_a_checkpoint_stays_after_two_plans_that_take_too_much() -> None:
 def test_programs_without_a_checkpoint_are_planned_as_before() -> None:
     module = prepared(True, wrapped=False)
     with module.context, ir.Location.unknown():
-        assert Variants(module, TARGET, 0).of("undo-checkpoint") is None
+        assert Variants(module, TARGET, PlannerSettings()).of("undo-checkpoint") is None
 
 
 @pytest.mark.parametrize("budget", ["8GiB", "100%"])

@@ -22,11 +22,10 @@ from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.planner.candidates import STEPS, Candidate
 from hloom.passes.planner.model import Model
-from hloom.passes.planner.plan import RematPlan
-from hloom.passes.planner.search import Search
+from hloom.passes.planner.price_search import PriceSearch
 from hloom.passes.recompute.block.borders import Borders
 from hloom.passes.recompute.block.values import ForwardValues
-from hloom.passes.remat import Remat
+from hloom.passes.recompute.plan import RematPlan, apply_plan
 
 pytestmark = pytest.mark.once
 
@@ -130,7 +129,7 @@ def prepared(module: ir.Module) -> ir.Module:
 def test_less_memory_is_found_whatever_the_program_differentiates(step: Step) -> None:
     module = prepared(lowered(step))
     with module.context, ir.Location.unknown():
-        search = Search(Model(module, Target(), 0))
+        search = PriceSearch(Model(module, Target(), 0))
         least = min(one.temp_bytes for one in search.lowest())
         assert least <= STEPS_[step] * search.estimate(None).temp_bytes
 
@@ -152,7 +151,7 @@ def test_every_kind_of_candidate_leaves_the_results(step: Step) -> None:
         ]
         for candidate in candidates:
             changed = clone_module(module)
-            Remat().apply(RematPlan(*model.on(changed, model.plan(candidate))))
+            apply_plan(RematPlan(*model.on(changed, model.plan(candidate))))
             assert changed.operation.verify()
             text = str(changed)
             if text in written:

@@ -14,8 +14,8 @@ from hloom import targets
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.planner.model import Model
-from hloom.passes.planner.moves_search import uniform_plans
-from hloom.passes.planner.search import Search
+from hloom.passes.planner.price_search import PriceSearch
+from hloom.passes.planner.search import uniform_plans
 from hloom.passes.split_loop.groups import splittable
 from hloom.passes.split_loop.plan import (
     SplitChoice,
@@ -104,7 +104,7 @@ def gpt() -> ir.Module:
 def best_seconds(module: ir.Module, limit_bytes: float) -> float:
     """The added time of the best plan of `remat` within the limit, by its model."""
     with module.context, ir.Location.unknown():
-        search = Search(Model(module, targets.load("h100_sxm"), 0))
+        search = PriceSearch(Model(module, targets.load("h100_sxm"), 0))
         fits = lambda one: one.temp_bytes <= limit_bytes  # noqa: E731
         search.within(limit_bytes, fits)
         return min(one.seconds for one in filter(fits, search.estimates.values()))

@@ -22,7 +22,7 @@ from hloom.passes.framework.base import DivisiblePlan
 from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
-from hloom.passes.planner.plan import RematPlan
+from hloom.passes.planner.plan import MemoryPlan
 from hloom.passes.recompute.block.plan import BlockPlan, block_plan
 from hloom.passes.recompute.block.schedule import CloneSchedule
 from hloom.passes.recompute.decisions import BlockDecisions
@@ -49,7 +49,7 @@ class Divided:
         self.ids = [decision.id for decision in self._plan(self.prepared).decisions()]
         assert len(set(self.ids)) == len(self.ids)
 
-    def restricted_to(self, ids: list[str] | None) -> tuple[ir.Module, RematPlan]:
+    def restricted_to(self, ids: list[str] | None) -> tuple[ir.Module, MemoryPlan]:
         """The module with these decisions, or with the whole plan, and the plan."""
         module = clone_module(self.prepared)
         plan = self._plan(module)
@@ -59,10 +59,10 @@ class Divided:
             assert module.operation.verify()
         return module, kept
 
-    def _plan(self, module: ir.Module) -> RematPlan:
+    def _plan(self, module: ir.Module) -> MemoryPlan:
         with module.context, ir.Location.unknown():
             plan = self._planner(module, ())
-        assert isinstance(plan, RematPlan)
+        assert isinstance(plan, MemoryPlan)
         assert isinstance(plan, DivisiblePlan)
         return plan
 
@@ -98,8 +98,8 @@ def test_all_decisions_are_the_plan_and_none_is_nothing(name: str, spec: str) ->
     again, same = divided.restricted_to(divided.ids)
     assert divided.ids
     assert str(again) == str(whole)
-    assert same.freed_bytes == plan.freed_bytes
-    assert same.added_bytes == plan.added_bytes
+    assert same.remat.freed_bytes == plan.remat.freed_bytes
+    assert same.remat.added_bytes == plan.remat.added_bytes
     nothing, empty = divided.restricted_to([])
     assert empty.empty
     assert str(nothing) == str(divided.prepared)

@@ -1,0 +1,357 @@
+"""Searches the candidate of one program that meets a bound on memory in the least added time."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from .candidates import EXPENSIVE_PRICES, PRICES, STEPS, Candidate
+from .model import Model
+from .record import Estimate, Measurement
+
+_LONGEST_CHEAP_PREFIX = 4
+
+_LEFT_FOR_STEPS = 4
+"""Estimates that are reserved for the steps between grid prices, if few are allowed."""
+
+_EVEN_STEPS = 3
+"""How many steps are chosen as if memory grew linearly from one grid price to the next."""
+
+_KEPT_SHARE = 0.75
+"""The usual share of saved values in the peak."""
+
+_FLOOR_PRICES = (0, 12, 8, 4, 16, 24, 20)
+"""The price indices that are tried for the least memory, in this order, before those between around
+the best one."""
+
+_FAR = 1.5
+"""Prices between two that both take this many times the least memory are not tried."""
+
+
+_INDISTINCT = 1.01
+"""Added times that differ by less than this factor are the same."""
+
+_MOST_WORK, _MOST_WORK_IF_LONG, _FEWEST = 1_000_000, 500_000, 6
+"""The number of operations that may be simulated for one plan, over all its candidates, and the
+number of candidates that are always allowed. They bound the planning time of long programs to 10
+seconds: one operation takes 6 to 8 microseconds on one core of a server, so 500,000 take 4 seconds,
+and a search estimates a few more candidates to end with one that fits."""
+
+
+class PriceSearch:
+    """Searches the candidates of one program, and keeps every estimate in order."""
+
+    def __init__(self, model: Model, known: Iterable[Estimate] = ()) -> None:
+        self.model = model
+        most = _MOST_WORK_IF_LONG if model.is_long else _MOST_WORK
+        self.left = max(_FEWEST, most // max(len(model.operations), 1))
+        """About how many more candidates may be estimated."""
+        self.estimates: dict[Candidate | None, Estimate] = {
+            one.candidate: one for one in known if model.has(one.candidate)
+        }
+
+    def estimate(self, candidate: Candidate | None) -> Estimate:
+        """The estimate of a candidate, cached."""
+        if candidate not in self.estimates:
+            self.left -= 1
+            self.estimates[candidate] = self.model.estimate(candidate)
+        return self.estimates[candidate]
+
+    def within(
+        self,
+        limit_bytes: float,
+        fits: Callable[[Estimate], bool],
+        tried: Sequence[Measurement] = (),
+    ) -> None:
+        """Tries candidates around those that just fit in about ``limit_bytes``.
+
+        ``tried`` corrects the model's memory.
+        """
+        self.refine(self.at_grid_prices(limit_bytes, fits), limit_bytes, fits, tried)
+
+    def at_grid_prices(
+        self, limit_bytes: float, fits: Callable[[Estimate], bool]
+    ) -> tuple[Candidate, ...]:
+        """The best candidates that fit, of each kind of windows one, at prices of the grid.
+
+        ``fits`` decides whether an estimate fits; it must accept less memory if it accepts more.
+        What has no price, the optimum of a small block, is estimated beside them.
+        """
+        columns = self.model.columns()
+        if fits(self.estimate(None)) or not columns:
+            return ()
+        guess = self._guess(columns[0], limit_bytes)
+        best: dict[tuple[bool, bool], Estimate] = {}
+        for column in columns:
+            family = column.segmented, column.nested
+            wanted = 0
+            if family in best and self._is_dearer(_at(column, guess), best[family]):
+                wanted = guess + 1  # at lower prices it would add more time than the best
+            price_index = self._highest(column, fits, max(guess, wanted), wanted)
+            if price_index is None:
+                guess = guess if wanted else 0  # what saves least holds first, if anything does
+                continue
+            guess = price_index
+            found = self.estimate(_at(column, price_index))
+            best[family] = _better(best.get(family, found), found)
+            if price_index >= EXPENSIVE_PRICES or self.left <= _LEFT_FOR_STEPS:
+                break  # if only cheap work is recomputed, the windows matter little
+        self._optima()
+        return tuple(found.candidate for found in best.values() if found.candidate is not None)
+
+    def refine(
+        self,
+        bases: Sequence[Candidate],
+        limit_bytes: float,
+        fits: Callable[[Estimate], bool],
+        tried: Sequence[Measurement] = (),
+        worth_seconds: float = math.inf,
+        precision_seconds: float = 0.0,
+    ) -> None:
+        """Tries what lies between the prices of the grid.
+
+        Steps from a candidate of ``bases`` to its next price, which add more time than that does,
+        are left out where that is ``worth_seconds`` or more, and end where the next ones save less
+        than ``precision_seconds``.
+        """
+        for base in bases:
+            if self.model.seconds(_at(base, base.price_index + 1)) < worth_seconds:
+                self._between(base, fits, limit_bytes, tried, precision_seconds)
+        if bases:
+            self._try_cheap_prefix(fits)
+
+    def _optima(self) -> list[Estimate]:
+        """Estimates of the plans made from the optimum of a small block."""
+        return [self.estimate(candidate) for candidate in self.model.optima()]
+
+    def _is_dearer(self, candidate: Candidate, best: Estimate) -> bool:
+        """Whether a candidate costs more than the best one, without an estimate of its memory."""
+        if candidate.segmented:
+            return self.model.seconds(candidate) > best.seconds * _INDISTINCT
+        return _cost(Estimate(candidate, 0, self.model.seconds(candidate))) > _cost(best)
+
+    def _guess(self, column: Candidate, limit_bytes: float) -> int:
+        """About the highest price index that fits, by the bytes of saved values alone."""
+        low, high = 0, PRICES
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self.model.kept_bytes(_at(column, middle)) <= limit_bytes * _KEPT_SHARE:
+                low = middle
+            else:
+                high = middle
+        return low
+
+    def lowest(self) -> list[Estimate]:
+        """Estimates with little memory; they do not depend on what was tried before."""
+        grid = self._grid()
+        lowest = min(grid, key=lambda one: (one.temp_bytes, one.seconds), default=None)
+        if lowest is not None and lowest.candidate is not None and self.left > 0:
+            middle = lowest.candidate.price // STEPS
+            for price_index in (middle - 2, middle + 2):
+                grid.append(self.estimate(_at(lowest.candidate, max(price_index, 0))))
+            if lowest.candidate.window_length:
+                grid.append(self.estimate(dataclasses.replace(lowest.candidate, cheap_prefix=1)))
+        return [self.estimate(None), *grid, *self._optima()]
+
+    def _grid(self) -> list[Estimate]:
+        """Estimates of each column, at price indices that may take the least memory."""
+        grid: list[Estimate] = []
+        ceiling = EXPENSIVE_PRICES
+        for column in self.model.columns():
+            known: dict[int, Estimate] = {}
+            for price_index in _FLOOR_PRICES if self.left > 0 else _FLOOR_PRICES[:1]:
+                least = min((one.temp_bytes for one in (*grid, *known.values())), default=math.inf)
+                if price_index >= ceiling or self._is_far(price_index, known, least):
+                    continue
+                if self.model.kept_bytes(_at(column, price_index)) > least:
+                    if not column.segmented:
+                        ceiling = price_index  # other windows save no fewer bytes
+                    continue
+                known[price_index] = self.estimate(_at(column, price_index))
+            grid += known.values()
+        return grid
+
+    def _is_far(self, price_index: int, known: Mapping[int, Estimate], least_bytes: float) -> bool:
+        """Whether a price index need not be tried for less memory, by its neighbours' estimates."""
+        below = max((other for other in known if other < price_index), default=None)
+        above = min((other for other in known if other > price_index), default=None)
+        if below is None or above is None:
+            return False
+        one, other = known[below], known[above]
+        if self.model.are_alike(one.candidate, other.candidate):
+            return True
+        return min(one.temp_bytes, other.temp_bytes) > least_bytes * _FAR
+
+    def _try_cheap_prefix(self, fits: Callable[[Estimate], bool]) -> None:
+        """Tries whether the first windows may recompute cheap work only."""
+        best = cheapest(estimate for estimate in self.estimates.values() if fits(estimate))
+        if best is None or best.candidate is None or not best.candidate.window_length:
+            return
+        cheap_prefix = 1
+        while (
+            best.candidate.price < EXPENSIVE_PRICES * STEPS
+            and cheap_prefix <= _LONGEST_CHEAP_PREFIX
+        ):
+            candidate = dataclasses.replace(best.candidate, cheap_prefix=cheap_prefix)
+            if self.model.seconds(candidate) < best.seconds and not fits(self.estimate(candidate)):
+                break
+            cheap_prefix *= 2
+
+    def _highest(
+        self, column: Candidate, fits: Callable[[Estimate], bool], guess: int, wanted: int
+    ) -> int | None:
+        """The highest price index that fits, ``wanted`` or above, searched from a guess."""
+
+        def holds(price_index: int) -> bool:
+            return fits(self.estimate(_at(column, price_index)))
+
+        if self.model.is_long and self.left <= 0:
+            return 0 if wanted == 0 and holds(0) else None
+        low, high, width = wanted - 1, PRICES, 1
+        if holds(guess):
+            low = guess
+            while low + width < PRICES and holds(low + width):
+                low, width = low + width, 2 * width
+            high = min(low + width, PRICES)
+        else:
+            high = guess
+            while high - width >= wanted and not holds(high - width):
+                high, width = high - width, 2 * width
+            low = max(high - width, wanted - 1)
+        while high - low > 1 and (self.left > 0 or low < 0):
+            middle = (low + high) // 2
+            if holds(middle):
+                low = middle
+            else:
+                high = middle
+        return low if low >= wanted else None
+
+    def _between(
+        self,
+        base: Candidate,
+        fits: Callable[[Estimate], bool],
+        limit_bytes: float,
+        tried: Sequence[Measurement],
+        precision_seconds: float,
+    ) -> None:
+        """Tries steps from a grid price to the next: by linear interpolation, then by bisection."""
+        price_index = base.price_index
+
+        def missing(step: int) -> float:
+            estimate = self.estimate(_at(base, price_index, step))
+            return limit_bytes - corrected_bytes(estimate, tried)
+
+        def seconds(step: int) -> float:
+            return self.model.seconds(_at(base, price_index, step))
+
+        even = _at(base, price_index + 1) in self.estimates
+        low, high = 0, STEPS
+        for number in itertools.count():
+            if high - low <= 1 or self.left <= 0:
+                break
+            if number and seconds(low) - seconds(high) < precision_seconds:
+                break
+            middle = (low + high) // 2
+            if number == 1 and low and self.model.pairs and 2 * missing(low) > missing(0):
+                middle = STEPS - 1  # stacks grow in large steps: the last one may fit
+            elif even and number < _EVEN_STEPS:
+                middle = _evenly_between(low, high, missing(low), missing(high))
+            if fits(self.estimate(_at(base, price_index, middle))):
+                low = middle
+            else:
+                high = middle
+
+
+def _at(column: Candidate, price_index: int, step: int = 0) -> Candidate:
+    """The candidate of a column at a price."""
+    return dataclasses.replace(column, price=price_index * STEPS + step)
+
+
+def _evenly_between(low: int, high: int, below: float, above: float) -> int:
+    """The last step that fits if the slack falls linearly from ``below`` to ``above``."""
+    share = below / (below - above) if below > above else 0.5
+    return min(max(low + int(share * (high - low)), low + 1), high - 1)
+
+
+def cheapest(estimates: Iterable[Estimate]) -> Estimate | None:
+    """The estimate of least added time; of several, one without segments and with long windows."""
+    return min(estimates, key=_cost, default=None)
+
+
+def _better(one: Estimate, other: Estimate) -> Estimate:
+    """The cheaper of two estimates at grid prices.
+
+    With segments, whose lengths make little difference there, that with more room for the steps.
+    """
+    first, second = sorted([one, other], key=_cost)
+    if second.seconds <= first.seconds * _INDISTINCT and _is_segmented(first):
+        return min(first, second, key=lambda estimate: estimate.temp_bytes)
+    return first
+
+
+def _is_segmented(estimate: Estimate) -> bool:
+    return estimate.candidate is not None and estimate.candidate.segmented
+
+
+def _cost(estimate: Estimate) -> tuple[float, bool, int, int]:
+    candidate = estimate.candidate
+    if candidate is None:
+        return 0.0, False, 0, 0
+    return estimate.seconds, candidate.segmented, -candidate.window_length, -candidate.price
+
+
+def corrected_bytes(estimate: Estimate, tried: Sequence[Measurement]) -> float:
+    """The expected temporary memory of an estimate, corrected by XLA's figures for others.
+
+    The ratio between XLA's figure and the model's is much the same for similar candidates, and says
+    less of those with other moves: there the nearest ones of each moves are taken together, as if
+    one more had the ratio of the program as it is, 1 where that is not known.
+    """
+    if not tried:
+        return estimate.temp_bytes
+    nearest = min(tried, key=lambda other: _distance(estimate, other.estimate))
+    if nearest.estimate.candidate == estimate.candidate:
+        return nearest.real_bytes
+    if _same_moves(estimate, nearest.estimate):
+        return estimate.temp_bytes * math.exp(_log_ratio(nearest))
+    by_moves: dict[str | None, Measurement] = {}
+    for one in sorted(tried, key=lambda other: _distance(estimate, other.estimate)):
+        candidate = one.estimate.candidate
+        by_moves.setdefault(None if candidate is None else _names_in(candidate.moves), one)
+    ratios = [_log_ratio(one) for one in by_moves.values()]
+    return estimate.temp_bytes * math.exp(sum(ratios) / (len(ratios) + (None not in by_moves)))
+
+
+def _log_ratio(one: Measurement) -> float:
+    return math.log(max(one.real_bytes, 1) / max(one.estimate.temp_bytes, 1))
+
+
+def _distance(one: Estimate, other: Estimate) -> float:
+    distance = abs(math.log(max(one.temp_bytes, 1) / max(other.temp_bytes, 1)))
+    if one.candidate is None or other.candidate is None:
+        return distance + (one.candidate != other.candidate)
+    distance += 0.5 * (_windows(one.candidate) != _windows(other.candidate))
+    return distance + 0.5 * (not _same_moves(one, other))
+
+
+def _same_moves(one: Estimate, other: Estimate) -> bool:
+    """True also of the program as it is, which tells as much of all of them.
+
+    Options make no difference: a loop that is split one iteration later is much the same.
+    """
+    if one.candidate is None or other.candidate is None:
+        return True
+    return _names_in(one.candidate.moves) == _names_in(other.candidate.moves)
+
+
+@functools.cache
+def _names_in(moves: str) -> str:
+    return re.sub(r"\{[^}]*\}", "", moves)
+
+
+def _windows(candidate: Candidate) -> tuple[int, bool, bool]:
+    return candidate.window_length, candidate.segmented, candidate.nested

@@ -1,0 +1,118 @@
+"""The plan of a module's recomputation: without a budget, of any other maker, and written down."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from jax.extend.mlir import ir
+
+from ..analysis.autodiff import has_remat_name
+from ..analysis.device import DeviceView
+from ..analysis.memory_model.targets import memory_rules
+from ..framework import base
+from ..framework.target import Target
+from ..framework.text import pluralize
+from ..ir import walk
+from ..ir.while_rewriter import Replacements
+from .block.plan import BlockPlan, plan_block
+from .block.rewrite import apply_block
+from .decisions import BlockDecisions, ScanDecisions
+from .scan.plan import ScanPlan, plan_scans
+from .scan.rewrite import apply_scan, finish_scans
+from .scan.waits import wait_before
+
+
+@dataclass(frozen=True)
+class RematPlan:
+    """The plans of the straight-line blocks and of the pairs of loops, outer loops first."""
+
+    blocks: tuple[BlockPlan, ...] = ()
+    scans: tuple[ScanPlan, ...] = ()
+
+    @property
+    def empty(self) -> bool:
+        return not self.blocks and not self.scans
+
+    @property
+    def parts(self) -> tuple[BlockPlan | ScanPlan, ...]:
+        return (*self.blocks, *self.scans)
+
+    @property
+    def freed_bytes(self) -> int:
+        """Bytes of residuals that are no longer saved."""
+        return sum(part.freed_bytes for part in self.parts)
+
+    @property
+    def added_bytes(self) -> int:
+        """Bytes of values that are saved instead."""
+        return sum(part.added_bytes for part in self.parts)
+
+    def summary(self) -> str:
+        if self.empty:
+            return "nothing to recompute"
+        return (
+            f"{self.effect()}, {self.freed_bytes / 2**20:.1f} MiB of "
+            f"residuals not kept, {self.added_bytes / 2**20:.1f} MiB kept in their place"
+        )
+
+    def effect(self) -> str:
+        clones = sum(len(group.cloned) for block in self.blocks for group in block.groups)
+        clones += sum(len(scan.runs) for scan in self.scans)
+        return f"{pluralize(clones, 'operation')} recomputed"
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "freed_bytes": self.freed_bytes,
+            "added_bytes": self.added_bytes,
+            "blocks": [block.to_json() for block in self.blocks],
+            "scans": [pair for scan in self.scans for pair in scan.to_json()],
+        }
+
+    def decisions(self) -> tuple[base.Decision, ...]:
+        """One decision for each clone, and for each stack dropped without one; blocks first."""
+        blocks = [
+            d for n, plan in enumerate(self.blocks) for d in BlockDecisions(plan, n).decisions
+        ]
+        scans = [d for n, plan in enumerate(self.scans) for d in ScanDecisions(plan, n).decisions]
+        return (*blocks, *scans)
+
+    def restricted_to(self, ids: Collection[str]) -> RematPlan:
+        """The plan with these decisions alone."""
+        blocks = (BlockDecisions(plan, n).restricted_to(ids) for n, plan in enumerate(self.blocks))
+        scans = (ScanDecisions(plan, n).restricted_to(ids) for n, plan in enumerate(self.scans))
+        return RematPlan(
+            tuple(plan for plan in blocks if plan is not None),
+            tuple(plan for plan in scans if plan is not None),
+        )
+
+
+def plan_cheap(module: ir.Module, target: Target, min_bytes: int) -> RematPlan:
+    """The plan without a budget: cheap work is recomputed where that saves memory."""
+    code_blocks = list(walk.code_blocks(module.operation))
+    device = DeviceView.of(module, memory_rules(target))
+    scans = [plan for block in code_blocks for plan in plan_scans(block, min_bytes, device=device)]
+    if not target.keeps_barriers:
+        return RematPlan((), tuple(scans))
+    # A scan's plan rewrites the bodies of its loops, so no block plan may cover them, nor the
+    # bodies that an earlier run rewrote.
+    taken = {loop for scan in scans for loop in scan.loops}
+    blocks = [
+        plan
+        for block in code_blocks
+        if not any(op in taken or has_remat_name(op) for op in walk.ancestors(block))
+        and (plan := plan_block(block, min_bytes, device)).groups
+    ]
+    return RematPlan(tuple(blocks), tuple(scans))
+
+
+def apply_plan(plan: RematPlan) -> None:
+    """Writes a plan into the module that it is of."""
+    replaced = Replacements()
+    for scan in plan.scans:
+        apply_scan(scan, replaced)
+    for block_plan in plan.blocks:
+        apply_block(block_plan, replaced)
+    loops = [replaced.op(loop) for scan in plan.scans for loop in scan.backward_loops]
+    finish_scans(replaced)
+    wait_before(loops)
