@@ -6,9 +6,8 @@ from jax.extend.mlir import ir
 
 from hloom.passes.framework.target import Target
 from hloom.passes.planner.candidates import Candidate
-from hloom.passes.planner.exact.machine import BlockMachine
-from hloom.passes.planner.exact.problem import MachineRun, run, unmodified
-from hloom.passes.planner.exact.windows import sequence_of_clones
+from hloom.passes.planner.exact.plan import sequence_of_clones
+from hloom.passes.planner.exact.problem import BlockMachine, MachineRun, run, unmodified
 from hloom.passes.planner.loop import least
 from hloom.passes.planner.model import Model
 from hloom.passes.planner.price_search import PriceSearch, cheapest

@@ -11,7 +11,7 @@ In the order in which a module passes through it:
 - ``price_search``: the candidates of one program that are estimated for a bound on memory, with
   ``exact/``, the optimum of small blocks, among them; ``search``: those of all variants;
 - ``loop``: the candidate to compile next, given XLA's figures of earlier attempts;
-- ``planner``: the ``plan`` that is made of it; ``record``: what an attempt remembers;
+- ``plan``: the plan that is made of it; ``record``: what an attempt remembers;
 - ``frontier``: what other budgets give.
 
 `PlannedPass` is what `remat` and `fit` are.
@@ -34,8 +34,7 @@ from ..framework.target import Target
 from ..free_constants import FreeConstants
 from .candidates import PlannerSettings
 from .loop import best_of, is_worthwhile
-from .plan import MemoryPlan
-from .planner import MemoryPlanner
+from .plan import MemoryPlan, MemoryPlanner
 from .record import RematObstacle, RematRecord
 
 COMPILES_DOC = (

@@ -13,8 +13,8 @@ from ..recompute.block.schedule import CloneSchedule
 from ..recompute.block.values import ForwardValues, Window
 from ..recompute.block.windows import PriceSchedule, Solved, keep, split
 from .candidates import EXPENSIVE_PRICES, PRICES, STEPS, Candidate, PriceGrid
-from .exact.machine import BlockMachine
 from .exact.plan import optimal_schedules
+from .exact.problem import BlockMachine
 
 _Split = tuple[int, bool, bool, bool]
 """What the windows of a candidate depend on."""

@@ -21,8 +21,7 @@ from ..analysis.pricing import Pricing
 from ..ir import walk
 from ..ir.clone import IRMapping, clone_module
 from ..ir.while_rewriter import Replacements
-from ..recompute.scan.budgeted import plan_scans_budgeted
-from ..recompute.scan.plan import BlockScans, ScanPlan
+from ..recompute.scan.plan import BlockScans, ScanPlan, plan_scans_budgeted
 from ..recompute.scan.rewrite import apply_scan, finish_scans
 from .candidates import STEPS, PriceGrid
 

@@ -34,8 +34,7 @@ from ..ir.clone import IRMapping
 from ..ir.ops import facts_of
 from ..ir.types import TensorSizes
 from ..recompute.block.plan import BlockPlan, block_plan
-from ..recompute.block.schedule import CloneSchedule
-from ..recompute.block.traced_clones import clone_into_trace
+from ..recompute.block.schedule import CloneSchedule, clone_into_trace
 from ..recompute.block.values import ForwardValues
 from ..recompute.scan.plan import BlockScans, ScanPlan
 from .block_plans import BlockPlans

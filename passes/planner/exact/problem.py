@@ -3,13 +3,27 @@
 A node is an operation that writes one buffer. The nodes run in the order of the program. Before
 some of them, the stages, earlier nodes may run again. A buffer takes its bytes from the node that
 writes it to the last node that reads it before it is written again; to free it costs nothing.
+
+A block as a problem of the abstract machine: its kernels are the nodes.
+
+A fused value takes no memory, so that a chain of elementwise operations is one node with its
+reader. In the block as it is XLA may fuse a value into several readers and keep all that it is made
+from instead. Where the value is smaller, as the sum in a residual connection or a mask is, saving
+it is what pays: such a value is a node.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+
+from ...analysis.memory_model.fusion import INLINED, Kernels
+from ...analysis.memory_model.trace import OpTrace
+from ...analysis.memory_model.tracer import trace_block
+from ...ir.op_facts import BufferUse
+from ...recompute.block.values import ForwardValues
 
 
 @dataclass(frozen=True)
@@ -155,3 +169,124 @@ def _check(problem: SchedulingProblem, sequence: Sequence[int]) -> None:
 def unmodified(problem: SchedulingProblem) -> MachineRun:
     """The program as it is."""
     return run(problem, range(len(problem.nodes)))
+
+
+_SMALLER = 0.75
+"""A value is worth saving in place of what it is made from if it takes at most this share."""
+
+
+class BlockMachine:
+    """The problem of a block, and which of its nodes a value of the block is made from.
+
+    Kernels behind the block's highest border are the stages, those before it may run again.
+    """
+
+    def __init__(self, forward: ForwardValues, trace: OpTrace | None = None) -> None:
+        self.forward = forward
+        trace = trace or trace_block(forward.graph)
+        trace = _with_saveable(trace, forward)
+        self._kernels = Kernels(trace)
+        self._sources = _sources(trace, self._kernels)
+        self._fused = _fused(trace, self._kernels)
+
+    @property
+    def positions(self) -> Sequence[int]:
+        """By node, the position in the block of the operation that it ends with."""
+        return self._kernels.positions
+
+    @cached_property
+    def problem(self) -> SchedulingProblem:
+        kernels, border = self._kernels, self.forward.borders.highest
+        nodes = tuple(self._node(number) for number in range(len(kernels.positions)))
+        stages = frozenset(n for n, position in enumerate(kernels.positions) if position >= border)
+        return SchedulingProblem(nodes, stages)
+
+    def _node(self, number: int) -> Node:
+        kernels, forward, trace = self._kernels, self.forward, self._kernels.trace
+        made, position = kernels.makes[number], kernels.positions[number]
+        returned = set(kernels.returned())
+        size = sum(trace.sizes[v] for v in made if kernels.buffer[v] == v and v not in returned)
+        operands = {kernels.maker[buffer] for buffer in kernels.buffers[number]} - {-1}
+        done = {position}.union(*(self._fused[value] for value in trace.reads[position]))
+        results = [value for p in done for value in forward.graph.results[p]]
+        return Node(
+            bytes=size,
+            seconds=sum(forward.seconds.get(value, 0.0) for value in results),
+            operands=tuple(sorted(operands)),
+            recomputable=size > 0
+            and position < forward.borders.highest
+            and all(forward.recomputable[value] for value in made)
+            and any(forward.weights[value] for value in made),
+            inner_bytes=trace.inner[position],
+        )
+
+    def nodes_of(self, values: Iterable[int]) -> frozenset[int]:
+        """The nodes whose buffers values lie in or, where they are fused, are made from."""
+        kernels = self._kernels
+        buffers = (kernels.buffer[source] for value in values for source in self._sources[value])
+        return frozenset(kernels.maker[buffer] for buffer in buffers) - {-1}
+
+    def values_of(self, nodes: Iterable[int]) -> frozenset[int]:
+        """The values that nodes write."""
+        return frozenset(value for node in nodes for value in self._kernels.makes[node])
+
+
+def _with_saveable(trace: OpTrace, forward: ForwardValues) -> OpTrace:
+    """The trace, in which fused values that are worth saving are in memory."""
+    kernels, graph = Kernels(trace), forward.graph
+    in_memory = _in_memory(trace, kernels)
+    border = forward.borders.highest
+    sources: list[frozenset[int]] = [frozenset()] * len(trace.sizes)
+    uses = list(trace.uses)
+    for position, (use, makes) in enumerate(zip(trace.uses, trace.makes, strict=True)):
+        found = frozenset[int]().union(*(sources[value] for value in trace.reads[position]))
+        for value in makes:
+            sources[value] = found if use in INLINED else frozenset({value})
+        if use not in INLINED:
+            continue
+        (made,) = makes
+        held = sum(trace.sizes[value] for value in found)
+        if (
+            not in_memory[made]
+            and not kernels.free[made]
+            and forward.recomputable[made]
+            and position < border
+            and (len(graph.users[made]) > 1 or max(graph.users[made], default=-1) >= border)
+            and trace.sizes[made] <= _SMALLER * held
+        ):
+            # Operands are fused into it, its result is in memory.
+            uses[position] = BufferUse.REDUCTION
+            in_memory[made] = True
+        if in_memory[made]:
+            sources[made] = frozenset({made})
+    return dataclasses.replace(trace, uses=uses)
+
+
+def _in_memory(trace: OpTrace, kernels: Kernels) -> list[bool]:
+    return [
+        kernels.maker[value] >= 0 or kernels.buffer[value] != value
+        for value in range(len(trace.sizes))
+    ]
+
+
+def _sources(trace: OpTrace, kernels: Kernels) -> list[frozenset[int]]:
+    """By value, the values in memory that it lies in or is made from, without inputs."""
+    in_memory = _in_memory(trace, kernels)
+    sources: list[frozenset[int]] = [frozenset()] * len(trace.sizes)
+    for reads, makes in zip(trace.reads, trace.makes, strict=True):
+        found = frozenset[int]().union(*(sources[value] for value in reads))
+        for value in makes:
+            sources[value] = frozenset({value}) if in_memory[value] else found
+    return sources
+
+
+def _fused(trace: OpTrace, kernels: Kernels) -> list[frozenset[int]]:
+    """By value, the operations that are done inside of each kernel that reads it."""
+    in_memory = _in_memory(trace, kernels)
+    fused: list[frozenset[int]] = [frozenset()] * len(trace.sizes)
+    operations = zip(trace.reads, trace.makes, strict=True)
+    for position, (reads, makes) in enumerate(operations):
+        inside = frozenset({position}).union(*(fused[value] for value in reads))
+        for value in makes:
+            fused[value] = frozenset() if in_memory[value] else inside
+    return fused

@@ -20,8 +20,7 @@ from ...analysis.pricing import Rates
 from ...analysis.program import Program
 from ...analysis.value_numbers import computed_again
 from ..described import describe_operation, describe_value
-from .schedule import CloneSchedule, WindowClones
-from .traced_clones import clone_into_trace
+from .schedule import CloneSchedule, WindowClones, clone_into_trace
 from .values import ForwardValues
 from .windows import PriceSchedule, keep, split
 

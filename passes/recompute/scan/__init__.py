@@ -6,8 +6,7 @@ In the order in which they run:
 - ``bodies``: the forward body of a loop and those of the pairs inside it;
 - ``cut``: one cut problem over all these bodies: the values to save;
 - ``sites``: the clones that follow from a cut, and where the backward bodies use them;
-- ``plan``: the cheapest cut at a price, as the plan of the group;
-- ``budgeted``: the cheapest cuts of all scans of a block within a number of bytes;
+- ``plan``: the cheapest cut at a price, or within a number of bytes, as the plan of the group;
 - ``rewrite``: the plan, written into the loops;
 - ``waits``: what a rewritten backward loop waits for, so that large values die before it.
 """

@@ -16,10 +16,10 @@ from support.training_blocks import TrainingBlock, random_lines
 from hloom.passes.analysis.memory_model.tracer import trace_block
 from hloom.passes.analysis.pricing import Pricing
 from hloom.passes.framework.target import CPU_SPEED
-from hloom.passes.planner.exact.machine import BlockMachine
 from hloom.passes.planner.exact.optimum import Effort, least_peak, optimum
-from hloom.passes.planner.exact.plan import optimal_schedule, optimal_schedules
+from hloom.passes.planner.exact.plan import optimal_schedule, optimal_schedules, sequence_of_clones
 from hloom.passes.planner.exact.problem import (
+    BlockMachine,
     InvalidSequenceError,
     MachineRun,
     Node,
@@ -27,7 +27,6 @@ from hloom.passes.planner.exact.problem import (
     run,
     unmodified,
 )
-from hloom.passes.planner.exact.windows import sequence_of_clones
 from hloom.passes.recompute.block.schedule import CloneSchedule
 from hloom.passes.recompute.block.values import Window
 

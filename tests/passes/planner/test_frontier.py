@@ -22,7 +22,7 @@ from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.planner.candidates import TOP, Candidate, PlannerSettings
 from hloom.passes.planner.frontier import FrontierAnalysis, FrontierPoint, knees, undominated
-from hloom.passes.planner.planner import MemoryPlanner
+from hloom.passes.planner.plan import MemoryPlanner
 from hloom.passes.planner.record import Estimate, RematObstacle, RematRecord
 from hloom.passes.remat import Remat
 

@@ -29,8 +29,7 @@ from hloom.passes.ir.types import TensorSizes
 from hloom.passes.planner.candidates import PlannerSettings
 from hloom.passes.planner.frontier import FrontierAnalysis
 from hloom.passes.planner.loop import is_worthwhile
-from hloom.passes.planner.plan import MemoryPlan
-from hloom.passes.planner.planner import MemoryPlanner
+from hloom.passes.planner.plan import MemoryPlan, MemoryPlanner
 from hloom.passes.planner.record import RematRecord
 from hloom.passes.planner.variants import Variants
 

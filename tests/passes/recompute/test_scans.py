@@ -30,8 +30,7 @@ from hloom.passes.framework.pipeline import Pipeline
 from hloom.passes.framework.target import CPU_SPEED, Target
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
-from hloom.passes.recompute.scan.budgeted import plan_scans_budgeted
-from hloom.passes.recompute.scan.plan import BlockScans, plan_scans
+from hloom.passes.recompute.scan.plan import BlockScans, plan_scans, plan_scans_budgeted
 
 
 @pytest.fixture(autouse=True)
