@@ -216,7 +216,7 @@ def test_where_nothing_is_held_there_is_one_point() -> None:
 
 
 def test_a_long_program_has_few_points(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hloom.passes.fit.frontier._MOST_WORK", 1)
+    monkeypatch.setattr("hloom.passes.planner.frontier._MOST_WORK", 1)
     with analysis_of(jax.grad(unrolled)) as analysis:
         analysis.floor  # noqa: B018 # what it takes is there in any case
         known = analysis.model.simulated

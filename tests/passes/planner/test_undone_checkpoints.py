@@ -164,7 +164,7 @@ def test_no_plan_is_slower_than_one_that_keeps_the_checkpoints(share: float) -> 
     assert fewer.estimate is not None
     if fewer.estimate.temp_bytes <= share * taken:
         assert plan.estimate.temp_bytes <= share * taken
-        assert plan.seconds <= fewer.seconds
+        assert plan.cost <= fewer.cost
 
 
 def test_the_floor_is_no_higher() -> None:
