@@ -9,7 +9,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from jax.extend.mlir import ir
 
@@ -20,9 +20,6 @@ from ..framework.pipeline import Pipeline
 from ..framework.target import Target
 from ..ir.clone import clone_module
 from ..offload import Offload
-
-if TYPE_CHECKING:
-    from .variants import Variant
 
 RECOMPUTE, UNDO, SPLIT_LOOP = "recompute", "undo-checkpoint", "split-loop"
 """Moves that the search makes where it stands: at its end, before others, and after them."""
@@ -45,17 +42,16 @@ class Trials(Protocol):
 
     Attributes:
       peak_bytes: temporary memory of the program as it is.
-      recomputes: whether recomputation is among the moves.
     """
 
     @property
     def peak_bytes(self) -> int: ...
 
-    @property
-    def recomputes(self) -> bool: ...
+    def runs(self, moves: str) -> tuple[MoveRun, ...]:
+        """What the passes of these moves did; empty where they find nothing to do."""
 
-    def variant(self, moves: str) -> Variant | None:
-        """The program after these moves; None where they find nothing to do."""
+    def may_recompute(self, moves: str) -> bool:
+        """Whether something may be recomputed after these moves."""
 
     def least_seconds(self, moves: str) -> float:
         """The least added time of what these moves make to fit, by what was searched until now;
@@ -69,13 +65,12 @@ def _chunked(trials: Trials) -> Iterator[str]:
     if trials.peak_bytes < _LARGE_PROGRAM_BYTES:
         least = 1 << max(trials.peak_bytes // _SMALLEST_CHUNKED, 1).bit_length()
         step = Chunk(min_bytes=Bytes(least))
-    variant = trials.variant(str(step))
-    plans = {} if variant is None else {run.step.name: run.plan for run in variant.of.runs}
+    plans = {run.step.name: run.plan for run in trials.runs(str(step))}
     chunks = plans.get("chunk", {}).get("chunks")
     if not isinstance(chunks, int) or not chunks:
         return
     yield str(step)
-    if variant is None or not trials.recomputes or not variant.model.columns():
+    if not trials.may_recompute(str(step)):
         return  # the rest of the peak stays as it is, and for that `chunk` has enough chunks
     best_s = trials.least_seconds(str(step))
     for times in _MORE_CHUNKS:

@@ -23,7 +23,7 @@ from ..split_loop.groups import LoopGroup, splittable
 from ..split_loop.plan import UniformPlan, choose_split
 from .candidates import PRICES, STEPS, Candidate
 from .model import Model
-from .moves import MOVES, RECOMPUTE, SPLIT_LOOP, UNDO
+from .moves import MOVES, RECOMPUTE, SPLIT_LOOP, UNDO, MoveRun
 from .price_search import PriceSearch, cheapest, corrected_bytes
 from .record import Estimate, Measurement
 from .variants import Variant, Variants, moves_of, of_remat
@@ -259,11 +259,16 @@ class _Trials:
     def peak_bytes(self) -> int:
         return self.search.estimate(None).temp_bytes
 
-    @property
-    def recomputes(self) -> bool:
-        return RECOMPUTE in self.search._moves
+    def runs(self, moves: str) -> tuple[MoveRun, ...]:
+        variant = self._variant(moves)
+        return () if variant is None else variant.of.runs
 
-    def variant(self, moves: str) -> Variant | None:
+    def may_recompute(self, moves: str) -> bool:
+        variant = self._variant(moves)
+        is_move = RECOMPUTE in self.search._moves
+        return is_move and variant is not None and bool(variant.model.columns())
+
+    def _variant(self, moves: str) -> Variant | None:
         return self.search._variants.of(_joined(self.start, moves))
 
     def least_seconds(self, moves: str) -> float:
