@@ -18,7 +18,7 @@ from ..ir.product_terms import ProductTerm
 
 
 class DeviceSums:
-    """How the products of a module add up over its devices. Its shardings are found when needed."""
+    """The sums that devices of a module exchange. Its shardings are found when needed."""
 
     def __init__(self, module: ir.Module) -> None:
         self._module = module

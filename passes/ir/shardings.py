@@ -35,7 +35,7 @@ class MeshAxis:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a value lies: its sharding, apart from any module.
+    """The sharding of a value, apart from any module.
 
     Attributes:
       mesh: the mesh, or the reference to it, as text; empty where the value has no sharding.
@@ -66,12 +66,12 @@ class Placement:
 
     @property
     def counts(self) -> dict[int, int]:
-        """By dimension that is split over how many devices."""
+        """The number of devices along each dimension that is split."""
         parts = (math.prod(each.size for each in axes) for axes in self.axes)
         return {number: count for number, count in enumerate(parts) if count > 1}
 
     def along(self, names: Collection[str]) -> Placement:
-        """What is left of it where only the named axes of the mesh count."""
+        """The same where only the named axes of the mesh count."""
         axes = tuple(tuple(one for one in each if one.name in names) for each in self.axes)
         return replace(self, axes=axes)
 
@@ -82,7 +82,7 @@ class Placement:
 
 
 def placement_of(sharding: ir.Attribute, op: ir.Operation) -> Placement:
-    """What a sharding on an operation, or around it, says.
+    """The placement that a sharding on an operation, or around it, gives.
 
     Axes that its mesh does not have count as of one device.
     """
@@ -107,12 +107,12 @@ def placement_of(sharding: ir.Attribute, op: ir.Operation) -> Placement:
 
 
 def constraint_placement(constraint: ir.Operation) -> Placement:
-    """Where a sharding constraint puts its value."""
+    """The placement that a sharding constraint asks for."""
     return placement_of(constraint.attributes["sharding"], constraint)
 
 
 def argument_placement(value: ir.Value) -> Placement | None:
-    """Where a function's argument lies; None of other values, and without a sharding."""
+    """The placement of a function's argument; None of other values, and without a sharding."""
     if not isinstance(value.owner, ir.Block):
         return None
     function = value.owner.owner.operation
@@ -136,7 +136,7 @@ def argument_shardings(function: ir.Operation, of: str = "arg_attrs") -> list[ir
 
 
 def devices_of(sharding: ir.Attribute, op: ir.Operation) -> int:
-    """How many devices the mesh of a sharding has; 0 where it names one among others, or there is
+    """The devices of a sharding's mesh, a number; 0 where it names one among others, or there is
     no such mesh."""
     found = mesh.resolved(sdy.TensorShardingAttr(sharding).mesh_or_ref, op)
     if found is None or (len(found.device_ids) and not len(found.axes)):

@@ -1,4 +1,4 @@
-"""Where cuts of whole values begin: back through what makes them, as far as it can be cut, too.
+"""Sources of cuts of whole values: back through what makes them, as far as it can be cut, too.
 
 A loop that reads a chunk of `broadcast(bias)` needs no cut at all, where the broadcast adds the
 axis; one that reads a chunk of `one_hot(labels)` needs a chunk of the labels.
@@ -21,7 +21,7 @@ Cut = tuple[int, AxisLayout]
 
 @dataclass(frozen=True, slots=True)
 class CutStep:
-    """How a part of what an operation makes is made of parts of what it reads.
+    """A part of what an operation makes, of parts of what it reads.
 
     Attributes:
       node: the operation; None where the value is another one's under another name.
@@ -71,7 +71,7 @@ class CutSources:
         return sources
 
     def step(self, value: int, layout: AxisLayout) -> CutStep | None:
-        """What gives the part of a whole value; None where no parts of others do."""
+        """The step that gives a part of a whole value; None where no parts of others do."""
         if value in self._passed:
             return CutStep(None, {0: (self._passed[value], layout)})
         node = self._program.makers.get(value)

@@ -14,7 +14,7 @@ from ..signatures.signature import AxisLayout, Combine
 
 
 class FlowKind(enum.StrEnum):
-    """What of a value a loop over chunks has."""
+    """The part of a value that a loop over chunks has."""
 
     WHOLE = "whole"
     SPLIT = "split"
@@ -23,7 +23,7 @@ class FlowKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """What a value is, and in which phase it can be had.
+    """The state of a value, and in which phase it can be had.
 
     Attributes:
       kind: what of it a loop has.
@@ -70,7 +70,7 @@ class Flow:
 
     @property
     def finished(self) -> Flow:
-        """What it is to a reader that needs all of it."""
+        """Its flow to a reader that needs all of it."""
         return whole(0 if self.given else self.phase)
 
     def __str__(self) -> str:
@@ -83,13 +83,13 @@ class Flow:
 
 
 WHOLE = Flow(FlowKind.WHOLE)
-"""What does not depend on the dimension."""
+"""A value that does not depend on the dimension."""
 
 ZERO = Flow(FlowKind.WHOLE, zero=True)
 
 
 def whole(phase: int) -> Flow:
-    """What is known in full after this many loops."""
+    """A value that is known in full after this many loops."""
     return WHOLE if phase == 0 else Flow(FlowKind.WHOLE, phase)
 
 
@@ -134,7 +134,7 @@ class Finish:
 
 @dataclass(slots=True)
 class Needs:
-    """What readers need beyond the flows of values.
+    """The needs of readers beyond the flows of values.
 
     Attributes:
       cuts: values that are whole, and of which a loop reads a chunk, with the first reader.

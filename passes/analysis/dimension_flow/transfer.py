@@ -1,4 +1,4 @@
-"""What an operation makes of its operands' flows, by its signature."""
+"""Transfer: the flows of an operation's results, by its signature."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Flows = Sequence[Flow]
 
 @dataclass(frozen=True, slots=True)
 class FlowFit:
-    """What an operation gives, and what it needs for that.
+    """The flows that an operation gives, and what it needs for that.
 
     Attributes:
       results: the flow of each result.

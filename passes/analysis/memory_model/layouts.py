@@ -93,7 +93,7 @@ def _is_returned(value: ir.Value) -> bool:
 
 
 def _stored(loop: ir.Operation, number: int) -> ir.Value | None:
-    """What the body of a loop writes to a stack, one slice an iteration."""
+    """The value that a loop's body writes to a stack, one slice an iteration."""
     update = defining_op(walk.terminator(loop.regions[1].blocks[0]).operands[number])
     if update is None or update.name != "stablehlo.dynamic_update_slice":
         return None

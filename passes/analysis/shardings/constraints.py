@@ -57,7 +57,7 @@ class _Search:
         self._known: dict[ir.Value, tuple[Split, ...] | None] = {}
 
     def splits(self, value: ir.Value) -> tuple[Split, ...] | None:
-        """By dimension; None where that is not known, or takes a collective to make."""
+        """The split of each dimension; None where it is not known, or takes a collective."""
         if value not in self._known:
             self._left -= 1
             self._known[value] = self._find(value) if self._left >= 0 else None
@@ -122,7 +122,7 @@ def _splits(placement: Placement) -> tuple[Split, ...] | None:
 
 
 def _merged(one: Sequence[Split], other: Sequence[Split]) -> tuple[Split, ...] | None:
-    """What two values that are read together are split like; None where they differ."""
+    """The splits of two values that are read together; None where they differ."""
     pairs = list(zip(one, other, strict=True))
     if any(here is not None and there is not None and here != there for here, there in pairs):
         return None
@@ -132,7 +132,7 @@ def _merged(one: Sequence[Split], other: Sequence[Split]) -> tuple[Split, ...] |
 def _result(
     signature: Signature, given: Sequence[Sequence[Split]], *, sums_split: bool
 ) -> tuple[Split, ...] | None:
-    """How an operation's result is split, whose operands are split as given.
+    """The splits of an operation's result, whose operands are split as given.
 
     None where it takes devices to exchange something: operands are split differently, or where the
     operation needs all of a dimension, or sums over one. With ``sums_split`` it may sum over one

@@ -119,7 +119,7 @@ def _is_expressly_moved(constraint: ir.Operation) -> bool:
 
 
 class _Placements:
-    """Where propagation places values, by value."""
+    """The placements that propagation gives, by value."""
 
     def __init__(
         self, module: ir.Module, propagated: Propagated, dropped: Collection[ir.Value]
@@ -180,7 +180,7 @@ def _returns_as_before(module: ir.Module, propagated: Propagated) -> bool:
 
 
 def _read_by_products(module: ir.Module) -> set[ir.Value]:
-    """What matrix products read, and what that is made of."""
+    """The values that matrix products read, and those that these are made of."""
     found: set[ir.Value] = set()
     waiting = [
         operand
@@ -197,7 +197,7 @@ def _read_by_products(module: ir.Module) -> set[ir.Value]:
 
 
 def _sources(value: ir.Value) -> Sequence[ir.Value]:
-    """What a value is made of, one step back."""
+    """The values that a value is made of, one step back."""
     op = defining_op(value)
     if op is None:
         argument: ir.BlockArgument = ir.BlockArgument(value)

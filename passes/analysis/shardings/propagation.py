@@ -1,4 +1,4 @@
-"""Where Shardy's propagation, the one that XLA runs, places the values of a module."""
+"""Placements of a module's values by Shardy's propagation, the one that XLA runs."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ _MOST_KNOWN = 16
 def propagate(
     module: ir.Module, without: Collection[ir.Value] = (), *, as_xla_reads: bool = False
 ) -> Propagated:
-    """Where propagation places the values of a module; pure. Once for a module and its clones.
+    """The placements that propagation gives a module; pure. Run once for a module and its clones.
 
     Args:
       module: the module.
@@ -155,7 +155,7 @@ class _Reader:
     def placed(
         self, op: ir.Operation, propagated: ir.Operation
     ) -> Iterator[tuple[ir.Value, Placement]]:
-        """Where an operation's results and its regions' arguments are."""
+        """The placements of an operation's results and its regions' arguments."""
         if op.name == "func.func":
             if op.regions[0].blocks:
                 arguments = op.regions[0].blocks[0].arguments

@@ -1,4 +1,4 @@
-"""Where the values of a program lie that is sharded over several devices.
+"""Placements of the values of a program that is sharded over several devices.
 
 Before XLA partitions a module its shapes are global. Shardy's propagation, run on a clone, finds
 how each value will be split. What `host_memory` leaves out takes no memory on a device. Memory that
@@ -59,7 +59,7 @@ class Shardings:
         return cls(placements, shares | uncounted)
 
     def placement(self, value: ir.Value) -> Placement | None:
-        """Where a value lies; None of one that a pass added."""
+        """The placement of a value; None of one that a pass added."""
         return self._placements.get(value)
 
     def local_shape(self, value: ir.Value) -> tuple[int, ...] | None:
@@ -72,7 +72,7 @@ class Shardings:
         return (self.counts_of(value) or {}).get(axis, 1)
 
     def counts_of(self, value: ir.Value) -> Mapping[int, int] | None:
-        """By axis of a value the number of its parts; None of one that a pass added."""
+        """The parts along each axis of a value that is split; None of one that a pass added."""
         placement = self.placement(value)
         return None if placement is None else placement.counts
 

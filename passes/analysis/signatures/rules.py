@@ -51,7 +51,7 @@ Rule = Callable[[OpSite], Signature | None]
 """Gives the signature of an operation; None where nothing is known of how it splits."""
 
 RULES: dict[str, Rule] = {}
-"""By operation the rule that writes its signature."""
+"""The rule of each operation that has one."""
 
 
 def signature(*names: str) -> Callable[[Rule], Rule]:
@@ -114,7 +114,7 @@ _OF_BOOLEANS = {"stablehlo.or": Combine.MAX, "stablehlo.and": Combine.MIN}
 
 
 def combine_of(site: OpSite, region: int = 0) -> Combine | None:
-    """How a combiner of two scalars combines them; None where it is not just one operation."""
+    """The operation that a combiner of two scalars is; None where it is more than one."""
     block = site.op.regions[region].blocks[0]
     body = [view.operation for view in block.operations]
     if len(body) != 2 or len(block.arguments) != 2:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 
 class Combine(enum.StrEnum):
-    """How the terms of a partial value are combined."""
+    """The operation that combines the terms of a partial value."""
 
     SUM = "sum"
     MAX = "maximum"
@@ -35,7 +35,7 @@ EXTREMES = ANY - SUMS
 
 @dataclass(frozen=True, slots=True)
 class AxisLayout:
-    """How a dimension lies in an axis: the axis is [outer, size, inner], and size is cut.
+    """The place of a dimension in an axis: the axis is [outer, size, inner], and size is cut.
 
     All of a dimension's layouts have its size. In a reshape of [B, S] to [B·S], the dimension B is
     (1, B, S) in the result, and S is (B, S, 1). A batch that is sharded over D devices is cut as
@@ -60,7 +60,7 @@ class AxisLayout:
 
 @dataclass(frozen=True, slots=True)
 class FactorReduction:
-    """How a factor is reduced.
+    """The reduction of a factor.
 
     Attributes:
       combine: how the terms are combined.
@@ -127,13 +127,13 @@ class Signature:
         return frozenset(factor for axes in self.results for axis in axes for factor in axis)
 
     def kept_axes(self, operand: int = 0, result: int = 0) -> dict[int, int]:
-        """By axis of an operand the axis of a result that it is, element by element."""
+        """The axes of an operand that are axes of a result, element by element: by number."""
         made = {axis: number for number, axis in enumerate(self.results[result])}
         axes = enumerate(self.operands[operand])
         return {number: made[axis] for number, axis in axes if axis and axis in made}
 
     def place_in(self, axes: Sequence[Axis], layout: AxisLayout) -> FactorPlace | None:
-        """Where a layout of an operand or a result is; None where no single factor holds it."""
+        """The place of a layout of an operand or a result; None where no single factor holds it."""
         below = 1
         for factor in reversed(axes[layout.axis]):
             inner, rest = divmod(layout.inner, below)
