@@ -116,9 +116,10 @@ def argument_placement(value: ir.Value) -> Placement | None:
     if not isinstance(value.owner, ir.Block):
         return None
     function = value.owner.owner.operation
-    if function.name != "func.func":
+    described = walk.readable_attributes(function).get("arg_attrs")
+    if function.name != "func.func" or not isinstance(described, ir.ArrayAttr):
         return None
-    found = argument_shardings(function)[ir.BlockArgument(value).arg_number]
+    found = _given(described[ir.BlockArgument(value).arg_number])
     return None if found is None else placement_of(found, function)
 
 
@@ -128,11 +129,12 @@ def argument_shardings(function: ir.Operation, of: str = "arg_attrs") -> list[ir
     if not isinstance(described, ir.ArrayAttr):
         type_ = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
         return [None] * len(type_.inputs if of == "arg_attrs" else type_.results)
-    found: list[ir.Attribute | None] = []
-    for attributes in map(ir.DictAttr, described):
-        given = _ARGUMENT in attributes
-        found.append(attributes[_ARGUMENT] if given else None)
-    return found
+    return [*map(_given, described)]
+
+
+def _given(attributes: ir.Attribute) -> ir.Attribute | None:
+    found = ir.DictAttr(attributes)
+    return found[_ARGUMENT] if _ARGUMENT in found else None  # noqa: SIM401 (it has no get)
 
 
 def devices_of(sharding: ir.Attribute, op: ir.Operation) -> int:
