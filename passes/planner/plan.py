@@ -84,6 +84,7 @@ class MemoryPlan:
       effects: what each move gives and costs; empty without a budget.
       again: makes the same plan with some of the moves' decisions alone, and nothing recomputed
         unless all of these are there.
+      holds: it is expected to hold the budget.
     """
 
     module: ir.Module
@@ -94,6 +95,7 @@ class MemoryPlan:
     again: Callable[[ir.Module, Collection[str]], Moved | None] | None = field(
         default=None, repr=False
     )
+    holds: bool = False
 
     @property
     def empty(self) -> bool:
@@ -103,9 +105,10 @@ class MemoryPlan:
         if self.empty:
             if why := self.record.unplanned:
                 return f"nothing to do: {why}"
-            if (obstacle := self.record.obstacle) is not None:
-                return f"nothing to recompute: {obstacle.reason}"
-            return "nothing to recompute" if self.record.estimate is None else "nothing to do"
+            if self.holds:
+                return "nothing to do"
+            obstacle = self.record.obstacle
+            return f"nothing to recompute{f': {obstacle.reason}' if obstacle else ''}"
         if not self.effects:
             return self.remat.summary()
         told = [str(effect) for effect in self.effects if not effect.prepares]
@@ -176,7 +179,7 @@ class MemoryPlanner:
     def __call__(self, module: ir.Module, attempts: Sequence[Attempt[RematRecord]]) -> MemoryPlan:
         """The next plan, for a clone of the module or the module itself, after these attempts."""
         try:
-            choice, around_bytes = self._choose(attempts)
+            choice, around_bytes, limit_bytes = self._choose(attempts)
         except walk.NoEntryError as error:
             return MemoryPlan(
                 module, record=RematRecord(unplanned=f"no budget can be held: {error}")
@@ -204,10 +207,12 @@ class MemoryPlanner:
             variant.of if variant.moves else None,
             tuple(self._effects(variant, remat, choice.estimate)),
             lambda other, ids: self._again(variant, other, ids),
+            limit_bytes is not None and choice.expected_bytes <= limit_bytes,
         )
 
-    def _choose(self, attempts: Sequence[Attempt[RematRecord]]) -> tuple[Choice, int]:
-        """The candidate to compile, and what the step takes beside temporary memory."""
+    def _choose(self, attempts: Sequence[Attempt[RematRecord]]) -> tuple[Choice, int, int | None]:
+        """The candidate to compile, what the step takes beside temporary memory, and the limit on
+        that; None where none is known."""
         around_bytes = self._variants.base.model.unmodified().around_bytes
         if attempts:
             around_bytes = attempts[0].step_bytes - attempts[0].temp_bytes
@@ -219,10 +224,10 @@ class MemoryPlanner:
             known = tuple(each for each in known if not moves_of(each).startswith(UNDO))
         search = Search(self._variants, moves, known)
         if limit is not None:
-            return decide(search, limit, attempts, self._settings), around_bytes
+            return decide(search, limit, attempts, self._settings), around_bytes, limit
         # A share of what the unmodified program takes, which is compiled first to find out.
         unmodified = search.estimate(None)
-        return Choice(unmodified, unmodified.temp_bytes, (unmodified,)), around_bytes
+        return Choice(unmodified, unmodified.temp_bytes, (unmodified,)), around_bytes, None
 
     def _obstacle(self, model: Model) -> RematObstacle | None:
         """Why nothing of the program is recomputed, whatever the budget is; None where some is."""
