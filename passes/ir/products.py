@@ -62,12 +62,23 @@ class ProductAxes:
         left, right = (ir.ShapedType(operand.type).rank for operand in [*op.operands][:2])
         if op.name == "stablehlo.dot":
             return cls(OperandAxes(left, (), (left - 1,)), OperandAxes(right, (), (0,)))
+        numbers: stablehlo.DotDimensionNumbers | chlo.RaggedDotDimensionNumbers
+        ragged: Axes = ()
+        groups: Axes = ()
         if op.name == "chlo.ragged_dot":
-            rows = chlo.RaggedDotDimensionNumbers(op.attributes["ragged_dot_dimension_numbers"])
-            ragged, groups = rows.lhs_ragged_dimensions, rows.rhs_group_dimensions
-            return cls(*_operands(left, right, rows), tuple(ragged), tuple(groups))
-        numbers = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
-        return cls(*_operands(left, right, numbers))
+            numbers = chlo.RaggedDotDimensionNumbers(op.attributes["ragged_dot_dimension_numbers"])
+            ragged = tuple(numbers.lhs_ragged_dimensions)
+            groups = tuple(numbers.rhs_group_dimensions)
+        else:
+            numbers = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
+        batch = numbers.lhs_batching_dimensions, numbers.rhs_batching_dimensions
+        summed = numbers.lhs_contracting_dimensions, numbers.rhs_contracting_dimensions
+        return cls(
+            OperandAxes(left, tuple(batch[0]), tuple(summed[0])),
+            OperandAxes(right, tuple(batch[1]), tuple(summed[1])),
+            ragged,
+            groups,
+        )
 
     @property
     def numbers(self) -> stablehlo.DotDimensionNumbers:
@@ -84,22 +95,3 @@ class ProductAxes:
         """The pairs of axes of both operands that are one dimension: batches, then contracted."""
         left, right = self.left, self.right
         return zip(left.batch + left.contracted, right.batch + right.contracted, strict=True)
-
-
-def _operands(
-    left: int,
-    right: int,
-    numbers: stablehlo.DotDimensionNumbers | chlo.RaggedDotDimensionNumbers,
-) -> tuple[OperandAxes, OperandAxes]:
-    return (
-        OperandAxes(
-            left,
-            tuple(numbers.lhs_batching_dimensions),
-            tuple(numbers.lhs_contracting_dimensions),
-        ),
-        OperandAxes(
-            right,
-            tuple(numbers.rhs_batching_dimensions),
-            tuple(numbers.rhs_contracting_dimensions),
-        ),
-    )

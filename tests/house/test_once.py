@@ -12,10 +12,11 @@ FOLDERS = ("hloom", "hloom_cli", "lowering", "passes", "runtime")
 ONCE = {
     r"\bDotDimensionNumbers\(": {"passes/ir/products.py"},
     r"\bRaggedDotDimensionNumbers\(": {"passes/ir/products.py"},
+    r"\bdimension_shardings\b": {"passes/ir/shardings.py"},
     r"sdy-propagation-pipeline": {"passes/analysis/shardings/propagation.py"},
 }
-"""By pattern the files that may have it: which axes of a product are which, and where Shardy places
-values."""
+"""The files that may have a pattern: they read which axes of a product are which, what a sharding
+says, and where Shardy places values."""
 
 
 @pytest.mark.parametrize("pattern", ONCE)
