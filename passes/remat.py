@@ -68,8 +68,8 @@ In the plainest candidates a window may recompute from far back. With *segments*
 more than the part of the forward pass that it mirrors, such as a layer, all of it behind one
 barrier, as ``jax.checkpoint`` does.
 
-``recompute/`` decides without a budget, and writes every plan; ``planner/`` plans for a budget, and
-there with one move alone: a budget of `fit` may be held by others.
+``recompute/`` decides without a budget, and writes every plan. A budget is held by ``planner/``:
+``remat{budget=B}`` makes the plan of ``fit{budget=B moves=recompute}``.
 
 Source: the min-cut partitioner of PyTorch's AOTAutograd (Hu et al., 2022) for what to keep.
 Checkmate (Jain et al., 2020) solves one integer program over the whole schedule for a budget; this

@@ -16,7 +16,7 @@ from jax.extend.mlir import ir
 
 from ..analysis.memory_model.scheduled import scheduled_temp_bytes
 from ..analysis.memory_model.targets import memory_rules
-from ..framework.feedback import Attempt
+from ..framework.feedback import Attempt, temp_limit
 from ..framework.options import Budget
 from ..framework.target import Target
 from ..ir.clone import clone_module
@@ -277,10 +277,9 @@ class FrontierAnalysis:
         return self.variants.simulated_operations < _MOST_WORK
 
     def _limit_bytes(self, budget: Budget) -> int | None:
-        if budget.percent is not None:
-            return int(self.unmodified.temp_bytes * budget.percent / 100)
-        bound = self.target.usable_bytes if budget.size_bytes is None else budget.size_bytes
-        return None if bound is None else bound - self.around_bytes
+        whole = self.unmodified
+        measured_as_it_is = Attempt(RematRecord(), whole.step_bytes, whole.temp_bytes)
+        return temp_limit(budget, [measured_as_it_is], self.target)
 
     def _point(
         self, budget: Budget | None, limit_bytes: int | None, estimate: Estimate

@@ -174,22 +174,17 @@ class RematRecord(PlanRecord):
         return self.estimate.seconds if self.estimate else 0.0
 
     def to_json(self) -> dict[str, object]:
-        found: dict[str, object] = {}
+        found = super().to_json()
         if self.obstacle is not None:
             found["obstacle"] = str(self.obstacle)
-        if self.unplanned is not None:
-            found["unplanned"] = self.unplanned
         if self.estimate is None or self.prediction is None:
             return found
         return found | {
             "setting": _candidate_json(self.estimate.candidate),
             "model_temp_bytes": self.estimate.temp_bytes,
             "model_unmodified_bytes": self.unmodified_bytes,
-            "predicted_temp_bytes": self.prediction.temp_bytes,
             "weighted_seconds": self.estimate.seconds,
             "considered": [one.to_json() for one in self.considered],
-            "predicted_step_bytes": self.prediction.step_bytes,
-            "added_flops": self.prediction.added_flops,
             "added_seconds": self.added_seconds,
         }
 
