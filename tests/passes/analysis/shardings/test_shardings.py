@@ -15,8 +15,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from hloom.passes.analysis.device import DeviceView
 from hloom.passes.analysis.flops import operation_flops
+from hloom.passes.analysis.shardings.propagation import propagate
 from hloom.passes.analysis.shardings.shardings import Shardings
 from hloom.passes.ir import walk
+from hloom.passes.ir.clone import clone_module
 from hloom.passes.ir.types import TensorSizes
 
 CHLO: dict[str, Callable[[Any], Any]] = {
@@ -90,3 +92,23 @@ def test_a_device_does_its_share_of_a_product(name: str) -> None:
     local = DeviceView.of(module).sizes
     assert operation_flops(product, local) == 2 * 256**3 / devices
     assert operation_flops(product, TensorSizes()) == 2 * 256**3
+
+
+def test_a_value_has_the_axes_of_its_dimensions_and_the_shape_of_its_part() -> None:
+    module = lowered(lambda x: x * 2.0, "b", None)
+    [product] = (op for op in walk.operations(module.operation) if op.name == "stablehlo.multiply")
+    found = Shardings.of(module)
+    placement = found.placement(product.results[0])
+    assert placement is not None
+    assert [[axis.name for axis in axes] for axes in placement.axes] == [["b"], []]
+    assert placement.counts == {0: 2}
+    assert found.local_shape(product.results[0]) == (4, 4)
+
+
+def test_a_module_and_its_clones_are_propagated_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = lowered(lambda x: jnp.tanh(x) @ x.T, "a", None)
+    once = propagate(module)
+    monkeypatch.setattr("hloom.passes.analysis.shardings.propagation._propagated", None)
+    assert propagate(clone_module(module)) is once
+    with pytest.raises(TypeError, match="not callable"):
+        propagate(module, as_xla_reads=True)
