@@ -39,9 +39,8 @@ The package, in the order in which a module passes through it:
 
 - ``planner`` takes values at the peak, and tries their dimensions; ``region`` finds the operations
   around a value, ``memory`` what a block takes with them in a loop, in what type sums are added up,
-  and how products fill the device;
-- ``plan`` is what it decides, and what an attempt remembers, ``closed_loop`` what to try
-  next.
+  and how products fill the device; what the next plan may take, given what XLA made of the last;
+- ``plan`` is what it decides, and what an attempt remembers.
 
 Source: fused linear cross-entropy (Hsu et al., "Liger Kernel", 2024) does this by hand to one loss;
 `docs/decisions/0023-regions-in-chunks.md` has the rules and what they rest on.
@@ -67,9 +66,8 @@ from ..free_constants import FreeConstants
 from ..ir import walk
 from ..one_hot import OneHot
 from ..phase_loops.write import apply_loops
-from .closed_loop import goal_after
 from .plan import ChunkPlan, ChunkRecord
-from .planner import ChunkPlanner
+from .planner import ChunkPlanner, goal_after
 
 SCOPE = "hloom.chunk"
 """Name-stack component of the operations that loops add."""
