@@ -54,7 +54,7 @@ lint: .venv/dev.stamp
 # LLVM's optimizations take most of XLA's time to compile for the CPU, and no test is about them:
 # they come after all that hloom decides or measures. test-wheel runs with them, as users do. XLA
 # would compile each module in 32 parts side by side; here the workers take the cores.
-test-oldest test-newest: export TESTS_XLA_FLAGS := --xla_backend_optimization_level=1 \
+test-oldest test-newest: export TESTS_XLA_FLAGS := --xla_backend_optimization_level=0 \
   --xla_cpu_parallel_codegen_split_count=1
 # Many tests wait, for processes that they start or for a limit to pass: two cores have work for
 # three workers.
