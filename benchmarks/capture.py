@@ -21,6 +21,7 @@ import hloom
 from benchmarks.common.capture_subjects import SUBJECTS, Subject
 from benchmarks.common.h100 import MEBI_BYTES, TARGET
 from benchmarks.common.measure import Benchmark, Columns, section, text
+from hloom.passes.framework.tables import facts_of
 from hloom.targets import deviceless
 from hloom.xla.coverage import Coverage
 from hloom.xla.thunk_dump import thunk_dump
@@ -82,11 +83,10 @@ def measure_captured(lowered: Any, spec: str = SPEC) -> Figures:
     record = hloom.records()[-1]
     if record.fell_back is not None or record.captured is None or record.captured.notes:
         raise RuntimeError(f"{record.fell_back or record.captured}")
-    plan = record.runs[-1].plan
     return Figures(
         _known(record.captured.coverage),
         compiled.memory_analysis().peak_memory_in_bytes,
-        int(str(plan["regions"])),
+        int(facts_of(record.runs[-1].plan)["graphs"]),
     )
 
 

@@ -24,6 +24,7 @@ from hloom.compiling.compile import compile_program
 from hloom.compiling.cross_process import Agreement
 from hloom.compiling.request import CompileRequest
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.tables import rows_of
 from hloom.passes.ir.clone import clone_module
 from hloom.record import CompileRecord
 from hloom.targets.devices import placement_of, target_of
@@ -166,7 +167,7 @@ class Compiles:
             planning_cpu_s=round(planning_s, 3),
             compile_cpu_s=round(sum(each.compile_cpu_s for each in asked), 3),
             added_s=plan.get("weighted_seconds"),
-            moves=[each["pass"] for each in plan.get("moves", ())],
+            moves=[row["move"] for row in rows_of(plan, "What was done, and what it costs")],
         )
 
 

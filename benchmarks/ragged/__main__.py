@@ -31,6 +31,7 @@ from benchmarks.ragged.layer import (
 )
 from hloom import targets
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.tables import rows_of
 from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
 from hloom.targets import deviceless
@@ -102,16 +103,15 @@ def _work(lowered: Any, target: Target) -> dict[str, Any]:
     """What the loops compute, beside what is needed."""
     module = clone_module(lowered.compiler_ir())
     plan = Pipeline.parse(SPEC).run(module, target=target).runs[-1].plan
-    loops = plan["loops"]
-    assert isinstance(loops, list)
+    loops = rows_of(plan, "Ragged products in loops")
     return {
         "products": len(loops),
-        "tile_rows": sorted({loop["tile_rows"] for loop in loops}),
+        "tile_rows": sorted({loop["rows of a tile"] for loop in loops}),
         "tiles": sum(loop["tiles"] for loop in loops),
         "executed_flops": executed_flops(module).products,
         "rows": loops[0]["rows"],
-        "work": max(loop["tiles"] * loop["tile_rows"] / loop["rows"] for loop in loops),
-        "bound": max(1 + loop["groups"] * loop["tile_rows"] / loop["rows"] for loop in loops),
+        "work": max(loop["tiles"] * loop["rows of a tile"] / loop["rows"] for loop in loops),
+        "bound": max(1 + loop["groups"] * loop["rows of a tile"] / loop["rows"] for loop in loops),
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hloom.passes.framework.text import flops as flops
+from hloom.passes.framework.text import lower_first as lower_first
 from hloom.passes.framework.text import percent as percent
 from hloom.passes.framework.text import seconds as seconds
 from hloom.passes.framework.text import short_type as short_type
@@ -28,8 +29,3 @@ def change(before: float, after: float) -> str:
         return ""
     digits = 0 if abs(percent) >= 10 else 1
     return f"{percent:+.{digits}f} %"
-
-
-def lower_first(text: str) -> str:
-    """A sentence's beginning as it is within another sentence."""
-    return text[:1].lower() + text[1:]

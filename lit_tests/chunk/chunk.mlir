@@ -6,8 +6,7 @@
 
 // PLAN: "summary": "1 region of 9 operations run in chunks, 2.00 KiB become 1.03 KiB"
 // PLAN-SAME: "type": "tensor<8x64xf32>"
-// PLAN-SAME: "dimension": "axis 0", "operations": 9, "products": 2
-// PLAN-SAME: "chunks": 4, "length": 2, "rest": 0
+// PLAN-SAME: "4 chunks of 2, of 8", "axis 0", 9, 2,
 
 // CHECK-LABEL: func.func public @main
 // CHECK-NOT:     tensor<8x64xf32>

@@ -20,13 +20,14 @@ from ..framework import base
 from ..framework.errors import NotPossibleError
 from ..framework.feedback import Attempt, Prediction
 from ..framework.options import Axes
+from ..framework.tables import Fact, Kind, Table
 from ..framework.target import Target
 from ..framework.text import pluralize, size
 from ..ir import walk
 from ..ir.clone import clone_module
 from ..ir.product_terms import product_behind
 from ..phase_loops.exits import AccumulatorRule, Leaves
-from ..phase_loops.plan import LoopsPlan, plan_loops
+from ..phase_loops.plan import LOOP_COLUMNS, LoopsPlan, plan_loops
 from ..phase_loops.write import apply_loops
 from .batch import ArgumentNames, NoStepError, choose, names_of
 from .closed_loop import (
@@ -55,7 +56,7 @@ _LEAST_TOLD = 2**20
 
 
 @dataclass(frozen=True)
-class AccumulatePlan:
+class AccumulatePlan(base.PlanBase):
     """The loops over the microbatches.
 
     Attributes:
@@ -104,14 +105,18 @@ class AccumulatePlan:
     def _microbatches(loops: LoopsPlan) -> str:
         return loops.schedule.text("microbatches")
 
-    def to_json(self) -> dict[str, object]:
-        found: dict[str, object] = {"batch": self.batch}
+    def facts(self) -> tuple[Fact, ...]:
         if self.loops is None:
-            found["reason"] = self.reason
-        else:
-            found["loops"] = self.loops.to_json()
-            found["text"] = list(self.loops.lines())
-        return found | self.record.to_json()
+            return ()
+        return (
+            Fact("batch", self.batch, Kind.TEXT),
+            Fact("microbatches", self.loops.cut, Kind.TEXT),
+        )
+
+    def tables(self) -> tuple[Table, ...]:
+        if self.loops is None:
+            return (Table("Nothing to accumulate", {}, (), self.reason),)
+        return (Table("Loops over the microbatches", LOOP_COLUMNS, self.loops.rows),)
 
     def decisions(self) -> tuple[base.Decision, ...]:
         """One: a step is accumulated, or it is not."""

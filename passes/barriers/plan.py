@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
 from jax.extend.mlir import ir
 
+from ..framework.base import PlanBase
+from ..framework.tables import MOST_ROWS, Cell, Described, Fact, Kind, Table
 from ..framework.text import pluralize
 from ..ir.custom_calls import target_of
-from ..ir.locations import operation_name, source_of
 from ..ir.marks import BarrierKind, Rendezvous
 from .collect import (
     Member,
@@ -22,9 +23,6 @@ from .collect import (
     SyncSequence,
     XlaCollective,
 )
-
-_MOST_LISTED = 1000
-"""The number of entries of the order that a plan lists."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +78,7 @@ class BlockBarriers:
 
 
 @dataclass(frozen=True)
-class BarriersPlan:
+class BarriersPlan(PlanBase):
     """The barriers of a module, in one order with all its synchronizing operations.
 
     Attributes:
@@ -118,26 +116,31 @@ class BarriersPlan:
         first = " ".join(filter(None, parts))
         return f"{first}, in one order with {' and '.join(ordered)}" if ordered else first
 
-    def to_json(self) -> dict[str, object]:
-        return {
-            "barriers": [
-                {
-                    "kind": str(barrier.kind),
-                    "site": barrier.where.site,
-                    "channel": barrier.where.channel,
-                    "replica_groups": [list(row) for row in barrier.where.groups],
-                    "timeout_ms": barrier.where.timeout_ms,
-                }
-                for barrier in self._barriers()
-            ],
-            "served": [
-                {"need": need, "by": by} for block in self.blocks for need, by in block.served
-            ],
-            "ordered": dict(sorted(Counter(_name(each) for each in self._members()).items())),
-            "order": list(islice(self._order(), _MOST_LISTED)),
-        }
+    def facts(self) -> tuple[Fact, ...]:
+        ordered = sorted(Counter(_name(each) for each in self._members()).items())
+        listed = ", ".join(f"{count} x {name}" for name, count in ordered)
+        in_order = [Fact("in one order with", listed, Kind.CODE)] if listed else []
+        return (Fact("barriers", sum(1 for _ in self._barriers())), *in_order)
 
-    def _order(self) -> Iterator[dict[str, object]]:
+    def tables(self) -> tuple[Table, ...]:
+        # Of functions that call each other the order may have billions of places.
+        order = list(islice(self._order(), MOST_ROWS))
+        served = tuple(each for block in self.blocks for each in block.served)
+        return (
+            Table(
+                "Where devices meet, in order",
+                _COLUMNS,
+                tuple(row for _, row in order),
+                "One token goes through all of it: no two devices meet these places in different "
+                "orders."
+                if order
+                else "",
+                tuple(depth for depth, _ in order),
+            ),
+            Table("Needs that something else serves", _SERVED_COLUMNS, served),
+        )
+
+    def _order(self) -> Iterator[tuple[int, tuple[Cell, ...]]]:
         """All synchronization of the program, in the order in which devices reach it."""
         plans = {id(block.sequence): block for block in self.blocks}
         for root in self.program.roots:
@@ -158,23 +161,63 @@ class BarriersPlan:
 
 def _order_of(
     sequence: SyncSequence, plans: Mapping[int, BlockBarriers], *, depth: int
-) -> Iterator[dict[str, object]]:
-    """The entries of a sequence; those of a nested one follow it, one level deeper."""
+) -> Iterator[tuple[int, tuple[Cell, ...]]]:
+    """Rows of a sequence with their depth; those of a nested one follow it, one level deeper."""
     plan = plans.get(id(sequence))
     for step in sequence.members if plan is None else plan.steps():
-        place = {"depth": depth}
         if isinstance(step, Barrier):
-            what = {"what": "barrier", "kind": str(step.kind), "site": step.where.site}
-            yield place | what | _where(step.location)
+            kind = str(step.kind).replace("+", " and ")
+            where = step.where
+            timeout_s = None if where.timeout_ms is None else where.timeout_ms / 1000
+            place = Described.at(step.location)
+            yield depth, (f"{kind} barrier", groups_text(where.groups), timeout_s, place)
             continue
-        yield place | {"what": _name(step)} | _where(step.op.location)
+        name = _name(step)
+        title = _AROUND.get(name) or name.removeprefix("stablehlo.").replace("_", " ")
+        yield depth, (title, None, None, Described.at(step.op.location))
         if isinstance(step, Nested):
             for inside in step.sequences:
                 yield from _order_of(inside, plans, depth=depth + 1)
 
 
-def _where(location: ir.Location) -> dict[str, object]:
-    return {"name": operation_name(location), **source_of(location).to_json()}
+_COLUMNS = {
+    "what": Kind.TEXT,
+    "devices": Kind.TEXT,
+    "waits at most": Kind.SECONDS,
+    "where": Kind.VALUE,
+}
+_SERVED_COLUMNS = {"need": Kind.TEXT, "served by": Kind.TEXT}
+
+_AROUND = {
+    "sdy.manual_computation": "in a shard_map",
+    "stablehlo.while": "in a loop",
+    "stablehlo.case": "in a branch",
+    "stablehlo.if": "in a branch",
+    "func.call": "in a function",
+}
+"""Operations that hold what comes after them, one deeper."""
+
+_MOST_DEVICES = 16
+
+
+def groups_text(rows: Sequence[Sequence[int]]) -> str:
+    """Which devices meet: "8 devices, 0-7", "2 groups of 4: 0-3, 4-7"."""
+    if not rows:
+        return ""
+    if len(rows) == 1:
+        return f"{pluralize(len(rows[0]), 'device')}, {_devices(rows[0])}"
+    sizes = {len(row) for row in rows}
+    of = f" of {sizes.pop()}" if len(sizes) == 1 else ""
+    listed = ", ".join(_devices(row) for row in rows[:4])
+    more = f" and {len(rows) - 4} more" if len(rows) > 4 else ""
+    return f"{len(rows)} groups{of}: {listed}{more}"
+
+
+def _devices(row: Sequence[int]) -> str:
+    if len(row) > 1 and list(row) == list(range(row[0], row[0] + len(row))):
+        return f"{row[0]}-{row[-1]}"
+    listed = " ".join(map(str, row[:_MOST_DEVICES]))
+    return listed + (" …" if len(row) > _MOST_DEVICES else "")
 
 
 def _name(member: Member) -> str:

@@ -68,6 +68,7 @@ class Capture(Pass):
     example: ClassVar[str] = "remat,capture{min_ops=20}"
     requires: ClassVar[tuple[type[Pass], ...]] = (Inline, Unroll)
     once: ClassVar[bool] = True
+    hides_operations: ClassVar[bool] = True
     not_on: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
             "cuda": "",

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
+from ..framework.base import PlanBase
+from ..framework.tables import Described, Fact, Left, Table, left_table
 from ..framework.text import pluralize
 from ..ir import mesh, walk
 from ..ir.collectives import is_collective
 from ..ir.custom_calls import CUSTOM_CALL
-from ..ir.locations import operation_name, source_of
 from ..ir.types import tensor_bytes
-from .capturable import HOST_COPY, CaptureObstacle, Rules
+from .capturable import HOST_COPY, Rules
 from .schedule import BlockRegions, BlockSchedule, GraphBreak, regions_of
 
 _MOST_BYTES = 2**20
@@ -74,7 +75,7 @@ class BlockCapture:
 
 
 @dataclass(frozen=True)
-class CapturePlan:
+class CapturePlan(PlanBase):
     """The blocks with regions, in program order.
 
     Attributes:
@@ -122,14 +123,18 @@ class CapturePlan:
         counts = [f"{count} x {reason}" for reason, count in sorted(reasons.items())]
         return f"{text}; left out: {', '.join(counts)}" if counts else text
 
-    def to_json(self) -> dict[str, object]:
-        return {
-            "regions": self.regions,
-            "operations": self.operations,
-            "moved": self.moved,
-            "left_out": [_left_out(each.obstacle) for each in self.graph_breaks[:_MOST_LISTED]],
-            "left_out_operations": len(self.graph_breaks),
-        }
+    def facts(self) -> tuple[Fact, ...]:
+        return (
+            Fact("graphs", self.regions),
+            Fact("operations in them", self.operations),
+            Fact("operations left out", len(self.graph_breaks)),
+            Fact("of them moved", self.moved),
+        )
+
+    def tables(self) -> tuple[Table, ...]:
+        found = [(each.obstacle.op, each.obstacle.reason) for each in self.graph_breaks]
+        left = [Left(Described.at(op.location, op.name), reason) for op, reason in found]
+        return (left_table(left, "What no graph holds", most=_MOST_LISTED),)
 
 
 def plan_module(module: ir.Module, rules: Rules, min_ops: int) -> CapturePlan:
@@ -191,13 +196,3 @@ def _latest(values: list[ir.Value], sorted_: BlockSchedule) -> list[ir.Value]:
 def _may_move(op: ir.Operation) -> bool:
     """Whether a graph break may be delayed on each device by itself."""
     return op.name == CUSTOM_CALL and not is_collective(op)
-
-
-def _left_out(obstacle: CaptureObstacle) -> dict[str, object]:
-    op = obstacle.op
-    return {
-        "operation": op.name,
-        "name": operation_name(op.location),
-        **source_of(op.location).to_json("line"),
-        "reason": obstacle.reason,
-    }

@@ -131,5 +131,5 @@ class Chunk(BudgetedPass[ChunkRecord]):
 
     def apply(self, plan: ChunkPlan) -> None:
         replaced: dict[ir.Value, ir.Value] = {}
-        for region in plan.regions:
+        for region in plan.decided:
             apply_loops(region.loops, SCOPE, replaced)

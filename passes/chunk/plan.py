@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from jax.extend.mlir import ir
 
 from ..analysis.dimension_flow.result import made_at
-from ..framework.base import Decision
+from ..framework.base import ListPlan
 from ..framework.feedback import PlanRecord, prediction_of, whole_number
+from ..framework.tables import Described, Fact, Kind, Table, left_table
 from ..framework.text import pluralize, size
-from ..ir.locations import operation_name, source_of
 from ..ir.ops import facts_of
-from ..phase_loops.plan import LoopsPlan
+from ..phase_loops.plan import LOOP_COLUMNS, LoopsPlan
 from .region import DimensionRegion
 
 
@@ -94,74 +94,24 @@ class ChunkedRegion:
             f"of {self.loops.flow.size}; {size(self.before_bytes)} become {size(self.after_bytes)}"
         )
 
-    def lines(self) -> Iterator[str]:
-        yield str(self)
-        for found in self.loops.exits:
-            yield f"  leaves the loop: {found}"
-
-    def to_json(self) -> dict[str, object]:
-        return {
-            "id": self.id,
-            "name": operation_name(self.value.location),
-            **source_of(self.value.location).to_json(),
-            "type": str(self.value.type),
-            "bytes": self.value_bytes,
-            "in_loop": self.in_loop,
-            "dimension": str(self.region.layout),
-            "operations": len(self.region.nodes),
-            "products": self.products,
-            "bytes_before": self.before_bytes,
-            "bytes_after": self.after_bytes,
-            **self.loops.to_json(),
-        }
+    @property
+    def description(self) -> str:
+        return f"{self} in chunks"
 
 
 @dataclass(frozen=True)
-class LeftValue:
-    """A value at the peak that is left whole.
-
-    Attributes:
-      value: the value.
-      bytes: its bytes on one device.
-      reasons: for each dimension that was tried, why.
-    """
-
-    value: ir.Value
-    bytes: int
-    reasons: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return f"{size(self.bytes)} in {made_at(self.value)}: {'; '.join(self.reasons)}"
-
-    def to_json(self) -> dict[str, object]:
-        return {
-            "name": operation_name(self.value.location),
-            **source_of(self.value.location).to_json(),
-            "type": str(self.value.type),
-            "bytes": self.bytes,
-            "reasons": list(self.reasons),
-        }
-
-
-@dataclass(frozen=True)
-class ChunkPlan:
+class ChunkPlan(ListPlan[ChunkedRegion]):
     """Regions in the order in which they were found, the one with the largest value first.
 
     Attributes:
-      regions: those that run as loops.
+      decided: those that run as loops.
       left: the largest values at the peak that is left, and why they are whole.
       record: what the plan predicts.
       before_bytes: temporary memory of the program as it is.
     """
 
-    regions: tuple[ChunkedRegion, ...]
-    left: tuple[LeftValue, ...] = ()
     record: ChunkRecord = field(default_factory=ChunkRecord)
     before_bytes: int = 0
-
-    @property
-    def empty(self) -> bool:
-        return not self.regions
 
     @property
     def after_bytes(self) -> int:
@@ -175,25 +125,53 @@ class ChunkPlan:
         return f"{self.effect()}, {size(self.before_bytes)} become {size(self.after_bytes)}"
 
     def effect(self) -> str:
-        operations = sum(len(each.region.nodes) for each in self.regions)
-        regions = pluralize(len(self.regions), "region")
+        operations = sum(len(each.region.nodes) for each in self.decided)
+        regions = pluralize(len(self.decided), "region")
         return f"{regions} of {pluralize(operations, 'operation')} run in chunks"
 
-    def lines(self) -> Iterator[str]:
-        for region in self.regions:
-            yield from region.lines()
-        yield from (f"left: {value}" for value in self.left)
+    def facts(self) -> tuple[Fact, ...]:
+        return (
+            Fact("temporaries before", self.before_bytes, Kind.BYTES),
+            Fact("temporaries after", self.after_bytes, Kind.BYTES),
+        )
 
-    def to_json(self) -> dict[str, object]:
-        return {
-            "temp_bytes_before": self.before_bytes,
-            "regions": [region.to_json() for region in self.regions],
-            "left": [value.to_json() for value in self.left[:_SHOWN]],
-        } | self.record.to_json()
-
-    def decisions(self) -> tuple[Decision, ...]:
-        return tuple(Decision(region.id, f"{region} in chunks") for region in self.regions)
+    def tables(self) -> tuple[Table, ...]:
+        regions = tuple(
+            (
+                region.before_bytes,
+                region.after_bytes,
+                Described.of(region.value, region.value_bytes),
+                region.loops.cut,
+                str(region.region.layout),
+                len(region.region.nodes),
+                region.products,
+                "in a loop" if region.in_loop else None,
+            )
+            for region in self.decided
+        )
+        loops = tuple(
+            (Described.of(region.value, region.value_bytes), *row)
+            for region in self.decided
+            for row in region.loops.rows
+        )
+        return (
+            Table("What runs in chunks", _COLUMNS, regions),
+            Table("Its loops", {"around": Kind.VALUE, **LOOP_COLUMNS}, loops),
+            left_table(self.left, most=_SHOWN),
+        )
 
     def restricted_to(self, ids: Collection[str]) -> ChunkPlan:
         """The plan with these regions alone, without a prediction."""
-        return ChunkPlan(tuple(region for region in self.regions if region.id in set(ids)))
+        return ChunkPlan(tuple(region for region in self.decided if region.id in set(ids)))
+
+
+_COLUMNS = {
+    "whole": Kind.BYTES,
+    "now": Kind.BYTES,
+    "largest value": Kind.VALUE,
+    "chunks": Kind.TEXT,
+    "along": Kind.TEXT,
+    "operations": Kind.COUNT,
+    "products": Kind.COUNT,
+    "where": Kind.TEXT,
+}

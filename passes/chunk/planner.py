@@ -14,6 +14,7 @@ from ..analysis.memory_model.tracer import prediction_of
 from ..analysis.signatures.signature import AxisLayout
 from ..framework.errors import NotPossibleError
 from ..framework.feedback import Attempt, Prediction
+from ..framework.tables import Described, Left
 from ..framework.target import Target
 from ..framework.text import size
 from ..ir import walk
@@ -21,7 +22,7 @@ from ..ir.locations import source_of
 from ..phase_loops.placement import LoopContents, check_together
 from ..phase_loops.plan import LoopsPlan, plan_loops
 from .memory import Accumulators, BlockMemory, LiveValue, LoopMemory, RegionWork
-from .plan import ChunkedRegion, ChunkPlan, ChunkRecord, LeftValue
+from .plan import ChunkedRegion, ChunkPlan, ChunkRecord
 from .region import DimensionRegion, RegionFinder
 
 _MOST_REGIONS = 64
@@ -127,7 +128,7 @@ class ChunkPlanner:
         is_large = len(self._memory.graph.ops) > _LARGE_PROGRAM
         self._most_tried = 1 if is_large else _MOST_TRIED
         self._finders: dict[BlockMemory, RegionFinder] = {}
-        self._left: dict[tuple[BlockMemory, ir.Value], LeftValue] = {}
+        self._left: dict[tuple[BlockMemory, ir.Value], Left] = {}
         self._refused: dict[Hashable, int] = {}
         self._found: list[ChunkedRegion] = []
         self._loops: dict[BlockMemory, list[LoopContents]] = {}
@@ -164,7 +165,7 @@ class ChunkPlanner:
             chunks=sum(each.loops.schedule.chunks for each in regions),
             is_least=is_least,
         )
-        left = sorted(self._left.values(), key=lambda value: -value.bytes)
+        left = sorted(self._left.values(), key=lambda each: -each.value.bytes)
         return ChunkPlan(regions, tuple(left), record, self.before_bytes)
 
     def _is_worth(self, least_bytes: int, used: int) -> bool:
@@ -191,14 +192,14 @@ class ChunkPlanner:
                 continue
             alike = _kind_of(live)
             if self._refused.get(alike, 0) >= _MOST_REFUSED:
-                self._left[key] = LeftValue(live.value, live.bytes, (_ALIKE,))
+                self._left[key] = _left(live, _ALIKE)
                 continue
             # What is beside the block of a value that is in another one leaves less for it.
             beside = peak_bytes - live.block.peak.bytes
             goal = None if goal_bytes is None else goal_bytes - beside
             candidate, reasons = self._best(live, goal)
             if candidate is None:
-                self._left[key] = LeftValue(live.value, live.bytes, reasons)
+                self._left[key] = _left(live, *reasons)
                 self._refused[alike] = self._refused.get(alike, 0) + 1
                 continue
             tried.append((live, candidate))
@@ -401,3 +402,7 @@ def goal_after(
     factor = last.temp_bytes / max(predicted.temp_bytes, 1)
     aim = limit_bytes * _CAUTION / max(factor, 1e-9)
     return int(min(aim, _STEP * predicted.temp_bytes) if last.record.chunks else aim)
+
+
+def _left(live: LiveValue, *reasons: str) -> Left:
+    return Left(Described.of(live.value, live.bytes), "; ".join(reasons))

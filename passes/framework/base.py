@@ -207,6 +207,8 @@ class Pass(ABC):
     """It only normalises for others: alone it is no reason to change a program."""
     saves_memory: ClassVar[bool] = False
     """It does nothing but save memory: a small program may do without it."""
+    hides_operations: ClassVar[bool] = False
+    """What it makes hides operations in calls, where an analysis of memory does not see them."""
     not_on: ClassVar[Mapping[str, str]] = MappingProxyType({})
     """Why it does nothing on a platform, by the platform's name in JAX: in half a sentence.
 

@@ -52,7 +52,7 @@ class Described:
       source: the line of the user's program.
       type: of the value; empty for an operation without results.
       bytes: of the value on one device; 0 where they are not known.
-      operation: of an operation, its name in StableHLO; else empty.
+      operation: what it is, or is made by, in StableHLO; empty for an argument.
       times: how many values or operations of this line it stands for.
     """
 
@@ -78,7 +78,8 @@ class Described:
           bytes: of the value on one device; None for those of its type.
           typed_as: the value whose type and bytes stand in the description, where it is another.
         """
-        operation = what.name if isinstance(what, ir.Operation) else ""
+        op = what if isinstance(what, ir.Operation) else what.owner
+        operation = "" if isinstance(op, ir.Block) else op.operation.name
         value = typed_as
         if value is None:
             value = what if isinstance(what, ir.Value) else next(iter(what.results), None)
@@ -87,6 +88,11 @@ class Described:
             bytes = 0 if value is None else tensor_bytes(value.type) or 0
         name, source = operation_name(what.location), source_of(what.location)
         return cls(name, source, type_, bytes, operation)
+
+    @classmethod
+    def at(cls, location: ir.Location, operation: str = "") -> Described:
+        """The description of an operation by its location, without a type."""
+        return cls(operation_name(location), source_of(location), operation=operation)
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Described:
@@ -108,6 +114,14 @@ class Described:
         found |= {"bytes": self.bytes, "operation": self.operation}
         found |= {"times": self.times} if self.times != 1 else {}
         return {key: value for key, value in found.items() if value}
+
+    def __str__(self) -> str:
+        """E.g. "tensor<8x64xf32> of multiply (jit(step)/mul, /home/me/train.py:12)"."""
+        made_by = self.operation.rpartition(".")[2]
+        made_by = made_by or ("an argument" if self.type else "an operation")
+        places = ", ".join(filter(None, (self.name, self.source.line)))
+        text = f"{made_by} ({places})" if places else made_by
+        return f"{self.type} of {text}" if self.type else text
 
     def called(self, otherwise: str) -> str:
         """E.g. "24.3 MiB of jit(step)/mul (/home/me/train.py:12)"."""
@@ -197,7 +211,8 @@ class Left:
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.value.called('a value')}: {self.reason}"
+        taken = f"{size(self.value.bytes)} in " if self.value.bytes else ""
+        return f"{taken}{self.value}: {self.reason}"
 
 
 def left_table(
@@ -213,6 +228,15 @@ def facts_of(plan: Mapping[str, Any]) -> dict[str, str | int | float]:
     """The facts of a plan's JSON by their titles. Raises what `Fact.from_json` does."""
     facts = map(Fact.from_json, plan.get("facts", ()))
     return {fact.title: fact.value for fact in facts}
+
+
+def rows_of(plan: Mapping[str, Any], title: str) -> list[dict[str, Any]]:
+    """The rows of a table of a plan's JSON, by the headings of its columns.
+
+    None where it has no such table. Raises what `Table.from_json` does.
+    """
+    found = [Table.from_json(each) for each in plan.get("tables", ()) if each["title"] == title]
+    return [dict(zip(each.columns, row, strict=True)) for each in found for row in each.rows]
 
 
 def shown(value: Cell, kind: Kind) -> str:

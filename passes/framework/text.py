@@ -67,3 +67,8 @@ def percent(share: float) -> str:
     if shown in (0, 100) and share not in (0, 1):
         return "< 1 %" if share < 0.5 else "> 99 %"
     return f"{shown} %"
+
+
+def lower_first(text: str) -> str:
+    """A sentence's beginning as it is within another sentence."""
+    return text[:1].lower() + text[1:]

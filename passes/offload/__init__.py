@@ -120,4 +120,4 @@ class Offload(Pass):
         return plan_offload(found, choose_hidden(found, self.exposed))
 
     def apply(self, plan: OffloadPlan) -> None:
-        apply_offload(plan.chosen)
+        apply_offload(plan.decided)

@@ -9,7 +9,7 @@ iteration. All copies of one direction share the link.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from jax.extend.mlir import ir
 
@@ -19,10 +19,10 @@ from ..analysis.loops.counted import CountedLoop, StackedOutput, affine_in, coun
 from ..analysis.loops.dynamic import dynamic_loops
 from ..analysis.loops.pairs import LoopPair, Residual, loop_pairs
 from ..analysis.memory_model.targets import memory_rules
+from ..framework.tables import Described, Left
 from ..framework.target import Speed, Target
 from ..ir import mesh, walk
 from ..ir.custom_calls import is_stored_on_host
-from ..ir.locations import operation_name, source_of
 from ..ir.types import TensorSizes, element_bits, tensor_bytes
 from ..ir.values import defining_op
 
@@ -116,35 +116,15 @@ class OffloadCandidate:
         """The value that the forward body stores."""
         return self.residual.stack.value
 
-    def to_json(self) -> dict[str, object]:
-        location = self.stored.location
-        return {
-            "name": operation_name(location),
-            **source_of(location).to_json(),
-            "type": str(self.residual.stack.update.results[0].type),
-            "bytes": self.stack_bytes,
-            "link_s": self.link_s,
-            "store_window_s": self.store_window_s,
-            "load_window_s": self.load_window_s,
-        }
+    @property
+    def value(self) -> Described:
+        """The same for people, as large as the stack."""
+        stack = self.residual.stack.update.results[0]
+        return replace(Described.of(self.stored, self.stack_bytes), type=str(stack.type))
 
-
-@dataclass(frozen=True)
-class StackLeft:
-    """A stack that stays on the device, and why."""
-
-    value: ir.Value
-    bytes: int
-    reason: str
-
-    def to_json(self) -> dict[str, object]:
-        location = self.value.location
-        return {
-            "name": operation_name(location),
-            **source_of(location).to_json(),
-            "bytes": self.bytes,
-            "reason": self.reason,
-        }
+    @property
+    def description(self) -> str:
+        return self.value.called("a residual")
 
 
 @dataclass(frozen=True)
@@ -155,7 +135,7 @@ class Offloadable:
     """
 
     candidates: tuple[OffloadCandidate, ...] = ()
-    left: tuple[StackLeft, ...] = ()
+    left: tuple[Left, ...] = ()
     refusal: str = ""
 
 
@@ -192,7 +172,7 @@ class _Finder:
         self.target = target
         self.devices = mesh.partition_count(module)
         self.candidates: list[OffloadCandidate] = []
-        self.left: list[StackLeft] = []
+        self.left: list[Left] = []
         self._work: dict[object, LoopWork] = {}
 
     def find(self) -> Offloadable:
@@ -244,7 +224,7 @@ class _Finder:
         value = stack.update.results[0]
         size = self._bytes(value) or tensor_bytes(value.type) or 0  # on the host it takes none
         if size >= self.min_bytes:
-            self.left.append(StackLeft(stack.value, size, reason))
+            self.left.append(Left(Described.of(stack.value, size), reason))
 
     def _bytes(self, value: ir.Value) -> int:
         return self.device.bytes_of(value) or 0

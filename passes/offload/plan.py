@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from ..framework.base import Decision
+from ..framework.base import ListPlan
+from ..framework.tables import Described, Fact, Kind, Left, Table, left_table
 from ..framework.text import pluralize, size
-from ..ir.locations import operation_name, source_of
 from .candidates import (
     Offloadable,
     OffloadCandidate,
-    StackLeft,
     exposed_seconds,
 )
 
@@ -24,39 +23,30 @@ COPIES_EXCEED = "its copies take longer than the work of its loops"
 
 
 @dataclass(frozen=True)
-class OffloadPlan:
-    """The stacks that go to the host.
+class OffloadPlan(ListPlan[OffloadCandidate]):
+    """The stacks that go to the host, and large ones that stay on the device.
 
-    Attributes:
-      chosen: they, in the module's order.
-      left: large stacks that stay on the device, and why.
-      reason: why nothing of this module goes to the host; empty where something may.
+    ``reason`` is why nothing of this module goes to the host; empty where something may.
     """
 
-    chosen: tuple[OffloadCandidate, ...]
-    left: tuple[StackLeft, ...] = ()
     reason: str = ""
-
-    @property
-    def empty(self) -> bool:
-        return not self.chosen
 
     @property
     def host_bytes(self) -> int:
         """Bytes of pinned memory of the host, for each device."""
-        return sum(one.stack_bytes for one in self.chosen)
+        return sum(one.stack_bytes for one in self.decided)
 
     @property
     def exposed_s(self) -> float:
         """Seconds of a step that wait for copies, by the cost model."""
-        return exposed_seconds(self.chosen)
+        return exposed_seconds(self.decided)
 
     def effect(self) -> str:
-        return f"{pluralize(len(self.chosen), 'stack')} on the host, {size(self.host_bytes)}"
+        return f"{pluralize(len(self.decided), 'stack')} on the host, {size(self.host_bytes)}"
 
     def summary(self) -> str:
         text = "no stack on the host"
-        if self.chosen:
+        if self.decided:
             exposed_ms = 1e3 * self.exposed_s
             text = f"{self.effect()}; {exposed_ms:.2f} ms of copies that no work hides"
         if self.reason:
@@ -65,27 +55,34 @@ class OffloadPlan:
         counts = [f"{count} x {reason}" for reason, count in sorted(reasons.items())]
         return f"{text}; left: {', '.join(counts)}" if counts else text
 
-    def to_json(self) -> dict[str, object]:
-        return {
-            "stacks": [one.to_json() | {"id": one.id} for one in self.chosen],
-            "host_bytes": self.host_bytes,
-            "exposed_s": self.exposed_s,
-            "left": [each.to_json() for each in self.left[:_SHOWN]],
-            "reason": self.reason,
-        }
+    def facts(self) -> tuple[Fact, ...]:
+        return (
+            Fact("pinned memory of the host", self.host_bytes, Kind.BYTES),
+            Fact("copies that no work hides", self.exposed_s, Kind.SECONDS),
+        )
 
-    def decisions(self) -> tuple[Decision, ...]:
-        return tuple(Decision(one.id, _description(one)) for one in self.chosen)
+    def tables(self) -> tuple[Table, ...]:
+        rows = tuple(
+            (one.stack_bytes, one.value, one.link_s, one.store_window_s, one.load_window_s)
+            for one in self.decided
+        )
+        return Table("Stacks on the host", _COLUMNS, rows), left_table(self.left, most=_SHOWN)
 
-    def restricted_to(self, ids: Collection[str]) -> OffloadPlan:
-        return replace(self, chosen=tuple(one for one in self.chosen if one.id in ids))
+
+_COLUMNS = {
+    "on the host": Kind.BYTES,
+    "stack of": Kind.VALUE,
+    "copy of a slice": Kind.SECONDS,
+    "work beside a store": Kind.SECONDS,
+    "beside a load": Kind.SECONDS,
+}
 
 
 def plan_offload(found: Offloadable, chosen: Sequence[OffloadCandidate]) -> OffloadPlan:
     """The plan that puts these candidates of a module on the host."""
     ids = {one.id for one in chosen}
     left = tuple(
-        StackLeft(one.stored, one.stack_bytes, COPIES_EXCEED)
+        Left(Described.of(one.stored, one.stack_bytes), COPIES_EXCEED)
         for one in found.candidates
         if one.id not in ids
     )
@@ -105,10 +102,3 @@ def choose_hidden(found: Offloadable, share: float) -> list[OffloadCandidate]:
         if exposed_seconds([*chosen, one]) <= allowed_s:
             chosen.append(one)
     return chosen
-
-
-def _description(one: OffloadCandidate) -> str:
-    location = one.stored.location
-    name, line = operation_name(location), str(source_of(location))
-    where = f" ({line})" if line else ""
-    return f"{size(one.stack_bytes)} of {name or 'a residual'}{where}"

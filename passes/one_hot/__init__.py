@@ -69,7 +69,7 @@ class OneHot(Pass):
         )
 
     def apply(self, plan: OneHotPlan) -> None:
-        for access in plan.accesses:
+        for access in plan.decided:
             if access.form is RowForm.SELECT:
                 select_in_rows(access.element)
             else:

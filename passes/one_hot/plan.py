@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Iterable
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from jax.extend.mlir import ir
 
-from ..framework.base import Decision
+from ..framework.base import ListPlan
 from ..framework.errors import NotPossibleError
+from ..framework.tables import Described, Kind, Left, Table
 from ..framework.text import pluralize
-from ..ir.locations import operation_name, source_line, source_of
+from ..ir.locations import source_line
 from ..ir.op_facts import BufferUse
 from ..ir.ops import facts_of
 from ..ir.types import tensor_bytes
@@ -36,6 +38,10 @@ class RowForm(enum.StrEnum):
     """The same access, its rows told apart by batching dimensions."""
 
 
+_FORMS = {
+    RowForm.SELECT: "is a select",
+    RowForm.BATCH: "has its rows as batching dimensions",
+}
 _EFFECTS = {RowForm.SELECT: "as a select", RowForm.BATCH: "with batching dimensions"}
 
 
@@ -62,51 +68,23 @@ class RowAccess:
         """The user's own."""
         return source_line(self.element.op.location)
 
-    def to_json(self) -> dict[str, object]:
-        return {
-            "id": self.id,
-            "form": str(self.form),
-            "access": str(self.element.access),
-            **_described(self.element.op),
-        }
-
-
-@dataclass(frozen=True)
-class LeftAccess:
-    """An access to single elements that stays as it is, and why."""
-
-    op: ir.Operation
-    reason: str
-
-    def to_json(self) -> dict[str, object]:
-        return _described(self.op) | {"reason": self.reason}
-
-
-def _described(op: ir.Operation) -> dict[str, object]:
-    """An access for people, with the rows that it is to."""
-    return {
-        "operation": op.name,
-        "name": operation_name(op.location),
-        **source_of(op.location).to_json(),
-        "type": str(op.operands[0].type),
-        "bytes": tensor_bytes(op.operands[0].type),
-    }
-
-
-@dataclass(frozen=True)
-class OneHotPlan:
-    """The accesses that are rewritten, in the order of the program, and those that stay."""
-
-    accesses: tuple[RowAccess, ...]
-    left: tuple[LeftAccess, ...] = ()
-
     @property
-    def empty(self) -> bool:
-        return not self.accesses
+    def description(self) -> str:
+        return f"{self.kind} {_EFFECTS[self.form]}, {self.line}"
+
+
+def _described(op: ir.Operation) -> Described:
+    """An access for people, with the rows that it is to."""
+    return Described.of(op, typed_as=op.operands[0])
+
+
+@dataclass(frozen=True)
+class OneHotPlan(ListPlan[RowAccess]):
+    """The accesses that are rewritten, in the order of the program, and those that stay."""
 
     def effect(self) -> str:
         counts: dict[tuple[str, RowForm], int] = {}
-        for access in self.accesses:
+        for access in self.decided:
             counts[access.kind, access.form] = counts.get((access.kind, access.form), 0) + 1
         return ", ".join(
             f"{pluralize(count, kind)} {_EFFECTS[form]}" for (kind, form), count in counts.items()
@@ -114,27 +92,21 @@ class OneHotPlan:
 
     def summary(self) -> str:
         if self.empty:
-            reasons = dict.fromkeys(f"{left.op.name}: {left.reason}" for left in self.left)
+            reasons = dict.fromkeys(f"{left.value.operation}: {left.reason}" for left in self.left)
             return "; ".join(["no access to one element a row", *list(reasons)[:_MOST_LINES]])
-        lines = list(dict.fromkeys(access.line for access in self.accesses if access.line))
+        lines = list(dict.fromkeys(access.line for access in self.decided if access.line))
         more = [f"{len(lines) - _MOST_LINES} more"] if len(lines) > _MOST_LINES else []
         places = ", ".join(lines[:_MOST_LINES] + more)
         return f"{self.effect()} ({places})" if places else self.effect()
 
-    def to_json(self) -> dict[str, object]:
-        return {
-            "accesses": [one.to_json() for one in self.accesses],
-            "left": [one.to_json() for one in self.left],
-        }
-
-    def decisions(self) -> tuple[Decision, ...]:
-        return tuple(
-            Decision(one.id, f"{one.kind} {_EFFECTS[one.form]}, {one.line}")
-            for one in self.accesses
+    def decided_tables(self) -> tuple[Table, ...]:
+        alike = Counter((_described(one.element.op), _FORMS[one.form]) for one in self.decided)
+        rows = tuple(
+            (value.bytes, form, replace(value, times=times))
+            for (value, form), times in alike.items()
         )
-
-    def restricted_to(self, ids: Collection[str]) -> OneHotPlan:
-        return replace(self, accesses=tuple(one for one in self.accesses if one.id in ids))
+        columns = {"rows": Kind.BYTES, "one element a row": Kind.TEXT, "access": Kind.VALUE}
+        return (Table("Accesses that are rewritten", columns, rows),)
 
 
 def plan_accesses(
@@ -156,7 +128,7 @@ def plan_accesses(
                 raise NotPossibleError("its rows are small")
             form = _form(element, select_reads)
         except NotPossibleError as reason:
-            left.append(LeftAccess(op, str(reason)))
+            left.append(Left(_described(op), str(reason)))
             continue
         if form is not None:
             accesses.append(RowAccess(f"access-{len(accesses)}", element, form))

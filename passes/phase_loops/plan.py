@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from jax.extend.mlir import ir
@@ -11,6 +11,7 @@ from jax.extend.mlir import ir
 from ..analysis.dimension_flow.result import DimensionFlow
 from ..analysis.program import Node
 from ..framework.errors import NotPossibleError
+from ..framework.tables import Cell, Kind
 from ..framework.text import pluralize
 from ..ir import walk
 from ..ir.types import element_bits
@@ -19,6 +20,14 @@ from .devices import DeviceParts, parts_of
 from .exits import AccumulatorRule, LoopExit, SumPlaces, leaving, widened
 from .placement import LoopContents, LoopPlace, LoopValues, placed
 from .program import LoopProgram
+
+LOOP_COLUMNS = {
+    "operations": Kind.COUNT,
+    "of the products": Kind.SHARE,
+    "leaves the loop": Kind.TEXT,
+    "why it ends": Kind.TEXT,
+}
+"""Of a table of loops, after what tells whose they are."""
 
 
 @dataclass(frozen=True)
@@ -135,30 +144,26 @@ class LoopsPlan:
         text = f"{pluralize(len(self.loops), 'loop')} of {self.schedule.text()}"
         return text if self.parts is None else f"{text}, on each of {self.parts.count} devices"
 
-    def lines(self) -> Iterator[str]:
-        yield f"{self.summary()}, along a dimension of {self.flow.size}"
-        for number, (loop, phase) in enumerate(zip(self.loops, self.flow.phases, strict=True), 1):
-            yield from phase.lines()
-            yield from (f"  leaves loop {number}: {found}" for found in loop.exits)
+    @property
+    def cut(self) -> str:
+        """E.g. "8 chunks of 1024, the last of 512, of 7680"."""
+        cut = self.schedule
+        last = f", the last of {cut.rest}" if cut.rest else ""
+        text = f"{pluralize(cut.chunks, 'chunk')} of {cut.length}{last}, of {self.flow.size}"
+        return text if self.parts is None else f"{text}, on each of {self.parts.count} devices"
 
-    def to_json(self) -> dict[str, object]:
-        return {
-            "size": self.flow.size,
-            "chunks": self.schedule.chunks,
-            "length": self.schedule.length,
-            "rest": self.schedule.rest,
-            "devices": 1 if self.parts is None else self.parts.count,
-            "seeds": [f"{seed.value.type} along {seed.layout}" for seed in self.flow.seeds],
-            "loops": [
-                {
-                    "operations": phase.operations,
-                    "share_of_products": phase.share,
-                    "ends": [str(end) for end in phase.ends],
-                    "leaves": [str(found) for found in loop.exits],
-                }
-                for loop, phase in zip(self.loops, self.flow.phases, strict=True)
-            ],
-        }
+    @property
+    def rows(self) -> tuple[tuple[Cell, ...], ...]:
+        """A row for each loop, for `LOOP_COLUMNS`."""
+        return tuple(
+            (
+                phase.operations,
+                phase.share,
+                tuple(map(str, loop.exits)),
+                tuple(map(str, phase.ends)),
+            )
+            for loop, phase in zip(self.loops, self.flow.phases, strict=True)
+        )
 
 
 def plan_loops(

@@ -14,9 +14,12 @@ from typing import Protocol, runtime_checkable
 from jax.extend.mlir import ir
 
 from ..chunk import Chunk
-from ..framework.base import Decision, DivisiblePlan, Pass, PlanWithEffect
+from ..chunk.plan import ChunkRecord
+from ..framework.base import Decision, DivisiblePlan, Pass, PlanBase, PlanWithEffect
+from ..framework.feedback import MeasuredPlan, PlanRecord
 from ..framework.options import Bytes
 from ..framework.pipeline import Pipeline
+from ..framework.tables import Table
 from ..framework.target import Target
 from ..ir.clone import clone_module
 from ..offload import Offload
@@ -65,9 +68,9 @@ def _chunked(trials: Trials) -> Iterator[str]:
     if trials.peak_bytes < _LARGE_PROGRAM_BYTES:
         least = 1 << max(trials.peak_bytes // _SMALLEST_CHUNKED, 1).bit_length()
         step = Chunk(min_bytes=Bytes(least))
-    plans = {run.step.name: run.plan for run in trials.runs(str(step))}
-    chunks = plans.get("chunk", {}).get("chunks")
-    if not isinstance(chunks, int) or not chunks:
+    records = (run.record for run in trials.runs(str(step)))
+    chunks = next((each.chunks for each in records if isinstance(each, ChunkRecord)), 0)
+    if not chunks:
         return
     yield str(step)
     if not trials.may_recompute(str(step)):
@@ -138,7 +141,8 @@ class MoveRun:
       summary: its plan in a line.
       effect: what it does, in a few words.
       prepares: the spec does not name it: another pass of the moves requires it.
-      plan: its plan as JSON.
+      tables: what its plan tells.
+      record: of a measured pass, what its plan tells; None of others.
       decisions: what it decided; its name alone where its plan is not divisible.
       waited_s: seconds of a step in which nothing but copies to the host and back runs.
     """
@@ -147,7 +151,8 @@ class MoveRun:
     summary: str
     effect: str
     prepares: bool
-    plan: dict[str, object]
+    tables: tuple[Table, ...]
+    record: PlanRecord | None
     decisions: tuple[Decision, ...]
     waited_s: float = 0.0
 
@@ -217,7 +222,8 @@ def moved(
                     summary=summary,
                     effect=chosen.effect() if isinstance(chosen, PlanWithEffect) else summary,
                     prepares=step not in pipeline.passes,
-                    plan=chosen.to_json(),
+                    tables=chosen.tables() if isinstance(chosen, PlanBase) else (),
+                    record=chosen.record if isinstance(chosen, MeasuredPlan) else None,
                     decisions=decisions,
                     waited_s=chosen.exposed_s if isinstance(chosen, WaitingPlan) else 0.0,
                 )

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from jax.extend.mlir import ir
 
 from ..analysis.autodiff import is_backward
-from ..framework.base import Decision
+from ..framework.base import Decision, PlanBase
 from ..framework.feedback import Attempt, Prediction, temp_limit
+from ..framework.tables import Fact, Kind, Table
 from ..framework.target import Target
-from ..framework.text import size
+from ..framework.text import lower_first, size
 from ..ir import walk
 from ..ir.clone import IRMapping, replace_body
 from ..ir.ops import facts_of
@@ -40,7 +41,7 @@ class MoveEffect:
       before_bytes, after_bytes: temporary memory at the peak without it and with it; None where
         that was not looked at.
       added_seconds: of a step; of cheap work one sixteenth counts; below zero for time saved.
-      plan: the pass's own plan.
+      tables: what the pass's own plan tells.
     """
 
     spec: str
@@ -50,18 +51,7 @@ class MoveEffect:
     before_bytes: int | None
     after_bytes: int | None
     added_seconds: float
-    plan: dict[str, object] = field(repr=False)
-
-    def to_json(self) -> dict[str, object]:
-        return {
-            "pass": self.spec,
-            "summary": self.summary,
-            "prepares": self.prepares,
-            "temp_bytes_before": self.before_bytes,
-            "temp_bytes_after": self.after_bytes,
-            "weighted_seconds": self.added_seconds,
-            "plan": self.plan,
-        }
+    tables: tuple[Table, ...] = field(repr=False)
 
     def __str__(self) -> str:
         text = f"{self.spec}: {self.effect}"
@@ -73,7 +63,7 @@ class MoveEffect:
 
 
 @dataclass(frozen=True)
-class MemoryPlan:
+class MemoryPlan(PlanBase):
     """Moves and recomputation for one module.
 
     Attributes:
@@ -121,9 +111,28 @@ class MemoryPlan:
             return self.remat.effect()
         return ", ".join(effect.effect for effect in self.effects if not effect.prepares)
 
-    def to_json(self) -> dict[str, object]:
-        moves = [effect.to_json() for effect in self.effects]
-        return {"moves": moves} | self.remat.to_json() | self.record.to_json()
+    def facts(self) -> tuple[Fact, ...]:
+        return (*self.remat.facts(), *self.record.facts)
+
+    def tables(self) -> tuple[Table, ...]:
+        """What each move gives and costs, then what each tells of itself."""
+        rows = tuple(
+            (
+                effect.spec,
+                effect.summary,
+                effect.before_bytes,
+                effect.after_bytes,
+                None if effect.after_bytes is None else effect.added_seconds,
+            )
+            for effect in self.effects
+        )
+        moves = (
+            replace(table, title=f"{effect.spec.partition('{')[0]}: {lower_first(table.title)}")
+            for effect in self.effects
+            for table in effect.tables
+        )
+        done = Table("What was done, and what it costs", _COLUMNS, rows, _BY_MODEL if rows else "")
+        return (done, *moves, *self.remat.tables())
 
     def decisions(self) -> tuple[Decision, ...]:
         """Those of the moves, then those of the recomputation, which needs all of the moves."""
@@ -154,6 +163,18 @@ class MemoryPlan:
         mapping = IRMapping(number, self.module)
         apply_plan(RematPlan(*mapping.of((self.remat.blocks, self.remat.scans))))
 
+
+_COLUMNS = {
+    "move": Kind.CODE,
+    "what it did": Kind.TEXT,
+    "temporaries": Kind.BYTES,
+    "become": Kind.BYTES,
+    "adds to a step": Kind.SECONDS,
+}
+_BY_MODEL = (
+    "Temporary memory at the peak by hloom's model, and time by the rooflines of the device. Of "
+    "cheap work, which mostly fuses into kernels that run anyway, one sixteenth counts."
+)
 
 _MOST_UNDONE = 2
 """Plans that undo checkpoints and take more than the budget, before these stay."""
@@ -256,7 +277,7 @@ class MemoryPlanner:
                     before_bytes=before if last else None,
                     after_bytes=after if last else None,
                     added_seconds=variant.added_seconds if last else 0.0,
-                    plan=run.plan,
+                    tables=run.tables,
                 )
             before = after
         if not remat.empty:
@@ -268,7 +289,7 @@ class MemoryPlanner:
                 before_bytes=before,
                 after_bytes=estimate.temp_bytes,
                 added_seconds=estimate.seconds - variant.added_seconds,
-                plan={},
+                tables=(),
             )
 
     def _again(self, variant: Variant, module: ir.Module, ids: Collection[str]) -> Moved | None:

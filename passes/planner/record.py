@@ -18,6 +18,7 @@ from ..framework.feedback import (
     whole_number,
 )
 from ..framework.spec import parse_spec
+from ..framework.tables import Fact, Kind
 from .candidates import TOP, Candidate
 from .moves import MOVES
 
@@ -172,6 +173,17 @@ class RematRecord(PlanRecord):
     def cost(self) -> float:
         """The added time of the plan in seconds, as it counts in prices."""
         return self.estimate.seconds if self.estimate else 0.0
+
+    @property
+    def facts(self) -> tuple[Fact, ...]:
+        """What the plan costs; none without a budget."""
+        if self.prediction is None:
+            return ()
+        return (
+            Fact("added work", self.prediction.added_flops or 0, Kind.FLOPS),
+            Fact("added time at most", self.added_seconds, Kind.SECONDS),
+            Fact("plans considered", len(self.considered)),
+        )
 
     def to_json(self) -> dict[str, object]:
         found = super().to_json()

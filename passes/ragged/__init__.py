@@ -78,9 +78,9 @@ class Ragged(Pass):
         )
 
     def apply(self, plan: RaggedPlan) -> None:
-        blocks = {loop.product.op.block: None for loop in plan.loops}
+        blocks = {loop.product.op.block: None for loop in plan.decided}
         # From the last one on: what reads a product is written before that one is replaced.
-        for loop in reversed(plan.loops):
+        for loop in reversed(plan.decided):
             write_loop(loop.product, loop.tiles)
         for block in blocks:
             erase_dead(block)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from ..framework.base import Decision
+from ..framework.base import ListPlan
 from ..framework.errors import NotPossibleError
+from ..framework.tables import Described, Kind, Left, Table
 from ..framework.target import Speed, Target
 from ..framework.text import pluralize
 from ..ir import mesh
-from ..ir.locations import operation_name, source_line, source_of
+from ..ir.locations import source_line
 from ..ir.types import element_bits
 from . import dense
 from .product import RAGGED_DOT, RaggedMode, RaggedProduct, of_instruction, packed_bytes
@@ -58,59 +59,24 @@ class RaggedLoop:
     product: RaggedProduct
     tiles: Tiles
 
-    def to_json(self) -> dict[str, object]:
-        return {
-            "id": self.id,
-            "mode": str(self.product.mode),
-            "rows": self.product.rows,
-            "groups": self.product.groups,
-            **({"places": self.product.places} if self.product.places else {}),
-            "tile_rows": self.tiles.rows,
-            "tiles": self.tiles.count,
-            "loop_seconds": self.tiles.loop_s,
-            "dense_seconds": self.tiles.dense_s,
-            **_described(self.product.op),
-        }
+    @property
+    def description(self) -> str:
+        groups = pluralize(self.product.groups, "group")
+        line = source_line(self.product.op.location)
+        return f"a ragged product of {groups} runs in a loop, {line}"
 
 
 @dataclass(frozen=True)
-class LeftProduct:
-    """A ragged product that stays as it is, and why."""
-
-    op: ir.Operation
-    reason: str
-
-    def to_json(self) -> dict[str, object]:
-        return _described(self.op) | {"reason": self.reason}
-
-
-def _described(op: ir.Operation) -> dict[str, object]:
-    return {
-        "operation": op.name,
-        "name": operation_name(op.location),
-        **source_of(op.location).to_json(),
-        "type": str(op.results[0].type),
-    }
-
-
-@dataclass(frozen=True)
-class RaggedPlan:
+class RaggedPlan(ListPlan[RaggedLoop]):
     """The products that run in loops, in the order of the program, and those that stay."""
 
-    loops: tuple[RaggedLoop, ...]
-    left: tuple[LeftProduct, ...] = ()
-
-    @property
-    def empty(self) -> bool:
-        return not self.loops
-
     def effect(self) -> str:
-        return f"{pluralize(len(self.loops), 'ragged product')} in loops"
+        return f"{pluralize(len(self.decided), 'ragged product')} in loops"
 
     def summary(self) -> str:
         parts = []
-        if self.loops:
-            rows = sorted({loop.tiles.rows for loop in self.loops})
+        if self.decided:
+            rows = sorted({loop.tiles.rows for loop in self.decided})
             parts.append(f"{self.effect()} over tiles of {_listed(rows)} rows")
         counts: dict[str, int] = {}
         for each in self.left:
@@ -121,24 +87,35 @@ class RaggedPlan:
         ]
         return "; ".join(parts) or "no ragged product"
 
-    def to_json(self) -> dict[str, object]:
-        return {
-            "loops": [loop.to_json() for loop in self.loops],
-            "left": [each.to_json() for each in self.left],
-        }
-
-    def decisions(self) -> tuple[Decision, ...]:
-        return tuple(
-            Decision(
-                loop.id,
-                f"a ragged product of {pluralize(loop.product.groups, 'group')} runs in a loop, "
-                f"{source_line(loop.product.op.location)}",
+    def decided_tables(self) -> tuple[Table, ...]:
+        rows = tuple(
+            (
+                Described.of(loop.product.op),
+                str(loop.product.mode),
+                loop.product.rows,
+                loop.product.groups,
+                str(loop.product.places or ""),
+                loop.tiles.count,
+                loop.tiles.rows,
+                loop.tiles.loop_s,
+                loop.tiles.dense_s,
             )
-            for loop in self.loops
+            for loop in self.decided
         )
+        return (Table("Ragged products in loops", _COLUMNS, rows),)
 
-    def restricted_to(self, ids: Collection[str]) -> RaggedPlan:
-        return replace(self, loops=tuple(loop for loop in self.loops if loop.id in ids))
+
+_COLUMNS = {
+    "product": Kind.VALUE,
+    "mode": Kind.TEXT,
+    "rows": Kind.COUNT,
+    "groups": Kind.COUNT,
+    "places": Kind.TEXT,
+    "tiles": Kind.COUNT,
+    "rows of a tile": Kind.COUNT,
+    "takes": Kind.SECONDS,
+    "dense": Kind.SECONDS,
+}
 
 
 def _listed(numbers: list[int]) -> str:
@@ -165,7 +142,7 @@ def plan_products(
             if not always:
                 check_worthwhile(product, tiles, target)
         except NotPossibleError as reason:
-            left.append(LeftProduct(op, str(reason)))
+            left.append(Left(Described.of(op), str(reason)))
             continue
         loops.append(RaggedLoop(f"product-{len(loops)}", product, tiles))
     return RaggedPlan(tuple(loops), tuple(left))

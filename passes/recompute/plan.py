@@ -11,6 +11,7 @@ from ..analysis.autodiff import has_remat_name
 from ..analysis.device import DeviceView
 from ..analysis.memory_model.targets import memory_rules
 from ..framework import base
+from ..framework.tables import Fact, Kind, Table
 from ..framework.target import Target
 from ..framework.text import pluralize
 from ..ir import walk
@@ -21,10 +22,11 @@ from .decisions import BlockDecisions, ScanDecisions
 from .scan.plan import ScanPlan, plan_scans
 from .scan.rewrite import apply_scan, finish_scans
 from .scan.waits import wait_before
+from .tables import cloned_operations, recompute_tables
 
 
 @dataclass(frozen=True)
-class RematPlan:
+class RematPlan(base.PlanBase):
     """The plans of the straight-line blocks and of the pairs of loops, outer loops first."""
 
     blocks: tuple[BlockPlan, ...] = ()
@@ -57,17 +59,20 @@ class RematPlan:
         )
 
     def effect(self) -> str:
-        clones = sum(len(group.cloned) for block in self.blocks for group in block.groups)
-        clones += sum(len(scan.runs) for scan in self.scans)
+        clones = cloned_operations(self.blocks, self.scans)
         return f"{pluralize(clones, 'operation')} recomputed"
 
-    def to_json(self) -> dict[str, object]:
-        return {
-            "freed_bytes": self.freed_bytes,
-            "added_bytes": self.added_bytes,
-            "blocks": [block.to_json() for block in self.blocks],
-            "scans": [pair for scan in self.scans for pair in scan.to_json()],
-        }
+    def facts(self) -> tuple[Fact, ...]:
+        if self.empty:
+            return ()
+        return (
+            Fact("operations recomputed", cloned_operations(self.blocks, self.scans)),
+            Fact("residuals not kept", self.freed_bytes, Kind.BYTES),
+            Fact("kept in their place", self.added_bytes, Kind.BYTES),
+        )
+
+    def tables(self) -> tuple[Table, ...]:
+        return recompute_tables(self.blocks, self.scans)
 
     def decisions(self) -> tuple[base.Decision, ...]:
         """One decision for each clone, and for each stack dropped without one; blocks first."""

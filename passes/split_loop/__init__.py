@@ -55,7 +55,7 @@ The package, in the order in which a module passes through it:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from jax.extend.mlir import ir
@@ -66,7 +66,7 @@ from ..framework.base import Pass
 from ..framework.options import Cuts, option
 from ..framework.target import Target
 from ..framework.text import pluralize
-from .groups import LEAST_TRIPS, LoopGroup, WholeLoop, splittable
+from .groups import LEAST_TRIPS, LoopGroup, left_whole, splittable
 from .plan import (
     MOST_PARTS,
     GroupSplit,
@@ -74,6 +74,7 @@ from .plan import (
     SplitPositionError,
     even_positions,
     plan_split,
+    told_whole,
 )
 from .rewrite import apply_split
 
@@ -104,12 +105,12 @@ class SplitLoop(Pass):
         for group in groups:
             found = self._split(group)
             if isinstance(found, GroupSplit):
-                splits.append(found)
+                splits.append(replace(found, id=f"scan-{len(splits)}"))
             else:
-                whole.append(WholeLoop(group.loops[0].loop.op, found))
+                whole.append(left_whole(group.loops[0].loop.op, found))
         refused = self.at is not None and not splits
-        refusal = f"{self}: no loop is split. {'; '.join(map(str, whole))}" if refused else ""
-        return SplitPlan(tuple(splits), tuple(whole), refusal)
+        refusal = f"{self}: no loop is split. {told_whole(whole)}" if refused else ""
+        return SplitPlan(tuple(splits), tuple(whole), refusal=refusal)
 
     def _split(self, group: LoopGroup) -> GroupSplit | str:
         """The split of a group, or why it stays whole."""
@@ -123,5 +124,5 @@ class SplitLoop(Pass):
             return str(error)
 
     def apply(self, plan: SplitPlan) -> None:
-        for split in plan.splits:
+        for split in plan.decided:
             apply_split(split)

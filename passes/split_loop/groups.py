@@ -12,6 +12,7 @@ from jax.extend.mlir import ir
 from ..analysis.autodiff import has_remat_name
 from ..analysis.loops.counted import CountedLoop, StackedOutput
 from ..analysis.loops.pairs import LoopPair, loop_pairs
+from ..framework.tables import Described, Left
 from ..framework.text import pluralize
 from ..ir import walk
 from ..ir.locations import operation_name, source_of
@@ -102,27 +103,13 @@ class LoopGroup:
         return named(self.loops[0].loop.op)
 
 
-@dataclass(frozen=True)
-class WholeLoop:
-    """A forward loop of a pair that stays whole, and the reason, for people."""
-
-    op: ir.Operation
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{named(self.op)} stays whole: {self.reason}"
-
-    def to_json(self) -> dict[str, object]:
-        return {**describe(self.op), "reason": self.reason}
-
-
-def splittable(module: ir.Operation) -> tuple[list[LoopGroup], list[WholeLoop]]:
+def splittable(module: ir.Operation) -> tuple[list[LoopGroup], list[Left]]:
     """The groups of loops of a module that can be split, and the loops of pairs that cannot.
 
     A pair inside the loops of another pair belongs to their bodies and is not split.
     """
     groups: list[LoopGroup] = []
-    whole: list[WholeLoop] = []
+    whole: list[Left] = []
     paired: set[Hashable] = set()
     for block in walk.code_blocks(module):
         pairs = loop_pairs(block)
@@ -133,12 +120,13 @@ def splittable(module: ir.Operation) -> tuple[list[LoopGroup], list[WholeLoop]]:
                 if isinstance(found, LoopGroup):
                     groups.append(found)
                 else:
-                    whole.append(WholeLoop(linked[0].forward.op, found))
+                    whole.append(left_whole(linked[0].forward.op, found))
     return groups, whole
 
 
-def describe(op: ir.Operation) -> dict[str, object]:
-    return {"name": operation_name(op.location), **source_of(op.location).to_json()}
+def left_whole(op: ir.Operation, reason: str) -> Left:
+    """A forward loop of a pair that stays whole, and the reason."""
+    return Left(Described.at(op.location, op.name), reason)
 
 
 def named(op: ir.Operation) -> str:

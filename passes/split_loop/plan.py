@@ -9,12 +9,13 @@ the stacks of the part behind it are gone.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from ..framework.base import Decision
+from ..framework.base import ListPlan
+from ..framework.tables import Described, Kind, Left, Table
 from ..framework.text import pluralize, size
-from .groups import LEAST_TRIPS, LoopGroup, WholeLoop, describe
+from .groups import LEAST_TRIPS, LoopGroup
 
 
 @dataclass(frozen=True)
@@ -115,10 +116,12 @@ class GroupSplit:
     Attributes:
       group: the loops.
       at: the iterations of the first loop at which a part begins, ascending, without 0.
+      id: of the decision.
     """
 
     group: LoopGroup
     at: tuple[int, ...]
+    id: str = ""
 
     @property
     def trip_counts(self) -> tuple[int, ...]:
@@ -135,61 +138,64 @@ class GroupSplit:
             f"share {stacks} of {size(self.group.stacked_bytes)}"
         )
 
-    def to_json(self) -> dict[str, object]:
-        return {
-            **describe(self.group.loops[0].loop.op),
-            "at": list(self.at),
-            "trips": list(self.trip_counts),
-            "loops": len(self.group.loops),
-            "stacks": len(self.group.stacks),
-            "stacked_bytes": self.group.stacked_bytes,
-        }
+    @property
+    def description(self) -> str:
+        return str(self)
 
 
 @dataclass(frozen=True)
-class SplitPlan:
+class SplitPlan(ListPlan[GroupSplit]):
     """The groups of loops to split, in the order of the module, and the loops left whole.
 
     ``refusal`` is why no loop is split although the spec gives the iterations; empty otherwise.
     """
 
-    splits: tuple[GroupSplit, ...]
-    whole: tuple[WholeLoop, ...] = ()
     refusal: str = ""
-
-    @property
-    def empty(self) -> bool:
-        return not self.splits
 
     def summary(self) -> str:
         if self.empty:
-            why = f": {self.whole[0]}" if self.whole else ", which no backward loop reads"
+            why = (
+                f": {told_whole(self.left[:1])}" if self.left else ", which no backward loop reads"
+            )
             return f"no loop is split{why}"
-        return "; ".join(map(str, self.splits))
+        return "; ".join(map(str, self.decided))
 
     def effect(self) -> str:
-        """What it does to the program, in few words."""
-        return f"{pluralize(len(self.splits), 'scan')} split"
+        return f"{pluralize(len(self.decided), 'scan')} split"
 
-    def to_json(self) -> dict[str, object]:
-        return {
-            "splits": [split.to_json() for split in self.splits],
-            "whole": [loop.to_json() for loop in self.whole],
-        }
-
-    def decisions(self) -> tuple[Decision, ...]:
-        """One for each group of loops."""
-        return tuple(
-            Decision(f"scan-{number}", str(split)) for number, split in enumerate(self.splits)
+    def decided_tables(self) -> tuple[Table, ...]:
+        rows = tuple(
+            (
+                split.group.stacked_bytes,
+                Described.at(split.group.loops[0].loop.op.location),
+                split.group.trip_count,
+                " + ".join(map(str, split.trip_counts)),
+                len(split.group.loops),
+                len(split.group.stacks),
+            )
+            for split in self.decided
         )
+        return (Table("Loops that are split", _COLUMNS, rows),)
 
-    def restricted_to(self, ids: Collection[str]) -> SplitPlan:
-        kept = (
-            split
-            for decision, split in zip(self.decisions(), self.splits, strict=True)
-            if decision.id in ids
-        )
-        return SplitPlan(tuple(kept), self.whole)
+
+_COLUMNS = {
+    "stacks take": Kind.BYTES,
+    "scan": Kind.VALUE,
+    "iterations": Kind.COUNT,
+    "become": Kind.TEXT,
+    "loops": Kind.COUNT,
+    "stacks that they share": Kind.COUNT,
+}
+
+
+def told_whole(left: Iterable[Left]) -> str:
+    """Loops that stay whole, and why, in a line."""
+    return "; ".join(f"{_named(each.value)} stays whole: {each.reason}" for each in left)
+
+
+def _named(loop: Described) -> str:
+    name = loop.name or "a loop"
+    return f"{name} ({loop.source})" if loop.source.line else name
 
 
 def plan_split(group: LoopGroup, at: Iterable[int]) -> GroupSplit:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
@@ -11,6 +11,8 @@ from jax.extend.mlir import ir
 from ..analysis.autodiff import is_rematerialized
 from ..analysis.pricing import Pricing
 from ..analysis.value_numbers import BARRIER, ValueNumbers
+from ..framework.base import PlanBase
+from ..framework.tables import Described, Kind, Table
 from ..framework.target import Target
 from ..framework.text import pluralize, size
 from ..ir import walk
@@ -22,7 +24,7 @@ from .residuals import UndoneLoop, undo_in_loops
 
 
 @dataclass(frozen=True)
-class UndoCheckpointPlan:
+class UndoCheckpointPlan(PlanBase):
     """A module, and what it becomes.
 
     Attributes:
@@ -62,18 +64,25 @@ class UndoCheckpointPlan:
             text += f" ({', '.join(lines)})" if lines else ""
         return text
 
-    def to_json(self) -> dict[str, object]:
-        return {
-            "merged": dict(sorted(Counter(self.merged).items())),
-            "loops": [
-                {
-                    "source": source_line(loop.location),
-                    "spared": dict(sorted(Counter(loop.spared).items())),
-                    "stored_bytes": loop.stored_bytes,
-                }
-                for loop in self.loops
-            ],
-        }
+    def tables(self) -> tuple[Table, ...]:
+        merged = tuple((count, name) for name, count in sorted(Counter(self.merged).items()))
+        loops = tuple(
+            (loop.stored_bytes, Described.at(loop.location), _counted(loop.spared))
+            for loop in self.loops
+        )
+        return (
+            Table("Loops that store instead of computing again", _LOOP_COLUMNS, loops),
+            Table("Computed again beside loops", _MERGED_COLUMNS, merged),
+        )
+
+
+_LOOP_COLUMNS = {"stores": Kind.BYTES, "loop": Kind.VALUE, "no longer computed again": Kind.TEXT}
+_MERGED_COLUMNS = {"operations": Kind.COUNT, "no longer computed again": Kind.CODE}
+
+
+def _counted(names: Iterable[str]) -> str:
+    counts = sorted(Counter(names).items())
+    return ", ".join(f"{count} x {name.partition('.')[2] or name}" for name, count in counts)
 
 
 def plan_undo(module: ir.Module, target: Target) -> UndoCheckpointPlan:

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from support import ROOT
 
+from hloom.passes.framework import registry
+
 PACKAGES = {
     "hloom": ROOT / "hloom",
     "hloom_cli": ROOT / "hloom_cli",
@@ -347,3 +349,40 @@ def test_one_module_alone_erases_operations() -> None:
         if isinstance(node, ast.Attribute) and node.attr in ("erase", "erase_argument")
     }
     assert erasing == {"passes/ir/erase.py"}
+
+
+KNOWS_NO_PASS = (ROOT / "hloom" / "tools", ROOT / "hloom" / "dumps")
+"""They show what any pass's plan states, third parties' too."""
+
+
+def _specs_in(text: str) -> list[str]:
+    """The strings of a source that spell registered passes, docstrings left out."""
+    tree = ast.parse(text)
+    said = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    spec = re.compile(rf"({'|'.join(map(re.escape, registry.names()))})(\{{.*\}}|,.*)?")
+    return [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and id(node) not in said
+        and spec.fullmatch(node.value)
+    ]
+
+
+def test_tools_and_dumps_know_no_pass_by_name() -> None:
+    assert _specs_in("plan('chunk')") == ["chunk"]
+    assert _specs_in("run('inline,cse'); run('fit{budget=50%}')") == [
+        "inline,cse",
+        "fit{budget=50%}",
+    ]
+    found = [
+        f"{file.relative_to(ROOT)}: {spec}"
+        for folder in KNOWS_NO_PASS
+        for file in sorted(folder.rglob("*.py"))
+        for spec in _specs_in(file.read_text(encoding="utf-8"))
+    ]
+    assert found == []
+    templates = sorted((ROOT / "hloom" / "tools" / "report" / "templates").iterdir())
+    quoted = re.compile(rf"[\"']({'|'.join(map(re.escape, registry.names()))})[\"']")
+    assert [file.name for file in templates if quoted.search(file.read_text("utf-8"))] == []

@@ -110,7 +110,7 @@ def test_all_of_the_page_is_run() -> None:
         "mean.py",
     }
     assert commands()[0].line == INSTALL
-    assert len(commands()) == PAGE.count("\n$ ") == 9
+    assert len(commands()) == PAGE.count("\n$ ") == 10
     assert len(_BLOCK.findall(PAGE)) == PAGE.count("\n```") // 2
 
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from hloom import targets
 from hloom.lowering.copies import ASYNC_LIMIT, compile_options
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.tables import rows_of
 from hloom.passes.ir.clone import clone_module
 
 SPEC = "offload{min_bytes=1 exposed=1e9}"
@@ -21,7 +22,7 @@ def test_the_limit_is_raised_by_the_loads_of_a_loop() -> None:
     module = clone_module(jax.jit(jax.grad(loss)).lower(ws, x).compiler_ir())
     assert compile_options(module, "cuda") == {}
     result = Pipeline.parse(SPEC).run(module, target=targets.load("h100_sxm"))
-    loads = len(result.runs[-1].plan["stacks"])
+    loads = len(rows_of(result.runs[-1].plan, "Stacks on the host"))
     assert loads > 0
     assert compile_options(module, "cuda") == {ASYNC_LIMIT: 2 + loads}
     assert compile_options(module, "cpu") == {}

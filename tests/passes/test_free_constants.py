@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import drawn
-from support.plan_tables import rows
 from support.programs import normal
 from support.random_programs import WIDTH, interpret
 
 from hloom.passes.framework.errors import SpecError
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.tables import rows_of
 from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
 
@@ -72,7 +72,7 @@ def masked_behind_a_barrier(x: jax.Array) -> jax.Array:
 def test_the_plan_tells_operands_and_carries() -> None:
     module = clone_module(jax.jit(masked_behind_a_barrier).lower(normal(4, 4)).compiler_ir())
     run = Pipeline.parse("free-constants").run(module, target=Target()).runs[-1]
-    assert [row["out of"] for row in rows(run.plan, "Constants taken out")] == ["a barrier"]
+    assert [row["out of"] for row in rows_of(run.plan, "Constants taken out")] == ["a barrier"]
     assert run.summary == "1 constant taken out of 1 barrier, 0 out of the carries of 0 loops"
 
 

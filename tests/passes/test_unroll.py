@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 from jax.extend.mlir import ir
-from support.plan_tables import rows
 
 from hloom._jax.modules import make_context
 from hloom.passes.framework.errors import SpecError
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.tables import rows_of
 from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
 
@@ -67,7 +67,7 @@ def test_loops_inside_loops_make_no_more_bytes_than_one_may(elements: int) -> No
         sum(4 * elements for op in walk.operations(module.operation) if op.name == "stablehlo.tanh")
     ]
     assert made[0] <= BYTES
-    assert len(rows(plan, "Loops written out")) == {2**10: 3, 2**18: 2, 2**20: 1}[elements]
+    assert len(rows_of(plan, "Loops written out")) == {2**10: 3, 2**18: 2, 2**20: 1}[elements]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 import hloom
+from hloom.passes.framework.tables import rows_of
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,7 @@ class ChunkRun:
 
     Attributes:
       results: what it gave.
-      regions: those in chunks, as the plan has them.
+      regions: those in chunks, as the plan tells them.
       left: values that were left whole.
     """
 
@@ -31,8 +32,8 @@ def run(function: Callable[..., Any], spec: str, *arguments: Any) -> ChunkRun:
     with hloom.strict():
         results = jax.jit(function, compiler_options={"hloom": spec})(*arguments)
     [plan] = [run.plan for run in hloom.records()[-1].runs if run.name == "chunk"]
-    found: Any = plan
-    return ChunkRun(results, found["regions"], found["left"])
+    found = rows_of(plan, "What runs in chunks"), rows_of(plan, "Left as it is")
+    return ChunkRun(results, *found)
 
 
 def assert_same(

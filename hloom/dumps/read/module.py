@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -160,18 +160,6 @@ class ModuleDump:
         return self._planned(f"attempt-{attempt}/")
 
     @cached_property
-    def plans(self) -> dict[str, dict[str, Any]]:
-        """The plans by the pass's name; of a pass that ran several times, the last.
-
-        The passes that `fit` chose are among them.
-        """
-        return plans_by_pass(self.planned)
-
-    def plan(self, name: str) -> dict[str, Any] | None:
-        """The plan of a pass; None where there is none."""
-        return self.plans.get(name)
-
-    @cached_property
     def attempts(self) -> list[dict[str, Any]]:
         """The attempts of a measured pass, in order; empty where it tried just one plan."""
         attempts = self.json("attempts.json")
@@ -291,27 +279,6 @@ def plain_name(name: str) -> str:
 def json_text(value: object, *, default: Callable[[Any], object] | None = None) -> str:
     """Values as the text of a dump's JSON file; `default` is for those that JSON does not have."""
     return json.dumps(value, indent=2, sort_keys=True, default=default) + "\n"
-
-
-def plans_by_pass(planned: Sequence[PlanFile]) -> dict[str, dict[str, Any]]:
-    """Plans by the pass's name, those of the passes that `fit` chose as well; the last of each."""
-    plans = (each for each in planned if "does_nothing" not in each.json)
-    return dict(pair for plan in plans for pair in _plans_in(plan.name, plan.json))
-
-
-def _plans_in(name: str, plan: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """A plan with its pass's name, and of `fit` also the plans of the passes that it chose.
-
-    What `fit` recomputes stands in its plan as in one of `remat`.
-    """
-    yield name, plan
-    if name != "fit":
-        return
-    moves = plan.get("moves")
-    for move in moves if isinstance(moves, list) else ():
-        if isinstance(move, dict) and isinstance(move.get("plan"), dict):
-            yield str(move.get("pass")).partition("{")[0], move["plan"]
-    yield "remat", plan
 
 
 def read_json(file: Path) -> Any:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hloom.dumps.read.module import ModuleDump, plans_by_pass
+from hloom.dumps.read.module import ModuleDump, PlanFile
 from hloom.passes.framework.feedback import Attempt
 from hloom.passes.framework.target import Target
 from hloom.passes.planner.record import Estimate, RematRecord
@@ -27,7 +27,7 @@ def target_of(dump: ModuleDump) -> Target | None:
 
 @dataclass(frozen=True)
 class CompiledPlan:
-    """A plan of `remat` or `fit` with XLA's figures, and whether it is the one that was used."""
+    """A plan for a budget with XLA's figures, and whether it is the one that was used."""
 
     attempt: Attempt[RematRecord]
     used: bool
@@ -35,14 +35,14 @@ class CompiledPlan:
 
 def compiled_plans(dump: ModuleDump) -> Iterator[CompiledPlan]:
     """The plans for a budget that were compiled; what is damaged is left out."""
-    rows: list[tuple[dict[str, Any] | None, dict[str, Any]]] = []
+    rows: list[tuple[Sequence[PlanFile], dict[str, Any]]] = []
     if dump.attempts:
-        rows += [(_plan(dump, number), row) for number, row in enumerate(dump.attempts, 1)]
+        rows += [(_plans(dump, number), row) for number, row in enumerate(dump.attempts, 1)]
     elif dump.memory is not None:
-        rows.append((dump.plan("remat"), {**dump.memory, "used": True}))
-    for plan, figures in rows:
+        rows.append((dump.planned, {**dump.memory, "used": True}))
+    for plans, figures in rows:
         step_bytes, temp_bytes = figures.get("step_bytes"), figures.get("temp_bytes")
-        if plan is None or type(step_bytes) is not int or type(temp_bytes) is not int:
+        if type(step_bytes) is not int or type(temp_bytes) is not int:
             continue
         if not 0 < temp_bytes <= step_bytes < _MOST_BYTES:
             continue
@@ -51,28 +51,35 @@ def compiled_plans(dump: ModuleDump) -> Iterator[CompiledPlan]:
             type(limit_bytes) is int and 0 < limit_bytes < step_bytes
         ):
             continue
-        if (record := record_of(plan)) is not None:
+        if (record := record_of(plans)) is not None:
             attempt = Attempt(record, step_bytes, temp_bytes, limit_bytes)
             yield CompiledPlan(attempt, bool(figures.get("used")))
 
 
-def record_of(plan: dict[str, Any]) -> RematRecord | None:
-    """The record of a dumped plan for a budget; None for another one, and where it is damaged."""
-    try:
-        record = RematRecord.from_json(plan)
-    except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
+def record_of(plans: Iterable[PlanFile]) -> RematRecord | None:
+    """The record of the last of these plans that is for a budget; None without a sound one."""
+    found = None
+    for plan in plans:
+        try:
+            record = RematRecord.from_json(plan.json)
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
+            continue
+        if record.estimate is not None:
+            found = record
+    if found is None or not all(map(_is_sound, (found.estimate, *found.considered))):
         return None
-    estimates = [record.estimate, *record.considered]
-    return record if all(each is not None and _is_sound(each) for each in estimates) else None
+    return found
 
 
-def _is_sound(estimate: Estimate) -> bool:
+def _is_sound(estimate: Estimate | None) -> bool:
+    if estimate is None:
+        return False
     is_finite = math.isfinite(estimate.seconds) and 0 <= estimate.seconds < _MOST_SECONDS
     return is_finite and 0 < estimate.temp_bytes < _MOST_BYTES
 
 
-def _plan(dump: ModuleDump, number: int) -> dict[str, Any] | None:
-    """The plan of an attempt: in its own folder, or, of the one that was used, in the module's."""
+def _plans(dump: ModuleDump, number: int) -> Sequence[PlanFile]:
+    """The plans of an attempt: in its own folder, or, of the used one, in the module's."""
     if dump.attempts[number - 1].get("used"):
-        return dump.plan("remat")
-    return plans_by_pass(dump.planned_for(number)).get("remat")
+        return dump.planned
+    return dump.planned_for(number)

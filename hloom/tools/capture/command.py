@@ -7,10 +7,10 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from jax.extend.mlir import ir
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from hloom import plugin, targets
@@ -18,13 +18,16 @@ from hloom._jax.execution import compile_module
 from hloom._jax.modules import make_context
 from hloom._jax.options import OPTION
 from hloom.files import FileError, as_text, read_given
+from hloom.passes.capture import Capture
 from hloom.passes.framework.errors import SpecError
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.tables import Fact
 from hloom.passes.ir.mesh import partition_count
 from hloom.passes.ir.names import SourceLine
 from hloom.record import CompileRecord, records
 from hloom.show.terminal import PlainConsole, complain
 from hloom.targets import deviceless
+from hloom.tools.report.text import table
 from hloom.xla.coverage import Coverage, LeftOut
 from hloom.xla.thunk_dump import find_sequences, read_sequence, thunk_dump
 
@@ -54,7 +57,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--target", default="h100_sxm", metavar="NAME", help="the GPU to compile for (h100_sxm)"
     )
     parser.add_argument(
-        "-p", "--passes", default="capture", metavar="SPEC", help="what to compile with (capture)"
+        "-p",
+        "--passes",
+        default=Capture.name,
+        metavar="SPEC",
+        help="what to compile with (%(default)s)",
     )
 
 
@@ -128,8 +135,8 @@ def _report_module(path: Path, target: str, passes: str) -> RenderableType:
         record = _compile_with(module, devices, passes)
     after = None if record.captured is None else record.captured.coverage
     parts: list[RenderableType] = [_coverages({"XLA alone": before, passes: after}), Text()]
-    plans = [run.plan for run in record.runs if run.name == "capture" and not run.empty]
-    parts += [_plan_of(plan) for plan in plans] or [Text(f"{passes} has nothing to capture.")]
+    plans = [run.plan for run in record.runs if run.name == Capture.name and not run.empty]
+    parts += [_foreseen(plan) for plan in plans] or [Text(f"{passes} has nothing to capture.")]
     if record.captured is not None:
         parts += [Text(f"Note: {note}.") for note in record.captured.notes]
     shown = after or before
@@ -168,17 +175,21 @@ def _compile_with(module: ir.Module, devices: list[object], passes: str) -> Comp
 
 def _coverages(rows: Mapping[str, Coverage | None]) -> RenderableType:
     """One row for each compile: how much of it is captured. None is one that is not known."""
-    table = Table(box=None, pad_edge=False)
-    table.add_column("compile")
-    for name in ("captured", "thunks", "share", "graphs"):
-        table.add_column(name, justify="right")
-    for name, found in rows.items():
-        if found is None:
-            table.add_row(name, "not known")
-            continue
-        numbers = (found.captured, found.thunks, f"{found.share:.1%}", found.graphs)
-        table.add_row(name, *map(str, numbers))
-    return table
+    return table(
+        ("compile", "captured>", "thunks>", "share>", "graphs>"),
+        (
+            (name, "not known", "", "", "")
+            if found is None
+            else (
+                name,
+                str(found.captured),
+                str(found.thunks),
+                f"{found.share:.1%}",
+                str(found.graphs),
+            )
+            for name, found in rows.items()
+        ),
+    )
 
 
 def _left_out(found: Iterable[LeftOut]) -> RenderableType:
@@ -188,22 +199,13 @@ def _left_out(found: Iterable[LeftOut]) -> RenderableType:
     )
     if not counts:
         return Text("Everything is captured.")
-    table = Table(box=None, pad_edge=False)
-    table.add_column("thunks", justify="right")
-    table.add_column("operation", overflow="fold")
-    table.add_column("line", overflow="fold")
-    table.add_column("why not captured", overflow="fold")
-    for (name, place, reason), count in counts.items():
-        table.add_row(str(count), name, place, reason)
-    return table
+    columns = ("thunks>", "operation", "line", "why not captured")
+    return table(columns, ((str(count), *row) for row, count in counts.items()))
 
 
-def _plan_of(plan: Mapping[str, object]) -> RenderableType:
-    """The prediction of the pass, from its plan's `to_json`."""
-    return Text(
-        f"Foreseen: {plan['regions']} graphs of {plan['operations']} operations; "
-        f"{plan['left_out_operations']} operations left out, {plan['moved']} of them moved."
-    )
+def _foreseen(plan: Mapping[str, Any]) -> RenderableType:
+    """What the pass foresaw, from its plan's `to_json`."""
+    return Text(f"Foreseen: {', '.join(map(str, map(Fact.from_json, plan['facts'])))}")
 
 
 def _name(each: LeftOut) -> str:

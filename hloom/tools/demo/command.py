@@ -19,6 +19,7 @@ import hloom
 from hloom import targets
 from hloom.dumps.select.steps import Steps
 from hloom.dumps.write import writer
+from hloom.passes.remat import Remat
 from hloom.targets import deviceless
 from hloom.tools.demo import program, training
 from hloom.tools.demo.program import Sizes, TrainStep
@@ -46,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     # What is recommended, `fit`, would leave a program as it is that fits any machine.
     spec = "the passes, e.g. 'fit{budget=50%%}' (default: %(default)s)"
-    parser.add_argument("--spec", default="remat", help=spec)
+    parser.add_argument("--spec", default=Remat.name, help=spec)
     steps = "steps to train (default: %(default)s)"
     parser.add_argument("--steps", type=_positive, default=30, metavar="N", help=steps)
     seed = "of the first weights and of the text (default: %(default)s)"

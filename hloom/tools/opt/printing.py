@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from jax.extend.mlir import ir
+from rich.console import Group
 
 from hloom.passes.framework.base import Pass, Plan
 from hloom.passes.framework.pipeline import PipelineResult
@@ -56,9 +57,13 @@ class PlanPrinter:
     def after(self, index: int, step: Pass, plan: Plan, module: ir.Module) -> None:
         if self.as_tables:
             # A report's tables, which JSON does not need.
-            from hloom.tools.opt.plan_tables import plan_tables
+            from hloom.tools.report.sections import plan_section
+            from hloom.tools.report.sources import Sources
+            from hloom.tools.report.text import section
 
-            PlainConsole(file=self.stream).print(plan_tables(step, plan))
+            told = plan.summary()
+            found = plan_section(plan.to_json(), str(step), told, Sources({}), empty=plan.empty)
+            PlainConsole(file=self.stream).print(Group(*section(found)))
             return
         shown = {
             "step": index,

@@ -37,8 +37,7 @@ def frontier_of(dump: ModuleDump, *, bound: Bound | None) -> FrontierView | None
 
     It is read from the plan and the attempts: nothing is planned again.
     """
-    plan = dump.plan("remat")
-    record = None if plan is None else record_of(plan)
+    record = record_of(dump.planned)
     if record is None or record.prediction is None or len(record.considered) < 2:
         return None
     compiled = list(compiled_plans(dump))

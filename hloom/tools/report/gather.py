@@ -14,8 +14,7 @@ from hloom.dumps.read.dump import Dump, alike
 from hloom.dumps.read.module import Missing, ModuleDump, State
 from hloom.passes.framework import registry
 from hloom.passes.framework.errors import PassError
-from hloom.tools.report import chunks, folder, moves, plan_views
-from hloom.tools.report.chunks import ChunksView
+from hloom.tools.report import folder
 from hloom.tools.report.folder import Facts, File, Notice, Times
 from hloom.tools.report.frontier import FrontierView, frontier_of
 from hloom.tools.report.memory import (
@@ -25,10 +24,13 @@ from hloom.tools.report.memory import (
     model_owners,
     xla_owners,
 )
-from hloom.tools.report.moves import MovesView
-from hloom.tools.report.plan_views import BarriersView, Graphs, Recomputation
-from hloom.tools.report.plans import PlanView
-from hloom.tools.report.plans import plan_views as tables_of
+from hloom.tools.report.sections import (
+    Section,
+    attempts_section,
+    graphs_section,
+    plan_sections,
+    without_tables,
+)
 from hloom.tools.report.sources import Sources, entries
 from hloom.tools.report.tips.alive import tips_of_xla
 
@@ -64,13 +66,8 @@ class ModuleReport:
     in_full: bool
     notices: tuple[Notice, ...]
     memory: MemoryView
-    plans: tuple[PlanView, ...]
-    moves: MovesView | None
-    recomputation: Recomputation | None
-    chunks: ChunksView | None
+    sections: tuple[Section, ...]
     frontier: FrontierView | None
-    barriers: BarriersView | None
-    graphs: Graphs | None
     times: Times
     arguments: tuple[dict[str, Any], ...]
     results: tuple[dict[str, Any], ...]
@@ -120,14 +117,17 @@ def _module(group: Sequence[ModuleDump], number: int, *, in_full: bool) -> Modul
         memory = dataclasses.replace(memory, xla_tips=tips or ())
         modelled = partial(_modelled, memory=memory, sources=sources)
         memory = read("memory before and after", modelled, dump) or memory
-    recomputes = partial(plan_views.recomputation, attempts=dump.attempts, sources=sources)
-    meets = partial(plan_views.barriers, sources=sources)
-    cuts = partial(chunks.chunks_of, sources=sources)
-    done = partial(moves.moves_of, sources=sources)
-    moved = {name: plan for name in ("fit", *moves.ALONE) if (plan := dump.plan(name)) is not None}
-    in_chunks = {name: plan for name in chunks.PASSES if (plan := dump.plan(name)) is not None}
     times = read("times", folder.times_of, dump) or Times()
-    decided = partial(tables_of, runs=times.passes, sources=sources)
+    if older := without_tables(dump.planned, times.passes):
+        why = "the passes state none, or an older version of hloom wrote this dump"
+        unread.append(Missing(f"tables of what {', '.join(older)} decided", why))
+    decided = partial(plan_sections, runs=times.passes, sources=sources)
+    attempts = partial(attempts_section, bound=memory.bound)
+    sections = (
+        *(read("what the passes decided", decided, dump.planned) or ()),
+        read("attempts", attempts, dump.attempts),
+        read("CUDA graphs", partial(graphs_section, sources=sources), dump.captured),
+    )
     found = ModuleReport(
         anchor=f"module-{number + 1}",
         name=dump.name,
@@ -139,13 +139,8 @@ def _module(group: Sequence[ModuleDump], number: int, *, in_full: bool) -> Modul
         in_full=in_full,
         notices=folder.notices_of(dump),
         memory=memory,
-        plans=read("what the passes decided", decided, dump.planned) or (),
-        moves=read("what was done", done, moved or None),
-        recomputation=read("what is recomputed", recomputes, dump.plan("remat")),
-        chunks=read("what runs in chunks", cuts, in_chunks or None),
+        sections=tuple(each for each in sections if each is not None),
         frontier=read("budgets", partial(frontier_of, bound=memory.bound), dump),
-        barriers=read("barriers", meets, dump.plan("barriers")),
-        graphs=read("CUDA graphs", partial(plan_views.graphs, sources=sources), dump.captured),
         times=times,
         arguments=folder.arrays_of(dump.manifest.get("arguments")),
         results=folder.arrays_of(dump.manifest.get("results")),
@@ -182,13 +177,13 @@ def _modelled(dump: ModuleDump, memory: MemoryView, sources: Sources) -> MemoryV
 def _may_change_memory(state: State) -> bool:
     """Whether a state is one to model: of the others, graphs and kernels hide what is in them."""
     name = state.label.removeprefix("after ")
-    if state.label == name or name in ("capture", "lowering"):
+    if name in (state.label, "lowering"):
         return False
     try:
         found = registry.lookup(name)
     except registry.PassLoadError:
         return True  # the dump may come from another machine, where the pass loaded
-    return found is None or not found.preparation
+    return found is None or not (found.preparation or found.hides_operations)
 
 
 MOST_IN_FULL = 12

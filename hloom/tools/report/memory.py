@@ -12,6 +12,7 @@ from hloom._jax.modules import make_context
 from hloom.dumps.read.module import ModuleDump
 from hloom.passes.analysis.memory_model.profile import MemoryProfile, memory_profile
 from hloom.passes.analysis.memory_model.targets import memory_rules
+from hloom.passes.framework import registry
 from hloom.passes.framework.errors import SpecError
 from hloom.passes.framework.options import Budget
 from hloom.passes.framework.pipeline import Pipeline
@@ -23,9 +24,6 @@ from hloom.tools.report.totals import Total, by_argument, by_layer
 
 _MOST_OWNERS = 8
 """How many owners of the peak a table tells of."""
-
-_PREPARATION = "inline,cse,free-constants"
-"""What the model wants done before; a module that came out of `remat` has it behind it."""
 
 
 @dataclass(frozen=True)
@@ -276,7 +274,9 @@ def curve_of_text(text: str, platform: str = "cpu") -> MemoryProfile:
         except ir.MLIRError as error:
             raise ValueError(f"not a module of StableHLO: {error}") from error
         target = Target(platform, platform)
-        Pipeline.parse(_PREPARATION, source="the report").run(module, target=target)
+        # What a pass that saves memory requires; a later state has it behind it.
+        pipeline = Pipeline.parse(registry.DEFAULT, source="the report")
+        pipeline.run(module, target=target, stop=len(pipeline.steps()) - 1)
         return memory_profile(module, rules=memory_rules(target))
 
 

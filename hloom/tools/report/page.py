@@ -20,8 +20,6 @@ from hloom.show.pictures import COLORS_CSS
 from hloom.show.visible import visible
 from hloom.tools.report.drawing import Drawing
 from hloom.tools.report.gather import ModuleReport, Report
-from hloom.tools.report.moves import price
-from hloom.tools.report.plan_views import HOW_PREDICTED
 from hloom.tools.report.plots import Figure, figure_of_two, figures_of
 from hloom.tools.report.several.index import Index
 from hloom.tools.report.several.pair import TwoDumps, same_program
@@ -62,7 +60,6 @@ def _rendered(template: str, folder: Path, **values: object) -> str:
         colors=Markup(COLORS_CSS.rstrip()),  # our own, too
         inlined=_inlined,
         figure_of_two=figure_of_two,
-        how_predicted=HOW_PREDICTED,
         same_program=same_program,
     )
     return environment.get_template(f"{template}.html.jinja").render(values, version=__version__)
@@ -88,13 +85,8 @@ def _sections(module: ModuleReport) -> list[tuple[str, str]]:
         ("memory", "Memory", True),
         ("curve", "Over the program", has_curve),
         ("owners", "The peak's owners", memory.owners),
-        *((plan.anchor, plan.spec.partition("{")[0], True) for plan in module.plans),
-        ("moves", "What was done", module.moves),
-        ("recomputed", "Recomputed", module.recomputation),
-        ("chunks", "In chunks", module.chunks),
+        *((each.anchor, each.name, True) for each in module.sections),
         ("frontier", "Budgets", module.frontier),
-        ("barriers", "Barriers", module.barriers),
-        ("graphs", "CUDA graphs", module.graphs),
         ("times", "Passes and compile", module.times.known),
         ("missing", f"Missing ({len(module.missing)})", module.missing),
         ("next", "Replay and bisect", True),
@@ -169,8 +161,6 @@ _FILTERS = {
     "of": _of,
     "parted": _parted,
     "percent": units.percent,
-    "price": price,
-    "plain_operation": lambda name: name.removeprefix("stablehlo.").replace("_", " "),
     "ranges": _ranges,
     "seconds": units.seconds,
     "sections": _sections,

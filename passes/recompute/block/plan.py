@@ -19,7 +19,6 @@ from ...analysis.memory_model.tracer import trace_block
 from ...analysis.pricing import Rates
 from ...analysis.program import Program
 from ...analysis.value_numbers import computed_again
-from ..described import describe_operation, describe_value
 from .schedule import CloneSchedule, WindowClones, clone_into_trace
 from .values import ForwardValues
 from .windows import PriceSchedule, keep, split
@@ -66,26 +65,6 @@ class BlockPlan:
     @property
     def groups(self) -> tuple[CloneGroup, ...]:
         return tuple(group for window in self.windows for group in window.groups)
-
-    def to_json(self) -> dict[str, object]:
-        return {
-            "freed_bytes": self.freed_bytes,
-            "added_bytes": self.added_bytes,
-            "groups": [
-                {
-                    "before": describe_operation(group.before),
-                    "recomputed_operations": len(group.cloned),
-                    "starts_from": [describe_value(leaf) for leaf in group.leaves],
-                    "gates": len(group.gates),
-                }
-                for group in self.groups
-            ],
-            "readers": [
-                describe_operation(op) | {"reads": [describe_value(value) for value in values]}
-                for window in self.windows
-                for op, values in window.readers
-            ],
-        }
 
 
 _NOTHING = BlockPlan((), 0, 0)

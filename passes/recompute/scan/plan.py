@@ -27,7 +27,6 @@ from ...analysis.device import DeviceView
 from ...analysis.loops.counted import StackedOutput
 from ...analysis.loops.pairs import LoopPair, Residual
 from ...analysis.pricing import Pricing
-from ..described import describe_operation, describe_value
 from .bodies import ScanBody
 from .cut import CutProblem, price_in
 from .groups import scan_groups
@@ -78,29 +77,6 @@ class PairPlan:
         inside = ((op, trip_count * runs) for plan in self.inner for op, runs in plan.runs)
         return (*own, *inside)
 
-    def to_json(self) -> dict[str, object]:
-        described: dict[str, object] = {
-            "trips": self.pair.forward.trip_count,
-            "freed_bytes": self.freed_bytes,
-            "added_bytes": self.added_bytes,
-            "stored": [
-                describe_value(value) | {"already": stack is not None}
-                for value, stack in self.stored
-            ],
-            "not_stored": [describe_value(residual.stored) for residual in self.dropped],
-            "sites": [
-                {
-                    "reader": describe_operation(site.op),
-                    "reads": [describe_value(value) for _, value in site.reads],
-                    "recomputed_operations": len(site.cloned),
-                }
-                for site in self.sites
-            ],
-        }
-        if self.inner:
-            described["inner"] = [plan.to_json() | {"rerun": plan.rerun} for plan in self.inner]
-        return described
-
 
 @dataclass(frozen=True)
 class ScanPlan:
@@ -138,9 +114,6 @@ class ScanPlan:
     def backward_loops(self) -> tuple[ir.Operation, ...]:
         """Those of them that recompute."""
         return tuple(dict.fromkeys(plan.pair.backward.op for plan in self.pairs))
-
-    def to_json(self) -> list[dict[str, object]]:
-        return [plan.to_json() for plan in self.pairs]
 
 
 class BlockScans:

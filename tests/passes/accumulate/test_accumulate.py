@@ -39,6 +39,7 @@ from hloom import policy
 from hloom.passes.accumulate import Accumulate
 from hloom.passes.framework.errors import PassError, SpecError
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.tables import facts_of, rows_of
 from hloom.passes.framework.target import Target
 
 ONE_LOOP = {name: make for name, make in STEPS.items() if make().phases == 1}
@@ -266,9 +267,11 @@ def test_the_plan_tells_what_it_does() -> None:
     )
     told = json.loads(json.dumps(plan.to_json()))
     assert told["microbatches"] == 2
-    assert told["batch"] == "axis 0 of words"
-    assert told["loops"]["length"] == 2
-    assert any(line.startswith("phase 1: ") for line in told["text"])
+    facts = facts_of(told)
+    assert facts["batch"] == "axis 0 of words"
+    assert facts["microbatches"] == "2 chunks of 2, of 4"
+    [loop] = rows_of(told, "Loops over the microbatches")
+    assert len(loop["leaves the loop"]) == 7
 
 
 @pytest.mark.once

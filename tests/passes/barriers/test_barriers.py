@@ -27,6 +27,7 @@ from hloom.passes.barriers.placement import SyncNeed, place
 from hloom.passes.framework.errors import PassError, SpecError
 from hloom.passes.framework.options import Duration
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.tables import Table, facts_of, rows_of
 from hloom.passes.framework.target import Target
 from hloom.passes.ir import marks
 from hloom.passes.ir.clone import clone_module
@@ -49,34 +50,23 @@ def test_what_the_plan_says() -> None:
         "2 barriers for 2 kernels (1 need served by another), in one order with 1 collective"
     )
     groups = [[0, 1], [2, 3]]
-    assert plan["barriers"] == [
-        {
-            "kind": "entry",
-            "site": "entry of @k1 in @main, train.py:12",
-            "channel": 5,
-            "replica_groups": groups,
-            "timeout_ms": 5000,
-        },
-        {
-            "kind": "exit+entry",
-            "site": "exit of @k1 and entry of @k2 in @main, train.py:12",
-            "channel": 6,
-            "replica_groups": groups,
-            "timeout_ms": 5000,
-        },
+    [order] = [each for each in map(Table.from_json, plan["tables"]) if each.depths]
+    groups = "2 groups of 2: 0-1, 2-3"
+    rows = [(depth, *row[:3]) for depth, row in zip(order.depths, order.rows, strict=True)]
+    assert rows == [
+        (0, "in a shard_map", None, None),
+        (1, "entry barrier", groups, 5.0),
+        (1, "@k1", None, None),
+        (1, "exit and entry barrier", groups, 5.0),
+        (1, "@k2", None, None),
+        (1, "all gather", None, None),
     ]
-    assert plan["served"] == [{"need": "entry of @k2", "by": "barrier of the exit of @k1"}]
-    assert plan["ordered"] == {"@k1": 1, "@k2": 1, "stablehlo.all_gather": 1}
-    assert [(each["depth"], each["what"], each.get("kind")) for each in plan["order"]] == [
-        (0, "sdy.manual_computation", None),
-        (1, "barrier", "entry"),
-        (1, "@k1", None),
-        (1, "barrier", "exit+entry"),
-        (1, "@k2", None),
-        (1, "stablehlo.all_gather", None),
-    ]
-    assert plan["order"][1]["site"] == plan["barriers"][0]["site"]
-    assert plan["order"][2]["source"] == "train.py:12"
+    [served] = rows_of(plan, "Needs that something else serves")
+    assert served == {"need": "entry of @k2", "served by": "barrier of the exit of @k1"}
+    facts = facts_of(plan)
+    assert facts["barriers"] == 2
+    assert facts["in one order with"] == "1 x @k1, 1 x @k2, 1 x stablehlo.all_gather"
+    assert order.rows[2][3].source.line == "train.py:12"
     found = [marks.rendezvous(op) for op in marks_in(module, marks.BARRIER)]
     assert [each.channel for each in found] == [5, 6]
     assert found[0].groups == ((0, 1), (2, 3))
@@ -91,7 +81,7 @@ def test_what_an_empty_plan_says() -> None:
     module = in_shard_map("%r = stablehlo.sine %x : tensor<4xf32>")
     plan = plan_of(module)
     assert plan["summary"] == "no kernel that meets other devices, or they are in order already"
-    assert (plan["barriers"], plan["served"], plan["ordered"]) == ([], [], {})
+    assert (facts_of(plan), plan["tables"]) == ({"barriers": 0}, [])
 
 
 def test_marks_have_the_name_of_their_kernel_and_a_scope() -> None:

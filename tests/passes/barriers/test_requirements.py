@@ -6,7 +6,7 @@ import re
 
 import pytest
 from jax.extend.mlir import ir
-from support.devices.barrier_programs import in_shard_map, kernel, plan_of
+from support.devices.barrier_programs import barrier_kinds, in_shard_map, kernel, plan_of
 
 from hloom._jax.modules import make_context
 from hloom.passes.ir.collectives import (
@@ -56,17 +56,17 @@ def test_bad_needs(text: str, error: str) -> None:
 
 def test_a_declared_target_needs_no_attribute() -> None:
     call = "%r = stablehlo.custom_call @known(%x) : (tensor<4xf32>) -> tensor<4xf32>"
-    assert plan_of(in_shard_map(call))["barriers"] == []
+    assert barrier_kinds(plan_of(in_shard_map(call))) == []
     with declared("known", SyncRequirement(entry=True, exit="after")):
-        kinds = [barrier["kind"] for barrier in plan_of(in_shard_map(call))["barriers"]]
+        kinds = barrier_kinds(plan_of(in_shard_map(call)))
         assert kinds == ["entry", "exit"]
         declare("known", SyncRequirement(entry=True, exit="after"))
         with pytest.raises(ValueError, match="@known is declared already, with SyncRequirement"):
             declare("known", SyncRequirement(entry=True))
         said = f"%r = {kernel('exit=after', target='known')}"
-        kinds = [barrier["kind"] for barrier in plan_of(in_shard_map(said))["barriers"]]
+        kinds = barrier_kinds(plan_of(in_shard_map(said)))
         assert kinds == ["exit"]
-    assert plan_of(in_shard_map(call))["barriers"] == []
+    assert barrier_kinds(plan_of(in_shard_map(call))) == []
 
 
 AXES = "#stablehlo.replica_group_mesh_axes<mesh = "

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from jax.experimental.xla_metadata import set_xla_metadata
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from support.devices.barrier_programs import barrier_kinds
 from support.devices.peer_programs import (
     AXIS,
     all_have_left,
@@ -59,9 +60,7 @@ def plan(new_records: Records) -> dict[str, object]:
 
 def kinds(new_records: Records) -> list[str]:
     """The kinds of its barriers."""
-    barriers = plan(new_records)["barriers"]
-    assert isinstance(barriers, list)
-    return [barrier["kind"] for barrier in barriers]
+    return barrier_kinds(plan(new_records))
 
 
 def test_a_kernel_waits_for_its_peers() -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from jax.experimental.xla_metadata import set_xla_metadata
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from support.devices.barrier_programs import barrier_kinds
 from support.devices.native_code import NATIVE, compile_native
 
 import hloom
@@ -154,7 +155,7 @@ def test_barriers_that_are_all_reduces_are_kept(
     """As between processes: nothing but the token is a custom call, and nobody waits at a pin."""
     made = compiled_text(mesh(), "barriers")
     [*_, run] = hloom.records()[-1].runs
-    kinds = [barrier["kind"] for barrier in run.plan["barriers"]]  # type: ignore[attr-defined]
+    kinds = barrier_kinds(run.plan)
     waiting = [kind for kind in kinds if kind != "pin"]
     assert 2 < len(waiting) < len(kinds)
     choosers = {

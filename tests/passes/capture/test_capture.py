@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,7 @@ from hloom import targets
 from hloom.passes.capture import Capture
 from hloom.passes.framework.errors import SpecError
 from hloom.passes.framework.pipeline import Pipeline, PipelineResult
+from hloom.passes.framework.tables import facts_of, rows_of
 from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.ir.marks import CAPTURE_REGION
@@ -117,8 +118,8 @@ def test_callbacks_see_the_same_and_results_are_equal_bit_for_bit(
     assert len(seen) == 2
     assert seen[0] == seen[1]
     [record] = new_records()
-    assert record.runs[-1].plan["moved"] == 1
-    assert record.runs[-1].plan["regions"] == 2
+    assert facts_of(record.runs[-1].plan)["of them moved"] == 1
+    assert facts_of(record.runs[-1].plan)["graphs"] == 2
 
 
 @pytest.mark.usefixtures("as_if_on_cuda")
@@ -183,7 +184,7 @@ def test_nothing_waits_where_values_are_spread_over_devices(
     found = jax.jit(function, compiler_options={"hloom": "capture{min_ops=1}"})(x)
     jax.effects_barrier()
     np.testing.assert_allclose(found, np.sin(np.tanh(X) * 2) + np.tanh(X) * 2, rtol=1e-6)
-    assert new_records()[-1].runs[-1].plan["moved"] == 0
+    assert facts_of(new_records()[-1].runs[-1].plan)["of them moved"] == 0
 
 
 def test_an_operand_that_is_too_big_stays_where_it_is() -> None:
@@ -194,7 +195,9 @@ def test_an_operand_that_is_too_big_stays_where_it_is() -> None:
 
     def moved(rows: int) -> object:
         x = jax.ShapeDtypeStruct((rows, rows), "float32")
-        return planned(function, x, spec="capture{min_ops=1}").runs[-1].plan["moved"]
+        return facts_of(planned(function, x, spec="capture{min_ops=1}").runs[-1].plan)[
+            "of them moved"
+        ]
 
     assert moved(512) == 1
     assert moved(513) == 0
@@ -205,14 +208,13 @@ def test_the_plan_names_what_is_left_out() -> None:
         return jax.lax.conv(jnp.tanh(x @ x.T)[None, None], x[None, None], (1, 1), "SAME")
 
     plan = planned(function, X, spec="capture{min_ops=1}").runs[-1].plan
-    [left_out] = cast(list[dict[str, str]], plan["left_out"])
-    file, _, number = left_out.pop("line").rpartition(":")
+    [left_out] = rows_of(plan, "What no graph holds")
+    value = left_out["value"]
+    file, _, number = value.source.line.rpartition(":")
     assert (file, int(number)) == (__file__, function.__code__.co_firstlineno + 1)
-    assert left_out == {
-        "operation": "stablehlo.convolution",
-        "name": "jit(function)/conv_general_dilated",
-        "reason": "a library call that XLA does not capture",
-    }
+    assert value.operation == "stablehlo.convolution"
+    assert value.name == "jit(function)/conv_general_dilated"
+    assert left_out["why"] == "a library call that XLA does not capture"
 
 
 def test_bad_options_are_told() -> None:

@@ -19,6 +19,7 @@ from hloom.passes.framework.base import DivisiblePlan
 from hloom.passes.framework.feedback import Attempt
 from hloom.passes.framework.options import Budget, Bytes
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.tables import rows_of
 from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
 
@@ -55,13 +56,13 @@ def planned(chunk: Chunk, function: Any = step, *arguments: Any) -> tuple[ir.Mod
 def test_chunks_that_do_not_divide() -> None:
     got = run(step, "chunk{chunks=3 min_bytes=1KiB}", X, W)
     [region] = got.regions
-    assert (region["chunks"], region["length"], region["rest"]) == (3, 3, 2)
+    assert region["chunks"] == "3 chunks of 3, the last of 2, of 8"
     assert_same(step, got.results, X, W)
 
 
 def test_no_more_chunks_than_rows() -> None:
     got = run(step, "chunk{chunks=100 min_bytes=1KiB}", X, W)
-    assert [region["chunks"] for region in got.regions] == [ROWS]
+    assert [region["chunks"] for region in got.regions] == [f"{ROWS} chunks of 1, of {ROWS}"]
 
 
 def test_small_values_are_left() -> None:
@@ -72,16 +73,16 @@ def test_small_values_are_left() -> None:
 
 def test_a_plan_says_what_it_is_about() -> None:
     _, plan = planned(Chunk(chunks=4, min_bytes=Bytes(1024)))
-    [region] = plan.regions
-    lines = list(plan.lines())
-    assert "4 chunks of axis 0 of 8" in lines[0]
-    assert "test_chunk.py" in lines[0]
-    assert lines[1:] == [f"  leaves the loop: {found}" for found in region.loops.exits]
+    [region] = plan.decided
+    assert "4 chunks of axis 0 of 8" in region.description
+    assert "test_chunk.py" in region.description
+    [loop] = rows_of(plan.to_json(), "Its loops")
+    assert loop["leaves the loop"] == tuple(map(str, region.loops.exits))
     assert region.products == 3
     assert plan.effect() in plan.summary()
     assert plan.after_bytes < plan.before_bytes
-    [told] = plan.to_json()["regions"]  # type: ignore[misc]
-    assert "test_chunk.py" in told["source"]
+    [told] = rows_of(plan.to_json(), "What runs in chunks")
+    assert "test_chunk.py" in told["largest value"].source.line
     assert ChunkRecord.from_json(plan.to_json()) == plan.record
 
 
@@ -96,7 +97,7 @@ def test_each_region_is_a_decision() -> None:
     assert "in chunks" in first.description
     assert plan.restricted_to(()).empty
     part = plan.restricted_to([second.id])
-    assert part.regions == plan.regions[1:]
+    assert part.decided == plan.decided[1:]
     with module.context, ir.Location.unknown():
         Chunk().apply(part)
     assert module.operation.verify()
@@ -112,7 +113,7 @@ def test_of_two_loops_that_would_wait_for_each_other_one_is_made() -> None:
         return jnp.tanh(first * other).sum(-1), jnp.sin(second * one).sum(-1)
 
     got = run(crossed, "chunk{chunks=4 min_bytes=1KiB}", X, W, -W)
-    assert [region["chunks"] for region in got.regions] == [4]
+    assert [region["chunks"] for region in got.regions] == ["4 chunks of 2, of 8"]
     assert any("loops would wait for each other" in str(left) for left in got.left), got.left
     assert_same(crossed, got.results, X, W, -W)
 
@@ -133,7 +134,7 @@ def test_columns_that_are_sorted_are_cut_not_rows() -> None:
         return jnp.sort(scores, 0).sum(), scores
 
     got = run(function, "chunk{chunks=4 min_bytes=1KiB}", X, W)
-    assert [region["dimension"] for region in got.regions] == ["axis 1"]
+    assert [region["along"] for region in got.regions] == ["axis 1"]
     assert_same(function, got.results, X, W)
 
 
@@ -145,7 +146,8 @@ def test_rows_of_a_column_wise_norm_are_left_with_the_reason() -> None:
     got = run(function, "chunk{chunks=4 min_bytes=1KiB}", X, W)
     assert not got.regions
     [left, *_] = got.left
-    assert any("loops" in reason and "test_chunk.py" in reason for reason in left["reasons"])
+    assert "loops" in left["why"]
+    assert "test_chunk.py" in left["why"]
     assert_same(function, got.results, X, W)
 
 
@@ -159,7 +161,7 @@ def test_accumulators_are_wide_where_they_take_less_than_is_saved(rows: int, wid
     _, plan = planned(chunk, lambda x, w: jax.value_and_grad(loss, (0, 1))(x, w, labels), x, w)
     [sums] = [
         found
-        for found in plan.regions[0].loops.exits
+        for found in plan.decided[0].loops.exits
         if f"{WORDS}x{WIDTH}" in str(found.value.type)
     ]
     assert str(sums.element) == ("f32" if wide else "bf16")
@@ -176,7 +178,7 @@ def test_a_sum_that_is_converted_is_added_up_in_the_result() -> None:
     _, plan = planned(chunk, function, x, w)
     [sums] = [
         found
-        for found in plan.regions[0].loops.exits
+        for found in plan.decided[0].loops.exits
         if f"{WORDS}x{WIDTH}" in str(found.value.type)
     ]
     assert str(sums.value.type) == f"tensor<{WORDS}x{WIDTH}xf32>"
@@ -226,7 +228,7 @@ def test_an_attempt_that_takes_more_than_predicted_is_followed_by_more_chunks() 
     attempts = [Attempt(plan.record, 100_000, 30_000)]
     assert chunk.wants_another(attempts, Target())
     second = chunk.plan_after(prepared(step, X, W), Target(), attempts)
-    assert second.regions
+    assert second.decided
     attempts.append(Attempt(second.record, 100_000, 25_000))
     assert chunk.wants_another(attempts, Target())
     third = chunk.plan_after(prepared(step, X, W), Target(), attempts)

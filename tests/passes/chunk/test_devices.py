@@ -55,14 +55,14 @@ def exchanged(spec: str, *values: Any) -> list[str]:
 def test_the_dimension_that_is_not_sharded_is_cut(mesh: Mesh) -> None:
     values = arguments(mesh, DEVICES, 8)
     got = run(step, SPEC, *values)
-    assert [region["dimension"] for region in got.regions] == ["axis 1"]
+    assert [region["along"] for region in got.regions] == ["axis 1"]
     assert_same(step, got.results, *values)
 
 
 def test_each_device_cuts_its_part_where_there_is_no_other(mesh: Mesh) -> None:
     values = arguments(mesh, 4 * DEVICES)
     got = run(step, SPEC, *values)
-    assert [region["dimension"] for region in got.regions] == ["axis 0 as [4, 4, 1]"]
+    assert [region["along"] for region in got.regions] == ["axis 0 as [4, 4, 1]"]
     assert_same(step, got.results, *values)
     assert len(exchanged(SPEC, *values)) <= len(exchanged("off", *values))
 
@@ -70,4 +70,4 @@ def test_each_device_cuts_its_part_where_there_is_no_other(mesh: Mesh) -> None:
 def test_a_part_that_is_too_short_is_left(mesh: Mesh) -> None:
     got = run(step, "chunk{chunks=2 min_bytes=64}", *arguments(mesh, DEVICES))
     assert not got.regions
-    assert any("too little of it" in reason for left in got.left for reason in left["reasons"])
+    assert any("too little of it" in left["why"] for left in got.left)

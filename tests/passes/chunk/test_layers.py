@@ -48,8 +48,9 @@ def test_attention_is_cut_by_query_never_by_key() -> None:
 
     got = run(function, "chunk{chunks=4 min_bytes=1KiB}", X[0])
     [region] = got.regions
-    assert (region["dimension"], region["chunks"]) == ("axis 0", 4)
-    assert region["bytes_after"] < region["bytes_before"]
+    assert region["along"] == "axis 0"
+    assert region["chunks"].startswith("4 chunks")
+    assert region["now"] < region["whole"]
     assert_same(function, got.results, X[0])
 
 
@@ -59,7 +60,7 @@ def test_keys_alone_are_no_candidate() -> None:
 
     got = run(function, "chunk{chunks=4 min_bytes=64}", X[0, 0], X[0])
     assert not got.regions
-    assert "takes 3 loops" in got.left[0]["reasons"][0]
+    assert "takes 3 loops" in got.left[0]["why"]
     assert_same(function, got.results, X[0, 0], X[0])
 
 
@@ -85,5 +86,5 @@ def test_layers_that_are_recomputed(scanned: bool) -> None:
     function = jax.value_and_grad(loss, (0, 1))
     got = run(function, "chunk{chunks=4 min_bytes=1KiB}", X, STACKED)
     assert any(region["products"] >= 4 for region in got.regions)
-    assert {region["in_loop"] for region in got.regions} == {scanned}
+    assert {region["where"] for region in got.regions} == {"in a loop" if scanned else None}
     assert_same(function, got.results, X, STACKED)

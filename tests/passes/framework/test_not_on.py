@@ -21,7 +21,7 @@ from support.log_streams import shown_on
 import hloom
 from hloom import policy, targets
 from hloom._jax.modules import make_context
-from hloom.dumps.read.module import PlanFile, plans_by_pass
+from hloom.dumps.read.module import PlanFile
 from hloom.passes.framework import registry
 from hloom.passes.framework.base import OTHERS
 from hloom.passes.framework.feedback import MeasuredPass
@@ -29,6 +29,8 @@ from hloom.passes.framework.pipeline import Pipeline, PipelineResult
 from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
 from hloom.tools.passes_doc import markdown
+from hloom.tools.report.sections import plan_sections, without_tables
+from hloom.tools.report.sources import Sources
 
 
 @dataclasses.dataclass(frozen=True)
@@ -217,7 +219,9 @@ def _remarks(text: str) -> list[str]:
 def test_a_report_has_no_plan_of_it_to_show() -> None:
     nothing = NotThere.nothing_on("tpu")
     assert nothing is not None
-    assert plans_by_pass([PlanFile("not-there", 1, nothing.to_json())]) == {}
+    plans = [PlanFile("not-there", 1, dict(nothing.to_json()))]
+    assert plan_sections(plans, (), Sources({})) == ()
+    assert without_tables(plans, ()) == []
 
 
 def test_the_documentation_says_where() -> None:

@@ -22,6 +22,7 @@ from hloom.passes.analysis.memory_model.profile import memory_profile
 from hloom.passes.analysis.memory_model.scheduled import scheduled_temp_bytes
 from hloom.passes.analysis.memory_model.tracer import predict
 from hloom.passes.framework.pipeline import Pipeline, PipelineResult
+from hloom.passes.framework.tables import facts_of, rows_of
 from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.offload import exposed_seconds, offloadable, plan_offload
@@ -47,9 +48,9 @@ def put_on_host(module: ir.Module, ids: set[str]) -> ir.Module:
     changed = clone_module(module)
     found = offloadable(changed, H100, 1)
     part = plan_offload(found, found.candidates).restricted_to(ids)
-    assert {one.id for one in part.chosen} == ids
+    assert {one.id for one in part.decided} == ids
     with changed.context, ir.Location.unknown():
-        apply_offload(part.chosen)
+        apply_offload(part.decided)
     assert changed.operation.verify()
     return changed
 
@@ -106,7 +107,7 @@ def test_results_are_the_same(name: str) -> None:
     function, arguments = {**PROGRAMS, **SCANS}[name]()
     module = lowered(function, arguments)
     changed, result = passed(module)
-    assert result.runs[-1].plan["stacks"]
+    assert rows_of(result.runs[-1].plan, "Stacks on the host")
     assert_same(changed, module, arguments)
 
 
@@ -131,7 +132,7 @@ def test_a_second_run_finds_them_on_the_host() -> None:
     text = str(changed)
     again, result = passed(changed, f"cse,{ALL}")
     assert result.runs[-1].empty
-    reasons = {left["reason"] for left in result.runs[-1].plan["left"]}
+    reasons = {left["why"] for left in rows_of(result.runs[-1].plan, "Left as it is")}
     assert reasons == {"it is on the host already"}
     assert str(again).count("annotate_device_placement") == text.count("annotate_device_placement")
 
@@ -140,20 +141,20 @@ def test_only_what_the_loops_hide_goes() -> None:
     """A product takes 2 T D² FLOPs, a slice 2 T D bytes: from some width on it is hidden."""
     wide, narrow = shaped(12, 16384, 4096), shaped(12, 2048, 4096)
     _, result = passed(wide, "offload")
-    plan = result.runs[-1].plan
-    assert plan["exposed_s"] == 0
-    assert 1 <= len(plan["stacks"]) < 5
-    assert f"{len(plan['stacks'])} stack" in result.runs[-1].summary
+    stacks = rows_of(result.runs[-1].plan, "Stacks on the host")
+    assert facts_of(result.runs[-1].plan)["copies that no work hides"] == 0
+    assert 1 <= len(stacks) < 5
+    assert f"{len(stacks)} stack" in result.runs[-1].summary
     assert "its copies take longer than the work of its loops" in result.runs[-1].summary
-    for stack in plan["stacks"]:
-        assert stack["link_s"] == pytest.approx(2 * 4096 * 16384 / 55e9)
+    for stack in stacks:
+        assert stack["copy of a slice"] == pytest.approx(2 * 4096 * 16384 / 55e9)
     _, result = passed(narrow, "offload")
     assert result.runs[-1].empty
     _, result = passed(narrow, "offload{exposed=100}")
     plan = result.runs[-1].plan
-    assert len(plan["stacks"]) == 5
-    assert plan["exposed_s"] > 0
-    assert plan["host_bytes"] == 5 * 12 * 4096 * 2048 * 2
+    assert len(rows_of(plan, "Stacks on the host")) == 5
+    assert facts_of(plan)["copies that no work hides"] > 0
+    assert facts_of(plan)["pinned memory of the host"] == 5 * 12 * 4096 * 2048 * 2
 
 
 def test_what_copies_expose() -> None:
@@ -204,7 +205,7 @@ def test_a_target_without_a_known_link_is_left_alone(target: Target, summary: st
 def test_loops_that_stay(name: str, reason: str) -> None:
     function, arguments = SCANS[name]()
     _, result = passed(lowered(function, arguments))
-    assert reason in {left["reason"] for left in result.runs[-1].plan["left"]}
+    assert reason in {left["why"] for left in rows_of(result.runs[-1].plan, "Left as it is")}
 
 
 def test_a_stack_with_several_readers_stays() -> None:
@@ -221,7 +222,7 @@ def test_a_stack_with_several_readers_stays() -> None:
     _, arguments = scanned()
     module = lowered(twice, arguments)
     changed, result = passed(module)
-    reasons = {left["reason"] for left in result.runs[-1].plan["left"]}
+    reasons = {left["why"] for left in rows_of(result.runs[-1].plan, "Left as it is")}
     assert reasons == {"several operations read it"}
     assert_same(changed, module, arguments)
 
@@ -232,7 +233,7 @@ def test_the_memory_model_counts_two_slices_of_a_stack() -> None:
     Pipeline.parse("inline,cse").run(module, target=H100)
     before = predict(module).temp_bytes
     changed, result = passed(module)
-    stack_bytes = result.runs[-1].plan["host_bytes"]
+    stack_bytes = facts_of(result.runs[-1].plan)["pinned memory of the host"]
     slices = 2 * stack_bytes / layers
     after = predict(changed).temp_bytes
     assert before - stack_bytes <= after <= before - stack_bytes + slices
@@ -248,8 +249,7 @@ def test_remat_recomputes_what_is_left(remat: str) -> None:
     Pipeline.parse("inline,cse").run(module, target=H100)
     placed = put_on_host(module, {"stack 0"})
     changed, result = passed(placed, remat)
-    dropped = [loop["not_stored"] for loop in result.runs[-1].plan["scans"]]
-    assert sum(map(len, dropped)) >= 2
+    assert len(rows_of(result.runs[-1].plan, "Recomputed rather than kept")) >= 2
     assert str(changed).count('_xla_buffer_placement = "pinned_host"') == 1
     assert_same(changed, module, arguments)
 
@@ -258,7 +258,7 @@ def test_offload_behind_remat() -> None:
     function, arguments = scanned()
     module = lowered(function, arguments)
     changed, result = passed(module, f"remat{{min_bytes=0}},{ALL}")
-    assert result.runs[-1].plan["stacks"]
+    assert rows_of(result.runs[-1].plan, "Stacks on the host")
     assert_same(changed, module, arguments)
 
 
@@ -291,7 +291,7 @@ def test_sharded_stacks(spec: P, axes: AxisType) -> None:
     _, result = passed(module, "offload{min_bytes=1}")
     assert result.runs[-1].empty
     changed, result = passed(module)
-    assert result.runs[-1].plan["host_bytes"] == 5 * 6 * 8 * 16 * 4 // 8
+    assert facts_of(result.runs[-1].plan)["pinned memory of the host"] == 5 * 6 * 8 * 16 * 4 // 8
     step = jax.jit(function, compiler_options={"hloom": "off"})
     wanted = jax.tree.leaves(step(*arguments))
     for one, other in zip(compiled(changed, arguments), wanted, strict=True):

@@ -16,6 +16,7 @@ from support.devices.meshes import mesh_of
 from support.losses import LOSSES, SMALL, HeadSize, lowered
 
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.tables import rows_of
 from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.one_hot import OneHot
@@ -42,26 +43,16 @@ def labels(*shape: int) -> jax.ShapeDtypeStruct:
 
 def test_the_plan_tells_each_access_with_its_source_line() -> None:
     run = planned(LOSSES["flat_arange"].step, *LOSSES["flat_arange"].shapes(SMALL))
-    gather, scatter = run.plan["accesses"]
-    line = gather.pop("source")
-    assert scatter.pop("source") == line
+    gather, scatter = rows_of(run.plan, "Accesses that are rewritten")
+    line = gather["access"].source.line
+    assert scatter["access"].source.line == line
     assert re.search(r"cross_entropies\.py:\d+$", line)
-    assert gather.pop("name").endswith("jvp()/gather")
-    assert scatter.pop("name").endswith("transpose(jvp())/scatter-add")
-    assert gather == {
-        "id": "access-0",
-        "form": "batch",
-        "access": "read",
-        "operation": "stablehlo.gather",
-        "type": "tensor<24x24xf32>",
-        "bytes": 24 * 24 * 4,
-    }
-    assert scatter == gather | {
-        "id": "access-1",
-        "form": "select",
-        "access": "added to",
-        "operation": "stablehlo.scatter",
-    }
+    assert gather["access"].name.endswith("jvp()/gather")
+    assert scatter["access"].name.endswith("transpose(jvp())/scatter-add")
+    assert gather["access"].type == "tensor<24x24xf32>"
+    assert gather["rows"] == scatter["rows"] == 24 * 24 * 4
+    forms = [gather["one element a row"], scatter["one element a row"]]
+    assert forms == ["has its rows as batching dimensions", "is a select"]
     assert run.summary == f"1 gather with batching dimensions, 1 scatter as a select ({line})"
     assert run.effect == "1 gather with batching dimensions, 1 scatter as a select"
 
@@ -102,7 +93,7 @@ def test_other_accesses_stay_with_a_reason(
     run = planned(function, *arguments)
     assert run.empty
     assert reason in run.summary
-    assert [left["reason"] for left in run.plan["left"]] == [reason]
+    assert [left["why"] for left in rows_of(run.plan, "Left as it is")] == [reason]
 
 
 def test_a_scatter_into_memory_stays_an_update_in_place() -> None:
@@ -119,7 +110,7 @@ def test_a_scatter_into_memory_stays_an_update_in_place() -> None:
 def test_slices_are_no_single_elements() -> None:
     run = planned(lambda table, words: jnp.sin(table)[words], rows(), labels())
     assert run.empty
-    assert run.plan == {"accesses": [], "left": []}
+    assert run.plan == {"facts": [], "tables": []}
     assert run.summary == "no access to one element a row"
 
 

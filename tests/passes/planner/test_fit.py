@@ -23,6 +23,7 @@ from hloom.passes.framework.errors import SpecError
 from hloom.passes.framework.feedback import Attempt
 from hloom.passes.framework.options import Budget, Bytes, Words
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.tables import rows_of
 from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.planner.candidates import PlannerSettings
@@ -190,12 +191,13 @@ def test_a_plan_is_taken_apart_and_put_together() -> None:
 def test_a_plan_tells_each_move_with_its_gain_and_its_price() -> None:
     plan = plan_for(Fit, language_model, 0.3)
     found = json.loads(json.dumps(plan.to_json()))
-    assert [move["pass"].partition("{")[0] for move in found["moves"]] == [
-        effect.spec.partition("{")[0] for effect in plan.effects
-    ]
-    last = found["moves"][-1]
-    assert last["temp_bytes_after"] == plan.record.estimate.temp_bytes
-    priced = sum(move["weighted_seconds"] for move in found["moves"])
+    moves = rows_of(found, "What was done, and what it costs")
+    assert [move["move"] for move in moves] == [effect.spec for effect in plan.effects]
+    assert moves[-1]["become"] == plan.record.estimate.temp_bytes
+    priced = sum(move["adds to a step"] or 0 for move in moves)
+    # Each move's own tables follow, and those of what is recomputed.
+    assert rows_of(found, "chunk: what runs in chunks")
+    assert rows_of(found, "Recomputed rather than kept")
     assert priced == pytest.approx(plan.record.cost)
     assert RematRecord.from_json(found) == plan.record
 

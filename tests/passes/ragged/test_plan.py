@@ -15,6 +15,7 @@ from jax.sharding import PartitionSpec as P
 from hloom import targets
 from hloom.passes.analysis.flops import operation_flops
 from hloom.passes.framework.pipeline import PassRun, Pipeline
+from hloom.passes.framework.tables import rows_of
 from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
@@ -43,6 +44,14 @@ def planned(
     return Pipeline.parse(spec).run(module, target=target).runs[-1]
 
 
+def loops_of(run: PassRun) -> list[dict[str, Any]]:
+    return rows_of(run.plan, "Ragged products in loops")
+
+
+def left_of(run: PassRun) -> list[dict[str, Any]]:
+    return rows_of(run.plan, "Left as it is")
+
+
 @pytest.mark.parametrize("groups", [8, 64, 256])
 def test_the_work_is_bounded(groups: int) -> None:
     rows = 8192
@@ -53,11 +62,11 @@ def test_the_work_is_bounded(groups: int) -> None:
         counts(groups),
         target=targets.load("h100_sxm"),
     )
-    assert [loop["mode"] for loop in run.plan["loops"]] == ["rows", "sum", "rows"]
-    for loop in run.plan["loops"]:
-        done = loop["tiles"] * loop["tile_rows"]
-        assert rows <= done <= rows + groups * loop["tile_rows"]
-        assert loop["loop_seconds"] < loop["dense_seconds"]
+    assert [loop["mode"] for loop in loops_of(run)] == ["rows", "sum", "rows"]
+    for loop in loops_of(run):
+        done = loop["tiles"] * loop["rows of a tile"]
+        assert rows <= done <= rows + groups * loop["rows of a tile"]
+        assert loop["takes"] < loop["dense"]
 
 
 def batch_of_gradients(x: Any, w: Any, sizes: Any) -> Any:
@@ -67,24 +76,25 @@ def batch_of_gradients(x: Any, w: Any, sizes: Any) -> Any:
 def test_each_place_of_a_batch_has_tiles_of_its_own() -> None:
     """As many as a product of one place has, and as long ones: the work is that of so many."""
     target = targets.load("h100_sxm")
-    alone = planned(
-        gradients, shape(8192, 1024), shape(64, 1024, 2048), counts(64), target=target
-    ).plan["loops"]
-    batch = planned(
+    alone = loops_of(
+        planned(gradients, shape(8192, 1024), shape(64, 1024, 2048), counts(64), target=target)
+    )
+    in_places = planned(
         batch_of_gradients,
         shape(4, 8192, 1024),
         shape(4, 64, 1024, 2048),
         counts(4, 64),
         target=target,
-    ).plan["loops"]
+    )
+    batch = loops_of(in_places)
     assert [loop["mode"] for loop in batch] == ["rows", "sum", "rows"]
     for one, many in zip(alone, batch, strict=True):
-        assert "places" not in one
-        assert many["places"] == [4]
-        assert many["tile_rows"] == one["tile_rows"]
+        assert one["places"] == ""
+        assert many["places"] == "[4]"
+        assert many["rows of a tile"] == one["rows of a tile"]
         assert many["tiles"] == 4 * one["tiles"]
-        assert many["loop_seconds"] == pytest.approx(4 * one["loop_seconds"])
-        assert many["dense_seconds"] == pytest.approx(4 * one["dense_seconds"], rel=1e-3)
+        assert many["takes"] == pytest.approx(4 * one["takes"])
+        assert many["dense"] == pytest.approx(4 * one["dense"], rel=1e-3)
 
 
 def test_sizes_that_are_repeated_are_one_vector() -> None:
@@ -98,20 +108,22 @@ def test_sizes_that_are_repeated_are_one_vector() -> None:
         run = planned(
             same, *shapes, target=Target(), platform=platform, spec="ragged{loops=all rows=16}"
         )
-        [loop] = run.plan["loops"]
-        assert "places" not in loop
+        [loop] = loops_of(run)
+        assert loop["places"] == ""
         assert loop["tiles"] == (64 + 4 * 15) // 16
 
 
 def test_more_groups_have_shorter_tiles() -> None:
     found = [
-        planned(
-            gradients,
-            shape(8192, 1024),
-            shape(groups, 1024, 2048),
-            counts(groups),
-            target=targets.load("h100_sxm"),
-        ).plan["loops"][0]["tile_rows"]
+        loops_of(
+            planned(
+                gradients,
+                shape(8192, 1024),
+                shape(groups, 1024, 2048),
+                counts(groups),
+                target=targets.load("h100_sxm"),
+            )
+        )[0]["rows of a tile"]
         for groups in (8, 256)
     ]
     assert found[1] < found[0]
@@ -125,19 +137,17 @@ def test_small_products_are_left_dense() -> None:
         counts(2),
         target=targets.load("h100_sxm"),
     )
-    [left] = run.plan["left"]
-    assert run.plan["loops"] == []
-    assert left["reason"].startswith("by the roofline a loop takes ")
-    assert run.summary == f"1 ragged product left: {left['reason']}"
+    [left] = left_of(run)
+    assert loops_of(run) == []
+    assert left["why"].startswith("by the roofline a loop takes ")
+    assert run.summary == f"1 ragged product left: {left['why']}"
 
 
 def test_tpus_keep_the_kernels_that_they_have() -> None:
     shapes = shape(8192, 1024), shape(8, 1024, 2048), counts(8)
     run = planned(gradients, *shapes, target=targets.load("v5p"), platform="tpu")
-    assert [loop["mode"] for loop in run.plan["loops"]] == ["sum"]
-    assert {left["reason"] for left in run.plan["left"]} == {
-        "XLA:TPU has a kernel of its own for it"
-    }
+    assert [loop["mode"] for loop in loops_of(run)] == ["sum"]
+    assert {left["why"] for left in left_of(run)} == {"XLA:TPU has a kernel of its own for it"}
 
 
 def in_a_batch(x: Any, w: Any, sizes: Any) -> Any:
@@ -173,8 +183,8 @@ def in_a_batch(x: Any, w: Any, sizes: Any) -> Any:
 )
 def test_what_is_left_and_why(function: Any, shapes: Any, reason: str) -> None:
     run = planned(function, *shapes, target=Target(), spec="ragged{loops=all}")
-    assert run.plan["loops"] == []
-    assert [left["reason"] for left in run.plan["left"]] == [reason]
+    assert loops_of(run) == []
+    assert [left["why"] for left in left_of(run)] == [reason]
 
 
 def test_other_products_are_none_of_its_business() -> None:
@@ -187,7 +197,7 @@ def test_other_products_are_none_of_its_business() -> None:
 
     shapes = shape(64, 8), shape(4, 8, 16), counts(4)
     run = planned(masked, *shapes, target=Target(), platform="cpu", spec="ragged{loops=all}")
-    assert run.plan == {"loops": [], "left": []}
+    assert run.plan == {"facts": [], "tables": []}
     assert run.summary == "no ragged product"
 
 
@@ -221,8 +231,8 @@ def test_sizes_of_each_place_are_of_axes_before_the_rows(
     kept = [axis for axis in order if axis != 1]
     shapes = shape(*((3, 4, 4, 8)[axis] for axis in kept)), shape(*weights), counts(3, 4)
     run = planned(dense, *shapes, target=Target(), platform="cpu", spec="ragged{loops=all rows=2}")
-    assert len(run.plan["loops"]) == loops
-    assert run.plan["left"] == []
+    assert len(loops_of(run)) == loops
+    assert left_of(run) == []
 
 
 def test_sharded_programs() -> None:
@@ -234,8 +244,8 @@ def test_sharded_programs() -> None:
     spec = "ragged{loops=all rows=16}"
     whole = jax.ShapeDtypeStruct((4,), jnp.int32, sharding=NamedSharding(mesh, P()))
     run = planned(ragged_dot, x, w, whole, target=Target(), platform="cpu", spec=spec)
-    assert run.plan["loops"] == []
-    assert [left["reason"] for left in run.plan["left"]] == [
+    assert loops_of(run) == []
+    assert [left["why"] for left in left_of(run)] == [
         "XLA's partitioner has yet to split it over devices"
     ]
 
@@ -243,7 +253,7 @@ def test_sharded_programs() -> None:
         ragged_dot, mesh=mesh, in_specs=(P("x"), P(), P("x")), out_specs=P("x")
     )
     run = planned(by_device, x, w, sizes, target=Target(), platform="cpu", spec=spec)
-    assert [loop["rows"] for loop in run.plan["loops"]] == [64]
+    assert [loop["rows"] for loop in loops_of(run)] == [64]
     draw = np.random.default_rng(0)
     arguments = (
         jax.device_put(draw.normal(size=x.shape).astype(np.float32), rows),

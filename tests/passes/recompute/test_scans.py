@@ -150,7 +150,7 @@ def test_inner_loops_are_linked_at_a_price_and_rerun_at_none() -> None:
     assert [inner["rerun"] for inner in free["inner"]] == [True]
     # All that is stored of an outer iteration is what it began with, and of an inner one as well.
     (outer,), (inner,) = free["stored"], free["inner"][0]["stored"]
-    assert outer["type"] == inner["type"] == "tensor<8x16xf32>"
+    assert outer == inner == "tensor<8x16xf32>"
 
 
 def test_three_levels_are_planned_together() -> None:

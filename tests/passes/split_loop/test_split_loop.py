@@ -20,6 +20,7 @@ from hloom._jax.modules import make_context
 from hloom.passes.analysis.loops.pairs import loop_pairs
 from hloom.passes.framework.errors import SpecError
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.tables import rows_of
 from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
@@ -91,7 +92,9 @@ def test_parts_are_pairs_with_stacks_of_their_own(
 ) -> None:
     module, plan = split(*gradient_of(**options), f"split-loop{{at={at}}}")
     pairs = [pair for block in walk.code_blocks(module.operation) for pair in loop_pairs(block)]
-    assert [pair.forward.trip_count for pair in pairs] == trips == plan["splits"][0]["trips"]
+    assert [pair.forward.trip_count for pair in pairs] == trips
+    [told] = rows_of(plan, "Loops that are split")
+    assert told["become"] == " + ".join(map(str, trips))
     loops = [op for op in walk.operations(module.operation) if op.name == "stablehlo.while"]
     backward = loops[len(trips) :]
     # The last part's backward loop runs first.
@@ -133,7 +136,10 @@ def test_loops_that_share_stacks_are_split_together() -> None:
     arguments = normal(8, 16), kernels(6)
     module = assert_same_bits(function, arguments, "split-loop{at=4}")
     _, plan = split(function, arguments, "split-loop{at=4}")
-    assert [(each["loops"], each["stacks"]) for each in plan["splits"]] == [(3, 2)]
+    assert [
+        (each["loops"], each["stacks that they share"])
+        for each in rows_of(plan, "Loops that are split")
+    ] == [(3, 2)]
     stacks = [str(type_) for op in _loops(module) for type_ in op.results.types]
     assert stacks.count("tensor<4x8x16xf32>") == stacks.count("tensor<2x8x16xf32>") == 4
 
@@ -240,9 +246,10 @@ def test_an_ordered_effect_stays_in_order() -> None:
 )
 def test_a_loop_that_stays_whole_has_a_reason(spec: str, name: str, reason: str) -> None:
     _, plan = transformed(plain(SCANS[name]).lowered, spec)
-    assert not plan["splits"]
-    assert any(whole["reason"].startswith(reason) for whole in plan["whole"]), plan["whole"]
-    assert all("scan_programs.py" in whole["source"] for whole in plan["whole"])
+    assert not rows_of(plan, "Loops that are split")
+    left = rows_of(plan, "Left as it is")
+    assert any(whole["why"].startswith(reason) for whole in left), left
+    assert all("scan_programs.py" in whole["value"].source.line for whole in left)
 
 
 def test_linked_loops_of_different_trip_counts_stay_whole() -> None:

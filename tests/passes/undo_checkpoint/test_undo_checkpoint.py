@@ -22,6 +22,7 @@ from support.scan_programs import kernels
 from benchmarks.programs.gpt import Gpt
 from hloom.passes.analysis.loops.counted import runs_of
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.tables import rows_of
 from hloom.passes.framework.target import CPU_SPEED, Target
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
@@ -141,10 +142,10 @@ def test_a_chain_of_loops_is_compared_pair_by_pair() -> None:
 def test_the_plan_tells_what_is_spared_and_stored() -> None:
     original = lowered_module(*scanned(jax.checkpoint))
     run = Pipeline.parse("undo-checkpoint").run(clone_module(original), target=Target()).runs[-1]
-    [loop] = run.plan["loops"]
-    assert loop["spared"]["stablehlo.dot_general"] == 1
-    assert loop["stored_bytes"] > 0
-    assert inspect.getsourcefile(scanned) in loop["source"]
+    [loop] = rows_of(run.plan, "Loops that store instead of computing again")
+    assert "1 x dot_general" in loop["no longer computed again"]
+    assert loop["stores"] > 0
+    assert inspect.getsourcefile(scanned) in loop["loop"].source.line
     assert "1 product among them; 1 loop store" in run.summary
 
 

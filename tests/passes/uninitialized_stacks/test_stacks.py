@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax.extend.mlir import ir
-from support.plan_tables import rows
 from support.programs import normal
 
 from hloom import targets
@@ -19,6 +18,7 @@ from hloom.passes.framework.errors import SpecError
 from hloom.passes.framework.feedback import Attempt, attempts
 from hloom.passes.framework.options import Bytes
 from hloom.passes.framework.pipeline import Pipeline, PipelineResult
+from hloom.passes.framework.tables import rows_of
 from hloom.passes.framework.target import Target
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.uninitialized_stacks import StacksPlan, StacksRecord, UninitializedStacks
@@ -51,7 +51,9 @@ def test_the_plan_tells_the_stacks() -> None:
     found = result.runs[-1]
     assert found.summary == "3 stacks not filled, 31.5 KiB"
     assert found.effect == found.summary
-    assert [row["stack takes"] for row in rows(found.plan, "Stacks that start uninitialised")] == [
+    assert [
+        row["stack takes"] for row in rows_of(found.plan, "Stacks that start uninitialised")
+    ] == [
         24 * 1024,
         6 * 1024,
         1536,

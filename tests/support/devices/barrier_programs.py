@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from jax.extend.mlir import ir
 
 from hloom._jax.modules import make_context
 from hloom.passes.framework.pipeline import Pipeline
+from hloom.passes.framework.tables import rows_of
 from hloom.passes.framework.target import Target
 from hloom.passes.ir import marks, walk
 
@@ -57,6 +59,14 @@ def plan_of(module: ir.Module, spec: str = "barriers") -> Any:
     """The plan, as JSON, and its summary under "summary"; the module has its barriers then."""
     run = Pipeline.parse(spec).run(module, target=Target()).runs[-1]
     return {**run.plan, "summary": run.summary}
+
+
+def barrier_kinds(plan: Mapping[str, Any]) -> list[str]:
+    """The kinds of a plan's barriers in their order."""
+    told = [
+        row["what"].replace(" and ", "+") for row in rows_of(plan, "Where devices meet, in order")
+    ]
+    return [what.removesuffix(" barrier") for what in told if what.endswith(" barrier")]
 
 
 def marks_in(module: ir.Module, name: str) -> list[ir.Operation]:

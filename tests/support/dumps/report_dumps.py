@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from hloom.dumps.collect.tracer import Execution
+from hloom.passes.framework.tables import Described, Fact, Kind, Left, Table, left_table
+from hloom.passes.ir.names import SourceLine
 from support.dumps.samples import capture, write_step
 
 HOSTILE = "<script>alert(1)</script>"
@@ -17,32 +19,46 @@ SMALL = 40
 
 _LINE = "/home/user/model.py"
 
-BARRIERS: dict[str, Any] = {
-    "barriers": [
-        {
-            "kind": "entry",
-            "site": f"entry of @write in @main, {_LINE}:12",
-            "channel": 1,
-            "replica_groups": [[0, 1, 2, 3], [4, 5, 6, 7]],
-            "timeout_ms": 60000,
-        }
+
+def _at(line: int, name: str = "", bytes: int = 0, times: int = 1) -> Described:
+    source = SourceLine(f"{_LINE}:{line}")
+    return Described(name, source, "tensor<8x16xbf16>", bytes, "stablehlo.add", times)
+
+
+PLAN: dict[str, Any] = {
+    "facts": [
+        Fact("values moved", 3).to_json(),
+        Fact("bytes moved", 5 * 2**20, Kind.BYTES).to_json(),
+        Fact("by", f"{HOSTILE} by name", Kind.CODE).to_json(),
     ],
-    "served": [{"need": "exit of @write", "by": "all_reduce"}],
-    "ordered": {"@write": 1, "stablehlo.all_reduce": 1},
-    "order": [
-        {"depth": 0, "what": "stablehlo.while", "name": "while", "source": f"{_LINE}:10"},
-        {
-            "depth": 1,
-            "what": "barrier",
-            "kind": "entry",
-            "site": f"entry of @write in @main, {_LINE}:12",
-            "name": "while/body/write",
-            "source": f"{_LINE}:12",
-        },
-        {"depth": 1, "what": "@write", "name": "while/body/write", "source": f"{_LINE}:12"},
-        {"depth": 1, "what": "stablehlo.all_reduce", "name": HOSTILE, "source": f"{_LINE}:13"},
+    "tables": [
+        Table(
+            "In order",
+            {"what": Kind.TEXT, "waits": Kind.SECONDS, "share": Kind.SHARE, "where": Kind.VALUE},
+            (
+                ("in a loop", None, None, _at(10, "while")),
+                ("entry barrier", 60.0, 0.75, _at(12, "while/body/write")),
+                (HOSTILE, 2e-6, 0.001, _at(13, HOSTILE)),
+            ),
+            "One after the other.",
+            (0, 1, 1),
+        ).to_json(),
+        Table(
+            "Moved",
+            {"takes": Kind.BYTES, "value": Kind.VALUE, "read by": Kind.VALUE, "work": Kind.FLOPS},
+            tuple(
+                (2**number, _at(number, "jit(step)/dot", 2**number, 3), (_at(7), _at(8)), 2e9)
+                for number in range(40)
+            ),
+            more=2,
+        ).to_json(),
+        left_table([Left(_at(20, "jit(step)/mul", 512 * 2**20), "axis 1 takes 3 loops")]).to_json(),
     ],
 }
+"""A plan with every kind of cell, of a pass that hloom does not have."""
+
+OLD_PLAN: dict[str, Any] = {"regions": [], "left": []}
+"""As versions of hloom wrote them whose plans stated no tables."""
 
 CAPTURED: dict[str, Any] = {
     "options": {"xla_gpu_graph_min_graph_size": 1},
@@ -64,75 +80,6 @@ CAPTURED: dict[str, Any] = {
     "notes": ["the profiler switches graphs off"],
 }
 
-LOOPS: dict[str, Any] = {
-    "size": 8192,
-    "chunks": 9,
-    "length": 1000,
-    "rest": 192,
-    "seeds": ["tensor<8192x768xbf16> along axis 0"],
-    "loops": [
-        {
-            "operations": 60,
-            "share_of_products": 0.75,
-            "ends": [f"reduce ({HOSTILE}, {_LINE}:21) reads the whole of a partial max"],
-            "leaves": ["tensor<f32>, added up"],
-        },
-        {
-            "operations": 4,
-            "share_of_products": 0.25,
-            "ends": [],
-            "leaves": ["tensor<32768x768xbf16>, added up in f32"],
-        },
-    ],
-}
-
-LOGITS: dict[str, Any] = {
-    "name": "jit(step)/jvp()/dot_general",
-    "source": f"{_LINE}:20",
-    "type": "tensor<8192x32768xbf16>",
-    "bytes": 512 * 2**20,
-}
-
-IN_CHUNKS: dict[str, dict[str, Any]] = {
-    "accumulate": {"batch": "the batch", "reason": f"{HOSTILE} reads all of the batch"},
-    "chunk": {
-        "temp_bytes_before": 600 * 2**20,
-        "predicted_temp_bytes": 90 * 2**20,
-        "regions": [
-            {
-                "id": "region-0",
-                "in_loop": True,
-                "dimension": "axis 0",
-                "operations": 64,
-                "products": 3,
-                "bytes_before": 600 * 2**20,
-                "bytes_after": 90 * 2**20,
-            }
-            | LOGITS
-            | LOOPS
-        ],
-        "left": [LOGITS | {"reasons": ["axis 1 takes 3 loops", "axis 0 is sharded"]}],
-    },
-    "one-hot": {
-        "accesses": [
-            LOGITS
-            | {
-                "id": f"access-{number}",
-                "form": form,
-                "access": "read",
-                "operation": f"stablehlo.{operation}",
-            }
-            for number, (form, operation) in enumerate(
-                [("batch", "gather"), ("select", "scatter"), ("select", "scatter")]
-            )
-        ],
-        "left": [
-            LOGITS | {"operation": "stablehlo.gather", "reason": "not every row has an element"}
-        ],
-    },
-}
-"""Plans of passes that run work in chunks."""
-
 ATTEMPTS: list[dict[str, Any]] = [
     {
         "used": used,
@@ -150,8 +97,8 @@ def write_dump(to: Path, ran: Execution) -> Path:
     step = write_step(capture(to, [ran])).parent
     module = step / "process-0" / "jit_scanned_step-0"
     for name, content in (
-        ("plan-05-barriers.json", BARRIERS),
-        *((f"plan-06-{name}.json", plan) for name, plan in IN_CHUNKS.items()),
+        ("plan-06-my-pass.json", PLAN),
+        ("plan-07-old-pass.json", OLD_PLAN),
         ("captured.json", CAPTURED),
         ("attempts.json", ATTEMPTS),
     ):

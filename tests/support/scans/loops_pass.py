@@ -20,7 +20,13 @@ from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.ir.while_rewriter import Replacements
 from hloom.passes.recompute.decisions import ScanDecisions
-from hloom.passes.recompute.scan.plan import BlockScans, ScanPlan, plan_scans, plan_scans_budgeted
+from hloom.passes.recompute.scan.plan import (
+    BlockScans,
+    PairPlan,
+    ScanPlan,
+    plan_scans,
+    plan_scans_budgeted,
+)
 from hloom.passes.recompute.scan.rewrite import apply_scan, finish_scans
 
 CHEAP, FREE, MIDDLE, DEAR = -1.0, 0.0, 1e8, 1e18
@@ -39,7 +45,7 @@ class LoopsPlan:
         return f"{len(self.scans)} pairs of loops"
 
     def to_json(self) -> dict[str, object]:
-        return {"scans": [pair for scan in self.scans for pair in scan.to_json()]}
+        return {"scans": [_described(pair) for scan in self.scans for pair in scan.pairs]}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +85,16 @@ class RematLoops(Pass):
         for scan in plan.scans:
             apply_scan(scan, replaced)
         finish_scans(replaced)
+
+
+def _described(plan: PairPlan) -> dict[str, object]:
+    return {
+        "trips": plan.pair.forward.trip_count,
+        "freed_bytes": plan.freed_bytes,
+        "rerun": plan.rerun,
+        "stored": [str(value.type) for value, _ in plan.stored],
+        "inner": [_described(inner) for inner in plan.inner],
+    }
 
 
 def spec_of(rate: float, cap: int = -1, seed: int = -1) -> str:

@@ -296,7 +296,7 @@ def test_a_measured_plan_is_made_again(measured: Path) -> None:
     runnable = program.compile(Pipeline(tuple(step.whole() for step in steps)))
     assert runnable.record.attempts == ()
     assert other_plans(runnable.record.runs, dump) == ()
-    assert runnable.record.runs[-1].plan["setting"] == dump.plans["remat"]["setting"]
+    assert runnable.record.runs[-1].plan["setting"] == dump.planned[-1].json["setting"]
     assert steps[-1].decisions
     # Without the attempts it is another plan, and that is told.
     afresh = replayed(Pipeline.parse(dump.spec), dump, afresh=True)

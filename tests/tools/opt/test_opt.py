@@ -246,7 +246,7 @@ def test_a_plan_of_fit_is_told_move_by_move(run: Run, fit_dump: tuple[Path, obje
         "one-hot ",
         "chunk{",
         "Recomputed rather than kept",
-        "What runs in chunks, and why",
+        "chunk: what runs in chunks",
     ):
         assert f"\n{told}" in err
     assert "// IR Dump After fit" in err

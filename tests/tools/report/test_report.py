@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from support.dumps.report_dumps import ATTEMPTS, BARRIERS, CAPTURED, SMALL, edit_manifest
+from support.dumps.report_dumps import ATTEMPTS, CAPTURED, SMALL, edit_manifest
 
 from hloom.dumps.read.dump import open_dump
 from hloom.show import units
-from hloom.tools.report import plan_views
 from hloom.tools.report.gather import MOST_IN_FULL, ModuleReport, Report, gather
 from hloom.tools.report.memory import StepBytes
-from hloom.tools.report.sources import Sources
+from hloom.tools.report.sections import graphs_section
+from hloom.tools.report.sources import Named, Sources
 from hloom.tools.report.text import text
 
 NO_SOURCES = Sources({})
@@ -151,40 +151,37 @@ def test_a_librarys_line_stands_behind_the_users_own() -> None:
 
 
 def test_what_is_recomputed_accounts_for_what_is_freed(module: ModuleReport) -> None:
-    what = module.recomputation
-    assert what is not None
-    assert sum(row.size_bytes for row in what.values) == what.freed_bytes > 0
-    assert all(row.trips == 6 for row in what.values)
-    assert any(row.readers for row in what.values)
-    assert what.operations > 10
-    assert [attempt.used for attempt in what.attempts] == [False, True]
-    assert what.attempts[0].error == pytest.approx(-0.25)
+    what = next(each for each in module.sections if each.name == "remat")
+    facts = {fact.title: fact.value for fact in what.facts}
+    [gone] = [each for each in what.tables if each.title == "Recomputed rather than kept"]
+    values = [value for row in gone.rows for value in row.cells[1].entries]
+    assert all(isinstance(value, Named) and value.times % 6 == 0 for value in values)
+    freed = sum(value.size_bytes * value.times for value in values if isinstance(value, Named))
+    assert freed == facts["residuals not kept"] > 0
+    assert any(row.cells[2].entries for row in gone.rows)
+    assert int(facts["operations recomputed"]) > 10
 
 
-@pytest.mark.once
-def test_barriers_stand_in_their_order() -> None:
-    what = plan_views.barriers(BARRIERS, NO_SOURCES)
-    assert [(each.depth, each.title) for each in what.order] == [
-        (0, "in a loop"),
-        (1, "entry barrier"),
-        (1, "@write"),
-        (1, "all reduce"),
-    ]
-    assert what.order[1].groups == "2 groups of 4: 0-3, 4-7"
-    assert what.order[1].timeout_s == 60
-    assert what.served == (("exit of @write", "all_reduce"),)
+def test_attempts_tell_how_far_off_the_model_was(module: ModuleReport) -> None:
+    [attempts] = [each for each in module.sections if each.anchor == "attempts"]
+    [table] = attempts.tables
+    first, second = [[cell.entries for cell in row.cells] for row in table.rows]
+    assert first[3:4] == [("-25.0 %",)]
+    assert (first[-1], second[-1]) == (("over the budget",), ("used",))
 
 
 @pytest.mark.once
 def test_thunks_of_one_instruction_are_one_row() -> None:
     left_out = [CAPTURED["coverage"]["left_out"][0]] * 3
     coverage = CAPTURED["coverage"] | {"left_out": left_out}
-    what = plan_views.graphs(CAPTURED | {"coverage": coverage}, NO_SOURCES)
-    assert [(row.count, row.kind, row.reason) for row in what.left_out] == [
-        (3, "AllReduce", "a collective")
-    ]
-    assert what.reasons == (("a collective", 3),)
-    assert what.share == 0.9
+    what = graphs_section(CAPTURED | {"coverage": coverage}, NO_SOURCES)
+    told = {table.title: table for table in what.tables}
+    [row] = told["Each of them, with its line"].rows
+    cells = [cell.entries[0] for cell in row.cells]
+    assert (cells[0], cells[1], cells[4]) == ("3", "AllReduce", "a collective")
+    [reason] = told["Why the others are left out"].rows
+    assert [cell.entries for cell in reason.cells] == [("3",), ("a collective",)]
+    assert str(what.facts[0]) == "thunks in CUDA graphs: 90 %"
 
 
 def test_processes_that_ran_the_same_module_share_its_section(own_step: Path) -> None:
@@ -224,7 +221,7 @@ def test_damaged_files_are_missing_and_the_rest_is_shown(own_step: Path, content
     report = gather(open_dump(own_step))
     module = next(each for each in report.modules if each.name == "jit_scanned_step")
     assert module.missing
-    assert module.recomputation is None
+    assert not any(each.anchor.startswith("plan-") for each in module.sections)
     assert "jit_scanned_step" in _shown(report)
 
 
@@ -238,17 +235,17 @@ def test_no_entry_of_a_manifest_breaks_a_report(own_step: Path, value: object) -
     assert "jit_scanned_step" in _shown(gather(open_dump(own_step)))
 
 
-def test_text_has_everything(report: Report, module: ModuleReport) -> None:
+def test_text_has_everything(report: Report) -> None:
     shown = _shown(report)
-    assert module.recomputation is not None
     for expected in (
         "Step 3",
         "before, by hloom's model",
         "Recomputed rather than kept",
-        f"{module.recomputation.operations} operations once more",
+        "operations recomputed: ",
         "over the budget",
-        "entry barrier  2 groups of 4: 0-3, 4-7, model.py:12",
-        "18 of 20 thunks in 2 graphs, 90 %",
+        "  entry barrier",
+        "model.py:12",
+        "thunks in CUDA graphs: 90 %",
         "the profiler switches graphs off",
         "free-constants",
         "hloom replay",

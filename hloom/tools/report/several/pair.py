@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from hloom.dumps.read.module import Missing
+from hloom.passes.framework.tables import shown
 from hloom.show import units
 from hloom.tools.report.folder import Notice
 from hloom.tools.report.gather import ModuleReport, Report
@@ -191,10 +192,6 @@ def _of_xla(name: str) -> _Read:
     return lambda module: getattr(module.memory.xla, name, None)
 
 
-def _of_remat(name: str) -> _Read:
-    return lambda module: getattr(module.recomputation, name, None)
-
-
 def _count(number: float) -> str:
     return f"{number:,.0f}"
 
@@ -207,11 +204,6 @@ _FIGURES: tuple[tuple[str, _Read, Callable[[float], str]], ...] = (
     ("step before the passes, by XLA", lambda module: _step(module.memory.xla_before), units.size),
     ("step before the passes, by hloom's model", lambda m: _step(m.memory.before), units.size),
     ("step after them, by hloom's model", lambda m: _step(m.memory.after), units.size),
-    ("operations recomputed", _of_remat("operations"), _count),
-    ("residuals not kept", _of_remat("freed_bytes"), units.size),
-    ("added work", _of_remat("added_flops"), units.flops),
-    ("barriers", lambda module: getattr(module.barriers, "count", None), _count),
-    ("thunks in CUDA graphs", lambda m: getattr(m.graphs, "share", None), units.percent),
     ("passes", lambda module: module.times.pass_s, units.seconds),
     ("XLA or its cache", lambda module: module.times.compile_s, units.seconds),
     ("compiles", lambda module: module.times.compiles or None, _count),
@@ -229,9 +221,30 @@ def _figures(first: ModuleReport, second: ModuleReport) -> Iterator[FigureRow]:
         one, other = read(first), read(second)
         if not one and not other:
             continue
-        shown = ["" if value is None else show(value) for value in (one, other)]
+        texts = ["" if value is None else show(value) for value in (one, other)]
         change = "" if one is None or other is None else units.change(one, other)
-        yield FigureRow(name, shown[0], shown[1], change)
+        yield FigureRow(name, texts[0], texts[1], change)
+    yield from _facts(first, second)
+
+
+def _facts(first: ModuleReport, second: ModuleReport) -> Iterator[FigureRow]:
+    """What the sections state in figures, by the section and the fact."""
+    named = [
+        {
+            (section.name, fact.title): fact
+            for section in module.sections
+            for fact in section.facts
+            if fact.kind.is_number
+        }
+        for module in (first, second)
+    ]
+    for key in dict.fromkeys((*named[0], *named[1])):
+        facts = [each.get(key) for each in named]
+        values = [0 if fact is None else float(fact.value) for fact in facts]
+        if any(values):
+            texts = ["" if fact is None else shown(fact.value, fact.kind) for fact in facts]
+            change = "" if None in facts else units.change(*values)
+            yield FigureRow(": ".join(key), texts[0], texts[1], change)
 
 
 def _peak_change(first: Sequence[PeakOwners], second: Sequence[PeakOwners]) -> PeakChange | None:
