@@ -31,6 +31,7 @@ from typing import ClassVar
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
+from .analysis.purity import erase_unread
 from .drop_constraints import DropConstraints
 from .framework.base import Pass, PlanBase
 from .framework.tables import Fact
@@ -39,9 +40,8 @@ from .framework.text import pluralize
 from .ir import walk
 from .ir.build import typed
 from .ir.clone import rebuilt
-from .ir.erase import erase
 from .ir.products import ProductAxes
-from .ir.values import element_of, shape_of
+from .ir.values import defining_op, element_of, shape_of
 
 _TRANSPOSE, _CONVERT, _PRODUCT = "stablehlo.transpose", "stablehlo.convert", "stablehlo.dot_general"
 _NUMBERS, _PRECISION = "dot_dimension_numbers", "precision_config"
@@ -247,17 +247,8 @@ def _merge(transpose: ir.Operation, found: _Transposed) -> None:
 
 def _erase_unused(values: Sequence[ir.Value]) -> None:
     """Erases transposes, conversions and products behind values where nothing reads them."""
-    behind: dict[ir.Operation, None] = {}
-    waiting = list(values)
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value.owner, ir.Block):
-            continue
-        op = value.owner.operation
-        if op.name in (_TRANSPOSE, _CONVERT, _PRODUCT) and op not in behind:
-            behind[op] = None
-            waiting += op.operands
-    left = list(behind)
-    while unused := [op for op in left if next(iter(op.results[0].uses), None) is None]:
-        left = [op for op in left if op not in unused]
-        erase(*unused)
+    makers = (defining_op(value) for value in values)
+    erase_unread(
+        (maker for maker in makers if maker is not None),
+        lambda op: op.name in (_TRANSPOSE, _CONVERT, _PRODUCT),
+    )

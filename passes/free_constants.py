@@ -59,6 +59,7 @@ from .ir.clone import rebuilt
 from .ir.erase import erase
 from .ir.ops import facts_of
 from .ir.types import tensor_bytes
+from .ir.values import is_read
 from .ir.while_rewriter import Replacements, WhileRewriter
 
 _SMALLER = 16
@@ -153,7 +154,7 @@ class FreeConstants(Pass):
         freed = []
         for number, argument in enumerate(body.arguments):
             size = tensor_bytes(argument.type) or 0
-            if size < self.min_bytes or any(True for _ in condition.arguments[number].uses):
+            if size < self.min_bytes or is_read(condition.arguments[number]):
                 continue
             ops = constants.chain(argument)
             chain = LightChain(ops) if ops else self._of_small_values(loop, number, constants)

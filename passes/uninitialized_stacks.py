@@ -69,6 +69,7 @@ from .ir.custom_calls import is_stored_on_host
 from .ir.erase import erase
 from .ir.marks import MarkBuilder
 from .ir.types import tensor_bytes
+from .ir.values import is_read
 
 _LARGEST_SHARE = 3 / 4
 """Of the bytes of all stacks, what the largest have together that are tried alone."""
@@ -257,7 +258,7 @@ class UninitializedStacks(MeasuredPass[StacksRecord]):
         # Every one after what it reads, once: stacks may share the zero that they are filled with.
         fills = {walk.key(op): op for stack in plan.decided for op in stack.fill}
         for op in reversed(fills.values()):
-            if not any(True for result in op.results for _ in result.uses):
+            if not is_read(op):
                 erase(op)
 
 

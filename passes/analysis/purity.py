@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from jax.extend.mlir import ir
 
+from ..ir import walk
 from ..ir.erase import erase
 from ..ir.op_facts import Kind
 from ..ir.ops import facts_of
 from ..ir.shardings import CONSTRAINT
+from ..ir.values import defining_op, is_read
 from .shardings.constraints import moves_nothing
 
 
@@ -48,8 +50,22 @@ def erase_dead(block: ir.Block) -> None:
     """Erases the operations of a block that have no side effect and no used result."""
     for view in reversed(list(block.operations)):
         op = view.operation
-        if not any(True for result in op.results for _ in result.uses) and may_go(op):
+        if not is_read(op) and may_go(op):
             erase(op)
+
+
+def erase_unread(
+    ops: Iterable[ir.Operation], may_erase: Callable[[ir.Operation], bool] = may_go
+) -> None:
+    """Erases those of some operations, and of what they read, that nothing reads any more."""
+    waiting = {walk.key(op): op for op in ops}
+    while waiting:
+        _, op = waiting.popitem()
+        if is_read(op) or not may_erase(op):
+            continue
+        makers = (defining_op(value) for value in walk.values_read(op))
+        waiting |= {walk.key(each): each for each in makers if each is not None}
+        erase(op)
 
 
 def _is_pure_inside(op: ir.Operation) -> bool:

@@ -1,4 +1,4 @@
-"""A value: the operation that makes it, its shape, its element type, the integer that it is."""
+"""A value: what makes and reads it, its shape, its element type, the integer that it is."""
 
 from __future__ import annotations
 
@@ -9,6 +9,12 @@ def defining_op(value: ir.Value) -> ir.Operation | None:
     """The operation that makes the value; None for a block argument."""
     owner = value.owner
     return None if isinstance(owner, ir.Block) else owner.operation
+
+
+def is_read(made: ir.Operation | ir.Value) -> bool:
+    """Whether anything reads a value, or a result of an operation."""
+    values = [made] if isinstance(made, ir.Value) else made.results
+    return any(True for value in values for _ in value.uses)
 
 
 def shape_of(value: ir.Value | ir.Type) -> list[int]:

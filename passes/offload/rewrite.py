@@ -17,7 +17,7 @@ from ..ir.build import integer_like, slice_of_stack, zeros
 from ..ir.custom_calls import DEVICE, PINNED_HOST, placed
 from ..ir.erase import erase
 from ..ir.locations import scoped
-from ..ir.values import defining_op
+from ..ir.values import defining_op, is_read
 from ..ir.while_rewriter import Replacements, WhileRewriter
 from .candidates import OffloadCandidate
 
@@ -75,7 +75,7 @@ def _erase_unread(values: list[ir.Value]) -> None:
     """Erases what made the stacks before, where nothing else reads it."""
     for value in dict.fromkeys(values):
         op = defining_op(value)
-        if op is not None and not any(True for _ in value.uses):
+        if op is not None and not is_read(value):
             erase(op)
 
 

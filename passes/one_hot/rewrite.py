@@ -14,7 +14,7 @@ import numpy as np
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-from ..analysis.purity import may_go
+from ..analysis.purity import erase_unread
 from ..ir.build import broadcast, compare, constant, converted, reduce, reshaped, typed
 from ..ir.erase import erase
 from ..ir.values import defining_op, element_of, shape_of
@@ -183,13 +183,6 @@ def _transposed(value: ir.Value, order: list[int]) -> ir.Value:
 def _replace(op: ir.Operation, new: ir.Value) -> None:
     """Lets readers read another value, and erases what nothing reads any more."""
     op.results[0].replace_all_uses_with(new)
-    waiting = [op]
-    while waiting:
-        dead = waiting.pop()
-        makers = {maker for operand in dead.operands if (maker := defining_op(operand)) is not None}
-        erase(dead)
-        waiting += [
-            maker
-            for maker in makers
-            if may_go(maker) and not any(True for each in maker.results for _ in each.uses)
-        ]
+    makers = [defining_op(operand) for operand in op.operands]
+    erase(op)
+    erase_unread(maker for maker in makers if maker is not None)

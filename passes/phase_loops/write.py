@@ -23,7 +23,7 @@ from ..ir.locations import scoped
 from ..ir.op_facts import Category
 from ..ir.product_terms import product_terms
 from ..ir.shardings import CONSTRAINT
-from ..ir.values import defining_op, element_of, shape_of
+from ..ir.values import defining_op, element_of, is_read, shape_of
 from .contents import IOTA, Form, LoopCopies, OperationCopy, PartApart, Read
 from .devices import EVERYTHING, DeviceParts, Share, compute_by_parts, reduced
 from .exits import COMBINES, Leaves, LoopExit, identity
@@ -127,7 +127,7 @@ class _Writer:
             self._rename(node)
         erase(*(node.op for node in self._plan.gone))
         for made in self._rounded:
-            if not any(made.results[0].uses):
+            if not is_read(made):
                 erase(made)
 
     def _rename(self, node: Node) -> None:

@@ -19,7 +19,7 @@ from ..ir import walk
 from ..ir.build import integer_like, zeros
 from ..ir.erase import erase
 from ..ir.locations import scoped
-from ..ir.values import defining_op
+from ..ir.values import defining_op, is_read
 from ..ir.while_rewriter import Replacements, WhileRewriter
 from .groups import SCOPE, SplitStack, StackReader
 from .plan import GroupSplit
@@ -85,7 +85,7 @@ class _LoopParts:
             edit, part = self._part(start, end, carried)
             for number in handed_on:
                 carried[number] = part.results[edit.position(number)]
-        if any(True for _ in op.results[loop.counter].uses):
+        if is_read(op.results[loop.counter]):
             with ir.InsertionPoint(op), op.location:
                 carried[loop.counter] = integer_like(carried[loop.counter], loop.trip_count)
         for number, result in enumerate(op.results):

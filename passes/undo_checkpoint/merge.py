@@ -15,13 +15,13 @@ from jax.extend.mlir import ir
 
 from ..analysis.autodiff import has_remat_name
 from ..analysis.loops.counted import counted_loop, invariant_carries
-from ..analysis.purity import is_cheap
+from ..analysis.purity import erase_unread, is_cheap
 from ..analysis.value_numbers import BARRIER, ValueNumbers, has_no_effect
 from ..ir import walk
 from ..ir.clone import remap_operands
 from ..ir.erase import erase
 from ..ir.ops import facts_of
-from ..ir.values import defining_op
+from ..ir.values import defining_op, is_read
 
 
 def barriers_in(block: ir.Block) -> list[ir.Operation]:
@@ -54,7 +54,7 @@ def merge_across_barriers(block: ir.Block) -> list[ir.Operation]:
         for result, same in zip(op.results, earlier.results, strict=True):
             result.replace_all_uses_with(same)
     kept = [earlier for _, earlier in merged]
-    erase_unread([op for op, _ in merged])
+    erase_unread([op for op, _ in merged], has_no_effect)
     return kept
 
 
@@ -71,20 +71,6 @@ def bypass(ops: Collection[ir.Operation], block: ir.Block) -> None:
         for result, operand in zip(barrier.results, barrier.operands, strict=True):
             result.replace_all_uses_with(operand)
     erase(*crossed.values())
-
-
-def erase_unread(ops: Collection[ir.Operation]) -> None:
-    """Erases those of some operations, and of what they read, that nothing reads any more."""
-    waiting = {walk.key(op): op for op in ops}
-    while waiting:
-        _, op = waiting.popitem()
-        if not has_no_effect(op) or any(True for result in op.results for _ in result.uses):
-            continue
-        for value in walk.values_read(op):
-            maker = defining_op(value)
-            if maker is not None and len(maker.results):
-                waiting[walk.key(maker)] = maker
-        erase(op)
 
 
 def take_places(
@@ -139,7 +125,7 @@ def _partners(
 
     None where one has none, and where the other loop has nothing that the first one has not.
     """
-    read = [n for n, result in enumerate(part.results) if any(True for _ in result.uses)]
+    read = [n for n, result in enumerate(part.results) if is_read(result)]
     one, other = counted_loop(part), counted_loop(whole)
     assert one is not None
     assert other is not None

@@ -17,15 +17,15 @@ from ..analysis.loops.counted import affine_in
 from ..analysis.loops.pairs import LoopPair, loop_pairs, nested_pairs
 from ..analysis.mincut import minimum_vertex_cut
 from ..analysis.pricing import Pricing
-from ..analysis.purity import is_cheap
+from ..analysis.purity import erase_unread, is_cheap
 from ..analysis.value_numbers import BARRIER, ValueNumbers, has_no_effect
 from ..ir import walk
 from ..ir.build import slice_of_stack, zeros
 from ..ir.erase import erase
 from ..ir.types import tensor_bytes
-from ..ir.values import defining_op
+from ..ir.values import defining_op, is_read
 from ..ir.while_rewriter import Replacements, WhileRewriter
-from .merge import bypass, erase_unread, take_places
+from .merge import bypass, take_places
 
 _UNIT_S = 1e-12
 """What a unit of the cut's weights is."""
@@ -385,7 +385,7 @@ class _Rewrite:
             computed.replace_all_uses_with(_slice(stack, pair.index, computed))
         bypass(again, edit.body)
         makers = [maker for one in values if (maker := defining_op(one)) is not None]
-        erase_unread([*again, *(maker for maker in makers if maker not in again)])
+        erase_unread([*again, *(maker for maker in makers if maker not in again)], has_no_effect)
         for residual in pair.residuals:
             for number in residual.operands:
                 uses = edit.body.arguments[number].uses
@@ -399,13 +399,13 @@ class _Rewrite:
         edit = WhileRewriter(forward)
         stored = []
         for stack in {r.stack.number: r.stack for p in self.group for r in p.residuals}.values():
-            if not any(True for _ in forward.results[stack.number].uses):
+            if not is_read(forward.results[stack.number]):
                 edit.drop_stack(stack.number, stack.update)
                 stored.append(defining_op(stack.update.operands[1]))
         if stored:
             edit.apply(Replacements())
             erase(edit.op)
-            erase_unread([op for op in stored if op is not None])
+            erase_unread([op for op in stored if op is not None], has_no_effect)
 
 
 def _slice(stack: ir.Value, index: ir.Value, wanted: ir.Value) -> ir.Value:

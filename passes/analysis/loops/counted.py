@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
-from ...ir.values import constant_int, defining_op
+from ...ir.values import constant_int, defining_op, is_read
 from ...ir.walk import ancestors, attribute_names, terminator
 
 
@@ -180,7 +180,7 @@ def stacks_of(
     found = (
         _stack(number, arguments, returned, affine_of)
         for number in range(len(arguments))
-        if not any(True for _ in condition.arguments[number].uses)
+        if not is_read(condition.arguments[number])
     )
     return [stack for stack in found if stack is not None]
 
