@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
-from jax.extend.mlir.dialects import sdy, stablehlo
+from jax.extend.mlir.dialects import func, sdy, stablehlo
 from jax.extend.mlir.passmanager import PassManager
 
 from ...ir import mesh, walk
@@ -114,6 +114,7 @@ def _propagated(module: ir.Module, left_out: Collection[int], as_xla_reads: bool
             elif as_xla_reads and op.name == "stablehlo.broadcast_in_dim":
                 _as_reshape(op)
         add_rules(clone)
+        _add_main(clone)
         PassManager.parse("builtin.module(sdy-propagation-pipeline)").run(clone.operation)
         for op in walk.operations(clone.operation):
             if _NUMBER in op.attributes:
@@ -127,6 +128,15 @@ def _propagated(module: ir.Module, left_out: Collection[int], as_xla_reads: bool
             if op.name == CONSTRAINT and number not in left_out:
                 placed[numbers[op.results[0]]] = (constraint_placement(op),)
         return Propagated(placed, returned_shardings(clone))
+
+
+def _add_main(module: ir.Module) -> None:
+    """Adds an empty function `main` where there is none: Shardy ends the process without one."""
+    if "main" not in walk.functions(module):
+        with ir.InsertionPoint(module.body):
+            added = func.FuncOp("main", ir.FunctionType.get([], []))
+        with ir.InsertionPoint(added.add_entry_block()):
+            func.ReturnOp([])
 
 
 def _as_reshape(broadcast: ir.Operation) -> None:

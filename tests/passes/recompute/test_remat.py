@@ -167,7 +167,9 @@ def test_the_plan_names_values_and_source_lines() -> None:
     rows = rows_of(plan, "Recomputed rather than kept")
     facts = facts_of(plan)
     assert facts["residuals not kept"] > facts["kept in their place"]
-    assert {row["iterations"] for row in rows} == {4}
+    inside = {row["value"].operation for row in rows if row["iterations"] == 4}
+    assert inside == {"stablehlo.multiply", "stablehlo.tanh", "stablehlo.subtract"}
+    assert {row["iterations"] for row in rows} <= {4, None}
     assert all("scans.py:" in row["value"].source.line for row in rows)
 
 

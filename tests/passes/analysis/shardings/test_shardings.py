@@ -112,3 +112,11 @@ def test_a_module_and_its_clones_are_propagated_once(monkeypatch: pytest.MonkeyP
     assert propagate(clone_module(module)) is once
     with pytest.raises(TypeError, match="not callable"):
         propagate(module, as_xla_reads=True)
+
+
+def test_a_module_without_a_main_is_propagated_too() -> None:
+    """Shardy looks for one and ends the process where there is none."""
+    module = lowered(lambda x: x * 2.0, "a", "b")
+    walk.functions(module)["main"].attributes["sym_name"] = ir.StringAttr.get("f", module.context)
+    assert shares(module, "stablehlo.multiply") == [Fraction(1, 4)]
+    assert list(walk.functions(module)) == ["f"]
