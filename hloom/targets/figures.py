@@ -59,11 +59,24 @@ _KNOWN = _NEEDED | {
     "clock_hz": "a positive number",
     "bytes_per_s": "a positive number",
     "host_bytes_per_s": "a positive number",
+    "link_bytes_per_s": "a positive number",
+    "link_devices": "a positive whole number",
+    "network_bytes_per_s": "a positive number",
     "matrix_flops_per_s": "a table of positive numbers by bits",
     "vector_flops_per_s": "a positive number",
     "topologies": "a list of texts",
 }
 """The figures of a target, with the kind of value of each."""
+
+_OF_SPEED = (
+    "bytes_per_s",
+    "host_bytes_per_s",
+    "link_bytes_per_s",
+    "link_devices",
+    "network_bytes_per_s",
+    "vector_flops_per_s",
+)
+"""Those that `Speed` has under the same name."""
 
 _USABLE_PERCENT = 80
 """What a program may take of a device's memory where no allocator is there to tell its limit.
@@ -141,11 +154,7 @@ def _speed(figures: dict[str, Any]) -> Speed:
             clock_hz=figures.get("clock_hz"),
             bytes_per_s=figures.get("bytes_per_s"),
         )
-    told: dict[str, Any] = {
-        name: figures[name]
-        for name in ("bytes_per_s", "host_bytes_per_s", "vector_flops_per_s")
-        if name in figures
-    }
+    told: dict[str, Any] = {name: figures[name] for name in _OF_SPEED if name in figures}
     if "matrix_flops_per_s" in figures:
         rates = figures["matrix_flops_per_s"].items()
         told["matrix_flops_per_s"] = tuple(sorted((int(bits), rate) for bits, rate in rates))

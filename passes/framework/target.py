@@ -21,6 +21,10 @@ class Speed:
       float32_passes: how often the matrix units multiply 16 bits for one product of float32, at
         the default, the high and the highest precision; None where they take float32 itself, but
         for the highest.
+      link_bytes_per_s: what a device sends to its peers along a ring of them by its fast links,
+        NVLink or ICI; None where they are not known.
+      link_devices: how many consecutive devices such links join; None for all of them.
+      network_bytes_per_s: what a device sends beyond those; None where it is not known.
     """
 
     matrix_flops_per_s: tuple[tuple[int, float], ...] = (
@@ -35,6 +39,9 @@ class Speed:
     overlaps: bool = True
     host_bytes_per_s: float | None = None
     float32_passes: tuple[int, int, int] | None = None
+    link_bytes_per_s: float | None = None
+    link_devices: int | None = None
+    network_bytes_per_s: float | None = None
 
     def matrix_rate(self, bits: int) -> float:
         """FLOPs a second in products of elements of this width."""

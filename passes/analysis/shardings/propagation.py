@@ -6,8 +6,9 @@ import hashlib
 import io
 import itertools
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import func, sdy, stablehlo
@@ -24,6 +25,8 @@ from ...ir.shardings import (
     placement_of,
 )
 from .rules import add_rules
+
+_T = TypeVar("_T")
 
 _NUMBER = "hloom.number"
 """Discardable attribute by which an operation is found again after Shardy's passes, which clone
@@ -65,10 +68,29 @@ def returned_shardings(module: ir.Module) -> tuple[str | None, ...]:
     )
 
 
-_KNOWN: dict[tuple[bytes, frozenset[int], bool], Propagated] = {}
-"""Of the last modules, by their bytes: passes ask again of clones, and in each attempt."""
-
 _MOST_KNOWN = 16
+
+
+class Remembered(Generic[_T]):
+    """What was found of the last modules, by their bytes: passes ask again of clones, and in each
+    attempt."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[bytes, Hashable], _T] = {}
+
+    def of(self, module: ir.Module, find: Callable[[], _T], *, asked: Hashable = None) -> _T:
+        """What `find` gives of the module, or gave of another of the same bytes, asked the same."""
+        written = io.BytesIO()
+        module.operation.write_bytecode(written)
+        key = hashlib.sha256(written.getvalue()).digest(), asked
+        if key not in self._known:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            self._known[key] = find()
+        return self._known[key]
+
+
+_PROPAGATED: Remembered[Propagated] = Remembered()
 
 
 def propagate(
@@ -82,28 +104,49 @@ def propagate(
       as_xla_reads: a broadcast that only adds axes of one element counts as a reshape, which XLA
         makes of it: Shardy propagates through reshapes sooner than through broadcasts.
     """
-    written = io.BytesIO()
-    module.operation.write_bytecode(written)
     left_out = frozenset(
         number
         for number, op in enumerate(walk.operations(module.operation))
         if op.name == CONSTRAINT and op.results[0] in without
     )
-    key = hashlib.sha256(written.getvalue()).digest(), left_out, as_xla_reads
-    found = _KNOWN.get(key)
-    if found is None:
-        if len(_KNOWN) >= _MOST_KNOWN:
-            _KNOWN.clear()
-        found = _KNOWN[key] = _propagated(module, left_out, as_xla_reads)
-    return found
+    return _PROPAGATED.of(
+        module,
+        lambda: _propagated(module, left_out, as_xla_reads),
+        asked=(left_out, as_xla_reads),
+    )
 
 
 def _propagated(module: ir.Module, left_out: Collection[int], as_xla_reads: bool) -> Propagated:
-    clone = clone_module(module)
     originals = list(walk.operations(module.operation))
     numbers = {value: number for number, value in enumerate(values_of(module))}
     placed: dict[int, tuple[Placement, ...]] = {}
     reader = _Reader()
+    clone = propagated_clone(module, left_out, as_xla_reads=as_xla_reads)
+    with module.context, ir.Location.unknown():
+        for op in walk.operations(clone.operation):
+            number = number_of(op)
+            if number is not None and originals[number].name != CONSTRAINT:
+                # Shardy puts a reshard in the place of a constraint.
+                for value, placement in reader.placed(originals[number], op):
+                    known = placed.get(numbers[value], ())
+                    placed[numbers[value]] = (*known, placement)
+        for number, op in enumerate(originals):
+            if op.name == CONSTRAINT and number not in left_out:
+                placed[numbers[op.results[0]]] = (constraint_placement(op),)
+        return Propagated(placed, returned_shardings(clone))
+
+
+def propagated_clone(
+    module: ir.Module, left_out: Collection[int] = (), *, as_xla_reads: bool = False
+) -> ir.Module:
+    """A clone of a module after propagation; `number_of` an operation says what it was.
+
+    Args:
+      module: the module.
+      left_out: the numbers of sharding constraints that are left out, in the order of the text.
+      as_xla_reads: as for `propagate`.
+    """
+    clone = clone_module(module)
     with module.context, ir.Location.unknown():
         integer = ir.IntegerType.get_signless(64)
         for number, op in enumerate(list(walk.operations(clone.operation))):
@@ -116,18 +159,16 @@ def _propagated(module: ir.Module, left_out: Collection[int], as_xla_reads: bool
         add_rules(clone)
         _add_main(clone)
         PassManager.parse("builtin.module(sdy-propagation-pipeline)").run(clone.operation)
-        for op in walk.operations(clone.operation):
-            if _NUMBER in op.attributes:
-                original = originals[ir.IntegerAttr(op.attributes[_NUMBER]).value]
-                # Shardy puts a reshard in the place of a constraint.
-                if original.name != CONSTRAINT:
-                    for value, placement in reader.placed(original, op):
-                        known = placed.get(numbers[value], ())
-                        placed[numbers[value]] = (*known, placement)
-        for number, op in enumerate(originals):
-            if op.name == CONSTRAINT and number not in left_out:
-                placed[numbers[op.results[0]]] = (constraint_placement(op),)
-        return Propagated(placed, returned_shardings(clone))
+    return clone
+
+
+def number_of(op: ir.Operation) -> int | None:
+    """Which operation of the module one of its propagated clone was, by the order of the text.
+
+    None of one that Shardy put in. Shardy clones constants: several may have one number.
+    """
+    given = op.attributes
+    return ir.IntegerAttr(given[_NUMBER]).value if _NUMBER in given else None
 
 
 def _add_main(module: ir.Module) -> None:
@@ -135,7 +176,7 @@ def _add_main(module: ir.Module) -> None:
     if "main" not in walk.functions(module):
         with ir.InsertionPoint(module.body):
             added = func.FuncOp("main", ir.FunctionType.get([], []))
-        with ir.InsertionPoint(added.add_entry_block()):
+        with ir.InsertionPoint(ir.Block.create_at_start(added.operation.regions[0], [])):
             func.ReturnOp([])
 
 

@@ -52,7 +52,7 @@ class Shardings:
         values = list(values_of(module)) if meshes or uncounted else []
         shares = dict.fromkeys(values, _WHOLE)
         if any(math.prod(axes.values()) > 1 for axes in meshes):
-            for number, found in propagate(module).placed.items():
+            for number, found in propagate(module, as_xla_reads=True).placed.items():
                 # The first clone of a constant stands for all.
                 placements[values[number]] = found[0]
                 shares[values[number]] = _share(values[number].type, found[0])

@@ -1,0 +1,336 @@
+"""Exchanges: what a sharded program's devices send each other, before XLA has seen it.
+
+Shardy's own partitioner runs on a clone: it propagates shardings, puts a reshard where an operation
+wants its operand placed otherwise, and makes collectives of reshards. XLA's partitioner decides the
+same for programs whose activations are annotated. What it does beside that is not found here: halos
+of slices and pads along a split axis, and what it falls back to where it finds no better way
+("involuntary full rematerialization").
+
+Source: the passes that Shardy exports as `sdy-insert-explicit-reshards` with `enable-full-version`,
+and `sdy-reshard-to-collectives` (https://openxla.org/shardy).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from jax.extend.mlir import ir
+from jax.extend.mlir.passmanager import PassManager
+
+from ...framework.target import Speed
+from ...ir import mesh, walk
+from ...ir.collectives import is_collective, replica_groups
+from ...ir.locations import source_line
+from ...ir.shardings import placement_of
+from ...ir.types import tensor_bytes
+from ...ir.values import defining_op
+from ..loops.counted import counted_loop
+from .propagation import Remembered, number_of, propagated_clone, values_of
+from .rules import add_rules
+
+_STAGES = (
+    "sdy-close-shardings",
+    "func.func(sdy-insert-explicit-reshards{enable-full-version=true})",
+    "canonicalize{enable-patterns=sdy-reshard}",
+    "func.func(sdy-reshard-to-collectives)",
+    "canonicalize{enable-patterns=sdy-collective}",
+)
+
+_KINDS = {
+    "sdy.all_gather": "all-gather",
+    "sdy.all_reduce": "all-reduce",
+    "sdy.reduce_scatter": "reduce-scatter",
+    "sdy.all_to_all": "all-to-all",
+    "sdy.collective_permute": "collective-permute",
+}
+"""By name of Shardy's operation XLA's name of the collective. `sdy.all_slice` sends nothing."""
+
+_AXES = ("gathering_axes", "reduction_axes", "reduce_scatter_axes", "params")
+_AXIS = re.compile(r'"([^"]+)"(?::\(\d+\)(\d+))?')
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """A collective of one step.
+
+    Attributes:
+      kind: XLA's name of it, e.g. "all-gather".
+      axes: of the mesh along which devices exchange; empty for a permutation, and for one that the
+        program itself does in a manual computation by lists of devices.
+      devices: that take part in one group.
+      span: over how many consecutive devices one group is spread.
+      result_bytes: of what it gives, on one device.
+      runs: how often a step does it; a loop of unknown length counts once.
+      type: of what is exchanged, e.g. "8x256xbf16".
+      line: of the user's program, `file:line`; empty where nothing tells it.
+      operation: that reads the result, or that the program itself does, e.g. "dot_general".
+    """
+
+    kind: str
+    axes: tuple[str, ...]
+    devices: int
+    span: int
+    result_bytes: int
+    runs: int
+    type: str
+    line: str
+    operation: str
+
+    @property
+    def sent_bytes(self) -> int:
+        """What each device sends in one step, by the ring that moves least."""
+        return math.ceil(self.runs * self.result_bytes * _sent_share(self.kind, self.devices))
+
+    def seconds(self, speed: Speed) -> float | None:
+        """What one step takes for it, nothing beside it; None where the links are not known."""
+        within = speed.link_devices is None or self.span <= speed.link_devices
+        rate = speed.link_bytes_per_s if within else speed.network_bytes_per_s
+        if rate is None:
+            return None
+        return self.runs * speed.kernel_s + self.sent_bytes / rate
+
+
+@dataclass(frozen=True)
+class PlacedExchange:
+    """An exchange of a module, with the values that are exchanged.
+
+    Attributes:
+      exchange: what is sent.
+      operand: the module's value that is sent; None where Shardy made it on the way.
+      readers: the module's operations that read what comes of it.
+    """
+
+    exchange: Exchange
+    operand: ir.Value | None
+    readers: tuple[ir.Operation, ...]
+
+
+def _sent_share(kind: str, devices: int) -> float:
+    """Bytes that a device sends for each byte of its result, in a group of so many."""
+    others = devices - 1
+    match kind:
+        case "all-reduce":
+            return 2 * others / devices
+        case "reduce-scatter":
+            return others
+        case "collective-permute":
+            return 1
+        case _:
+            return others / devices
+
+
+@dataclass(frozen=True)
+class _Numbered:
+    """An exchange of any module of the same bytes: values and readers by their order there."""
+
+    exchange: Exchange
+    operand: int | None
+    readers: tuple[int, ...]
+
+
+_FOUND: Remembered[tuple[_Numbered, ...]] = Remembered()
+
+
+def exchanges_of(module: ir.Module) -> tuple[PlacedExchange, ...]:
+    """The exchanges of a module, in the order of its text; pure. Once a module and its clones.
+
+    A function that is called several times counts as often; calls are best inlined before, since
+    propagation sees more then. Raises ValueError where Shardy's passes fail.
+    """
+    if not any(
+        math.prod(mesh.axis_sizes(mesh.mesh_of(op)).values()) > 1
+        for op in mesh.mesh_ops(module.operation).values()
+    ):
+        return ()
+    found = _FOUND.of(module, lambda: tuple(_Finder(module).found()))
+    values, operations = list(values_of(module)), list(walk.operations(module.operation))
+    return tuple(
+        PlacedExchange(
+            each.exchange,
+            None if each.operand is None else values[each.operand],
+            tuple(operations[number] for number in each.readers),
+        )
+        for each in found
+    )
+
+
+class _Finder:
+    """Partitions a clone of a module, and reads its collectives."""
+
+    def __init__(self, module: ir.Module) -> None:
+        self._originals = list(walk.operations(module.operation))
+        self._numbers = {value: number for number, value in enumerate(values_of(module))}
+        self._clone = _partitioned(module)
+        self._functions = walk.functions(self._clone)
+        self._calls: dict[str, list[ir.Operation]] = {}
+        for op in walk.operations(self._clone.operation):
+            if op.name == "func.call":
+                callee = ir.FlatSymbolRefAttr(op.attributes["callee"]).value
+                self._calls.setdefault(callee, []).append(op)
+
+    def found(self) -> Iterator[_Numbered]:
+        merged: dict[tuple[ir.Value, ir.Block, str], _Numbered] = {}
+        in_order: list[tuple[ir.Value, ir.Block, str] | _Numbered] = []
+        for op in walk.operations(self._clone.operation):
+            if op.name in _KINDS:
+                # Shardy gathers a value for each of its readers, XLA once.
+                key = (op.operands[0], op.block, str(op.attributes["out_sharding"]))
+                each = self._of_shardy(op)
+                if key in merged:
+                    known = merged[key]
+                    readers = dict.fromkeys((*known.readers, *each.readers))
+                    merged[key] = replace(known, readers=tuple(readers))
+                else:
+                    merged[key] = each
+                    in_order.append(key)
+            elif is_collective(op) and mesh.is_in_manual_computation(op.block):
+                in_order.extend(self._of_program(op))
+        for entry in in_order:
+            yield merged[entry] if isinstance(entry, tuple) else entry
+
+    def _of_shardy(self, op: ir.Operation) -> _Numbered:
+        sharding = op.attributes["out_sharding"]
+        placement = placement_of(sharding, op)
+        found = mesh.resolved(ir.Attribute.parse(placement.mesh, op.context), op)
+        axes, devices, span = _participants(op, {} if found is None else mesh.axis_sizes(found))
+        result = ir.RankedTensorType(op.results[0].type)
+        elements = math.prod(result.shape)
+        whole = tensor_bytes(result) or 0
+        local = math.prod(placement.local_shape(result.shape))
+        readers = tuple(self._readers(op))
+        return _Numbered(
+            Exchange(
+                kind=_KINDS[op.name],
+                axes=axes,
+                devices=devices,
+                span=span,
+                result_bytes=whole * local // elements if elements else 0,
+                runs=self._runs(op),
+                type=_short(result),
+                line=self._line(op, readers),
+                operation=self._read_by(readers),
+            ),
+            self._operand(op),
+            readers,
+        )
+
+    def _of_program(self, op: ir.Operation) -> Iterator[_Numbered]:
+        """A collective in a manual computation, where types are those of one device."""
+        groups = replica_groups(op, walk.readable_attributes(op).get("replica_groups"))
+        members = max(groups or (), key=len, default=())
+        readers = tuple(self._readers(op))
+        for operand, value in zip(op.operands, op.results, strict=False):
+            size = tensor_bytes(value.type)
+            if size:
+                exchange = Exchange(
+                    kind=op.name.removeprefix("stablehlo.").replace("_", "-"),
+                    axes=(),
+                    devices=len(members) or 2,
+                    span=max(members, default=1) - min(members, default=0) + 1,
+                    result_bytes=size,
+                    runs=self._runs(op),
+                    type=_short(value.type),
+                    line=self._line(op, readers),
+                    operation=op.name.removeprefix("stablehlo."),
+                )
+                yield _Numbered(exchange, self._number(operand), readers)
+
+    def _operand(self, op: ir.Operation) -> int | None:
+        """The module's value that an exchange starts from, through others of Shardy's."""
+        value = op.operands[0]
+        while (maker := defining_op(value)) is not None and number_of(maker) is None:
+            if not maker.name.startswith("sdy.") or not maker.operands:
+                return None
+            value = maker.operands[0]
+        return self._number(value)
+
+    def _number(self, value: ir.Value) -> int | None:
+        """The number of the module's value that one of the clone is."""
+        owner = value.owner
+        if isinstance(owner, ir.Block):
+            number = number_of(owner.owner.operation)
+            if number is None:
+                return None
+            regions = owner.owner.operation.regions
+            region = next(place for place, each in enumerate(regions) if owner in each.blocks)
+            argument = ir.BlockArgument(value).arg_number
+            original = self._originals[number].regions[region].blocks[0].arguments[argument]
+            return self._numbers.get(original)
+        number = number_of(owner.operation)
+        if number is None:
+            return None
+        results = self._originals[number].results
+        position = ir.OpResult(value).result_number
+        return self._numbers.get(results[position]) if position < len(results) else None
+
+    def _readers(self, op: ir.Operation) -> Iterator[int]:
+        """The module's operations that read a result, through other operations of Shardy's."""
+        for use in op.results[0].uses:
+            reader = use.owner.operation
+            number = number_of(reader)
+            if number is not None:
+                yield number
+            elif reader.name.startswith("sdy.") and reader.results:
+                yield from self._readers(reader)
+
+    def _runs(self, op: ir.Operation) -> int:
+        """How often an operation of the clone runs, by the loops of the module itself."""
+        runs = 1
+        for parent in walk.ancestors(op.block):
+            number = number_of(parent)
+            if parent.name == "func.func":
+                name = ir.StringAttr(parent.attributes["sym_name"]).value
+                calls = self._calls.get(name, ())
+                runs *= sum(map(self._runs, calls)) if calls else 1
+            elif number is not None:
+                loop = counted_loop(self._originals[number])
+                runs *= loop.trip_count if loop is not None else 1
+        return runs
+
+    def _line(self, op: ir.Operation, readers: Sequence[int]) -> str:
+        """The user's line of an exchange: its own, that of what it sends, or that of a reader."""
+        maker = defining_op(op.operands[0])
+        near = [op, *([] if maker is None else [maker])]
+        near += [self._originals[number] for number in readers]
+        return next((line for each in near if (line := source_line(each.location))), "")
+
+    def _read_by(self, readers: Sequence[int]) -> str:
+        return next((self._originals[each].name.partition(".")[2] for each in readers), "")
+
+
+def _partitioned(module: ir.Module) -> ir.Module:
+    clone = propagated_clone(module, as_xla_reads=True)
+    with module.context, ir.Location.unknown():
+        add_rules(clone)  # propagation ends by taking them out
+        for stage in _STAGES:
+            try:
+                PassManager.parse(f"builtin.module({stage})").run(clone.operation)
+            except Exception as error:
+                raise ValueError(f"Shardy's {stage} fails: {error}") from error
+    return clone
+
+
+def _participants(op: ir.Operation, sizes: Mapping[str, int]) -> tuple[tuple[str, ...], int, int]:
+    """The axes that an exchange runs along, how many devices they make a group of, and its span.
+
+    The bindings have no class for its lists of axes: their text is read, `"x"` or, of a part of an
+    axis, `"x":(1)2`.
+    """
+    attributes = walk.readable_attributes(op)
+    text = next((str(attributes[name]) for name in _AXES if name in attributes), "")
+    all_devices = math.prod(sizes.values())
+    if not text:  # a permutation says only where values are before and after
+        return (), all_devices, all_devices
+    parts = {(name, part): int(part) if part else sizes[name] for name, part in _AXIS.findall(text)}
+    names = tuple(dict.fromkeys(name for name, _ in parts))
+    # The first axis is the major one: a step along it passes the devices of all that follow.
+    inner = list(sizes)
+    spans = [math.prod(sizes[each] for each in inner[inner.index(name) :]) for name in names]
+    return names, math.prod(parts.values()), max(spans)
+
+
+def _short(type_: ir.Type) -> str:
+    return str(type_).removeprefix("tensor<").removesuffix(">")

@@ -1,0 +1,163 @@
+"""Exchanges before XLA has seen a program: what XLA's partitioner then makes of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from support.devices.meshes import each_kind_of_axes, mesh_of
+
+from benchmarks.common.collectives import collectives
+from hloom.passes.analysis.shardings.exchanges import Exchange, PlacedExchange, exchanges_of
+from hloom.passes.framework.target import Speed
+from hloom.passes.ir.clone import clone_module
+
+F32 = 4
+
+
+def shaped(mesh: Mesh, axes: tuple[str | None, ...], *shape: int) -> jax.ShapeDtypeStruct:
+    sharding = NamedSharding(mesh, PartitionSpec(*axes))
+    return jax.ShapeDtypeStruct(shape, "float32", sharding=sharding)
+
+
+def found(function: Any, *arguments: jax.ShapeDtypeStruct) -> tuple[PlacedExchange, ...]:
+    return exchanges_of(jax.jit(function).lower(*arguments).compiler_ir())
+
+
+def counted(exchanges: Iterable[PlacedExchange]) -> dict[str, int]:
+    counts: Counter[str] = Counter()
+    for each in exchanges:
+        counts[each.exchange.kind] += each.exchange.runs
+    return dict(sorted(counts.items()))
+
+
+def test_a_product_over_a_split_axis_is_summed() -> None:
+    mesh = mesh_of(AxisType.Auto, a=2, b=4)
+    x, w = shaped(mesh, (None, "b"), 8, 64), shaped(mesh, ("b", None), 64, 16)
+    [each] = found(lambda x, w: jnp.tanh(x @ w), x, w)
+    exchange = each.exchange
+    assert (exchange.kind, exchange.axes) == ("all-reduce", ("b",))
+    assert (exchange.devices, exchange.span, exchange.runs) == (4, 4, 1)
+    assert exchange.result_bytes == 8 * 16 * F32
+    assert exchange.sent_bytes == 2 * 3 * 8 * 16 * F32 // 4
+    assert "test_exchanges.py:" in exchange.line
+    assert [op.name for op in each.readers] == ["stablehlo.tanh"]
+    assert each.operand is not None
+    assert each.operand.owner.name == "stablehlo.dot_general"
+
+
+def test_a_weight_is_gathered_once_for_all_its_readers() -> None:
+    mesh = mesh_of(AxisType.Auto, a=4, b=2)
+    x, w = shaped(mesh, ("a", None), 512, 64), shaped(mesh, ("a", None), 64, 64)
+    [each] = found(lambda x, w: (x @ w, jnp.tanh(x) @ w), x, w)
+    exchange = each.exchange
+    assert (exchange.kind, exchange.axes) == ("all-gather", ("a",))
+    assert exchange.devices == 4
+    assert exchange.span == 8  # its members are two apart
+    assert exchange.result_bytes == 64 * 64 * F32
+    assert exchange.sent_bytes == 64 * 64 * F32 * 3 // 4
+    assert exchange.operation == "dot_general"
+    assert len(each.readers) == 2
+
+
+@each_kind_of_axes
+def test_what_a_loop_exchanges_counts_as_often_as_it_runs(axes: AxisType) -> None:
+    mesh = mesh_of(axes, a=8)
+    x, ws = shaped(mesh, ("a", None), 8, 64), shaped(mesh, (None, "a", None), 5, 64, 64)
+
+    def layer(x: Any, w: Any) -> Any:
+        whole = NamedSharding(mesh, PartitionSpec())
+        move = jax.lax.with_sharding_constraint if axes is AxisType.Auto else jax.reshard
+        return jnp.tanh(x @ move(w, whole)), None
+
+    exchanges = found(lambda x, ws: jax.lax.scan(layer, x, ws)[0], x, ws)
+    assert counted(exchanges) == {"all-gather": 5}
+    assert exchanges[0].exchange.result_bytes == 64 * 64 * F32
+
+
+def test_what_a_manual_computation_exchanges_is_the_program_s_own() -> None:
+    mesh = mesh_of(AxisType.Auto, a=2, b=4)
+    x = shaped(mesh, ("a", "b"), 8, 64)
+    summed = jax.shard_map(
+        lambda x: jax.lax.psum(x, "b"),
+        mesh=mesh,
+        in_specs=PartitionSpec("a", "b"),
+        out_specs=PartitionSpec("a", None),
+    )
+    [each] = found(summed, x)
+    exchange = each.exchange
+    assert (exchange.kind, exchange.operation) == ("all-reduce", "all_reduce")
+    assert (exchange.devices, exchange.span) == (4, 4)
+    assert exchange.result_bytes == 4 * 16 * F32
+
+
+def test_a_function_that_is_called_twice_exchanges_twice() -> None:
+    mesh = mesh_of(AxisType.Auto, a=8)
+
+    @jax.jit
+    def layer(x: Any, w: Any) -> Any:
+        return jnp.tanh(x @ w)
+
+    x, w = shaped(mesh, (None, "a"), 64, 64), shaped(mesh, ("a", None), 64, 64)
+    assert counted(found(lambda x, w: layer(x, w) + layer(x + 1, w), x, w)) == {"all-reduce": 2}
+
+
+def test_one_device_exchanges_nothing() -> None:
+    x = jax.ShapeDtypeStruct((8, 8), "float32")
+    assert not found(lambda x: x @ x, x)
+    mesh = mesh_of(AxisType.Auto, a=1)
+    assert not found(lambda x: x @ x, shaped(mesh, ("a", None), 8, 8))
+
+
+def test_clones_are_partitioned_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    mesh = mesh_of(AxisType.Auto, a=8)
+    x = shaped(mesh, (None, "a"), 64, 64)
+    module = jax.jit(lambda x: x @ x.T).lower(x).compiler_ir()
+    once = exchanges_of(module)
+    monkeypatch.setattr("hloom.passes.analysis.shardings.exchanges._partitioned", None)
+    again = exchanges_of(clone_module(module))
+    assert [each.exchange for each in again] == [each.exchange for each in once]
+
+
+PARAMETERS = {"fsdp": ("a", "b"), "tensor": (None, "b"), "both": ("a", "b")}
+SIZES = {"fsdp": (8, 1), "tensor": (1, 8), "both": (4, 2)}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_a_step_exchanges_as_many_bytes_as_xla_makes_it(name: str) -> None:
+    mesh = mesh_of(AxisType.Auto, **dict(zip("ab", SIZES[name], strict=True)))
+    rows, columns = PARAMETERS[name]
+    x = shaped(mesh, ("a", None), 512, 64)
+    up, down = shaped(mesh, (rows, columns), 64, 128), shaped(mesh, (columns, rows), 128, 64)
+    stream = NamedSharding(mesh, PartitionSpec("a", None))
+
+    def loss(up: Any, down: Any, x: Any) -> Any:
+        for _ in range(3):
+            x = jax.lax.with_sharding_constraint(jnp.tanh(x @ up) @ down, stream)
+        return jnp.sum(x * x)
+
+    lowered = jax.jit(jax.value_and_grad(loss)).lower(up, down, x)
+    exchanges = [each.exchange for each in exchanges_of(lowered.compiler_ir())]
+    text = lowered.compile(compiler_options={"hloom": "off"}).as_text()
+    got = collectives(text)
+    assert got.inside == 0
+    # XLA:CPU sums what Shardy scatters the sum of, and combines sums: results, not operations.
+    predicted = sum(
+        each.result_bytes * (each.devices if each.kind == "reduce-scatter" else 1)
+        for each in exchanges
+    )
+    assert predicted == pytest.approx(got.outside_bytes, rel=0.05)
+
+
+def test_seconds_are_those_of_the_links_that_a_group_needs() -> None:
+    exchange = Exchange("all-gather", ("a",), 8, 8, 8000, 2, "2000xf32", "", "")
+    speed = Speed(link_bytes_per_s=1e9, link_devices=8, network_bytes_per_s=1e8, kernel_s=1e-6)
+    assert exchange.seconds(speed) == pytest.approx(2e-6 + 14000 / 1e9)
+    far = Exchange("all-gather", ("a",), 8, 16, 8000, 2, "2000xf32", "", "")
+    assert far.seconds(speed) == pytest.approx(2e-6 + 14000 / 1e8)
+    assert far.seconds(Speed()) is None
