@@ -44,6 +44,10 @@ _COMMANDS = {
         "hloom.tools.budgets.command",
         "show what budgets of memory a program can have, and the time that each adds",
     ),
+    "shardings": (
+        "hloom.tools.shardings",
+        "show what the devices of a sharded program send each other, by line",
+    ),
     "capture": (
         "hloom.tools.capture.command",
         "show what of a program runs in CUDA graphs, and why not the rest",

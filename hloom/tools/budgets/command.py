@@ -6,11 +6,8 @@ import argparse
 import json
 from pathlib import Path
 
-from hloom import targets
-from hloom._jax.modules import make_context
 from hloom.budgets.estimating import frontier_of, parse_budgets
 from hloom.budgets.frontier import Frontier
-from hloom.dumps.read.dump import DumpError
 from hloom.files import FileError, write_whole
 from hloom.passes.framework.errors import PassError, SpecError
 from hloom.passes.framework.feedback import Attempt
@@ -18,11 +15,7 @@ from hloom.passes.planner.record import RematRecord
 from hloom.show.pictures import PictureError
 from hloom.show.terminal import PlainConsole, complain
 from hloom.tools.budgets import dumped
-from hloom.tools.opt import source
-from hloom.tools.opt.diagnostics import InputError
-from hloom.tools.replay.options import chosen_module
-
-_DEFAULT_TARGET = "h100_sxm"
+from hloom.tools.program import ProgramError, add_program, program_of
 
 
 class BudgetsError(ValueError):
@@ -37,18 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "knees marked and a spec to copy for each. Nothing is compiled and nothing runs. Of a dump "
         "with XLA's figures these correct the model."
     )
-    parser.add_argument(
-        "program",
-        type=Path,
-        metavar="DIR|FILE",
-        help="a dump of hloom.dump or HLOOM_DUMP_TO, or a module of StableHLO, text or bytecode",
-    )
-    parser.add_argument(
-        "--target",
-        metavar="NAME",
-        help=f"what it is to run on: {', '.join(targets.names())}, or a description's path "
-        f"(default: the dump's; {_DEFAULT_TARGET} for a file)",
-    )
+    add_program(parser)
     parser.add_argument(
         "--budget",
         action="append",
@@ -71,40 +53,18 @@ def run(arguments: argparse.Namespace) -> int:
         for sentence in found.sentences():
             console.print(sentence)
         _write(found, arguments)
-    except (BudgetsError, DumpError, PictureError, SpecError, PassError) as error:
+    except (BudgetsError, ProgramError, PictureError, SpecError, PassError) as error:
         return complain("hloom budgets", error)
-    except InputError as error:
-        first = error.diagnostics[0]
-        return complain("hloom budgets", f"{first.position}: {first.message}")
-    except targets.TargetError as error:
-        return complain("hloom budgets", f"--target: {error}")
     return 0
 
 
 def _frontier(arguments: argparse.Namespace) -> Frontier:
     budgets = parse_budgets(arguments.budget, source="--budget")
-    target = None if arguments.target is None else targets.load(arguments.target)
-    file: Path = arguments.program
+    program = program_of(arguments)
     attempts: tuple[Attempt[RematRecord], ...] = ()
-    if file.is_dir() or (not file.exists() and not file.suffix):
-        dump = chosen_module(file)
-        if dump.input_file is None:
-            raise BudgetsError(
-                f"{dump.folder} has no 00-input.mlir, the module as it was: dump it again."
-            )
-        file = dump.input_file
-        if target is None:
-            target = dumped.target_of(dump)
-            attempts = tuple(each.attempt for each in dumped.compiled_plans(dump))
-        if target is None:
-            raise BudgetsError(
-                f"{dump.folder} does not tell what it was compiled for: name it with --target."
-            )
-    context = make_context()
-    context.enable_multithreading(False)
-    [chunk] = source.split(source.read(str(file)), at_markers=False)
-    module = source.parse(chunk, context)
-    return frontier_of(module, target or targets.load(_DEFAULT_TARGET), budgets, attempts)
+    if program.dump is not None and arguments.target is None:
+        attempts = tuple(each.attempt for each in dumped.compiled_plans(program.dump))
+    return frontier_of(program.module, program.target, budgets, attempts)
 
 
 def _write(found: Frontier, arguments: argparse.Namespace) -> None:
