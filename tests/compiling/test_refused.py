@@ -365,6 +365,9 @@ def test_a_dump_tells_which_attempts_were_refused_and_a_replay_plans_from_them(
         capfd.readouterr().out.split()
     )
     assert main(["report", str(folder)]) == 0
-    assert "of 40.0 MiB</span>" in (folder / "report.html").read_text()
+    assert (
+        f"refused: {units.size(first['step_bytes'])} of 40.0 MiB"
+        in (folder / "report.html").read_text()
+    )
     assert main(["replay", str(folder), "-p", "off"]) == 1
     assert "does not fit" in capfd.readouterr().err

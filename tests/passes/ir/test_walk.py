@@ -89,4 +89,4 @@ def test_a_budget_of_no_program_is_warned_of(run: Run, text: str) -> None:
     assert (status, err) == (0, f"a.mlir: warning: no budget can be held: {why}\n")
     assert out == run(write(text))[1]
     _, _, err = run(write(text), "-p", BUDGET, "--print-plan")
-    assert f'"summary": "nothing to recompute: no budget can be held: {why}"' in err
+    assert f'"summary": "nothing to do: no budget can be held: {why}"' in err
