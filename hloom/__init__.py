@@ -45,6 +45,7 @@ __all__ = [
     "SpecError",
     "SyncRequirement",
     "declare_collective",
+    "declare_kernel",
     "dump",
     "estimate",
     "initialize",
@@ -73,6 +74,7 @@ _passes_package.__class__ = _PassesPackage
 _LAZY = {
     "SyncRequirement": ("hloom.passes.ir.collectives", "SyncRequirement"),
     "declare_collective": ("hloom.passes.ir.collectives", "declare"),
+    "declare_kernel": ("hloom.passes.analysis.kernels", "declare"),
     "estimate": ("hloom.budgets.estimating", "estimate"),
     "print_summary": ("hloom.log.summary", "print_summary"),
 }
@@ -81,6 +83,7 @@ _LAZY = {
 if TYPE_CHECKING:
     from hloom.budgets.estimating import estimate as estimate
     from hloom.log.summary import print_summary as print_summary
+    from hloom.passes.analysis.kernels import declare as declare_kernel
     from hloom.passes.ir.collectives import SyncRequirement as SyncRequirement
     from hloom.passes.ir.collectives import declare as declare_collective
 else:

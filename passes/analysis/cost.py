@@ -7,15 +7,19 @@ write for a reader that wants it there; between each other they cost their work 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from jax.extend.mlir import ir
 
 from ..framework.target import Speed
+from ..ir.custom_calls import CUSTOM_CALL
 from ..ir.op_facts import Category, Traffic
 from ..ir.ops import facts_of
 from ..ir.types import TensorSizes
+from ..ir.values import element_of
 from .flops import operation_flops
+from .kernels import work_of
 from .loops.counted import counted_loop
 
 
@@ -70,8 +74,7 @@ def seconds(op: ir.Operation, speed: Speed, sizes: TensorSizes | None = None) ->
             for region in op.regions
         ]
         return _of_regions(op, by_region)
-    work_s = operation_flops(op, sizes) / _rate(op, speed, sizes)
-    roofline_s = max(work_s, _traffic_bytes(op, sizes) / speed.bytes_per_s)
+    roofline_s = max(_work_seconds(op, speed, sizes), _traffic_bytes(op, sizes) / speed.bytes_per_s)
     return max(roofline_s, speed.kernel_s) if facts.launches_kernel else roofline_s
 
 
@@ -106,6 +109,18 @@ def _of_regions(op: ir.Operation, by_region: list[float]) -> float:
     return sum(by_region) * trip_count
 
 
+def _work_seconds(op: ir.Operation, speed: Speed, sizes: TensorSizes) -> float:
+    """Seconds that its FLOPs take; a kernel's units do theirs side by side."""
+    work = work_of(op) if op.name == CUSTOM_CALL else None
+    if work is None:
+        return operation_flops(op, sizes) / _rate(op, speed, sizes)
+    # Beside what it multiplies a kernel reads sums and scales, which are wider.
+    floats = [value for value in op.operands if isinstance(element_of(value), ir.FloatType)]
+    matrix_flops_per_s = speed.matrix_rate(min((sizes.of(v).bits for v in floats), default=32))
+    share_s = max(work.flops / matrix_flops_per_s, work.vector_flops / speed.vector_flops_per_s)
+    return share_s * sizes.product_share(op)
+
+
 def _rate(op: ir.Operation, speed: Speed, sizes: TensorSizes) -> float:
     """FLOPs a second that the device does of this operation."""
     if not facts_of(op.name).is_product:
@@ -128,7 +143,7 @@ def _rate(op: ir.Operation, speed: Speed, sizes: TensorSizes) -> float:
     return speed.matrix_rate(bits)
 
 
-def _traffic_bytes(op: ir.Operation, sizes: TensorSizes) -> int:
+def _traffic_bytes(op: ir.Operation, sizes: TensorSizes) -> float:
     return _TRAFFIC[facts_of(op.name).traffic](op, sizes)
 
 
@@ -138,6 +153,13 @@ def _nothing(op: ir.Operation, sizes: TensorSizes) -> int:
 
 def _whole(op: ir.Operation, sizes: TensorSizes) -> int:
     return _made_bytes(op, sizes) + sum(sizes.of(value).bytes for value in op.operands)
+
+
+def _of_kernel(op: ir.Operation, sizes: TensorSizes) -> float:
+    work = work_of(op)
+    if work is None or work.bytes is None:
+        return _whole(op, sizes)
+    return work.bytes * sizes.product_share(op)
 
 
 def _fused(op: ir.Operation, sizes: TensorSizes) -> int:
@@ -202,12 +224,13 @@ def _updated(op: ir.Operation, sizes: TensorSizes) -> int:
     return 2 * sizes.of(op.operands[1]).bytes
 
 
-_TRAFFIC = {
+_TRAFFIC: dict[Traffic, Callable[[ir.Operation, TensorSizes], float]] = {
     Traffic.NONE: _nothing,
     Traffic.FUSED: _fused,
     Traffic.FUSED_OPERANDS: _fused_operands,
     Traffic.GATHERED: _gathered,
     Traffic.UPDATED: _updated,
     Traffic.SCATTERED: _scattered,
+    Traffic.KERNEL: _of_kernel,
     Traffic.WHOLE: _whole,
 }

@@ -18,6 +18,7 @@ from ..ir.ops import facts_of
 from ..ir.products import ProductAxes
 from ..ir.types import TensorSizes
 from ..ir.values import shape_of
+from .kernels import work_of
 
 
 def operation_flops(op: ir.Operation, sizes: TensorSizes) -> float:
@@ -129,6 +130,13 @@ def _product(op: ir.Operation, sizes: TensorSizes) -> float:
     pairs = _convolution(op) if op.name == "stablehlo.convolution" else _dot(op)
     per_pair = 8.0 if isinstance(out.element_type, ir.ComplexType) else 2.0
     return per_pair * pairs * sizes.product_share(op)
+
+
+@_counts("stablehlo.custom_call")
+def _kernel(op: ir.Operation, sizes: TensorSizes) -> float:
+    """Of a kernel that is not known nothing."""
+    work = work_of(op)
+    return 0.0 if work is None else (work.flops + work.vector_flops) * sizes.product_share(op)
 
 
 def _dot(op: ir.Operation) -> float:

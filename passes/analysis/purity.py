@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterable
 from jax.extend.mlir import ir
 
 from ..ir import walk
+from ..ir.custom_calls import CUSTOM_CALL
 from ..ir.erase import erase
 from ..ir.op_facts import Kind
 from ..ir.ops import facts_of
 from ..ir.shardings import CONSTRAINT
 from ..ir.values import defining_op, is_read
+from .kernels import is_pure_kernel
 from .shardings.constraints import moves_nothing
 
 
@@ -19,6 +21,8 @@ def kind_of(op: ir.Operation) -> Kind:
     """Whether this operation may be recomputed; anything not known to be pure is OPAQUE."""
     if op.name == CONSTRAINT:
         return Kind.CHEAP if moves_nothing(op) else Kind.OPAQUE
+    if op.name == CUSTOM_CALL:
+        return Kind.EXPENSIVE if is_pure_kernel(op) else Kind.OPAQUE
     kind = facts_of(op.name).kind
     if kind is Kind.REDUCTION and not _is_plain_reduction(op):
         kind = Kind.EXPENSIVE

@@ -108,6 +108,11 @@ def sync_requirement_of(call: ir.Operation) -> SyncRequirement | None:
         raise CollectiveError(f"{described(call)}: its attribute {ATTRIBUTE} {error}") from error
 
 
+def says_that_it_meets_peers(call: ir.Operation) -> bool:
+    """Whether an attribute of a custom call, or a declaration of its target, says what it needs."""
+    return target_of(call) in _declared or _attribute(call) is not None
+
+
 def described(op: ir.Operation) -> str:
     """An operation for people: what it is, and where in the user's program."""
     target = target_of(op)

@@ -18,7 +18,7 @@ OWN = "hloom."
 TYPED_FFI = 4
 """The `api_version` of a custom call to a typed FFI handler."""
 
-_TYPED_ATTRIBUTES = "mhlo.backend_config"
+TYPED_ATTRIBUTES = "mhlo.backend_config"
 """Where JAX writes the attributes for a typed FFI handler, and then no `api_version`."""
 
 DEVICE, PINNED_HOST = "device", "pinned_host"
@@ -46,7 +46,7 @@ def is_typed_ffi(call: ir.Operation) -> bool:
     attributes = walk.readable_attributes(call)
     version = attributes.get("api_version")
     typed = isinstance(version, ir.IntegerAttr) and version.value == TYPED_FFI
-    return typed or _TYPED_ATTRIBUTES in attributes
+    return typed or TYPED_ATTRIBUTES in attributes
 
 
 def aliased_operands(call: ir.Operation) -> frozenset[int]:

@@ -108,6 +108,8 @@ class Traffic(enum.StrEnum):
     """The slice that is updated, read and written."""
     SCATTERED = "scattered"
     """The result, the indices, and the elements that have updates."""
+    KERNEL = "kernel"
+    """What is known of a custom call's kernel; else all operands and results."""
     WHOLE = "whole"
     """All operands and results."""
 

@@ -188,7 +188,7 @@ _GROUPS: tuple[_Rows, ...] = (
         "while", Category.LOOP, kind=Kind.EXPENSIVE, use=BufferUse.IN_PLACE, flops=0, regions=_CODE
     ),
     _rows("case if", Category.CONDITIONAL, kind=Kind.EXPENSIVE, flops=0, regions=_CODE),
-    _rows("custom_call", Category.CALL, flops=0),
+    _rows("custom_call", Category.CALL, flops=None, traffic=Traffic.KERNEL),
     # What XLA inlines.
     _rows(
         "manual_computation",

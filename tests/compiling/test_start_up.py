@@ -67,6 +67,11 @@ try:
     declare_collective("write", hloom.SyncRequirement())
 except ValueError as error:
     print(error)
+hloom.declare_kernel("mine", pure=True, flops=3e9)
+try:
+    hloom.declare_kernel("mine", pure=True)
+except ValueError as error:
+    print(error)
 print(all(getattr(hloom, name) is not None for name in hloom.__all__))
 try:
     hloom.declare
@@ -77,6 +82,7 @@ except AttributeError as error:
         "True",
         "False",
         "@write is declared already, with SyncRequirement(entry=True, exit='after', groups=None)",
+        "@mine is declared already, with DeclaredKernel(pure=True, flops=3000000000.0, bytes=None)",
         "True",
         "module 'hloom' has no attribute 'declare'",
     ]
