@@ -20,6 +20,7 @@ MESHES = {"fsdp": (4, 1), "tensor": (1, 4), "both": (2, 2)}
 """By kind of parallelism how many devices lie along the data axis and along the model axis."""
 
 _STREAM = (DATA, None, None)
+_EXPERTS = (MODEL, DATA, None, None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,30 +55,34 @@ class ShardedDecoder:
 
     def parameters(self) -> Parameters:
         """The shapes of the parameters: split along both axes of the mesh where they have two."""
-        width, hidden, heads = self.width, self.hidden, self.heads
+        width, heads, stacked = self.width, self.heads, self._stacked
         head = width // heads
-
-        def shaped(axes: tuple[str | None, ...], *shape: int) -> jax.ShapeDtypeStruct:
-            sharding = NamedSharding(self.mesh, PartitionSpec(*axes))
-            return jax.ShapeDtypeStruct(shape, "float32", sharding=sharding)
-
-        def stacked(axes: tuple[str | None, ...], *shape: int) -> jax.ShapeDtypeStruct:
-            return shaped((None, *axes), self.layers, *shape)
-
         return {
-            "embedding": shaped((MODEL, DATA), self.vocabulary, width),
-            "out": shaped((DATA, MODEL), width, self.vocabulary),
-            "gain": shaped((None,), width),
+            "embedding": self._shaped((MODEL, DATA), self.vocabulary, width),
+            "out": self._shaped((DATA, MODEL), width, self.vocabulary),
+            "gain": self._shaped((None,), width),
             "layers": {
                 "attention_gain": stacked((None,), width),
                 "perceptron_gain": stacked((None,), width),
                 "query_key_value": stacked((DATA, None, MODEL, None), width, 3, heads, head),
                 "attention_out": stacked((MODEL, None, DATA), heads, head, width),
-                "gate": stacked((DATA, MODEL), width, hidden),
-                "up": stacked((DATA, MODEL), width, hidden),
-                "down": stacked((MODEL, DATA), hidden, width),
+                **self._perceptron_parameters(),
             },
         }
+
+    def _perceptron_parameters(self) -> Parameters:
+        return {
+            "gate": self._stacked((DATA, MODEL), self.width, self.hidden),
+            "up": self._stacked((DATA, MODEL), self.width, self.hidden),
+            "down": self._stacked((MODEL, DATA), self.hidden, self.width),
+        }
+
+    def _shaped(self, axes: tuple[str | None, ...], *shape: int) -> jax.ShapeDtypeStruct:
+        sharding = NamedSharding(self.mesh, PartitionSpec(*axes))
+        return jax.ShapeDtypeStruct(shape, "float32", sharding=sharding)
+
+    def _stacked(self, axes: tuple[str | None, ...], *shape: int) -> jax.ShapeDtypeStruct:
+        return self._shaped((None, *axes), self.layers, *shape)
 
     def loss(self, parameters: Parameters, tokens: jax.Array) -> jax.Array:
         """The mean cross-entropy of the next token."""
@@ -103,9 +108,11 @@ class ShardedDecoder:
         attended = jnp.einsum("bthk,hkd->btd", mixed, p["attention_out"])
         stream = self._held(stream + self._held(attended, *_STREAM), *_STREAM)
         normed = self._held(_normalize(stream, p["perceptron_gain"]), *_STREAM)
+        return self._held(stream + self._held(self._perceptron(normed, p), *_STREAM), *_STREAM)
+
+    def _perceptron(self, normed: jax.Array, p: Parameters) -> jax.Array:
         inner = jax.nn.silu(normed @ p["gate"]) * (normed @ p["up"])
-        inner = self._held(inner, DATA, None, MODEL)
-        return self._held(stream + self._held(inner @ p["down"], *_STREAM), *_STREAM)
+        return self._held(inner, DATA, None, MODEL) @ p["down"]
 
     def _held(self, x: jax.Array, *axes: str | None) -> jax.Array:
         return jax.lax.with_sharding_constraint(x, NamedSharding(self.mesh, PartitionSpec(*axes)))
@@ -115,3 +122,49 @@ def _normalize(x: jax.Array, gain: jax.Array) -> jax.Array:
     wide = x.astype("float32")
     scale = jax.lax.rsqrt(jnp.square(wide).mean(-1, keepdims=True) + 1e-6)
     return (wide * scale).astype(x.dtype) * gain
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardedMixture(ShardedDecoder):
+    """The same with a mixture of experts for the perceptron, as MaxText's dropping MoE does it.
+
+    Each example's tokens go to the first places of their ``chosen`` experts by a product with a
+    one-hot mask, and come back by another; what an expert has no place for is dropped. The experts
+    lie along MODEL; their weights, split along DATA too, are gathered by a constraint.
+
+    Attributes:
+      experts, chosen: in all, and of each token.
+      capacity: places of an expert, as a multiple of an equal share.
+    """
+
+    hidden: int = 512
+    experts: int = 4
+    chosen: int = 2
+    capacity: float = 1.25
+
+    def _perceptron_parameters(self) -> Parameters:
+        width, hidden, experts = self.width, self.hidden, self.experts
+        return {
+            "router": self._stacked((DATA, None), width, experts),
+            "gate": self._stacked((MODEL, DATA, None), experts, width, hidden),
+            "up": self._stacked((MODEL, DATA, None), experts, width, hidden),
+            "down": self._stacked((MODEL, None, DATA), experts, hidden, width),
+        }
+
+    def _perceptron(self, normed: jax.Array, p: Parameters) -> jax.Array:
+        best, chosen = jax.lax.top_k(normed @ p["router"], self.chosen)
+        best = jax.nn.softmax(best.astype("float32")).astype(normed.dtype)
+        places = int(self.sequence * self.capacity * self.chosen / self.experts)
+        wanted = jax.nn.one_hot(chosen, self.experts, dtype="int32")
+        rank = jnp.cumsum(wanted.reshape(len(normed), -1, self.experts), axis=1)
+        rank = rank.reshape(wanted.shape) * wanted - 1
+        # A rank of -1, or beyond the places, is in no column.
+        placed = jax.nn.one_hot(rank, places, dtype=normed.dtype)
+        combine = self._held((placed * best[..., None, None]).sum(2), DATA, None, None, None)
+        dispatch = self._held(placed.sum(2), DATA, None, None, None)
+        gate, up, down = (self._held(p[name], MODEL, None, None) for name in ("gate", "up", "down"))
+        given = self._held(jnp.einsum("btd,btec->ebcd", normed, dispatch), *_EXPERTS)
+        inner = jax.nn.silu(self._held(jnp.einsum("ebcd,edf->ebcf", given, gate), *_EXPERTS))
+        inner = inner * self._held(jnp.einsum("ebcd,edf->ebcf", given, up), *_EXPERTS)
+        made = self._held(jnp.einsum("ebcf,efd->ebcd", inner, down), *_EXPERTS)
+        return jnp.einsum("ebcd,btec->btd", made, combine)

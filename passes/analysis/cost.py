@@ -16,6 +16,7 @@ from ..framework.target import Speed
 from ..ir.custom_calls import CUSTOM_CALL
 from ..ir.op_facts import Category, Traffic
 from ..ir.ops import facts_of
+from ..ir.shardings import CONSTRAINT
 from ..ir.types import TensorSizes
 from ..ir.values import element_of
 from .flops import operation_flops
@@ -74,6 +75,8 @@ def seconds(op: ir.Operation, speed: Speed, sizes: TensorSizes | None = None) ->
             for region in op.regions
         ]
         return _of_regions(op, by_region)
+    if op.name == CONSTRAINT:
+        return _exchanged_bytes(op, sizes) / (speed.link_bytes_per_s or speed.bytes_per_s)
     roofline_s = max(_work_seconds(op, speed, sizes), _traffic_bytes(op, sizes) / speed.bytes_per_s)
     return max(roofline_s, speed.kernel_s) if facts.launches_kernel else roofline_s
 
@@ -91,6 +94,11 @@ def repeat_seconds(op: ir.Operation, speed: Speed, sizes: TensorSizes | None = N
     excess = max(0, _read_bytes(op, sizes) - sizes.of(op.results[0]).bytes)
     moved = excess + _written_bytes(op, sizes)
     return max(operation_flops(op, sizes) / speed.vector_flops_per_s, moved / speed.bytes_per_s)
+
+
+def _exchanged_bytes(op: ir.Operation, sizes: TensorSizes) -> int:
+    """What a device is sent where a sharding constraint gathers its operand."""
+    return max(0, sizes.of(op.results[0]).bytes - sizes.of(op.operands[0]).bytes)
 
 
 def _operations(region: ir.Region) -> list[ir.Operation]:

@@ -14,13 +14,15 @@ from ..ir.ops import facts_of
 from ..ir.shardings import CONSTRAINT
 from ..ir.values import defining_op, is_read
 from .kernels import is_pure_kernel
-from .shardings.constraints import moves_nothing
+from .shardings.constraints import moves_a_parameter, moves_nothing
 
 
 def kind_of(op: ir.Operation) -> Kind:
     """Whether this operation may be recomputed; anything not known to be pure is OPAQUE."""
     if op.name == CONSTRAINT:
-        return Kind.CHEAP if moves_nothing(op) else Kind.OPAQUE
+        if moves_nothing(op):
+            return Kind.CHEAP
+        return Kind.EXPENSIVE if moves_a_parameter(op) else Kind.OPAQUE
     if op.name == CUSTOM_CALL:
         return Kind.EXPENSIVE if is_pure_kernel(op) else Kind.OPAQUE
     kind = facts_of(op.name).kind

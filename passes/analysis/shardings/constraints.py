@@ -22,6 +22,7 @@ from ...ir.shardings import (
     constraint_placement,
     devices_of,
 )
+from ...ir.values import defining_op
 from ..signatures import signature_of
 from ..signatures.signature import Signature
 
@@ -47,6 +48,40 @@ def moves_nothing(constraint: ir.Operation) -> bool:
     wanted = _splits_of_constraint(constraint)
     found = None if wanted is None else _Search().splits(constraint.operands[0])
     return wanted is not None and found is not None and _merged(found, wanted) == wanted
+
+
+def moves_a_parameter(constraint: ir.Operation) -> bool:
+    """Whether a sharding constraint of a loop's body moves what no iteration changes.
+
+    Such are a layer's parameters, sliced out of their stack. It gathers at most, as there is no sum
+    in what it moves; and each device has its part of that in the backward pass too.
+    """
+    if constraint_placement(constraint).unreduced:
+        return False
+    value = constraint.operands[0]
+    for _ in range(_MOST_LOOKED_THROUGH):
+        op = defining_op(value)
+        if op is None:
+            return _is_invariant(ir.BlockArgument(value))
+        # A slice's indices are scalars.
+        wide = [each for each in op.operands if ir.ShapedType(each.type).rank]
+        if len(wide) != 1 or not _is_local(op):
+            return False
+        [value] = wide
+    return False
+
+
+def _is_local(op: ir.Operation) -> bool:
+    """Whether each device makes its part of the result of its part of the one operand."""
+    facts = facts_of(op.name)
+    return op.name == CONSTRAINT or facts.is_fusible or facts.category is Category.MOVEMENT
+
+
+def _is_invariant(argument: ir.BlockArgument) -> bool:
+    """Whether a block is the body of a loop whose iterations hand the argument on."""
+    if argument.owner.owner.operation.name != "stablehlo.while":
+        return False
+    return bool(walk.terminator(argument.owner).operands[argument.arg_number] == argument)
 
 
 class _Search:

@@ -43,6 +43,7 @@ from ...ir.erase import erase
 from ...ir.locations import rematerialized
 from ...ir.mesh import is_partitioned
 from ...ir.ops import facts_of
+from ...ir.shardings import CONSTRAINT
 from ...ir.values import defining_op
 from ...ir.while_rewriter import Replacements, WhileRewriter
 from ..block.rewrite import clone_before
@@ -51,13 +52,17 @@ from .sites import BodySite
 
 
 def merge_clones(block: ir.Block) -> None:
-    """Replaces cheap clones of a block by equal earlier operations of it, as XLA does later."""
+    """Replaces cheap clones of a block by equal earlier operations of it, as XLA does later.
+
+    Of equal sharding constraints the first stands for all: each would have its operand moved.
+    """
     numbers = ValueNumbers(through_barriers=False)
     first: dict[int, ir.Value] = {}
     for op in [view.operation for view in block.operations]:
         results: list[ir.Value] = list(op.results)
         earlier = [first.setdefault(numbers.of(value), value) for value in results]
-        if results and earlier != results and has_remat_name(op) and is_cheap(op):
+        is_clone = has_remat_name(op) and is_cheap(op)
+        if results and earlier != results and (is_clone or op.name == CONSTRAINT):
             for value, same in zip(results, earlier, strict=True):
                 value.replace_all_uses_with(same)
 
