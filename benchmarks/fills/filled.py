@@ -6,7 +6,7 @@ import dataclasses
 import re
 from collections.abc import Iterator
 
-from benchmarks.common.hlo_text import (
+from hloom.xla.hlo_text import (
     Computations,
     array_bytes,
     computations,

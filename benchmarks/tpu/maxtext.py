@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import hloom
-from benchmarks.common.collectives import collectives_by_kind
 from benchmarks.common.measure import Benchmark, Columns, code, count, figure, mebi, section, text
 from hloom.targets import deviceless
+from hloom.xla.collectives import collectives_by_kind
 
 MEBI_BYTES = 2**20
 

@@ -13,11 +13,11 @@ from typing import Any
 
 from jax.sharding import Mesh
 
-from benchmarks.common.collectives import collectives_by_kind
 from benchmarks.common.h100 import MEBI_BYTES, compile_recorded
 from benchmarks.common.measure import Benchmark, Columns, count, figure, mebi, section, text, titled
 from benchmarks.programs.sharded import DATA, MESHES, MODEL, ShardedDecoder
 from hloom.targets import deviceless
+from hloom.xla.collectives import collectives_by_kind
 
 TARGET = "v5p"
 KINDS = ("fsdp", "tensor")

@@ -264,6 +264,26 @@ def synchronized(op: ir.Operation, partitions: int) -> Participants | None:
         return None
 
 
+def sent_bytes(kind: str, result_bytes: int, devices: int) -> int:
+    """What a device of a group sends in a collective, by the ring that moves least.
+
+    Args:
+      kind: XLA's name of it, e.g. "all-gather".
+      result_bytes: of what it gives a device.
+      devices: of a group.
+    """
+    others = devices - 1
+    match kind:
+        case "all-reduce":
+            return -(-2 * others * result_bytes // devices)
+        case "reduce-scatter":
+            return others * result_bytes
+        case "collective-permute":
+            return result_bytes
+        case _:
+            return -(-others * result_bytes // devices)
+
+
 def replica_groups(
     collective: ir.Operation, attribute: ir.Attribute | None
 ) -> tuple[tuple[int, ...], ...] | None:

@@ -51,6 +51,14 @@ def mesh_of(op: ir.Operation) -> sdy.MeshAttr:
     return sdy.MeshAttr(op.attributes["mesh"])
 
 
+def has_several_devices(module: ir.Module) -> bool:
+    """Whether a module has a mesh of more than one device."""
+    return any(
+        math.prod(axis_sizes(mesh_of(op)).values()) > 1
+        for op in mesh_ops(module.operation).values()
+    )
+
+
 def resolved(mesh_or_reference: ir.Attribute, op: ir.Operation) -> sdy.MeshAttr | None:
     """The mesh that a sharding around or on ``op`` is of; None where the module has none."""
     if not isinstance(mesh_or_reference, ir.FlatSymbolRefAttr):

@@ -15,7 +15,6 @@ from support.devices.meshes import each_kind_of_axes, mesh_of
 from support.programs import PROGRAMS
 
 import hloom
-from benchmarks.common.collectives import collectives_by_kind
 from hloom.passes.analysis.shardings.implied import constraints_of
 from hloom.passes.framework.errors import SpecError
 from hloom.passes.framework.pipeline import Pipeline, PipelineResult
@@ -24,6 +23,7 @@ from hloom.passes.framework.target import Target
 from hloom.passes.ir import walk
 from hloom.passes.ir.clone import clone_module
 from hloom.passes.ir.shardings import CONSTRAINT
+from hloom.xla.collectives import collectives_by_kind
 
 SPECS = ("remat", "accumulate{microbatches=2}", "remat{budget=60%}")
 

@@ -22,7 +22,7 @@ from jax.extend.mlir.passmanager import PassManager
 
 from ...framework.target import Speed
 from ...ir import mesh, walk
-from ...ir.collectives import is_collective, replica_groups
+from ...ir.collectives import is_collective, replica_groups, sent_bytes
 from ...ir.locations import source_line
 from ...ir.shardings import placement_of
 from ...ir.types import tensor_bytes
@@ -82,7 +82,7 @@ class Exchange:
     @property
     def sent_bytes(self) -> int:
         """What each device sends in one step, by the ring that moves least."""
-        return math.ceil(self.runs * self.result_bytes * _sent_share(self.kind, self.devices))
+        return self.runs * sent_bytes(self.kind, self.result_bytes, self.devices)
 
     def seconds(self, speed: Speed) -> float | None:
         """What one step takes for it, nothing beside it; None where the links are not known."""
@@ -108,20 +108,6 @@ class PlacedExchange:
     readers: tuple[ir.Operation, ...]
 
 
-def _sent_share(kind: str, devices: int) -> float:
-    """Bytes that a device sends for each byte of its result, in a group of so many."""
-    others = devices - 1
-    match kind:
-        case "all-reduce":
-            return 2 * others / devices
-        case "reduce-scatter":
-            return others
-        case "collective-permute":
-            return 1
-        case _:
-            return others / devices
-
-
 @dataclass(frozen=True)
 class _Numbered:
     """An exchange of any module of the same bytes: values and readers by their order there."""
@@ -140,10 +126,7 @@ def exchanges_of(module: ir.Module) -> tuple[PlacedExchange, ...]:
     A function that is called several times counts as often; calls are best inlined before, since
     propagation sees more then. Raises ValueError where Shardy's passes fail.
     """
-    if not any(
-        math.prod(mesh.axis_sizes(mesh.mesh_of(op)).values()) > 1
-        for op in mesh.mesh_ops(module.operation).values()
-    ):
+    if not mesh.has_several_devices(module):
         return ()
     found = _FOUND.of(module, lambda: tuple(_Finder(module).found()))
     values, operations = list(values_of(module)), list(walk.operations(module.operation))

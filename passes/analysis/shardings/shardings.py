@@ -14,7 +14,7 @@ from fractions import Fraction
 from jax.extend.mlir import ir
 
 from ...ir import walk
-from ...ir.mesh import axis_sizes, mesh_of, mesh_ops
+from ...ir.mesh import has_several_devices
 from ...ir.shardings import Placement
 from ...ir.types import tensor_bytes
 from ...ir.values import defining_op
@@ -47,11 +47,11 @@ class Shardings:
     def of(cls, module: ir.Module) -> Shardings:
         """Those of a module; pure. Quick where it is for one device, or is a clone of another."""
         uncounted = dict.fromkeys(uncounted_values(module), Fraction(0))
-        meshes = [axis_sizes(mesh_of(op)) for op in mesh_ops(module.operation).values()]
         placements: dict[ir.Value, Placement] = {}
-        values = list(values_of(module)) if meshes or uncounted else []
+        is_split = has_several_devices(module)
+        values = list(values_of(module)) if is_split or uncounted else []
         shares = dict.fromkeys(values, _WHOLE)
-        if any(math.prod(axes.values()) > 1 for axes in meshes):
+        if is_split:
             for number, found in propagate(module, as_xla_reads=True).placed.items():
                 # The first clone of a constant stands for all.
                 placements[values[number]] = found[0]

@@ -12,10 +12,10 @@ import pytest
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from support.devices.meshes import each_kind_of_axes, mesh_of
 
-from benchmarks.common.collectives import collectives
 from hloom.passes.analysis.shardings.exchanges import Exchange, PlacedExchange, exchanges_of
 from hloom.passes.framework.target import Speed
 from hloom.passes.ir.clone import clone_module
+from hloom.xla.collectives import collectives
 
 F32 = 4
 

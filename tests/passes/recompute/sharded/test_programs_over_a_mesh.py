@@ -12,8 +12,8 @@ import pytest
 from jax.sharding import Mesh
 
 import hloom
-from benchmarks.common.collectives import collectives_by_kind
 from benchmarks.programs.sharded import DATA, MESHES, MODEL, ShardedDecoder
+from hloom.xla.collectives import collectives_by_kind
 
 pytestmark = pytest.mark.long
 

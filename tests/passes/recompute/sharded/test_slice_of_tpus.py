@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from jax.sharding import Mesh
 
-from benchmarks.common.collectives import collectives_by_kind
 from benchmarks.programs.sharded import DATA, MESHES, MODEL, ShardedDecoder
 from hloom.targets import deviceless
+from hloom.xla.collectives import collectives_by_kind
 
 FLOOR = "remat{budget=min compiles=2}"
 

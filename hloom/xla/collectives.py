@@ -1,0 +1,124 @@
+"""The collectives of a compiled program by XLA's text: how many, of how much, in which loops.
+
+Bytes are those of one device.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+from hloom.passes.ir.collectives import sent_bytes
+from hloom.xla.hlo_text import Computations, array_bytes, computations, entry_name, trips
+
+_COLLECTIVE = re.compile(
+    r"= (.+?) (all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)(-start)?\("
+)
+_CALLED = re.compile(r"(?:body|calls|to_apply)=%?([\w.-]+)")
+
+_LISTED = re.compile(r"replica_groups=\{\{([\d,]*)\}")
+_COUNTED = re.compile(r"replica_groups=\[(?:\d+,)*(\d+)\]<=")
+_OF_MESH = re.compile(r"replica_groups=mesh\[([^\]]*)\].*? \{([^}]*)\}")
+_AXIS = re.compile(r"'([^']+)'(?::\(\d+\)(\d+))?")
+_SIZE = re.compile(r"'([^']+)'=(\d+)")
+_DEVICES = re.compile(r"\b(?:num_partitions|replica_count)=(\d+)")
+
+
+@dataclasses.dataclass(frozen=True)
+class Collectives:
+    """What one run of a program does.
+
+    Attributes:
+      outside: collectives that are in no loop.
+      inside: those in loops, as often as they run.
+      outside_bytes, inside_bytes: of what they give.
+    """
+
+    outside: int = 0
+    inside: int = 0
+    outside_bytes: int = 0
+    inside_bytes: int = 0
+
+
+def collectives(text: str) -> Collectives:
+    """The collectives of a module in XLA's text."""
+    counts = [0, 0]
+    bytes_ = [0, 0]
+    for each in _found(text):
+        counts[each.in_loop] += each.runs
+        bytes_[each.in_loop] += each.runs * each.result_bytes
+    return Collectives(counts[0], counts[1], bytes_[0], bytes_[1])
+
+
+def collectives_by_kind(text: str) -> dict[str, int]:
+    """By XLA's name of a kind, how often one run of a module does such a collective."""
+    counts: Counter[str] = Counter()
+    for each in _found(text):
+        counts[each.kind] += each.runs
+    return dict(sorted(counts.items()))
+
+
+def sent_bytes_by_kind(text: str) -> dict[str, int]:
+    """By XLA's name of a kind, what each device sends in one run of a module."""
+    everybody = math.prod(map(int, _DEVICES.findall(text.lstrip().partition("\n")[0])))
+    sent: Counter[str] = Counter()
+    for each in _found(text):
+        devices = each.devices or everybody
+        sent[each.kind] += each.runs * sent_bytes(each.kind, each.result_bytes, devices)
+    return dict(sorted(sent.items()))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Found:
+    """A collective, how often it runs, and how many devices are a group; 0 for all there are."""
+
+    kind: str
+    result_bytes: int
+    runs: int
+    in_loop: bool
+    devices: int
+
+
+def _found(text: str) -> Iterator[_Found]:
+    return _walk(computations(text), entry_name(text), 1, in_loop=False)
+
+
+def _walk(within: Computations, name: str, runs: int, *, in_loop: bool) -> Iterator[_Found]:
+    for line in within.get(name, ()):
+        found = _COLLECTIVE.search(line)
+        if found is not None:
+            # XLA:TPU writes a fusion of an all-reduce and a slice.
+            kind = "reduce-scatter" if name.startswith("all-reduce-scatter") else found[2]
+            size_bytes = _bytes(found[1], found[2], started=bool(found[3]))
+            yield _Found(kind, size_bytes, runs, in_loop, _group_devices(line))
+            continue
+        is_loop = " while(" in line
+        times = runs * trips(within, line)
+        for called in _CALLED.findall(line):
+            yield from _walk(within, called, times, in_loop=in_loop or is_loop)
+
+
+def _bytes(type_: str, kind: str, *, started: bool) -> int:
+    """Of a result. What has only started gives a tuple of its operands and its results; a sum has
+    the type of its result alone."""
+    sizes = array_bytes(type_)
+    if started and kind != "all-reduce" and len(sizes) > 1:
+        # Behind both there may be counters of one word.
+        sizes = array_bytes(type_.replace("u32[]", ""))
+        sizes = sizes[len(sizes) // 2 :]
+    return sum(sizes)
+
+
+def _group_devices(line: str) -> int:
+    """How many devices exchange with each other; 0 where the line does not tell."""
+    if listed := _LISTED.search(line):
+        return listed[1].count(",") + 1
+    if counted := _COUNTED.search(line):
+        return int(counted[1])
+    if named := _OF_MESH.search(line):
+        sizes = dict(_SIZE.findall(named[1]))
+        return math.prod(int(part or sizes[name]) for name, part in _AXIS.findall(named[2]))
+    return 0
