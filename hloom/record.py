@@ -86,6 +86,29 @@ class Captured:
         return dataclasses.asdict(self)
 
 
+@dataclass(frozen=True)
+class Sent:
+    """What each device of a sharded program sends the others in a step.
+
+    Attributes:
+      predicted_bytes: by XLA's name of a kind of collective, as Shardy's partitioner has it of the
+        module that XLA compiled.
+      xla_bytes: the same by XLA's text of the executable; None where the backend does not tell. XLA
+        may sum and slice where Shardy scatters the sum: kinds differ then.
+      overview: by line, and what lies whole on every device: facts and tables, as plans have them.
+      summary: the same in a line; empty where all is small.
+    """
+
+    predicted_bytes: Mapping[str, int] = field(hash=False)
+    xla_bytes: Mapping[str, int] | None = field(hash=False)
+    overview: Mapping[str, object] = field(repr=False, hash=False)
+    summary: str
+
+    def to_json(self) -> dict[str, object]:
+        """As values that `json.dumps` takes."""
+        return dataclasses.asdict(self)
+
+
 @dataclass(frozen=True, repr=False)
 class CompileRecord:
     """One compile that hloom took part in; `repr` gives it in one line, `summary()` as figures.
@@ -110,6 +133,8 @@ class CompileRecord:
       complaint: what the spec asks for and the program does not have, e.g. a budget that cannot
         be met; None where all is well.
       captured: what of it runs in CUDA graphs; None without regions to capture.
+      sent: what its devices send each other; None of a program for one device, or that takes less
+        than 1 MiB, and where that is not known.
       temp_bytes_before: temporaries of the program as it is, with hloom off; None where nobody
         knows.
       before_is_measured: that is XLA's figure. Otherwise it is `temp_bytes` in the proportion that
@@ -138,6 +163,7 @@ class CompileRecord:
     best_attempt: int | None = None
     complaint: str | None = None
     captured: Captured | None = None
+    sent: Sent | None = None
     temp_bytes_before: int | None = None
     before_is_measured: bool = False
     added_work: float | None = None

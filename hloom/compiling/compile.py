@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 
 from hloom.compiling.attempts import Attempts, refusals
+from hloom.compiling.between_devices import sent_of
 from hloom.compiling.candidates import Candidates
 from hloom.compiling.compiler import Compiled, Compiler, Refused
 from hloom.compiling.cross_process import Agreement, AgreementError
@@ -156,6 +157,10 @@ def _record(
     if not changed:
         before = used.figures.temp_bytes
     measured = before is not None
+    sent = None
+    if candidate is not None:
+        figures = used.figures.step_bytes
+        sent = sent_of(candidate.module, request.target, used.executable, figures)
     if before is None and modelled is not None and used.figures.temp_bytes is not None:
         before = modelled.temp_bytes_before(used.figures.temp_bytes)
     return CompileRecord(
@@ -175,6 +180,7 @@ def _record(
         best_attempt=None if attempts is None else attempts.best_index,
         complaint=failures.complaint,
         captured=used.captured,
+        sent=sent,
         temp_bytes_before=before,
         before_is_measured=measured,
         added_work=None if modelled is None else modelled.added_work,

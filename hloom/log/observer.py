@@ -115,12 +115,21 @@ class ProgramLog(CompileObserver):
                 emit(f"{self._process}'{step.name}' {nothing.summary()}")
         if _is_reported(pipeline, record):
             self._finish(f"{self._process}{record.headline}")
+        self._tell_sent(record)
         if record.dump_dir is not None and record.fell_back is None:
             emit_written(record.dump_dir, self._name)
 
     @_harmless
     def close(self) -> None:
         board.drop(self)
+
+    def _tell_sent(self, record: CompileRecord) -> None:
+        """Tells what the devices send each other, once of what is compiled again and again."""
+        if record.sent is None or not record.sent.summary or not has_weight(record):
+            return
+        line = f"{self._name}: {record.sent.summary}"
+        if first_time(line):
+            emit(line)
 
     @property
     def _elapsed(self) -> str:

@@ -3,48 +3,67 @@
 from __future__ import annotations
 
 import argparse
-from collections import defaultdict
+import json
+from collections.abc import Sequence
+from pathlib import Path
 
-from hloom.passes.analysis.shardings.exchanges import Exchange, exchanges_of
-from hloom.passes.framework.text import pluralize, seconds, size
+from hloom.files import FileError, write_whole
+from hloom.passes.analysis.shardings.missing import MissingConstraint, missing_constraints
+from hloom.passes.analysis.shardings.overview import LEAST_BYTES, Overview
+from hloom.passes.framework.options import SpellingError, parse_bytes, print_bytes
+from hloom.passes.framework.text import seconds, size
 from hloom.show.terminal import PlainConsole, complain
-from hloom.tools.program import add_program, program_of
+from hloom.tools.program import Program, add_program, program_of
+from hloom.tools.report.sections import plan_section
+from hloom.tools.report.sources import Sources
+from hloom.tools.report.text import tables
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `hloom shardings` to a parser."""
     parser.description = (
         "Shows what each device of a sharded program sends its peers in a step, by the line of the "
-        "program that asks for it, most first. It is what Shardy's partitioner makes of the "
-        "module: nothing is compiled and nothing runs."
+        "program that asks for it; what lies whole on every device; and which sharding constraint "
+        "would have less sent. It is what Shardy's partitioner makes of the module: nothing is "
+        "compiled and nothing runs."
     )
     add_program(parser)
+    parser.add_argument(
+        "--min-size",
+        metavar="SIZE",
+        default=print_bytes(LEAST_BYTES),
+        help="what is less is not listed (default: %(default)s)",
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every number here")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs `hloom shardings` and gives its exit status: 0, or 1 for a mistake, told on stderr."""
     try:
+        least_bytes = parse_bytes(arguments.min_size)
         program = program_of(arguments)
-        exchanges = [each.exchange for each in exchanges_of(program.module)]
-    except ValueError as error:
+        found = Overview.of(program.module, program.target.speed, least_bytes=least_bytes)
+        is_small = found.sent_bytes < least_bytes
+        missing = () if is_small else missing_constraints(program.module)
+        _show(found, missing, program)
+        if arguments.json is not None:
+            told = found.to_json() | {"missing": [each.to_json() for each in missing]}
+            write_whole(arguments.json, json.dumps(told, indent=2).encode() + b"\n")
+    except SpellingError as hint:
+        return complain("hloom shardings", f"--min-size: wanted a size such as 1MiB.{hint}")
+    except (FileError, OSError, ValueError) as error:
         return complain("hloom shardings", error)
-    console = PlainConsole(soft_wrap=True)
-    if not exchanges:
-        console.print("Nothing is sent: the program is for one device, or needs no other's data.")
-        return 0
-    sent = sum(each.sent_bytes for each in exchanges)
-    speed = program.target.speed
-    taken = [each.seconds(speed) for each in exchanges]
-    known = [each for each in taken if each is not None]
-    time = f", {seconds(sum(known))} of {program.target.name}" if known else ""
-    console.print(f"Each device sends {size(sent)} in a step{time}.")
-    by_line: defaultdict[tuple[str, str], list[Exchange]] = defaultdict(list)
-    for each in exchanges:
-        by_line[each.line, each.kind].append(each)
-    for (line, kind), group in sorted(
-        by_line.items(), key=lambda row: -sum(each.sent_bytes for each in row[1])
-    ):
-        total = size(sum(each.sent_bytes for each in group))
-        runs = pluralize(sum(each.runs for each in group), kind)
-        console.print(f"{total:>10}  {runs} of {group[0].type}  {line or 'no line is known'}")
     return 0
+
+
+def _show(found: Overview, missing: Sequence[MissingConstraint], program: Program) -> None:
+    console = PlainConsole()
+    if not found.lines and not found.whole:
+        console.print("Nothing is sent: the program is for one device, or needs no other's data.")
+        return
+    time = "" if found.seconds is None else f", {seconds(found.seconds)} of {program.target.name}"
+    console.print(f"Each device sends {size(found.sent_bytes)} in a step{time}.")
+    for each in missing:
+        console.print(each.sentence)
+    for part in tables(plan_section(found.to_json(), "", "", Sources({}))):
+        console.print(part)

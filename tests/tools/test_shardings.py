@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
+import json
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
+from support.devices import mlps
 from support.devices.meshes import each_kind_of_axes, mesh_of
 
+from hloom.passes.framework.text import size
+from hloom.xla.collectives import sent_bytes_by_kind
 from hloom_cli import main
 
 
@@ -26,9 +32,12 @@ def written(folder: Path, axes: jax.sharding.AxisType, *split: str | None) -> Pa
             return jnp.dot(x, w, out_sharding=NamedSharding(mesh, PartitionSpec()))
         return jnp.tanh(x @ w)
 
+    return as_file(folder, jax.jit(product).lower(x, w))
+
+
+def as_file(folder: Path, step: Any) -> Path:
     file = folder / "step.mlir"
-    module = jax.jit(product).lower(x, w).compiler_ir()
-    file.write_text(module.operation.get_asm(enable_debug_info=True))
+    file.write_text(step.compiler_ir().operation.get_asm(enable_debug_info=True))
     return file
 
 
@@ -36,12 +45,53 @@ def written(folder: Path, axes: jax.sharding.AxisType, *split: str | None) -> Pa
 def test_what_is_sent_is_told_by_line(
     axes: jax.sharding.AxisType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["shardings", str(written(tmp_path, axes, "a"))]) == 0
-    first, line = capsys.readouterr().out.splitlines()
+    file = str(written(tmp_path, axes, "a"))
+    assert main(["shardings", file, "--min-size", "1KiB"]) == 0
+    sent = capsys.readouterr().out.partition("Whole")[0]
+    first, *_, line, rest = sent.strip().splitlines()
     assert first.startswith("Each device sends 28.0 KiB in a step, ")
     assert first.endswith(" of h100_sxm.")
-    assert "1 all-reduce of 64x64xf32" in line
     assert "test_shardings.py:" in line
+    assert line.split()[1:5] == ["28.0", "KiB", "100", "%"]
+    assert f"{line.strip()} {rest.strip()}".endswith("all-reduce over a f32[64,64]")
+
+
+def test_little_is_told_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = written(tmp_path, jax.sharding.AxisType.Auto, "a")
+    assert main(["shardings", str(file)]) == 0
+    [line] = capsys.readouterr().out.splitlines()
+    assert line.startswith("Each device sends 28.0 KiB in a step")
+
+
+def sent_by_xla(step: Any) -> int:
+    text = step.compile(compiler_options={"hloom": "off"}).as_text()
+    return sum(sent_bytes_by_kind(text).values())
+
+
+def test_the_missing_constraint_is_named_with_its_line_and_bytes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    step, mended = mlps.lowered(constrained=False), mlps.lowered(constrained=True)
+    numbers = tmp_path / "numbers.json"
+    assert main(["shardings", str(as_file(tmp_path, step)), "--json", str(numbers)]) == 0
+    printed = capsys.readouterr().out
+    assert max(map(len, printed.splitlines())) <= 80
+    sent, told, code = printed.splitlines()[:3]
+    lines = inspect.getsource(mlps).splitlines()
+    [number] = [at for at, line in enumerate(lines, 1) if "lacks a constraint" in line]
+    assert f"at mlps.py:{number} (gather f32[32,64,128])" in told
+    assert code.strip() == "x = jax.lax.with_sharding_constraint(x, P('data'))"
+    # What it says of bytes is what XLA does, before it is mended and after.
+    found = json.loads(numbers.read_text())
+    [missing] = found["missing"]
+    before, after = sent_by_xla(step), sent_by_xla(mended)
+    assert found["sent_bytes"] == pytest.approx(before, rel=0.05)
+    assert missing["saved_bytes"] == pytest.approx(before - after, rel=0.05)
+    assert missing["saved_bytes"] > 0.7 * before
+    assert size(found["sent_bytes"]) in sent
+
+    assert main(["shardings", str(as_file(tmp_path, mended))]) == 0
+    assert "with_sharding_constraint" not in capsys.readouterr().out
 
 
 def test_nothing_is_sent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -54,4 +104,9 @@ def test_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["shardings", str(tmp_path / "step.mlir")]) == 1
     assert "step.mlir:" in capsys.readouterr().err
     assert main(["shardings", str(tmp_path / "none")]) == 1
+    assert "hloom shardings: " in capsys.readouterr().err
+    file = str(written(tmp_path, jax.sharding.AxisType.Auto, "a"))
+    assert main(["shardings", file, "--min-size", "much"]) == 1
+    assert "--min-size: wanted a size" in capsys.readouterr().err
+    assert main(["shardings", file, "--json", str(tmp_path / "none" / "numbers.json")]) == 1
     assert "hloom shardings: " in capsys.readouterr().err

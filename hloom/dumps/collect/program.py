@@ -139,6 +139,8 @@ class ProgramDump(CompileObserver):
             used.files["attempts.json"] = _attempts_text(record)
         if record.captured is not None:
             used.files["captured.json"] = json_text(record.captured.to_json())
+        if record.sent is not None:
+            used.files["sent.json"] = json_text(record.sent.to_json())
         return used
 
     def _live(

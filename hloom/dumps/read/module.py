@@ -173,6 +173,11 @@ class ModuleDump:
         return self._object("captured.json")
 
     @cached_property
+    def sent(self) -> dict[str, Any] | None:
+        """What its devices send each other, as `Sent.to_json` gave it; None of one device."""
+        return self._object("sent.json")
+
+    @cached_property
     def memory(self) -> dict[str, Any] | None:
         """XLA's figures of one device, in bytes; None where the backend gave none."""
         return self._object("xla/memory.json")

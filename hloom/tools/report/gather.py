@@ -29,6 +29,7 @@ from hloom.tools.report.sections import (
     attempts_section,
     graphs_section,
     plan_sections,
+    sent_section,
     without_tables,
 )
 from hloom.tools.report.sources import Sources, entries
@@ -126,6 +127,7 @@ def _module(group: Sequence[ModuleDump], number: int, *, in_full: bool) -> Modul
     sections = (
         *(read("what the passes decided", decided, dump.planned) or ()),
         read("attempts", attempts, dump.attempts),
+        read("between devices", partial(sent_section, sources=sources), dump.sent),
         read("CUDA graphs", partial(graphs_section, sources=sources), dump.captured),
     )
     found = ModuleReport(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from hloom.dumps.read.module import PlanFile
@@ -231,6 +231,24 @@ def graphs_section(found: Json, sources: Sources) -> Section:
     )
     views = tuple(_table(table, sources) for table in tables if table.rows)
     return Section("graphs", "CUDA graphs", summary, tuple(facts), views)
+
+
+_SENT_COLUMNS = {"kind": Kind.TEXT, "predicted": Kind.BYTES, "by XLA": Kind.BYTES}
+
+
+def sent_section(found: Json, sources: Sources) -> Section:
+    """What each device of a sharded program sends the others in a step, and what it has whole."""
+    predicted, by_xla = dict(found["predicted_bytes"]), dict(found["xla_bytes"] or {})
+    rows = tuple(
+        (kind, whole_or_none(predicted.get(kind)), whole_or_none(by_xla.get(kind)))
+        for kind in sorted({*predicted, *by_xla})
+    )
+    by_kind = Table("Sent by each device in a step, by kind", _SENT_COLUMNS, rows)
+    section = plan_section(
+        found["overview"], "Between devices", str(found["summary"]), sources, anchor="sent"
+    )
+    views = (*section.tables, _table(by_kind, sources))
+    return replace(section, tables=tuple(each for each in views if each.rows))
 
 
 def _line_of(entry: Json) -> SourceLine:

@@ -141,6 +141,11 @@ def section(what: Section) -> Iterator[RenderableType]:
     facts = ", ".join(map(str, what.facts))
     if facts not in ("", what.summary) and not what.empty:
         yield Text(facts)
+    yield from tables(what)
+
+
+def tables(what: Section) -> Iterator[RenderableType]:
+    """The tables of a section, the first rows of each."""
     for each in what.tables:
         yield heading(each.title)
         if each.text:

@@ -327,6 +327,12 @@ HOSTILE: dict[str, Hostile] = {
         BOTH,
         status=0,
     ),
+    "sent_by_nobody": Hostile(
+        written("sent.json", '{"predicted_bytes": {"x": -1}, "overview": [], "xla_bytes": 3}'),
+        ("report",),
+        "between devices",
+        status=0,
+    ),
     "spec_of_controls": Hostile(manifest(spec=CONTROLS), ("replay", "bisect"), "\\x1b]52"),
     # What is written.
     "report_is_a_link": Hostile(

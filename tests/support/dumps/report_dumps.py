@@ -7,8 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from hloom.dumps.collect.tracer import Execution
+from hloom.passes.analysis.shardings.exchanges import Exchange
+from hloom.passes.analysis.shardings.overview import LineExchanges, Overview
 from hloom.passes.framework.tables import Described, Fact, Kind, Left, Table, left_table
+from hloom.passes.framework.target import Speed
 from hloom.passes.ir.names import SourceLine
+from hloom.record import Sent
 from support.dumps.samples import capture, write_step
 
 HOSTILE = "<script>alert(1)</script>"
@@ -80,6 +84,14 @@ CAPTURED: dict[str, Any] = {
     "notes": ["the profiler switches graphs off"],
 }
 
+_SUMS = Exchange("all-reduce", ("model",), 4, 4, 2**20, 3, "8x16xbf16", f"{_LINE}:14", "add")
+SENT: dict[str, Any] = Sent(
+    {"all-reduce": _SUMS.sent_bytes},
+    {"reduce-scatter": 3 * 2**20},
+    Overview((LineExchanges(_SUMS.line, (_SUMS,)),), (_at(15, "table", 2**30),), Speed()).to_json(),
+    "sends 4.50 MiB a step, 100 % of it at model.py:14",
+).to_json()
+
 ATTEMPTS: list[dict[str, Any]] = [
     {
         "used": used,
@@ -100,6 +112,7 @@ def write_dump(to: Path, ran: Execution) -> Path:
         ("plan-06-my-pass.json", PLAN),
         ("plan-07-old-pass.json", OLD_PLAN),
         ("captured.json", CAPTURED),
+        ("sent.json", SENT),
         ("attempts.json", ATTEMPTS),
     ):
         (module / name).write_text(json.dumps(content), encoding="utf-8")

@@ -140,6 +140,8 @@ def test_sections_and_their_first_lines_are_seen(browser: Browser, file: Path) -
             "my-pass",
             "In order",
             "Attempts",
+            "Between devices",
+            "Whole on every device",
             "CUDA graphs",
             "Passes and compile",
             "Replay and bisect",

@@ -184,6 +184,15 @@ def test_thunks_of_one_instruction_are_one_row() -> None:
     assert str(what.facts[0]) == "thunks in CUDA graphs: 90 %"
 
 
+def test_what_is_sent_stands_beside_xla_s(module: ModuleReport) -> None:
+    [sent] = [each for each in module.sections if each.anchor == "sent"]
+    by_kind = sent.tables[-1]
+    assert [[cell.entries for cell in row.cells] for row in by_kind.rows] == [
+        [("all-reduce",), ("4.50 MiB",), ()],
+        [("reduce-scatter",), (), ("3.00 MiB",)],
+    ]
+
+
 def test_processes_that_ran_the_same_module_share_its_section(own_step: Path) -> None:
     other = own_step / "process-1" / "jit_scanned_step-0"
     first = own_step / "process-0" / "jit_scanned_step-0"
@@ -245,6 +254,8 @@ def test_text_has_everything(report: Report) -> None:
         "over the budget",
         "  entry barrier",
         "model.py:12",
+        "Between devices: sends 4.50 MiB a step, 100 % of it at model.py:14",
+        "all-reduce over model bf16[8,16]",
         "thunks in CUDA graphs: 90 %",
         "the profiler switches graphs off",
         "free-constants",

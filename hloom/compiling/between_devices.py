@@ -1,0 +1,45 @@
+"""What the devices of a compiled program send each other: as predicted, and by XLA."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+from jax.extend.mlir import ir
+
+from hloom._jax.executables import optimized_text
+from hloom.passes.analysis.shardings.overview import LEAST_BYTES, Overview
+from hloom.passes.framework.target import Target
+from hloom.passes.ir.mesh import has_several_devices
+from hloom.policy import is_strict
+from hloom.record import Sent
+from hloom.xla.collectives import sent_bytes_by_kind
+
+
+def sent_of(
+    module: ir.Module, target: Target, executable: Any, step_bytes: int | None
+) -> Sent | None:
+    """What a module's devices send in a step.
+
+    None of a program for one device, of one that takes little (JAX has hundreds of them compiled),
+    and where Shardy cannot tell. Raises ValueError for that in strict mode.
+    """
+    if (step_bytes or 0) < LEAST_BYTES or not has_several_devices(module):
+        return None
+    try:
+        overview = Overview.of(module, target.speed)
+    except ValueError:
+        # It is a figure to show: no program shall go without its passes for it.
+        if is_strict():
+            raise
+        return None
+    try:
+        by_xla = sent_bytes_by_kind(optimized_text(executable))
+    except (jax.errors.JaxRuntimeError, NotImplementedError, ValueError):
+        by_xla = None
+    return Sent(
+        overview.sent_by_kind(),
+        by_xla,
+        overview.to_json(),
+        "" if overview.is_small else overview.summary,
+    )

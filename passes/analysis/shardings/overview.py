@@ -1,0 +1,228 @@
+"""What the shardings of a program cost: what its devices send, and what each of them has whole."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from jax.extend.mlir import ir
+
+from ...framework.tables import Cell, Described, Fact, Kind, Table
+from ...framework.target import Speed
+from ...framework.text import percent, pluralize, short_type, size
+from ...ir import mesh, walk
+from ...ir.names import short_line
+from ...ir.ops import facts_of
+from ...ir.shardings import CONSTRAINT
+from ...ir.types import tensor_bytes
+from .exchanges import Exchange, exchanges_of
+from .shardings import Shardings
+
+LEAST_BYTES = 2**20
+"""What is less is small."""
+
+_SENT_COLUMNS = {
+    "line": Kind.TEXT,
+    "sent": Kind.BYTES,
+    "of all": Kind.SHARE,
+    "times": Kind.COUNT,
+    "takes": Kind.SECONDS,
+    "what": Kind.TEXT,
+}
+_WHOLE_COLUMNS = {"takes": Kind.BYTES, "value": Kind.VALUE}
+
+_SAME_AS_ANOTHER = frozenset({CONSTRAINT, "stablehlo.while", "stablehlo.optimization_barrier"})
+"""Operations whose results are values that are listed already."""
+
+_FILLS = frozenset({"stablehlo.iota", "stablehlo.broadcast_in_dim", "stablehlo.broadcast"})
+"""Operations that XLA makes part of whoever reads the result."""
+
+
+@dataclass(frozen=True)
+class LineExchanges:
+    """The exchanges of one line of the user's program, the largest first."""
+
+    line: str
+    exchanges: tuple[Exchange, ...]
+
+    @property
+    def sent_bytes(self) -> int:
+        return sum(each.sent_bytes for each in self.exchanges)
+
+
+@dataclass(frozen=True)
+class Overview:
+    """What the devices of a sharded program send in a step, and what lies whole on each of them.
+
+    Attributes:
+      lines: with what they make a device send, the most first.
+      whole: the arguments, and the values of a line, that no axis of a mesh splits, the largest
+        first.
+      speed: of a device and its links.
+      least_bytes: what is less is not listed.
+    """
+
+    lines: tuple[LineExchanges, ...]
+    whole: tuple[Described, ...]
+    speed: Speed
+    least_bytes: int = LEAST_BYTES
+
+    @classmethod
+    def of(cls, module: ir.Module, speed: Speed, *, least_bytes: int = LEAST_BYTES) -> Overview:
+        """That of a module; pure. Empty for a program of one device.
+
+        Args:
+          module: the module.
+          speed: of a device and its links.
+          least_bytes: what is less is not listed.
+
+        Raises ValueError where Shardy's passes fail.
+        """
+        by_line: defaultdict[str, list[Exchange]] = defaultdict(list)
+        for each in exchanges_of(module):
+            by_line[each.exchange.line].append(each.exchange)
+        lines = [
+            LineExchanges(line, tuple(sorted(found, key=lambda each: -each.sent_bytes)))
+            for line, found in by_line.items()
+        ]
+        lines.sort(key=lambda each: -each.sent_bytes)
+        whole = sorted(_whole(module, least_bytes), key=lambda each: -each.bytes)
+        return cls(tuple(lines), tuple(whole), speed, least_bytes)
+
+    @property
+    def sent_bytes(self) -> int:
+        """What each device sends in a step."""
+        return sum(each.sent_bytes for each in self.lines)
+
+    @property
+    def seconds(self) -> float | None:
+        """What that takes, nothing beside it; None where the links are not known."""
+        return _seconds(self.speed, [each for line in self.lines for each in line.exchanges])
+
+    @property
+    def whole_arguments_bytes(self) -> int:
+        """Of the arguments that lie whole on every device."""
+        return sum(each.bytes * each.times for each in self.whole if not each.operation)
+
+    @property
+    def is_small(self) -> bool:
+        """Whether there is nothing that is worth a line of a log."""
+        return self.sent_bytes < LEAST_BYTES and self.whole_arguments_bytes < LEAST_BYTES
+
+    @property
+    def summary(self) -> str:
+        """E.g. "sends 1.20 GiB a step, 61 % of it at model.py:120; 3.00 GiB of arguments lie whole
+        on every device"."""
+        sent = f"sends {size(self.sent_bytes)} a step"
+        if self.lines and self.lines[0].line and self.sent_bytes:
+            first = self.lines[0]
+            share = percent(first.sent_bytes / self.sent_bytes)
+            sent += f", {share} of it at {short_line(first.line)}"
+        if self.whole_arguments_bytes < LEAST_BYTES:
+            return sent
+        return f"{sent}; {size(self.whole_arguments_bytes)} of arguments lie whole on every device"
+
+    def sent_by_kind(self) -> dict[str, int]:
+        """By XLA's name of a kind, what each device sends in a step."""
+        sent: defaultdict[str, int] = defaultdict(int)
+        for line in self.lines:
+            for each in line.exchanges:
+                sent[each.kind] += each.sent_bytes
+        return dict(sorted(sent.items()))
+
+    def facts(self) -> tuple[Fact, ...]:
+        """The sums, as a report shows them."""
+        facts = [Fact("sent by each device in a step", self.sent_bytes, Kind.BYTES)]
+        if self.seconds is not None:
+            facts.append(Fact("which takes, nothing beside it,", self.seconds, Kind.SECONDS))
+        return tuple(facts)
+
+    def tables(self) -> tuple[Table, ...]:
+        """What is sent by line, several kinds of a line under it; and what lies whole."""
+        large = [line for line in self.lines if line.sent_bytes >= self.least_bytes]
+        rows = [row for line in large for row in self._rows(line)]
+        sent = Table(
+            "Sent by each device in a step, by line",
+            _SENT_COLUMNS,
+            tuple(row for _, row in rows),
+            depths=tuple(depth for depth, _ in rows),
+            more=len(self.lines) - len(large),
+        )
+        whole = Table(
+            "Whole on every device",
+            _WHOLE_COLUMNS,
+            tuple((each.bytes * each.times, each) for each in self.whole),
+        )
+        return tuple(each for each in (sent, whole) if each.rows)
+
+    def to_json(self) -> dict[str, object]:
+        """As values that `json.dumps` takes."""
+        return {
+            "summary": self.summary,
+            "sent_bytes": self.sent_bytes,
+            "whole_arguments_bytes": self.whole_arguments_bytes,
+            "facts": [each.to_json() for each in self.facts()],
+            "tables": [each.to_json() for each in self.tables()],
+        }
+
+    def _rows(self, line: LineExchanges) -> Iterator[tuple[int, tuple[Cell, ...]]]:
+        alike: defaultdict[tuple[str, tuple[str, ...], str], list[Exchange]] = defaultdict(list)
+        for each in line.exchanges:
+            alike[each.kind, each.axes, each.type].append(each)
+        groups = sorted(alike.values(), key=lambda group: -_sent(group))
+        where = short_line(line.line) if line.line else "no line is known"
+        if len(groups) > 1:
+            yield 0, self._row(where, line.exchanges, pluralize(len(groups), "kind"))
+        for group in groups:
+            first = group[0]
+            over = f" over {', '.join(first.axes)}" if first.axes else ""
+            what = f"{first.kind}{over} {short_type(f'tensor<{first.type}>')}"
+            nested = len(groups) > 1
+            yield int(nested), self._row("" if nested else where, group, what)
+
+    def _row(
+        self, where: str, exchanges: tuple[Exchange, ...] | list[Exchange], what: str
+    ) -> tuple[Cell, ...]:
+        sent, runs = _sent(exchanges), sum(each.runs for each in exchanges)
+        share = sent / self.sent_bytes if self.sent_bytes else 0
+        return where, sent, share, runs, _seconds(self.speed, exchanges), what
+
+
+def _sent(exchanges: tuple[Exchange, ...] | list[Exchange]) -> int:
+    return sum(each.sent_bytes for each in exchanges)
+
+
+def _seconds(speed: Speed, exchanges: tuple[Exchange, ...] | list[Exchange]) -> float | None:
+    taken = [each.seconds(speed) for each in exchanges]
+    known = [each for each in taken if each is not None]
+    return sum(known) if len(known) == len(taken) else None
+
+
+def _whole(module: ir.Module, least_bytes: int) -> Iterator[Described]:
+    """The values of so many bytes that every device has all of; those of a line as one."""
+    if not mesh.has_several_devices(module):
+        return
+    shardings = Shardings.of(module)
+    found: dict[tuple[str, str, str, bool], list[ir.Value]] = {}
+    arguments = walk.entry_function(module).regions[0].blocks[0].arguments
+    for value in [*arguments, *_results(module)]:
+        if (tensor_bytes(value.type) or 0) < least_bytes or shardings.share(value) != 1:
+            continue
+        is_argument = isinstance(value.owner, ir.Block)
+        described = Described.of(value)
+        name = described.name if is_argument else ""
+        key = (name, described.source.line, described.type, is_argument)
+        found.setdefault(key, []).append(value)
+    for values in found.values():
+        yield replace(Described.of(values[0]), times=len(values))
+
+
+def _results(module: ir.Module) -> Iterator[ir.Value]:
+    """The results that are values of their own, and have their whole size in the text."""
+    for op in walk.operations(module.operation):
+        facts = facts_of(op.name)
+        if facts.is_constant or op.name in _SAME_AS_ANOTHER or op.name in _FILLS:
+            continue
+        if not mesh.is_in_manual_computation(op.block):
+            yield from op.results

@@ -1,0 +1,71 @@
+"""What the devices of a compiled program send stands in its record, beside what XLA says."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from support.devices import mlps
+from support.devices.meshes import each_kind_of_axes, mesh_of
+
+import hloom
+from hloom import policy
+from hloom.compiling import between_devices
+
+
+def test_what_is_predicted_stands_beside_xla_s_and_in_the_log(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(policy, "_warned", set())
+    monkeypatch.setenv("HLOOM_LOG", "on")
+    mlps.lowered(constrained=True).compile(compiler_options={"hloom": "cse"})
+    sent = hloom.records()[-1].sent
+    assert sent is not None
+    assert sent.xla_bytes is not None
+    assert sent.predicted_bytes["all-reduce"] == sent.xla_bytes["all-reduce"]
+    predicted, by_xla = (sum(each.values()) for each in (sent.predicted_bytes, sent.xla_bytes))
+    assert predicted == pytest.approx(by_xla, rel=0.05)
+    assert sent.summary.startswith("sends 2.66 MiB a step, ")
+    assert "% of it at mlps.py:" in sent.summary
+    assert sent.overview["sent_bytes"] == predicted
+    assert f"hloom: jit_loss: {sent.summary}" in capsys.readouterr().err
+
+
+@each_kind_of_axes
+def test_what_a_program_sends_by_itself(axes: AxisType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(between_devices, "LEAST_BYTES", 1)
+    mesh = mesh_of(axes, a=8)
+    x = jnp.zeros((512, 64), device=NamedSharding(mesh, PartitionSpec("a")))
+    summed = jax.shard_map(
+        lambda x: jax.lax.psum(jnp.tanh(x), "a"),
+        mesh=mesh,
+        in_specs=PartitionSpec("a"),
+        out_specs=PartitionSpec(),
+    )
+    jax.jit(summed, compiler_options={"hloom": "cse"}).lower(x).compile()
+    sent = hloom.records()[-1].sent
+    assert sent is not None
+    assert sent.predicted_bytes == sent.xla_bytes == {"all-reduce": 2 * 7 * 64 * 64 * 4 // 8}
+    assert sent.summary == ""  # it is little
+
+
+def test_one_device_and_small_programs_have_none() -> None:
+    jax.jit(jnp.tanh, compiler_options={"hloom": "cse"}).lower(jnp.ones((1024, 1024))).compile()
+    assert hloom.records()[-1].sent is None
+    mesh = mesh_of(AxisType.Auto, a=8)
+    x = jnp.zeros((8, 8), device=NamedSharding(mesh, PartitionSpec("a")))
+    jax.jit(lambda x: x.sum(), compiler_options={"hloom": "cse"}).lower(x).compile()
+    assert hloom.records()[-1].sent is None
+
+
+def test_what_shardy_cannot_tell_stops_no_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_args: object) -> None:
+        raise ValueError("Shardy's stage fails")
+
+    monkeypatch.setattr(between_devices.Overview, "of", fails)
+    with pytest.raises(ValueError, match="fails"):
+        mlps.lowered(constrained=True).compile(compiler_options={"hloom": "cse"})
+    monkeypatch.setattr(between_devices, "is_strict", lambda: False)
+    mlps.lowered(constrained=True).compile(compiler_options={"hloom": "cse"})
+    assert hloom.records()[-1].sent is None
