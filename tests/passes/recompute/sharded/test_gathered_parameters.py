@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from benchmarks.common.collectives import collectives_by_kind
 from benchmarks.programs.common import checkpoint_with
 from benchmarks.programs.sharded import DATA, MESHES, MODEL, ShardedMixture
+from hloom.xla.collectives import collectives_by_kind
 from tests.support.devices.meshes import each_kind_of_axes, mesh_of
 
 pytestmark = pytest.mark.long
