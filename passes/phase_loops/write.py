@@ -363,7 +363,7 @@ class ChunkWriter:
             results = [self._iota(node, copy.layout)]
         elif copy.layout is None and node.blocks:
             results = self._code(copy, operands)
-        elif copy.places is not None:
+        elif copy.places is not None and node.op.name != CONSTRAINT:
             types = [operand.type for operand in operands]
             results = ir.Operation.create(node.op.name, results=types, operands=operands).results
         else:
