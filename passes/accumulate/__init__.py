@@ -69,7 +69,7 @@ from .plan import (
     AccumulateSettings,
     MicrobatchPlanner,
 )
-from .record import AccumulateRecord
+from .record import AccumulateRecord, Once
 
 
 @dataclass(frozen=True)
@@ -108,6 +108,22 @@ class Accumulate(BudgetedPass[AccumulateRecord]):
         "types in float32, or keep, which makes each in its own type",
         choices=("f32", "keep"),
     )
+    gather: str = option(
+        "auto",
+        doc="when parameters are gathered that are sharded along with the batch (FSDP): once, "
+        "before the loop, which holds them whole meanwhile; each, with every microbatch; or auto, "
+        "which does it once where the budget holds so, and without a budget where they take at "
+        "most a quarter of the memory that microbatches save",
+        choices=("once", "each", "auto"),
+    )
+    reduce: str = option(
+        "auto",
+        doc="when gradients of such parameters are reduced over the devices: once, after the loop, "
+        "for which each device sums whole gradients; each, with every microbatch; or auto, as for "
+        "gather. Once takes parameters that are gathered once, and a batch that is sharded over "
+        "all devices; else it is each",
+        choices=("once", "each", "auto"),
+    )
     phases: int = option(
         1,
         doc="how many loops over the microbatches there may be, one after the other: batch norm "
@@ -123,6 +139,11 @@ class Accumulate(BudgetedPass[AccumulateRecord]):
         super().__post_init__()
         if self.microbatches is not None and self.budget is not None:
             raise SpecError(f"pass '{self.name}' wants microbatches or a budget; got both")
+        if self.gather == "each" and self.reduce == "once":
+            raise SpecError(
+                f"pass '{self.name}' reduces gradients once only where parameters are gathered "
+                "once; got gather=each reduce=once"
+            )
 
     @property
     def bound(self) -> Budget | None:
@@ -137,7 +158,7 @@ class Accumulate(BudgetedPass[AccumulateRecord]):
         self, origin: ir.Module, target: Target
     ) -> Callable[[ir.Module, Sequence[Attempt[AccumulateRecord]]], AccumulatePlan]:
         rule = widened if self.dtype == "f32" else own_type
-        settings = AccumulateSettings(self.args, self.phases, rule)
+        settings = AccumulateSettings(self.args, self.phases, rule, self._once)
         planner = MicrobatchPlanner(origin, target, settings)
 
         def planned(
@@ -150,6 +171,19 @@ class Accumulate(BudgetedPass[AccumulateRecord]):
             return planner.within(module, limit_bytes, attempts, least=least)
 
         return planned
+
+    @property
+    def _once(self) -> tuple[Once, Once]:
+        """The least and the most that may be done once a step."""
+        if self.reduce == "once":
+            return Once.SUMS, Once.SUMS
+        most = Once.GATHERS if self.reduce == "each" else Once.SUMS
+        by_gather = {
+            "each": (Once.NOTHING, Once.NOTHING),
+            "once": (Once.GATHERS, most),
+            "auto": (Once.NOTHING, most),
+        }
+        return by_gather[self.gather]
 
     def is_worthwhile(
         self, attempts: Sequence[Attempt[AccumulateRecord]], limit_bytes: int

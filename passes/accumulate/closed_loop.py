@@ -3,16 +3,19 @@
 Memory falls with the number, so that numbers that hold the budget and numbers that do not bracket
 the least one that does. Where sums take more than they save it does not: then no number holds what
 the step as it is does not, and the one that takes the least is used.
+
+What a step may do once instead of with each microbatch (`Once`) takes memory too. It does not
+change the number: of the number that is chosen, as much is done once as holds the budget.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from ..budgeted import INDISTINCT
 from ..framework.feedback import Attempt
-from .record import AccumulateRecord
+from .record import AccumulateRecord, Once
 
 Attempts = Sequence[Attempt[AccumulateRecord]]
 
@@ -23,23 +26,49 @@ class Correction:
     The ratio between XLA's figure and the model's is much the same for numbers that are near.
     """
 
-    def __init__(self, model: Callable[[int], int], attempts: Attempts) -> None:
+    def __init__(
+        self,
+        model: Callable[[int], int],
+        attempts: Attempts,
+        added: Mapping[Once, int] | None = None,
+    ) -> None:
+        """``added`` is the memory that each thing takes which may be done once."""
         self._model = model
-        self._real = {each.record.microbatches: each.temp_bytes for each in attempts}
+        self.added = added or {Once.NOTHING: 0}
+        self.least_once = min(self.added)
+        self._real = {
+            (each.record.microbatches, self._once(each)): each.temp_bytes for each in attempts
+        }
 
-    def __call__(self, number: int) -> float:
-        if number in self._real:
-            return self._real[number]
-        expected = float(self._model(number))
+    def __call__(self, number: int, once: Once | None = None) -> float:
+        """Of a number, with as little done once as there may be, if not told otherwise."""
+        choice = number, self.least_once if once is None else once
+        if choice in self._real:
+            return self._real[choice]
+        expected = float(self._modelled(*choice))
         if self._real:
-            near = min(self._real, key=lambda tried: abs(math.log(tried / number)))
-            expected *= self._real[near] / max(self._model(near), 1)
+            near = min(self._real, key=lambda tried: abs(math.log(tried[0] / number)))
+            expected *= self._real[near] / max(self._modelled(*near), 1)
         return expected
+
+    def _once(self, attempt: Attempt[AccumulateRecord]) -> Once:
+        """What an attempt does once; of the step as it is, nothing is done anew."""
+        return max(attempt.record.once, self.least_once)
+
+    def _modelled(self, number: int, once: Once) -> int:
+        return self._model(number) + (self.added[once] if number > 1 else 0)
 
 
 def bracket(possible: Sequence[int], attempts: Attempts, limit: int) -> list[int]:
-    """The numbers, ascending, of which any may be the least that holds the limit."""
-    tried = {each.record.microbatches: each.temp_bytes <= limit for each in attempts}
+    """The numbers, ascending, of which any may be the least that holds the limit.
+
+    One that misses it with more done once than need be is among them.
+    """
+    tried = {
+        each.record.microbatches: each.temp_bytes <= limit
+        for each in sorted(attempts, key=lambda each: -each.record.once)
+        if each.record.once == _least_once(each) or each.temp_bytes <= limit
+    }
     above = max((number for number, holds in tried.items() if not holds), default=0)
     below = min((number for number, holds in tried.items() if holds), default=math.inf)
     return [number for number in possible if above < number < below]
@@ -72,6 +101,22 @@ def next_number(
     return open_[-1] if falls else least_number(possible, expected)
 
 
+def next_once(number: int, expected: Correction, limit: int) -> Once:
+    """What is done once with a number of microbatches: as much as is expected to hold."""
+    if number == 1:
+        return Once.NOTHING
+    holding = [once for once in expected.added if expected(number, once) <= limit]
+    return max(holding, default=expected.least_once)
+
+
+def _least_once(attempt: Attempt[AccumulateRecord]) -> Once:
+    """The least that an attempt could have done once."""
+    record = attempt.record
+    if record.is_unmodified:
+        return Once.NOTHING
+    return min((once for once, _ in record.added), default=record.once)
+
+
 def least_number(possible: Sequence[int], expected: Correction) -> int:
     """The number that takes the least memory; of those like it the smallest."""
     least = min(map(expected, possible))
@@ -82,11 +127,15 @@ def is_worthwhile(attempts: Attempts, limit: int) -> bool:
     """Whether one more compile may hold the limit, or hold it with fewer microbatches."""
     record = attempts[-1].record
     open_ = bracket(record.possible, attempts, limit)
-    if not open_:
-        return False
-    if all(each.temp_bytes > limit for each in attempts):
-        return True
+    held = [each.record for each in attempts if each.temp_bytes <= limit]
+    if not held:
+        return bool(open_)
     modelled = dict(record.modelled)
     known = [number for number in open_ if number in modelled]
-    expected = Correction(modelled.__getitem__, attempts)
-    return any(expected(number) <= limit for number in known)
+    expected = Correction(modelled.__getitem__, attempts, dict(record.added))
+    if any(expected(number) <= limit for number in known):
+        return True
+    best = min(held, key=lambda each: each.cost)
+    return best.microbatches in modelled and (
+        next_once(best.microbatches, expected, limit) > best.once
+    )

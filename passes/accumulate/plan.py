@@ -15,7 +15,8 @@ from ..analysis.dimension_flow.solve import dimension_flow
 from ..analysis.memory_model.targets import memory_rules
 from ..analysis.memory_model.tracer import MemoryPrediction, predict
 from ..analysis.program import Program
-from ..analysis.signatures.signature import AxisLayout
+from ..analysis.shardings.shardings import Shardings
+from ..analysis.signatures.signature import AxisLayout, Combine
 from ..framework import base
 from ..framework.errors import NotPossibleError
 from ..framework.feedback import Attempt, Prediction
@@ -26,7 +27,9 @@ from ..framework.text import pluralize, size
 from ..ir import walk
 from ..ir.clone import clone_module
 from ..ir.product_terms import product_behind
+from ..phase_loops.devices import DeviceParts
 from ..phase_loops.exits import AccumulatorRule, Leaves
+from ..phase_loops.gathers import Gather, gathers_of
 from ..phase_loops.plan import LOOP_COLUMNS, LoopsPlan, plan_loops
 from ..phase_loops.write import apply_loops
 from .batch import ArgumentNames, NoStepError, choose, names_of
@@ -34,8 +37,9 @@ from .closed_loop import (
     Correction,
     least_number,
     next_number,
+    next_once,
 )
-from .record import AccumulateRecord
+from .record import AccumulateRecord, Once
 
 SCOPE = "hloom.accumulate"
 """Name-stack component of the operations that are added."""
@@ -45,6 +49,14 @@ REMADE_BYTES = 2**16
 
 _LITTLE = 0.25
 """Of a step's memory, of which sums are a part: what holds gradients at all is near the rest."""
+
+_LENT = 0.25
+"""Of the memory that microbatches save what may be taken again to send less, without a budget."""
+
+_ONCE = {
+    Once.GATHERS: "parameters gathered once",
+    Once.SUMS: "parameters gathered and gradients reduced once",
+}
 
 _RAISED = "which take more memory than one by the model"
 
@@ -88,6 +100,7 @@ class AccumulatePlan(base.PlanBase):
             f"{self._microbatches(self.loops)} along {self.batch}: {pluralize(loops, 'loop')}, "
             f"{pluralize(len(sums), 'value')} accumulated"
         )
+        text += "".join(f", {each}" for each in self._once)
         if (prediction := self.record.prediction) is not None:
             text += f", {prediction.step_bytes / 2**20:.1f} MiB predicted for the step"
         if self.temp_bytes is not None:
@@ -99,7 +112,17 @@ class AccumulatePlan(base.PlanBase):
         if self.loops is None:
             return ""
         text = self._microbatches(self.loops)
+        if self.record.once:
+            text += f", {_ONCE[self.record.once]}"
         return f"{text}, {_RAISED}" if self.temp_bytes else text
+
+    @property
+    def _once(self) -> tuple[str, ...]:
+        """What is done once a step, a text where there is something."""
+        if self.loops is None or not self.record.once:
+            return ()
+        gathered = size(sum(each.size for each in self.loops.gathers))
+        return (f"{_ONCE[self.record.once]} ({gathered} gathered)",)
 
     @staticmethod
     def _microbatches(loops: LoopsPlan) -> str:
@@ -111,6 +134,7 @@ class AccumulatePlan(base.PlanBase):
         return (
             Fact("batch", self.batch, Kind.TEXT),
             Fact("microbatches", self.loops.cut, Kind.TEXT),
+            *(Fact("exchanges", text, Kind.TEXT) for text in self._once),
         )
 
     def tables(self) -> tuple[Table, ...]:
@@ -133,6 +157,8 @@ class AccumulateSettings:
     axes: Axes | None
     phases: int
     accumulate_in: AccumulatorRule
+    once: tuple[Once, Once]
+    """The least and the most that may be done once."""
 
 
 @dataclass(frozen=True)
@@ -171,6 +197,7 @@ class MicrobatchPlanner:
         self._target = target
         self._settings = settings
         self._modelled: dict[int, MemoryPrediction] = {}
+        self._added: dict[Once, int] = {}
         self._device_sums = DeviceSums(origin)
 
     def fixed(self, module: ir.Module, microbatches: int) -> AccumulatePlan:
@@ -179,8 +206,25 @@ class MicrobatchPlanner:
         if isinstance(batch, AccumulatePlan):
             return batch
         number = min(microbatches, batch.size)
-        plan = self._planned(module, batch, number, AccumulateRecord(microbatches=number))
+        try:
+            once = self._once(batch, number)
+        except NotPossibleError as error:
+            return _refused(_not_loopable(error), batch.text)
+        record = AccumulateRecord(microbatches=number, once=once)
+        plan = self._planned(module, batch, number, record)
         return replace(plan, temp_bytes=self._raised(batch, plan))
+
+    def _once(self, batch: _Batch, number: int) -> Once:
+        """What is done once without a budget: what takes little of the memory that is saved.
+
+        Nothing tells then what memory there is, and microbatches are asked for to take less of it.
+        """
+        added = self._added_by(batch)
+        if len(added) == 1 or number == 1:
+            return min(added)
+        whole, parts = (self._predicted(batch, each).temp_bytes for each in (1, number))
+        lent = (whole - parts) * _LENT
+        return max((once for once, size in added.items() if size <= lent), default=min(added))
 
     def _raised(self, batch: _Batch, plan: AccumulatePlan) -> tuple[int, int] | None:
         """The temporary memory before and after, by the model; None where it is not raised.
@@ -194,6 +238,7 @@ class MicrobatchPlanner:
         if plan.loops.carried_bytes < before * _LITTLE:
             return None
         after = self._predicted(batch, plan.record.microbatches).temp_bytes
+        after += self._added_by(batch)[plan.record.once]
         is_raised = after > max(before * _MODEL_ERROR, before + _LEAST_TOLD)
         return (before, after) if is_raised else None
 
@@ -229,25 +274,30 @@ class MicrobatchPlanner:
                 known[number] = self._predicted(batch, number).temp_bytes
             return known[number]
 
-        expected = Correction(model, attempts)
-        number = 1
+        number, once = 1, Once.NOTHING
         try:
+            added = self._added_by(batch)
+            expected = Correction(model, attempts, added)
             if least:
                 number = least_number(possible, expected)
+                once = expected.least_once if number > 1 else once
             elif limit_bytes is not None:
                 number = next_number(possible, expected, attempts, limit_bytes)
+                once = next_once(number, expected, limit_bytes)
         except NotPossibleError as error:
             return _refused(_not_loopable(error), batch.text)
         around = self.around_bytes
         if attempts:
             around = attempts[0].step_bytes - attempts[0].temp_bytes
         assert around is not None
-        temp_bytes = int(expected(number))
+        temp_bytes = int(expected(number, once if number > 1 else None))
         record = AccumulateRecord(
             prediction=Prediction(around + temp_bytes, temp_bytes, 0.0),
             microbatches=number,
             possible=possible,
             modelled=tuple(sorted(known.items())),
+            once=once,
+            added=tuple(sorted(added.items())) if len(added) > 1 else (),
         )
         return self._planned(module, batch, number, record)
 
@@ -257,25 +307,83 @@ class MicrobatchPlanner:
         if number == 1:
             return AccumulatePlan(batch=batch.text, reason="one microbatch is all", record=record)
         try:
-            loops = self._loops(batch, module, number)
+            loops = self._loops(batch, module, number, record.once)
         except NotPossibleError as error:
             return _refused(_not_loopable(error), batch.text)
         return AccumulatePlan(loops, batch.text, record=record)
 
-    def _loops(self, batch: _Batch, module: ir.Module, number: int) -> LoopsPlan:
+    def _loops(
+        self, batch: _Batch, module: ir.Module, number: int, once: Once = Once.NOTHING
+    ) -> LoopsPlan:
         flow = batch.flow_in(module)
         plan = plan_loops(
             flow,
             number,
             accumulate_in=self._settings.accumulate_in,
             remade_bytes=REMADE_BYTES,
+            gathers=self._gathers if once else (),
+            by_parts=once is not Once.GATHERS,
         )
         is_run = AccumulateInPlace.nothing_on(self._target.platform) is None
         plan = replace(plan, widens_moved=is_run)
-        if plan.parts is not None:
-            return plan  # each device adds up by itself, and sends what it has once
         values = batch.flow.program.values
-        return plan.rounding([e.number for e in plan.exits if self._is_sent(values[e.number])])
+        parts = plan.parts
+        if parts is None:
+            return plan.with_exits(
+                lambda found: replace(found, rounds=self._is_sent(values[found.number]))
+            )
+        # Each device adds up by itself, and sends what it has once.
+        return plan.with_exits(
+            lambda found: (
+                replace(found, scattered=self._scattered(parts, values[found.number]))
+                if found.flow.combine is Combine.SUM
+                else found
+            )
+        )
+
+    def _scattered(self, parts: DeviceParts, value: ir.Value) -> int | None:
+        """The axis along which devices have parts of a value of the origin."""
+        placement = self._shardings.placement(value)
+        if placement is None:
+            return None
+        return parts.scattered_axis(placement, value.type, self._origin.operation)
+
+    def _added_by(self, batch: _Batch) -> dict[Once, int]:
+        """What may be done once, and bytes of memory that this adds, as far as it is asked for."""
+        if not self._added:
+            added = {Once.NOTHING: 0}
+            least, most = self._settings.once
+            for once in (Once.GATHERS, Once.SUMS) if self._gathers and batch.size > 1 else ():
+                plan = self._loops(batch, self._origin, 2, once)
+                if not plan.gathers or (once is Once.SUMS and plan.parts is None):
+                    break
+                added[once] = sum(each.size for each in plan.gathers)
+                if once is Once.SUMS:
+                    added[once] += self._whole_bytes(batch, plan)
+            asked = {once: size for once, size in added.items() if least <= once <= most}
+            highest = max(once for once in added if once <= most)
+            self._added = asked or {highest: added[highest]}
+        return self._added
+
+    def _whole_bytes(self, batch: _Batch, plan: LoopsPlan) -> int:
+        """What sums take more that are whole on each device."""
+        values = batch.flow.program.values
+        return sum(
+            int(plan.bytes_of(found) * (1 - self._shardings.share(values[found.number])))
+            for found in plan.exits
+            if found.leaves is Leaves.ACCUMULATED
+        )
+
+    @functools.cached_property
+    def _gathers(self) -> tuple[Gather, ...]:
+        batch = self._batch
+        if isinstance(batch, AccumulatePlan):
+            return ()
+        return gathers_of(batch.flow, self._shardings)
+
+    @functools.cached_property
+    def _shardings(self) -> Shardings:
+        return Shardings.of(self._origin)
 
     def _is_sent(self, value: ir.Value) -> bool:
         """Whether a value of the origin is a product whose sums devices exchange."""

@@ -106,6 +106,26 @@ def placement_of(sharding: ir.Attribute, op: ir.Operation) -> Placement:
     )
 
 
+def sharding_of(placement: Placement, context: ir.Context) -> sdy.TensorShardingAttr:
+    """The sharding that gives a placement, and that nothing adds an axis to."""
+
+    def reference(axis: MeshAxis) -> ir.Attribute:
+        if axis.part:
+            return ir.Attribute.parse(axis.part, context)
+        return sdy.AxisRefAttr.get(axis.name, context=context)
+
+    return sdy.TensorShardingAttr.get(
+        ir.Attribute.parse(placement.mesh, context),
+        [
+            sdy.DimensionShardingAttr.get(
+                [reference(axis) for axis in axes], is_closed=True, context=context
+            )
+            for axes in placement.axes
+        ],
+        context=context,
+    )
+
+
 def constraint_placement(constraint: ir.Operation) -> Placement:
     """The placement that a sharding constraint asks for."""
     return placement_of(constraint.attributes["sharding"], constraint)

@@ -9,7 +9,7 @@ would be a part of each iteration, wherever it is not the loop's own accumulatio
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from jax.extend.mlir import ir
@@ -22,7 +22,7 @@ from ..ir.build import Box, converted, integer_like, typed
 from ..ir.custom_calls import CUSTOM_CALL
 from ..ir.op_facts import Category
 from ..ir.ops import facts_of
-from ..ir.shardings import CONSTRAINT, argument_placement, constraint_placement
+from ..ir.shardings import CONSTRAINT, Placement, argument_placement, constraint_placement
 from ..ir.values import element_of, shape_of
 from .contents import Form, LoopCopies, PartApart
 from .exits import COMBINES, Leaves, LoopExit
@@ -62,6 +62,21 @@ class DeviceParts:
         shape[axis] //= self.count
         return typed(type_, shape)
 
+    def scattered_axis(self, placement: Placement, type_: ir.Type, op: ir.Operation) -> int | None:
+        """The axis along which a sum that has this placement has a part on each of the devices.
+
+        None where it is placed otherwise, or the parts are not in the order of the devices.
+        """
+        if placement.mesh != str(self.mesh) or len(placement.counts) != 1:
+            return None
+        [axis] = placement.counts
+        along = tuple(each.name for each in placement.axes[axis] if not each.part)
+        found = mesh.resolved(self.mesh, op)
+        if found is None or len(found.device_ids) or shape_of(type_)[axis] % self.count:
+            return None
+        in_order = [name for name in mesh.axis_sizes(found) if name in self.axes]
+        return axis if along == self.axes == tuple(in_order) else None
+
 
 @dataclass(frozen=True)
 class Share:
@@ -98,12 +113,17 @@ def parts_of(
     program: LoopProgram,
     loops: Sequence[tuple[LoopCopies, Sequence[LoopExit]]],
     apart: Sequence[PartApart],
+    gathered: Collection[int] = (),
 ) -> DeviceParts | None:
-    """The devices that can run the loops each by itself; None where they cannot."""
+    """The devices that can run the loops each by itself; None where they cannot.
+
+    Values that are ``gathered`` before the loops are on every device.
+    """
     found = _of_seeds(program)
     if found is None or not all(_is_local(program, found, *loop) for loop in loops):
         return None
-    return found if _is_everywhere(program, [copies for copies, _ in loops], apart) else None
+    copies = [copies for copies, _ in loops]
+    return found if _is_everywhere(program, copies, apart, gathered) else None
 
 
 def _of_seeds(program: LoopProgram) -> DeviceParts | None:
@@ -162,12 +182,20 @@ _SHARDINGS = frozenset({"mhlo.sharding", "sdy.sharding"})
 
 
 def _is_everywhere(
-    program: LoopProgram, loops: Sequence[LoopCopies], apart: Sequence[PartApart]
+    program: LoopProgram,
+    loops: Sequence[LoopCopies],
+    apart: Sequence[PartApart],
+    gathered: Collection[int],
 ) -> bool:
     """Whether all that loops read of what is whole is made of what every device has."""
     parts = {value: part for part in apart for value in part.values}
     cut = {value for copies in loops for value, _ in copies.slices}
-    waiting = [value for copies in loops for value in copies.outside if value not in cut]
+    waiting = [
+        value
+        for copies in loops
+        for value in copies.outside
+        if value not in cut and value not in gathered
+    ]
     seen = set(waiting)
     while waiting:
         value = waiting.pop()
@@ -225,18 +253,36 @@ def _shardings(
     )
 
 
-def reduced(parts: DeviceParts, value: ir.Value, combine: Combine, element: ir.Type) -> ir.Value:
-    """A value combined over the devices, in some element type, inside of a manual computation."""
+def reduced(
+    parts: DeviceParts,
+    value: ir.Value,
+    combine: Combine,
+    element: ir.Type,
+    scattered: int | None = None,
+) -> ir.Value:
+    """A value combined over the devices, in some element type, inside of a manual computation.
+
+    Each device gets all of it, or its part along the axis that it is ``scattered`` along.
+    """
     own = element_of(value)
     value = converted(value, element)
     devices = list(range(parts.count))
-    made = stablehlo.AllReduceOp(
-        [value.type],
-        [value],
-        ir.Attribute.parse(f"dense<[{devices}]> : tensor<1x{parts.count}xi64>"),
-        channel_handle=ir.Attribute.parse("#stablehlo.channel_handle<handle = 1, type = 1>"),
-        use_global_device_ids=True,
-    )
+    groups = ir.Attribute.parse(f"dense<[{devices}]> : tensor<1x{parts.count}xi64>")
+    channel = ir.Attribute.parse("#stablehlo.channel_handle<handle = 1, type = 1>")
+    made: ir.OpView
+    if scattered is None:
+        made = stablehlo.AllReduceOp(
+            [value.type], [value], groups, channel_handle=channel, use_global_device_ids=True
+        )
+    else:
+        made = stablehlo.ReduceScatterOp(
+            parts.part(value.type, scattered),
+            value,
+            scattered,
+            groups,
+            channel_handle=channel,
+            use_global_device_ids=True,
+        )
     scalar = ir.RankedTensorType.get([], element)
     location = made.operation.location
     block = made.operation.regions[0].blocks.append(scalar, scalar, arg_locs=[location] * 2)

@@ -58,6 +58,8 @@ class LoopExit:
       rounds: a term that is a product is rounded to its own type before it is added, as devices
         send it. Else it is made in the accumulator's.
       widened: values, by number, that are it in the accumulator's type: they are its sum.
+      scattered: of what each of several devices sums, the axis along which each of them gets a part
+        of the sum; None where it gets all of it.
     """
 
     number: int
@@ -69,6 +71,7 @@ class LoopExit:
     sent: ir.Type
     rounds: bool = False
     widened: tuple[int, ...] = ()
+    scattered: int | None = None
 
     def __str__(self) -> str:
         text = f"{self.type}, {self.leaves}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 from jax.extend.mlir import ir
@@ -18,6 +18,7 @@ from ..ir.types import element_bits
 from .contents import CopyFinder, LoopCopies, PartApart, parts_apart
 from .devices import DeviceParts, parts_of
 from .exits import AccumulatorRule, LoopExit, SumPlaces, leaving, widened
+from .gathers import Gather
 from .placement import LoopContents, LoopPlace, LoopValues, placed
 from .program import LoopProgram
 
@@ -89,6 +90,7 @@ class LoopsPlan:
       apart: what is computed before the loops although they compute it, too.
       gone: operations that the loops replace, in the order of the program.
       parts: the devices that run the loops each by itself; None where XLA divides the loops.
+      gathers: what is gathered before the loops.
       widens_moved: a product is made in the type of its accumulator also where the term is its
         transpose, or it in another shape.
     """
@@ -99,6 +101,7 @@ class LoopsPlan:
     apart: tuple[PartApart, ...]
     gone: tuple[Node, ...]
     parts: DeviceParts | None
+    gathers: tuple[Gather, ...] = ()
     widens_moved: bool = False
 
     @property
@@ -112,11 +115,12 @@ class LoopsPlan:
     @property
     def carried_bytes(self) -> int:
         """What leaves the loops, as they carry it."""
-        values = self.program.program
-        return sum(
-            math.prod(values.shapes[found.number] or ()) * (element_bits(found.element) or 0) // 8
-            for found in self.exits
-        )
+        return sum(map(self.bytes_of, self.exits))
+
+    def bytes_of(self, found: LoopExit) -> int:
+        """What leaves a loop, as it carries it."""
+        shape = self.program.program.shapes[found.number] or ()
+        return math.prod(shape) * (element_bits(found.element) or 0) // 8
 
     @property
     def contents(self) -> LoopContents:
@@ -128,16 +132,14 @@ class LoopsPlan:
             tuple(node.number for node in self.gone),
         )
 
-    def rounding(self, exits: Collection[int]) -> LoopsPlan:
-        """The plan with products that are rounded to their own type, of some values by number."""
-        loops = tuple(
-            replace(
-                loop,
-                exits=tuple(replace(found, rounds=found.number in exits) for found in loop.exits),
-            )
-            for loop in self.loops
+    def with_exits(self, changed: Callable[[LoopExit], LoopExit]) -> LoopsPlan:
+        """The plan with what leaves its loops changed, but for the values."""
+        return replace(
+            self,
+            loops=tuple(
+                replace(loop, exits=tuple(map(changed, loop.exits))) for loop in self.loops
+            ),
         )
-        return replace(self, loops=loops)
 
     def summary(self) -> str:
         """E.g. "2 loops of 4 chunks of 16"."""
@@ -172,6 +174,8 @@ def plan_loops(
     *,
     accumulate_in: AccumulatorRule = widened,
     remade_bytes: int | None = None,
+    gathers: Collection[Gather] = (),
+    by_parts: bool = True,
 ) -> LoopsPlan:
     """The loops of a flow, over so many chunks or as few less as equal lengths make.
 
@@ -181,21 +185,29 @@ def plan_loops(
       accumulate_in: the element types of accumulators.
       remade_bytes: loops make again what light work makes of the program's arguments, where that
         saves so many bytes while they run; None where they do not.
+      gathers: values that are gathered before the loops, where these read them.
+      by_parts: each device may run the loops by itself, where it can.
 
     Raises NotPossibleError where the loops cannot be written.
     """
     schedule = Schedule.of(flow.size, chunks)
-    program = LoopProgram(flow, remade_bytes)
+    program = LoopProgram(flow, remade_bytes, [each.number for each in gathers])
     planner = _Planner(program, accumulate_in)
     loops = planner.loops()
     apart = planner.apart()
+    cut = {value for loop in loops for value, _ in loop.copies.slices}
+    read = {value for loop in loops for value in loop.copies.outside} - cut
+    gathers = tuple(each for each in gathers if each.number in read)
+    everywhere = {each.number for each in gathers if not each.placement.is_split}
+    contents = [(loop.copies, loop.exits) for loop in loops]
     plan = LoopsPlan(
         program,
         schedule,
         loops,
         apart,
         planner.gone(),
-        parts_of(program, [(loop.copies, loop.exits) for loop in loops], apart),
+        parts_of(program, contents, apart, everywhere) if by_parts else None,
+        gathers,
     )
     place_loops(plan, {})
     return plan

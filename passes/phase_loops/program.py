@@ -5,6 +5,8 @@ Values are numbers, as in `Program`.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from ..analysis.dimension_flow.cuts import CutSources
 from ..analysis.dimension_flow.flow import WHOLE, Flow
 from ..analysis.dimension_flow.result import DimensionFlow
@@ -27,9 +29,16 @@ class LoopProgram:
       sources: what cuts are made of.
     """
 
-    def __init__(self, flow: DimensionFlow, remade_bytes: int | None = None) -> None:
-        """With ``remade_bytes`` loops make again what saves so many bytes (`is_remade`)."""
+    def __init__(
+        self,
+        flow: DimensionFlow,
+        remade_bytes: int | None = None,
+        held: Collection[int] = (),
+    ) -> None:
+        """With ``remade_bytes`` loops make again what saves so many bytes (`is_remade`), but never
+        the whole values that are ``held`` for them."""
         self.flow = flow
+        self._held_whole = frozenset(held)
         self._remade_bytes = remade_bytes
         self.program: Program = flow.program
         root = self.program.root
@@ -102,7 +111,7 @@ class LoopProgram:
         would be a copy.
         """
         least = self._bytes_inside.get(value)
-        if least is None:
+        if least is None or value in self._held_whole:
             return False
         reorders = self._makers[value].name in ("stablehlo.reshape", "stablehlo.transpose")
         return reorders or least < self.program.bytes_of(value)
@@ -117,7 +126,7 @@ class LoopProgram:
         if self.is_sunk(value):
             return True
         least = self._bytes_beside_arguments.get(value)
-        if self._remade_bytes is None or least is None:
+        if self._remade_bytes is None or least is None or value in self._held_whole:
             return False
         return self.program.bytes_of(value) - least >= self._remade_bytes
 

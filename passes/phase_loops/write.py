@@ -22,7 +22,7 @@ from ..ir.erase import erase
 from ..ir.locations import scoped
 from ..ir.op_facts import Category
 from ..ir.product_terms import product_terms
-from ..ir.shardings import CONSTRAINT
+from ..ir.shardings import CONSTRAINT, sharding_of
 from ..ir.values import defining_op, element_of, is_read, shape_of
 from .contents import IOTA, Form, LoopCopies, OperationCopy, PartApart, Read
 from .devices import EVERYTHING, DeviceParts, Share, compute_by_parts, reduced
@@ -75,6 +75,8 @@ class _Writer:
         self._scope = scope
         self._replaced = replaced
         self._rounded: list[ir.Operation] = []
+        self._gathers = {each.number: each for each in plan.gathers}
+        self._gathered: dict[int, ir.Value] = {}
 
     def write_part(self, part: PartApart) -> ir.Operation:
         """Writes what is computed before the loops where the whole operation stands."""
@@ -96,7 +98,9 @@ class _Writer:
         first = by_node[min(by_node)][0].node.op
         with scoped(first.location, self._scope):
             if self._plan.parts is None:
-                left: Sequence[ir.Value] = LoopWriter(self._plan, loop, self._outside).write()
+                for number in loop.copies.outside:
+                    self._gather(number)
+                left: Sequence[ir.Value] = LoopWriter(self._plan, loop, self._inside).write()
             else:
                 left = write_by_parts(self._plan, self._plan.parts, loop, self._outside)
             for found, made in zip(loop.exits, left, strict=True):
@@ -120,6 +124,19 @@ class _Writer:
         """A value as it is known outside of loops."""
         value = self._plan.program.program.values[number]
         return self._replaced.get(value, value)
+
+    def _gather(self, number: int) -> None:
+        """Gathers a value, once for all loops. In a loop on each device it is an operand."""
+        found = self._gathers.get(number)
+        if found is not None and number not in self._gathered:
+            value = self._outside(number)
+            sharding = sharding_of(found.placement, value.context)
+            self._gathered[number] = sdy.ShardingConstraintOp(value, sharding).result
+
+    def _inside(self, number: int) -> ir.Value:
+        """A value of outside as loops read it."""
+        found = self._gathered.get(number)
+        return self._outside(number) if found is None else found
 
     def clear(self) -> None:
         """Erases what the loops replace; what is another value under another name becomes that."""
@@ -257,7 +274,7 @@ def write_by_parts(
             device = reshaped(arguments[-1], [])
         writer = LoopWriter(plan, loop, everywhere.__getitem__, Share(parts.count, own, device))
         return [
-            reduced(parts, made, found.flow.combine, found.sent)
+            reduced(parts, made, found.flow.combine, found.sent, found.scattered)
             if found.flow.combine is not None
             else made
             for found, made in zip(loop.exits, writer.write(), strict=True)
@@ -272,7 +289,7 @@ def write_by_parts(
     results = []
     for found in loop.exits:
         type_ = typed(found.type, element=found.element)
-        results.append((type_, found.flow.layout.axis if found.flow.layout else None))
+        results.append((type_, found.flow.layout.axis if found.flow.layout else found.scattered))
     return compute_by_parts(parts, operands, results, body)
 
 

@@ -1,0 +1,171 @@
+"""Values that are gathered once, before the loops that read them.
+
+Where a loop goes over chunks of a dimension that devices have a part of each, and parameters are
+sharded over the same devices (FSDP), each chunk would gather the parameters that its products read.
+They are the same for all chunks. So a sharding constraint before the loop places them as the
+products want them, and the loop reads that.
+
+Before, with the batch of x and the rows of w sharded over 8 devices::
+
+    %r:2 = stablehlo.while(%i = %zero, %sum = %zeros) cond { %i < 4 } do {
+      %chunk = stablehlo.dynamic_slice %x, %start  : tensor<2x16xf32>
+      %h = stablehlo.dot_general %chunk, %w        : tensor<2x64xf32>
+      ...
+
+After::
+
+    %whole = sdy.sharding_constraint %w <@mesh, [{}, {}]>
+    %r:2 = stablehlo.while(%i = %zero, %sum = %zeros) cond { %i < 4 } do {
+      %chunk = stablehlo.dynamic_slice %x, %start  : tensor<2x16xf32>
+      %h = stablehlo.dot_general %chunk, %whole    : tensor<2x64xf32>
+      ...
+
+What would be gathered, Shardy's partitioner says (`analysis/shardings/exchanges`), so that weights
+which stay where they are, such as those of experts, are left alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from ..analysis.dimension_flow.result import DimensionFlow
+from ..analysis.program import Code, Node, Program
+from ..analysis.shardings.exchanges import PlacedExchange, exchanges_of
+from ..analysis.shardings.shardings import Shardings
+from ..ir.op_facts import Category
+from ..ir.shardings import Placement
+
+_REORDERS = frozenset(
+    {
+        "stablehlo.convert",
+        "stablehlo.dynamic_slice",
+        "stablehlo.reshape",
+        "stablehlo.slice",
+        "stablehlo.transpose",
+    }
+)
+"""Operations whose first operand, gathered, gives their result gathered."""
+
+
+@dataclass(frozen=True)
+class Gather:
+    """A value that loops read, and where it lies when it is gathered.
+
+    Attributes:
+      number: the value.
+      placement: without the axes of the mesh that the dimension of the loops is sharded along.
+      size: bytes of it on a device.
+    """
+
+    number: int
+    placement: Placement
+    size: int
+
+
+def gathers_of(flow: DimensionFlow, shardings: Shardings) -> tuple[Gather, ...]:
+    """What loops over the dimension would gather again with each chunk; pure.
+
+    ``shardings`` are those of the program's module. Of a value that is made narrower before it is
+    gathered, the narrower one; of a stack of layers, all of it.
+    """
+    module, names = flow.program.module, _batch_axes(flow, shardings)
+    if module is None or not any(
+        (placement := shardings.placement(flow.program.values[number])) is not None
+        and not names.isdisjoint(placement.names)
+        for number in flow.program.root.arguments
+        if flow.of(number).is_whole
+    ):
+        return ()
+    return tuple(_Finder(flow, shardings, names).found(exchanges_of(module)))
+
+
+def _batch_axes(flow: DimensionFlow, shardings: Shardings) -> frozenset[str]:
+    """The axes of the mesh that the dimension is sharded along in what is given of it."""
+    names: set[str] = set()
+    for seed in flow.seeds:
+        placement = shardings.placement(seed.value)
+        if placement is not None:
+            names.update(axis.name for axis in placement.axes[seed.layout.axis])
+    return frozenset(names)
+
+
+class _Finder:
+    def __init__(self, flow: DimensionFlow, shardings: Shardings, names: frozenset[str]) -> None:
+        self._flow = flow
+        self._program: Program = flow.program
+        self._shardings = shardings
+        self._names = names
+        root = self._program.root
+        self._own = {*root.arguments, *(value for node in root.nodes for value in node.results)}
+        self._unchanged = dict(_unchanged(root))
+
+    def found(self, exchanges: Iterable[PlacedExchange]) -> Iterator[Gather]:
+        sources: dict[int, None] = {}
+        for each in exchanges:
+            if each.exchange.kind != "all-gather" or each.operand not in self._program.index:
+                continue
+            if not self._names.isdisjoint(each.exchange.axes):
+                source = self._source(self._program.index[each.operand])
+                if source is not None and self._is_data(source):
+                    sources[source] = None
+        for number in sorted(sources):
+            value = self._program.values[number]
+            placement = self._shardings.placement(value)
+            if placement is None or self._names.isdisjoint(placement.names):
+                continue
+            wanted = placement.along(placement.names - self._names)
+            parts = math.prod(wanted.counts.values())
+            yield Gather(number, wanted, self._program.bytes_of(number) // parts)
+
+    def _is_data(self, value: int) -> bool:
+        """Whether a value is the same for all chunks, and not made of less, as zeros are."""
+        node = self._program.makers.get(value)
+        less = node is not None and sum(map(self._bytes, node.operands)) < self._bytes(value)
+        return self._flow.of(value).is_whole and not less
+
+    def _source(self, value: int) -> int | None:
+        """The value outside of the program's own loops that one is a part of, or another order.
+
+        A wider one is not taken in the place of a narrower one.
+        """
+        while True:
+            before = self._before(value)
+            if before is None:
+                return value if value in self._own else None
+            if value in self._own and self._bytes(before) > self._bytes(value):
+                return value
+            value = before
+
+    def _before(self, value: int) -> int | None:
+        if value in self._unchanged:
+            return self._unchanged[value]
+        node = self._program.makers.get(value)
+        if node is None or not self._flow.of(value).is_whole:
+            return None
+        if node.category is Category.RELABEL:
+            return None
+        return node.operands[0] if node.name in _REORDERS else None
+
+    def _bytes(self, value: int) -> int:
+        return self._program.bytes_of(value)
+
+
+def _unchanged(code: Code) -> Iterator[tuple[int, int]]:
+    """By argument of a loop's body that each iteration passes on, what the loop is given for it."""
+    for node in _loops(code):
+        body = node.blocks[-1]
+        for argument, returned, given in zip(
+            body.arguments, body.returned, node.operands, strict=False
+        ):
+            if argument == returned:
+                yield argument, given
+
+
+def _loops(code: Code) -> Iterator[Node]:
+    for node in code.nodes:
+        if node.category is Category.LOOP:
+            yield node
+        for block in node.blocks:
+            yield from _loops(block)
