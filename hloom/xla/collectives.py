@@ -47,7 +47,7 @@ def collectives(text: str) -> Collectives:
     """The collectives of a module in XLA's text."""
     counts = [0, 0]
     bytes_ = [0, 0]
-    for each in _found(text):
+    for each in collectives_of(text):
         counts[each.in_loop] += each.runs
         bytes_[each.in_loop] += each.runs * each.result_bytes
     return Collectives(counts[0], counts[1], bytes_[0], bytes_[1])
@@ -56,7 +56,7 @@ def collectives(text: str) -> Collectives:
 def collectives_by_kind(text: str) -> dict[str, int]:
     """By XLA's name of a kind, how often one run of a module does such a collective."""
     counts: Counter[str] = Counter()
-    for each in _found(text):
+    for each in collectives_of(text):
         counts[each.kind] += each.runs
     return dict(sorted(counts.items()))
 
@@ -65,14 +65,14 @@ def sent_bytes_by_kind(text: str) -> dict[str, int]:
     """By XLA's name of a kind, what each device sends in one run of a module."""
     everybody = math.prod(map(int, _DEVICES.findall(text.lstrip().partition("\n")[0])))
     sent: Counter[str] = Counter()
-    for each in _found(text):
+    for each in collectives_of(text):
         devices = each.devices or everybody
         sent[each.kind] += each.runs * sent_bytes(each.kind, each.result_bytes, devices)
     return dict(sorted(sent.items()))
 
 
 @dataclasses.dataclass(frozen=True)
-class _Found:
+class Collective:
     """A collective, how often it runs, and how many devices are a group; 0 for all there are."""
 
     kind: str
@@ -82,18 +82,19 @@ class _Found:
     devices: int
 
 
-def _found(text: str) -> Iterator[_Found]:
+def collectives_of(text: str) -> Iterator[Collective]:
+    """Each collective of a module in XLA's text."""
     return _walk(computations(text), entry_name(text), 1, in_loop=False)
 
 
-def _walk(within: Computations, name: str, runs: int, *, in_loop: bool) -> Iterator[_Found]:
+def _walk(within: Computations, name: str, runs: int, *, in_loop: bool) -> Iterator[Collective]:
     for line in within.get(name, ()):
         found = _COLLECTIVE.search(line)
         if found is not None:
             # XLA:TPU writes a fusion of an all-reduce and a slice.
             kind = "reduce-scatter" if name.startswith("all-reduce-scatter") else found[2]
             size_bytes = _bytes(found[1], found[2], started=bool(found[3]))
-            yield _Found(kind, size_bytes, runs, in_loop, _group_devices(line))
+            yield Collective(kind, size_bytes, runs, in_loop, _group_devices(line))
             continue
         is_loop = " while(" in line
         times = runs * trips(within, line)

@@ -78,7 +78,11 @@ def gathers_of(flow: DimensionFlow, shardings: Shardings) -> tuple[Gather, ...]:
         if flow.of(number).is_whole
     ):
         return ()
-    return tuple(_Finder(flow, shardings, names).found(exchanges_of(module)))
+    try:
+        exchanges = exchanges_of(module)
+    except ValueError:  # Shardy's partitioner cannot take the program: nothing tells what it sends
+        return ()
+    return tuple(_Finder(flow, shardings, names).found(exchanges))
 
 
 def _batch_axes(flow: DimensionFlow, shardings: Shardings) -> frozenset[str]:

@@ -1,0 +1,290 @@
+"""`accumulate` of a step whose parameters are sharded along with its batch (FSDP)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from support.devices.meshes import each_kind_of_axes, mesh_of
+from support.flows.accumulated import assert_same
+from support.flows.steps import normal
+
+import hloom
+from hloom.xla.collectives import Collectives, collectives, collectives_by_kind
+from hloom.passes.accumulate import Accumulate
+from hloom.passes.accumulate.closed_loop import Correction, is_worthwhile, next_number, next_once
+from hloom.passes.accumulate.record import AccumulateRecord, Once
+from hloom.passes.analysis.dimension_flow.result import Seed
+from hloom.passes.analysis.dimension_flow.solve import dimension_flow
+from hloom.passes.analysis.program import Program
+from hloom.passes.analysis.shardings.shardings import Shardings
+from hloom.passes.framework.errors import SpecError
+from hloom.passes.framework.feedback import Attempt, best_of
+from hloom.passes.phase_loops.gathers import gathers_of
+
+LAYERS, WIDTH, BATCH = 3, 16, 64
+
+PARAMETER_BYTES = 4 * LAYERS * WIDTH * WIDTH
+
+
+def layer(x: Any, w: Any) -> Any:
+    return x + jnp.tanh(x @ w)
+
+
+def scanned(weights: Any, x: Any) -> Any:
+    return (jax.lax.scan(lambda x, w: (layer(x, w), None), x, weights)[0] ** 2).mean()
+
+
+def unrolled(weights: Any, x: Any) -> Any:
+    for w in weights:
+        x = layer(x, w)
+    return (x**2).mean()
+
+
+LOSSES = {"scanned": scanned, "unrolled": unrolled}
+
+
+def fully_sharded(
+    form: str,
+    mesh: jax.sharding.Mesh,
+    rows: Any = "d",
+    columns: str | None = None,
+    width: int = WIDTH,
+    batch: int = BATCH,
+) -> tuple[Any, Any, Any]:
+    """A step of residual layers, their rows sharded as the batch is, and its arguments."""
+    loss = LOSSES[form]
+    along = PartitionSpec(rows, columns)
+    if form == "scanned":
+        weights: Any = normal(LAYERS, width, width)
+        along = PartitionSpec(None, *along)
+    else:
+        weights = [normal(width, width, seed=seed) for seed in range(LAYERS)]
+
+    def step(weights: Any, x: Any) -> Any:
+        return jax.tree.map(lambda w, g: w - 0.1 * g, weights, jax.grad(loss)(weights, x))
+
+    weights = jax.device_put(weights, NamedSharding(mesh, along))
+    placed = jax.tree.map(lambda leaf: leaf.sharding, weights)
+    x = jax.device_put(normal(batch, width), NamedSharding(mesh, PartitionSpec(rows)))
+    return jax.jit(step, out_shardings=placed), weights, x
+
+
+def spec_of(options: str) -> str:
+    return f"accumulate{{microbatches=4 {options}}}"
+
+
+def text_of(step: Any, *arguments: Any, options: str) -> str:
+    compiled = step.lower(*arguments).compile(compiler_options={"hloom": spec_of(options)})
+    return str(compiled.as_text())
+
+
+@each_kind_of_axes
+@pytest.mark.parametrize("form", LOSSES)
+def test_parameters_are_gathered_once(form: str, axes: AxisType) -> None:
+    step, *arguments = fully_sharded(form, mesh_of(axes, d=8))
+    options = "gather=once reduce=each"
+    record = assert_same(step, *arguments, spec=spec_of(options))
+    assert record.runs[-1].effect == "4 microbatches of 2, parameters gathered once"
+    found = collectives(text_of(step, *arguments, options=options))
+    assert found.outside_bytes == PARAMETER_BYTES
+    kinds = collectives_by_kind(text_of(step, *arguments, options=options))
+    assert kinds["all-gather"] == (1 if form == "scanned" else LAYERS)
+
+
+@each_kind_of_axes
+@pytest.mark.parametrize("form", LOSSES)
+def test_nothing_is_sent_in_the_loop(form: str, axes: AxisType) -> None:
+    step, *arguments = fully_sharded(form, mesh_of(axes, d=8))
+    record = assert_same(step, *arguments, spec=spec_of("reduce=once"))
+    effect = "4 microbatches of 2, parameters gathered and gradients reduced once"
+    assert record.runs[-1].effect.startswith(effect)
+    count = 1 if form == "scanned" else LAYERS
+    found = collectives(text_of(step, *arguments, options="reduce=once"))
+    sent = PARAMETER_BYTES + PARAMETER_BYTES // 8
+    assert found == Collectives(2 * count, 0, sent, 0)
+
+
+def test_parameters_are_gathered_with_each_microbatch() -> None:
+    step, *arguments = fully_sharded("scanned", mesh_of(AxisType.Auto, d=8))
+    record = assert_same(step, *arguments, spec=spec_of("gather=each"))
+    assert record.runs[-1].effect == "4 microbatches of 2"
+    kinds = collectives_by_kind(text_of(step, *arguments, options="gather=each"))
+    assert kinds["all-gather"] >= 4 * LAYERS
+
+
+@each_kind_of_axes
+@pytest.mark.parametrize("form", LOSSES)
+def test_what_is_sharded_along_other_axes_too_stays_so(form: str, axes: AxisType) -> None:
+    """Each device has its columns of what is gathered; the batch is not on all devices."""
+    mesh = mesh_of(axes, d=4, t=2)
+    step, *arguments = fully_sharded(form, mesh, columns=None if axes is AxisType.Explicit else "t")
+    record = assert_same(step, *arguments, spec=spec_of("gather=once"))
+    assert record.runs[-1].effect == "4 microbatches of 4, parameters gathered once"
+    text = text_of(step, *arguments, options="gather=each")
+    once = text_of(step, *arguments, options="gather=once")
+    assert collectives_by_kind(once)["all-gather"] <= collectives_by_kind(text)["all-gather"]
+
+
+@pytest.mark.parametrize("rows", [("d", "t"), ("t", "d")])
+def test_parts_of_sums_are_in_the_order_of_the_axes(rows: tuple[str, str]) -> None:
+    step, *arguments = fully_sharded("scanned", mesh_of(AxisType.Auto, d=4, t=2), rows)
+    assert_same(step, *arguments, spec=spec_of("reduce=once"))
+
+
+def gathered(step: Any, *arguments: Any) -> dict[str, int]:
+    """The types of what a loop over the first axis of the last argument would gather again."""
+    module = step.lower(*arguments).compiler_ir()
+    program = Program.of(module)
+    flow = dimension_flow(program, [Seed.along(program.values[program.root.arguments[-1]], 0)])
+    found = gathers_of(flow, Shardings.of(module))
+    return {str(program.values[each.number].type): each.size for each in found}
+
+
+def test_the_narrower_type_is_gathered() -> None:
+    mesh = mesh_of(AxisType.Auto, d=8)
+    rows = NamedSharding(mesh, PartitionSpec("d"))
+
+    def step(w: Any, x: Any) -> Any:
+        narrow = w.astype("bfloat16")
+        return jax.grad(lambda w: (jnp.tanh(x.astype("bfloat16") @ w) ** 2).mean())(narrow)
+
+    arguments = jax.device_put((normal(WIDTH, WIDTH), normal(BATCH, WIDTH)), rows)
+    jitted = jax.jit(step, out_shardings=rows)
+    assert gathered(jitted, *arguments) == {"tensor<16x16xbf16>": 2 * WIDTH * WIDTH}
+    spec = "accumulate{microbatches=4 gather=once}"
+    assert_same(jitted, *arguments, spec=spec, tolerance=0.02)
+
+
+def test_experts_stay_where_they_are() -> None:
+    """Their weights are sharded over the devices of the batch, but tokens are sent to them."""
+    mesh = mesh_of(AxisType.Auto, d=8)
+    rows = NamedSharding(mesh, PartitionSpec("d"))
+    experts = NamedSharding(mesh, PartitionSpec("d", None, None))
+
+    def loss(w: Any, x: Any) -> Any:
+        sent = jnp.einsum("be,bd->ebd", jax.nn.softmax(x[:, :8]), x)
+        sent = jax.lax.with_sharding_constraint(sent, experts)
+        made = jax.lax.with_sharding_constraint(jnp.einsum("ebd,edf->ebf", sent, w), experts)
+        return (made.sum(0) ** 2).mean()
+
+    w = jax.device_put(normal(8, WIDTH, WIDTH), experts)
+    x = jax.device_put(normal(BATCH, WIDTH), rows)
+    assert gathered(jax.jit(jax.grad(loss)), w, x) == {}
+    assert_same(jax.jit(jax.grad(loss)), w, x, spec=spec_of("gather=once"))
+
+
+def test_nothing_is_gathered_of_what_every_device_has() -> None:
+    mesh = mesh_of(AxisType.Auto, d=8)
+    w = jax.device_put(normal(WIDTH, WIDTH), NamedSharding(mesh, PartitionSpec()))
+    x = jax.device_put(normal(BATCH, WIDTH), NamedSharding(mesh, PartitionSpec("d")))
+    step = jax.jit(jax.grad(lambda w, x: (jnp.tanh(x @ w) ** 2).mean()))
+    assert gathered(step, w, x) == {}
+    record = assert_same(step, w, x, spec=spec_of("gather=once"))
+    assert record.runs[-1].effect.startswith("4 microbatches of 2")
+    assert "once" not in record.runs[-1].effect
+
+
+@pytest.mark.once
+def test_a_constraint_in_the_loop_keeps_its_sharding() -> None:
+    """One that a value needs, and that is of the chunks' own: along another axis."""
+    mesh = mesh_of(AxisType.Auto, d=4, t=2)
+    held = NamedSharding(mesh, PartitionSpec("d", "t"))
+
+    def step(w: Any, x: Any) -> Any:
+        def loss(w: Any) -> Any:
+            h = jax.lax.with_sharding_constraint(jnp.tanh(x @ w), held)
+            return (h**2).mean()
+
+        return jax.grad(loss)(w)
+
+    w = jax.device_put(normal(WIDTH, WIDTH), NamedSharding(mesh, PartitionSpec()))
+    x = jax.device_put(normal(BATCH, WIDTH), NamedSharding(mesh, PartitionSpec("d")))
+    assert_same(jax.jit(step), w, x, spec=spec_of(""))
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("budget", "effect"),
+    [
+        ("70%", "2 microbatches of 256, parameters gathered and gradients reduced once"),
+        ("60%", "2 microbatches of 256"),
+        ("35%", "4 microbatches of 128, parameters gathered once"),
+    ],
+)
+def test_a_budget_is_held(budget: str, effect: str) -> None:
+    mesh = mesh_of(AxisType.Auto, d=8)
+    step, *arguments = fully_sharded("scanned", mesh, width=64, batch=4096)
+    step.lower(*arguments).compile(compiler_options={"hloom": f"accumulate{{budget={budget}}}"})
+    assert hloom.records()[-1].runs[-1].effect == effect
+
+
+ADDED = {Once.NOTHING: 0, Once.GATHERS: 100, Once.SUMS: 300}
+POSSIBLE = (1, 2, 4, 8)
+
+
+def settled(limit: int, real_added: dict[Once, int]) -> tuple[tuple[int, Once], int]:
+    """What is used at the end with a limit, and how many attempts it took."""
+    made: list[Attempt[AccumulateRecord]] = []
+    modelled = {number: 6400 // number + 100 for number in POSSIBLE}
+    while True:
+        expected = Correction(modelled.__getitem__, made, ADDED)
+        number = next_number(POSSIBLE, expected, made, limit)
+        once = next_once(number, expected, limit)
+        choice = number, once
+        assert choice not in [(each.record.microbatches, each.record.once) for each in made]
+        record = AccumulateRecord(
+            None, None, number, POSSIBLE, tuple(modelled.items()), once, tuple(ADDED.items())
+        )
+        real = modelled[number] + (real_added[once] if number > 1 else 0)
+        made.append(Attempt(record, real, real))
+        if not is_worthwhile(made, limit):
+            break
+    used = made[best_of(made, limit)].record
+    return (used.microbatches, used.once), len(made)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("limit", "used"),
+    [
+        (7000, (1, Once.NOTHING)),
+        (3650, (2, Once.SUMS)),
+        (3450, (2, Once.GATHERS)),
+        (3350, (2, Once.NOTHING)),
+        (2000, (4, Once.SUMS)),
+    ],
+)
+def test_the_budget_chooses_what_is_done_once(limit: int, used: tuple[int, Once]) -> None:
+    assert settled(limit, ADDED) == (used, 1)
+
+
+@pytest.mark.once
+def test_what_takes_more_than_was_thought_is_taken_back() -> None:
+    used, compiles = settled(3650, {Once.NOTHING: 0, Once.GATHERS: 120, Once.SUMS: 900})
+    assert used == (2, Once.GATHERS)
+    assert compiles == 2
+
+
+@pytest.mark.once
+def test_what_is_done_once_is_in_the_record() -> None:
+    added = tuple(ADDED.items())
+    record = AccumulateRecord(None, None, 4, POSSIBLE, ((1, 70),), Once.SUMS, added)
+    assert AccumulateRecord.from_json(record.to_json()) == record
+    assert record.cost < AccumulateRecord(microbatches=4).cost
+    for plan in (
+        {"microbatches": 2, "once": "twice"},
+        {"microbatches": 2, "added_temp_bytes": [1]},
+        {"microbatches": 2, "added_temp_bytes": {"gathers": "much"}},
+    ):
+        with pytest.raises((TypeError, ValueError)):
+            AccumulateRecord.from_json(plan)
+
+
+@pytest.mark.once
+def test_gradients_are_not_reduced_once_where_parameters_are_not_gathered() -> None:
+    with pytest.raises(SpecError, match="got gather=each reduce=once"):
+        Accumulate(microbatches=2, gather="each", reduce="once")
