@@ -38,6 +38,13 @@ optimizer's. Batches of one length that never meet, as those of a generator and 
 divided together. A step whose batch cannot be divided so, as with batch norm or a contrast within
 the batch, stays as it is, and a warning names the operation and the user's line (`refusal`).
 
+**Sharded parameters** (FSDP; `gather`, `reduce`). Parameters that are sharded over the devices of
+the batch are gathered for the products that read them. They are the same for all microbatches: a
+sharding constraint before the loop gathers them once, stacks of scanned layers too, and the loop
+reads that (`phase_loops/gathers`). Where the batch takes all devices, each can then run the loop by
+itself, sum whole gradients, and get its part of them after it: one reduce-scatter a gradient.
+Either takes memory, so that `auto` does as much as the budget holds with the fewest microbatches.
+
 **With a budget** (`closed_loop`) the pass takes the fewest equal microbatches whose step holds it,
 by the memory model first, then by XLA's figures of what was compiled.
 

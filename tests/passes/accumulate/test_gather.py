@@ -108,6 +108,16 @@ def test_nothing_is_sent_in_the_loop(form: str, axes: AxisType) -> None:
     assert found == Collectives(2 * count, 0, sent, 0)
 
 
+@pytest.mark.once
+@pytest.mark.parametrize("spec", ["remat", "remat{budget=min}", "drop-constraints"])
+def test_other_passes_leave_what_is_gathered_once(spec: str) -> None:
+    step, *arguments = fully_sharded("scanned", mesh_of(AxisType.Auto, d=8))
+    spec = f"{spec_of('gather=once reduce=each')},{spec}"
+    assert_same(step, *arguments, spec=spec)
+    compiled = step.lower(*arguments).compile(compiler_options={"hloom": spec})
+    assert collectives_by_kind(compiled.as_text())["all-gather"] == 1
+
+
 def test_parameters_are_gathered_with_each_microbatch() -> None:
     step, *arguments = fully_sharded("scanned", mesh_of(AxisType.Auto, d=8))
     record = assert_same(step, *arguments, spec=spec_of("gather=each"))
