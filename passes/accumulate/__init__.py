@@ -119,7 +119,7 @@ class Accumulate(BudgetedPass[AccumulateRecord]):
         "auto",
         doc="when parameters are gathered that are sharded along with the batch (FSDP): once, "
         "before the loop, which holds them whole meanwhile; each, with every microbatch; or auto, "
-        "which does it once where the budget holds so, and without a budget where they take at "
+        "which does it once where the budget holds so, and without a budget where that adds at "
         "most a quarter of the memory that microbatches save",
         choices=("once", "each", "auto"),
     )

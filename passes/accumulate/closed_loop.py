@@ -47,8 +47,13 @@ class Correction:
             return self._real[choice]
         expected = float(self._modelled(*choice))
         if self._real:
-            near = min(self._real, key=lambda tried: abs(math.log(tried[0] / number)))
-            expected *= self._real[near] / max(self._modelled(*near), 1)
+            near = min(
+                self._real,
+                key=lambda tried: (abs(math.log(tried[0] / number)), abs(tried[1] - choice[1])),
+            )
+            ratio = self._real[near] / max(self._modelled(*near), 1)
+            # What was done once besides may be what took more than was thought.
+            expected *= min(ratio, 1.0) if near[1] > choice[1] else ratio
         return expected
 
     def _once(self, attempt: Attempt[AccumulateRecord]) -> Once:

@@ -357,7 +357,7 @@ class MicrobatchPlanner:
                 plan = self._loops(batch, self._origin, 2, once)
                 if not plan.gathers or (once is Once.SUMS and plan.parts is None):
                     break
-                added[once] = sum(each.size for each in plan.gathers)
+                added[once] = sum(each.added_bytes for each in plan.gathers)
                 if once is Once.SUMS:
                     added[once] += self._whole_bytes(batch, plan)
             asked = {once: size for once, size in added.items() if least <= once <= most}

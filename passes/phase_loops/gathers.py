@@ -57,11 +57,22 @@ class Gather:
       number: the value.
       placement: without the axes of the mesh that the dimension of the loops is sharded along.
       size: bytes of it on a device.
+      is_stack: a loop inside of a chunk, over layers, would gather a part of it at a time.
     """
 
     number: int
     placement: Placement
     size: int
+    is_stack: bool
+
+    @property
+    def added_bytes(self) -> int:
+        """The memory that is taken beyond what each chunk takes that gathers it by itself.
+
+        What is gathered outside of loops over layers, XLA keeps from the forward to the backward
+        pass: at the peak between them all of it is there anyway.
+        """
+        return self.size if self.is_stack else 0
 
 
 def gathers_of(flow: DimensionFlow, shardings: Shardings) -> tuple[Gather, ...]:
@@ -106,22 +117,22 @@ class _Finder:
         self._unchanged = dict(_unchanged(root))
 
     def found(self, exchanges: Iterable[PlacedExchange]) -> Iterator[Gather]:
-        sources: dict[int, None] = {}
+        sources: dict[int, bool] = {}
         for each in exchanges:
             if each.exchange.kind != "all-gather" or each.operand not in self._program.index:
                 continue
             if not self._names.isdisjoint(each.exchange.axes):
                 source = self._source(self._program.index[each.operand])
                 if source is not None and self._is_data(source):
-                    sources[source] = None
-        for number in sorted(sources):
+                    sources[source] = sources.get(source, False) or each.exchange.runs > 1
+        for number, is_stack in sorted(sources.items()):
             value = self._program.values[number]
             placement = self._shardings.placement(value)
             if placement is None or self._names.isdisjoint(placement.names):
                 continue
             wanted = placement.along(placement.names - self._names)
             parts = math.prod(wanted.counts.values())
-            yield Gather(number, wanted, self._program.bytes_of(number) // parts)
+            yield Gather(number, wanted, self._program.bytes_of(number) // parts, is_stack)
 
     def _is_data(self, value: int) -> bool:
         """Whether a value is the same for all chunks, and not made of less, as zeros are."""

@@ -221,7 +221,8 @@ def test_a_constraint_in_the_loop_keeps_its_sharding() -> None:
     ("budget", "effect"),
     [
         ("70%", "2 microbatches of 256, parameters gathered and gradients reduced once"),
-        ("60%", "2 microbatches of 256"),
+        ("60%", "2 microbatches of 256, parameters gathered once"),
+        ("53%", "2 microbatches of 256"),
         ("35%", "4 microbatches of 128, parameters gathered once"),
     ],
 )
