@@ -170,16 +170,12 @@ def test_a_batch_on_several_devices(sharded: str, axes: AxisType) -> None:
     weights = jax.device_put(mlp_weights(8, 16, 8), rows if sharded == "fully" else everywhere)
     x, y = (jax.device_put(normal(32, 8, seed=n), rows) for n in range(2))
     step = jax.jit(mlp_with_targets().step)
-    record = assert_same(step, weights, x, y)
-    gathered = ", parameters gathered once" if sharded == "fully" else ""
+    spec = "accumulate{microbatches=2 gather=each}"
+    record = assert_same(step, weights, x, y, spec=spec)
     assert [run.effect for run in record.runs if run.name == "accumulate"] == [
-        f"2 microbatches of 2{gathered}"
+        "2 microbatches of 2"
     ]
-    text = (
-        step.lower(weights, x, y)
-        .compile(compiler_options={"hloom": "accumulate{microbatches=2}"})
-        .as_text()
-    )
+    text = step.lower(weights, x, y).compile(compiler_options={"hloom": spec}).as_text()
     assert "collective-permute" not in text
     assert "all-to-all" not in text
 
