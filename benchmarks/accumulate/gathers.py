@@ -15,10 +15,10 @@ from typing import Any
 import jax
 
 from benchmarks.accumulate import steps
-from hloom.xla.collectives import collectives_of
 from benchmarks.common.h100 import MEBI_BYTES, TARGET, compile_recorded
 from benchmarks.common.measure import Benchmark, code, mebi, section, text, without_cache
 from hloom.targets import deviceless
+from hloom.xla.collectives import collectives_of
 
 DEVICES = 8
 

@@ -13,7 +13,6 @@ from support.flows.accumulated import assert_same
 from support.flows.steps import normal
 
 import hloom
-from hloom.xla.collectives import Collectives, collectives, collectives_by_kind
 from hloom.passes.accumulate import Accumulate
 from hloom.passes.accumulate.closed_loop import Correction, is_worthwhile, next_number, next_once
 from hloom.passes.accumulate.record import AccumulateRecord, Once
@@ -24,6 +23,7 @@ from hloom.passes.analysis.shardings.shardings import Shardings
 from hloom.passes.framework.errors import SpecError
 from hloom.passes.framework.feedback import Attempt, best_of
 from hloom.passes.phase_loops.gathers import gathers_of
+from hloom.xla.collectives import Collectives, collectives, collectives_by_kind
 
 LAYERS, WIDTH, BATCH = 3, 16, 64
 
