@@ -17,6 +17,7 @@ from jax.extend.mlir import ir
 from ..ir import walk
 from ..ir.custom_calls import CUSTOM_CALL
 from ..ir.marks import mark_name
+from ..ir.mesh import MANUAL_COMPUTATION
 from ..ir.op_facts import Category, Kind, Regions
 from ..ir.ops import facts_of
 from ..ir.values import constant_int
@@ -185,6 +186,8 @@ class Program:
     def _add_operation(self, op: ir.Operation, sizeless: set[int]) -> None:
         position = len(self.ops)
         kind, index = kind_of(op), self.index
+        if op.name == MANUAL_COMPUTATION and not self.device.shardings.enters_in_place(op):
+            kind = Kind.OPAQUE
         read = [
             index[value] if value in index else self._add_value(value, FROM_OUTSIDE, sizeless)
             for value in op.operands

@@ -194,6 +194,7 @@ _GROUPS: tuple[_Rows, ...] = (
         "manual_computation",
         Category.MANUAL,
         dialect="sdy",
+        kind=Kind.EXPENSIVE,
         flops=0,
         regions=_CODE,
         fuses_operands=True,

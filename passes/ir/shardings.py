@@ -75,6 +75,13 @@ class Placement:
         axes = tuple(tuple(one for one in each if one.name in names) for each in self.axes)
         return replace(self, axes=axes)
 
+    def is_at(self, wanted: Placement) -> bool:
+        """Whether it is the one that is wanted; an open dimension may be split further."""
+        for here, there, is_closed in zip(self.axes, wanted.axes, wanted.closed, strict=True):
+            if (here if is_closed else here[: len(there)]) != there:
+                return False
+        return not self.is_split or (self.mesh == wanted.mesh and not self.unreduced)
+
     def local_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """The sizes of the largest part of a value that a device has."""
         counts = self.counts

@@ -17,7 +17,6 @@ from ...ir.ops import facts_of
 from ...ir.shardings import (
     CONSTRAINT,
     MeshAxis,
-    Placement,
     constraint_placement,
     devices_of,
 )
@@ -132,7 +131,7 @@ class _Placements:
         """Whether the operand of a constraint is where the constraint wants it."""
         found = self._by_value.get(self._behind(constraint.operands[0]), ())
         wanted = constraint_placement(constraint)
-        return bool(found) and all(_is_at(placed, wanted) for placed in found)
+        return bool(found) and all(placed.is_at(wanted) for placed in found)
 
     def is_exchanged(self, value: ir.Value) -> bool:
         """Whether a value is made, in each place by itself, of what devices sum or gather."""
@@ -161,14 +160,6 @@ class _Placements:
         """The axes of the mesh that split a value."""
         found = self._by_value.get(self._behind(value), ())
         return {axis for placed in found for axes in placed.axes for axis in axes}
-
-
-def _is_at(placed: Placement, wanted: Placement) -> bool:
-    """Whether a placement is the one that is wanted; an open dimension may be split further."""
-    for here, there, is_closed in zip(placed.axes, wanted.axes, wanted.closed, strict=True):
-        if (here if is_closed else here[: len(there)]) != there:
-            return False
-    return not placed.is_split or (placed.mesh == wanted.mesh and not placed.unreduced)
 
 
 def _returns_as_before(module: ir.Module, propagated: Propagated) -> bool:

@@ -12,10 +12,11 @@ from collections.abc import Mapping
 from fractions import Fraction
 
 from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import sdy
 
 from ...ir import walk
 from ...ir.mesh import has_several_devices
-from ...ir.shardings import Placement
+from ...ir.shardings import Placement, placement_of
 from ...ir.types import tensor_bytes
 from ...ir.values import defining_op
 from ..host_memory import uncounted_values
@@ -75,6 +76,20 @@ class Shardings:
         """The parts along each axis of a value that is split; None of one that a pass added."""
         placement = self.placement(value)
         return None if placement is None else placement.counts
+
+    def enters_in_place(self, computation: ir.Operation) -> bool:
+        """Whether a manual computation reads its operands where they are, so that nothing is sent.
+
+        What it does inside is another matter. Not of operands that a pass added.
+        """
+        if self.trivial:
+            return True
+        wanted = sdy.TensorShardingPerValueAttr(computation.attributes["in_shardings"]).shardings
+        placed = map(self.placement, computation.operands)
+        return all(
+            found is not None and found.is_at(placement_of(each, computation))
+            for found, each in zip(placed, wanted, strict=True)
+        )
 
     def share(self, value: ir.Value) -> Fraction:
         """The share of a value on one device: along each axis the longest part there is.
