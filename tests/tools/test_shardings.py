@@ -63,18 +63,22 @@ def test_little_is_told_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert line.startswith("Each device sends 28.0 KiB in a step")
 
 
+FALLBACK = "Involuntary full rematerialization"
+"""What XLA says on stderr where it gathers a value on every device and cuts it anew."""
+
+
 def sent_by_xla(step: Any) -> int:
     text = step.compile(compiler_options={"hloom": "off"}).as_text()
     return sum(sent_bytes_by_kind(text).values())
 
 
 def test_the_missing_constraint_is_named_with_its_line_and_bytes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     step, mended = mlps.lowered(constrained=False), mlps.lowered(constrained=True)
     numbers = tmp_path / "numbers.json"
     assert main(["shardings", str(as_file(tmp_path, step)), "--json", str(numbers)]) == 0
-    printed = capsys.readouterr().out
+    printed = capfd.readouterr().out
     assert max(map(len, printed.splitlines())) <= 80
     sent, told, code = printed.splitlines()[:3]
     lines = inspect.getsource(mlps).splitlines()
@@ -84,14 +88,19 @@ def test_the_missing_constraint_is_named_with_its_line_and_bytes(
     # What it says of bytes is what XLA does, before it is mended and after.
     found = json.loads(numbers.read_text())
     [missing] = found["missing"]
-    before, after = sent_by_xla(step), sent_by_xla(mended)
+    before = sent_by_xla(step)
+    warned = capfd.readouterr().err.count(FALLBACK)
+    after = sent_by_xla(mended)
+    assert FALLBACK not in capfd.readouterr().err
+    # 0.10.2 finds a way for this one.
+    assert warned == (0 if jax.__version_info__ < (0, 12) else 1)
     assert found["sent_bytes"] == pytest.approx(before, rel=0.05)
     assert missing["saved_bytes"] == pytest.approx(before - after, rel=0.05)
     assert missing["saved_bytes"] > 0.7 * before
     assert size(found["sent_bytes"]) in sent
 
     assert main(["shardings", str(as_file(tmp_path, mended))]) == 0
-    assert "with_sharding_constraint" not in capsys.readouterr().out
+    assert "with_sharding_constraint" not in capfd.readouterr().out
 
 
 def test_nothing_is_sent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

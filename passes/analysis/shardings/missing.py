@@ -8,7 +8,6 @@ constraint ends it is tried: it is put on a clone, which Shardy partitions again
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -53,8 +52,10 @@ _ALIKE_SHARE = 0.05
 
 _PRODUCT = "stablehlo.dot_general"
 
-_FARTHEST = 6
-"""Operations that are looked through for a value that a line of the program gives a name."""
+_FARTHEST = 64
+"""Operations that are looked through for the value that others come of; a layer has a dozen."""
+
+_LOOKED_THROUGH = (Category.ELEMENTWISE, Category.MOVEMENT)
 
 
 @dataclass(frozen=True)
@@ -156,6 +157,14 @@ def _devices_of_product(op: ir.Operation, shardings: Shardings) -> int:
     return math.prod(split.size for split in splits)
 
 
+def _simplicity(trial: _Trial) -> tuple[int, int, float, int]:
+    """An order of trials that save alike: few axes, and the first dimension, the batch as a rule,
+    come first: of those XLA makes what Shardy says. Then less on a device, and earlier in the text.
+    """
+    dimension = next(place for place, axes in enumerate(trial.spec) if axes)
+    return sum(map(len, trial.spec)), dimension, trial.on_device.bytes, trial.number
+
+
 def missing_constraints(module: ir.Module) -> tuple[MissingConstraint, ...]:
     """The constraints that save most, one after the other; pure. Each is of a value of the forward
     pass outside manual computations, and replicates no work.
@@ -197,45 +206,30 @@ class _Search:
     def _best(
         self, module: ir.Module, exchanges: Sequence[PlacedExchange], most_bytes: float
     ) -> _Trial | None:
-        """The trial that sends least, at most so much, and has no more on a device.
-
-        Where splits of one dimension do, none of two are tried.
-        """
+        """The trial that sends least, at most so much, and has no more on a device."""
         numbers = {value: number for number, value in enumerate(values_of(module))}
-        values = _candidates(exchanges, numbers)
         allowed = _OnDevice.of(module)
-        for dimensions in (1, 2):
-            trials = [
-                trial
-                for value in values
-                for spec in self._specs(ir.RankedTensorType(value.type).shape, dimensions)
-                if (trial := self._tried(module, numbers[value], spec)) is not None
-                and trial.sent_bytes <= most_bytes
-                and trial.on_device.is_at_most(allowed)
-            ]
-            if trials:
-                least = min(each.sent_bytes for each in trials)
-                alike = [each for each in trials if each.sent_bytes <= least + self._alike_bytes]
-                return min(
-                    alike,
-                    key=lambda each: (sum(map(len, each.spec)), each.on_device.bytes, each.number),
-                )
-        return None
+        trials = [
+            trial
+            for value in _candidates(exchanges, numbers)
+            for spec in self._specs(ir.RankedTensorType(value.type).shape)
+            if (trial := self._tried(module, numbers[value], spec)) is not None
+            and trial.sent_bytes <= most_bytes
+            and trial.on_device.is_at_most(allowed)
+        ]
+        least = min((each.sent_bytes for each in trials), default=0)
+        alike = [each for each in trials if each.sent_bytes <= least + self._alike_bytes]
+        return min(alike, key=_simplicity, default=None)
 
-    def _specs(self, shape: Sequence[int], dimensions: int) -> Iterator[_Spec]:
-        """Splits of the first and the last dimension, or of one of them, that come out even."""
+    def _specs(self, shape: Sequence[int]) -> Iterator[_Spec]:
+        """Splits of the first or the last dimension, along any axis or all, that come out even."""
         names = tuple(self._sizes)
-        groups = [(), *((name,) for name in names), *([names] if len(names) > 1 else [])]
-        last = len(shape) - 1
-        for of_last, of_first in itertools.product(groups if last else [()], groups):
-            splits = of_first, of_last
-            axes = [name for each in splits for name in each]
-            parts = [math.prod(self._sizes[name] for name in each) for each in splits]
-            is_even = shape[0] % parts[0] == 0 and shape[last] % parts[1] == 0
-            is_split_so = len(list(filter(None, splits))) == dimensions
-            if is_split_so and is_even and len(set(axes)) == len(axes):
-                middle = ((),) * (last - 1)
-                yield (splits[0], *middle, splits[1]) if last else (splits[0],)
+        groups = [(name,) for name in names] + ([names] if len(names) > 1 else [])
+        for dimension in dict.fromkeys((0, len(shape) - 1)):
+            for axes in groups:
+                if shape[dimension] % math.prod(self._sizes[name] for name in axes) == 0:
+                    before, behind = dimension, len(shape) - 1 - dimension
+                    yield (*((),) * before, axes, *((),) * behind)
 
     def _tried(self, module: ir.Module, number: int, spec: _Spec) -> _Trial | None:
         if self._trials_left <= 0:
@@ -281,24 +275,38 @@ def _around(exchange: PlacedExchange) -> Iterator[ir.Value]:
         yield value
         maker = defining_op(value)
         for operand in () if maker is None else maker.operands:
-            yield _named(operand)
+            yield _origin(operand)
     for reader in exchange.readers:
-        yield from map(_named, reader.operands)
+        yield from map(_origin, reader.operands)
         yield from reader.results
 
 
-def _named(value: ir.Value) -> ir.Value:
-    """The value that one was moved from, without arithmetic."""
+def _origin(value: ir.Value) -> ir.Value:
+    """The value that one comes of by arithmetic and movements, all of the same number of elements:
+    of what a layer reads, the embeddings, or what a loop's body has first."""
     for _ in range(_FARTHEST):
         maker = defining_op(value)
-        if maker is None or facts_of(maker.name).category is not Category.MOVEMENT:
+        if maker is None or facts_of(maker.name).category not in _LOOKED_THROUGH:
             break
-        if len(maker.operands) != 1 or tensor_bytes(maker.operands[0].type) != tensor_bytes(
-            value.type
-        ):
+        elements = _elements(value)
+        sources = [each for each in maker.operands if _elements(each) == elements]
+        source = next((each for each in sources if not _is_broadcast(defining_op(each))), None)
+        if source is None or defining_op(source) is None:
             break
-        value = maker.operands[0]
+        value = source
     return value
+
+
+def _elements(value: ir.Value) -> int:
+    type_ = value.type
+    is_array = isinstance(type_, ir.RankedTensorType) and type_.has_static_shape
+    return math.prod(ir.RankedTensorType(type_).shape) if is_array else 0
+
+
+def _is_broadcast(maker: ir.Operation | None) -> bool:
+    return maker is not None and (
+        facts_of(maker.name).is_constant or maker.name == "stablehlo.broadcast_in_dim"
+    )
 
 
 def _may_be_constrained(value: ir.Value) -> bool:

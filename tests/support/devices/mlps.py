@@ -31,10 +31,13 @@ def lowered(*, constrained: bool) -> Any:
         if constrained:
             x = jax.lax.with_sharding_constraint(x, NamedSharding(mesh, PartitionSpec("data")))
         for _ in range(LAYERS):
-            x += jnp.tanh(x @ parameters["up"]) @ parameters["down"]
+            normed = x * jax.lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + 1e-6)
+            hidden = jnp.tanh(normed * parameters["gain"] @ parameters["up"])
+            x += hidden @ parameters["down"]
         return jnp.mean(x**2)
 
     parameters = {
+        "gain": shaped((WIDTH,), "float32"),
         "table": shaped((TOKENS, WIDTH), "float32", "model", "data"),
         "up": shaped((WIDTH, HIDDEN), "float32", "data", "model"),
         "down": shaped((HIDDEN, WIDTH), "float32", "model", "data"),
