@@ -330,7 +330,6 @@ HOSTILE: dict[str, Hostile] = {
     "sent_by_nobody": Hostile(
         written("sent.json", '{"predicted_bytes": {"x": -1}, "overview": [], "xla_bytes": 3}'),
         ("report",),
-        "between devices",
         status=0,
     ),
     "spec_of_controls": Hostile(manifest(spec=CONTROLS), ("replay", "bisect"), "\\x1b]52"),
