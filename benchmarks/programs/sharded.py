@@ -19,6 +19,8 @@ DATA, MODEL = "data", "model"
 MESHES = {"fsdp": (4, 1), "tensor": (1, 4), "both": (2, 2)}
 """By kind of parallelism how many devices lie along the data axis and along the model axis."""
 
+Axes = str | tuple[str, ...] | None
+
 _STREAM = (DATA, None, None)
 _EXPERTS = (MODEL, DATA, None, None)
 
@@ -30,10 +32,13 @@ class ShardedDecoder:
     Attributes:
       mesh: of the axes DATA and MODEL.
       policy: a name of `jax.checkpoint_policies`, put on each layer; None for no checkpoint.
+      data, model: the axes that take the place of DATA and of MODEL; None where nothing is split.
     """
 
     mesh: Mesh
     policy: str | None = None
+    data: Axes = DATA
+    model: Axes = MODEL
     layers: int = 4
     width: int = 256
     heads: int = 8
@@ -50,7 +55,7 @@ class ShardedDecoder:
         return step.lower(self.parameters(), self.tokens())
 
     def tokens(self) -> jax.ShapeDtypeStruct:
-        sharding = NamedSharding(self.mesh, PartitionSpec(DATA))
+        sharding = self._sharding(DATA)
         return jax.ShapeDtypeStruct((self.batch, self.sequence), "int32", sharding=sharding)
 
     def parameters(self) -> Parameters:
@@ -78,7 +83,7 @@ class ShardedDecoder:
         }
 
     def _shaped(self, axes: tuple[str | None, ...], *shape: int) -> jax.ShapeDtypeStruct:
-        sharding = NamedSharding(self.mesh, PartitionSpec(*axes))
+        sharding = self._sharding(*axes)
         return jax.ShapeDtypeStruct(shape, "float32", sharding=sharding)
 
     def _stacked(self, axes: tuple[str | None, ...], *shape: int) -> jax.ShapeDtypeStruct:
@@ -115,7 +120,11 @@ class ShardedDecoder:
         return self._held(inner, DATA, None, MODEL) @ p["down"]
 
     def _held(self, x: jax.Array, *axes: str | None) -> jax.Array:
-        return jax.lax.with_sharding_constraint(x, NamedSharding(self.mesh, PartitionSpec(*axes)))
+        return jax.lax.with_sharding_constraint(x, self._sharding(*axes))
+
+    def _sharding(self, *axes: str | None) -> NamedSharding:
+        split = {DATA: self.data, MODEL: self.model, None: None}
+        return NamedSharding(self.mesh, PartitionSpec(*(split[axis] for axis in axes)))
 
 
 def _normalize(x: jax.Array, gain: jax.Array) -> jax.Array:

@@ -12,8 +12,11 @@ from dataclasses import dataclass, field
 
 from jax.extend.mlir import ir
 
+from ..framework.target import Speed
+from ..ir.shardings import MeshAxis
 from ..ir.types import TensorSize, TensorSizes
 from .memory_model.memory_rules import PACKED, MemoryRules
+from .shardings.exchanged import Exchanged
 from .shardings.shardings import Shardings
 from .signatures import signature_of
 
@@ -33,20 +36,31 @@ class LocalSizes(TensorSizes):
         return TensorSize(elements, whole.bits, size_bytes)
 
     def product_share(self, op: ir.Operation) -> float:
-        """What is summed is split where all operands are: else one of them is gathered before."""
+        """The share of a product's work that one device does.
+
+        What is summed is split where all operands are: else one of them is gathered before. An axis
+        of the mesh that splits the sum splits the result only once it is made, and counts once.
+        """
         if self.shardings.trivial:
             return 1.0
-        share = float(self.shardings.share(op.results[0]))
+        result = op.results[0]
+        share, placement = float(self.shardings.share(result)), self.shardings.placement(result)
+        of_result = set[MeshAxis]().union(*(() if placement is None else placement.axes))
+        return share / math.prod(axis.size for axis in self.summed_axes(op) - of_result)
+
+    def summed_axes(self, op: ir.Operation) -> set[MeshAxis]:
+        """The axes of the mesh along which devices sum different terms of a product."""
         signature = signature_of(op)
         if signature is None:
-            return share
-        summed: dict[int, int] = {}
+            return set()
+        summed: dict[int, set[MeshAxis]] = {}
         for operand, axes in zip(op.operands, signature.operands, strict=True):
+            placement = self.shardings.placement(operand)
             for number, axis in enumerate(axes):
                 if axis and axis[0] not in signature.made:
-                    parts = self.shardings.devices_along(operand, number)
-                    summed[axis[0]] = min(parts, summed.get(axis[0], parts))
-        return share / math.prod(summed.values())
+                    found = set(() if placement is None else placement.axes[number])
+                    summed[axis[0]] = found & summed.get(axis[0], found)
+        return set[MeshAxis]().union(*summed.values())
 
 
 class DeviceView:
@@ -56,17 +70,25 @@ class DeviceView:
       sizes: without padding, for the cost of operations.
       shardings: how the values are split over devices.
       rules: how the target's compiler lays values out in memory, and what it fuses.
+      exchanged: what the devices send each other.
     """
 
-    def __init__(self, shardings: Shardings | None = None, rules: MemoryRules = PACKED) -> None:
+    def __init__(
+        self,
+        shardings: Shardings | None = None,
+        rules: MemoryRules = PACKED,
+        exchanged: Exchanged | None = None,
+    ) -> None:
         self.shardings, self.rules = shardings or Shardings(), rules
+        self.exchanged = exchanged or Exchanged()
         self.sizes = LocalSizes(shardings=self.shardings)
         self._bytes_by_type: dict[ir.Type, int | None] = {}
 
     @classmethod
     def of(cls, module: ir.Module, rules: MemoryRules = PACKED) -> DeviceView:
         """That of a module; pure. Quick where it is for one device."""
-        return cls(Shardings.of(module), rules)
+        shardings = Shardings.of(module)
+        return cls(shardings, rules, None if shardings.trivial else Exchanged.of(module))
 
     def bytes_of(self, value: ir.Value) -> int | None:
         """Bytes of the value on one device; None where it has no static size."""
@@ -83,16 +105,17 @@ class DeviceView:
 
     def with_made(self, like: Mapping[ir.Value, ir.Value]) -> DeviceView:
         """With values that edits made, as `Shardings.with_made` has them."""
-        return (
-            self
-            if self.shardings.trivial
-            else DeviceView(self.shardings.with_made(like), self.rules)
-        )
+        if self.shardings.trivial:
+            return self
+        shardings, exchanged = self.shardings.with_made(like), self.exchanged.with_made(like)
+        return DeviceView(shardings, self.rules, exchanged)
 
     def on(self, module: ir.Module, clone: ir.Module) -> DeviceView:
         """The same of a module's clone; it may not have been changed yet."""
-        return (
-            self
-            if self.shardings.trivial
-            else DeviceView(self.shardings.on(module, clone), self.rules)
-        )
+        if self.shardings.trivial:
+            return self
+        return DeviceView(self.shardings.on(module, clone), self.rules, Exchanged.of(clone))
+
+    def exchange_seconds(self, speed: Speed) -> float:
+        """What the exchanges of a step take; those over links of unknown speed count as nothing."""
+        return sum(each.seconds(speed) or 0.0 for each in self.exchanged.exchanges)

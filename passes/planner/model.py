@@ -102,6 +102,8 @@ class Model:
         }
         self._traces: dict[ir.Block, OpTrace] = {}
         self._peaks: dict[ir.Block, int] = {}
+        self._inner: dict[Hashable, int] = {}
+        """By operation with code, by key, the peak inside: what it holds beside is exchanged."""
         self._known: dict[Candidate | None, _Simulated] = {}
         self._alike: dict[Hashable, Peak] = {}
         """By the decisions of a candidate: several candidates may decide the same."""
@@ -283,7 +285,8 @@ class Model:
 
     def _base_inner(self, op: ir.Operation) -> int:
         """The peak memory inside an unmodified operation with regions of code."""
-        return bytes_around(op, self._base_bytes, self.device)
+        inner = self._inner[walk.key(op)] = bytes_around(op, self._base_bytes, self.device)
+        return inner
 
     def _base_bytes(self, block: ir.Block) -> int:
         """The peak memory inside an unmodified block, cached."""
@@ -311,10 +314,11 @@ class Model:
         )
         for position, op in changed:
             effect = planned.effects.get(self.number[walk.key(op)])
+            held = base.inner[position] - self._inner[walk.key(op)]
             if effect is None:
-                trace.inner[position] = self._inside(op, planned)
+                trace.inner[position] = held + self._inside(op, planned)
                 continue
-            trace.inner[position] = effect.inner_bytes
+            trace.inner[position] = held + effect.inner_bytes
             loops = {number: self.operations[number] for by, _ in effect.stacks for number in by}
             places = {n: graph.producers[graph.index[op.results[0]]] for n, op in loops.items()}
             stacks = [([places[number] for number in by], size) for by, size in effect.stacks]

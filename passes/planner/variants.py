@@ -44,14 +44,16 @@ class Variant:
 
     @cached_property
     def step_seconds(self) -> float:
-        """The time of a step by rooflines, in which a second of cheap work counts by a share."""
+        """The time of a step on a device by rooflines, in which a second of cheap work counts by a
+        share, and what it sends its peers by the links; nothing is done beside something else."""
         pricing = self.model.pricing
         runs = {block: runs_of(block) for block in self.model.blocks}
-        return sum(
+        work_s = sum(
             runs[op.block] * pricing.seconds(op)
             for op in self.model.operations
             if not facts_of(op.name).holds_code and op.block in runs
         )
+        return work_s + self.model.device.exchange_seconds(self.target.speed)
 
     def plan(self, estimate: Estimate) -> Plans:
         """What an estimate of the variant recomputes in its module."""

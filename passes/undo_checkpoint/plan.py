@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from jax.extend.mlir import ir
 
 from ..analysis.autodiff import is_rematerialized
+from ..analysis.device import LocalSizes
 from ..analysis.pricing import Pricing
+from ..analysis.shardings.shardings import Shardings
 from ..analysis.value_numbers import BARRIER, ValueNumbers
 from ..framework.base import PlanBase
 from ..framework.tables import Described, Kind, Table
@@ -92,7 +94,7 @@ def plan_undo(module: ir.Module, target: Target) -> UndoCheckpointPlan:
     undone = clone_module(module)
     merged: list[str] = []
     loops: list[UndoneLoop] = []
-    pricing = Pricing(target.speed)
+    pricing = Pricing(target.speed, sizes=LocalSizes(shardings=Shardings.of(undone)))
     with undone.context:
         for block in _blocks(undone.operation):
             if _holds_any(block) and not is_rematerialized(block):

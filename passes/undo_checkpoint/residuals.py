@@ -183,11 +183,11 @@ class BackwardBody:
 
     def _weight(self, op: ir.Operation, value: ir.Value, most: int) -> int:
         """What it costs to store a value, ``most`` where it cannot be stored."""
-        size_bytes = tensor_bytes(value.type)
         maker = defining_op(self.pair.index)
-        if size_bytes is None or not (maker is None or maker.is_before_in_block(op)):
+        is_sized = tensor_bytes(value.type) is not None
+        if not is_sized or not (maker is None or maker.is_before_in_block(op)):
             return most
-        speed = self.pricing.speed
+        speed, size_bytes = self.pricing.speed, self.pricing.sizes.of(value).bytes
         return int(max(2 * size_bytes / speed.bytes_per_s, speed.kernel_s) / _UNIT_S)
 
 
@@ -347,7 +347,9 @@ class _Rewrite:
             return False
         for pair, values, ops in zip(self.group, self.values, self.again, strict=True):
             if ops:
-                stored = self.forward.trip_count * _bytes(set(values.values()))
+                sizes = self.rewriting.pricing.sizes
+                each_bytes = sum(sizes.of(value).bytes for value in set(values.values()))
+                stored = self.forward.trip_count * each_bytes
                 names = tuple(op.name for op in ops)
                 self.rewriting.undone.append(UndoneLoop(pair.backward.op.location, names, stored))
         stacks, forward = self._store()
@@ -414,7 +416,3 @@ def _slice(stack: ir.Value, index: ir.Value, wanted: ir.Value) -> ir.Value:
     assert maker is not None
     with ir.InsertionPoint(maker), wanted.location:
         return stablehlo.reshape(wanted.type, slice_of_stack(stack, index))
-
-
-def _bytes(values: Iterable[ir.Value]) -> int:
-    return sum(tensor_bytes(value.type) or 0 for value in values)

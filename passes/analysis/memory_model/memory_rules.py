@@ -28,6 +28,9 @@ class MemoryRules:
     """Whether a softmax's x - max(x) is kept where nothing but it reads the maximum
     (`BufferUse.SHIFT`)."""
 
+    holds_exchanged = True
+    """Whether what a device gathers from its peers, and what it sums for them, is modelled."""
+
     def bytes_of(self, type_: ir.Type) -> int | None:
         """Bytes of a value on one device; None where it has no static size."""
         return tensor_bytes(type_)

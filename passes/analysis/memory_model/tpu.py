@@ -59,6 +59,8 @@ class TpuRules(MemoryRules):
 
     transposes_stacks = False
     has_shifts = False
+    holds_exchanged = False
+    # XLA:TPU gathers inside of products' kernels, a part at a time: nothing of it was measured.
 
     def bytes_of(self, type_: ir.Type) -> int | None:
         return self.part_bytes(type_, {})

@@ -13,6 +13,7 @@ from ...ir.op_facts import BufferUse
 from ...ir.ops import facts_of
 from ..device import DeviceView
 from ..program import FROM_OUTSIDE, Program
+from .exchanged import hold_exchanged
 from .layouts import transposing_bytes
 from .memory_rules import PACKED, MemoryRules
 from .peak import Peak, simulate
@@ -112,6 +113,8 @@ def trace_block(graph: Program, inner_of: Callable[[ir.Operation], int] | None =
         trace.returned = frozenset(graph.index[value] for value in graph.ops[-1].operands)
         trace.donations = tuple(_donated_results(graph))
     refine(graph, trace)
+    if rules.holds_exchanged:
+        hold_exchanged(graph, trace)
     return trace
 
 

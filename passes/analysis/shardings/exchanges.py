@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from jax.extend.mlir import ir
@@ -155,10 +155,43 @@ class _Finder:
                 self._calls.setdefault(callee, []).append(op)
 
     def found(self) -> Iterator[_Numbered]:
+        """The exchanges as XLA's partitioner makes them.
+
+        Shardy splits another axis while a reshape divides, or merges, the one that was split, by an
+        all-to-all before and one after it. XLA gathers the value, and takes of the result what it
+        needs ("involuntary full rematerialization"). Seen with jax 0.10.2 and 0.12.0.1, 2026-11-24.
+        """
+        found = list(self._merged())
+        swapped = {each.operand: each for each in found if each.exchange.kind == "all-to-all"}
+        sliced: set[int | None] = set()
+        for each in found:
+            exchange = each.exchange
+            if exchange.kind == "all-to-all":
+                if each.operand in sliced:
+                    continue
+                reshaped = self._reshaped(each)
+                behind = swapped.get(reshaped)
+                if behind is not None and behind.exchange.axes == exchange.axes:
+                    sliced.add(reshaped)
+                    whole_bytes = exchange.result_bytes * exchange.devices
+                    gathered = replace(exchange, kind="all-gather", result_bytes=whole_bytes)
+                    yield replace(each, exchange=gathered)
+                    continue
+            yield each
+
+    def _reshaped(self, each: _Numbered) -> int:
+        """The number of the result of the reshape that alone reads an exchange; -1 for none."""
+        readers = [self._originals[number] for number in each.readers]
+        names = [reader.name for reader in readers]
+        return self._numbers[readers[0].results[0]] if names == ["stablehlo.reshape"] else -1
+
+    def _merged(self) -> Iterator[_Numbered]:
+        """The exchanges of the clone, equal ones and sums of sums once."""
+        spared = _summed_first(self._clone)
         merged: dict[tuple[ir.Value, ir.Block, str], _Numbered] = {}
         in_order: list[tuple[ir.Value, ir.Block, str] | _Numbered] = []
         for op in walk.operations(self._clone.operation):
-            if op.name in _KINDS:
+            if op.name in _KINDS and walk.key(op) not in spared:
                 # Shardy gathers a value for each of its readers, XLA once.
                 key = (op.operands[0], op.block, str(op.attributes["out_sharding"]))
                 each = self._of_shardy(op)
@@ -282,6 +315,32 @@ class _Finder:
 
     def _read_by(self, readers: Sequence[int]) -> str:
         return next((self._originals[each].name.partition(".")[2] for each in readers), "")
+
+
+def _summed_first(module: ir.Module) -> set[Hashable]:
+    """The all-reduces, by key, that XLA spares by adding terms before it sums over devices.
+
+    Source: AllReduceReassociate, xla/service/all_reduce_reassociate.cc.
+    """
+    spared: set[Hashable] = set()
+    waiting: dict[ir.Value, ir.Operation] = {}
+    """By value that one addition may read, the all-reduce that can be done behind it."""
+    for op in walk.operations(module.operation):
+        reduced: ir.Operation | None = op if op.name == "sdy.all_reduce" else None
+        if op.name == "stablehlo.add":
+            left, right = (waiting.get(operand) for operand in op.operands)
+            if left is not None and right is not None and _are_alike(left, right):
+                spared.add(walk.key(right))
+                reduced = left
+        if reduced is not None and len(list(op.results[0].uses)) == 1:
+            waiting[op.results[0]] = reduced
+    return spared
+
+
+def _are_alike(left: ir.Operation, right: ir.Operation) -> bool:
+    """Whether two different all-reduces sum over the same devices."""
+    names = "reduction_axes", "out_sharding"
+    return left != right and all(left.attributes[n] == right.attributes[n] for n in names)
 
 
 def _partitioned(module: ir.Module) -> ir.Module:

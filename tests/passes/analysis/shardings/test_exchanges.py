@@ -15,7 +15,7 @@ from support.devices.meshes import each_kind_of_axes, mesh_of
 from hloom.passes.analysis.shardings.exchanges import Exchange, PlacedExchange, exchanges_of
 from hloom.passes.framework.target import Speed
 from hloom.passes.ir.clone import clone_module
-from hloom.xla.collectives import collectives
+from hloom.xla.collectives import collectives, sent_bytes_by_kind
 
 F32 = 4
 
@@ -105,6 +105,33 @@ def test_a_function_that_is_called_twice_exchanges_twice() -> None:
 
     x, w = shaped(mesh, (None, "a"), 64, 64), shaped(mesh, ("a", None), 64, 64)
     assert counted(found(lambda x, w: layer(x, w) + layer(x + 1, w), x, w)) == {"all-reduce": 2}
+
+
+def test_terms_are_added_before_they_are_summed_over_devices() -> None:
+    mesh = mesh_of(AxisType.Auto, a=8)
+    x, w = shaped(mesh, (None, "a"), 64, 128), shaped(mesh, ("a", None), 128, 32)
+    assert counted(found(lambda x, w: jnp.tanh(x @ w + (x * x) @ w + (x + 1) @ w), x, w)) == {
+        "all-reduce": 1
+    }
+    # A sum that something else reads as well is made by itself.
+    both = found(lambda x, w: ((one := x @ w) + (x * x) @ w, jnp.tanh(one)), x, w)
+    assert counted(both) == {"all-reduce": 2}
+
+
+def test_a_reshape_that_no_split_axis_survives_is_done_on_the_whole() -> None:
+    mesh = mesh_of(AxisType.Auto, a=4)
+    x, w = shaped(mesh, (None, None), 16, 64), shaped(mesh, (None, "a"), 64, 96)
+    heads = NamedSharding(mesh, PartitionSpec(None, None, "a", None))
+
+    def split(x: Any, w: Any) -> Any:
+        return jax.lax.with_sharding_constraint((x @ w).reshape(16, 3, 8, 4), heads)
+
+    lowered = jax.jit(split).lower(x, w)
+    [each] = exchanges_of(lowered.compiler_ir())
+    assert (each.exchange.kind, each.exchange.operation) == ("all-gather", "reshape")
+    assert each.exchange.result_bytes == 16 * 96 * F32
+    text = lowered.compile(compiler_options={"hloom": "off"}).as_text()
+    assert sent_bytes_by_kind(text) == {"all-gather": each.exchange.sent_bytes}
 
 
 def test_one_device_exchanges_nothing() -> None:

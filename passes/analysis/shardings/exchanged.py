@@ -1,0 +1,87 @@
+"""Which values of a module are exchanged, and which operations read what comes of it.
+
+Edits erase operations, and a new value may have the address of an erased one. So exchanges are kept
+by values that are only compared, and what edits made is looked up by what it is like.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from jax.extend.mlir import ir
+
+from ...ir.values import defining_op
+from .exchanges import Exchange, exchanges_of
+
+
+@dataclass(frozen=True)
+class _Uses:
+    """The numbers of exchanges that an operation of this name has to do with."""
+
+    name: str
+    numbers: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Exchanged:
+    """The exchanges of a module.
+
+    Attributes:
+      exchanges: in the order of the text; none of a module for one device.
+    """
+
+    exchanges: tuple[Exchange, ...] = ()
+    _read: Mapping[ir.Value, _Uses] = field(default_factory=dict)
+    """By the first result of what reads what comes of exchanges."""
+    _sent: Mapping[ir.Value, _Uses] = field(default_factory=dict)
+    """By value that is sent."""
+
+    @classmethod
+    def of(cls, module: ir.Module) -> Exchanged:
+        """Those of a module; pure. None are known where Shardy's partitioner refuses it: XLA's is
+        another one."""
+        try:
+            found = exchanges_of(module)
+        except ValueError:
+            return cls()
+        read: dict[ir.Value, _Uses] = {}
+        sent: dict[ir.Value, _Uses] = {}
+        for number, each in enumerate(found):
+            for reader in each.readers:
+                if len(reader.results):
+                    _note(read, reader.results[0], reader.name, number)
+            if each.operand is not None:
+                maker = defining_op(each.operand)
+                _note(sent, each.operand, "" if maker is None else maker.name, number)
+        return cls(tuple(each.exchange for each in found), read, sent)
+
+    def read_by(self, op: ir.Operation) -> tuple[int, ...]:
+        """The numbers of the exchanges whose results an operation reads."""
+        return self._of(self._read, op.results[0], op.name) if len(op.results) else ()
+
+    def sent(self, value: ir.Value) -> tuple[int, ...]:
+        """The numbers of the exchanges that send a value."""
+        maker = defining_op(value) if value in self._sent else None
+        return self._of(self._sent, value, "" if maker is None else maker.name)
+
+    def with_made(self, like: Mapping[ir.Value, ir.Value]) -> Exchanged:
+        """With values that edits made, by what they are like: clones exchange as the original."""
+        read, sent = dict(self._read), dict(self._sent)
+        for known, uses in ((read, self._read), (sent, self._sent)):
+            for made, old in like.items():
+                known.pop(made, None)
+                if old in uses:
+                    known[made] = uses[old]
+        return Exchanged(self.exchanges, read, sent)
+
+    @staticmethod
+    def _of(known: Mapping[ir.Value, _Uses], value: ir.Value, name: str) -> tuple[int, ...]:
+        # A stack or a slice of a reader's result, which is like it too, is another operation's.
+        uses = known.get(value)
+        return uses.numbers if uses is not None and uses.name == name else ()
+
+
+def _note(known: dict[ir.Value, _Uses], value: ir.Value, name: str, number: int) -> None:
+    before = known[value].numbers if value in known else ()
+    known[value] = _Uses(name, (*before, number))
