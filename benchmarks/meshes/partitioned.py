@@ -181,12 +181,13 @@ BENCHMARK = Benchmark(
     "Steps of programs over 8 H100s, compiled without one. Of matrix products the number that "
     "XLA's partitioner gives a device with the same sizes; bytes that a device sends in a step, "
     "along rings; temporary memory of a device by hloom's model, by the model without what is "
-    "exchanged, and by XLA. Rows that are far off, as far as XLA's dumps tell: a mixture of experts "
-    "over one axis, where Shardy moves stacks between loops that XLA keeps as they are; small "
-    "products, whose sums XLA splits into parts that lie in memory (the checkpointed decoder; of "
-    "`decoder, FSDP` more gathers are foreseen than XLA does); the U-Net, whose gradients XLA makes late, "
-    "for one all-reduce; Flax, whose tanh in float32 XLA computes again. Of explicit axes and of the "
-    "newest JAX only some rows are measured; why tensor parallelism sends more there is not known.",
+    "exchanged, and by XLA. Rows that are far off, as far as XLA's dumps tell: a mixture of "
+    "experts over one axis, where Shardy moves stacks between loops that XLA keeps as they are; "
+    "small products, whose sums XLA splits into parts that lie in memory (the checkpointed "
+    "decoder; of `decoder, FSDP` more gathers are foreseen than XLA does); the U-Net, whose "
+    "gradients XLA makes late, for one all-reduce; Flax, whose tanh in float32 XLA computes again. "
+    "Of explicit axes and of the newest JAX only some rows are measured; why tensor parallelism "
+    "sends more there is not known.",
     _tables,
 )
 
