@@ -114,6 +114,7 @@ def test_kernels_of_mosaic_that_may_meet_peers(block_of: BlockOf, attributes: st
     assert not is_pure_kernel(named(block_of, "mosaic_gpu_v2", said))
 
 
+@pytest.mark.h100  # JAX asks the extra which cuDNN it lowers for
 def test_attention_of_cudnn() -> None:
     """Its own FLOPs by its shapes; half of the scores where it is causal."""
     scores = 2 * 4 * 256 * 256
@@ -152,6 +153,7 @@ def test_kernels_of_transformer_engine() -> None:
     assert not is_pure_kernel(ffi_call("te_ep_dispatch_ffi"))
 
 
+@pytest.mark.h100  # JAX asks the extra which cuDNN it lowers for
 def test_seconds_are_those_of_the_slower_unit(block_of: BlockOf) -> None:
     forward, _ = cudnn_calls()
     work = work_of(forward)
