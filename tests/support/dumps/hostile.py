@@ -19,6 +19,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+import matplotlib.font_manager  # noqa: F401 - on its first import on a machine it runs fc-list
+
 import hloom_cli
 
 _touched: list[str] = []
