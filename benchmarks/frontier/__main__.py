@@ -3,11 +3,13 @@
     python -m benchmarks.frontier [PROGRAM ...]    (needs the extras cuda13 and demo; no GPU; some
                                                    minutes for each program on a small machine)
     python -m benchmarks.frontier --target v5p     (needs the extras tpu and demo; no TPU)
+    python -m benchmarks.frontier --target h100_sxmx8 (or v5px4: sharded programs)
 
-Writes benchmarks/results/frontier_h100.json (frontier_v5p.json), which keeps one entry for each
-version of JAX it was run with, the same as tables in .md, and a plot for each version in .svg. What
-is measured takes the place of what is there; of other programs and passes that stays. XLA's figures
-of each module are kept in build/frontier/: a run that was cut short compiles nothing of it again.
+Writes benchmarks/results/frontier_h100.json (frontier_v5p.json, frontier_8_h100s.json,
+frontier_4_v5ps.json), which keeps one entry for each version of JAX it was run with, the same as
+tables in .md, and a plot for each version in .svg. What is measured takes the place of what is
+there; of other programs and passes that stays. XLA's figures of each module are kept in
+build/frontier/: a run that was cut short compiles nothing of it again.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measures with the JAX that runs this, and writes the files; 1 where a pass failed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.frontier")
     parser.add_argument("programs", nargs="*", metavar="PROGRAM", help="all where none is named")
-    parser.add_argument("--target", choices=YARDSTICKS, default=H100.target, help="what for")
+    parser.add_argument("--target", choices=YARDSTICKS, default=H100.name, help="what for")
     parser.add_argument("--passes", help="names of passes with a budget, with commas between")
     parser.add_argument("--budgets", type=int, help="how many, about")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_BUDGETS} budgets")
@@ -51,8 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown := set(passes) - set(registry.names()):
         parser.error(f"no pass {', '.join(sorted(unknown))}")
     deviceless.prepare()
-    sharding = deviceless.placement(yardstick.target)
-    file = ROOT / "build" / "frontier" / yardstick.target / f"{jaxlib.__version__}.json"
+    sharding = yardstick.placement()
+    file = ROOT / "build" / "frontier" / yardstick.name / f"{jaxlib.__version__}.json"
     compiles, store = Compiles(sharding, file), Store(yardstick)
     count = QUICK_BUDGETS if chosen.quick else chosen.budgets or yardstick.budgets
     failed = False

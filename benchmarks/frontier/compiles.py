@@ -28,6 +28,7 @@ from hloom.passes.framework.tables import rows_of
 from hloom.passes.ir.clone import clone_module
 from hloom.record import CompileRecord
 from hloom.targets.devices import placement_of, target_of
+from hloom.xla.collectives import collectives_by_kind, sent_bytes_by_kind
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -42,6 +43,7 @@ class ModuleFigures:
       product_flops: work in matrix products and convolutions that it runs.
       elementwise_flops: all other work.
       compile_cpu_s: CPU seconds that XLA took.
+      collectives, sent_bytes: what XLA's program exchanges in a step, and sends from a device.
     """
 
     temp_size_in_bytes: int
@@ -51,6 +53,8 @@ class ModuleFigures:
     product_flops: int
     elementwise_flops: int
     compile_cpu_s: float
+    collectives: int = 0
+    sent_bytes: int = 0
 
     def point(self, label: str) -> Point:
         given = self.argument_size_in_bytes + self.output_size_in_bytes
@@ -60,6 +64,8 @@ class ModuleFigures:
             step_bytes=given - self.alias_size_in_bytes + self.temp_size_in_bytes,
             product_flops=self.product_flops,
             elementwise_flops=self.elementwise_flops,
+            collectives=self.collectives,
+            sent_bytes=self.sent_bytes,
         )
 
 
@@ -72,17 +78,23 @@ class KnownExecutable:
     def get_compiled_memory_stats(self) -> ModuleFigures:
         return self.figures
 
+    def hlo_modules(self) -> list[Any]:
+        """Its text is not kept."""
+        return []
+
 
 class Compiles:
     """Compiles for the device of a sharding, or for the CPU.
 
     Args:
-      sharding: what the arguments of programs are lowered with.
+      sharding: what the arguments of programs are lowered with, or of the same devices.
       file: where the figures of modules are kept.
     """
 
     def __init__(self, sharding: Any, file: Path) -> None:
-        self._devices = jax.devices("cpu")[:1] if sharding is None else list(sharding.device_set)
+        self._devices = (
+            jax.devices("cpu")[:1] if sharding is None else list(sharding.mesh.devices.flat)
+        )
         self._file = file
         self._known = self._read()
 
@@ -98,6 +110,8 @@ class Compiles:
             memory = dataclasses.asdict(memory_figures(executable))
             if None in memory.values():
                 raise RuntimeError("XLA tells no memory of what it compiled")
+            several = len(self._devices) > 1
+            text = executable.hlo_modules()[0].to_string() if several else ""
             self._known[digest] = ModuleFigures(
                 temp_size_in_bytes=memory["temp_bytes"],
                 argument_size_in_bytes=memory["argument_bytes"],
@@ -106,6 +120,8 @@ class Compiles:
                 product_flops=flops.products,
                 elementwise_flops=flops.elementwise,
                 compile_cpu_s=round(compile_cpu_s, 3),
+                collectives=sum(collectives_by_kind(text).values()) if several else 0,
+                sent_bytes=sum(sent_bytes_by_kind(text).values()) if several else 0,
             )
             self._write()
         return self._known[digest]

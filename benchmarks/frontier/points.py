@@ -21,6 +21,8 @@ class Point:
       step_bytes: argument, output and temporary memory, less what output and argument share.
       product_flops: work in matrix products and convolutions that the module runs.
       elementwise_flops: all other work.
+      collectives: how many XLA's program does in a step.
+      sent_bytes: what a device sends in them.
     """
 
     label: str
@@ -28,6 +30,8 @@ class Point:
     step_bytes: int
     product_flops: int
     elementwise_flops: int
+    collectives: int = dataclasses.field(default=0, kw_only=True)
+    sent_bytes: int = dataclasses.field(default=0, kw_only=True)
 
     @property
     def flops(self) -> int:

@@ -45,8 +45,9 @@ class Frontier:
 
 def summary_table(frontiers: dict[str, Frontier]) -> list[str]:
     """A row for each program and pass: points won, budgets kept and used, attempts, floors."""
-    rows = (_Row(frontier, name) for frontier in frontiers.values() for name in frontier.passes)
-    return table_of(_SUMMARY, rows, names=2)
+    rows = [_Row(frontier, name) for frontier in frontiers.values() for name in frontier.passes]
+    sharded = any(row.frontier.none.collectives for row in rows)
+    return table_of({**_SUMMARY, **(_EXCHANGES if sharded else {})}, rows, names=2)
 
 
 class _Row:
@@ -64,6 +65,9 @@ class _Row:
 
     def won(self, which: str) -> str:
         return f"{sum(getattr(each, which) for each in self.verdicts)} of {len(self.verdicts)}"
+
+    def most_sent(self) -> Point:
+        return max(self.frontier.passes[self.name], key=lambda p: (p.sent_bytes, p.collectives))
 
     def planning(self) -> str:
         shares = self.kept.planning_shares
@@ -89,6 +93,16 @@ _SUMMARY: Mapping[str, Callable[[_Row], str]] = {
     "floor, MiB": lambda row: row.frontier.mebi(row.floor),
     f"{FLOOR_POLICY}, MiB": lambda row: row.frontier.mebi(row.nothing),
 }
+
+_EXCHANGES: Mapping[str, Callable[[_Row], str]] = {
+    "sends, MiB": lambda row: _exchanges(row.frontier.none),
+    f"{FLOOR_POLICY} sends": lambda row: _exchanges(row.nothing),
+    "sends at most": lambda row: _exchanges(row.most_sent()),
+}
+
+
+def _exchanges(point: Point) -> str:
+    return f"{point.sent_bytes / MEBI_BYTES:.1f} ({point.collectives})"
 
 
 def program_tables(frontier: Frontier) -> Iterator[str]:

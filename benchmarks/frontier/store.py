@@ -94,7 +94,7 @@ def frontiers(yardstick: Yardstick, programs: dict[str, dict[str, Any]]) -> dict
             for each, measured in entry["passes"].items()
         }
         failures = [measured["failures"] for measured in entry["passes"].values()]
-        reasons = REASONS.get(yardstick.target, {})
+        reasons = REASONS.get(yardstick.name, {})
         found[name] = Frontier(
             title=yardstick.programs[name].title,
             none=none,
@@ -151,4 +151,6 @@ work. "Planning" is hloom's CPU time as a share of XLA's, median and most. "Erro
 of the plan that was used against XLA's figure; that of the first plan is the model's alone, before
 XLA's figures corrected it. "Modelled" is the time that a plan adds to a step by the
 model that plans are chosen by; "work falls" and "time falls" say that no larger budget adds
-more."""
+more. Of several devices bytes are those of one, work that of all, and "sends at most" is the most
+that a device sends in a step within any budget, beside what it sends in the program as it is; in
+brackets how many collectives that is, by XLA's text, loops as often as they run."""

@@ -75,16 +75,17 @@ def experts(mesh: Mesh) -> Any:
 
 def gpt_scanned(mesh: Mesh) -> Any:
     """A GPT whose parameters alone have specs, layers in a scan."""
-    return _gpt(mesh, scanned=True)
+    return gpt(mesh, scanned=True)
 
 
 def gpt_unrolled(mesh: Mesh) -> Any:
     """The same, layers unrolled."""
-    return _gpt(mesh, scanned=False)
+    return gpt(mesh, scanned=False)
 
 
-def _gpt(mesh: Mesh, *, scanned: bool) -> Any:
-    gpt = Gpt(scanned, layers=4, **_SIZES)
+def gpt(mesh: Mesh, *, scanned: bool, policy: str | None = None) -> Any:
+    """The same, with a policy of `jax.checkpoint_policies` on its blocks, or None."""
+    program = Gpt(scanned, policy, layers=4, **_SIZES)
     model = MODEL if MODEL in mesh.axis_names else None
     by_name = {
         "embedding": (model, DATA),
@@ -99,10 +100,10 @@ def _gpt(mesh: Mesh, *, scanned: bool) -> Any:
         stacked = (None,) if scanned and "layers" in str(path) else ()
         return PartitionSpec(*stacked, *by_name[path[-1].key])
 
-    parameters = gpt.parameters()
+    parameters = program.parameters()
     specs = jax.tree_util.tree_map_with_path(spec, parameters)
-    step = jax.value_and_grad(gpt.loss)
-    return _lowered(step, mesh, (parameters, specs), (gpt.tokens(), PartitionSpec(DATA)))
+    step = jax.value_and_grad(program.loss)
+    return _lowered(step, mesh, (parameters, specs), (program.tokens(), PartitionSpec(DATA)))
 
 
 def unet_by_batch(mesh: Mesh) -> Any:
