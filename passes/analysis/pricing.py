@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 from jax.extend.mlir import ir
 
 from ..framework.target import Speed
+from ..ir.shardings import CONSTRAINT
 from ..ir.types import TensorSizes
 from .cost import repeat_seconds
 from .purity import is_cheap
+from .shardings.exchanged import Exchanged
 
 NEVER = 2**60
 """More bytes than any device has: the price of work that must not be recomputed."""
@@ -37,8 +39,11 @@ class Pricing:
     case, so that its roofline is an upper bound; and a matrix product is not to be recomputed to
     avoid a few passes over memory.
 
-    ``sizes`` are those of values on a device. The seconds of operations are cached, and pricings
-    made by ``at`` share the cache.
+    What devices exchange again where an operation is repeated is part of its price, and counts in
+    full: an operation with an exchange is expensive.
+
+    ``sizes`` are those of values on a device, ``exchanged`` what the devices exchange. The seconds
+    of operations are cached, and pricings made by ``at`` share the cache.
     """
 
     speed: Speed
@@ -50,6 +55,7 @@ class Pricing:
         default_factory=dict, repr=False, compare=False
     )
     sizes: TensorSizes = field(default_factory=TensorSizes, repr=False, compare=False)
+    exchanged: Exchanged = field(default_factory=Exchanged, repr=False, compare=False)
 
     def of(self, op: ir.Operation) -> int:
         """The price of recomputing the operation in bytes, rounded up; NEVER at most."""
@@ -68,7 +74,7 @@ class Pricing:
         """Whether an operation is cheap, and its weighted seconds."""
         found = self._known.get(op)
         if found is None:
-            cheap = is_cheap(op)
+            cheap = is_cheap(op) and not self.exchanged.repeated_by(op)
             found = cheap, self.repeat_seconds(op) * (_CHEAP_SHARE if cheap else 1)
             self._known[op] = found
         return found
@@ -77,8 +83,17 @@ class Pricing:
         """The seconds of recomputing the operation; an upper bound for cheap work."""
         found = self._roofline_seconds.get(op)
         if found is None:
-            found = self._roofline_seconds[op] = repeat_seconds(op, self.speed, self.sizes)
+            alone_s = repeat_seconds(op, self.speed, self.sizes)
+            exchange_s = self._exchange_seconds(op)
+            # A constraint does nothing else.
+            found = max(alone_s, exchange_s) if op.name == CONSTRAINT else alone_s + exchange_s
+            self._roofline_seconds[op] = found
         return found
+
+    def _exchange_seconds(self, op: ir.Operation) -> float:
+        """The seconds of what devices exchange where the operation is repeated once."""
+        found = (self.exchanged.exchanges[each] for each in self.exchanged.repeated_by(op))
+        return sum((each.seconds(self.speed) or 0.0) / each.runs for each in found)
 
     def at(self, rates: Rates) -> Pricing:
         """A pricing with the same seconds and other rates."""

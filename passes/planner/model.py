@@ -94,7 +94,9 @@ class Model:
         self.main = walk.entry_function(module).regions[0].blocks[0]
         self.blocks = list(walk.code_blocks(module.operation))
         self.device = DeviceView.of(module, memory_rules(target))
-        self.pricing = Pricing(target.speed, sizes=self.device.sizes)
+        self.pricing = Pricing(
+            target.speed, sizes=self.device.sizes, exchanged=self.device.exchanged
+        )
         self._graphs = {block: Program(block, self.device) for block in self.blocks}
         self._code = {
             block: [p for p, op in enumerate(graph.ops) if facts_of(op.name).holds_code]

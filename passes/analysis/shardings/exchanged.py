@@ -11,8 +11,11 @@ from dataclasses import dataclass, field
 
 from jax.extend.mlir import ir
 
+from ...ir.shardings import CONSTRAINT
 from ...ir.values import defining_op
 from .exchanges import Exchange, exchanges_of
+
+_SUMS = ("all-reduce", "reduce-scatter")
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,25 @@ class Exchanged:
         """The numbers of the exchanges that send a value."""
         maker = defining_op(value) if value in self._sent else None
         return self._of(self._sent, value, "" if maker is None else maker.name)
+
+    def repeated_by(self, op: ir.Operation) -> tuple[int, ...]:
+        """The numbers of the exchanges that are made once more where an operation is repeated.
+
+        A sum over devices is made where its terms are, and anything else where what comes of it is
+        read. What a sharding constraint moves is the constraint's.
+        """
+        if not self.exchanges:
+            return ()
+        given = {number for operand in op.operands for number in self.sent(operand)}
+        if op.name == CONSTRAINT:
+            readers = [use.owner.operation for use in op.results[0].uses] if given else []
+            return tuple(sorted(given & {n for reader in readers for n in self.read_by(reader)}))
+        found = [n for n in self.read_by(op) if n in given and self.exchanges[n].kind not in _SUMS]
+        for result in op.results:
+            sums = [n for n in self.sent(result) if self.exchanges[n].kind in _SUMS]
+            if sums and any(use.owner.operation.name != CONSTRAINT for use in result.uses):
+                found += sums
+        return tuple(dict.fromkeys(found))
 
     def with_made(self, like: Mapping[ir.Value, ir.Value]) -> Exchanged:
         """With values that edits made, by what they are like: clones exchange as the original."""
