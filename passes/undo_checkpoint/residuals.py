@@ -274,7 +274,8 @@ class _Level:
             if group
         ]
         left = [n for n, loop in enumerate(_whiles(self.block)) if walk.key(loop) not in groups]
-        if any([rewrite.run() for rewrite in rewrites]) and left:
+        changed = [rewrite.run() for rewrite in rewrites]
+        if left and any(changed):
             pairs = self.pairs()
         for place in left:
             group = self._group(place, pairs)

@@ -80,7 +80,7 @@ class CutProblem:
 
     @functools.cached_property
     def _network(self) -> tuple[tuple[object, ...], ...]:
-        return tuple(map(tuple, (self.weights, self.edges, self.sources, self.sinks)))
+        return tuple(self.weights), tuple(self.edges), tuple(self.sources), tuple(self.sinks)
 
     def prices(self, pricing: Pricing | None) -> dict[int, int]:
         """By vertex, the price of recomputing it; empty without a pricing: all is free."""
