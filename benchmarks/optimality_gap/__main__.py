@@ -64,8 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def measure(name: str, known: _Known = None) -> dict[str, Any]:
     """One graph: its floors, and the added time at each bound, by the search and at the optimum."""
-    with _prepared(GRAPHS[name]) as module:
-        model, alone = _model(module), _model(module, alone=True)
+    with prepared(GRAPHS[name]) as module:
+        model, alone = model_of(module), model_of(module, alone=True)
         found = _described(model) | {"alone_floor_bytes": alone.floor().peak_bytes}
         proved = _proved(model) if known is None or _differ(known, found) else known
         bounds = [
@@ -108,8 +108,8 @@ def _optimum(model: MachineModel, limit_bytes: int) -> dict[str, Any]:
 
 def measure_large(name: str, known: _Known = None) -> dict[str, Any]:
     """A graph of which a bound alone is known, from the search's floor to the graph as it is."""
-    with _prepared(LARGE[name]) as module:
-        model = _model(module, alone=True)
+    with prepared(LARGE[name]) as module:
+        model = model_of(module, alone=True)
         found, problem = _described(model), model.machine.problem
         if known is None or _differ(known, found):
             limits = _limits(found["floor_bytes"], found["unmodified_bytes"])
@@ -150,12 +150,12 @@ def _searched(model: MachineModel, limit_bytes: int) -> float | None:
     return None if found is None else found.seconds
 
 
-def _model(module: ir.Module, *, alone: bool = False) -> MachineModel:
+def model_of(module: ir.Module, *, alone: bool = False) -> MachineModel:
     return MachineModel(module, targets.load(TARGET), Remat().min_bytes, alone=alone)
 
 
 @contextmanager
-def _prepared(graph: Graph) -> Iterator[ir.Module]:
+def prepared(graph: Graph) -> Iterator[ir.Module]:
     """A graph's module as `remat` is given it."""
     module = clone_module(graph().compiler_ir())
     with module.context, ir.Location.unknown():
