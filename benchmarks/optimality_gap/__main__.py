@@ -113,7 +113,7 @@ def measure_large(name: str, known: _Known = None) -> dict[str, Any]:
         found, problem = _described(model), model.machine.problem
         if known is None or _differ(known, found):
             limits = _limits(found["floor_bytes"], found["unmodified_bytes"])
-            points = [
+            points: list[dict[str, Any]] = [
                 {"limit_bytes": limit, "bound_s": bound(problem, limit, _BOUND_S)}
                 for limit in limits
             ]
