@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from jax.extend.mlir import ir
 
-import hloom
 from hloom.compiling.origin import module_name
 from hloom.passes.framework.feedback import Complaint
 from hloom.passes.framework.pipeline import PassRun, Pipeline
@@ -118,7 +117,7 @@ def inputs_of(pipeline: Pipeline, target: Target) -> str:
     As in that, lines of the source are none: those that a kept plan tells are of the start that
     made it.
     """
-    return f"{_FORMAT}\n{hloom.__version__}\n{_source_digest()}\n{pipeline}\n{target!r}"
+    return f"{_FORMAT}\n{_source_digest()}\n{pipeline}\n{target!r}"
 
 
 @functools.cache
