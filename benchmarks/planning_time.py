@@ -22,7 +22,7 @@ import jax
 import numpy as np
 from jax.extend.mlir import ir
 
-from benchmarks import carries_time
+from benchmarks import carries_time, scans_time
 from benchmarks.common.h100 import measure_times, placement
 from benchmarks.common.measure import Benchmark, Columns, Row, code, figure, section, text
 from benchmarks.common.tables import RESULTS, Report
@@ -56,7 +56,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         action="store_true",
         help="measure the loops of many carries anew, and keep the other figures of this JAX",
     )
+    parser.add_argument(
+        "--only-scans", action="store_true", help="the same of programs of many scans"
+    )
     chosen = parser.parse_args(arguments)
+    if chosen.only_scans:
+        print(BENCHMARK.write(**BENCHMARK.before() | {"scans": scans_time.measure()}))
+        return
     many = carries_time.measure(with_xla=not chosen.without_xla)
     if chosen.only_carries:
         print(BENCHMARK.write(**BENCHMARK.before() | {"carries": many}))
@@ -70,7 +76,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for name in MODELS
     }
     beside_xla = [] if chosen.without_xla else _beside_xla()
-    print(BENCHMARK.write(curves=curves, beside_xla=beside_xla, carries=many))
+    scans = scans_time.measure()
+    print(BENCHMARK.write(curves=curves, beside_xla=beside_xla, carries=many, scans=scans))
     _draw()
 
 
@@ -213,6 +220,9 @@ def _tables(version: str, entry: dict[str, Any]) -> Iterator[str]:
     if "carries" in entry:
         yield ""
         yield from carries_time.markdown(entry["carries"], fitted_exponent)
+    if "scans" in entry:
+        yield ""
+        yield from scans_time.markdown(entry["scans"], fitted_exponent)
 
 
 def _exponents(curve: Sequence[Row]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
+from hloom._jax.cache import cache_entry, is_persistent_cache_on
 from hloom._jax.devices import device_facts, platform_of, processes_of, takes_part
 from hloom._jax.distributed import ProcessStore
 from hloom._jax.flags import FLAG, MIN_SIZE_FLAG, MODULES_FLAG, Flag, declare_flag
@@ -38,10 +39,12 @@ if TYPE_CHECKING:
     # Importing it loads much of JAX that a process without a spec has no use for.
     from jax.extend.mlir import ir
 
+    from hloom._jax.cache import CacheEntry
     from hloom.compiling.observer import CompileObserver
     from hloom.compiling.origin import Origin
     from hloom.dumps.collect.xla_files import Compile
     from hloom.passes.framework.pipeline import Pipeline
+    from hloom.passes.framework.target import Target
 
 _FLAG_DOC = (
     "Passes that hloom runs on every module before XLA, e.g. 'fit'; 'off' for none, 'default' "
@@ -221,7 +224,10 @@ def _compile(
     dump = ProgramDump(origin, dumped)
     observers = Observers(dump, *_log_of(origin))
     try:
-        return _transform(origin, pipeline, dump.watch(compile_with), dump.given, observers)
+        watched = dump.watch(compile_with)
+        # A dump has every state of the module, so that the passes have to run.
+        keeps = dumped is None
+        return _transform(origin, pipeline, watched, dump.given, observers, keeps=keeps)
     finally:
         observers.close()
 
@@ -252,6 +258,8 @@ def _transform(
     compile_: Compile,
     given: Mapping[str, str],
     observer: CompileObserver,
+    *,
+    keeps: bool,
 ) -> Any:
     from hloom.compiling.compile import compile_program
     from hloom.compiling.cross_process import Agreement
@@ -277,10 +285,30 @@ def _transform(
         ),
         xla_options=XlaOptions(given, profiled(origin.options)),
         observer=observer,
+        kept=lambda: _kept_entry(origin, pipeline, target) if keeps else None,
     )
     result = compile_program(request)
     add_record(result.record)
     return result.executable
+
+
+def _kept_entry(origin: Origin, pipeline: Pipeline, target: Target) -> CacheEntry | None:
+    """Where the program's plan is kept; None where JAX keeps nothing, or a pass is not hloom's."""
+    if not is_persistent_cache_on():
+        return None
+    from hloom.compiling.kept import inputs_of, is_of_hloom
+
+    if not is_of_hloom(pipeline):
+        return None
+    backend, devices = origin.backend, origin.devices
+    return cache_entry(
+        origin.module,
+        devices,
+        origin.options,
+        backend,
+        more=inputs_of(pipeline, target),
+        is_writer=backend.process_index() == min(processes_of(backend, devices)),
+    )
 
 
 def _flag_value() -> Any:

@@ -142,6 +142,8 @@ class CompileRecord:
         `temp_bytes`: right within a third.
       added_work: FLOPs that are done once more, as a share of the program's; None where nobody
         knows.
+      is_kept: the plan is an earlier process's, kept in JAX's persistent cache: nothing was
+        planned, and `attempts` are those of that process.
     """
 
     module: str
@@ -167,6 +169,7 @@ class CompileRecord:
     temp_bytes_before: int | None = None
     before_is_measured: bool = False
     added_work: float | None = None
+    is_kept: bool = False
 
     @property
     def step_bytes(self) -> int | None:
@@ -188,6 +191,7 @@ class CompileRecord:
         work = ""
         if self.changed and self.added_work:
             work = f" ({units.change(1, 1 + self.added_work) or '< +0.1 %'} FLOPs)"
+        kept = " (kept plan)" if self.is_kept else ""
         refused = sum(1 for attempt in self.attempts if attempt.refusal)
         of_them = f" ({refused} refused)" if refused else ""
         compiles = f"{self.compiles} compiles{of_them} in {units.seconds(self.compile_s)}"
@@ -196,7 +200,7 @@ class CompileRecord:
             f"{self._effects()}{work}",
             self.shortfall,
             compiles if self.compiles > 1 else "",
-            f"passes {units.seconds(self.pass_s)}" if self.spec else "",
+            f"passes {units.seconds(self.pass_s)}{kept}" if self.spec else "",
         ]
 
     def _temporaries(self) -> str:
@@ -256,6 +260,7 @@ class CompileRecord:
             "pass_s": self.pass_s,
             "compile_s": self.compile_s,
             "cache_hit": self.cache_hit,
+            "is_kept": self.is_kept,
             "fell_back": self.fell_back,
             "complaint": self.complaint,
         }

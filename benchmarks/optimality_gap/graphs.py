@@ -96,6 +96,87 @@ def _convolutions(blocks: int, *, residual: bool) -> Any:
     return _gradient(loss, [kernel] * blocks, shaped(IMAGES, SIZE, SIZE, CHANNELS))
 
 
+def _llama(layers: int) -> Any:
+    """Rotary positions, grouped queries and a gated perceptron, the layers unrolled."""
+    batch, sequence, heads, groups, head = 8, 256, 8, 2, 64
+    width, hidden = heads * head, 4 * head * heads
+
+    def normalize(x: jax.Array) -> jax.Array:
+        return x * jax.lax.rsqrt((x * x).mean(-1, keepdims=True) + 1e-6)
+
+    def rotate(x: jax.Array) -> jax.Array:
+        frequencies = 10_000.0 ** (-2.0 * jnp.arange(head // 2) / head)
+        angles = (jnp.arange(sequence)[:, None] * frequencies)[None, :, None, :]
+        left, right = jnp.split(x, 2, axis=-1)
+        cos, sin = jnp.cos(angles), jnp.sin(angles)
+        return jnp.concatenate([left * cos - right * sin, right * cos + left * sin], -1)
+
+    def loss(kernels: list[dict[str, jax.Array]], x: jax.Array) -> jax.Array:
+        for p in kernels:
+            normed = normalize(x)
+            query, key, value = (
+                (normed @ p[name]).reshape(batch, sequence, -1, head) for name in ("q", "k", "v")
+            )
+            query = rotate(query).reshape(batch, sequence, groups, heads // groups, head)
+            scores = jnp.einsum("btkgd,bskd->bkgts", query, rotate(key)) / head**0.5
+            causal = jnp.arange(sequence)[:, None] >= jnp.arange(sequence)
+            weights = jax.nn.softmax(jnp.where(causal, scores, -1e30))
+            x = x + jnp.einsum("bkgts,bskd->btkgd", weights, value).reshape(x.shape) @ p["out"]
+            normed = normalize(x)
+            x = x + (jax.nn.silu(normed @ p["gate"]) * (normed @ p["up"])) @ p["down"]
+        return (x**2).mean()
+
+    layer = {
+        **{name: shaped(width, width) for name in ("q", "out")},
+        **{name: shaped(width, groups * head) for name in ("k", "v")},
+        **{name: shaped(width, hidden) for name in ("gate", "up")},
+        "down": shaped(hidden, width),
+    }
+    return _gradient(loss, [layer] * layers, shaped(batch, sequence, width))
+
+
+def _experts(layers: int) -> Any:
+    """A mixture of experts: every token through all of them, weighed by its two best."""
+    tokens, width, experts, hidden = 2048, 512, 8, 1024
+
+    def loss(kernels: list[tuple[jax.Array, ...]], x: jax.Array) -> jax.Array:
+        for router, up, down in kernels:
+            normed = x * jax.lax.rsqrt((x * x).mean(-1, keepdims=True) + 1e-6)
+            best, chosen = jax.lax.top_k(jax.nn.softmax(normed @ router), 2)
+            weights = (jax.nn.one_hot(chosen, experts) * best[..., None]).sum(-2)
+            inner = jax.nn.gelu(jnp.einsum("td,edf->tef", normed, up))
+            x = x + jnp.einsum("tef,efd,te->td", inner, down, weights)
+        return (x**2).mean()
+
+    kernels = shaped(width, experts), shaped(experts, width, hidden), shaped(experts, hidden, width)
+    return _gradient(loss, [kernels] * layers, shaped(tokens, width))
+
+
+def _deep_unet(blocks: int) -> Any:
+    """Three levels with so many convolutions each, down and up again."""
+
+    def run(kernels: list[jax.Array], x: jax.Array) -> jax.Array:
+        for kernel in kernels:
+            x = jax.nn.silu(convolve(x, kernel))
+        return x
+
+    def loss(parameters: list[list[jax.Array]], x: jax.Array) -> jax.Array:
+        skipped = []
+        for kernels in parameters[:3]:
+            x = run(kernels, x)
+            skipped.append(x)
+            x = x[:, ::2, ::2]
+        for first, *kernels in parameters[3:]:
+            x = jnp.repeat(jnp.repeat(x, 2, axis=1), 2, axis=2)
+            x = jnp.concatenate([x, skipped.pop()], axis=-1)
+            x = run(kernels, jax.nn.silu(convolve(x, first)))
+        return (x**2).mean()
+
+    kernel, wide = shaped(3, 3, CHANNELS, CHANNELS), shaped(3, 3, 2 * CHANNELS, CHANNELS)
+    down, up = [[kernel] * blocks] * 3, [[wide, *[kernel] * (blocks - 1)]] * 3
+    return _gradient(loss, [*down, *up], shaped(IMAGES, SIZE, SIZE, CHANNELS))
+
+
 def _unet(levels: int) -> Any:
     def loss(parameters: tuple[list[jax.Array], list[jax.Array]], x: jax.Array) -> jax.Array:
         down, up = parameters
@@ -210,3 +291,19 @@ GRAPHS: dict[str, Graph] = {
     "messages, 2 rounds": partial(_messages, 2),
     **{f"random {seed}": partial(_random, seed) for seed in range(8)},
 }
+
+
+_SIZES = (1, 2, 6, 12)
+
+LARGE: dict[str, Graph] = {
+    **{f"GPT, {n} layers": partial(_gpt, layers=n) for n in _SIZES},
+    **{f"Llama-style, {n} layers": partial(_llama, n) for n in _SIZES},
+    **{f"gated, {n} layers": partial(_gated, n) for n in _SIZES[2:]},
+    **{f"experts, {n} layers": partial(_experts, n) for n in _SIZES},
+    **{
+        f"residual convolutions, {4 * n}": partial(_convolutions, 4 * n, residual=True)
+        for n in _SIZES[1:]
+    },
+    **{f"U-Net, 3 levels of {n}": partial(_deep_unet, n) for n in _SIZES},
+}
+"""Steps of up to a thousand kernels, of which only a bound on the optimum is known."""

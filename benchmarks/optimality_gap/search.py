@@ -18,11 +18,18 @@ from hloom.passes.recompute.block.schedule import CloneSchedule
 class MachineModel(Model):
     """Candidates for the main block of a module without loops, by what the machine runs."""
 
-    def __init__(self, module: ir.Module, target: Target, min_bytes: int) -> None:
+    def __init__(
+        self, module: ir.Module, target: Target, min_bytes: int, *, alone: bool = False
+    ) -> None:
+        """``alone``: the plans of the exact solver are not among the candidates."""
         super().__init__(module, target, min_bytes)
+        self._alone = alone
         self.machine = BlockMachine(self.block_plans.forwards[self.main])
         self._unmodified = unmodified(self.machine.problem)
         self._runs: dict[CloneSchedule, MachineRun] = {}
+
+    def optima(self) -> tuple[Candidate, ...]:
+        return () if self._alone else super().optima()
 
     def run(self, candidate: Candidate | None) -> MachineRun:
         """What a candidate's plan takes; None is the program as it is."""

@@ -1,8 +1,9 @@
-"""Whether JAX's persistent cache served a compile."""
+"""JAX's persistent cache: whether it served a compile, and entries of hloom's own in it."""
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,12 @@ from typing import Any
 import jax
 
 _CACHE_HIT = "/jax/compilation_cache/cache_hits"
+
+
+def is_persistent_cache_on() -> bool:
+    """Whether JAX has a folder to keep executables in, and is to."""
+    config: Any = jax.config
+    return bool(config.jax_compilation_cache_dir and config.jax_enable_compilation_cache)
 
 
 @dataclass
@@ -28,9 +35,7 @@ _watched = threading.local()
 def watch_cache() -> Iterator[CacheOutcome]:
     """Sees whether the compile inside the block, in this thread, hits the persistent cache."""
     _listen_to_cache()
-    config: Any = jax.config
-    is_on = bool(config.jax_compilation_cache_dir and config.jax_enable_compilation_cache)
-    _watched.outcome = outcome = CacheOutcome(False if is_on else None)
+    _watched.outcome = outcome = CacheOutcome(False if is_persistent_cache_on() else None)
     try:
         yield outcome
     finally:
@@ -46,3 +51,55 @@ def _on_event(event: str, **_: Any) -> None:
     outcome: CacheOutcome | None = getattr(_watched, "outcome", None)
     if outcome is not None and event == _CACHE_HIT:
         outcome.hit = True
+
+
+@dataclass(frozen=True)
+class CacheEntry:
+    """An entry of hloom's own: in JAX's folder, under its limit of size, evicted as any other."""
+
+    key: str
+    is_writer: bool
+    _cache: Any
+
+    def read(self) -> bytes | None:
+        """Its value; None where there is none. Raises OSError."""
+        found: bytes | None = self._cache.get(self.key)
+        return found
+
+    def write(self, value: bytes, seconds: float) -> None:
+        """Keeps a value that took so long to make: where JAX would keep an executable that did.
+
+        One process of several writes, as of executables. Raises OSError.
+        """
+        config: Any = jax.config
+        if self.is_writer and seconds >= config.jax_persistent_cache_min_compile_time_secs:
+            self._cache.put(self.key, value)
+
+    def forget(self) -> None:
+        """Removes it: JAX's cache leaves an entry as it is that it has. Raises OSError."""
+        if self.is_writer:
+            (self._cache.path / f"{self.key}-cache").unlink(missing_ok=True)
+
+
+def cache_entry(
+    module: Any, devices: Any, options: Any, backend: Any, *, more: str, is_writer: bool
+) -> CacheEntry | None:
+    """The entry of what JAX's key of a program and ``more`` name; None where the cache is off.
+
+    So it is where JAX compares what it makes anew with what it has.
+    """
+    from jax._src import cache_key, compilation_cache
+
+    config: Any = jax.config
+    if (
+        not is_persistent_cache_on()
+        or config.jax_compilation_cache_check_contents
+        or not compilation_cache.is_cache_used(backend)
+    ):
+        return None
+    cache = compilation_cache._get_cache(backend)
+    if cache is None:
+        return None
+    program = cache_key.get(module, devices, options, backend)
+    digest = hashlib.sha256(f"{program}\n{more}".encode()).hexdigest()
+    return CacheEntry(f"{program.rpartition('-')[0]}-hloom-{digest}", is_writer, cache)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ from jax.extend.mlir import ir
 
 from hloom.compiling.candidates import Candidates, ModuleCandidate
 from hloom.compiling.compiler import Compiled, Compiler, Refused
+from hloom.compiling.kept import bytecode
 from hloom.compiling.request import CompileRequest
 from hloom.passes.framework import feedback
 from hloom.passes.framework.errors import PassError, reason_of
@@ -181,6 +181,4 @@ def _candidate_of(made: Compiled | Refused) -> ModuleCandidate:
 
 
 def _digest(module: ir.Module) -> bytes:
-    bytecode = io.BytesIO()
-    module.operation.write_bytecode(bytecode)
-    return hashlib.sha256(bytecode.getbuffer()).digest()
+    return hashlib.sha256(bytecode(module)).digest()

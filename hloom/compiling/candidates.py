@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from jax.extend.mlir import ir
 
 from hloom._jax.devices import ffi_targets
+from hloom.compiling.kept import KeptPlan, bytecode
 from hloom.compiling.modelled import ChangeObserver, ModelledChange
 from hloom.compiling.request import CompileRequest
 from hloom.lowering import capture, copies
@@ -37,6 +38,8 @@ class ModuleCandidate:
       modelled: what was changed by hloom's models; None where no measured pass changed anything.
       limit_bytes: of temporary memory, what the budget leaves by the attempts before it; None
         where there are none, and without a budget in bytes.
+      code: the module before its marks are lowered, as bytes, where its plan may be kept; empty
+        where that is the original.
     """
 
     module: ir.Module
@@ -46,6 +49,7 @@ class ModuleCandidate:
     options: Mapping[str, str | int]
     modelled: ModelledChange | None
     limit_bytes: int | None = None
+    code: bytes = field(default=b"", repr=False)
 
 
 class Candidates:
@@ -57,8 +61,11 @@ class Candidates:
       seconds: what all of it took.
     """
 
-    def __init__(self, request: CompileRequest) -> None:
-        self.seconds = 0.0
+    def __init__(
+        self, request: CompileRequest, *, seconds: float = 0.0, are_kept: bool = False
+    ) -> None:
+        """``seconds`` are those that went before; ``are_kept``: each has its ``code``."""
+        self.seconds, self._are_kept = seconds, are_kept
         self._request = request
         self._driver = request.pipeline.driver(request.target.platform)
         self._prepared: ir.Module | None = None
@@ -108,6 +115,7 @@ class Candidates:
         if changed:
             options = capture.compile_options(module, platform)
             options |= copies.compile_options(module, platform)
+        code = bytecode(module) if rewritten and self._are_kept else b""
         if rewritten and _lower(module, self._request.placement).marks:
             self._request.observer.lowered(len(runs), module)
         return ModuleCandidate(
@@ -118,7 +126,15 @@ class Candidates:
             options=options,
             modelled=self._modelled.change,
             limit_bytes=self._limit_bytes(attempts),
+            code=code,
         )
+
+    def of_kept(self, plan: KeptPlan) -> ModuleCandidate:
+        """The candidate that a kept plan is. Raises PassError where lowering fails."""
+        module = self._request.module if plan.module is None else plan.module
+        if plan.module is not None:
+            _lower(module, self._request.placement)
+        return ModuleCandidate(module, plan.told.changed, plan.told.runs, None, plan.options, None)
 
     def _limit_bytes(self, attempts: Sequence[Attempt[Any]]) -> int | None:
         budget = None if self._driver is None else getattr(self._driver[1], "budget", None)

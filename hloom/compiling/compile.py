@@ -5,8 +5,13 @@ A measured pass plans again from what a compile gave: `hloom/compiling/attempts.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import hashlib
+import logging
+import time
 
+from hloom.compiling import kept
 from hloom.compiling.attempts import Attempts, refusals
 from hloom.compiling.between_devices import sent_of
 from hloom.compiling.candidates import Candidates
@@ -17,7 +22,10 @@ from hloom.compiling.request import CompileRequest, CompileResult, RefusedError
 from hloom.passes.framework.errors import PassError, reason_of
 from hloom.passes.framework.feedback import Complaint
 from hloom.passes.framework.target import Target
+from hloom.policy import warn
 from hloom.record import CompileRecord
+
+_log = logging.getLogger("hloom.kept")
 
 
 def compile_program(request: CompileRequest) -> CompileResult:
@@ -27,7 +35,14 @@ def compile_program(request: CompileRequest) -> CompileResult:
     result. Where no pass has anything to do, or one fails outside strict mode, compiles the module
     itself. Raises PassError in strict mode, and whatever JAX's compile raises on the original;
     where the request falls back on nothing, PassError or RefusedError.
+
+    A plan that an earlier process has kept is used instead, and nothing planned.
     """
+    start_s = time.perf_counter()
+    entry = request.kept()
+    if entry is not None and (found := _from_kept(request, entry, start_s)) is not None:
+        return found
+    looked_s = time.perf_counter() - start_s
     disagreement: PassError | None = None
     driver = request.pipeline.driver(request.target.platform)
     if driver is not None:
@@ -36,7 +51,8 @@ def compile_program(request: CompileRequest) -> CompileResult:
             request = dataclasses.replace(request, target=target)
         except PassError as failure:
             disagreement = failure
-    candidates, compiler, failures = Candidates(request), Compiler(request), Failures(request)
+    candidates = Candidates(request, seconds=looked_s, are_kept=entry is not None)
+    compiler, failures = Compiler(request), Failures(request)
     if disagreement is None:
         first = _compile_first(request, candidates, compiler, failures)
     else:
@@ -55,9 +71,95 @@ def compile_program(request: CompileRequest) -> CompileResult:
         if run.refusal:
             failures.complain(run.name, Complaint(run.refusal))
     record = _record(request, candidates, compiler, failures, used, attempts)
+    if entry is not None:
+        _keep(entry, used, failures, record)
     dump_dir = request.observer.compiled(request.pipeline, request.target, record, used.executable)
     record = dataclasses.replace(record, dump_dir=record.dump_dir or dump_dir)
     return CompileResult(used.executable, used.figures, record)
+
+
+def _from_kept(request: CompileRequest, entry: kept.Entry, start_s: float) -> CompileResult | None:
+    """The result by the plan of an earlier process; None where there is none, or it is of no use.
+
+    Among several processes all of them use it, or none.
+    """
+    plan = _read_kept(entry, request)
+    if plan is None:
+        return None
+    candidates, compiler, failures = Candidates(request), Compiler(request), Failures(request)
+    try:
+        candidate = candidates.of_kept(plan)
+        pass_s = time.perf_counter() - start_s
+        compiled = compiler.compile(candidate)
+    except Exception as error:
+        # The device may have less room than then; planning anew finds out.
+        _log.info("the kept plan of %s is not used: %s", request.name, reason_of(error))
+        return None
+    for name, complaint in plan.told.complaints:
+        failures.complain(name, complaint)
+    told = {name: getattr(plan.told, name) for name in _TOLD}
+    record = CompileRecord(
+        module=request.name,
+        spec=str(request.pipeline),
+        platform=request.target.platform,
+        pass_s=pass_s,
+        compile_s=compiler.seconds,
+        cache_hit=compiler.cache_hit,
+        **dataclasses.asdict(compiled.figures),
+        fell_back=None,
+        dump_dir=None,
+        complaint=failures.complaint,
+        captured=compiled.captured,
+        is_kept=True,
+        **told,
+    )
+    request.observer.compiled(request.pipeline, request.target, record, compiled.executable)
+    return CompileResult(compiled.executable, compiled.figures, record)
+
+
+_TOLD = (
+    "changed",
+    "runs",
+    "attempts",
+    "best_attempt",
+    "temp_bytes_before",
+    "before_is_measured",
+    "added_work",
+    "sent",
+)
+"""What a record has of a kept plan."""
+
+
+def _read_kept(entry: kept.Entry, request: CompileRequest) -> kept.KeptPlan | None:
+    """The kept plan, where every process has the same one."""
+    plan, digest = None, 0
+    try:
+        value = entry.read()
+        if value is not None:
+            plan = kept.read(value, request.module)
+            digest = int.from_bytes(hashlib.sha256(value).digest()[:7])
+    except (kept.DamagedError, OSError) as error:
+        warn(f"hloom: the kept plan of '{request.name}' is not used, and planned anew: {error}.")
+        with contextlib.suppress(OSError):
+            entry.forget()
+    try:
+        most, negative = request.agreement.largest((digest, -digest))
+    except AgreementError:
+        return None  # planning says what is wrong
+    return plan if most == -negative else None
+
+
+def _keep(entry: kept.Entry, used: Compiled, failures: Failures, record: CompileRecord) -> None:
+    """Keeps what was planned, for later processes; nothing where a step failed."""
+    candidate = used.candidate
+    if candidate is None or failures.fell_back or failures.stopped:
+        return
+    told = kept.Told.of(record, tuple(failures.complaints))
+    try:
+        value = kept.written(candidate.code, candidate.options, told)
+        entry.write(value, record.pass_s + record.compile_s)
+    except (OSError, ValueError, TypeError) as error:
+        _log.info("the plan of %s is not kept: %s", record.module, reason_of(error))
 
 
 def _compile_first(

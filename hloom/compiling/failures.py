@@ -16,12 +16,16 @@ class Failures:
     Attributes:
       fell_back: why the original was compiled in spite of the pipeline; None where it was not.
       complaint: what the spec asks for and the program does not have.
+      complaints: the same, each after the pass that has it.
+      stopped: a step failed, and what is used is what there was before.
       dump_dir: where the program was written with what failed.
     """
 
     def __init__(self, request: CompileRequest) -> None:
         self.fell_back: str | None = None
         self.complaint: str | None = None
+        self.complaints: list[tuple[str, Complaint]] = []
+        self.stopped = False
         self.dump_dir: Path | None = None
         self._request = request
 
@@ -33,7 +37,7 @@ class Failures:
 
     def stop_trying(self, failure: PassError) -> None:
         """Raises `failure` or warns, once, that an attempt before it is used."""
-        self.complaint = str(failure)
+        self.complaint, self.stopped = str(failure), True
         self._tell(failure, "compiled as the best plan before has it", "")
 
     def give_up(self, failure: PassError) -> None:
@@ -50,6 +54,7 @@ class Failures:
         name, text = self._request.name, complaint.text
         if is_strict() and self._request.falls_back:
             raise PassError(pass_name, "hold", f"'{name}': {text}")
+        self.complaints.append((pass_name, complaint))
         self.complaint = " ".join(filter(None, (self.complaint, text)))
         if not self._request.falls_back:
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +11,7 @@ from jax.extend.mlir import ir
 from hloom._jax.executables import MemoryFigures
 from hloom.compiling.cross_process import Agreement
 from hloom.compiling.graphs import CompileFunction, XlaOptions
+from hloom.compiling.kept import Entry
 from hloom.compiling.observer import CompileObserver
 from hloom.compiling.origin import module_name
 from hloom.lowering.placement import Placement
@@ -31,6 +33,7 @@ class CompileRequest:
       agreement: the processes that compile the program and have to decide alike.
       xla_options: options of XLA that the program has set for itself.
       observer: what watches.
+      kept: finds where the plan is kept for later processes; None where it is not.
       falls_back: where a step fails outside strict mode, there is one warning and the original is
         compiled. If False, whatever fails is raised, and a complaint is in the record alone.
     """
@@ -43,6 +46,7 @@ class CompileRequest:
     agreement: Agreement
     xla_options: XlaOptions = field(default_factory=XlaOptions)
     observer: CompileObserver = field(default_factory=CompileObserver)
+    kept: Callable[[], Entry | None] = field(default=lambda: None)
     falls_back: bool = True
 
     @property

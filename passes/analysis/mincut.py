@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
+Solved = dict[object, frozenset[int]]
+"""Solved cuts by what they are the cuts of: layers are alike, and have equal problems."""
+
 _CAPACITY_LIMIT = 2**30
 """scipy's maximum_flow takes 32-bit capacities; finite ones are scaled to sum below this."""
 

@@ -8,10 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from jax.extend.mlir import ir
 
+from ..analysis.mincut import Solved
 from ..analysis.pricing import Rates
 from ..recompute.block.schedule import CloneSchedule
 from ..recompute.block.values import ForwardValues, Window
-from ..recompute.block.windows import PriceSchedule, Solved, keep, split
+from ..recompute.block.windows import PriceSchedule, keep, split
 from .candidates import EXPENSIVE_PRICES, PRICES, STEPS, Candidate, PriceGrid
 from .exact.plan import optimal_schedules
 from .exact.problem import BlockMachine

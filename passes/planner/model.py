@@ -26,6 +26,7 @@ from ..analysis.memory_model.tracer import (
     prediction_of,
     trace_block,
 )
+from ..analysis.mincut import Solved
 from ..analysis.pricing import Pricing
 from ..analysis.program import Program
 from ..framework.target import Target
@@ -109,7 +110,8 @@ class Model:
         self._known: dict[Candidate | None, _Simulated] = {}
         self._alike: dict[Hashable, Peak] = {}
         """By the decisions of a candidate: several candidates may decide the same."""
-        scans = [BlockScans(block, min_bytes, self.device) for block in self.blocks]
+        solved: Solved = {} if like is None else like.block_plans.solved
+        scans = [BlockScans(block, min_bytes, self.device, solved) for block in self.blocks]
         self.pairs = [pair for one in scans for pair in one.pairs]
         loops = {loop for pair in self.pairs for loop in (pair.forward.op, pair.backward.op)}
         # A plan of pairs rewrites what is around them, of which no clone may be planned then.
@@ -130,10 +132,7 @@ class Model:
                 )
             ).weigh(forward.read_across)
         }
-        if like is None:
-            price_grid, solved = PriceGrid(self._middle_rate()), {}
-        else:
-            price_grid, solved = like.block_plans.price_grid, like.block_plans.solved
+        price_grid = PriceGrid(self._middle_rate()) if like is None else like.block_plans.price_grid
         self.block_plans: BlockPlans = BlockPlans(forwards, price_grid, solved)
         self.loops = LoopEffects(module, self.number, scans, price_grid, self.pricing, self.device)
 

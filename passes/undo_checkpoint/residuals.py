@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -36,8 +37,12 @@ def paired(numbers: ValueNumbers, pair: LoopPair) -> ValueNumbers:
 
     ``numbers`` are those of the values around the loops.
     """
+    loops = (pair.forward, pair.backward)
+    for loop in loops:
+        for number in loop.invariant:
+            numbers.of(loop.op.operands[number])  # once for all pairs that read it
     inside = numbers.copy()
-    for loop in (pair.forward, pair.backward):
+    for loop in loops:
         for number in loop.invariant:
             inside.equate(loop.body.arguments[number], loop.op.operands[number])
     for residual in pair.residuals:
@@ -254,9 +259,25 @@ class _Level:
     rewriting: _Rewriting
 
     def undo(self) -> None:
-        """Goes through the forward loops in order; a rebuilt loop is where the old one was."""
+        """Goes through the forward loops in order; a rebuilt loop is where the old one was.
+
+        Pairs that share no loop with others go first, all of them looked at before any is
+        rewritten: to find what is left anew after each takes the square of their number.
+        """
         pairs = self.pairs()
-        for place in range(len(_whiles(self.block)) if pairs else 0):
+        if not pairs:
+            return
+        groups, numbers = self._alone(pairs), self.numbers()
+        rewrites = [
+            _Rewrite(group, lambda: numbers, self.carry, self.rewriting)
+            for group in groups.values()
+            if group
+        ]
+        left = [n for n, loop in enumerate(_whiles(self.block)) if walk.key(loop) not in groups]
+        changed = [rewrite.run() for rewrite in rewrites]
+        if left and any(changed):
+            pairs = self.pairs()
+        for place in left:
             group = self._group(place, pairs)
             if len(group) == 1 and self._undo_inside(place, group[0]):
                 pairs = self.pairs()
@@ -264,16 +285,23 @@ class _Level:
             if group and _Rewrite(group, self.numbers, self.carry, self.rewriting).run():
                 pairs = self.pairs()
 
+    def _alone(self, pairs: Sequence[LoopPair]) -> dict[Hashable, list[LoopPair]]:
+        """By forward loop, in order, the pair that shares no loop and has none inside."""
+        loops = Counter(
+            walk.key(loop.op) for pair in pairs for loop in (pair.forward, pair.backward)
+        )
+        return {
+            walk.key(pair.forward.op): [pair] if _is_of_the_user(pair) else []
+            for pair in pairs
+            if loops[walk.key(pair.forward.op)] == 1
+            and loops[walk.key(pair.backward.op)] == 1
+            and not _whiles(pair.forward.body)
+        }
+
     def _group(self, place: int, pairs: Sequence[LoopPair]) -> list[LoopPair]:
         """The pairs of a forward loop."""
         loop = _whiles(self.block)[place]
-        return [
-            pair
-            for pair in pairs
-            if pair.forward.op == loop
-            and not has_remat_name(pair.forward.op)
-            and not has_remat_name(pair.backward.op)
-        ]
+        return [pair for pair in pairs if pair.forward.op == loop and _is_of_the_user(pair)]
 
     def _undo_inside(self, place: int, pair: LoopPair) -> bool:
         """Whether loops inside of a pair were changed, so that they compute nothing again."""
@@ -296,6 +324,11 @@ class _Level:
         if outer.values:
             _Rewrite(current(), self.numbers, self.carry, self.rewriting, outer.values).run()
         return bool(moved or outer.values)
+
+
+def _is_of_the_user(pair: LoopPair) -> bool:
+    """Whether none of its loops was made by `remat`."""
+    return not has_remat_name(pair.forward.op) and not has_remat_name(pair.backward.op)
 
 
 def _whiles(block: ir.Block) -> list[ir.Operation]:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.optimality_gap.__main__ import measure
+from benchmarks.optimality_gap.__main__ import measure, model_of, prepared
+from benchmarks.optimality_gap.bound import bound
+from benchmarks.optimality_gap.graphs import GRAPHS
 from benchmarks.optimality_gap.tables import BENCHMARK
+from hloom.passes.planner.exact.optimum import least_peak, optimum
+from hloom.passes.planner.exact.problem import unmodified
 
 
 @pytest.mark.once
@@ -16,22 +20,40 @@ def test_no_plan_is_better_than_the_optimum() -> None:
     for point in found["bounds"]:
         least_s = point["bound_s"] * (1 - 1e-9)
         assert least_s <= min(point["optimum_s"], point["plan_s"], point["search_s"])
+        assert point["search_s"] <= point["alone_s"]
+
+
+@pytest.mark.once
+def test_the_bound_of_a_large_graph_is_below_the_optimum() -> None:
+    with prepared(GRAPHS["gated, 1 layers"]) as module:
+        problem = model_of(module).machine.problem
+        everything, least = unmodified(problem).peak_bytes, least_peak(problem).bound
+        for share in (0.1, 0.5, 0.9):
+            limit = int(least + share * (everything - least))
+            proved, below = optimum(problem, limit), bound(problem, limit, 20.0)
+            assert proved.run is not None
+            assert 0.5 * proved.run.seconds < below <= proved.run.seconds * (1 + 1e-6)
 
 
 def test_a_bound_that_is_missed_is_an_infinite_gap() -> None:
     point = {"search_s": None, "optimum_s": 1.0, "bound_s": 1.0, "plan_s": 1.5, "limit_bytes": 1}
+    point["alone_s"] = None
     graph = {
         "kernels": 2,
         "decisions": 1,
         "step_s": 10.0,
         "unmodified_bytes": 2**21,
         "floor_bytes": 2**21,
+        "alone_floor_bytes": 2**21,
         "least_bytes": 2**20,
         "least_bound_bytes": 2**20,
-        "bounds": [point, point | {"search_s": 2.0}, point | {"search_s": 4.0}],
+        "bounds": [point, *(point | {"search_s": s, "alone_s": s} for s in (2.0, 4.0))],
     }
-    lines = list(BENCHMARK.markdown({"0.12": {"graphs": {"g": graph}}}))
-    (search,) = [line for line in lines if line.startswith("| search")]
-    assert search == "| search | 1 | 30.00 | 30.00 | 300.00 | 300.00 |"
-    (row,) = [line for line in lines if line.startswith("| g ")]
+    entry = {"graphs": {"g": graph}, "large": {"h": graph}}
+    lines = list(BENCHMARK.markdown({"0.12": entry}))
+    small, large = (line for line in lines if line.startswith("| search alone"))
+    assert small == large == "| search alone | 1 | 30.00 | 30.00 | 300.00 | 300.00 |"
+    (row,) = (line for line in lines if line.startswith("| g "))
     assert "none / 20.0 / 40.0" in row
+    (row,) = (line for line in lines if line.startswith("| h "))
+    assert row.endswith("| none / 20.0 / 40.0 | 10.0 / 10.0 / 10.0 |")

@@ -23,7 +23,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from ...analysis.mincut import minimum_vertex_cut
+from ...analysis.mincut import Solved, minimum_vertex_cut
 from ...analysis.pricing import Rates
 from .values import ForwardValues, Window
 
@@ -245,10 +245,6 @@ class _Problem:
         most = sum(self.weights) + 1
         prices = {number: min(price, most) for number, price in self.prices}
         return minimum_vertex_cut(self.weights, self.edges, self.sources, self.sinks, prices)
-
-
-Solved = dict[_Problem, frozenset[int]]
-"""Solved cuts: layers are alike, and candidates share the prices of many windows."""
 
 
 def _problem(

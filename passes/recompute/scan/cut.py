@@ -6,13 +6,14 @@ for all loops that read it; what is recomputed, each of them recomputes.
 
 from __future__ import annotations
 
+import functools
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 
 from jax.extend.mlir import ir
 
-from ...analysis.mincut import minimum_vertex_cut
+from ...analysis.mincut import Solved, minimum_vertex_cut
 from ...analysis.pricing import Pricing
 from ...analysis.program import FROM_OUTSIDE
 from ...ir import walk
@@ -62,12 +63,24 @@ class CutProblem:
         problem._count_readers()
         return problem
 
-    def cut(self, pricing: Pricing | None) -> frozenset[int]:
-        """The vertices to save: those of least weight plus price of all recomputed vertices."""
+    def cut(self, pricing: Pricing | None, solved: Solved) -> frozenset[int]:
+        """The vertices to save: those of least weight plus price of all recomputed vertices.
+
+        ``solved`` has the cuts of equal problems, to which new ones are added.
+        """
         prices = {
             vertex: min(price, self.unstorable) for vertex, price in self.prices(pricing).items()
         }
-        return minimum_vertex_cut(self.weights, self.edges, self.sources, self.sinks, prices)
+        key = self._network, tuple(prices.items())
+        if key not in solved:
+            solved[key] = minimum_vertex_cut(
+                self.weights, self.edges, self.sources, self.sinks, prices
+            )
+        return solved[key]
+
+    @functools.cached_property
+    def _network(self) -> tuple[tuple[object, ...], ...]:
+        return tuple(self.weights), tuple(self.edges), tuple(self.sources), tuple(self.sinks)
 
     def prices(self, pricing: Pricing | None) -> dict[int, int]:
         """By vertex, the price of recomputing it; empty without a pricing: all is free."""

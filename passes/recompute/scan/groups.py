@@ -32,13 +32,15 @@ def _free(block: ir.Block) -> list[list[LoopPair]]:
 
     What is stacked for a loop around both is in memory in each iteration of that one.
     """
-    taken = _planned_from_outside(block)
+    found = loop_pairs(block)
+    # Most bodies have no pair, and to look around each of them takes the square of their number.
+    taken = _planned_from_outside(block) if found else set[Hashable]()
     by_forward: dict[Hashable, list[LoopPair]] = {}
-    for pair in loop_pairs(block):
+    for pair in found:
         forward, backward = walk.key(pair.forward.op), walk.key(pair.backward.op)
         if not _is_done(pair) and forward not in taken and backward not in taken:
             by_forward.setdefault(forward, []).append(pair)
-    return [pairs for found in by_forward.values() if (pairs := closed(found))]
+    return [pairs for each in by_forward.values() if (pairs := closed(each))]
 
 
 def _is_done(pair: LoopPair) -> bool:

@@ -26,6 +26,7 @@ from ...analysis.budgeted_cut import FlowNetwork, budgeted_vertex_cut
 from ...analysis.device import DeviceView
 from ...analysis.loops.counted import StackedOutput
 from ...analysis.loops.pairs import LoopPair, Residual
+from ...analysis.mincut import Solved
 from ...analysis.pricing import Pricing
 from .bodies import ScanBody
 from .cut import CutProblem, price_in
@@ -122,9 +123,19 @@ class BlockScans:
     Results that do not depend on prices are cached.
     """
 
-    def __init__(self, block: ir.Block, min_bytes: int, device: DeviceView | None = None) -> None:
-        """Without a device's view sizes are those of all devices together."""
+    def __init__(
+        self,
+        block: ir.Block,
+        min_bytes: int,
+        device: DeviceView | None = None,
+        solved: Solved | None = None,
+    ) -> None:
+        """Without a device's view sizes are those of all devices together.
+
+        ``solved`` has the cuts that are known, to which new ones are added.
+        """
         self.block = block
+        self._solved: Solved = {} if solved is None else solved
         self.groups = [
             tuple(group) for group in scan_groups(block, min_bytes, device or DeviceView())
         ]
@@ -189,7 +200,7 @@ class BlockScans:
         self, group: tuple[ScanBody, ...], rerun: frozenset[ScanBody], pricing: Pricing | None
     ) -> _ScanCut:
         problem = self.problem(group, rerun, only_cheap=pricing is None)
-        kept = problem.cut(pricing)
+        kept = problem.cut(pricing, self._solved)
         return _ScanCut(problem, kept, self.sites(problem, kept), pricing)
 
 

@@ -1,0 +1,212 @@
+"""Plans of earlier processes, kept in JAX's persistent cache beside what XLA made of them.
+
+What is kept is the module that the passes made of a program, before marks are lowered, and what
+they told of it. It is found by the program, JAX's compile options, versions and devices, the
+pipeline, the target, and the source of the passes. What is read back has to have the digest that
+it was written with, the program's name and signature, and to verify; else the passes plan anew.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import io
+import json
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Protocol
+
+from jax.extend.mlir import ir
+
+from hloom.compiling.origin import module_name
+from hloom.passes.framework.feedback import Complaint
+from hloom.passes.framework.pipeline import PassRun, Pipeline
+from hloom.passes.framework.target import Target
+from hloom.passes.ir import walk
+from hloom.record import CompileAttempt, CompileRecord, Sent
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
+_FORMAT = 1
+
+_LARGEST_BYTES = 2**28
+"""More than any module that was kept: it is not read."""
+
+
+class Entry(Protocol):
+    """Where a plan is kept; see `hloom._jax.cache.CacheEntry`."""
+
+    def read(self) -> bytes | None:
+        """What is kept; None where nothing is."""
+
+    def write(self, value: bytes, seconds: float) -> None:
+        """Keeps it, where it took long enough to make."""
+
+    def forget(self) -> None:
+        """Makes room for another value."""
+
+
+class DamagedError(ValueError):
+    """What was kept is not what was written, or of another program."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a compile told of a program, but for what is measured again.
+
+    Attributes:
+      changed: XLA compiled what the passes made of the program.
+      runs, attempts, best_attempt, temp_bytes_before, before_is_measured, added_work: as in
+        `CompileRecord`.
+      complaints: what the program lacks, each after the pass that says so.
+    """
+
+    changed: bool
+    runs: tuple[PassRun, ...]
+    attempts: tuple[CompileAttempt, ...]
+    best_attempt: int | None
+    temp_bytes_before: int | None
+    before_is_measured: bool
+    added_work: float | None
+    complaints: tuple[tuple[str, Complaint], ...]
+    sent: Sent | None
+
+    @classmethod
+    def of(cls, record: CompileRecord, complaints: tuple[tuple[str, Complaint], ...]) -> Told:
+        shared = {field.name for field in dataclasses.fields(record)}
+        own = {field.name for field in dataclasses.fields(cls)} & shared
+        found = {name: getattr(record, name) for name in own}
+        # What a measured pass needs of its plan is for attempts that follow: none does.
+        found["runs"] = tuple(dataclasses.replace(run, record=None) for run in record.runs)
+        return cls(**found, complaints=complaints)
+
+
+@dataclass(frozen=True)
+class KeptPlan:
+    """A module as the passes left it, None for the program itself, and what was told of it.
+
+    Attributes:
+      options: options of XLA, by name, that its capture regions ask for.
+    """
+
+    module: ir.Module | None
+    options: Mapping[str, str | int]
+    told: Told
+
+
+def bytecode(module: ir.Module) -> bytes:
+    """A module, its locations included, as bytes."""
+    written = io.BytesIO()
+    module.operation.write_bytecode(written)
+    return written.getvalue()
+
+
+def is_of_hloom(pipeline: Pipeline) -> bool:
+    """Whether all passes are hloom's own: of others nobody knows when they change."""
+    return all(type(step).__module__.startswith("hloom.") for step in pipeline.steps())
+
+
+def inputs_of(pipeline: Pipeline, target: Target) -> str:
+    """What a plan depends on beside what JAX's own key has.
+
+    As in that, lines of the source are none: those that a kept plan tells are of the start that
+    made it.
+    """
+    return f"{_FORMAT}\n{_source_digest()}\n{pipeline}\n{target!r}"
+
+
+@functools.cache
+def _source_digest() -> str:
+    """Of all that plans and lowers: who works on a pass is not given plans of before."""
+    found = hashlib.sha256()
+    for package in ("hloom.passes", "hloom.lowering"):
+        for name, source in sorted(_sources(files(package), package)):
+            found.update(f"{name} {len(source)}\n".encode() + source)
+    return found.hexdigest()
+
+
+def _sources(folder: Traversable, name: str) -> Iterator[tuple[str, bytes]]:
+    for each in folder.iterdir():
+        if each.is_dir():
+            yield from _sources(each, f"{name}/{each.name}")
+        elif each.name.endswith(".py"):
+            yield f"{name}/{each.name}", each.read_bytes()
+
+
+def written(code: bytes, options: Mapping[str, str | int], told: Told) -> bytes:
+    """A plan as bytes: a line of JSON, then the module's bytecode; none for the program itself."""
+    body = json.dumps({"options": dict(options), "told": dataclasses.asdict(told)}, default=_bare)
+    content = body.encode() + b"\n" + code
+    return f"hloom {_FORMAT} {hashlib.sha256(content).hexdigest()}\n".encode() + content
+
+
+def _bare(value: object) -> object:
+    """JSON for what a plan's own JSON may hold: enumerations and paths by their text."""
+    return str(value)
+
+
+def read(value: bytes, program: ir.Module) -> KeptPlan:
+    """The plan of a program. Raises DamagedError where it is none."""
+    head, _, content = value.partition(b"\n")
+    if len(value) > _LARGEST_BYTES:
+        raise DamagedError(f"it has {len(value)} bytes, and none has more than {_LARGEST_BYTES}")
+    if head.decode(errors="replace") != f"hloom {_FORMAT} {hashlib.sha256(content).hexdigest()}":
+        raise DamagedError("its digest is another than that of its content")
+    body, _, code = content.partition(b"\n")
+    try:
+        found = json.loads(body)
+        options = _as(dict[str, str | int], found["options"])
+        told = _as(Told, found["told"])
+        return KeptPlan(_module(code, program) if code else None, options, told)
+    except (ValueError, KeyError, TypeError, RecursionError, ir.MLIRError) as error:
+        raise DamagedError(str(error) or type(error).__name__) from error
+
+
+def _module(code: bytes, program: ir.Module) -> ir.Module:
+    with program.context:
+        module = ir.Module.parse(code)
+    if not module.operation.verify():
+        raise ValueError("its module does not verify")
+    told, wanted = (
+        (module_name(each), str(walk.entry_function(each).attributes["function_type"]))
+        for each in (module, program)
+    )
+    if told != wanted:
+        raise ValueError(f"it is of {' : '.join(told)}, not of {' : '.join(wanted)}")
+    return module
+
+
+def _as(kind: Any, found: Any) -> Any:
+    """A value of JSON as one of a type: dataclasses, tuples, dicts, unions, and what JSON has."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (types.UnionType, typing.Union):
+        for each in arguments:
+            try:
+                return _as(each, found)
+            except TypeError:
+                continue
+    elif origin is tuple and isinstance(found, list):
+        every = arguments[:1] * len(found) if arguments[-1] is Ellipsis else arguments
+        return tuple(_as(each, one) for each, one in zip(every, found, strict=True))
+    elif origin in (dict, Mapping) and isinstance(found, dict):
+        return {name: _as(arguments[1], value) for name, value in found.items()}
+    elif isinstance(kind, type) and dataclasses.is_dataclass(kind) and isinstance(found, dict):
+        hints = _hints(kind)
+        return kind(**{name: _as(hints[name], value) for name, value in found.items()})
+    elif kind is object or (kind is types.NoneType and found is None):
+        return found
+    elif kind is float and type(found) in (int, float):
+        return float(found)
+    elif isinstance(kind, type) and type(found) is kind:
+        return found
+    raise TypeError(f"{str(found)[:40]!r} is no {kind}")
+
+
+@functools.cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return typing.get_type_hints(kind)

@@ -1,0 +1,141 @@
+"""Plans kept in JAX's persistent cache: a warm start plans nothing, and damage is refused."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import jax
+import pytest
+from jax.extend.mlir import ir
+from support import RunPython, toy_passes
+
+from hloom.compiling.kept import DamagedError, Told, bytecode, inputs_of, is_of_hloom, read, written
+from hloom.passes.framework import registry
+from hloom.passes.framework.feedback import Complaint
+from hloom.passes.framework.pipeline import PassRun, Pipeline
+from hloom.passes.framework.target import Target
+from hloom.record import CompileAttempt
+
+STARTS = """
+import jax, json, pathlib, sys, jax.numpy as jnp
+import hloom
+from jax.experimental.compilation_cache import compilation_cache
+from hloom.passes.planner.plan import MemoryPlanner
+planned = []
+def counted(self, *given, plan=MemoryPlanner.__call__):
+    planned.append(1)
+    return plan(self, *given)
+MemoryPlanner.__call__ = counted
+def layer(x, w):
+    return jnp.tanh(x @ w) * jnp.sin(x), None
+def step(w, x):
+    return jax.grad(lambda w: (jax.lax.scan(layer, x, w)[0] ** 2).sum())(w)
+w, x = jnp.full((8, 64, 64), 0.01), jnp.ones((1024, 64))
+def start():
+    jax.clear_caches()
+    compilation_cache.reset_cache()
+    planned.clear()
+    value = float(jax.jit(step)(w, x).sum())
+    record = hloom.records("step")[-1]
+    print(json.dumps([value, bool(planned), record.compiles, record.cache_hit, record.is_kept,
+                      len(record.attempts), record._effects()]))
+start()
+start()
+(entry,) = pathlib.Path(jax.config.jax_compilation_cache_dir).glob("jit_step-hloom-*-cache")
+entry.write_bytes(entry.read_bytes()[:-1])
+start()
+start()
+jax.config.update("jax_hloom", "remat{budget=70%}")
+start()
+jax.config.update("jax_enable_compilation_cache", False)
+start()
+"""
+
+
+def test_a_warm_start_plans_nothing(run_python: RunPython, tmp_path: Path) -> None:
+    done = run_python(
+        STARTS,
+        JAX_HLOOM="remat{budget=60%}",
+        JAX_HLOOM_MODULES="jit_step",
+        JAX_COMPILATION_CACHE_DIR=str(tmp_path),
+        JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0",
+    )
+    cold, warm, damaged, healed, other, off = map(json.loads, done.stdout.splitlines())
+    value, planned, compiles, hit, is_kept, attempts, effects = cold
+    assert (planned, hit, is_kept, attempts) == (True, False, False, compiles)
+    # It compiles what is used alone.
+    assert warm == healed == [value, False, 1, True, True, attempts, effects]
+    assert damaged == [value, True, compiles, True, False, attempts, effects]
+    assert "the kept plan of 'jit_step' is not used, and planned anew: its digest" in done.stderr
+    assert (other[1], other[4]) == (True, False)
+    assert (off[1], off[3], off[4]) == (True, None, False)
+
+
+def _told() -> Told:
+    run = PassRun("remat", "s", "e", {"a": [1.5, None]}, False, True, 0.1, 0.2, 0.3)
+    attempt = CompileAttempt({"b": 1}, 1, None, 2, 3, 0.5, None)
+    return Told(True, (run,), (attempt,), 0, None, False, 0.25, (("remat", Complaint("c")),), None)
+
+
+def _module() -> ir.Module:
+    module: ir.Module = jax.jit(lambda x: x @ x).lower(jax.numpy.ones((2, 2))).compiler_ir()
+    return module
+
+
+@pytest.mark.once
+def test_what_is_kept_is_read_again() -> None:
+    module = _module()
+    found = read(written(bytecode(module), {"o": 1}, _told()), module)
+    assert (found.told, found.options) == (_told(), {"o": 1})
+    assert found.module is not None
+    assert str(found.module) == str(module)
+    assert read(written(b"", {}, _told()), module).module is None
+
+
+def _resealed(value: bytes) -> bytes:
+    """Other content under its own digest, as of another version or of another's hand."""
+    content = value.partition(b"\n")[2]
+    return f"hloom 1 {hashlib.sha256(content).hexdigest()}\n".encode() + content
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        (b"hloom 1 ", b"hloom 2 ", "digest"),
+        (b'"changed": true', b'"changed": tru', "Expecting"),
+        (b'"changed": true', b'"changed": 1', "is no <class 'bool'>"),
+        (b'"changed": true', b'"other": true', "other"),
+        (b'"told"', b'"tell"', "told"),
+        (b"ML\xefR", b"ML\xefQ", "parse"),
+    ],
+)
+def test_damage_is_refused_in_words(old: bytes, new: bytes, reason: str) -> None:
+    module = _module()
+    value = written(bytecode(module), {}, _told())
+    assert old in value
+    damaged = value.replace(old, new)
+    if not old.startswith(b"hloom"):
+        damaged = _resealed(damaged)
+    with pytest.raises(DamagedError, match=reason):
+        read(damaged, module)
+
+
+@pytest.mark.once
+def test_a_plan_of_another_program_is_refused() -> None:
+    other: ir.Module = jax.jit(lambda x: x @ x).lower(jax.numpy.ones((3, 3))).compiler_ir()
+    with pytest.raises(DamagedError, match=r"tensor<3x3xf32>.* not of .*tensor<2x2xf32>"):
+        read(written(bytecode(other), {}, _told()), _module())
+
+
+@pytest.mark.once
+def test_what_a_plan_depends_on() -> None:
+    one = inputs_of(Pipeline.parse("remat"), Target("cpu"))
+    assert one == inputs_of(Pipeline.parse("remat"), Target("cpu"))
+    assert one != inputs_of(Pipeline.parse("fit"), Target("cpu"))
+    assert one != inputs_of(Pipeline.parse("remat"), Target("cuda"))
+    assert is_of_hloom(Pipeline.parse("default"))
+    with registry.registered(toy_passes.ReplaceTwo):
+        assert not is_of_hloom(Pipeline.parse("replace-two"))
