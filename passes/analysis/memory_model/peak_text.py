@@ -80,5 +80,7 @@ def _group(group: Sequence[LiveBuffer]) -> str:
     first = group[0]
     times = f"{len(group)} x " if len(group) > 1 else ""
     inside = " in a loop" if first.in_loop else ""
+    if first.stacked > 1:
+        inside = f", stacked over {first.stacked} iterations{inside}"
     line = f", {first.source}" if first.line else ""
     return f"{times}{short_type(first.type)} of {split_name(first.name)[1]}{inside}{line}"
