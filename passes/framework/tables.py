@@ -15,10 +15,10 @@ from typing import Any, TypeAlias
 from jax.extend.mlir import ir
 
 from ..ir.locations import operation_name, source_of
-from ..ir.names import SourceLine
+from ..ir.names import SourceLine, split_name
 from ..ir.origins import origin_of
 from ..ir.types import tensor_bytes
-from .text import flops, percent, seconds, size
+from .text import flops, percent, seconds, short_type, size
 
 MOST_ROWS = 1000
 """The rows of a table that its JSON holds; the others are counted."""
@@ -129,6 +129,15 @@ class Described:
         places = ", ".join(filter(None, (self.name, self.source.line)))
         text = f"{made_by} ({places})" if places else made_by
         return f"{self.type} of {text}" if self.type else text
+
+    @property
+    def told(self) -> str:
+        """E.g. "2 x f32[8,64] of tanh, stacked over 6 iterations, train.py:12"."""
+        times = f"{self.times} x " if self.times > 1 else ""
+        stacked = f"stacked over {self.stacked} iterations" if self.stacked > 1 else ""
+        made_by = split_name(self.name)[1] or self.operation.rpartition(".")[2] or "an argument"
+        value = f"{times}{short_type(self.type)} of {made_by}" if self.type else made_by
+        return ", ".join(filter(None, (value, stacked, self.source.short)))
 
     def called(self, otherwise: str) -> str:
         """E.g. "24.3 MiB of jit(step)/mul (/home/me/train.py:12)"."""
