@@ -1,7 +1,7 @@
 """A decoder's training step in plain JAX, for any batch and sequence: 1.1 G parameters and AdamW.
 
-Layers in a scan, grouped-query attention with its scores written out, SwiGLU, float32 parameters
-used as bfloat16. Shapes only: it is made to be compiled, not run.
+Layers in a scan, attention with its scores written out, its heads in groups or not, SwiGLU,
+float32 parameters used as bfloat16. Shapes only: it is made to be compiled, not run.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ _RATE, _DECAY, _MEAN, _SQUARE = 3e-4, 0.1, 0.9, 0.95
 
 @dataclasses.dataclass(frozen=True)
 class Decoder:
-    """The model's sizes; those of the defaults make 1.1 G parameters."""
+    """The model's sizes; those of the defaults make 1.1 G parameters.
 
-    layers: int = 22
+    `groups` is how many heads keys and values have.
+    """
+
+    layers: int = 19
     width: int = 2048
     heads: int = 32
-    groups: int = 4
+    groups: int = 32
     hidden: int = 5632
     vocabulary: int = 32_000
 

@@ -116,7 +116,7 @@ def fits(
       multiple: sizes are multiples of this.
       most: larger ones are not looked for.
 
-    Raises hloom.targets.TargetError for an unknown target, and ValueError where no size is possible.
+    Raises hloom.targets.TargetError for an unknown target, and ValueError where it has no sizes.
     """
     return fits_of(varied(jitted, args, kwargs, vary), targets, multiple=multiple, most=most)
 
@@ -129,7 +129,7 @@ def fits_of(
     most: int = MOST,
     found: Callable[[LargestSize], None] = lambda _: None,
 ) -> Fits:
-    """The same of a program that is made for each size; `found` is told of each target's at once."""
+    """The same of a program that is made for each size; `found` is told of each row at once."""
     if multiple < 1 or most < multiple:
         raise SizesError(
             f"sizes are multiples of 1 or more, up to a multiple, got {multiple} and {most}."
@@ -152,7 +152,9 @@ def _sizes(
 ) -> Sizes:
     for size in sizes:
         if type(size) is not int or size < 1:
-            raise SizesError(f"hloom.estimate: a size is a whole number of 1 or more, got {size!r}.")
+            raise SizesError(
+                f"hloom.estimate: a size is a whole number of 1 or more, got {size!r}."
+            )
     if target is None:
         target = _here(jitted.lower(*args, **kwargs))
     sized = SizedProgram(varied(jitted, args, kwargs, vary))

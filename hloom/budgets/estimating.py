@@ -137,7 +137,8 @@ def analysis_of(
 ) -> FrontierAnalysis:
     """The analysis of a clone of a module as JAX made it, in the form that `fit` gets it.
 
-    It is to be asked inside of the clone's context. Raises PassError where a pass before `fit` fails.
+    It is to be asked inside of the clone's context. Raises PassError where a pass before `fit`
+    fails.
     """
     pipeline = Pipeline((Fit(),))
     driver = pipeline.driver(target.platform)

@@ -131,7 +131,7 @@ class Frontier:
             yield *sizes, *added, mark, *moves, point.spec
 
     def table(self) -> Table:
-        """The points as a table of rich; moves stand below the spec, for terminals of 80 columns."""
+        """The points as a table of rich; moves stand below the spec: 80 columns are enough."""
         table = Table(box=None, pad_edge=False)
         specs = max((len(point.spec) for point in self.points), default=0)
         for name, is_number in _COLUMNS:

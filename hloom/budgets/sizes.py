@@ -6,6 +6,7 @@ traced and lowered again for each, and its memory is that of hloom's model; XLA 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,7 +25,7 @@ from hloom.passes.planner.frontier import FrontierAnalysis
 from hloom.passes.planner.variants import moves_of
 
 Program = Callable[[int], Any]
-"""Gives, for a size, a `jax.stages.Lowered`, or the jitted function with its arguments behind it."""
+"""Gives, for a size, a `jax.stages.Lowered`, or a jitted function and its arguments."""
 
 MOST = 1 << 16
 """The largest size that is looked for."""
@@ -176,8 +177,8 @@ class SizedProgram:
                 raise
             except Exception as error:
                 raise SizesError(
-                    f"the program cannot be traced with size {size} ({reason_of(error)}). Sizes are "
-                    f"multiples of {self.multiple}: `multiple` sets another number."
+                    f"the program cannot be traced with size {size} ({reason_of(error)}). Sizes "
+                    f"are multiples of {self.multiple}: `multiple` sets another number."
                 ) from error
             module = self._lowered[key] = lowered.compiler_ir()
             self.note = self.note or f"{note} {caveat_of(module, target)}".strip()
@@ -223,7 +224,7 @@ def varied(jitted: Any, args: tuple[Any, ...], kwargs: dict[str, Any], place: An
       jitted: what `jax.jit` gave.
       args, kwargs: its arguments of any size; shapes do.
       place: the argument, by its number or its name, and the axis. All of the argument's arrays
-        whose axis has the size of the first one's get the new size.
+        whose axis has the size that it has in the largest of them get the new size.
 
     Raises SizesError where there is no such argument, or where none of its arrays has the axis.
     """
@@ -237,12 +238,14 @@ def varied(jitted: Any, args: tuple[Any, ...], kwargs: dict[str, Any], place: An
         names = ", ".join(map(repr, given)) or "none"
         raise SizesError(f"vary: there is no argument {place[0]!r}; there are {names}.")
     leaves = jax.tree.leaves(given[argument])
-    sizes = [leaf.shape[axis] for leaf in leaves if _has_axis(leaf, axis)]
-    if not sizes:
+    have = [leaf for leaf in leaves if _has_axis(leaf, axis)]
+    if not have:
         raise SizesError(f"vary: no array of argument {place[0]!r} has an axis {axis}.")
 
+    given_size = max(have, key=lambda leaf: math.prod(leaf.shape)).shape[axis]
+
     def resized(leaf: Any, size: int) -> Any:
-        if not _has_axis(leaf, axis) or leaf.shape[axis] != sizes[0]:
+        if not _has_axis(leaf, axis) or leaf.shape[axis] != given_size:
             return leaf
         shape = list(leaf.shape)
         shape[axis] = size

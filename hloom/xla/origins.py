@@ -1,4 +1,4 @@
-"""Where the values of a compiled program come from: the operation and the line of the user's program.
+"""Where the values of a compiled program come from: the operation, and the line that wrote it.
 
 A loop's stack is told by what makes the value that it stores, not by the loop.
 """
@@ -164,9 +164,7 @@ class Origins:
             return Origin(handed_on)
         return replace(origin, made_by=one, stacked=1 if sliced else origin.stacked)
 
-    def _given(
-        self, one: HloInstruction, index: int | None
-    ) -> tuple[HloInstruction, int | None]:
+    def _given(self, one: HloInstruction, index: int | None) -> tuple[HloInstruction, int | None]:
         """What a parameter stands for: an operand of the call, or what a loop's body returned."""
         caller = self._instructions.caller(one)
         if caller.opcode == "while":

@@ -261,4 +261,4 @@ print("estimate" in dir(hloom), any(name.startswith("hloom.budgets") for name in
 print(hloom.estimate.__module__)
 """
     shown = run_python(script).stdout.splitlines()
-    assert shown[-2:] == ["True False", "hloom.budgets.estimating"]
+    assert shown[-2:] == ["True False", "hloom.budgets.ask"]

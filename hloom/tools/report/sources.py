@@ -156,9 +156,7 @@ class Sources:
         """A value or an operation that a plan describes."""
         type_ = units.short_type(what.type)
         name = what.name or what.operation
-        return Named(
-            name, self.place(what.source), type_, what.bytes, what.times, what.stacked
-        )
+        return Named(name, self.place(what.source), type_, what.bytes, what.times, what.stacked)
 
     def named(self, entry: Json) -> Named:
         """A value or an operation of a plan."""
