@@ -38,11 +38,14 @@ class Origin:
 def origin_of(value: ir.Value) -> Origin | None:
     """What makes a value: of a loop's result, the operation in its body. None for an argument.
 
-    Where the body only hands on what the loop was given it is the loop.
+    Where the body only hands on what the loop was given it is the loop. Of a slice that a loop
+    reads from what another one has stacked it is what made that.
     """
     made_by, stacked = defining_op(value), 1
     if made_by is None:
         return None
+    if made_by.name == "stablehlo.dynamic_slice":
+        return _of_slice(made_by) or Origin(made_by)
     carried: set[ir.Value] = set()
     while made_by.name == "stablehlo.while":
         body = made_by.regions[1].blocks[0]
@@ -67,3 +70,16 @@ def origin_of(value: ir.Value) -> Origin | None:
             return Origin(made_by)
         value, made_by = inner, maker
     return Origin(made_by, stacked)
+
+
+def _of_slice(op: ir.Operation) -> Origin | None:
+    """What made the slice of a stack that a loop reads; None where it reads no loop's stack."""
+    source = op.operands[0]
+    while isinstance(source.owner, ir.Block):
+        body, number = source.owner, ir.BlockArgument(source).arg_number
+        loop = body.owner.operation
+        if loop.name != "stablehlo.while" or terminator(body).operands[number] != source:
+            return None
+        source = loop.operands[number]
+    made_by = origin_of(source)
+    return Origin(made_by.op) if made_by is not None and made_by.stacked > 1 else None
