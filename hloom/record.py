@@ -271,6 +271,7 @@ class CompileRecord:
             "argument_bytes": self.argument_bytes,
             "output_bytes": self.output_bytes,
             "alias_bytes": self.alias_bytes,
+            "allowed_bytes": self.allowed_bytes,
             "added_work": self.added_work,
             "compiles": self.compiles,
             "pass_s": self.pass_s,
