@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from hloom.passes.fit import Fit
 from hloom.passes.framework.errors import SpecError, did_you_mean, reason_of
 from hloom.settings import environment
 from hloom.show.terminal import PlainConsole
@@ -202,7 +203,8 @@ def _flag() -> Iterator[Finding]:
     if spec is None or spec in ("", "off"):
         said = "JAX_HLOOM=off" if spec == "off" else "nothing sets it"
         yield Finding("hloom is", f"off: {said}. JAX_HLOOM=fit python train.py switches it on")
-        spec, where = "fit", "with JAX_HLOOM=fit"
+        spec = str(Fit())
+        where = f"with JAX_HLOOM={spec}"
     else:
         source = "the variable JAX_HLOOM" if spec == value else "jax.config"
         yield Finding("hloom is", f"on: '{spec}', from {source}")
